@@ -115,8 +115,8 @@ def work(queue, done):
     queue.task_done()
 
 
-def connect_and_put(cls, address, authkey, values):
-    manager = cls(address=address, authkey=authkey)
+def connect_and_put(make, address, authkey, values):
+    manager = make(address=address, authkey=authkey)
     manager.connect()
     queue = manager.get_queue()
     for value in values:

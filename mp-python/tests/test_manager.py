@@ -1,5 +1,6 @@
 """Managers: CPython's scenarios by their names, proxies in messages, and servers that are killed."""
 
+import functools
 import multiprocessing.managers
 import os
 import pickle
@@ -189,18 +190,18 @@ PlainManager.register("get_queue")
 class TestCPythonRemoteManager:
     VALUES = ["hello world", None, True, 2.25, "hall\u00e5 v\u00e4rlden", b"bytes"]
 
-    @pytest.mark.parametrize("cls", [QueueManager2, PlainManager])
-    def test_remote(self, cls):
+    @pytest.mark.parametrize("make", [functools.partial(QueueManager2, allow_pickle=True), PlainManager])
+    def test_remote(self, make):
         key = os.urandom(32)
-        server = QueueManager(address=("localhost", 0), authkey=key).get_server()
+        server = QueueManager(address=("localhost", 0), authkey=key, allow_pickle=True).get_server()
         # The server's own loop has no end, and its thread would outlive the test.
         server.accepter = lambda: accept_until_stopped(server)
         thread = threading.Thread(target=serve, args=(server,), daemon=True)
         thread.start()
-        connect_and_put(cls, server.address, key, self.VALUES)
+        connect_and_put(make, server.address, key, self.VALUES)
         assert [_queue.get(timeout=WAIT) for _ in self.VALUES] == self.VALUES
         with pytest.raises(mp.AuthenticationError):
-            cls(address=server.address, authkey=b"wrong").connect()
+            make(address=server.address, authkey=b"wrong").connect()
         server.stop_event.set()
         thread.join(WAIT)
         socket.create_connection(server.address).close()
@@ -234,13 +235,37 @@ class TestCPythonManagerRestart:
     def test_rapid_restart(self, ctx):
         key, address = os.urandom(32), ("localhost", 0)
         for _ in range(3):
-            manager = MyManager(address=address, authkey=key, ctx=ctx, shutdown_timeout=WAIT)
+            options = dict(authkey=key, serializer="xmlrpclib", ctx=ctx, shutdown_timeout=WAIT)
+            manager = MyManager(address=address, **options)
             manager.start()
             address = manager.address
             assert manager.Foo().f() == "f()"
             manager.shutdown()
         with pytest.raises(ConnectionRefusedError):
-            MyManager(address=address, authkey=key).connect()
+            MyManager(address=address, authkey=key, serializer="xmlrpclib").connect()
+
+
+class TestAllowPickle:
+    """What a manager's server and its clients unpickle is the choice of any program with the key."""
+
+    @pytest.mark.parametrize("call", ["connect", "get_server", "start"])
+    def test_network_needs_consent(self, call):
+        manager = MyManager(address=("localhost", 0), authkey=b"key")
+        with pytest.raises(PermissionError, match="allow_pickle=True"):
+            getattr(manager, call)()
+
+    def test_path_of_another_program_needs_consent(self, tmp_path):
+        path = str(tmp_path / "socket")
+        with MyManager(address=path, authkey=b"key") as manager:
+            with pytest.raises(PermissionError, match="allow_pickle=True"):
+                MyManager(address=path, authkey=b"key").connect()
+            other = MyManager(address=path, authkey=b"key", allow_pickle=True)
+            other.connect()
+            assert other.Foo().f() == manager.Foo().f() == "f()"
+
+    def test_bytes_of_another_serializer_pass(self):
+        server = MyManager(("localhost", 0), b"key", serializer="xmlrpclib").get_server()
+        server.listener.close()
 
 
 class TestCPythonSyncManagerTypes:

@@ -148,16 +148,48 @@ _multiproc.register_base(BaseProxy, _reduce_proxy)
 
 
 class BaseManager(_managers.BaseManager):
-    """Base class of managers. ``register`` adds types of objects."""
+    """Base class of managers. ``register`` adds types of objects.
 
-    def __init__(self, address=None, authkey=None, serializer="pickle", ctx=None, **options):
+    ``allow_pickle=True`` is needed for ``connect``, and for a server at an address of a network: each side
+    runs code that the other one chooses, with nothing but ``authkey`` in between.
+    """
+
+    def __init__(
+        self,
+        address: Any = None,
+        authkey: bytes | None = None,
+        serializer: str = "pickle",
+        ctx: Any = None,
+        *,
+        shutdown_timeout: float = 1.0,
+        allow_pickle: bool = False,
+    ) -> None:
         from .context import get_context
 
         serializer = _PICKLE if serializer == "pickle" else serializer
-        super().__init__(address, authkey, serializer, ctx or get_context(), **options)
+        super().__init__(address, authkey, serializer, ctx or get_context())
+        self._shutdown_timeout, self._allow_pickle = shutdown_timeout, allow_pickle
+
+    def _check_pickle(self):
+        if self._serializer == _PICKLE and not self._allow_pickle:
+            raise PermissionError(
+                f"{type(self).__name__} at {self._address!r}: a manager's server and its clients unpickle what "
+                "any program that has authkey sends, and unpickling runs code that the sender chooses. Pass "
+                "allow_pickle=True if you trust all of them"
+            )
+
+    def _check_server(self):
+        if isinstance(self._address, tuple):
+            self._check_pickle()
+
+    def get_server(self) -> Server:
+        """Returns a server for this process: ``get_server().serve_forever()``."""
+        self._check_server()
+        return super().get_server()
 
     def connect(self) -> None:
         """Connects to a server that another program or process has started."""
+        self._check_pickle()
         try:
             super().connect()
         except ManagerLost as error:
@@ -168,6 +200,7 @@ class BaseManager(_managers.BaseManager):
         self, initializer: Callable[..., object] | None = None, initargs: Iterable[Any] = ()
     ) -> None:
         """Starts the server's process, and waits until it listens."""
+        self._check_server()
         # The server's socket is in the folder of this process, which removes it even if the server is killed.
         _util.get_temp_dir()
         try:
