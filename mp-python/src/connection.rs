@@ -8,6 +8,7 @@ mod invitation;
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use mp::connection::{Address, ConnectError, Listener as Sockets, SocketOptions};
@@ -242,7 +243,7 @@ impl Connection {
 
     /// Returns ``True`` if there is something to receive, or the other end is closed. Waits for at most
     /// ``timeout`` seconds, or without a limit for ``None``.
-    #[pyo3(signature = (timeout = Some(0.0)))]
+    #[pyo3(signature = (timeout = Some(0.0)), text_signature = "($self, timeout=0.0)")]
     fn poll(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let end = self.reader()?;
         let found = wait(py, limit(true, timeout)?, (), |(), time| match end.poll(time) {
@@ -478,8 +479,17 @@ pub fn connect(
 ) -> PyResult<Connection> {
     let (address, options) = (address(to)?, options(authkey, 1));
     let options = options.handshake_timeout(Duration::from_secs(20));
-    match py.detach(|| options.connect(address)) {
-        Ok(end) => Ok(Connection::of(end, Some(allow_pickle))),
-        Err(error) => Err(connect_error(py, error)),
+    // The handshake with a listener that is busy takes up to 20 s. A signal ends the wait for this thread.
+    let (sender, connected) = mpsc::channel();
+    let thread = std::thread::Builder::new().name("mp-connect".into());
+    thread.spawn(move || _ = sender.send(options.connect(address)))?;
+    let end = wait(py, None, (), move |(), time| match connected.recv_timeout(time) {
+        Err(RecvTimeoutError::Timeout) => Attempt::Late(()),
+        result => Attempt::Done(result),
+    })?;
+    match end {
+        Ok(Ok(Ok(end))) => Ok(Connection::of(end, Some(allow_pickle))),
+        Ok(Ok(Err(error))) => Err(connect_error(py, error)),
+        Ok(Err(_)) | Err(()) => Err(PyRuntimeError::new_err("the thread that connects has failed")),
     }
 }

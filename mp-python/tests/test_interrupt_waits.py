@@ -110,6 +110,15 @@ WAITS = {
     "Queue.put for ever": (
         FULL.format("Queue(1)"), "queue.put(1)", "queue.get()", "queue.get() == 1 and queue.empty()",
     ),
+    "Queue.put_many": (
+        FULL.format("Queue(1)"), "queue.put_many([1], timeout=T)", "queue.get()",
+        "found == 1 == queue.get() and queue.empty()",
+    ),
+    "Queue.get_many": ("queue = mp.Queue()", "queue.get_many(2, T)", "queue.put(1)", "found == [1]"),
+    "Queue.get_ack": (
+        "queue = mp.Queue()", "queue.get_ack(timeout=T)", "queue.put(1)",
+        "found.value == 1 and found.ack() is None",
+    ),
     "SimpleQueue.get": ("queue = mp.SimpleQueue()", "queue.get()", "queue.put(1)", "found == 1"),
     "JoinableQueue.join": (
         FULL.format("JoinableQueue()") + "; queue.get()", "queue.join()", "queue.task_done()",
@@ -117,6 +126,10 @@ WAITS = {
     ),
     "TypedQueue.get": (
         f"queue = mp.TypedQueue({ITEM!r})", "queue.get(timeout=T)", "queue.put({'x': 1})", "found['x'] == 1",
+    ),
+    "TypedQueue.put": (
+        f"queue = mp.TypedQueue({ITEM!r}, 1); queue.put({{'x': 0}})", "queue.put({'x': 1}, timeout=T)",
+        "queue.get()", "queue.get()['x'] == 1 and queue.empty()",
     ),
     "Connection.recv": (PIPE, "a.recv()", "b.send(1)", "found == 1"),
     "Connection.poll": (PIPE, "a.poll(T)", "b.send(1)", "found and a.recv() == 1"),
@@ -131,6 +144,12 @@ WAITS = {
     "Listener.accept": (
         "listener = connection.Listener(sys.argv[1] + '/socket')", "listener.accept()",
         "thread(connection.Client, listener.address)", "found",
+    ),
+    "Client": (
+        "listener = connection.Listener(sys.argv[1] + '/socket', backlog=5, authkey=b'key')",
+        "connection.Client(listener.address, authkey=b'key')",
+        # Also the one whose wait was interrupted.
+        "thread(listener.accept); thread(listener.accept)", "found",
     ),
     "Lock.acquire": (
         "lock = mp.Lock(); lock.acquire()", "lock.acquire(timeout=T)", "lock.release()", "found",
