@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::str::FromStr;
 
 use mp::memory::SharingStrategy;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::PyAssertionError;
 use pyo3::prelude::*;
 
 use crate::error::runtime;
@@ -25,7 +25,8 @@ pub fn get_sharing_strategy() -> String {
 /// `"file_system"`.
 #[pyfunction]
 pub fn set_sharing_strategy(new_strategy: &str) -> PyResult<()> {
-    let strategy =
-        SharingStrategy::from_str(new_strategy).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    // The exception that torch raises.
+    let strategy = SharingStrategy::from_str(new_strategy)
+        .map_err(|error| PyAssertionError::new_err(error.to_string()))?;
     mp::memory::set_sharing_strategy(strategy).map_err(runtime)
 }

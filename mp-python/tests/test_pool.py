@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import multiprocessing
 import os
 import pickle
 import threading
@@ -154,6 +155,12 @@ class TestCPythonPool:
         assert one.map(sqr, []) == []
         assert list(one.imap(sqr, [])) == []
         assert list(one.imap_unordered(sqr, [])) == []
+
+    def test_context_of_multiprocessing(self):
+        with mp.pool.Pool(1, context=multiprocessing.get_context("spawn")) as pool:
+            assert pool.apply(sqr, (3,)) == 9
+        with pytest.raises(ValueError, match="no start method 'fork'"):
+            mp.pool.Pool(1, context=multiprocessing.get_context("fork"))
 
     def test_context(self):
         with mp.get_context("forkserver").Pool(2) as pool:

@@ -322,3 +322,11 @@ def test_shared_memory_in_queues(ctx, shm):
 
 def test_package_has_the_submodule():
     assert mp.shared_memory.SharedMemory is shared_memory.SharedMemory
+
+
+def test_sharing_strategy_raises_as_in_torch():
+    before = mp.get_sharing_strategy()
+    assert before in mp.get_all_sharing_strategies()
+    with pytest.raises(AssertionError, match="paper"):
+        mp.set_sharing_strategy("paper")
+    assert mp.get_sharing_strategy() == before

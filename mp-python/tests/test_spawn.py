@@ -154,7 +154,7 @@ class TestTorchSpawn:
         assert f"\nValueError: legitimate exception from process {failing}" in text
         assert f"-- Process {failing} terminated with the following error:" in text
         assert "Traceback (most recent call last):" in text and "in fail_in_one" in text
-        assert raised.value.error_index == failing and raised.value.error_pid > 0
+        assert raised.value.error_index == failing and raised.value.error_pid == raised.value.pid > 0
 
     def test_exception_all(self, method):
         with pytest.raises(Exception, match="\nValueError: legitimate exception from process (0|1)"):
@@ -240,7 +240,13 @@ class TestStartProcesses:
         with pytest.raises(ValueError, match="use 'forkserver'"):
             mp.start_processes(success, start_method="fork")
         with pytest.raises(ValueError, match="cannot find context"):
-            mp.spawn(success, start_method="thread")
+            mp.start_processes(success, start_method="thread")
+
+    def test_spawn_with_another_method_warns(self):
+        queue = mp.Queue()
+        with pytest.warns(FutureWarning, match="start_processes"):
+            mp.spawn(start_method_of_child, args=(queue,), start_method="forkserver")
+        assert queue.get(timeout=LIMIT) == "spawn"
 
     def test_join_times_out(self, method):
         go = mp.Queue()
@@ -275,7 +281,7 @@ class TestStartProcesses:
         assert mp.start_processes(success, nprocs=0, start_method=method) is None
 
     def test_former_name_of_the_context_warns(self):
-        with pytest.warns(DeprecationWarning, match="ProcessContext"):
+        with pytest.warns(UserWarning, match="ProcessContext"):
             context = mp.SpawnContext([], None)
         assert isinstance(context, mp.ProcessContext) and context.join()
 
@@ -283,6 +289,10 @@ class TestStartProcesses:
         with pytest.raises(mp.ProcessRaisedException) as raised:
             mp.start_processes(fail_largely, start_method=method)
         assert "x" * 1_000_000 in str(raised.value)
+
+
+def start_method_of_child(index, queue):
+    queue.put(mp.get_start_method())
 
 
 def fail_largely(index):

@@ -101,7 +101,8 @@ def test_semaphore_subclass_takes_arguments_of_its_own(base):
 
 
 def test_classes_are_generic():
-    assert queues.SimpleQueue[int].__origin__ is queues.SimpleQueue
+    for kind in [queues.SimpleQueue, queues.Queue, queues.JoinableQueue]:
+        assert kind[int].__origin__ is kind and type(kind[int]()) is kind
     assert pool.ApplyResult[int].__origin__ is pool.AsyncResult
 
 

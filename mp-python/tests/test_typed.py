@@ -29,7 +29,7 @@ LONG = "a/message/1(" + ",".join(f"number_with_a_long_name_{i}:u64" for i in ran
 class Point:
     x: int
     y: float
-    label: str | None
+    label: None | str
     tags: list[str]
 
 

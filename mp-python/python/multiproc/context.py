@@ -42,12 +42,12 @@ def get_start_method(allow_none: bool = False) -> str | None:
 
 
 def set_start_method(method: str | None, force: bool = False) -> None:
-    """Sets the start method, once."""
+    """Sets the start method, once. ``None`` stands for the default, and with ``force`` for no method."""
     global _method
     if _method is not None and not force:
         raise RuntimeError("context has already been set")
-    if method is not None:
-        get_context(method)
+    if method is not None or not force:
+        method = get_context(_METHODS[0] if method is None else method)._name
     _method = method
 
 
@@ -185,6 +185,7 @@ class Context(BaseContext):
 
 
 SpawnProcess = process.SpawnProcess
+ForkServerProcess = process.ForkServerProcess
 
 
 class SpawnContext(Context):
@@ -198,7 +199,7 @@ class ForkServerContext(Context):
     """The package's functions. Processes are copied from a server."""
 
     _name = "forkserver"
-    Process = process.ForkServerProcess
+    Process = ForkServerProcess
 
 
 _contexts = {"spawn": SpawnContext(), "forkserver": ForkServerContext()}

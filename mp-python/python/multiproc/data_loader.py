@@ -93,6 +93,8 @@ class DataLoader(Generic[_T]):
     - ``retries``: how often a batch is made again after its worker died or took too long.
     - ``on_error``: ``"raise"``, or ``"skip"`` to leave out samples that raise an exception, or kill each
       worker that tries them. ``skipped`` lists them.
+    - ``snapshot_every_n_steps``: an argument of torchdata's ``StatefulDataLoader``, without effect here: a
+      state has the position after the last delivered batch.
     """
 
     _initialized = False
@@ -122,6 +124,7 @@ class DataLoader(Generic[_T]):
         batch_timeout: float = 0,
         retries: int = 2,
         on_error: Literal["raise", "skip"] = "raise",
+        snapshot_every_n_steps: int = 1,
     ) -> None:
         if num_workers < 0:
             raise ValueError(

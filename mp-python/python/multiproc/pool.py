@@ -38,6 +38,7 @@ from ._pool_results import (
 )
 # Rust calls these by way of this module.
 from ._pool_worker import _apply, _begin, _end, _exit, _trace, _unsendable, _wrap
+from .context import get_context
 from .process import _command, _has_main, _preparation
 from .reduction import DupFd
 
@@ -111,8 +112,6 @@ class Pool:
         start_timeout: float | None = None,
         name: str | None = None,
     ) -> None:
-        from .context import get_context
-
         self._state = INIT
         self._ctx = context or get_context()
         # Calls whose results are not taken: those without callbacks, and those with.
@@ -145,7 +144,8 @@ class Pool:
         self._state = RUN
 
     def _start(self, initializer, initargs, max_tasks, max_waiting, start_timeout, name):
-        method = self._ctx.get_start_method()
+        # The context may be CPython's, whose `fork` is refused with a reason.
+        method = get_context(self._ctx.get_start_method())._name
         prefix = {"spawn": "Spawn", "forkserver": "ForkServer"}[method]
         parent = (_process.current_process().name, os.getpid())
         _context.set_spawning_popen(_Spawning)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import time
 import warnings
+from multiprocessing.spawn import get_executable as get_executable
+from multiprocessing.spawn import set_executable as set_executable
 
 from . import _multiproc
 from ._process_end import signal_of
@@ -36,6 +38,11 @@ class ProcessException(Exception):
         self.msg = msg
         self.error_index = error_index
         self.error_pid = error_pid
+
+    @property
+    def pid(self) -> int:
+        """The former name of ``error_pid``."""
+        return self.error_pid
 
     def __reduce__(self):
         return type(self), (self.msg, self.error_index, self.error_pid)
@@ -146,7 +153,7 @@ class SpawnContext(ProcessContext):
     """The former name of ``ProcessContext``."""
 
     def __init__(self, processes: Sequence[BaseProcess], errors: Any) -> None:
-        warnings.warn("SpawnContext is renamed to ProcessContext", DeprecationWarning, stacklevel=2)
+        warnings.warn("SpawnContext is renamed to ProcessContext since 1.4 release.", stacklevel=2)
         super().__init__(processes, errors)
 
 
@@ -189,5 +196,14 @@ def spawn(
     daemon: bool = False,
     start_method: str = "spawn",
 ) -> ProcessContext | None:
-    """Starts ``nprocs`` processes that call ``fn(i, *args)``, and waits for them: see ``start_processes``."""
-    return start_processes(fn, args, nprocs, join, daemon, start_method)
+    """Starts ``nprocs`` processes that call ``fn(i, *args)``: see ``start_processes``.
+
+    The start method is always ``spawn``.
+    """
+    if start_method != "spawn":
+        warnings.warn(
+            f"spawn() only supports start_method='spawn', not {start_method!r}: use start_processes()",
+            FutureWarning,
+            stacklevel=2,
+        )
+    return start_processes(fn, args, nprocs, join, daemon, "spawn")

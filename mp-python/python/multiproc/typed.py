@@ -51,8 +51,8 @@ def _text(of, names):
         return f"list<{_text(args[0], names)}>"
     if origin is dict and args[0] is str:
         return f"map<{_text(args[1], names)}>"
-    if origin in (typing.Union, types.UnionType) and len(args) == 2 and args[1] is type(None):
-        return f"option<{_text(args[0], names)}>"
+    if origin in (typing.Union, types.UnionType) and len(args) == 2 and type(None) in args:
+        return f"option<{_text(args[args[0] is type(None)], names)}>"
     name = getattr(of, "__name__", "...")
     raise TypeError(f"{of!r} has no schema type: use Annotated[{name}, 'schema type']")
 

@@ -7,13 +7,13 @@ use mp::queue::Lease as MessageLease;
 use mp::{GetError, Queue as Messages};
 use pyo3::exceptions::{PyStopIteration, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
 use super::handles::{Handles, WaitResult, get_error};
 use super::joinable::{JoinableQueue, Tasks};
 use super::lease::Lease;
 use super::many;
-use super::shared::{Shared, State, options, reduce_subclass};
+use super::shared::{Shared, State, alias, options, reduce_subclass};
 use crate::error::{empty, runtime, shut_down};
 use crate::object::Object;
 use crate::object::handle::Handle;
@@ -109,6 +109,15 @@ impl Queue {
     #[pyo3(signature = (block = true, timeout = None))]
     fn get<'py>(&self, py: Python<'py>, block: bool, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         self.0.get(py, limit(block, timeout)?, false, self.name()).map(|(object, _)| object)
+    }
+
+    /// Returns an alias of the class, for type annotations.
+    #[classmethod]
+    fn __class_getitem__<'py>(
+        class: &Bound<'py, PyType>,
+        item: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        alias(class, item)
     }
 
     /// Equivalent to ``put(obj, False)``.

@@ -14,7 +14,7 @@ use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyTuple, PyType};
 
 use super::handles::{Handles, WaitResult, closed_error, get_error};
 use super::joinable::Tasks;
@@ -26,7 +26,7 @@ use crate::object::pickle::{dumps, loads, reduce_handle};
 
 /// Largest `maxsize` for which all slots are allocated at once.
 const MOST_SLOTS: usize = 1 << 16;
-/// Largest `maxsize`. Beyond it, a queue has no limit.
+/// Largest `maxsize` that has an effect: more messages than this don't fit into any arena.
 const MOST_MESSAGES: usize = 1 << 24;
 
 pub(super) enum State {
@@ -203,6 +203,14 @@ pub(super) fn reduce_subclass<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound
 
 fn not_initialized(name: &str) -> PyErr {
     PyRuntimeError::new_err(format!("{name}.__init__() was not called by the subclass"))
+}
+
+/// Returns an alias of a class, for type annotations.
+pub(super) fn alias<'py>(
+    class: &Bound<'py, PyType>,
+    item: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    class.py().import("types")?.getattr("GenericAlias")?.call1((class, item))
 }
 
 /// Returns the options of `maxsize`, `bytes` and `deliveries`.

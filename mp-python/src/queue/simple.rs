@@ -6,7 +6,7 @@ use mp::Queue as Messages;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
-use super::shared::{Shared, reduce_subclass};
+use super::shared::{Shared, alias, reduce_subclass};
 use crate::error::{empty, runtime};
 use crate::object::Object;
 use crate::object::handle::Handle;
@@ -51,8 +51,7 @@ impl SimpleQueue {
         class: &Bound<'py, PyType>,
         item: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let alias = class.py().import("types")?.getattr("GenericAlias")?;
-        alias.call1((class, item))
+        alias(class, item)
     }
 
     /// Takes the first object out of the queue, and waits while there is none.
