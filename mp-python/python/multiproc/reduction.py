@@ -10,10 +10,19 @@ import sys
 import time
 import types
 from multiprocessing import reduction as _reduction
+from multiprocessing.reduction import dump, recvfds, sendfds
 
 from . import _multiproc
 
-__all__ = ["ForkingPickler", "init_reductions", "register"]
+__all__ = [
+    "DupFd",
+    "ForkingPickler",
+    "dump",
+    "init_reductions",
+    "recvfds",
+    "register",
+    "sendfds",
+]
 
 ForkingPickler = _reduction.ForkingPickler
 register = ForkingPickler.register
