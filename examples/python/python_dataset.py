@@ -1,6 +1,6 @@
 """A Python dataset, fed to a torch model by worker processes over shared memory.
 
-    pip install multiproc-rs torch numpy
+    pip install ./mp-python torch numpy
     python examples/python/python_dataset.py
 
 The model reads handwritten digits. Each worker augments its images and writes them into the batch, which

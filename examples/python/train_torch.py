@@ -1,6 +1,6 @@
 """Trains a model of torch on images of digits that worker processes make in Rust, in ``rust_dataset``.
 
-    pip install torch multiproc-rs ./examples/python/rust_dataset
+    pip install torch ./mp-python ./examples/python/rust_dataset
     python examples/python/train_torch.py
 
 The images are generated: each is drawn from a font of ten digits, with its own size, position, slant,

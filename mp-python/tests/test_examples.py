@@ -75,7 +75,7 @@ def test_programs_name_what_is_missing(rust_program):
     environment = os.environ | {"PYTHON": "/no/python"}
     done = subprocess.run([program], env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and done.stderr.startswith(
-        "rust_to_python: /no/python can't import multiproc and numpy: pip install multiproc-rs numpy"
+        "rust_to_python: /no/python can't import multiproc and numpy: pip install ./mp-python numpy"
     )
     host = EXAMPLES / "rust_to_python" / "host.py"
     for words, text in [([], "arguments are required: program"), (["/none"], "/none is not a program")]:
@@ -85,4 +85,4 @@ def test_programs_name_what_is_missing(rust_program):
     command = [sys.executable, "-I", "-S", host, program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert done.stderr == "No module named 'multiproc': pip install multiproc-rs numpy\n"
+    assert done.stderr == "No module named 'multiproc': pip install ./mp-python numpy\n"

@@ -14,7 +14,7 @@ try:
     import multiproc
     import numpy as np
 except ImportError as error:
-    sys.exit(f"{error}: pip install multiproc-rs numpy")
+    sys.exit(f"{error}: pip install ./mp-python numpy")
 
 
 BATCH = "vision/batch/1(pixels:tensor<f32>,class:tensor<i64>,path:str)"

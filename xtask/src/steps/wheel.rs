@@ -174,6 +174,7 @@ fn build_and_test(session: &mut Session, profile: &[&str]) -> Outcome {
     }
     test(session, &STABLE, &python, profile);
     compare_stubs(session, &python);
+    test_bare(session, &STABLE, &python);
 
     let skipped_before = session.tally.skipped.len();
     match environment(&FREE_THREADED) {
@@ -204,8 +205,7 @@ fn build_and_install(session: &mut Session, wheel: &Wheel, python: &Path, profil
         if !session.run(build.env("CARGO_TARGET_DIR", build_folder())).ok {
             return false;
         }
-        let made = fs::read_dir(&wheels).into_iter().flatten().flatten().map(|entry| entry.path());
-        let Some(made) = made.into_iter().find(|made| interface(made).ends_with(wheel.interface)) else {
+        let Some(made) = built(wheel, &wheels) else {
             session.fail(format!("maturin made no wheel of {manifest} for {}", wheel.required));
             return false;
         };
@@ -216,6 +216,12 @@ fn build_and_install(session: &mut Session, wheel: &Wheel, python: &Path, profil
         }
     }
     true
+}
+
+/// Returns the file of a wheel in a folder.
+fn built(wheel: &Wheel, folder: &Path) -> Option<PathBuf> {
+    let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    files.into_iter().find(|file| interface(file).ends_with(wheel.interface))
 }
 
 /// Returns the binary interface in the name of a wheel: `name-version-python-interface-platform.whl`.
@@ -237,6 +243,21 @@ fn test(session: &mut Session, wheel: &Wheel, python: &Path, profile: &[&str]) {
     pytest.env("PYTHONPATH", &tests).env("PYTHONDONTWRITEBYTECODE", "1").env("RUST_TO_PYTHON", program);
     session.tell_tests(&mut pytest);
     session.run(&mut pytest);
+}
+
+/// Installs the package as a new user does, into an environment without other packages, and runs a program.
+fn test_bare(session: &mut Session, wheel: &Wheel, python: &Path) {
+    let folder = absolute(&folder().join(wheel.folder));
+    let Some(made) = built(wheel, &folder.join("dist")) else { return };
+    let bare = folder.join("bare");
+    let mut create = Command::new(python);
+    create.args(["-m", "venv", "--clear"]).arg(&bare);
+    let python = bare.join("bin/python");
+    let mut install = Command::new(&python);
+    install.args(["-m", "pip", "--disable-pip-version-check", "install", "--quiet"]).arg(&made);
+    let mut program = Command::new(&python);
+    program.args(["-W", "error"]).arg(absolute(Path::new("mp-python/tests/bare_program.py")));
+    _ = session.run(&mut create).ok && session.run(&mut install).ok && session.run(&mut program).ok;
 }
 
 /// Compares the stubs with what is installed.

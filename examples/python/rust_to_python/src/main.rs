@@ -47,7 +47,7 @@ fn host() -> AnyResult<()> {
     let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".into());
     let import = Command::new(&python).args(["-c", "import multiproc, numpy"]).output();
     if !import.is_ok_and(|done| done.status.success()) {
-        let remedy = "pip install multiproc-rs numpy, or name another interpreter by the variable PYTHON";
+        let remedy = "pip install ./mp-python numpy, or name another interpreter by the variable PYTHON";
         return Err(format!("{python} can't import multiproc and numpy: {remedy}").into());
     }
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("worker.py");
