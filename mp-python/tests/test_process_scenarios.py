@@ -465,6 +465,30 @@ class TestTorchSpawn:
             mp.start_processes(return_first_then_raise, args=(done,), nprocs=2, start_method=method)
 
 
+class TestCPythonResourceTracker:
+    def test_resource_tracker_reused(self, tmp_path, method):
+        # In a program of its own, which takes the tracker along.
+        program = f"""
+import multiproc as mp
+from multiprocessing.resource_tracker import _resource_tracker
+
+def is_reused(results):
+    # The process has the descriptor of its parent's tracker, and has started none.
+    inherited = _resource_tracker._fd
+    _resource_tracker.ensure_running()
+    results.put((_resource_tracker._pid, inherited is not None, _resource_tracker._check_alive()))
+
+if __name__ == "__main__":
+    _resource_tracker.ensure_running()
+    results = mp.Queue()
+    process = mp.get_context({method!r}).Process(target=is_reused, args=(results,))
+    process.start()
+    print(results.get(timeout={LIMIT}))
+    process.join()
+"""
+        assert run_script(tmp_path, program) == ("(None, True, True)\n", "", 0)
+
+
 def raise_value_error(index):
     raise ValueError("legitimate exception")
 
