@@ -1,6 +1,6 @@
 """Figures of ``multiproc`` that no other library's queue, pool or loader has.
 
-    pip install multiproc-rs torch numpy ./examples/python/rust_dataset
+    pip install torch numpy ./mp-python ./examples/python/rust_dataset
     python benches/python/alone.py [--rounds 5] [--json FILE]
 
 - A put of 64 MiB compared with ``memcpy`` to memory that was written before. A get returns an array in the
@@ -145,7 +145,7 @@ def main():
         for name, unit, figures in [
             ("64 MiB: put", "ms", {"multiproc": put, "memcpy": copied}),
             ("64 MiB: get", "ms", {"multiproc": got}),
-            ("Rust worker: batch besides the work", "µs", {"multiproc": max(0.0, with_worker - alone)}),
+            ("Rust worker: overhead of a batch", "µs", {"multiproc": max(0.0, with_worker - alone)}),
             ("Rust worker: wait for a ready batch", "µs", {"multiproc": ready_batch()}),
             (
                 "8 processes with torch, preloaded",

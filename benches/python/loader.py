@@ -158,7 +158,7 @@ def main():
     for name, values in {
         "longest wait after a death": [gap for gap, _ in deaths],
         "median wait for a batch": [median for _, median in deaths],
-        "wait that a death adds": [gap - median for gap, median in deaths],
+        "delay after a killed worker": [gap - median for gap, median in deaths],
         "8 workers ready, first epoch": [first for first, _ in begun],
         "8 workers ready, later epoch": [later for _, later in begun],
         "first batch of a program, torch imported": [cold],

@@ -1,11 +1,11 @@
 //! Forked copies of this process that become processes of their own: the memory part of the start method
 //! `fork`.
 //!
-//! `fork(2)` copies a process without the cooperation of its libraries. A copy that was not prepared is not a
-//! member of the arena: operations that need shared memory return [`Error::Forked`]. Operations that can't
-//! return an error find nothing or, for example accesses to the elements of a tensor, end the copy by
-//! SIGSEGV. A copy prepared by this module begins like a newly started process: it may join the arena as a
-//! separate member, like any child.
+//! `fork(2)` copies a process without the cooperation of its libraries. A copy that was not prepared is
+//! not a member of the arena: operations that need shared memory return [`Error::Forked`]. Operations
+//! that can't return an error find nothing or, for example accesses to the elements of a tensor, end the
+//! copy by SIGSEGV, unless [`keep_memory_readable`] was called. A copy prepared by this module begins
+//! like a newly started process: it may join the arena as a separate member, like any child.
 //!
 //! | state of the original | in the copy |
 //! |---|---|
@@ -104,12 +104,13 @@ thread_local! {
     static PREPARING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Has forked processes that were not prepared map the arena's memory at the same addresses, so that code
-/// that has only an address, such as a view of another language, can go on. They read what the members write.
-/// What they write stays theirs: no block is theirs, and each may be freed and allocated again at any time.
+/// Maps the arena in each forked process that was not prepared, at the addresses of its parent, for private
+/// writes. Code that has only an address, such as a view of another language, can continue to read. The
+/// process reads what the members write, except in pages that it has written itself. It owns no block:
+/// members may free a block and allocate it again at any time.
 ///
-/// Without this call, such a process has no memory there, and an access raises SIGSEGV. Handles are refused
-/// in it in both cases.
+/// Without this call, an access in such a process raises SIGSEGV. Handles return [`Error::Forked`] in both
+/// cases.
 #[doc(hidden)]
 pub fn keep_memory_readable() {
     if !ARE_INHERITED.swap(true, Ordering::Relaxed) {

@@ -135,7 +135,7 @@ fn lost_later_call_leaves_put_many_in_doubt() -> Outcome {
     });
     all_begun.recv()?;
     eventually("the queue is full", || queue.len() == 1);
-    // Calls that begun before a reply arrives are sent.
+    // Calls that begin before a reply arrives are sent.
     assert_eq!((remote.len()?, remote.len()?), (1, 1));
     drop(first);
     let error = putting.join().unwrap().unwrap_err();

@@ -479,7 +479,8 @@ pub fn connect(
 ) -> PyResult<Connection> {
     let (address, options) = (address(to)?, options(authkey, 1));
     let options = options.handshake_timeout(Duration::from_secs(20));
-    // The handshake with a listener that is busy takes up to 20 s. A signal ends the wait for this thread.
+    // The handshake with a busy listener takes up to 20 s. A signal ends the wait, and the thread then closes
+    // its connection after the handshake.
     let (sender, connected) = mpsc::channel();
     let thread = std::thread::Builder::new().name("mp-connect".into());
     thread.spawn(move || _ = sender.send(options.connect(address)))?;
@@ -490,6 +491,8 @@ pub fn connect(
     match end {
         Ok(Ok(Ok(end))) => Ok(Connection::of(end, Some(allow_pickle))),
         Ok(Ok(Err(error))) => Err(connect_error(py, error)),
-        Ok(Err(_)) | Err(()) => Err(PyRuntimeError::new_err("the thread that connects has failed")),
+        Ok(Err(_)) | Err(()) => Err(PyRuntimeError::new_err(
+            "the thread that connects has ended without a result: this is a bug of multiproc",
+        )),
     }
 }

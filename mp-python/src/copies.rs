@@ -46,11 +46,12 @@ pub(crate) fn explained(py: Python<'_>, error: impl Display, rule: &str) -> Stri
 }
 
 /// Rule for the objects of a copy.
-pub(crate) const OBJECTS: &str = "an object of one copy can't be sent or received by another one. Tensors, \
-                                  arrays and bytes can: they are copied";
+pub(crate) const OBJECTS: &str = "an object of one copy can be sent and received only by that copy. Use \
+                                  the functions of its module, or send tensors, arrays or bytes, which are \
+                                  copied";
 /// Rule for memory of another program.
-pub(crate) const MEMORY: &str = "one of them may have joined the other program, and a process joins a \
-                                 program by one copy";
+pub(crate) const MEMORY: &str = "one of them may have joined the other program, and only one can. Call \
+                                 `accept_invitation` and `child` in one of these modules only";
 
 /// Returns a `RuntimeError`: see [`explained`].
 pub(crate) fn error(error: impl Display, rule: &str) -> PyErr {

@@ -93,7 +93,7 @@ other = module_from_spec(spec_from_loader("other._multiproc", loader, origin=pat
 loader.exec_module(other)
 """
 
-    def test_second_copy_in_the_process_is_refused(self, tmp_path):
+    def test_objects_of_a_second_copy_are_refused(self, tmp_path):
         program = self.two_copies(tmp_path) + """
 mine, theirs = mp.Queue(), other.Queue()
 for queue in [mine, theirs]:
@@ -135,7 +135,7 @@ assert (queue.get() == 7).all()
 """
         assert run_program(program) == ("", "", 0)
 
-    def test_one_copy_joins_another_program(self, tmp_path):
+    def test_second_copy_cannot_accept_an_invitation(self, tmp_path):
         program = self.two_copies(tmp_path) + """
 first, second = (copy.connect(sys.argv[1], None, True) for copy in (mp._multiproc, other))
 queue = first.accept_invitation(timeout=20)
@@ -181,7 +181,7 @@ assert queue.get() == 1
         out, err, code = run_command([sys.executable, "-c", program, str(tmp_path / "socket")])
         assert (err, code) == ("", 0) and "another copy of this library in this process" in out
 
-    def test_one_copy_is_the_guest(self, tmp_path):
+    def test_second_copy_cannot_become_the_guest(self, tmp_path):
         program = self.two_copies(tmp_path) + """
 queue = mp.child()["results"]
 try:

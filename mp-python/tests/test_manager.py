@@ -246,7 +246,7 @@ class TestCPythonManagerRestart:
 
 
 class TestAllowPickle:
-    """What a manager's server and its clients unpickle is the choice of any program with the key."""
+    """Permission to unpickle the data of any program that has the key."""
 
     @pytest.mark.parametrize("call", ["connect", "get_server", "start"])
     def test_network_needs_consent(self, call):

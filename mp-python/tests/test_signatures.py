@@ -1,4 +1,4 @@
-"""Signatures: all parameters of CPython's, and of torch's, with their names, order and defaults."""
+"""Parameters of the functions, compared with CPython and torch: names, order and defaults."""
 
 import inspect
 import multiprocessing
@@ -77,7 +77,7 @@ def parameters(function):
 
 
 def missing(theirs, ours):
-    """Returns the parameters of one function that another one lacks, or has at another place."""
+    """Returns the parameters of one function that the other lacks or has at another position."""
     positional = [p for p in ours if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     others = {p.name: p for p in ours}
     for number, parameter in enumerate(theirs):

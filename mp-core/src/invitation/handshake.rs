@@ -242,7 +242,7 @@ const NOT_FILLED: &str = "the other program has sent a socket with no invitation
 
 /// Reason for which a member of the same arena can't accept an invitation.
 const OTHER_COPY: &str = "another copy of this library in this process is a member of the program that \
-                          invites: use the objects of that copy";
+                          invites: accept the invitation with that copy, or use its objects";
 
 /// Checks that this process has no arena: otherwise it can't join another one.
 fn no_arena_yet() -> Result<()> {

@@ -1,4 +1,4 @@
-"""The names of the package. Those of modules that are imported at their first use are here as well."""
+"""Names of the package, also those that are imported at their first use."""
 
 from multiprocessing.context import AuthenticationError as AuthenticationError
 from multiprocessing.context import BufferTooShort as BufferTooShort

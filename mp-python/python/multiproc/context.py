@@ -42,7 +42,7 @@ def get_start_method(allow_none: bool = False) -> str | None:
 
 
 def set_start_method(method: str | None, force: bool = False) -> None:
-    """Sets the start method, once. ``None`` stands for the default, and with ``force`` for no method."""
+    """Sets the start method, once. ``None`` selects the default, or with ``force`` removes the setting."""
     global _method
     if _method is not None and not force:
         raise RuntimeError("context has already been set")

@@ -150,8 +150,8 @@ _multiproc.register_base(BaseProxy, _reduce_proxy)
 class BaseManager(_managers.BaseManager):
     """Base class of managers. ``register`` adds types of objects.
 
-    ``allow_pickle=True`` is needed for ``connect``, and for a server at an address of a network: each side
-    runs code that the other one chooses, with nothing but ``authkey`` in between.
+    ``allow_pickle=True`` is needed for ``connect`` and for a server at a network address: a program with
+    ``authkey`` can run code in the other one. It is not needed with ``serializer="xmlrpclib"``.
     """
 
     def __init__(

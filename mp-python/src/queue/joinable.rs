@@ -22,9 +22,9 @@ use crate::wait::{Attempt, limit, wait};
 
 /// Queue of tasks, and its counters.
 ///
-/// A call of `task_done` by a process that has no task stands for a task that a process takes later, or that
-/// another process has. Such calls are counted. The next process that has a task, finishes it and decrements
-/// the number.
+/// A process that has no task may call `task_done` ahead, for a task that it takes later or that another
+/// process has. Such calls are counted. The next process that has a task finishes it and decrements the
+/// number.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Tasks {
     pub(super) queue: mp::JoinableQueue<Object>,
@@ -163,7 +163,7 @@ impl TakenTasks {
         self.next += 1;
     }
 
-    /// Removes the oldest task of a thread, or else the oldest one.
+    /// Removes the oldest task of the thread, or the oldest of all if the thread has none.
     fn take(&mut self, thread: Option<ThreadId>) -> Option<MessageLease<()>> {
         let own = thread.and_then(|thread| self.by_thread.get(&thread)?.front().copied());
         let age = own.or_else(|| self.by_age.first_key_value().map(|(age, _)| *age))?;
@@ -179,16 +179,16 @@ impl TakenTasks {
     }
 }
 
-/// Number of lost tasks, and the time until which it is used without another scan of the queue.
+/// Number of lost tasks, and the time until which it is reused.
 struct RecentCount {
     lost: u64,
     until: Option<Instant>,
 }
 
-/// Time of a scan from which its result is used again.
+/// Minimum duration of a scan whose result is reused.
 const LONG_SCAN: Duration = Duration::from_micros(10);
-/// Time for which the result of a scan is used, as a multiple of the time that the scan took. A death is
-/// found some milliseconds later in any case.
+/// Time for which the result is reused, in durations of the scan. A death is found some milliseconds later in
+/// any case.
 const USES_OF_A_SCAN: u32 = 10;
 
 impl Joinable {
@@ -203,7 +203,7 @@ impl Joinable {
         self.finish_done_ahead();
     }
 
-    /// Returns the number of lost tasks. Many calls spend a tenth of their time in scans of the queue.
+    /// Returns the number of lost tasks. Repeated calls spend at most a tenth of their time in scans.
     fn lost(&self) -> u64 {
         let mut known = self.lost.lock();
         let now = Instant::now();

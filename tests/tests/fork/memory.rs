@@ -343,7 +343,7 @@ fn copies_hold_files_of_their_own() {
 
 /// Copies of the library for Python keep it readable in raw forks.
 #[test]
-fn copy_has_no_memory_that_raw_forks_have() {
+fn prepared_copy_does_not_inherit_the_memory() {
     let _alone = settled();
     fn copy(_: usize, addresses: [usize; 2]) -> Outcome {
         let maps = std::fs::read_to_string("/proc/self/maps")?;

@@ -197,7 +197,7 @@ fn copy_reads_shared_memory_without_crash() {
 
 /// For views of other languages, which are addresses.
 #[test]
-fn raw_copy_writes_readable_memory_for_itself() {
+fn raw_copy_writes_stay_private() {
     let _alone = alone();
     fn worker(_: usize, (): ()) -> Outcome {
         mp_core::fork::keep_memory_readable();

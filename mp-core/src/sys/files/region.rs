@@ -81,9 +81,9 @@ impl Region {
     }
 
     /// Maps `len` bytes of a file from byte `offset` on, a multiple of the page size, for reading and
-    /// writing. Writes copy the page: they are not visible to other processes. Unless the mapping is to be
-    /// `inherited`, forked processes don't have it, since it keeps the description of the file. The caller
-    /// ensures that the file has the bytes.
+    /// writing. Writes copy the page and are not visible to other processes. Forked processes inherit the
+    /// mapping, which keeps the open file description, only if `inherited` is `true`. The caller ensures that
+    /// the file has the bytes.
     ///
     /// # Errors
     /// [`Error::Os`] if it can't be mapped.

@@ -169,15 +169,15 @@ impl Mapping {
         reserve_at(self.base.as_ptr() as usize, self.len as usize)
     }
 
-    /// Maps `len` bytes of a file at byte `offset` in a forked copy, for private writes, or for reading if
-    /// the kernel accounts for memory of all such mappings. Called after
-    /// [`reserve_in_copy`](Self::reserve_in_copy).
+    /// Maps the first `len` bytes of a file at byte `offset` of the reservation, in a forked copy, for
+    /// private writes. Maps them for reading only if the kernel refuses private writes
+    /// (`vm.overcommit_memory` of 2). Called after [`reserve_in_copy`](Self::reserve_in_copy).
     pub(crate) fn place_in_copy(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<()> {
         let at = self.bytes(offset, len).as_ptr().cast();
         let map = |prot| {
             let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-            // SAFETY: the range is a part of our own reservation (checked by `bytes`). What the copied memory
-            // held there stays in the file, and the copy writes to no page of it.
+            // SAFETY: the range is a part of our own reservation (checked by `bytes`). The file keeps
+            // the data of the range, and private writes don't change the file.
             unsafe { rustix::mm::mmap(at, len as usize, prot, flags, fd, 0) }
         };
         map(ProtFlags::READ | ProtFlags::WRITE)

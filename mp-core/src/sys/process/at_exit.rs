@@ -29,8 +29,8 @@ pub(crate) fn on_exit(what: fn()) {
     });
 }
 
-/// Has each forked child call a function first (`pthread_atfork(3)`). The function must not panic, nor wait
-/// for a lock. Without memory for the registration, it is not called.
+/// Registers a function that each forked child calls before `fork` returns (`pthread_atfork(3)`). The
+/// function must not panic or wait for a lock. If there is no memory for the registration, it is not called.
 pub(crate) fn on_fork(what: extern "C" fn()) {
     let what: unsafe extern "C" fn() = what;
     // SAFETY: a function of the program without arguments, as required, which lives as long as the program.
