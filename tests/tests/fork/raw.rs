@@ -206,10 +206,10 @@ fn raw_copy_writes_stay_private() {
         let mut private = frozen.storage().copy_on_write(0, 100_000)?;
         let addresses = [own.storage().as_ptr().cast_mut(), private.as_mut_ptr()];
         // SAFETY: this thread alone has both.
-        unsafe { addresses[1].add(1).write(5) };
+        unsafe { addresses[1].wrapping_add(1).write(5) };
         let code = in_a_fork(|| {
             // SAFETY: as above; in the copy they are what was mapped for it.
-            let read = |i: usize, at: usize| unsafe { addresses[i].add(at).read_volatile() };
+            let read = |i: usize, at: usize| unsafe { addresses[i].wrapping_add(at).read_volatile() };
             let found = [read(0, 0), read(0, 99_999), read(1, 0), read(1, 1)];
             for address in addresses {
                 // SAFETY: as above.
