@@ -219,7 +219,7 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
         Ok(Self { object, types: PhantomData })
     }
 
-    fn begin(&self, request: &mut Q) -> Result<(PendingReply, Arc<HeldMessage>), NetError> {
+    fn encode(&self, request: &mut Q) -> Result<(RemoteCall, Arc<HeldMessage>), NetError> {
         let message = encode_for_relay(request)?;
         let (head, sizes) = describe(parts(&message)?);
         if head.bytes.len() > LONGEST {
@@ -227,8 +227,11 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
             return Err(NetError::TooLarge { bytes, limit });
         }
         let call = RemoteCall { values: vec![head], object: self.object.number, ..RemoteCall::default() };
-        let memory = HeldMessage::value(message, sizes);
-        let call = with(call, Operation::Serve);
+        Ok((with(call, Operation::Serve), HeldMessage::value(message, sizes)))
+    }
+
+    fn begin(&self, request: &mut Q) -> Result<(PendingReply, Arc<HeldMessage>), NetError> {
+        let (call, memory) = self.encode(request)?;
         Ok((self.object.link.begin(call, CallValues::Held(memory.clone()), Wait::Forever), memory))
     }
 
@@ -237,7 +240,12 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
     /// # Errors
     /// [`NetError::TooLarge`], or another error, if the request was not sent.
     pub fn post(&self, mut request: Q) -> Result<(), NetError> {
-        self.begin(&mut request).map(drop)
+        let (call, memory) = self.encode(&mut request)?;
+        let link = self.object.link.clone();
+        // Receives the reply: until then, the home stores it, and counts the call.
+        let receive = async move { drop(link.call_async(call, CallValues::Held(memory)).await) };
+        drop(crate::reactor::handle()?.spawn(receive));
+        Ok(())
     }
 
     /// Calls the service. Blocks until its reply arrives, for at most `timeout`. Returns `None` when that

@@ -1,10 +1,14 @@
 //! Calls of services.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use mp_core::Arena;
+use mp_harness::eventually;
 use mp_net::service::{NetService, RemoteService, Replying, blocking};
 use mp_net::{Cluster, ClusterConfig};
+use mp_tensor::{FrozenTensor, Tensor};
 
 type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
@@ -32,6 +36,37 @@ impl NetService for Meeting {
             blocking(meet).await.unwrap_or_default()
         })
     }
+}
+
+/// Service that replies with a tensor, and counts the calls.
+struct Zeros(Arc<AtomicUsize>);
+
+impl NetService for Zeros {
+    type Request = usize;
+    type Reply = FrozenTensor<u8>;
+
+    fn serve(self: Arc<Self>, len: usize) -> Replying<FrozenTensor<u8>> {
+        let zeros = Tensor::zeros([len]).unwrap().freeze();
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Box::pin(std::future::ready(zeros))
+    }
+}
+
+/// A home stores replies until they are received, and limits their number.
+#[test]
+fn home_forgets_the_reply_to_a_post() -> Outcome {
+    let config = |rank, first: &str| ClusterConfig::new(rank, 2, first);
+    let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
+    let second = Cluster::join(&config(1, first.address()))?;
+    let called = Arc::<AtomicUsize>::default();
+    first.publish_service("zeros", Arc::new(Zeros(Arc::clone(&called))))?;
+    let service = RemoteService::<usize, FrozenTensor<u8>>::connect(&second, "zeros")?;
+    let blocks = || Arena::current().unwrap().memory_stats().live_blocks;
+    let before = blocks();
+    (0..10).try_for_each(|_| service.post(100_000))?;
+    eventually("all are served", || called.load(Ordering::Relaxed) == 10);
+    eventually("the replies are freed", || blocks() == before);
+    Ok(())
 }
 
 #[test]
