@@ -422,6 +422,8 @@ fn key_of(vars: &[(&str, &Path)]) -> Result<Option<Vec<u8>>, String> {
 fn cluster_key_is_a_variable_or_a_file() {
     let path = std::env::temp_dir().join(format!("mp-net-key-{}", std::process::id()));
     let write = |text: &[u8], mode| {
+        // A file may be read-only.
+        _ = fs::remove_file(&path);
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
         key_of(&[("MP_CLUSTER_KEY_FILE", &path)])
