@@ -77,8 +77,8 @@ impl ClusterConfig {
     ///
     /// `MP_TLS_CA`, `MP_TLS_CERT` and `MP_TLS_KEY` name the files of `ClusterTls::from_pem_files`.
     /// `MP_CLUSTER_KEY_FILE` names a file with the [`key`](Self::key), whose mode must give other users no
-    /// access. A newline at its end is ignored. Instead, `MP_CLUSTER_KEY` can contain the key itself, which
-    /// all programs that this process starts inherit.
+    /// access, and whose owner is this user or root. Instead, `MP_CLUSTER_KEY` can contain the key itself,
+    /// which all programs that this process starts inherit. A newline at the end of the key is ignored.
     ///
     /// # Errors
     /// Returns an error if the variables of the launcher are invalid, incomplete or contradictory, or the

@@ -1,12 +1,13 @@
 //! Key of a cluster, from the environment.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 
 use mp_core::AuthKey;
+use rustix::fs::{Mode, OFlags};
 
 use super::LauncherError;
 
@@ -21,35 +22,49 @@ const LONGEST: u64 = 4096;
 /// without a newline at the end. Returns `None` if neither is set.
 ///
 /// # Errors
-/// Returns an error if both are set, or the file can't be used. It does not contain the key.
+/// Returns an error, which does not contain the key, if both are set, the file can't be used, or the key is
+/// empty.
 pub(crate) fn key(get: impl Fn(&str) -> Option<OsString>) -> Result<Option<AuthKey>, LauncherError> {
     let [key, file] = [KEY, KEY_FILE].map(|name| get(name).filter(|value| !value.is_empty()));
-    match (key, file) {
-        (None, None) => Ok(None),
-        (Some(key), None) => Ok(Some(AuthKey::from(key.as_bytes()))),
-        (None, Some(file)) => match read(&file) {
-            Ok(key) => Ok(Some(AuthKey::from(key.as_slice()))),
-            Err(error) => Err(LauncherError::Key(format!("{}: {error}", file.display()))),
-        },
-        (Some(_), Some(_)) => Err(LauncherError::Contradiction {
-            first: KEY.into(),
-            second: KEY_FILE.into(),
-            reason: "only one of them may be set",
-        }),
-    }
+    let (source, bytes) = match (key, file) {
+        (None, None) => return Ok(None),
+        (Some(key), None) => (KEY.to_owned(), Ok(key.into_vec())),
+        (None, Some(file)) => {
+            // Otherwise the variable may have the key itself.
+            let is_file = fs::symlink_metadata(&file).is_ok();
+            let unprinted = || format!("the {} bytes of {KEY_FILE} name no file", file.len());
+            (if is_file { file.display().to_string() } else { unprinted() }, read(&file))
+        }
+        (Some(_), Some(_)) => {
+            return Err(LauncherError::Contradiction {
+                first: KEY.into(),
+                second: KEY_FILE.into(),
+                reason: "only one of them may be set",
+            });
+        }
+    };
+    let key = bytes.and_then(|bytes| match bytes.strip_suffix(b"\n").unwrap_or(&bytes) {
+        [] => Err(io::Error::other("it is empty")),
+        key => Ok(AuthKey::from(key)),
+    });
+    key.map(Some).map_err(|error| LauncherError::Key(format!("{source}: {error}")))
 }
 
 fn read(path: &OsStr) -> io::Result<Vec<u8>> {
-    // Opening a FIFO would block.
-    if !std::fs::metadata(path)?.is_file() {
+    // Without `NONBLOCK`, opening a FIFO would block.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let found = file.metadata()?;
+    if !found.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
-    let file = File::open(path)?;
-    let mode = file.metadata()?.mode();
-    if mode & 0o007 != 0 {
-        let mode = mode & 0o777;
+    if ![0, rustix::process::geteuid().as_raw()].contains(&found.uid()) {
+        return Err(io::Error::other(format!("its owner is another user ({})", found.uid())));
+    }
+    if found.mode() & 0o007 != 0 {
         return Err(io::Error::other(format!(
-            "other users can access it (mode {mode:03o}): remove their permissions (chmod o= FILE)"
+            "other users can access it (mode {:03o}): remove their permissions (chmod o= FILE)",
+            found.mode() & 0o777
         )));
     }
     let mut key = Vec::new();
@@ -57,8 +72,5 @@ fn read(path: &OsStr) -> io::Result<Vec<u8>> {
     if key.len() as u64 > LONGEST {
         return Err(io::Error::other(format!("it is longer than {LONGEST} bytes")));
     }
-    if key.last() == Some(&b'\n') {
-        key.pop();
-    }
-    if key.is_empty() { Err(io::Error::other("it is empty")) } else { Ok(key) }
+    Ok(key)
 }

@@ -183,7 +183,7 @@ pub enum LauncherError {
     /// The files that `MP_TLS_CA`, `MP_TLS_CERT` and `MP_TLS_KEY` name can't be used.
     #[error("the certificates of the environment can't be used: {0}")]
     Certificates(String),
-    /// The file that `MP_CLUSTER_KEY_FILE` names can't be used.
+    /// The key, or the file that `MP_CLUSTER_KEY_FILE` names, can't be used.
     #[error("the cluster's key of the environment can't be used: {0}")]
     Key(String),
 }
