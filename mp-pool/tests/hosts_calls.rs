@@ -15,6 +15,7 @@ use common::{DEADLINE, Gate, alive, eventually, got, signal, stop_at};
 use mp_net::Cluster;
 use mp_pool::{MapResult, Pool, ServedPool, TaskError};
 use mp_spawn::closure;
+use mp_tensor::{FrozenTensor, Tensor};
 use rustix::process::Signal;
 
 type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
@@ -127,6 +128,70 @@ fn task_runs_once_after_a_stop_of_its_forwarder() -> Outcome {
         assert_eq!(log.len() - before, 90, "each task runs once");
     }
     log.remove();
+    drop(served);
+    Ok(())
+}
+
+/// The served pool cancels the tasks when the sessions of their forwarders are lost.
+#[test]
+fn tensor_task_of_a_lost_session_runs_elsewhere() -> Outcome {
+    let lease = Duration::from_millis(200);
+    let cluster = Cluster::join(&config(0, "127.0.0.1:0").lease(lease))?;
+    let second = Cluster::join(&config(1, cluster.address()).lease(lease))?;
+    let there = Pool::new(WORKERS)?;
+    let served = there.serve(&second)?;
+    let gate = Gate::new();
+    let busy = there.map_async(stop_at, (0..WORKERS as u32).map(|number| (gate.clone(), number)));
+    (0..WORKERS).for_each(|_| _ = gate.arrived());
+    let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
+    ready(&pool, 1 + WORKERS);
+    let table = Tensor::full([100], 1.5_f32)?.freeze();
+    let sum = pool.task(|x: FrozenTensor<f32>| (slow_rank(0), x.iter().sum::<f32>()).1);
+    let sums = sum.map_async((0..10).map(|_| table.clone()));
+    eventually("the served pool has tasks", || there.metrics().queued == WORKERS);
+    let pids = pool.pids();
+    pids.iter().for_each(|pid| signal(*pid, Signal::STOP));
+    eventually("the served pool drops them", || there.metrics().cancelled == WORKERS as u64);
+    pids.iter().for_each(|pid| signal(*pid, Signal::CONT));
+    gate.open(WORKERS);
+    got(busy)?;
+    assert_eq!(got(sums)?, [150.0; 10]);
+    drop(served);
+    Ok(())
+}
+
+/// The results are larger than the buffers of a connection, so a stopped forwarder does not receive them.
+#[test]
+fn tensor_task_whose_result_is_lost_runs_again() -> Outcome {
+    const LEN: usize = 32 << 20;
+    let lease = Duration::from_millis(200);
+    let cluster = Cluster::join(&config(0, "127.0.0.1:0").lease(lease))?;
+    let second = Cluster::join(&config(1, cluster.address()).lease(lease))?;
+    let there = Pool::new(WORKERS)?;
+    let served = there.serve(&second)?;
+    let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
+    ready(&pool, 1 + WORKERS);
+    let (begun, go) = (Log::new("begun"), Log::new("go"));
+    let (to_begun, gate) = (begun.clone(), go.clone());
+    let task = closure!([to_begun, gate] |x: FrozenTensor<u8>| {
+        to_begun.write();
+        eventually("the gate is open", || gate.len() > 0);
+        (x.len(), Tensor::<u8>::zeros([LEN]).unwrap().freeze())
+    });
+    let table = Tensor::<u8>::zeros([100])?.freeze();
+    let call = pool.task_closure(task).map_async((0..6).map(|_| table.clone()));
+    eventually("all workers run tasks", || begun.len() == 1 + WORKERS);
+    let pids = pool.pids();
+    pids.iter().for_each(|pid| signal(*pid, Signal::STOP));
+    go.write();
+    eventually("the served pool has results", || there.metrics().done == WORKERS as u64);
+    // sleep: the duration of the stop. The end of a session at its home can't be observed.
+    std::thread::sleep(Duration::from_secs(1));
+    pids.iter().for_each(|pid| signal(*pid, Signal::CONT));
+    assert!(got(call)?.iter().all(|(len, result)| *len == 100 && result.len() == LEN));
+    assert!(begun.len() > 6, "a task runs again");
+    begun.remove();
+    go.remove();
     drop(served);
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use mp_core::message::{Incoming, Message};
+use mp_core::message::{Incoming, Message, Outgoing};
 use mp_net::NetError;
 use mp_net::service::{ServiceHold, UnservedRequest};
 use mp_queue::{GetError, Queue};
@@ -132,12 +132,7 @@ impl Forwarder {
 
     /// Returns a chunk to the pool before its first task.
     fn return_chunk(&self, ReceivedChunk { id, args, .. }: ReceivedChunk) -> Result<(), WorkerError> {
-        let count = args.len();
-        let arguments = match args {
-            TaskArgs::ReceivedSingle(alone) => alone.into_outgoing().map(SingleValue::ToSend),
-            _ => None,
-        };
-        self.reply(id, 0, TaskReply::Returned { count, arguments })
+        self.reply(id, 0, returned(args.len(), single_of(args)))
     }
 
     /// Sends an outcome of the items of a chunk from `item` on.
@@ -160,20 +155,12 @@ impl Forwarder {
             }
         }
         let mut reported = 0;
-        match args.into_unsent() {
+        let arguments = match args.into_unsent() {
             Ok(args) => self.forward(id, (code, timeout), first_of(args, claimed), claimed, &mut reported)?,
-            Err(error) => {
-                let why = error.to_string();
-                while reported < claimed {
-                    let outcome = TaskReply::Unsendable { result: false, why: why.clone() };
-                    self.reply(id, reported, outcome)?;
-                    reported += 1;
-                }
-            }
-        }
+            Err(error) => self.fail_all(id, claimed, (false, &error.to_string()), &mut reported)?,
+        };
         if reported < claimed {
-            let outcome = TaskReply::Returned { count: claimed - reported, arguments: None };
-            self.reply(id, reported, outcome)?;
+            self.reply(id, reported, returned(claimed - reported, arguments))?;
         }
         if is_watched {
             _ = self.words.finish();
@@ -182,7 +169,7 @@ impl Forwarder {
     }
 
     /// Forwards the first `count` items of a chunk. Items from `reported` on have no outcome afterwards, and
-    /// the process is over then.
+    /// the process is over then. Returns the arguments with attachments of such an item.
     fn forward(
         &mut self,
         id: u64,
@@ -190,18 +177,18 @@ impl Forwarder {
         mut args: TaskArgs,
         count: usize,
         reported: &mut usize,
-    ) -> Result<(), WorkerError> {
+    ) -> Result<Option<Outgoing>, WorkerError> {
         loop {
             if self.hold.as_ref().is_none_or(ServiceHold::is_lost) {
                 match mp_core::with_interrupts_masked(|| begin(&self.service, self.from)) {
                     Ok(hold) => self.hold = hold,
-                    Err(_) => return self.give_up(id, args, reported),
+                    Err(_) => return self.give_up(single_of(args)),
                 }
             }
             match self.teach(code) {
                 Ok(None) => {}
-                Ok(Some(why)) => return self.fail_all(id, count, &why, reported),
-                Err(()) => return self.give_up(id, args, reported),
+                Ok(Some(why)) => return self.fail_all(id, count, (false, &why), reported),
+                Err(()) => return self.give_up(single_of(args)),
             }
             let kept = match &args {
                 TaskArgs::Packed(range) => Some(range.clone()),
@@ -215,30 +202,23 @@ impl Forwarder {
                 (Ok(ForwardReply::UnknownFunction(Some(SingleValue::Received(back)))), None) => {
                     TaskArgs::ReceivedSingle(back).into_unsent()?
                 }
-                (Ok(reply), _) => return self.report(id, count, reply, reported),
-                (Err(UnservedRequest { request: None, is_served: true, error }), _) => {
-                    let why = error.to_string();
-                    while *reported < count {
-                        let outcome = TaskReply::Unsendable { result: true, why: why.clone() };
-                        self.reply(id, *reported, outcome)?;
-                        *reported += 1;
-                    }
-                    return Ok(());
+                (Ok(reply), _) => return self.report(id, count, reply, None, reported),
+                (Err(UnservedRequest { request: None, is_served, error }), _) => {
+                    return self.fail_all(id, count, (is_served, &error.to_string()), reported);
                 }
-                (Err(UnservedRequest { request: None, error, .. }), _)
-                | (Err(UnservedRequest { error: error @ NetError::TooLarge { .. }, .. }), _) => {
-                    return self.fail_all(id, count, &error.to_string(), reported);
+                (Err(UnservedRequest { error: error @ NetError::TooLarge { .. }, .. }), _) => {
+                    return self.fail_all(id, count, (false, &error.to_string()), reported);
                 }
-                (
-                    Err(UnservedRequest { request: Some(ForwardRequest::Run { args, .. }), error, .. }),
-                    kept,
-                ) => {
+                (Err(UnservedRequest { request: Some(request), error, .. }), _) => {
+                    let args = match request {
+                        ForwardRequest::Run { args, .. } => single_of(args),
+                        _ => None,
+                    };
                     return match self.rest(id, 0, Some(error)) {
-                        Some(reply) => self.report(id, count, reply, reported),
-                        None => self.give_up(id, kept.map_or(args, TaskArgs::Packed), reported),
+                        Some(reply) => self.report(id, count, reply, args, reported),
+                        None => self.give_up(args),
                     };
                 }
-                (Err(_), _) => return self.give_up_all(),
             };
             // The served pool was replaced, or has dropped its oldest functions.
             self.sent.remove(&code);
@@ -296,34 +276,36 @@ impl Forwarder {
         Ok(None)
     }
 
-    /// Reports the outcomes of `count` items.
+    /// Reports the outcomes of `count` items. `args` are the arguments with attachments of the only item, if
+    /// they are known. Returns them if the item has no outcome.
     fn report(
         &mut self,
         id: u64,
         count: usize,
         mut reply: ForwardReply,
+        mut args: Option<Outgoing>,
         reported: &mut usize,
-    ) -> Result<(), WorkerError> {
+    ) -> Result<Option<Outgoing>, WorkerError> {
         let mut stored = 0;
         loop {
             let (outcomes, mut single, more) = match reply {
                 ForwardReply::Outcomes { outcomes, single, more } => (outcomes, single, more),
-                ForwardReply::Unreadable(why) => return self.fail_all(id, count, &why, reported),
+                ForwardReply::Unreadable(why) => return self.fail_all(id, count, (false, &why), reported),
                 // Also `Ended`.
-                _ => return self.give_up_all(),
+                _ => return self.give_up(args),
             };
             if outcomes.is_empty() && more {
-                return self.give_up_all();
+                return self.give_up(args);
             }
             for (item, outcome) in outcomes {
                 // The served pool has skipped or repeated a task.
                 if item != *reported {
-                    return self.give_up_all();
+                    return self.give_up(args);
                 }
                 let (items, outcome) = match outcome {
                     ForwardedOutcome::Values { count: values, nanos, bytes } => {
                         if values > count - item {
-                            return self.give_up_all();
+                            return self.give_up(args);
                         }
                         let count = values;
                         stored += bytes.len();
@@ -342,17 +324,17 @@ impl Forwarder {
                     ForwardedOutcome::Failed(error) => (1, TaskReply::Failed(error)),
                     ForwardedOutcome::Cancelled { count: cancelled } => {
                         if cancelled == 0 || cancelled > count - item {
-                            return self.give_up_all();
+                            return self.give_up(args);
                         }
-                        (cancelled, TaskReply::Returned { count: cancelled, arguments: None })
+                        (cancelled, returned(cancelled, args.take()))
                     }
-                    ForwardedOutcome::NotBegun => {
-                        self.is_over = true;
-                        (1, TaskReply::Returned { count: 1, arguments: None })
-                    }
-                    ForwardedOutcome::Dropped => {
+                    ForwardedOutcome::Dropped if args.is_none() => {
                         self.is_over = true;
                         (1, TaskReply::Failed(Box::new(self.lost())))
+                    }
+                    ForwardedOutcome::NotBegun | ForwardedOutcome::Dropped => {
+                        self.is_over = true;
+                        (1, returned(1, args.take()))
                     }
                 };
                 self.reply(id, item, outcome)?;
@@ -364,11 +346,11 @@ impl Forwarder {
                     // If this fails, the served pool is lost.
                     _ = self.service.post(ForwardRequest::Rest { from, chunk: id, item, most });
                 }
-                return Ok(());
+                return Ok(args);
             }
             match self.rest(id, *reported, None) {
                 Some(next) => reply = next,
-                None => return self.give_up_all(),
+                None => return self.give_up(args),
             }
         }
     }
@@ -398,35 +380,25 @@ impl Forwarder {
         None
     }
 
-    /// Ends this process, whose served pool is gone. Returns arguments with attachments to the pool.
-    fn give_up(&mut self, id: u64, args: TaskArgs, reported: &mut usize) -> Result<(), WorkerError> {
+    /// Ends this process, whose served pool is gone. Returns the arguments.
+    fn give_up(&mut self, args: Option<Outgoing>) -> Result<Option<Outgoing>, WorkerError> {
         self.is_over = true;
-        let alone = match args {
-            TaskArgs::Single(alone) => Some(alone),
-            TaskArgs::ReceivedSingle(alone) => alone.into_outgoing(),
-            TaskArgs::Packed(_) | TaskArgs::Received(_) => return Ok(()),
-        };
-        let outcome = match alone {
-            Some(alone) => TaskReply::Returned { count: 1, arguments: Some(SingleValue::ToSend(alone)) },
-            None => TaskReply::Failed(Box::new(self.lost())),
-        };
-        *reported = 1;
-        self.reply(id, 0, outcome)
+        Ok(args)
     }
 
-    fn give_up_all(&mut self) -> Result<(), WorkerError> {
-        self.is_over = true;
-        Ok(())
-    }
-
-    /// Reports that the arguments of all items can't be sent.
-    fn fail_all(&self, id: u64, count: usize, why: &str, reported: &mut usize) -> Result<(), WorkerError> {
+    /// Reports that the results of all items (`true`) or their arguments (`false`) can't be sent.
+    fn fail_all(
+        &self,
+        id: u64,
+        count: usize,
+        (result, why): (bool, &str),
+        reported: &mut usize,
+    ) -> Result<Option<Outgoing>, WorkerError> {
         while *reported < count {
-            let outcome = TaskReply::Unsendable { result: false, why: why.to_owned() };
-            self.reply(id, *reported, outcome)?;
+            self.reply(id, *reported, TaskReply::Unsendable { result, why: why.to_owned() })?;
             *reported += 1;
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Returns the error of a task that was lost with the served pool, and whose arguments are lost, too.
@@ -451,6 +423,20 @@ fn begin(service: &ServedPoolService, from: ForwarderId) -> Result<Option<Servic
         Ok(_) => Err(format!("the pool of {} has ended", service.place()).into()),
         Err(error) => Err(error.to_string().into()),
     }
+}
+
+/// Returns arguments with attachments.
+fn single_of(args: TaskArgs) -> Option<Outgoing> {
+    match args {
+        TaskArgs::Single(alone) => Some(alone),
+        TaskArgs::ReceivedSingle(alone) => alone.into_outgoing(),
+        TaskArgs::Packed(_) | TaskArgs::Received(_) => None,
+    }
+}
+
+/// Returns the outcome of tasks that were not begun.
+fn returned(count: usize, arguments: Option<Outgoing>) -> TaskReply {
+    TaskReply::Returned { count, arguments: arguments.map(SingleValue::ToSend) }
 }
 
 /// Returns the first `count` items.
