@@ -132,6 +132,33 @@ fn task_runs_once_after_a_stop_of_its_forwarder() -> Outcome {
     Ok(())
 }
 
+/// The tasks of a served pool continue while its process is stopped.
+#[test]
+fn task_runs_once_after_a_silence_of_its_host() -> Outcome {
+    let (lease, grace) = (Duration::from_millis(500), Duration::from_millis(2500));
+    let cluster = Cluster::join(&config(0, "127.0.0.1:0").lease(lease).grace(grace))?;
+    let member = start(1, &cluster);
+    let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
+    ready(&pool, 1 + WORKERS);
+    let log = Log::new("silent");
+    let to_log = log.clone();
+    let task = closure!([to_log] |x: u64| {
+        to_log.write();
+        slow_rank(x)
+    });
+    let call = pool.task_closure(task).chunksize(30).map_async(0..90);
+    eventually("all workers run tasks", || log.len() > 15);
+    signal(member.id(), Signal::STOP);
+    // sleep: the duration of the silence.
+    std::thread::sleep(lease + grace + Duration::from_secs(1));
+    signal(member.id(), Signal::CONT);
+    assert!(counted(&got(call)?).contains_key(&1));
+    assert_eq!(log.len(), 90, "each task runs once");
+    log.remove();
+    drop(member);
+    Ok(())
+}
+
 /// The served pool cancels the tasks when the sessions of their forwarders are lost.
 #[test]
 fn tensor_task_of_a_lost_session_runs_elsewhere() -> Outcome {

@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use mp_core::message::{Incoming, Message, Outgoing};
-use mp_net::NetError;
 use mp_net::service::{ServiceHold, UnservedRequest};
+use mp_net::{NetError, PeerLost};
 use mp_queue::{GetError, Queue};
 use mp_reduce::MessagePack;
 use mp_spawn::{CallFailure, Closure, ExitStatus};
@@ -28,8 +28,14 @@ use crate::steps::chunk::Turn;
 /// Longest wait for a function that another forwarder sends, and the interval of questions.
 const LONGEST_LEARN: Duration = Duration::from_secs(20);
 const LEARN_INTERVAL: Duration = Duration::from_millis(5);
-/// Number of consecutive requests for outcomes during which the session may be lost.
+/// Number of consecutive short sessions that may be lost while outcomes are requested.
 const MOST_LOST: usize = 3;
+/// Duration of a short session.
+const SHORT_SESSION: Duration = Duration::from_secs(1);
+/// Maximum time for attempts to connect again, which is shorter than the time for which a served pool stores
+/// outcomes. The interval of these attempts.
+const LONGEST_RECONNECT: Duration = Duration::from_secs(30);
+const RECONNECT_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum size of the outcomes that a served pool stores until the next chunk, in bytes.
 const MOST_STORED: usize = 64 << 10;
 
@@ -358,26 +364,50 @@ impl Forwarder {
     /// Requests the outcomes of a chunk's tasks from `item` on, again after a lost session. `error` is the
     /// error of the request that sent the chunk. Returns `None` if the outcomes are lost.
     fn rest(&mut self, chunk: u64, item: usize, mut error: Option<NetError>) -> Option<ForwardReply> {
-        for _ in 0..=MOST_LOST {
-            if let Some(error) = error {
-                let NetError::PeerLost(_) = error else { return None };
-                let from = self.from;
-                let begin = || self.service.call_held(ForwardRequest::Begin { from }, None);
-                match mp_core::with_interrupts_masked(begin) {
-                    Ok(Some((ForwardReply::Done, hold))) => self.hold = hold,
-                    // A pool that has ended still has the outcomes of chunks.
-                    Ok(_) | Err(NetError::Home { .. }) => {}
-                    Err(_) => return None,
-                }
+        let (from, most) = (self.from, self.service.largest_message());
+        let mut lost = 0;
+        while lost <= MOST_LOST {
+            match &error {
+                None => {}
+                Some(NetError::PeerLost(PeerLost { silent, .. })) if self.reconnect(*silent) => {}
+                Some(_) => return None,
             }
-            let most = self.service.largest_message();
-            match self.call(ForwardRequest::Rest { from: self.from, chunk, item, most }) {
+            let since = Instant::now();
+            match self.call(ForwardRequest::Rest { from, chunk, item, most }).map_err(|failed| failed.error) {
                 Ok(ForwardReply::UnknownChunk) => return None,
                 Ok(reply) => return Some(reply),
-                Err(unserved) => error = Some(unserved.error),
+                Err(other) => error = Some(other),
             }
+            lost = if since.elapsed() < SHORT_SESSION { lost + 1 } else { 0 };
         }
         None
+    }
+
+    /// Registers this process again after a lost session. If the served pool was silent, tries this for as
+    /// long as it was. Returns `false` if that fails.
+    fn reconnect(&mut self, silent: Duration) -> bool {
+        let until = Instant::now() + silent.min(LONGEST_RECONNECT);
+        let mut timeout = None;
+        loop {
+            let begin = || self.service.call_held(ForwardRequest::Begin { from: self.from }, timeout);
+            match mp_core::with_interrupts_masked(begin) {
+                Ok(Some((ForwardReply::Done, hold))) => {
+                    self.hold = hold;
+                    return true;
+                }
+                // A pool that has ended stores the outcomes of chunks until it is withdrawn.
+                Ok(Some(_)) | Err(NetError::Home { .. }) => return true,
+                Err(NetError::PeerLost(_)) => {}
+                Ok(None) | Err(_) => return false,
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            // sleep: the interval of the attempts.
+            std::thread::sleep(RECONNECT_INTERVAL.min(left));
+            timeout = Some(left);
+        }
     }
 
     /// Ends this process, whose served pool is gone. Returns the arguments.
