@@ -304,13 +304,13 @@ impl Forwarder {
                 return self.give_up(args);
             }
             for (item, outcome) in outcomes {
-                // The served pool has skipped or repeated a task.
-                if item != *reported {
+                // The served pool has skipped or repeated a task, or has sent too many outcomes.
+                if item != *reported || item >= count {
                     return self.give_up(args);
                 }
                 let (items, outcome) = match outcome {
                     ForwardedOutcome::Values { count: values, nanos, bytes } => {
-                        if values > count - item {
+                        if values == 0 || values > count - item {
                             return self.give_up(args);
                         }
                         let count = values;
