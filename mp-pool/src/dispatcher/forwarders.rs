@@ -7,7 +7,7 @@ use std::time::Duration;
 use mp_core::mutex::Mutex;
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::{AtomicU64, AtomicUsize};
-use mp_net::service::run_later;
+use mp_net::service::{run_later, spawn_blocking};
 
 use crate::forward::messages::ForwarderId;
 use crate::slots::slot::QUEUE_CAPACITY;
@@ -29,13 +29,19 @@ pub(super) struct ArrivedChunk {
     pub(super) number: u64,
     /// Number of tasks.
     pub(super) count: usize,
-    pub(super) job: Arc<CallState>,
     /// `true` if the arguments of its only task have attachments.
     pub(super) has_attachments: bool,
-    /// Outcomes that the forwarder may not have received. `None` before the first reply.
-    pub(super) outcomes: Mutex<Option<VecDeque<OutcomeRun>>>,
+    pub(super) outcomes: Mutex<StoredOutcomes>,
     /// Number of requests that wait for the outcomes.
     pub(super) waiting: AtomicUsize,
+}
+
+/// Call of a chunk, and then its outcomes.
+pub(super) struct StoredOutcomes {
+    /// Call of the chunk, until the first reply. Its function has captures, whose `Drop` is user code.
+    pub(super) job: Option<Arc<CallState>>,
+    /// Outcomes that the forwarder may not have received, from the first reply on.
+    pub(super) runs: VecDeque<OutcomeRun>,
 }
 
 impl ArrivedChunk {
@@ -44,13 +50,32 @@ impl ArrivedChunk {
         (count, has_attachments): (usize, bool),
         job: Arc<CallState>,
     ) -> Arc<Self> {
-        let (outcomes, waiting) = Default::default();
-        Arc::new(Self { number, count, job, has_attachments, outcomes, waiting })
+        let outcomes = Mutex::new(StoredOutcomes { job: Some(job), runs: VecDeque::new() });
+        Arc::new(Self { number, count, has_attachments, outcomes, waiting: AtomicUsize::default() })
+    }
+
+    /// Returns the call, unless its outcomes are stored. Must not be dropped by the thread for the network.
+    pub(super) fn job(&self) -> Option<Arc<CallState>> {
+        self.outcomes.lock().job.clone()
+    }
+
+    /// Drops the call on a thread where it may block.
+    pub(super) fn drop_job(&self) {
+        if let Some(job) = self.outcomes.lock().job.take() {
+            spawn_blocking(move || drop(job));
+        }
     }
 
     /// Returns `true` if the forwarder has received all outcomes.
     fn is_received(&self) -> bool {
-        self.outcomes.lock().as_ref().is_some_and(VecDeque::is_empty)
+        let outcomes = self.outcomes.lock();
+        outcomes.job.is_none() && outcomes.runs.is_empty()
+    }
+}
+
+impl Drop for ArrivedChunk {
+    fn drop(&mut self) {
+        self.drop_job();
     }
 }
 
@@ -172,9 +197,11 @@ impl Drop for HeldForwarder {
 
 #[cfg(test)]
 mod tests {
+    use mp_harness::eventually;
+
     use super::*;
     use crate::tasks::call_state::CallOptions;
-    use crate::tasks::call_state::tests::job;
+    use crate::tasks::call_state::tests::{RecordingOwner, job, job_of};
 
     const FROM: ForwarderId = ForwarderId { pool: 1, forwarder: 2 };
 
@@ -191,7 +218,7 @@ mod tests {
         assert!(!table.begin(FROM, &chunk(last)));
         assert!(table.begin(FROM, &chunk(last)) && table.begin(FROM, &chunk(0)), "0 is the oldest");
         assert!(table.find_or_cancel((FROM, 0)).is_some());
-        *table.find_or_cancel((FROM, 0)).unwrap().outcomes.lock() = Some(VecDeque::new());
+        table.find_or_cancel((FROM, 0)).unwrap().drop_job();
         drop(held);
         assert!(table.0.lock().is_empty());
     }
@@ -241,5 +268,15 @@ mod tests {
             table.worker(from).load(Ordering::Relaxed)
         });
         assert_eq!(workers, [0, 1, 0]);
+    }
+
+    /// The `Drop` of captures is user code, which may block.
+    #[test]
+    fn function_of_a_chunk_is_dropped_elsewhere() {
+        let owner = Arc::new(RecordingOwner::default());
+        let job = job_of(Arc::downgrade(&owner) as _, 1, CallOptions::default());
+        drop(ArrivedChunk::new(1, (1, false), job));
+        eventually("the function is dropped", || owner.dropped_by.get().is_some());
+        assert_ne!(owner.dropped_by.get(), Some(&std::thread::current().id()));
     }
 }

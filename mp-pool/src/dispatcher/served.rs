@@ -18,7 +18,7 @@ use mp_spawn::{CallFailure, Closure};
 use crate::child::message::{FunctionMessage, SingleValue};
 use crate::child::runner::Runner;
 use crate::child::values::{EndPositions, TaskArgs};
-use crate::dispatcher::forwarders::{ArrivedChunk, ChunkKey, ForwarderTable, HeldForwarder};
+use crate::dispatcher::forwarders::{ArrivedChunk, ChunkKey, ForwarderTable, HeldForwarder, StoredOutcomes};
 use crate::dispatcher::shared::PoolShared;
 use crate::error::TaskError;
 use crate::forward::messages::{ForwardReply, ForwardRequest, ForwardedOutcome, ForwarderId};
@@ -149,8 +149,11 @@ impl OutcomeWait {
 impl Drop for OutcomeWait {
     fn drop(&mut self) {
         let is_last = self.chunk.waiting.fetch_sub(1, Ordering::Relaxed) == 1;
-        if is_last && !self.is_done {
-            let (shared, job) = (self.shared.clone(), self.chunk.job.clone());
+        if is_last
+            && !self.is_done
+            && let Some(job) = self.chunk.job()
+        {
+            let shared = self.shared.clone();
             // Other tasks may be encoded meanwhile, by user code.
             spawn_blocking(move || _ = shared.cancel(&job));
         }
@@ -245,8 +248,8 @@ impl PoolService {
     /// arrival: chunk and cancellation use different connections, and can overtake each other.
     fn cancel(&self, keys: impl Iterator<Item = ChunkKey>) {
         for key in keys {
-            if let Some(chunk) = self.forwarders.find_or_cancel(key) {
-                self.shared.cancel_all(&chunk.job);
+            if let Some(job) = self.forwarders.find_or_cancel(key).and_then(|chunk| chunk.job()) {
+                self.shared.cancel_all(&job);
             }
         }
     }
@@ -258,13 +261,6 @@ impl PoolService {
         timeout: Option<Duration>,
         args: TaskArgs,
     ) -> ForwardReply {
-        let Some(code) = self.function((from.pool, code)) else {
-            let back = match args {
-                TaskArgs::ReceivedSingle(alone) => alone.into_outgoing().map(SingleValue::ToSend),
-                _ => None,
-            };
-            return ForwardReply::UnknownFunction(back);
-        };
         let count = args.len();
         let args = match args.into_unsent() {
             Ok(args) => args,
@@ -275,6 +271,13 @@ impl PoolService {
                 return ForwardReply::Outcomes { outcomes, single: None, more: false };
             }
         };
+        let Some(code) = self.function((from.pool, code)) else {
+            let back = match args {
+                TaskArgs::Single(alone) => Some(SingleValue::ToSend(alone)),
+                _ => None,
+            };
+            return ForwardReply::UnknownFunction(back);
+        };
         let has_attachments = matches!(args, TaskArgs::Single(_));
         let source = Arc::new(ForwardedTasks {
             left: Mutex::new((None, 0)),
@@ -283,22 +286,25 @@ impl PoolService {
         });
         let options = CallOptions { chunk: count, timeout, ..CallOptions::default() };
         let job = CallState::new(code, options, source.clone(), ResultOrder::Submission);
-        let chunk = ArrivedChunk::new(chunk, (count, has_attachments), job.clone());
+        let chunk = ArrivedChunk::new(chunk, (count, has_attachments), job);
         if !self.forwarders.begin(from, &chunk) {
             let outcomes = vec![(0, ForwardedOutcome::Cancelled { count })];
             return ForwardReply::Outcomes { outcomes, single: None, more: false };
         }
         let wait = OutcomeWait::new(&self, &chunk);
-        let (shared, submitted) = (self.shared.clone(), job);
+        let (shared, submitted) = (self.shared.clone(), chunk.job());
         // User code encodes functions, and the tasks of other calls.
         let submit = move || {
-            shared.submit(&submitted, count, || source.left.lock().0 = Some(args));
+            let Some(job) = submitted else { return };
+            shared.submit(&job, count, || source.left.lock().0 = Some(args));
             // A cancellation may have arrived before the arguments were there.
-            if submitted.is_cancelled() {
-                shared.cancel(&submitted);
+            if job.is_cancelled() {
+                shared.cancel(&job);
             }
         };
         if blocking(submit).await.is_none() {
+            // It panicked. No outcomes will arrive.
+            chunk.drop_job();
             return ForwardReply::Ended;
         }
         self.outcomes(wait, 0, most).await
@@ -307,12 +313,10 @@ impl PoolService {
     /// Waits for the outcomes of a chunk, and returns those of the tasks from `item` on.
     async fn outcomes(&self, mut wait: OutcomeWait, item: usize, most: u64) -> ForwardReply {
         let OutcomeWait { chunk, is_done, .. } = &mut wait;
-        std::future::poll_fn(|cx| {
-            let all_done = |outcomes: &CallOutcomes| outcomes.progress.done == chunk.count;
-            match chunk.job.register_waker(cx.waker(), all_done) {
-                true => Poll::Pending,
-                false => Poll::Ready(()),
-            }
+        let all_done = |outcomes: &CallOutcomes| outcomes.progress.done == chunk.count;
+        std::future::poll_fn(|cx| match &chunk.outcomes.lock().job {
+            Some(job) if job.register_waker(cx.waker(), all_done) => Poll::Pending,
+            _ => Poll::Ready(()),
         })
         .await;
         *is_done = true;
@@ -325,11 +329,11 @@ impl PoolService {
         // The rest is for the head, and the texts of errors.
         let most = usize::try_from(most / 4 * 3).unwrap_or(usize::MAX);
         let (mut outcomes, mut single, mut size, mut more) = (Vec::new(), None, 0_usize, false);
-        let mut stored = chunk.outcomes.lock();
-        let runs = stored.get_or_insert_with(|| {
-            let mut arrived = chunk.job.outcomes();
-            std::iter::from_fn(|| arrived.next()).collect()
-        });
+        let StoredOutcomes { job, runs } = &mut *chunk.outcomes.lock();
+        if let Some(job) = job.take() {
+            runs.extend(std::iter::from_fn(|| job.outcomes().next()));
+            spawn_blocking(move || drop(job));
+        }
         while runs.front().is_some_and(|run| run.end() <= item) {
             runs.pop_front();
         }
@@ -557,5 +561,6 @@ mod tests {
             [ask(0), ask(0), ask(1), ask(1), ask(3)],
             [vec![0, 1, 2], vec![0, 1, 2], vec![1, 2], vec![1, 2], vec![]]
         );
+        mp_harness::eventually("the call is dropped, with its function", || Arc::strong_count(&call) == 1);
     }
 }

@@ -382,16 +382,24 @@ impl CallState {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::thread::ThreadId;
+
     use mp_spawn::Closure;
 
     use super::*;
     use crate::tasks::call_outcomes::MANY_RUNS;
     use crate::tasks::source::ItemSource;
 
-    struct NoPool;
+    #[derive(Default)]
+    pub(crate) struct RecordingOwner {
+        /// Thread that has dropped the function.
+        pub(crate) dropped_by: OnceLock<ThreadId>,
+    }
 
-    impl FunctionOwner for NoPool {
-        fn function_unused(&self, _: u64) {}
+    impl FunctionOwner for RecordingOwner {
+        fn function_unused(&self, _: u64) {
+            _ = self.dropped_by.set(std::thread::current().id());
+        }
 
         fn describe(&self, _: Option<&CallState>, what: &str) -> Subject {
             Subject::other(BlockingCall::Pool, WaitObject::Processes(Vec::new()), what.to_owned())
@@ -399,9 +407,17 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn job(tasks: usize, options: CallOptions) -> Arc<CallState> {
+        job_of(Weak::<RecordingOwner>::new(), tasks, options)
+    }
+
+    pub(crate) fn job_of(
+        pool: Weak<dyn FunctionOwner>,
+        tasks: usize,
+        options: CallOptions,
+    ) -> Arc<CallState> {
         let function = |_: u64| 0_u64;
         let runner = Closure::from_parts((), move |(): &(), (): ()| Runner::new(function));
-        let code = TaskFunction { number: 1, runner: UserValue::new(runner), pool: Weak::<NoPool>::new() };
+        let code = TaskFunction { number: 1, runner: UserValue::new(runner), pool };
         let source = Arc::new(ItemSource::<u64>::new(false));
         let job = CallState::new(Arc::new(code), options, source, ResultOrder::Submission);
         job.expect(tasks);
