@@ -35,6 +35,8 @@ const MOST_FUNCTIONS: usize = 256;
 const LONGEST_IDLE: Duration = Duration::from_secs(600);
 /// Time for which a chunk waits for its preferred worker while other workers have tasks.
 const PREFERENCE_TIME: Duration = Duration::from_millis(50);
+/// Size of an error in a reply without its text, in bytes.
+const ERROR_BYTES: usize = 64;
 /// Time for a forwarder to send a function, while others wait for it.
 const LONGEST_LEARN: Duration = Duration::from_secs(10);
 
@@ -326,7 +328,7 @@ impl PoolService {
     /// Returns a reply with as many outcomes of the tasks from `item` on as fit into it. The forwarder has
     /// received the outcomes of earlier tasks. `most` is the size of the largest reply in bytes.
     fn reply(&self, chunk: &ArrivedChunk, item: usize, most: u64) -> ForwardReply {
-        // The rest is for the head, and the texts of errors.
+        // The rest is for the head.
         let most = usize::try_from(most / 4 * 3).unwrap_or(usize::MAX);
         let (mut outcomes, mut single, mut size, mut more) = (Vec::new(), None, 0_usize, false);
         let StoredOutcomes { job, runs } = &mut *chunk.outcomes.lock();
@@ -370,7 +372,7 @@ impl PoolService {
                 OutcomeData::Single(received) => {
                     let outcome = match leaving(std::mem::take(&mut **received)) {
                         Ok((_, len)) if len > most => Err(too_large()),
-                        Ok((value, len)) if len > most - size => {
+                        Ok((value, len)) if len > most.saturating_sub(size) => {
                             // It begins the next reply.
                             *data = OutcomeData::Single(Box::new(value.into_incoming()));
                             more = true;
@@ -395,8 +397,16 @@ impl PoolService {
                     outcomes.push((first, ForwardedOutcome::Cancelled { count }));
                 }
                 OutcomeData::Failed(error) => {
-                    for item in first..first + count {
+                    let len = error.to_string().len() + ERROR_BYTES;
+                    let fits = most.saturating_sub(size) / len;
+                    let taken = count.min(fits.max(usize::from(outcomes.is_empty())));
+                    for item in first..first + taken {
                         outcomes.push((item, self.failed((**error).clone(), chunk.has_attachments)));
+                    }
+                    size += taken * len;
+                    more = taken < count;
+                    if more {
+                        break;
                     }
                 }
             }
@@ -537,30 +547,43 @@ mod tests {
         assert!(service.forwarders.begin(from, &chunk(2)), "the forwarder is unknown");
     }
 
-    /// If the session ends before the reply arrives, the forwarder requests the same outcomes again.
-    #[test]
-    fn lost_reply_is_sent_again() {
+    /// Returns the call of a chunk with three tasks that have failed with this text, and a function that
+    /// requests the outcomes from an item on. It returns their items, and `true` if there are others.
+    fn failed_chunk(text: &str) -> (Arc<CallState>, impl Fn(usize) -> (Vec<usize>, bool) + use<>) {
         let service = Arc::new(PoolService::new(Arc::new(shared()), "pool of rank 1".into()));
         let from = ForwarderId { pool: 1, forwarder: 2 };
         let held = HeldForwarder::new(&service.forwarders, from, 1);
         let call = job(3, CallOptions::default());
-        let chunk = ArrivedChunk::new(1, (3, false), call.clone());
-        assert!(service.forwarders.begin(from, &chunk));
+        assert!(service.forwarders.begin(from, &ArrivedChunk::new(1, (3, false), call.clone())));
         drop(held);
-        let runs = (0..3).map(|item| OutcomeRun::failed(item..item + 1, TaskError::value(item.to_string())));
+        let runs = (0..3).map(|item| OutcomeRun::failed(item..item + 1, TaskError::value(text)));
         call.settle(runs.collect(), |_| (), |(), _| ());
-        let ask = |item| {
+        let ask = move |item| {
             let request = ForwardRequest::Rest { from, chunk: 1, item, most: 1000 };
             let reply = service.clone().serve(request).as_mut().poll(&mut Context::from_waker(Waker::noop()));
-            let Poll::Ready(ForwardReply::Outcomes { outcomes, more: false, .. }) = reply else {
+            let Poll::Ready(ForwardReply::Outcomes { outcomes, more, .. }) = reply else {
                 panic!("all tasks are done")
             };
-            outcomes.into_iter().map(|(item, _)| item).collect::<Vec<_>>()
+            (outcomes.into_iter().map(|(item, _)| item).collect(), more)
         };
-        assert_eq!(
-            [ask(0), ask(0), ask(1), ask(1), ask(3)],
-            [vec![0, 1, 2], vec![0, 1, 2], vec![1, 2], vec![1, 2], vec![]]
-        );
+        (call, ask)
+    }
+
+    /// If the session ends before the reply arrives, the forwarder requests the same outcomes again.
+    #[test]
+    fn lost_reply_is_sent_again() {
+        let (call, ask) = failed_chunk("");
+        for (item, items) in
+            [(0, vec![0, 1, 2]), (0, vec![0, 1, 2]), (1, vec![1, 2]), (1, vec![1, 2]), (3, vec![])]
+        {
+            assert_eq!(ask(item), (items, false));
+        }
         mp_harness::eventually("the call is dropped, with its function", || Arc::strong_count(&call) == 1);
+    }
+
+    #[test]
+    fn long_errors_are_sent_one_by_one() {
+        let (_, ask) = failed_chunk(&"x".repeat(900));
+        assert_eq!([0, 1, 2].map(ask), [(vec![0], true), (vec![1], true), (vec![2], false)]);
     }
 }

@@ -220,7 +220,7 @@ impl Forwarder {
                         ForwardRequest::Run { args, .. } => single_of(args),
                         _ => None,
                     };
-                    return match self.rest(id, 0, Some(error)) {
+                    return match self.rest(id, (0, count), Some(error)) {
                         Some(reply) => self.report(id, count, reply, args, reported),
                         None => self.give_up(args),
                     };
@@ -354,16 +354,21 @@ impl Forwarder {
                 }
                 return Ok(args);
             }
-            match self.rest(id, *reported, None) {
+            match self.rest(id, (*reported, count), None) {
                 Some(next) => reply = next,
                 None => return self.give_up(args),
             }
         }
     }
 
-    /// Requests the outcomes of a chunk's tasks from `item` on, again after a lost session. `error` is the
-    /// error of the request that sent the chunk. Returns `None` if the outcomes are lost.
-    fn rest(&mut self, chunk: u64, item: usize, mut error: Option<NetError>) -> Option<ForwardReply> {
+    /// Requests the outcomes of a chunk's tasks from `item` to `count`, again after a lost session. `error`
+    /// is the error of the request that sent the chunk. Returns `None` if the outcomes are lost.
+    fn rest(
+        &mut self,
+        chunk: u64,
+        (item, count): (usize, usize),
+        mut error: Option<NetError>,
+    ) -> Option<ForwardReply> {
         let (from, most) = (self.from, self.service.largest_message());
         let mut lost = 0;
         while lost <= MOST_LOST {
@@ -376,6 +381,12 @@ impl Forwarder {
             match self.call(ForwardRequest::Rest { from, chunk, item, most }).map_err(|failed| failed.error) {
                 Ok(ForwardReply::UnknownChunk) => return None,
                 Ok(reply) => return Some(reply),
+                // The tasks have ended, but this process can't receive their outcomes.
+                Err(error @ (NetError::TooLarge { .. } | NetError::Value(_))) => {
+                    let failed = || ForwardedOutcome::Failed(Box::new(TaskError::value(error.to_string())));
+                    let outcomes = (item..count).map(|item| (item, failed())).collect();
+                    return Some(ForwardReply::Outcomes { outcomes, single: None, more: false });
+                }
                 Err(other) => error = Some(other),
             }
             lost = if since.elapsed() < SHORT_SESSION { lost + 1 } else { 0 };
