@@ -88,6 +88,8 @@ struct ForwarderState {
     cancelled: VecDeque<u64>,
     /// Number of the [`HeldForwarder`].
     number: u64,
+    /// `true` if its process has ended or its session was lost.
+    is_lost: bool,
 }
 
 /// Registered forwarders of other members, until their processes end or their sessions are lost. A forwarder
@@ -102,19 +104,21 @@ impl ForwarderTable {
         let number = self.1.fetch_add(1, Ordering::Relaxed);
         let mut forwarders = self.0.lock();
         if let Some(former) = forwarders.get_mut(&from) {
-            former.number = number;
+            (former.number, former.is_lost) = (number, false);
             return number;
         }
         let mut counts = vec![0; workers];
-        for (_, other) in forwarders.iter().filter(|(other, _)| other.pool == from.pool) {
+        let is_counted =
+            |other: &ForwarderId, state: &ForwarderState| other.pool == from.pool && !state.is_lost;
+        for (_, other) in forwarders.iter().filter(|(other, state)| is_counted(other, state)) {
             if let Some(count) = counts.get_mut(other.worker.load(Ordering::Relaxed)) {
                 *count += 1;
             }
         }
         let fewest = counts.iter().enumerate().min_by_key(|(_, count)| **count);
         let worker = Arc::new(AtomicUsize::new(fewest.map_or(0, |(worker, _)| worker)));
-        let (chunk, cancelled) = Default::default();
-        forwarders.insert(from, ForwarderState { worker, chunk, cancelled, number });
+        let (chunk, cancelled, is_lost) = Default::default();
+        forwarders.insert(from, ForwarderState { worker, chunk, cancelled, number, is_lost });
         number
     }
 
@@ -136,9 +140,11 @@ impl ForwarderTable {
     /// Removes a forwarder whose process has ended or whose session was lost. If the session was lost, the
     /// forwarder will request the outcomes of its chunk, which are stored for a time.
     fn lose(self: &Arc<Self>, from: ForwarderId, number: u64) {
-        let has_outcomes =
-            |state: &ForwarderState| state.chunk.as_ref().is_some_and(|chunk| !chunk.is_received());
-        if !self.0.lock().get(&from).is_some_and(has_outcomes) {
+        let has_outcomes = |state: &mut ForwarderState| {
+            state.is_lost |= state.number == number;
+            state.chunk.as_ref().is_some_and(|chunk| !chunk.is_received())
+        };
+        if !self.0.lock().get_mut(&from).is_some_and(has_outcomes) {
             return self.remove(from, number);
         }
         let table = Arc::downgrade(self);
@@ -268,6 +274,17 @@ mod tests {
             table.worker(from).load(Ordering::Relaxed)
         });
         assert_eq!(workers, [0, 1, 0]);
+    }
+
+    #[test]
+    fn lost_forwarder_prefers_no_worker() {
+        let table = Arc::new(ForwarderTable::default());
+        let held = HeldForwarder::new(&table, FROM, 2);
+        assert!(table.begin(FROM, &chunk(1)));
+        drop(held);
+        let other = ForwarderId { forwarder: 3, ..FROM };
+        table.add(other, 2);
+        assert_eq!(table.worker(other).load(Ordering::Relaxed), 0);
     }
 
     /// The `Drop` of captures is user code, which may block.
