@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use mp_core::sync::Ordering;
+use mp_core::user_code::catch_panic;
 use mp_net::{Cluster, NetError};
 
 use crate::child::message::{LEAVE, WorkerRequest};
@@ -185,8 +186,12 @@ impl PlaceSearch {
             }
             let (to, cluster, name) = (to.clone(), self.cluster.clone(), name.clone());
             let kind = shared.settings.kind.clone();
-            // Fails only at the end of the pool.
-            let ask = move || _ = to.send(PlaceEvent::Found(number, first_reply(&cluster, &name, kind)));
+            let ask = move || {
+                // After a panic, the served pool is asked again.
+                let reply = catch_panic(|| first_reply(&cluster, &name, kind));
+                // Fails only at the end of the pool.
+                _ = to.send(PlaceEvent::Found(number, reply.unwrap_or(FirstReply::Missing)));
+            };
             let thread = std::thread::Builder::new().name("mp-pool-host".into()).spawn(ask);
             self.asked.insert(number, thread.err().map(|_| Instant::now()));
         }
