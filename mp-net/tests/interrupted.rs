@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 
 use mp_harness::eventually;
 use mp_net::{
-    Cluster, ClusterConfig, ClusterEvent, NetError, RemoteBarrier, RemoteBroadcast, RemoteEvent, RemoteQueue,
-    RemoteRecvError, RemoteSemaphore,
+    Cluster, ClusterConfig, ClusterEvent, NetError, RemoteBarrier, RemoteBroadcast, RemoteEvent,
+    RemoteGetError, RemoteQueue, RemoteRecvError, RemoteSemaphore,
 };
 use mp_queue::{Queue, broadcast};
 use mp_reduce::Bundle;
 use mp_sync::{Barrier, Event, Semaphore};
 use mp_tensor::{FrozenTensor, Tensor};
+use serde::{Deserialize, Serialize};
 
 type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
@@ -297,6 +298,39 @@ fn permits_over_breaking_connections_are_exact() -> Outcome {
     assert_eq!((remote.available()?, semaphore.available()), (permits, permits));
     let broken = proxy.broken.load(Ordering::Relaxed);
     assert!(broken >= 5, "{broken} breaks, {permits} permits");
+    Ok(())
+}
+
+/// Message that can't be decoded if it is `Undecodable`.
+#[derive(Serialize, Deserialize)]
+enum Picky {
+    Number(u32),
+    #[serde(skip_deserializing)]
+    Undecodable,
+}
+
+#[test]
+fn flush_over_breaking_connections_follows_give_back() -> Outcome {
+    let (first, second, proxy) = two(11, 2_000);
+    let queue = Queue::<Picky>::bounded(4)?;
+    first.publish("numbers", &queue)?;
+    let remote = RemoteQueue::<Picky>::connect(&second, "numbers")?;
+    proxy.breaks.store(true, Ordering::Relaxed);
+    let until = Instant::now() + TIME;
+    let mut rounds = 0;
+    while Instant::now() < until {
+        let messages = [Picky::Number(0), Picky::Undecodable, Picky::Number(2)];
+        queue.put_many(messages).map_err(|e| e.error.forget())?;
+        let mut got = Vec::new();
+        assert!(matches!(remote.get_many(&mut got, 4), Err(RemoteGetError::Failed(_))));
+        assert!(matches!(got[..], [Picky::Number(0)]));
+        remote.flush()?;
+        assert_eq!(queue.len(), 1, "round {rounds}");
+        assert!(matches!(queue.get()?, Some(Picky::Number(2))));
+        rounds += 1;
+    }
+    let broken = proxy.broken.load(Ordering::Relaxed);
+    assert!(broken >= 5, "{broken} breaks, {rounds} rounds");
     Ok(())
 }
 

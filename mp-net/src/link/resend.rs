@@ -6,7 +6,8 @@
 //! that the home has read the group, whose own calls may wait for long.
 //!
 //! Calls that the home has read are sent again after those that it has not, so each connection makes
-//! progress.
+//! progress. Calls that give messages back come before others of the same group, although their numbers are
+//! higher: a later flush must not overtake them.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -33,9 +34,9 @@ impl ResendQueue {
             pending.remove(&probe);
         }
         let sent = pending.values().filter(|pending| pending.sent);
-        let mut calls: Vec<_> = sent.map(|pending| (pending.group, pending.id)).collect();
+        let mut calls: Vec<_> = sent.map(|call| (call.group, call.gives_back.is_none(), call.id)).collect();
         calls.sort_unstable();
-        self.waiting = calls.into_iter().map(|(_, id)| id).collect();
+        self.waiting = calls.into_iter().map(|(_, _, id)| id).collect();
         (self.group, self.size) = (Vec::new(), 1);
     }
 
