@@ -188,7 +188,8 @@ impl ClusterConfig {
     ///
     /// These calls are puts. Of all calls of one process, such as waits for events and permits, this process
     /// accepts 65,536 without a received reply. A further call fails with
-    /// [`NetError::Home`](crate::NetError::Home).
+    /// [`NetError::Home`](crate::NetError::Home). Messages, permits and other parts of objects are
+    /// acknowledged and given back regardless.
     #[must_use]
     pub fn credits(self, calls: u32, bytes: u64) -> Self {
         Self { calls: calls.max(1), bytes, ..self }

@@ -254,6 +254,9 @@ impl Home {
         call: RemoteCall,
         values: impl Iterator<Item = Result<Outgoing, ArrivalError>>,
     ) {
+        if call.operation() == Operation::GiveBack {
+            return session.give_back(&call);
+        }
         let (home, caller) = (self.clone(), session.clone());
         let refuse = |error| Box::new(refuse(self.me.get(), error));
         if call.operation() == Operation::Put
@@ -269,7 +272,6 @@ impl Home {
             let call = this;
             match call.operation() {
                 Operation::Acknowledge => ready(caller.acknowledge(call.number)),
-                Operation::GiveBack => ready(caller.give_back(call.number, call.kept)),
                 Operation::Open => ready(home.open(&call, &caller)),
                 Operation::Subscribe => ready(home.subscribe(call.object)),
                 Operation::Join

@@ -31,7 +31,8 @@ use crate::wire::messages::{
 use crate::wire::send::StreamPacket;
 use crate::wire::value::size_of;
 
-/// Maximum number of calls of a session that are not answered, or whose answers were not received.
+/// Maximum number of calls of a session that are not answered, or whose answers were not received. There may
+/// be twice as many with acknowledgements.
 const MOST_CALLS: usize = 1 << 16;
 /// State of a call.
 enum CallProgress {
@@ -142,7 +143,7 @@ impl Session {
     ) {
         let mut state = self.lock();
         let order = state.orders.entry(call.object).or_default().clone();
-        let Some(cancelled) = state.begin(call.id) else { return };
+        let Some(cancelled) = state.begin(call) else { return };
         let put = Arc::<AtomicU64>::default();
         let answering = match order.try_lock() {
             Err(_) => object.put(messages, put.clone()),
@@ -191,7 +192,7 @@ impl Session {
 
     /// Runs a call, unless it is known.
     pub(crate) fn run(self: &Arc<Self>, call: &RemoteCall, answering: impl FnOnce() -> Answering) {
-        let Some(cancelled) = self.lock().begin(call.id) else { return };
+        let Some(cancelled) = self.lock().begin(call) else { return };
         self.finish(call, cancelled, Arc::default(), answering());
     }
 
@@ -262,9 +263,9 @@ impl Session {
     }
 
     /// Gives back the message that a call leased, what it holds, or the messages that it took, except for the
-    /// first `kept`.
-    pub(crate) fn give_back(&self, id: u64, kept: u64) -> Answer {
-        let mut state = self.lock();
+    /// first `kept`. It has no limit, as it is not recorded: repeated, it has no effect.
+    pub(crate) fn give_back(&self, call: &RemoteCall) {
+        let (id, mut state) = (call.number, self.lock());
         let hold = state.holds.remove(&id);
         let answered = match state.calls.get(&id) {
             Some(CallProgress::Answered(..)) => state.calls.remove(&id),
@@ -273,10 +274,11 @@ impl Session {
         drop(state);
         let found = hold.is_some() || answered.is_some();
         if let (None, Some(CallProgress::Answered(_, Some(memory)))) = (&hold, answered) {
-            memory.give_back_after(usize::try_from(kept).unwrap_or(usize::MAX));
+            memory.give_back_after(usize::try_from(call.kept).unwrap_or(usize::MAX));
         }
         drop(hold);
-        Answer::plain(if found { CallOutcome::Done } else { CallOutcome::NotFound })
+        let answer = Answer::plain(if found { CallOutcome::Done } else { CallOutcome::NotFound });
+        self.lock().send(encode(call.id, answer.reply), None);
     }
 
     /// Acknowledges the message that a call leased, or ends what it holds.
@@ -295,15 +297,17 @@ impl Session {
 impl SessionState {
     /// Records a new call as running, and returns its cancellation. Returns `None` for a call that is known
     /// (its answer, if any, is sent again), exceeds the limit on calls, or belongs to an ended session.
-    fn begin(&mut self, id: u64) -> Option<Arc<Notify>> {
+    fn begin(&mut self, call: &RemoteCall) -> Option<Arc<Notify>> {
+        let id = call.id;
+        let most = match call.operation() {
+            Operation::Acknowledge => 2 * MOST_CALLS,
+            _ => MOST_CALLS,
+        };
         match self.calls.get(&id) {
             None if self.ended => None,
-            None if self.calls.len() >= MOST_CALLS => {
-                let text = format!("this process has {MOST_CALLS} unanswered calls, which is the limit");
-                let reply =
-                    CallReply { id, text, outcome: CallOutcome::Failed.into(), ..CallReply::default() };
-                let message = HomeMessage { kind: Some(HomeMessageKind::Reply(reply)) };
-                self.send(message.encode_to_vec().into(), None);
+            None if self.calls.len() >= most => {
+                let text = format!("this process has {most} unanswered calls, which is the limit");
+                self.send(encode(id, Answer::with_text(CallOutcome::Failed, text).reply), None);
                 None
             }
             None => {
@@ -322,8 +326,8 @@ impl SessionState {
     /// Records an answer, and sends it if there is a stream.
     fn answer(&mut self, id: u64, answer: Answer) {
         let Answer { mut reply, memory, hold } = answer;
-        (reply.id, reply.holds) = (id, hold.is_some());
-        let reply = Bytes::from(HomeMessage { kind: Some(HomeMessageKind::Reply(reply)) }.encode_to_vec());
+        reply.holds = hold.is_some();
+        let reply = encode(id, reply);
         if let Some(hold) = hold {
             self.holds.insert(id, hold);
         }
@@ -336,6 +340,12 @@ impl SessionState {
             _ = to.send(StreamPacket { message, memory });
         }
     }
+}
+
+/// Returns the message with the reply to a call.
+fn encode(id: u64, reply: CallReply) -> Bytes {
+    let reply = CallReply { id, ..reply };
+    HomeMessage { kind: Some(HomeMessageKind::Reply(reply)) }.encode_to_vec().into()
 }
 
 /// Returns the outcome of a call whose wait is over.
@@ -354,23 +364,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn call_above_the_limit_is_refused() {
+    fn ordinary_call_above_the_limit_is_refused() {
         let session = Session::new(Node::default(), 1 << 20);
         let (to, mut from) = unbounded_channel();
         session.begin_stream(to).unwrap();
-        let mut call = |id| {
-            let call = RemoteCall { id, ..RemoteCall::default() };
-            session.run(&call, || Box::pin(std::future::ready(Answer::plain(CallOutcome::Done))));
+        let mut call = |id, operation| {
+            let mut call = RemoteCall { id, number: 7, ..RemoteCall::default() };
+            call.set_operation(operation);
+            match operation {
+                Operation::GiveBack => session.give_back(&call),
+                _ => session.run(&call, || Box::pin(std::future::ready(Answer::plain(CallOutcome::Done)))),
+            }
             match HomeMessage::decode(from.try_recv().unwrap().message).unwrap().kind {
                 Some(HomeMessageKind::Reply(reply)) if reply.id == id => reply,
                 other => panic!("{other:?}"),
             }
         };
         let most = MOST_CALLS as u64;
-        assert!((1..=most).all(|id| call(id).outcome() == CallOutcome::Done));
-        let refused = call(most + 1);
+        assert!((1..=most).all(|id| call(id, Operation::Nothing).outcome() == CallOutcome::Done));
+        let refused = call(most + 1, Operation::Nothing);
         assert!(refused.outcome() == CallOutcome::Failed && refused.text.contains("65536"), "{refused:?}");
-        session.received(&[7]);
-        assert_eq!(call(most + 2).outcome(), CallOutcome::Done);
+        assert_eq!(call(most + 2, Operation::Acknowledge).outcome(), CallOutcome::Done);
+        assert_eq!(call(most + 3, Operation::GiveBack).outcome(), CallOutcome::Done);
+        session.received(&[8]);
+        assert_eq!(call(most + 4, Operation::Nothing).outcome(), CallOutcome::Done);
     }
 }

@@ -148,15 +148,12 @@ impl HeldCall {
         (!self.link.lasts(self.id)).then_some(PeerLost { rank, host, silent, in_doubt: true, cause })
     }
 
-    /// Removes the part from the object, and returns the reply of the home. Without a reply, the part is
-    /// given back.
+    /// Removes the part from the object, and returns the reply of the home. If the home has refused the call,
+    /// or there is no reply, the part is given back.
     pub(crate) fn acknowledge(mut self) -> Result<CallReply, NetError> {
         let call = with(RemoteCall { number: self.id, ..RemoteCall::default() }, Operation::Acknowledge);
         let (reply, _) = self.link.call(call, Wait::Forever)?;
-        if reply.outcome() == CallOutcome::Empty {
-            return Err(NetError::Interrupted);
-        }
-        self.is_over = true;
+        self.is_over = matches!(reply.outcome(), CallOutcome::Done | CallOutcome::NotFound);
         Ok(reply)
     }
 }
