@@ -314,6 +314,7 @@ impl LinkDriver {
     /// Ends the stream after all that was sent, and waits until the home has ended it, too.
     async fn finish(&mut self, stream: &mut Stream) {
         self.received.1 = true;
+        self.resend.skip_probes();
         self.flush(&stream.to);
         _ = stream.to.send(up(CallerMessageKind::Finished(true)));
         // Without its sender, the body ends.

@@ -51,6 +51,11 @@ impl ResendQueue {
         &self.group
     }
 
+    /// Makes all other calls the next group, which does not wait for the last one.
+    pub(super) fn skip_probes(&mut self) {
+        (self.probe, self.size) = (None, usize::MAX);
+    }
+
     /// Returns `true` if another group follows.
     pub(super) fn has_more(&self) -> bool {
         !self.waiting.is_empty()
