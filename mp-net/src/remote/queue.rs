@@ -277,7 +277,8 @@ impl<T: Message> RemoteQueue<T> {
     /// # Errors
     /// [`RemoteGetError`]: [`Empty`](RemoteGetError::Empty) if `most` is 0. If a message can't be decoded,
     /// `into` has the messages before it, and those after it return to the queue. The same holds if its
-    /// `Deserialize` panics.
+    /// `Deserialize` panics. Of a closed queue, other consumers may get the end before these messages return:
+    /// call again to take them.
     pub fn get_many(&self, into: &mut Vec<T>, most: usize) -> Result<usize, RemoteGetError> {
         self.get_many_wait(into, most, Wait::Forever)
     }
