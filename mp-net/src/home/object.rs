@@ -17,7 +17,7 @@ use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::wire::held::{HeldMessage, HeldSource};
 use crate::wire::messages::{CallOutcome, CallReply, Node, ObjectMethod, Value};
 use crate::wire::value::{describe, heads, parts, size_of};
-use crate::wire::{MOST_VALUES, TOGETHER};
+use crate::wire::{LONGEST, MOST_VALUES, TOGETHER};
 
 /// Pause between two attempts to return a message.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -305,8 +305,8 @@ impl TakenRun {
         (self.values.len() as u64) < most.min(MOST_VALUES as u64) && self.size <= TOGETHER / 2
     }
 
-    /// Adds a message, or gives it back if it exceeds `largest` bytes or can't be sent. Returns `true` if it
-    /// was added.
+    /// Adds a message. Gives it back if it can't be sent, or if it follows another one and exceeds `largest`
+    /// bytes or a frame. Returns `true` if it was added.
     fn take<T: Message>(
         &mut self,
         message: EncodedMessage<T>,
@@ -315,8 +315,9 @@ impl TakenRun {
     ) -> Result<bool, mp_reduce::Error> {
         let relayed = message.relayed();
         let taken = Box::new(TakenFrom { message, queue: queue.clone() });
+        let fits = |value: &Value| size_of(value) <= largest && value.bytes.len() <= LONGEST;
         match relayed.map(describe) {
-            Ok((value, sizes)) if size_of(&value) <= largest => {
+            Ok((value, sizes)) if self.values.is_empty() || fits(&value) => {
                 self.size = self.size.saturating_add(size_of(&value)).saturating_add(heads(&value));
                 self.messages.push(taken);
                 self.values.push(value);
@@ -399,7 +400,7 @@ impl<T: Message> SharedMessages for SharedQueue<T> {
                 Ok(None) => Answer::plain(CallOutcome::End),
                 Ok(Some(message)) => {
                     let mut run = TakenRun::default();
-                    if let Err(error) = run.take(message, queue, u64::MAX) {
+                    if let Err(error) = run.take(message, queue, largest) {
                         return Answer::failed(&error);
                     }
                     while run.has_room(most) {
