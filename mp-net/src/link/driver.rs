@@ -184,7 +184,11 @@ impl LinkDriver {
             let end = self.run_stream(&mut stream, commands).await?;
             self.arriving = None;
             drop(stream);
-            self.pending.values().filter(|pending| pending.cancelled).for_each(|pending| pending.interrupt());
+            let cancelled = self.pending.values().filter(|pending| pending.cancelled);
+            cancelled.clone().for_each(|pending| pending.interrupt());
+            let unsent: Vec<_> =
+                cancelled.filter(|pending| !pending.sent).map(|pending| pending.id).collect();
+            unsent.into_iter().for_each(|id| self.withdraw(id));
             let silence = match &end {
                 StreamEnd::Failed { timed_out: true, .. } => self.me.config.lease,
                 _ => Duration::ZERO,
