@@ -17,7 +17,7 @@ pub(crate) const CHUNK: usize = 1 << 20;
 pub(crate) const DATA: u8 = 15 << 3 | 2;
 /// Maximum number of values of a call or reply.
 pub(crate) const MOST_VALUES: usize = 256;
-/// Maximum size in bytes of several values of one call or reply, with attachments. It is less than the
+/// Maximum size in bytes of all values of a call or reply but the last, with attachments. It is less than the
 /// [additional bytes](crate::link::stream::BESIDE) of a message.
 pub(crate) const TOGETHER: u64 = 32 << 10;
 /// Length of the head of a frame.

@@ -136,7 +136,7 @@ pub(crate) struct ArrivingValues {
 }
 
 impl ArrivingValues {
-    /// Allocates the blocks of one value of up to `largest` bytes, or of several small ones.
+    /// Allocates the blocks of a value of up to `largest` bytes, and of small ones before it.
     ///
     /// # Errors
     /// [`StreamEnd::Malformed`] if there are more than [`MOST_VALUES`], or if those before the last one
