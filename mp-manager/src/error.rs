@@ -119,8 +119,9 @@ pub enum CallError {
         server: u32,
         /// Address of the server, if it belongs to [another program](crate::RemoteManager).
         address: Option<Box<Address>>,
-        /// `true` if the call was sent. If `false`, it will not run: the server of another program did not
-        /// accept a connection, because it is stopped, or lacks descriptors or threads.
+        /// `true` if the call was sent. If `false`, it will not run: no time was left, or the server of
+        /// another program did not accept a connection, because it is stopped, or lacks descriptors or
+        /// threads.
         sent: bool,
     },
     /// The object was freed by [`Proxy::free`](crate::Proxy::free).

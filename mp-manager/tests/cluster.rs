@@ -221,6 +221,8 @@ fn timeout_ends_a_call_of_a_stopped_home() -> Outcome {
     assert!(matches!(&error, CallError::TimedOut { .. }), "{error}");
     assert!(error.to_string().contains("with `Words of rank 1 ("), "{error}");
     assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
+    let unsent = words.clone().with_timeout(Duration::ZERO).call::<usize>("push", "unsent".to_string());
+    assert!(matches!(unsent, Err(CallError::TimedOut { sent: false, .. })));
     signal(member.id(), Signal::CONT);
     assert_eq!(words.call::<usize>("push", "next".to_string())?, 2, "a sent call is not withdrawn");
     Ok(())

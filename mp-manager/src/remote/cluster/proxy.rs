@@ -238,7 +238,9 @@ impl ClusterProxy {
         until: Option<Instant>,
     ) -> Result<(Framed<ClusterReply>, Option<ServiceHold>), CallError> {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        match (self.service.call_held(ask, left)?, self.timeout) {
+        let sent = left != Some(Duration::ZERO);
+        let reply = if sent { self.service.call_held(ask, left)? } else { None };
+        match (reply, self.timeout) {
             (Some((Framed { head: ClusterReply::Failed(error), .. }, _)), _) => Err(error.of_call(call)),
             (Some(reply), _) => Ok(reply),
             (None, Some(timeout)) => Err(CallError::TimedOut {
@@ -246,7 +248,7 @@ impl ClusterProxy {
                 timeout,
                 server: self.server,
                 address: None,
-                sent: true,
+                sent,
             }),
             (None, None) => Err(other_reply()),
         }
