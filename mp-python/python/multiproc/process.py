@@ -18,6 +18,10 @@ from . import _multiproc
 from ._child import Preparation
 from .reduction import DupFd, pickler
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 __all__ = [
     "AuthenticationString",
     "BaseProcess",
@@ -54,10 +58,6 @@ class Finder:
         return PathFinder.find_spec(name, [{here!r}]) if name == {name!r} else None
 sys.meta_path.insert(0, Finder)
 import {name}._child as child
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 sys.meta_path.remove(Finder)
 child.main()
 """
