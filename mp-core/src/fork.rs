@@ -109,6 +109,10 @@ thread_local! {
 /// process reads what the members write, except in pages that it has written itself. It owns no block:
 /// members may free a block and allocate it again at any time.
 ///
+/// The files are opened again for that: a process that closes its inherited descriptors must not keep the
+/// locks that make a dead parent seem alive. A file that can't be opened (without `/proc`, or at the limit of
+/// descriptors) is not mapped.
+///
 /// Without this call, an access in such a process raises SIGSEGV. Handles return [`Error::Forked`] in both
 /// cases.
 #[doc(hidden)]
@@ -123,7 +127,7 @@ extern "C" fn map_in_child() {
     if let Some(&arena) = CURRENT.get()
         && !PREPARING.get()
     {
-        // If the addresses are refused, the process has no memory there.
+        // On failure, the process has no memory there.
         _ = Backing(arena).map_privately();
     }
 }

@@ -76,10 +76,10 @@ pub(crate) struct OpenedFile {
 pub(crate) struct Files {
     /// The arena's own file. `None` for private memory.
     pub(crate) own: Option<OwnedFd>,
-    /// The same file for children, under a separate description: they would keep locks of this process's
-    /// description, which signal that this process lives. Never closed, because that would drop the other
-    /// locks.
-    pub(crate) handed: OnceLock<OwnedFd>,
+    /// The same file for children and for mappings that a raw fork inherits, under a separate description:
+    /// they would keep locks of this process's description, which signal that this process lives. Never
+    /// closed, because that would drop the other locks.
+    pub(crate) unlocked: OnceLock<OwnedFd>,
     /// Socket passed to children: that file, and the locker.
     pub(crate) parcel: OnceLock<OwnedFd>,
     /// Table of the locker. If there is none, `no_locker` has the reason.

@@ -114,17 +114,23 @@ impl Files {
         }
     }
 
+    /// Returns the arena's own file under an open file description without locks. Called under the lock
+    /// `opening`.
+    pub(crate) fn unlocked(&self) -> Result<&OwnedFd> {
+        let own = self.own.as_ref().ok_or(Error::Local)?;
+        if self.unlocked.get().is_none() {
+            _ = self.unlocked.set(memory::reopen(own.as_fd())?);
+        }
+        self.unlocked.get().ok_or(Error::Local)
+    }
+
     /// Returns the socket or file to pass to children: a parcel, or the arena's file alone if the locker is
     /// unsupported. Called under the lock `opening`.
     pub(crate) fn make_parcel(&self) -> Result<&OwnedFd> {
         if let Some(parcel) = self.parcel.get() {
             return Ok(parcel);
         }
-        let own = self.own.as_ref().ok_or(Error::Local)?;
-        if self.handed.get().is_none() {
-            _ = self.handed.set(memory::reopen(own.as_fd())?);
-        }
-        let file = self.handed.get().ok_or(Error::Local)?;
+        let file = self.unlocked()?;
         let table = match self.open_locker() {
             Ok(table) => table,
             Err(Error::Unsupported(_) | Error::TooManyDescriptors(_)) => return Ok(file),

@@ -22,7 +22,7 @@ use crate::setup::{Backing, settings};
 use crate::strategy::SharingStrategy;
 use crate::sync::Ordering;
 use crate::sys::directory::{self, Directory, Owners, Reader};
-use crate::sys::{Errno, Mapping, at_exit, foreign, memory};
+use crate::sys::{Errno, Mapping, at_exit, foreign, memory, os};
 use crate::words::Member;
 
 /// Directory and name of the arena's file, if this process has created a named one: its path can't be read
@@ -44,7 +44,7 @@ impl Backing {
         let opening = all.opening.lock();
         let named = all.named.iter().filter_map(OnceLock::get).map(|file| &file.fd);
         let early = opening.early.iter().map(|(_, fd)| fd);
-        let handed = all.handed.get().into_iter().chain(all.parcel.get()).chain(all.locker.get());
+        let handed = all.unlocked.get().into_iter().chain(all.parcel.get()).chain(all.locker.get());
         let files = all.own.iter().chain(handed).chain(named).chain(early);
         HeldFiles { files: files.map(AsRawFd::as_raw_fd).collect(), _opening: opening }
     }
@@ -85,6 +85,27 @@ impl Backing {
         let own = self.0.file()?;
         let Some(i) = self.extent_of(at) else { return Ok((own, at)) };
         Ok((self.opened(i)?.fd.as_fd(), at - self.extent_base(i)))
+    }
+
+    /// Calls `f` like [`file_at`](Self::file_at), with another open file description, which has no locks:
+    /// for mappings, which keep it in each forked process that inherits them.
+    ///
+    /// # Errors
+    /// [`Error::Local`] if there is no file, [`Error::Os`] if it can't be opened again.
+    pub(crate) fn with_unlocked_file_at<R>(
+        self,
+        at: u64,
+        f: impl FnOnce(BorrowedFd<'_>, u64) -> R,
+    ) -> Result<R> {
+        let (file, first) = self.file_at(at)?;
+        if self.extent_of(at).is_some() {
+            return Ok(f(memory::reopen(file)?.as_fd(), first));
+        }
+        // Not opened for this call: closing it would drop the POSIX locks of this process.
+        let opening = self.0.files().opening.lock();
+        let file = self.0.files().unlocked()?;
+        drop(opening);
+        Ok(f(file.as_fd(), first))
     }
 
     /// Returns the memory of a free block to the kernel. Returns `true` if the kernel has taken it.
@@ -433,16 +454,23 @@ impl Backing {
     /// writes. Called in the forked process, where no other thread exists. Takes no lock.
     ///
     /// # Errors
-    /// [`Error::Local`] if the arena has no file, [`Error::Os`] if the addresses are in use.
+    /// [`Error::Local`] if the arena has no file, [`Error::Os`] if the addresses are in use or a file can't
+    /// be opened again.
     pub(crate) fn map_privately(self) -> Result<()> {
+        // A mapping of the inherited descriptions would keep the parent's locks after this process has closed
+        // its descriptors.
+        let place = |fd: BorrowedFd<'_>, offset, len| {
+            let reopened = memory::reopen_in_copy(fd).map_err(os("re-opening a file in a forked process"))?;
+            self.map().place_in_copy(reopened.as_fd(), offset, len)
+        };
         let (own, files) = (self.0.file()?, self.0.files());
         self.map().reserve_in_copy()?;
-        self.map().place_in_copy(own, 0, self.layout().size)?;
+        place(own, 0, self.layout().size)?;
         let mapped = files.mapped.load(Ordering::Acquire);
         let named = (0_u32..).zip(&files.named).filter(|(i, _)| mapped >> i & 1 == 1);
         for (i, file) in named.filter_map(|(i, file)| Some((i, file.get()?))) {
             let len = foreign::length(file.fd.as_fd())?.min(self.layout().slot());
-            self.map().place_in_copy(file.fd.as_fd(), self.extent_base(i), len)?;
+            place(file.fd.as_fd(), self.extent_base(i), len)?;
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Views of storages for private writes.
 
 use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
 
 use crate::arena::Arena;
 use crate::error::{Error, Result};
@@ -97,12 +98,16 @@ fn map(arena: Arena, at: u64, len: usize) -> Option<(Region, usize)> {
     if cfg!(miri) || len == 0 {
         return None;
     }
+    Backing(arena).with_unlocked_file_at(at, |file, at| map_file(file, at, len)).ok()?
+}
+
+/// Maps the pages of a range of a file.
+fn map_file(file: BorrowedFd<'_>, at: u64, len: usize) -> Option<(Region, usize)> {
     // Locked until the mapping is listed, so that no fork comes between.
     let mut mapped = MAPPED.lock();
     if mapped.len() >= MOST {
         return None;
     }
-    let (file, at) = Backing(arena).file_at(at).ok()?;
     // A page that is copied there may be missing, which ends the process.
     if directory::huge_page_of(file).is_some() {
         return None;

@@ -25,7 +25,7 @@ fn allow() {
 }
 
 /// Waits to be killed by another process.
-fn wait_for_the_end() -> Outcome {
+pub(crate) fn wait_for_the_end() -> Outcome {
     std::thread::sleep(2 * DEADLINE); // sleep: its work is to exist until another process ends it
     Err("no other process ended this one".into())
 }

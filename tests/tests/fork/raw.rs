@@ -11,11 +11,13 @@ use mp::sync::{AcquireError, BarrierError, RawArray};
 use mp::wait::Descriptor;
 use mp::{
     Arena, Array, Barrier, Condition, Error, Event, FrozenTensor, GetError, JoinableQueue, Listener, Lock,
-    LockError, Once, PutError, Queue, QueueOptions, RLock, RwLock, Semaphore, ShareableList, Tensor, channel,
-    pipe,
+    LockError, Once, Process, PutError, Queue, QueueOptions, RLock, RwLock, Semaphore, ShareableList, Tensor,
+    channel, pipe,
 };
 use mp_tests::task::poll_once;
-use mp_tests::{DEADLINE, Outcome, alone, in_use, join, next, one_process, send, take};
+use mp_tests::{DEADLINE, Outcome, alone, eventually, in_use, join, next, one_process, send, take};
+
+use crate::memory::wait_for_the_end;
 
 /// Runs `f` in a forked child of this process. `f` returns the child's exit status.
 fn in_a_fork(f: impl Fn() -> i32) -> i32 {
@@ -29,7 +31,7 @@ fn in_a_fork(f: impl Fn() -> i32) -> i32 {
         unsafe { libc::_exit(code) };
     }
     let mut status = 0;
-    mp_tests::eventually("the copy ends", || {
+    eventually("the copy ends", || {
         // SAFETY: the status is valid for writes, and the process a child of this one.
         unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) == pid }
     });
@@ -228,6 +230,60 @@ fn raw_copy_writes_stay_private() {
         Ok(())
     }
     join(&one_process(worker, ())).unwrap();
+}
+
+/// A daemon closes its inherited descriptors. Its mappings must not keep the locks that show that its parent
+/// lives.
+#[test]
+fn raw_copy_without_files_hides_no_dead_parent() {
+    let _alone = alone();
+    fn original(here: Queue<u32>) -> Outcome {
+        mp::process::detach()?;
+        mp_core::fork::keep_memory_readable();
+        let frozen = Tensor::<u8>::full([100_000], 6)?.freeze();
+        let _private = frozen.storage().copy_on_write(0, 100_000)?;
+        // SAFETY: the copy makes only system calls.
+        let copy = unsafe { libc::fork() };
+        if copy == 0 {
+            for fd in 0..1024 {
+                // SAFETY: nothing in the copy uses a descriptor.
+                unsafe { libc::close(fd) };
+            }
+            // SAFETY: ends the copy if the test doesn't.
+            unsafe { libc::alarm(2 * DEADLINE.as_secs() as u32) };
+            loop {
+                // SAFETY: waits for a signal.
+                unsafe { libc::pause() };
+            }
+        }
+        send(&here, copy.cast_unsigned())?;
+        send(&here, std::process::id())?;
+        wait_for_the_end()
+    }
+    // No process of this program reaps the original: its own parent ends first.
+    fn outer(_: usize, here: Queue<u32>) -> Outcome {
+        let inner = |here: Queue<u32>| original(here).map_err(|e| e.to_string());
+        let _inner = Process::builder().spawn(inner, here)?;
+        wait_for_the_end()
+    }
+    let kill = |pid: u32| {
+        // SAFETY: no memory is involved.
+        assert_eq!(unsafe { libc::kill(pid.cast_signed(), libc::SIGKILL) }, 0);
+    };
+    let here = Queue::bounded(2).unwrap();
+    let context = one_process(outer, here.clone());
+    let (copy, original) = (take(&here), take(&here));
+    context.kill(0).unwrap();
+    assert!(join(&context).is_err());
+    let arena = Arena::current().unwrap();
+    let is_live = || arena.members().iter().any(|member| member.pid == original && member.live);
+    assert!(is_live());
+    kill(original);
+    eventually("the original is found dead", || {
+        arena.reclaim().unwrap();
+        !is_live()
+    });
+    kill(copy);
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! References: `memfd_create(2)`, `fcntl(2)` (file sealing), `fallocate(2)`.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CStr, OsStr, OsString};
+use std::io::Write;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -106,11 +107,18 @@ pub(crate) fn is_open_twice(fd: BorrowedFd<'_>) -> bool {
 /// Opens the same file again, to get a separate open file description, which open-file-description locks
 /// need.
 pub(crate) fn reopen(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
-    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|errno| match errno {
+    reopen_in_copy(fd).map_err(|errno| match errno {
         Errno::MFILE | Errno::NFILE => packets::refused("re-open the arena's file", errno),
         other => os("re-opening the arena through /proc/self/fd (is /proc mounted?)")(other),
     })
+}
+
+/// Opens the same file again like [`reopen`], without an allocation.
+pub(crate) fn reopen_in_copy(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let mut path = [0; 32];
+    _ = write!(&mut path[..], "/proc/self/fd/{}", fd.as_raw_fd());
+    let path = CStr::from_bytes_until_nul(&path).unwrap_or_default();
+    rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
 }
 
 /// Commits the pages of `len` bytes at `offset`.
