@@ -162,14 +162,16 @@ impl CopyOnWrite {
 
 impl Drop for CopyOnWrite {
     fn drop(&mut self) {
-        let Memory::Mapped(region) = &self.memory else { return };
-        let address = region.base().as_ptr() as usize;
+        let memory = std::mem::replace(&mut self.memory, Memory::Copied(Vec::new()));
+        let Memory::Mapped(region) = memory else { return };
         if self.storage.hold().arena().is_here() {
-            // Before it is unmapped, so that a new mapping at the address is not removed.
-            MAPPED.lock().remove(&address);
+            // Locked until it is unmapped, so that no fork comes between.
+            let mut mapped = MAPPED.lock();
+            mapped.remove(&(region.base().as_ptr() as usize));
+            drop(region);
         } else {
             // A forked copy has no such mapping. Other memory may be at the address.
-            std::mem::forget(std::mem::replace(&mut self.memory, Memory::Copied(Vec::new())));
+            std::mem::forget(region);
         }
     }
 }
