@@ -90,7 +90,6 @@ pub fn invite_by_socket(envelope: Envelope) -> Result<(Invitation, OwnedFd), Inv
 /// [`Error::NoInvitation`], [`Error::ArenaExists`], and any error of joining.
 #[doc(hidden)]
 pub fn accept_inherited() -> Result<(Envelope, Acceptance)> {
-    static ACCEPTING: PerProcess<Mutex<()>> = per_process!(Mutex::new(()));
     let _one = ACCEPTING.lock();
     no_arena_yet()?;
     let Some(text) = std::env::var_os(VARIABLE) else {
@@ -127,22 +126,28 @@ pub fn accept_inherited() -> Result<(Envelope, Acceptance)> {
 /// The same as for [`accept_inherited`].
 #[doc(hidden)]
 pub fn accept_by_socket(socket: OwnedFd) -> Result<(Envelope, Acceptance)> {
+    let _one = ACCEPTING.lock();
     accept(socket, NOT_FILLED)
 }
 
+/// Lock of the thread that accepts. The file that another thread has just received would look like that of
+/// another copy of this library.
+static ACCEPTING: PerProcess<Mutex<()>> = per_process!(Mutex::new(()));
+
 /// Accepts the invitation in a socket, and joins its arena. `empty` is the reason why the socket may hold
-/// none.
+/// none. Called under the lock `ACCEPTING`.
 fn accept(socket: OwnedFd, empty: &str) -> Result<(Envelope, Acceptance)> {
     no_arena_yet()?;
     let mut packet = [0; PACKET + 1];
     let received = receive(&socket, &mut packet, empty)?;
     let acceptance = Acceptance { socket, answer: NOT_READ, process: std::process::id() };
-    let (ticket, file) = open_packet(&packet, received)?;
-    if memory::is_open_twice(file.as_fd()) {
+    let (ticket, file) = open_packet(&packet, received);
+    if file.as_ref().is_ok_and(|file| memory::is_open_twice(file.as_fd())) {
         // Closing it would drop the POSIX locks of the other copy.
         std::mem::forget(file);
         return Err(Error::ArenaExists(OTHER_COPY));
     }
+    let (ticket, file) = (ticket?, file?);
     // SAFETY: the file came with an invitation, over a socket of a process of this user, which sends its
     // arena's file.
     let arena = unsafe { Arena::attach(file) }?;
@@ -169,10 +174,13 @@ fn receive(socket: &OwnedFd, packet: &mut [u8; PACKET + 1], empty: &str) -> Resu
 }
 
 /// Returns the contents of a packet, whose first byte the kernel wrote.
-fn open_packet(packet: &[u8; PACKET + 1], received: SocketPacket) -> Result<(EnvelopeTicket, OwnedFd)> {
-    let ticket = read_packet(&packet[..received.len], received.is_cut)?;
-    let file = received.into_only_file().map_err(|why| none(&format!("of the arena's file: {why}")))?;
-    Ok((ticket, file))
+fn open_packet(
+    packet: &[u8; PACKET + 1],
+    received: SocketPacket,
+) -> (Result<EnvelopeTicket>, Result<OwnedFd>) {
+    let ticket = read_packet(&packet[..received.len], received.is_cut);
+    let file = received.into_only_file().map_err(|why| none(&format!("of the arena's file: {why}")));
+    (ticket, file)
 }
 
 /// Invitation whose packet this process has received. On drop, it reports a failure unless the value was
@@ -301,7 +309,8 @@ mod tests {
     fn receives(socket: &OwnedFd, expected: &str) {
         let mut packet = [0; PACKET + 1];
         let received = receive(socket, &mut packet, NOT_FILLED);
-        match received.and_then(|received| open_packet(&packet, received)) {
+        let opened = received.map(|received| open_packet(&packet, received));
+        match opened.and_then(|(ticket, file)| ticket.and(file)) {
             Ok(_) => assert_eq!(expected, ""),
             Err(error @ (Error::NoInvitation(_) | Error::Version { .. })) => {
                 assert!(!expected.is_empty() && error.to_string().contains(expected), "{expected}: {error}");

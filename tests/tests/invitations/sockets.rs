@@ -14,6 +14,9 @@ use crate::{end, guest as program, outcome};
 
 type Work = (Queue<Tensor<f32>>, Queue<f32>);
 
+/// Number of threads of a program that accept at the same time.
+const THREADS: usize = 8;
+
 pub(crate) fn guest(what: &str, argument: &str) -> bool {
     let (address, at) = argument.split_once(' ').unwrap_or((argument, "0"));
     match what {
@@ -58,6 +61,19 @@ pub(crate) fn guest(what: &str, argument: &str) -> bool {
             assert_eq!(there.recv_timeout::<u8>(DEADLINE).unwrap(), 2);
             let queue = there.accept_invitation_timeout::<Queue<u32>>(DEADLINE).unwrap();
             queue.put(8).unwrap();
+        }
+        "accepts-in-threads" => {
+            let ends: Vec<_> = (0..THREADS).map(|_| connect(address).unwrap()).collect();
+            let accept = |there: &Connection| there.accept_invitation_timeout::<Queue<u32>>(DEADLINE);
+            let accepted: Vec<Result<_, _>> = std::thread::scope(|scope| {
+                let threads: Vec<_> = ends.iter().map(|there| scope.spawn(|| accept(there))).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            for error in accepted.iter().filter_map(|accepted| accepted.as_ref().err()) {
+                assert!(error.to_string().contains("before anything uses shared memory"), "{error}");
+            }
+            let queue = accepted.into_iter().find_map(Result::ok).expect("one is accepted");
+            queue.put(9).unwrap();
         }
         "dies-connected" => {
             let there = connect(address).unwrap();
@@ -149,6 +165,24 @@ fn invitation_after_a_refusal_is_accepted() {
         assert_eq!(invitation.state(), InvitationState::Accepted);
     }
     drop(listener);
+    eventually_in_use(before, "all is released");
+}
+
+#[test]
+fn one_of_concurrent_invitations_is_accepted() {
+    let _alone = settled();
+    let (name, before) = (name("threads"), in_use());
+    let listener = Listener::bind(name.as_str()).unwrap();
+    let mut command = program(&format!("accepts-in-threads {name}"));
+    let mut child = command.stdout(std::process::Stdio::null()).spawn().unwrap();
+    let ends: Vec<_> = (0..THREADS).map(|_| accept(&listener)).collect();
+    let queue = Queue::<u32>::bounded(1).unwrap();
+    let invitations: Vec<_> = ends.iter().map(|here| here.invite(queue.clone()).unwrap()).collect();
+    assert_eq!(take(&queue), 9);
+    assert!(end(&mut child).success());
+    let accepted = invitations.iter().filter(|one| outcome(one) == InvitationState::Accepted);
+    assert_eq!(accepted.count(), 1);
+    drop((queue, invitations));
     eventually_in_use(before, "all is released");
 }
 
