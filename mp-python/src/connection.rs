@@ -483,11 +483,13 @@ pub fn connect(
     // its connection after the handshake.
     let (sender, connected) = mpsc::channel();
     let thread = std::thread::Builder::new().name("mp-connect".into());
-    thread.spawn(move || _ = sender.send(options.connect(address)))?;
+    let thread = thread.spawn(move || _ = sender.send(options.connect(address)))?;
     let end = wait(py, None, (), move |(), time| match connected.recv_timeout(time) {
         Err(RecvTimeoutError::Timeout) => Attempt::Late(()),
         result => Attempt::Done(result),
     })?;
+    // A program that forks next has no thread of this call.
+    _ = thread.join();
     match end {
         Ok(Ok(Ok(end))) => Ok(Connection::of(end, Some(allow_pickle))),
         Ok(Ok(Err(error))) => Err(connect_error(py, error)),
