@@ -238,7 +238,7 @@ impl Queue {
                         (_, lease) => drop(lease.map(MessageLease::ack)),
                     },
                     WaitResult::Done(Err(GetError::Failed(_))) => {
-                        _ = open.joinable.as_ref().map(|joinable| joinable.tasks.add_gone());
+                        _ = open.joinable.as_ref().map(|joinable| joinable.tasks.add_undecodable());
                     }
                     _ => break,
                 }

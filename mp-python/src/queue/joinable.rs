@@ -35,7 +35,8 @@ pub struct Tasks {
 const AHEAD: usize = 0;
 /// Counter of the tasks that were put, incremented after each put.
 const PUT: usize = 1;
-/// Counter of the tasks that left the queue, incremented before each of them leaves it.
+/// Counter of the tasks that left the queue, incremented before each of them leaves it, but after a task that
+/// can't be decoded.
 const GONE: usize = 2;
 
 impl Tasks {
@@ -60,6 +61,13 @@ impl Tasks {
     pub(super) fn add_gone(&self) {
         self.counters.fetch_add(GONE, 1);
         fence(Ordering::Release);
+    }
+
+    /// Counts a task that has left the queue because it can't be decoded.
+    pub(super) fn add_undecodable(&self) {
+        self.add_gone();
+        // Until then, a task too many could be done ahead.
+        self.drop_surplus();
     }
 
     /// Removes a task that is done.

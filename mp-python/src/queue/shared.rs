@@ -114,9 +114,8 @@ impl Shared {
             }
             WaitResult::Done(Ok(None)) => Err(shut_down(py)),
             WaitResult::Done(Err(error)) => {
-                // A task that can't be decoded has left the queue.
                 if let (Some(joinable), GetError::Failed(_)) = (&open.joinable, &error) {
-                    joinable.tasks.add_gone();
+                    joinable.tasks.add_undecodable();
                 }
                 Err(get_error(py, error))
             }
