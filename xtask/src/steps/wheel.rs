@@ -248,7 +248,9 @@ fn test(session: &mut Session, wheel: &Wheel, python: &Path, profile: &[&str]) {
 /// Installs the package as a new user does, into an environment without other packages, and runs a program.
 fn test_bare(session: &mut Session, wheel: &Wheel, python: &Path) {
     let folder = absolute(&folder().join(wheel.folder));
-    let Some(made) = built(wheel, &folder.join("dist")) else { return };
+    let Some(made) = built(wheel, &folder.join("dist")) else {
+        return session.fail(format!("{} has no wheel to install", folder.display()));
+    };
     let bare = folder.join("bare");
     let mut create = Command::new(python);
     create.args(["-m", "venv", "--clear"]).arg(&bare);
