@@ -183,12 +183,11 @@ impl ClusterConfig {
         Self { largest: bytes.min(MOST_BYTES), ..self }
     }
 
-    /// Sets the number of unanswered calls (4,096 by default) and of their bytes (64 MiB) that this process
+    /// Sets the number of unanswered puts (4,096 by default) and of their bytes (64 MiB) that this process
     /// accepts from one other process. A larger message is sent alone.
     ///
-    /// These calls are puts. Of all calls of one process, such as waits for events and permits, this process
-    /// accepts 65,536 without a received reply. A further call fails with
-    /// [`NetError::Home`](crate::NetError::Home). Messages, permits and other parts of objects are
+    /// The number of all unanswered calls of one process, also of waits for events and permits, is limited to
+    /// 65,536. A further call returns [`NetError::Home`](crate::NetError::Home). Messages and permits are
     /// acknowledged and given back regardless.
     #[must_use]
     pub fn credits(self, calls: u32, bytes: u64) -> Self {
@@ -201,7 +200,7 @@ impl ClusterConfig {
         if self.ranks == 0 || self.rank >= self.ranks || u32::try_from(self.ranks).is_err() {
             let (rank, ranks) = (self.rank, self.ranks);
             return invalid(format!(
-                "rank {rank} of {ranks} is not a rank: ranks begin with 0, up to {ranks} - 1"
+                "rank {rank} is invalid in a cluster of {ranks} ranks: each rank is less than their number"
             ));
         }
         if self.job.len() > MOST_JOB_BYTES {

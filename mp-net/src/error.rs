@@ -42,7 +42,7 @@ impl fmt::Display for PeerLost {
 
 impl std::error::Error for PeerLost {}
 
-/// Returns the remedy if two types differ only by the builds of their programs.
+/// Returns the remedy if two types differ only by their builds, otherwise an empty text.
 fn build_hint(theirs: &str, ours: &str) -> &'static str {
     let same = |(theirs, _): (&str, _)| ours.rsplit_once(BUILD).is_some_and(|(ours, _)| ours == theirs);
     match theirs.rsplit_once(BUILD).is_some_and(same) {
@@ -63,8 +63,8 @@ pub enum NetError {
     PeerLost(#[from] PeerLost),
     /// No member could be reached at an address within the time limit.
     #[error(
-        "no member of the cluster answers at {address} within {waited:?}: {cause}. Is it started, and do the \
-         address, the port and the firewall allow it?"
+        "no member of the cluster answers at {address} within {waited:?}: {cause}. Check that it is started, \
+         and that the address, the port and the firewall allow connections"
     )]
     Unreachable {
         /// Address.

@@ -349,7 +349,7 @@ impl Home {
             Answer::number(number)
         } else {
             let (by, wanted) = (describe(&caller.caller), mp_core::printable(&call.type_name));
-            log::warn!("{by} can't use {:?}, which is {}: it expects {wanted}", call.name, found.name);
+            log::warn!("{by} opened {:?} as {wanted}, but it is {}", call.name, found.name);
             Answer::with_text(CallOutcome::WrongType, found.name)
         }
     }

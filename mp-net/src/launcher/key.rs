@@ -44,7 +44,9 @@ pub(crate) fn key(get: impl Fn(&str) -> Option<OsString>) -> Result<Option<AuthK
         }
     };
     let key = bytes.and_then(|bytes| match bytes.strip_suffix(b"\n").unwrap_or(&bytes) {
-        [] => Err(io::Error::other("it is empty")),
+        [] => {
+            Err(io::Error::other("it is empty: write the key into it, for example by `openssl rand -hex 32`"))
+        }
         key => Ok(AuthKey::from(key)),
     });
     key.map(Some).map_err(|error| LauncherError::Key(format!("{source}: {error}")))
@@ -56,7 +58,7 @@ fn read(path: &OsStr) -> io::Result<Vec<u8>> {
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     let found = file.metadata()?;
     if !found.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
+        return Err(io::Error::other("it is not a regular file: name the file that contains the key"));
     }
     if ![0, rustix::process::geteuid().as_raw()].contains(&found.uid()) {
         return Err(io::Error::other(format!("its owner is another user ({})", found.uid())));
@@ -70,7 +72,7 @@ fn read(path: &OsStr) -> io::Result<Vec<u8>> {
     let mut key = Vec::new();
     file.take(LONGEST + 1).read_to_end(&mut key)?;
     if key.len() as u64 > LONGEST {
-        return Err(io::Error::other(format!("it is longer than {LONGEST} bytes")));
+        return Err(io::Error::other(format!("it is longer than {LONGEST} bytes: write a shorter key")));
     }
     Ok(key)
 }

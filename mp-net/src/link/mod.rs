@@ -78,7 +78,7 @@ pub(crate) struct PendingCall {
     completion: Arc<Completion>,
     /// `true` if it was sent in this session.
     sent: bool,
-    /// Number of the [group](resend) in which the home has read it, or 0.
+    /// Number of the [group](resend) with which the home has read the call, or 0 if it has not.
     group: u64,
     /// Number of lists of received messages that were sent before this call.
     receipts: u64,

@@ -65,7 +65,7 @@ use crate::wire::value::{describe, parts};
 /// # Methods that are missing
 /// | method of [`Queue`](mp_queue::Queue) | reason |
 /// |---|---|
-/// | `capacity`, `is_full`, `put_ready`, `lease_ready` | the home decides when it gets the message: use [`try_put`](Self::try_put) or a time limit |
+/// | `capacity`, `is_full`, `put_ready`, `lease_ready` | the result could change before it arrives: use [`try_put`](Self::try_put) or a time limit |
 /// | `stream`, `sink`, waits by `select` and `wait` | they wait on the memory of this host: use the asynchronous methods |
 /// | `dead_letter`, `checkpoint`, `spinning`, `deserted_when` | they belong to the home |
 ///
@@ -272,13 +272,13 @@ impl<T: Message> RemoteQueue<T> {
     /// Takes up to `most` of the oldest messages and appends them to `into`. Blocks until the queue has one.
     /// Returns the number of messages taken; 0 if the queue is closed and drained.
     ///
-    /// A single call takes at most 256 available messages, and stops after they exceed 16 KiB.
+    /// One call takes at most 256 messages. It takes no further message once they exceed 16 KiB.
     ///
     /// # Errors
     /// [`RemoteGetError`]: [`Empty`](RemoteGetError::Empty) if `most` is 0. If a message can't be decoded,
-    /// `into` has the messages before it, and those after it return to the queue. The same holds if its
-    /// `Deserialize` panics. Of a closed queue, other consumers may get the end before these messages return:
-    /// call again to take them.
+    /// `into` has the messages before it, the message itself is lost, and the messages after it return to the
+    /// queue. The same holds if `T`'s `Deserialize` panics. If the queue is closed, other consumers may get
+    /// the end before these messages return: call again to take them.
     pub fn get_many(&self, into: &mut Vec<T>, most: usize) -> Result<usize, RemoteGetError> {
         self.get_many_wait(into, most, Wait::Forever)
     }
@@ -433,7 +433,8 @@ impl<T> RemoteLease<T> {
         self.deliveries
     }
 
-    /// Gives the message to another consumer, or again to this one. Dropping the lease does the same.
+    /// Returns the message to the queue, from which any consumer can take it again. Dropping the lease does
+    /// the same.
     #[doc(alias("nack", "requeue"))]
     pub fn give_back(self) {}
 }

@@ -165,7 +165,7 @@ impl ForwarderTable {
         at.is_none()
     }
 
-    /// Returns a chunk that has arrived. Otherwise cancels the chunk for the time of its arrival.
+    /// Returns the chunk if it has arrived. Otherwise cancels it, so that it is not begun when it arrives.
     pub(super) fn find_or_cancel(&self, (from, chunk): ChunkKey) -> Option<Arc<ArrivedChunk>> {
         let mut forwarders = self.0.lock();
         let state = forwarders.get_mut(&from)?;

@@ -72,12 +72,12 @@ enum FirstReply {
     Missing,
 }
 
-/// Published pools, and questions to them.
+/// Published pools, and the requests for their numbers of workers.
 struct PlaceSearch {
     cluster: Cluster,
     to: Weak<Sender<PlaceEvent>>,
     publications: Publications,
-    /// Publications that were asked, with the times of missing replies.
+    /// Publications whose size was requested, with the times at which requests failed.
     asked: HashMap<u64, Option<Instant>>,
 }
 
@@ -204,7 +204,8 @@ fn first_reply(cluster: &Cluster, name: &str, kind: String) -> FirstReply {
         Ok(service) => service,
         Err(error @ NetError::WrongType { .. }) => {
             return FirstReply::Unused(format!(
-                "a served pool is not used, because its program is another build: {error}"
+                "a served pool is not used, because its program is another build ({error}). Start all hosts \
+                 with the same build"
             ));
         }
         // The member may be gone, or answer later.

@@ -39,7 +39,7 @@ pub(crate) enum ForwardRequest {
     /// Cancel the tasks of these chunks that have not begun. Chunks that have not arrived are cancelled on
     /// arrival. Numbers of forwarders and chunks.
     Cancel { pool: u64, chunks: Vec<(u64, u64)> },
-    /// Return the outcomes of a chunk's tasks from `item` on, and forget the earlier ones.
+    /// Request for the outcomes of a chunk's tasks from `item` on. Earlier outcomes are dropped.
     Rest { from: ForwarderId, chunk: u64, item: usize, most: u64 },
 }
 
@@ -183,7 +183,7 @@ pub(crate) enum ForwardReply {
     UnknownFunction(Option<SingleValue>),
     /// The function can't be decoded.
     Unreadable(String),
-    /// The chunk has not arrived, and will not be begun.
+    /// Reply for a chunk that has not arrived. It is not begun when it arrives.
     UnknownChunk,
     /// Outcomes with the positions of their first tasks, and the value of the one with attachments. `more` if
     /// there are others.
