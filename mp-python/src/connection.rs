@@ -8,7 +8,6 @@ mod invitation;
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use mp::connection::{Address, ConnectError, Listener as Sockets, SocketOptions};
@@ -29,7 +28,7 @@ use crate::object::Object;
 use crate::object::array::Buffer;
 use crate::object::handle::Handle;
 use crate::object::pickle::{bytes_to_message, dumps, loads, message_to_bytes, reduce_handle};
-use crate::wait::{Attempt, limit, wait};
+use crate::wait::{Attempt, limit, on_thread, wait};
 pub use invitation::Invitation;
 
 /// End of a pipe, or of a socket to another program.
@@ -479,22 +478,9 @@ pub fn connect(
 ) -> PyResult<Connection> {
     let (address, options) = (address(to)?, options(authkey, 1));
     let options = options.handshake_timeout(Duration::from_secs(20));
-    // The handshake with a busy listener takes up to 20 s. A signal ends the wait, and the thread then closes
-    // its connection after the handshake.
-    let (sender, connected) = mpsc::channel();
-    let thread = std::thread::Builder::new().name("mp-connect".into());
-    let thread = thread.spawn(move || _ = sender.send(options.connect(address)))?;
-    let end = wait(py, None, (), move |(), time| match connected.recv_timeout(time) {
-        Err(RecvTimeoutError::Timeout) => Attempt::Late(()),
-        result => Attempt::Done(result),
-    })?;
-    // A program that forks next has no thread of this call.
-    _ = thread.join();
-    match end {
-        Ok(Ok(Ok(end))) => Ok(Connection::of(end, Some(allow_pickle))),
-        Ok(Ok(Err(error))) => Err(connect_error(py, error)),
-        Ok(Err(_)) | Err(()) => Err(PyRuntimeError::new_err(
-            "the thread that connects has ended without a result: this is a bug of multiproc",
-        )),
+    // The handshake with a busy listener takes up to 20 s.
+    match on_thread(py, move || options.connect(address), drop)? {
+        Ok(end) => Ok(Connection::of(end, Some(allow_pickle))),
+        Err(error) => Err(connect_error(py, error)),
     }
 }

@@ -30,7 +30,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::object::Object;
 use crate::object::pickle::{dumps, dumps_by, dumps_for_each, loads};
 use crate::process::start_method;
-use crate::wait::{Attempt, limit, wait};
+use crate::wait::{Attempt, limit, on_thread, wait};
 use payload::{Payload, Results};
 
 /// Calls a function of `multiproc.pool`.
@@ -312,8 +312,8 @@ impl Pool {
         if let Some(name) = name {
             builder = builder.name(name);
         }
-        let pool =
-            py.detach(|| builder.initializer(begin, start).state(|| Worker).build()).map_err(pool_error)?;
+        let build = || builder.initializer(begin, start).state(|| Worker).build();
+        let pool = on_thread(py, build, drop)?.map_err(pool_error)?;
         let apply = pool.pool().task(apply);
         Ok(Self { pool: Some(pool), apply })
     }

@@ -26,7 +26,7 @@ use crate::error::runtime;
 use crate::object::Object;
 use crate::object::pickle::loads;
 use crate::pool::dumps_functions;
-use crate::wait::{Attempt, limit, wait};
+use crate::wait::{Attempt, limit, on_thread, wait};
 
 /// Time in which an interpreter must have started. File systems in a network can need many seconds for the
 /// first.
@@ -161,8 +161,13 @@ pub fn start(
     let object = dumps_functions(target, has_main)?;
     let builder = Process::builder().name(name).daemon(daemon).command(command).start_method(method);
     let builder = builder.handshake_timeout(START);
-    let process = py.detach(|| builder.spawn(run, object)).map_err(runtime)?;
-    Ok(Child::of(process))
+    let spawn = move || builder.spawn(run, object);
+    let started = match method {
+        // The first start waits until the fork server has imported its modules.
+        StartMethod::ForkServer => on_thread(py, spawn, |started| _ = started.map(|process| process.kill()))?,
+        _ => py.detach(spawn),
+    };
+    Ok(Child::of(started.map_err(runtime)?))
 }
 
 impl Child {

@@ -1,10 +1,11 @@
 //! Waits that let other threads of the interpreter run and end at signals.
 
+use std::sync::mpsc::{RecvTimeoutError, SendError, sync_channel};
 use std::time::{Duration, Instant};
 
 use mp_core::Wait;
 use mp_core::waits::{Place, SlicedWait};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::process::park_if_finalized;
@@ -95,4 +96,36 @@ pub fn wait<T: Send, S: Send>(
             SlicedWait::new(begun, deadline.map_or(Wait::Forever, Wait::Until), place)
         });
     }
+}
+
+/// Runs a function that may block in another thread, and blocks until it has ended. If the wait is
+/// interrupted, the thread continues, and calls `undo` with the result.
+///
+/// # Errors
+/// Exceptions of signal handlers, for example `KeyboardInterrupt`.
+pub fn on_thread<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> T + Send + 'static,
+    undo: impl FnOnce(T) + Send + 'static,
+) -> PyResult<T> {
+    // Without capacity: a result that is sent is also received.
+    let (sender, ended) = sync_channel(0);
+    let work = move || {
+        if let Err(SendError(unwanted)) = sender.send(work()) {
+            undo(unwanted);
+        }
+    };
+    let thread = std::thread::Builder::new().name("mp-blocking".into()).spawn(work)?;
+    let result = wait(py, None, (), move |(), time| match ended.recv_timeout(time) {
+        Err(RecvTimeoutError::Timeout) => Attempt::Late(()),
+        result => Attempt::Done(result),
+    })?;
+    // A program that forks next has no thread of this call.
+    _ = thread.join();
+    let Ok(Ok(result)) = result else {
+        return Err(PyRuntimeError::new_err(
+            "a thread has ended without a result: this is a bug of multiproc",
+        ));
+    };
+    Ok(result)
 }

@@ -98,6 +98,13 @@ TASK = POOL + "result = pool.apply_async(event.wait, (50,))"
 PIPE = "a, b = mp.Pipe()"
 CHILD = "event = mp.Event(); process = mp.get_context('forkserver').Process(target=event.wait, daemon=True); "
 FULL = "queue = mp.{}; queue.put(0)"
+# A fork server that imports a module until a file exists.
+SLOW = (
+    "go = sys.argv[1] + '/go'; sys.path.insert(0, sys.argv[1]); "
+    "open(sys.argv[1] + '/slow.py', 'w').write("
+    "f'import os, time\\nwhile not os.path.exists({go!r}): time.sleep(0.01)'); "
+    "context = mp.get_context('forkserver'); context.set_forkserver_preload(['slow']); "
+)
 ITEM = "test/item/1(x:i64)"
 # By name: what is made before, the call, what ends it, and what is true afterwards.
 WAITS = {
@@ -169,6 +176,11 @@ WAITS = {
         "barrier = mp.Barrier(2)", "barrier.wait(T)",
         "barrier.broken and barrier.reset(); thread(barrier.wait)", "found in (0, 1)",
     ),
+    "Process.start": (
+        SLOW + "process = context.Process(target=int)", "process.start()", "open(go, 'w').close()",
+        "process.join(20) is None and process.exitcode == 0",
+    ),
+    "Pool": (SLOW, "context.Pool(1)", "open(go, 'w').close()", "found.apply(int) == 0"),
     "Process.join": (CHILD + "process.start()", "process.join(T)", "event.set()", "process.exitcode == 0"),
     "ProcessContext.join": (
         "event = mp.Event(); context = mp.start_processes(wait_in, (event,), join=False, daemon=True)",

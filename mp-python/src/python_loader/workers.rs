@@ -25,7 +25,7 @@ use crate::object::Object;
 use crate::object::pickle::{dumps, loads};
 use crate::pool::dumps_functions_for_each;
 use crate::process::start_method;
-use crate::wait::{Attempt, limit, wait};
+use crate::wait::{Attempt, limit, on_thread, wait};
 
 /// Pickled object: one message, encoded again for each send, without copies of its arrays.
 #[derive(Clone)]
@@ -201,7 +201,7 @@ impl LoaderWorkers {
             .per_worker(move |_, process| process.command(command.clone()))
             .initializer(begin, arguments_of_all)
             .state(|| Worker);
-        let pool = arguments.py().detach(|| pool.build()).map_err(runtime)?;
+        let pool = on_thread(arguments.py(), || pool.build(), drop)?.map_err(runtime)?;
         Ok(Self(Mutex::new(Some(Arc::new(pool)))))
     }
 
