@@ -87,9 +87,10 @@ pub(crate) fn register_made<R>(what: &'static str, make: impl FnOnce() -> R) -> 
     if CHECK.get().is_none() {
         return make();
     }
-    let before = open_fds();
+    // Another thread may close a descriptor meanwhile, and a new one may get its number.
+    let before: Vec<_> = open_fds().into_iter().map(|fd| (fd, info(fd))).collect();
     let made = make();
-    let new = open_fds().into_iter().filter(|fd| !before.contains(fd));
+    let new = open_fds().into_iter().filter(|&fd| !before.contains(&(fd, info(fd))));
     let of_kernel = new
         .filter_map(|fd| Some((fd, target(fd)?)))
         .filter(|(_, target)| target.to_string_lossy().starts_with("anon_inode:"));
@@ -107,6 +108,11 @@ fn open_fds() -> Vec<RawFd> {
 /// Implements [`skip_memory_check`](crate::known::skip_memory_check).
 pub(crate) fn skip_memory_check() {
     _ = MEMORY_SKIPPED.set(());
+}
+
+/// Returns the kernel's description of a descriptor. An eventfd has an identifier in it.
+fn info(fd: RawFd) -> String {
+    fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default()
 }
 
 fn target(fd: RawFd) -> Option<PathBuf> {
