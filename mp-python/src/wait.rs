@@ -1,9 +1,11 @@
 //! Waits that let other threads of the interpreter run and end at signals.
 
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, SendError, sync_channel};
 use std::time::{Duration, Instant};
 
 use mp_core::Wait;
+use mp_core::mutex::Mutex;
 use mp_core::waits::{Place, SlicedWait};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -110,12 +112,22 @@ pub fn on_thread<T: Send + 'static>(
 ) -> PyResult<T> {
     // Without capacity: a result that is sent is also received.
     let (sender, ended) = sync_channel(0);
-    let work = move || {
+    let work = Arc::new(Mutex::new(Some(work)));
+    let taken = work.clone();
+    let in_thread = move || {
+        let Some(work) = taken.lock().take() else { return };
         if let Err(SendError(unwanted)) = sender.send(work()) {
             undo(unwanted);
         }
     };
-    let thread = std::thread::Builder::new().name("mp-blocking".into()).spawn(work)?;
+    let thread = match std::thread::Builder::new().name("mp-blocking".into()).spawn(in_thread) {
+        Ok(thread) => thread,
+        // The error of the work names the limit.
+        Err(error) => {
+            let work = work.lock().take().ok_or(error)?;
+            return Ok(py.detach(work));
+        }
+    };
     let result = wait(py, None, (), move |(), time| match ended.recv_timeout(time) {
         Err(RecvTimeoutError::Timeout) => Attempt::Late(()),
         result => Attempt::Done(result),
