@@ -148,8 +148,8 @@ impl HeldCall {
         (!self.link.lasts(self.id)).then_some(PeerLost { rank, host, silent, in_doubt: true, cause })
     }
 
-    /// Removes the part from the object, and returns the reply of the home. If the home has refused the call,
-    /// or there is no reply, the part is given back.
+    /// Removes the lease or permit from the object, and returns the home's reply. After a refusal, or without
+    /// a reply, the lease or permit is given back.
     pub(crate) fn acknowledge(mut self) -> Result<CallReply, NetError> {
         let call = with(RemoteCall { number: self.id, ..RemoteCall::default() }, Operation::Acknowledge);
         let (reply, _) = self.link.call(call, Wait::Forever)?;

@@ -272,7 +272,7 @@ impl<T: Message> RemoteQueue<T> {
     /// Takes up to `most` of the oldest messages and appends them to `into`. Blocks until the queue has one.
     /// Returns the number of messages taken; 0 if the queue is closed and drained.
     ///
-    /// One call takes at most 256 messages. It takes no further message once they exceed 16 KiB.
+    /// At most 256 messages are taken by one call, and none after they exceed 16 KiB together.
     ///
     /// # Errors
     /// [`RemoteGetError`]: [`Empty`](RemoteGetError::Empty) if `most` is 0. If a message can't be decoded,

@@ -24,7 +24,7 @@ class _TaskFailure:
     """Part of the exceptions of tasks that have no result."""
 
     pid: int | None = None  #: Process id of the worker.
-    index: int | None = None  #: Index of the item, counted from 0 in the iterable, or ``None`` for a call of ``apply``.
+    index: int | None = None  #: Index of the item in the iterable, from 0. ``None`` for a call of ``apply``.
     task: str | None = None  #: Name of the function.
     attempts: int = 1  #: Number of times that the task was begun.
     chunk: range = range(0)  #: Indices of the items that have no result, since they were in one chunk.

@@ -93,8 +93,8 @@ pub(crate) fn path_of(fd: BorrowedFd<'_>) -> Option<std::path::PathBuf> {
     std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()
 }
 
-/// Returns `true` if this process has the file open by another descriptor as well. Returns `false` if there
-/// is no `/proc`.
+/// Returns `true` if this process has the file open by another descriptor as well. Without `/proc`, returns
+/// `false`.
 pub(crate) fn is_open_twice(fd: BorrowedFd<'_>) -> bool {
     let id = |stat: std::fs::Metadata| (stat.dev(), stat.ino());
     let at = |number: &OsStr| std::fs::metadata(Path::new("/proc/self/fd").join(number)).map(id);
