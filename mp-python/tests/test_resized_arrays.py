@@ -76,15 +76,34 @@ for _ in range(100):
     thread = threading.Thread(target=replace)
     thread.start()
     go.set()
-    {put}
-    # On a busy machine, it may be late.
-    in_time = len(tensor) == 0
+    in_time = False
+    try:
+        {put}
+        # On a busy machine, it may be late.
+        in_time = len(tensor) == 0
+    except RuntimeError as error:
+        # It was early: torch's `is_neg`, which is called before the copy, lets other threads run too.
+        assert "replaced by another thread" in str(error), error
     thread.join(20)
     if in_time:
         break
 assert in_time
 """
     assert run_program(program) == ("", "", 0)
+
+
+@needs_torch
+def test_data_replaced_while_its_form_is_read_raises(monkeypatch):
+    is_neg = torch.Tensor.is_neg
+
+    # torch lets other threads run here.
+    def replace(tensor):
+        tensor.data = torch.zeros(0)
+        return is_neg(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "is_neg", replace)
+    with pytest.raises(RuntimeError, match="replaced by another thread"):
+        mp.Queue().put(torch.ones(1000))
 
 
 @needs_torch

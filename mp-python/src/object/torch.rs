@@ -115,7 +115,8 @@ pub(super) fn check_storage(py: Python<'_>, source: &mut Source) -> PyResult<()>
         return Ok(());
     }
     Err(PyRuntimeError::new_err(format!(
-        "the storage of a tensor of shape {:?} has {len} bytes, which are not its elements: it was resized",
+        "the storage of a tensor of shape {:?} has {len} bytes, which are not its elements: it was resized, or \
+         replaced by another thread",
         source.shape
     )))
 }
@@ -159,16 +160,11 @@ fn elements_of_tensor(tensor: &Bound<'_, PyAny>, kind: Kind) -> PyResult<Option<
         if at.is_null() || out.ndim == 0 {
             return Vec::new();
         }
-        // SAFETY: a pointer that is not null points to `ndim` numbers, which live as long as the tensor.
+        // SAFETY: a pointer that is not null points to `ndim` numbers of the tensor, which no other thread has
+        // changed since `read`: the GIL was held.
         unsafe { std::slice::from_raw_parts(at, out.ndim as usize) }.to_vec()
     };
     let element = ElementType(out.dtype.code, out.dtype.bits);
-    // Elements that torch reads as something else.
-    if tensor.call_method0(intern!(py, "is_neg"))?.is_truthy()?
-        || (element.0 == COMPLEX && tensor.call_method0(intern!(py, "is_conj"))?.is_truthy()?)
-    {
-        return Ok(None);
-    }
     let size = element.size() as i64;
     let mut source = Source {
         kind,
@@ -179,6 +175,13 @@ fn elements_of_tensor(tensor: &Bound<'_, PyAny>, kind: Kind) -> PyResult<Option<
         owner: tensor.clone().unbind(),
     };
     source.fill_strides();
+    // Elements that torch reads as something else. These calls let other threads run, which may replace the
+    // tensor's data and so free what `out` points to.
+    if tensor.call_method0(intern!(py, "is_neg"))?.is_truthy()?
+        || (element.0 == COMPLEX && tensor.call_method0(intern!(py, "is_conj"))?.is_truthy()?)
+    {
+        return Ok(None);
+    }
     Ok(Some(source))
 }
 
