@@ -15,8 +15,8 @@
 //! | `top` | the live view of a program |
 
 mod args;
+mod program_report;
 mod programs;
-mod report;
 mod tables;
 mod top;
 mod whole_file;
@@ -30,7 +30,7 @@ use clap::Parser as _;
 use mp_core::quantity;
 
 use args::{Arguments, Command};
-use report::Report;
+use program_report::Report;
 
 // Links the layer that describes queues.
 use mp_queue as _;
@@ -117,7 +117,7 @@ fn execute(arguments: &Arguments) -> Result<Output> {
     let json = arguments.json;
     match &arguments.command {
         Command::Ls => {
-            let (reports, unreadable) = report::all();
+            let (reports, unreadable) = program_report::all();
             for error in unreadable {
                 eprintln!("mp: {error}");
             }
@@ -125,28 +125,28 @@ fn execute(arguments: &Arguments) -> Result<Output> {
         }
         Command::Why { target } => why(target, json, arguments.watch.is_some()),
         Command::Show { target } => {
-            let report = report::of_file_or_target(target.as_deref())?;
+            let report = program_report::of_file_or_target(target.as_deref())?;
             Ok(if json { to_json(&report)? } else { tables::program(&report) }.into())
         }
         Command::Queue { object, program } => {
-            let (report, object) = (report::of_program(program.as_deref())?, object.as_ref());
+            let (report, object) = (program_report::of_program(program.as_deref())?, object.as_ref());
             let queues = chosen(&report.snapshot.queues, object, |queue| (queue.block, &queue.name));
             listed("queue", &queues, object, (&report, json), tables::queues_with_waits)
         }
         Command::Lock { object, program } => {
-            let (report, object) = (report::of_program(program.as_deref())?, object.as_ref());
+            let (report, object) = (program_report::of_program(program.as_deref())?, object.as_ref());
             let objects = chosen(&report.snapshot.objects, object, |found| (found.block, &found.name));
             listed("lock", &objects, object, (&report, json), tables::objects)
         }
         Command::Pool { object, program } => {
-            let (report, object) = (report::of_program(program.as_deref())?, object.as_ref());
+            let (report, object) = (program_report::of_program(program.as_deref())?, object.as_ref());
             let pools = chosen(&report.snapshot.pools, object, |pool| (pool.block, &pool.name));
             listed("pool", &pools, object, (&report, json), tables::pools_with_workers)
         }
         Command::Tensor { object, program } => {
-            let (mut report, object) = (report::of_program(program.as_deref())?, object.as_ref());
+            let (mut report, object) = (program_report::of_program(program.as_deref())?, object.as_ref());
             if let Some(block) = object.and_then(args::ObjectId::number) {
-                let found = report::open(&report.program)?.storage(block);
+                let found = program_report::open(&report.program)?.storage(block);
                 report.snapshot.storages = found.into_iter().collect();
             }
             let unnamed = String::new();
@@ -156,7 +156,7 @@ fn execute(arguments: &Arguments) -> Result<Output> {
         // It writes to the terminal itself: see `run`.
         Command::Top { .. } => Ok(String::new().into()),
         Command::Record { file, program } => {
-            let report = report::of_program(program.as_deref())?;
+            let report = program_report::of_program(program.as_deref())?;
             let text = to_json(&report)?;
             whole_file::write(file, text.as_bytes()).map_err(|e| format!("{}: {e}", file.display()))?;
             let processes = quantity(report.snapshot.processes.len(), "process");
@@ -201,7 +201,7 @@ const PROVED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Explains the waits of a target. The explanation is printed before it is proved that they can't end.
 fn why(target: &str, json: bool, repeated: bool) -> Result<Output> {
-    let (first, pids) = report::of_target(target)?;
+    let (first, pids) = program_report::of_target(target)?;
     let seen = why::explain(&first.snapshot, &pids);
     let text = seen.to_string();
     let at_once = !json && !repeated;
@@ -214,7 +214,7 @@ fn why(target: &str, json: bool, repeated: bool) -> Result<Output> {
     while found.hangs && !proved && Instant::now() < until {
         // sleep: between two looks at what waiting threads count, which no event announces.
         std::thread::sleep(Duration::from_millis(100));
-        let mut later = report::of_program(Some(&first.program.root.to_string()))?;
+        let mut later = program_report::of_program(Some(&first.program.root.to_string()))?;
         let circle = why::explain(&later.snapshot, &pids);
         why::confirm(&mut later.snapshot, &first.snapshot);
         let confirmed = why::explain(&later.snapshot, &pids);

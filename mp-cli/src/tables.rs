@@ -9,7 +9,7 @@ use mp_core::{
     RingState, Snapshot, StorageSnapshot, WaitTimes, quantity,
 };
 
-use crate::report::Report;
+use crate::program_report::Report;
 
 /// Formats a number of bytes.
 pub(crate) fn bytes(bytes: u64) -> String {

@@ -118,8 +118,8 @@ pub use arena::Arena;
 pub use authkey::{AuthKey, authkey, set_authkey};
 pub use blocking::block_on::{Blocking, LivenessTimer, block_on};
 pub use blocking::deadlock::{Deadlock, DeadlockStep, LockWait};
-pub use blocking::limit::Wait;
 pub use blocking::lock::{LockError, RawGuard, RawLock};
+pub use blocking::wait_limit::Wait;
 pub use blocks::Blocks;
 pub use bytemuck;
 pub use envelopes::Envelopes;
@@ -184,6 +184,8 @@ pub use sys::{gained_privileges, inherited, monotonic, peer, socket, under_valgr
 pub use transport::Messages;
 pub use transport::attachments::AttachRequest;
 pub use transport::attachments::Descriptors;
+#[doc(hidden)]
+pub use transport::between_arenas::{NewBlock, RelayedMessage};
 pub use transport::envelope::Envelope;
 pub use transport::lease::Leased;
 pub use transport::outgoing::broadcast::Repeated;
@@ -191,8 +193,6 @@ pub use transport::outgoing::broadcast::Repeated;
 pub use transport::peek::{ArenaBytes, PeekedMessage};
 #[doc(hidden)]
 pub use transport::promise::{EnvelopeTicket, Promise};
-#[doc(hidden)]
-pub use transport::relay::{NewBlock, RelayedMessage};
 pub use wait_times::WaitTimes;
 #[doc(hidden)]
 pub use waitable::is_asking_a_runtime;

@@ -31,7 +31,7 @@ use crate::alloc::Allocator;
 use crate::alloc::handles::Hold;
 use crate::arena::Arena;
 use crate::blocking::block_on::LivenessTimer;
-use crate::blocking::limit::Wait;
+use crate::blocking::wait_limit::Wait;
 use crate::blocks::Blocks;
 use crate::error::{Error, Result};
 use crate::layout::wait_table::{STRUCTURE, STRUCTURE_WORDS};

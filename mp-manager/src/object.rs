@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 #[cfg(feature = "authkey")]
 use mp_core::message::Outgoing;
-use mp_core::message::level::as_separate_message;
+use mp_core::message::nesting_depth::as_separate_message;
 use mp_core::message::{IntoOutcome, Message, PlainNumber, Undecodable, scope};
 use mp_core::user_code::{UserValue, drop_caught};
 use mp_reduce::MessagePack;

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mp_core::message::level::with_nested_message;
+use mp_core::message::nesting_depth::with_nested_message;
 use mp_core::message::{IntoOutcome, Message, PlainOutcome};
 use mp_core::mutex::Mutex;
 use mp_queue::{GetError, Sender, channel};

@@ -7,7 +7,7 @@ use mp_sync::BarrierError;
 use serde::{Deserialize, Serialize};
 
 use crate::member::ClusterMember;
-use crate::object_type::BUILD;
+use crate::type_and_build::BUILD;
 
 /// A member of the cluster that can't be reached.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -51,7 +51,6 @@ mod home;
 pub mod launcher;
 mod link;
 mod member;
-mod object_type;
 mod publish;
 mod reactor;
 mod remote;
@@ -64,6 +63,7 @@ mod tls;
 #[cfg(not(feature = "tls"))]
 #[path = "no_tls.rs"]
 mod tls;
+mod type_and_build;
 mod wire;
 
 pub use cluster::{Cluster, ClusterEvent};

@@ -8,7 +8,7 @@ use pyo3::exceptions::{PyEOFError, PyMemoryError, PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-use crate::copies;
+use crate::library_copies;
 
 create_exception!(
     multiproc,
@@ -88,7 +88,7 @@ pub fn runtime(error: impl Display) -> PyErr {
         return PyMemoryError::new_err(text);
     }
     if text.contains("another copy of this library") {
-        return copies::error(text, copies::MEMORY);
+        return library_copies::error(text, library_copies::MEMORY);
     }
     if lacks_descriptors(&text) { os_error(text) } else { PyRuntimeError::new_err(text) }
 }

@@ -7,8 +7,8 @@
 
 pub mod command;
 pub mod connection;
-mod copies;
 pub mod error;
+mod library_copies;
 pub mod memory;
 mod names;
 pub mod object;

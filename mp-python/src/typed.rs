@@ -33,8 +33,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyList, PyString, PyTuple};
 
-use crate::copies;
 use crate::error::{check_process, empty, no_memory, runtime, shut_down};
+use crate::library_copies;
 use crate::memory::Memory;
 use crate::names::{give, shown};
 use crate::object::array::{self, Buffer};
@@ -261,7 +261,7 @@ pub fn child(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         })
     });
     let record = record.map_err(|error| match error {
-        GuestError::NoGuest => copies::error(error, copies::MEMORY),
+        GuestError::NoGuest => library_copies::error(error, library_copies::MEMORY),
         error => PyRuntimeError::new_err(error.to_string()),
     })?;
     to_python(py, record, default_form(py)?)
@@ -469,7 +469,11 @@ fn to_item(object: &Bound<'_, PyAny>, of: &Type, path: &str) -> PyResult<Item> {
         Type::Queue(schema) => {
             let is_of_another_copy = object.get_type().name().is_ok_and(|name| name == NAME);
             let queue = object.cast::<TypedQueue>().map_err(|_| match is_of_another_copy {
-                true => PyTypeError::new_err(copies::explained(object.py(), wrong(), copies::OBJECTS)),
+                true => PyTypeError::new_err(library_copies::explained(
+                    object.py(),
+                    wrong(),
+                    library_copies::OBJECTS,
+                )),
                 false => wrong(),
             })?;
             let queue = queue.get();

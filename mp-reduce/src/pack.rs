@@ -7,7 +7,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::thread::LocalKey;
 
-use mp_core::message::level::{as_separate_message, with_nested_message};
+use mp_core::message::nesting_depth::{as_separate_message, with_nested_message};
 use mp_core::message::{Codec, Incoming, Message, Outgoing, Undecodable, taken};
 use mp_core::user_code::drop_caught;
 use mp_core::{Arena, Envelope, Messages, Repeated, fnv1a};

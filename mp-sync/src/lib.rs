@@ -89,9 +89,9 @@ mod event;
 #[cfg(all(any(test, feature = "fuzz"), not(mp_loom)))]
 #[doc(hidden)]
 pub mod fuzz;
-#[cfg(test)]
-mod garbage;
 mod handle;
+#[cfg(test)]
+mod hostile_words_tests;
 mod locks;
 mod once;
 mod plain;

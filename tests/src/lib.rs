@@ -1,6 +1,7 @@
 //! Helpers shared by the tests of `tests/`: processes that are started, joined, killed and stopped; messages;
 //! usage of shared memory. Each wait has a deadline, and each worker ends by itself.
 
+pub mod block_on;
 pub mod interrupts;
 pub mod kill;
 pub mod limits;
@@ -8,7 +9,6 @@ pub mod parcel;
 pub mod python;
 pub mod refusal;
 pub mod scratch;
-pub mod task;
 
 use std::fmt::Debug;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use crate::args::Args;
 use crate::leaks::RAN;
 use crate::libtest::Tally;
-use crate::report;
 use crate::reruns;
 use crate::session::{Outcome, Session};
 use crate::steps::{self, Step};
+use crate::text_table;
 use crate::tidy::{Tree, parity};
 use crate::timings;
 
@@ -176,7 +176,7 @@ fn summary(lines: &[Line]) -> String {
         let seconds = format!("{:.1}", line.took.as_secs_f64());
         vec![line.name.to_owned(), result.to_owned(), seconds, tests(&line.tally), reason.to_owned()]
     }));
-    report::table(&rows, &[2])
+    text_table::table(&rows, &[2])
 }
 
 fn tests(tally: &Tally) -> String {

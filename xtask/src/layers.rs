@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use crate::session::{Outcome, Session};
 use crate::tidy::{self, Tree, mask, ratchet};
-use crate::{floors, types};
+use crate::{folder_cycles, types};
 
 /// Counted rules of this step.
 pub(crate) const RULES: [&str; 5] =
@@ -103,7 +103,7 @@ pub(crate) fn violations(tree: &Tree) -> ratchet::Violations {
         }
     };
     for (name, files) in &crates {
-        add(name, "import-circle", floors::circles(files));
+        add(name, "import-circle", folder_cycles::circles(files));
         if *name == "mp-core" {
             add(name, "arena-impl", types::arena_files(files));
             add(name, "arena-method", types::arena_methods(files));

@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs;
 use std::time::Duration;
 
-use crate::report;
+use crate::text_table;
 
 /// Prefix of a line with a time.
 const PREFIX: &str = "took ";
@@ -85,7 +85,7 @@ pub(crate) fn table(all: &[Timing]) -> String {
         sums.into_iter()
             .map(|took| vec![took.program, format!("{:.1}", took.wall), format!("{:.1}", took.processors)]),
     );
-    report::table(&rows, &[1, 2])
+    text_table::table(&rows, &[1, 2])
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use ratatui::widgets::{Cell, Clear, Paragraph, Row, Table, Wrap};
 
 use super::columns::{self, REST, TopTable, WIDE, short_command};
 use super::sample::TopSample;
-use super::view::{TopScreen, TopView};
+use super::ui_state::{TopScreen, TopView};
 use crate::tables::{bytes, cut, duration};
 
 /// Height from which all tables are on the screen.

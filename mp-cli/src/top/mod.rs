@@ -8,13 +8,13 @@
 //! | `draw.rs` | rendering of a program |
 //! | `choice.rs` | the list of programs, if there are several |
 
-mod choice;
 mod columns;
 mod draw;
+mod program_list;
 mod sample;
 #[cfg(test)]
 mod tests;
-mod view;
+mod ui_state;
 
 use std::io::IsTerminal as _;
 use std::os::fd::AsFd;
@@ -32,11 +32,11 @@ use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::consts::SIGTERM;
 
 use crate::programs::{self, Program};
-use crate::{Result, report};
-use choice::{ProgramChoice, ProgramList};
+use crate::{Result, program_report};
 use draw::TopPalette;
+use program_list::{ProgramChoice, ProgramList};
 use sample::LiveProgram;
-use view::{TopAction, TopView};
+use ui_state::{TopAction, TopView};
 
 /// Maximum time until another size of the terminal is noticed.
 const NOTICED: Duration = Duration::from_millis(500);
@@ -54,7 +54,7 @@ pub(crate) fn run(target: Option<&str>, interval: Option<Duration>) -> Result<()
     }
     let (mut programs, mut selected) = (Vec::new(), None);
     if let Some(target) = target {
-        let (report, pids) = report::of_target(target)?;
+        let (report, pids) = program_report::of_target(target)?;
         programs.push(report.program);
         selected = pids.first().copied().filter(|_| pids.len() == 1);
     } else {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use mp_core::{Observer, ProcessState, Snapshot, WaitTimes};
 
 use crate::programs::{Process, Program};
-use crate::{Result, report, why};
+use crate::{Result, program_report, why};
 
 /// A program that is read again and again, through one observer.
 pub(super) struct LiveProgram {
@@ -24,7 +24,7 @@ const RENEWED_AFTER: Duration = Duration::from_secs(5);
 
 impl LiveProgram {
     pub(super) fn open(program: Program) -> Result<Self> {
-        let observer = report::open(&program)?;
+        let observer = program_report::open(&program)?;
         Ok(Self { program, observer, opened: Instant::now(), before: None, circle: None })
     }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::columns::TopTable;
 use super::draw::{self, TopPalette};
 use super::sample::{TopCounters, TopSample};
-use super::view::{TopAction, TopScreen, TopView};
+use super::ui_state::{TopAction, TopScreen, TopView};
 use crate::programs::Process;
 
 fn wait(thread: u32, call: &str, object: Option<u32>, processes: &[u32], ms: u64) -> Value {

@@ -12,8 +12,8 @@ use std::panic::Location;
 use std::time::{Duration, Instant};
 
 use crate::arena::Arena;
-use crate::blocking::limit::Wait;
 use crate::blocking::reports::{Subject, Watch};
+use crate::blocking::wait_limit::Wait;
 use crate::error::Error;
 use crate::parking::Notices;
 use crate::parking::spin::AdaptiveSpin;

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::arena::Arena;
-use crate::blocking::limit::Wait;
 use crate::blocking::reports::table;
+use crate::blocking::wait_limit::Wait;
 use crate::blocks::Blocks;
 use crate::layout::control;
 use crate::mem::{Mem, Word, run};

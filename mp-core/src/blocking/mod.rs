@@ -2,6 +2,6 @@
 
 pub(crate) mod block_on;
 pub(crate) mod deadlock;
-pub(crate) mod limit;
 pub(crate) mod lock;
 pub(crate) mod reports;
+pub(crate) mod wait_limit;

@@ -1,7 +1,7 @@
 //! Data that a codec keeps while a message is written or read, for example the parts already mentioned.
 //!
 //! The memo belongs to one message: it is empty at first, and dropped after the outermost value of the
-//! message, also after an error or a panic. (At that time no [level](super::level) is entered.) A message
+//! message, also after an error or a panic. (At that time no [level](super::nesting_depth) is entered.) A message
 //! that is written or read inside another one has its own memo.
 
 use std::any::Any;
@@ -82,7 +82,7 @@ impl Drop for HiddenMemo {
 
 #[cfg(test)]
 mod tests {
-    use super::super::level::{Level, with_message, with_nested_message};
+    use super::super::nesting_depth::{Level, with_message, with_nested_message};
     use super::*;
 
     fn push(n: u8) -> Vec<u8> {

@@ -4,8 +4,8 @@
 //! bytes. A value whose memory must not be copied attaches its block instead, and writes the number of the
 //! attachment.
 
-pub mod level;
 pub mod memo;
+pub mod nesting_depth;
 mod outcome;
 mod plain;
 pub mod schema;
@@ -22,7 +22,7 @@ pub use crate::error::{Undecodable, in_field};
 pub use crate::transport::{
     Attached, Buffer, Claimed, Incoming, LoanedValue, Outgoing, ReceivedAttachments, UnsentValues,
 };
-pub use level::{Level, MAX_NESTING};
+pub use nesting_depth::{Level, MAX_NESTING};
 pub use outcome::{IntoOutcome, PlainOutcome};
 pub use plain::{AsBytes, SmallBytes, as_bytes};
 #[doc(hidden)]

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::thread::LocalKey;
 
-use super::{Attached, Error, Incoming, Outgoing, ReceivedAttachments, Result, level};
+use super::{Attached, Error, Incoming, Outgoing, ReceivedAttachments, Result, nesting_depth};
 
 thread_local! {
     static ATTACHED: Cell<Option<Box<Attached>>> = const { Cell::new(None) };
@@ -49,7 +49,7 @@ impl<T> Scope<T> {
     /// stack limits them.
     #[inline]
     fn has_room(&self) -> Result<()> {
-        if self.before.is_some() { level::check_stack() } else { Ok(()) }
+        if self.before.is_some() { nesting_depth::check_stack() } else { Ok(()) }
     }
 }
 

@@ -4,8 +4,8 @@
 //! process.
 
 pub(crate) mod reclaim;
+mod reclaim_events;
 pub(crate) mod recover;
-mod tally;
 #[cfg(test)]
 mod tests;
 

@@ -33,7 +33,7 @@ use crate::parking::{POLL_INTERVAL, spin};
 use crate::process::mutex::Mutex;
 use crate::process::{PerProcess, per_process};
 use crate::recovery::Recovery;
-use crate::recovery::tally::Tally;
+use crate::recovery::reclaim_events::Tally;
 use crate::ring_layer;
 use crate::setup::Backing;
 use crate::steps::{INLINE_SEATS, ReleaseOutcome, UpdatePlan};
@@ -102,7 +102,7 @@ impl Recovery {
     #[doc(hidden)]
     pub fn report_reclaimed(self) {
         #[cfg(feature = "tracing")]
-        crate::recovery::tally::emit_pending();
+        crate::recovery::reclaim_events::emit_pending();
     }
 
     /// Same as [`Arena::reclaim`](crate::Arena::reclaim), for callers that hold a lock. The events of the

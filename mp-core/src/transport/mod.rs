@@ -17,6 +17,7 @@ use crate::members::Members;
 use crate::words::{BlockId, Holder, Owner, RingPlace, Seat};
 
 pub(crate) mod attachments;
+pub(crate) mod between_arenas;
 pub(crate) mod bytes;
 pub(crate) mod envelope;
 pub(crate) mod exclusive_objects;
@@ -27,7 +28,6 @@ pub(crate) mod lease;
 pub(crate) mod outgoing;
 pub(crate) mod peek;
 pub(crate) mod promise;
-pub(crate) mod relay;
 
 pub use attachments::Claimed;
 pub use incoming::{Buffer, Incoming, ReceivedAttachments};

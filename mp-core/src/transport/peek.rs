@@ -16,8 +16,8 @@ use crate::mem::{Mem, Word, bytes};
 use crate::setup::Backing;
 use crate::sys::foreign;
 use crate::transport::Messages;
+use crate::transport::between_arenas::leaving;
 use crate::transport::envelope::Envelope;
-use crate::transport::relay::leaving;
 use crate::words::{Attachment, EnvelopeId, Grant, deliveries, with_deliveries};
 
 /// Location of bytes in the arena.

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use super::future::FdWaker;
 use super::{NoticedDeaths, WaitPoint, Waitable, reactor};
-use crate::blocking::limit::Wait;
 use crate::blocking::reports::{BlockingCall, Subject, WaitObject, Watch};
+use crate::blocking::wait_limit::Wait;
 use crate::error::{Error, Result};
 use crate::parking::Notices;
 use crate::parking::spin::AdaptiveSpin;

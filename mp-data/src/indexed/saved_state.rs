@@ -9,7 +9,7 @@ use crate::plan::{PlanError, PlanState, checksum};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[doc(alias = "state_dict")]
 pub struct LoaderState {
-    #[serde(deserialize_with = "crate::settings::format::number")]
+    #[serde(deserialize_with = "crate::settings::saved_state_kind::number")]
     pub(crate) format: u32,
     pub(crate) plan: PlanState,
     /// Rank that `out_of_order` belongs to.

@@ -1,7 +1,7 @@
 //! Settings of a loader.
 
 pub(crate) mod affinity;
-pub(crate) mod format;
+pub(crate) mod saved_state_kind;
 #[cfg(feature = "net")]
 pub(crate) mod served;
 

@@ -18,7 +18,7 @@ const FORMAT: &str = "stream/1";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[doc(alias = "state_dict")]
 pub struct StreamState {
-    #[serde(deserialize_with = "crate::settings::format::name")]
+    #[serde(deserialize_with = "crate::settings::saved_state_kind::name")]
     format: String,
     plan: StreamPlan,
     epoch: u64,

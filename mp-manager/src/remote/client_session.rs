@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mp_core::message::Message;
-use mp_core::message::level::with_nested_message;
+use mp_core::message::nesting_depth::with_nested_message;
 use mp_core::mutex::Mutex;
 use mp_queue::{Address, ConnectError, Connection, GetError, PutError, SocketOptions};
 use mp_spawn::CallFailure;

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 
 use crate::home::object::{Answer, Answering, MethodCall, SharedObject};
-use crate::object_type::ObjectType;
+use crate::type_and_build::ObjectType;
 use crate::wire::held::HeldSource;
 use crate::wire::messages::{CallOutcome, ObjectMethod};
 use crate::wire::value::{describe, parts, size_of};

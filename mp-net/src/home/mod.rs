@@ -2,10 +2,12 @@
 //!
 //! `object` adapts queues, `primitives` and `channels` other objects. `object_table` has their names and
 //! numbers, `session` the calls of one process, and `registry`, at the first rank, the members of the cluster
-//! and the names of objects. `accept` accepts connections, this file their streams.
+//! and the names of objects. `accept` accepts connections, `greeting` checks
+//! their members, and this file reads their streams.
 
 mod accept;
 pub(crate) mod channels;
+mod greeting;
 pub(crate) mod object;
 mod object_table;
 pub(crate) mod primitives;
@@ -29,17 +31,15 @@ use tonic::body::Body;
 use tonic::transport::server::Server;
 use tower_service::Service;
 
-use crate::auth::{self, ProofSide};
 use crate::home::accept::{AcceptedSockets, Gate, UnprovenConnections, accept};
 use crate::home::object::{Answer, MethodCall, SharedMessages};
 use crate::home::object_table::ObjectTable;
 use crate::home::registry::{ClusterRegistry, describe};
 use crate::home::session::Session;
-use crate::link::stream::{BESIDE, CONNECTION_WINDOW, FRAME, STREAM_WINDOW};
+use crate::link::stream::{CONNECTION_WINDOW, FRAME, STREAM_WINDOW};
 use crate::link::{NodeIdentity, probes};
 use crate::wire::messages::{
-    CallOutcome, CallerGreeting, CallerMessage, CallerMessageKind, Challenge, HomeMessage, HomeMessageKind,
-    MemberPresence, Operation, PATH, RemoteCall, VERSION, Welcome,
+    CallOutcome, CallerMessage, CallerMessageKind, MemberPresence, Operation, PATH, RemoteCall,
 };
 use crate::wire::receive::{Part, StreamEnd, StreamReader};
 use crate::wire::send::{FrameBody, StreamPacket};
@@ -150,51 +150,6 @@ impl Home {
                 registry.remove(session.caller.home, Some(session_key(&session)), MemberPresence::Lost);
             }
         }
-    }
-
-    /// Proves and verifies the key, and begins or resumes a session.
-    async fn greet(
-        &self,
-        me: &NodeIdentity,
-        from: &mut StreamReader,
-        to: &UnboundedSender<StreamPacket>,
-    ) -> Result<(Arc<Session>, u64), String> {
-        let send = |kind| _ = to.send(StreamPacket::of(&HomeMessage { kind: Some(kind) }));
-        let nonce = auth::nonce().map_err(|e| e.to_string())?.to_vec();
-        let needs_key = me.config.key.is_some();
-        send(HomeMessageKind::Challenge(Challenge { version: VERSION, nonce: nonce.clone(), needs_key }));
-        let hello = match from.next::<CallerMessage>().await.map_err(|e| e.to_string())? {
-            Part::Message(CallerMessage { kind: Some(CallerMessageKind::Hello(hello)) }) => hello,
-            _ => return Err("it began with another message than its name".into()),
-        };
-        let mut welcome = Welcome {
-            home: me.node.home,
-            calls: me.config.calls,
-            bytes: me.config.bytes,
-            largest: me.config.largest,
-            from: Some(me.node.clone()),
-            ..Welcome::default()
-        };
-        if let Err((outcome, why)) = check(me, &nonce, &hello) {
-            welcome = Welcome { refusal: why.clone(), ..Welcome::default() };
-            welcome.set_outcome(outcome);
-            send(HomeMessageKind::Welcome(welcome));
-            return Err(why);
-        }
-        if let Some(key) = &me.config.key {
-            welcome.proof = auth::prove(key, ProofSide::Home, &nonce, &hello.nonce);
-        }
-        let caller = hello.from.unwrap_or_default();
-        let mut sessions = lock(&self.sessions);
-        let known = sessions.get(&hello.session).cloned();
-        welcome.resumed = known.is_some();
-        let session = known.unwrap_or_else(|| Session::new(caller, hello.largest));
-        // Before the stream may send replies.
-        send(HomeMessageKind::Welcome(welcome));
-        let stream = session.begin_stream(to.clone()).ok_or("its session has just ended")?;
-        sessions.insert(hello.session, session.clone());
-        from.allow(usize::try_from(me.config.largest.saturating_add(BESIDE)).unwrap_or(usize::MAX));
-        Ok((session, stream))
     }
 
     /// Handles the messages of a stream until it ends.
@@ -405,35 +360,6 @@ fn refuse(me: Option<&Arc<NodeIdentity>>, error: ArrivalError) -> Answer {
     }
 }
 
-/// Checks a hello.
-fn check(me: &NodeIdentity, nonce: &[u8], hello: &CallerGreeting) -> Result<(), (CallOutcome, String)> {
-    if hello.version != VERSION {
-        let why =
-            format!("its protocol has version {}, and this process has version {VERSION}", hello.version);
-        return Err((CallOutcome::WrongVersion, why));
-    }
-    match &me.config.key {
-        Some(key) if !auth::is_proof(key, ProofSide::Caller, &hello.nonce, nonce, &hello.proof) => {
-            let why = "the keys differ: give all members of a cluster the same key";
-            return Err((CallOutcome::WrongKey, why.into()));
-        }
-        _ => {}
-    }
-    if hello.home != 0 && hello.home != me.node.home {
-        let why = "another process listens at its address, so it has ended";
-        return Err((CallOutcome::WrongCluster, why.into()));
-    }
-    let (theirs, ours) = (&hello.job, &me.config.job);
-    if !theirs.is_empty() && !ours.is_empty() && theirs != ours {
-        let theirs = mp_core::printable(theirs);
-        let why = format!(
-            "it belongs to job {ours:?}, and the caller to job {theirs:?}: give each job its own MP_PORT"
-        );
-        return Err((CallOutcome::WrongCluster, why));
-    }
-    Ok(())
-}
-
 /// The service of a home.
 #[derive(Clone)]
 struct HomeService {
@@ -468,25 +394,5 @@ impl Service<Request<Body>> for HomeService {
             response.headers_mut().insert("grpc-status", HeaderValue::from_static("12"));
         }
         Box::pin(std::future::ready(Ok(response)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::ClusterConfig;
-
-    #[test]
-    fn hello_of_another_version_or_cluster_is_refused() {
-        let node = crate::wire::messages::Node { home: 7, ..Default::default() };
-        let me = NodeIdentity { config: ClusterConfig::new(0, 1, "127.0.0.1:0"), node };
-        let refusal = |version, home| {
-            check(&me, &[], &CallerGreeting { version, home, ..CallerGreeting::default() }).unwrap_err()
-        };
-        let (outcome, why) = refusal(VERSION + 1, 0);
-        assert!(outcome == CallOutcome::WrongVersion && why.contains("version 3"), "{why}");
-        assert_eq!(refusal(VERSION, 8).0, CallOutcome::WrongCluster);
-        let hello = CallerGreeting { version: VERSION, home: 7, ..CallerGreeting::default() };
-        assert_eq!(check(&me, &[], &hello), Ok(()));
     }
 }

@@ -12,8 +12,8 @@ use mp_core::{Message, WakeRegistration, poll_until};
 use mp_queue::{DesertedWhen, EncodedLease, EncodedMessage, GetError, PutError, Queue};
 use mp_reduce::encode_for_relay;
 
-use crate::object_type::ObjectType;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
+use crate::type_and_build::ObjectType;
 use crate::wire::held::{HeldMessage, HeldSource};
 use crate::wire::messages::{CallOutcome, CallReply, Node, ObjectMethod, Value};
 use crate::wire::value::{describe, heads, parts, size_of};

@@ -10,9 +10,9 @@ use mp_sync::{
 use tokio::time::{Instant, timeout_at};
 
 use crate::home::object::{Answer, Answering, CallerHold, MethodCall, SharedObject};
-use crate::object_type::ObjectType;
 use crate::reactor;
 use crate::sync::{AtomicBool, Ordering};
+use crate::type_and_build::ObjectType;
 use crate::wire::messages::{Node, ObjectMethod};
 
 /// Number of permits that are added at once.

@@ -75,18 +75,18 @@
 //! [pytorch#135712]: https://github.com/pytorch/pytorch/issues/135712
 //! [pytorch#137402]: https://github.com/pytorch/pytorch/issues/137402
 
-mod claims;
+mod checked_vars;
 mod key;
-mod slurm;
+mod launchers;
+mod slurm_lists;
 #[cfg(test)]
 mod tests;
-mod vars;
 
 use std::ffi::OsString;
 use std::fmt;
 
+use checked_vars::Vars;
 pub(crate) use key::key;
-use vars::Vars;
 
 /// Port of the home if neither `MP_PORT` nor `MASTER_PORT` is set.
 ///
@@ -226,7 +226,7 @@ pub fn env() -> Result<Option<Placement>, LauncherError> {
 /// Returns the errors of [`env()`].
 pub fn from_vars(get: impl Fn(&str) -> Option<OsString>) -> Result<Option<Placement>, LauncherError> {
     let vars = Vars(&get);
-    claims::find(&vars)?.map(|claim| claim.into_placement(&vars)).transpose()
+    launchers::find(&vars)?.map(|claim| claim.into_placement(&vars)).transpose()
 }
 
 /// Returns the values of `MP_TLS_CA`, `MP_TLS_CERT` and `MP_TLS_KEY`, or `None` if none of them is set.

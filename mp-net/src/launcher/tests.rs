@@ -6,7 +6,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
-use super::slurm::{first_host, tasks_of_node};
+use super::slurm_lists::{first_host, tasks_of_node};
 use super::{LauncherError, Placement, from_vars};
 use crate::ClusterConfig;
 

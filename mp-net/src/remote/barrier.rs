@@ -14,8 +14,8 @@ use crate::error::{NetError, RemoteBarrierError};
 use crate::link::CallValues;
 use crate::link::completion::CallResult;
 use crate::member::ClusterMember;
-use crate::object_type::ObjectType;
 use crate::remote::connected::{ConnectedObject, HeldCall, remote_handle};
+use crate::type_and_build::ObjectType;
 use crate::wire::messages::{CallOutcome, Node, ObjectMethod, Operation, RemoteCall};
 
 /// A [`Barrier`](mp_sync::Barrier) of another member of the cluster, with its methods.

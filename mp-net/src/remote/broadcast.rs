@@ -13,10 +13,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::cluster::Cluster;
 use crate::error::{NetError, RemoteRecvError};
-use crate::object_type::ObjectType;
 use crate::remote::connected::ConnectedObject;
 use crate::remote::relay::{self, RelayEndReceiver, RelayTarget, RelayedChannel};
 use crate::sync::{AtomicU64, Ordering};
+use crate::type_and_build::ObjectType;
 
 /// Receiver of a broadcast channel of another member of the cluster. It receives and resubscribes as a
 /// [`broadcast::Receiver`](mp_queue::broadcast::Receiver) does.

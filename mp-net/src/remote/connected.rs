@@ -15,7 +15,7 @@ use crate::error::{NetError, PeerLost};
 use crate::handle::HandleParts;
 use crate::link::completion::CallResult;
 use crate::link::{CallValues, HomeLink, HomePeer};
-use crate::object_type::ObjectType;
+use crate::type_and_build::ObjectType;
 use crate::wire::messages::{CallOutcome, CallReply, ObjectMethod, Operation, RemoteCall};
 
 /// An object of another member.

@@ -6,8 +6,8 @@ use mp_core::Wait;
 
 use crate::cluster::Cluster;
 use crate::error::NetError;
-use crate::object_type::ObjectType;
 use crate::remote::connected::{ConnectedObject, remote_handle};
+use crate::type_and_build::ObjectType;
 use crate::wire::messages::ObjectMethod;
 
 /// An event of another member of the cluster, with the methods of [`Event`](mp_sync::Event) but `observe` and

@@ -6,8 +6,8 @@ use mp_core::Wait;
 
 use crate::cluster::{Cluster, failed};
 use crate::error::{NetError, RemoteAcquireError};
-use crate::object_type::ObjectType;
 use crate::remote::connected::{ConnectedObject, HeldCall, remote_handle};
+use crate::type_and_build::ObjectType;
 use crate::wire::messages::{CallOutcome, CallReply, ObjectMethod};
 
 /// A semaphore of another member of the cluster: a [`Semaphore`](mp_sync::Semaphore) or a

@@ -12,9 +12,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::cluster::Cluster;
 use crate::error::RemoteRecvError;
-use crate::object_type::ObjectType;
 use crate::remote::connected::ConnectedObject;
 use crate::remote::relay::{self, RelayEndReceiver, RelayTarget, RelayedChannel};
+use crate::type_and_build::ObjectType;
 
 /// Receiver of a watch channel of another member of the cluster. It borrows, and waits for changes, as a
 /// [`watch::Receiver`](mp_queue::watch::Receiver) does.

@@ -20,7 +20,7 @@ use crate::tasks::call_outcomes::ResultOrder;
 use crate::tasks::call_state::{CallOptions, CallState, TaskFunction};
 use crate::tasks::lanes::PushedTasks;
 use crate::tasks::source::{ItemSource, TaskSource};
-use crate::tasks::tickets::TicketOutcomes;
+use crate::tasks::stream_outcomes::TicketOutcomes;
 
 /// Function to be called in the workers of a pool, with options. Created by
 /// [`Pool::task`](crate::Pool::task).

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use mp_core::Error;
-use mp_core::message::level::as_separate_message;
+use mp_core::message::nesting_depth::as_separate_message;
 use mp_core::message::{IntoOutcome, Message, Undecodable, encode_wide};
 use mp_core::user_code::drop_caught;
 use mp_reduce::{MessagePack, TypeFingerprint};

@@ -15,7 +15,7 @@
 
 use std::any::Any;
 
-use mp_core::message::level::with_nested_message;
+use mp_core::message::nesting_depth::with_nested_message;
 use mp_core::message::{Message, Outgoing};
 use mp_core::user_code::UserValue;
 use mp_reduce::MessagePack;

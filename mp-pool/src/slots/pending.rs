@@ -14,7 +14,7 @@
 //! | sent: in a worker's queue, or taken by it | `unanswered` of its [slot](crate::slots::slot); the [chunk word](crate::steps::chunk) names the running task | settled, or failed | the pool's thread: its reply arrives, or its result is in the worker's [journal](crate::steps::journal) |
 //! | | | ready | it is found in the queue of a worker that is dead, too busy or stopped; or its chunk, which such a worker has begun, was cut before it |
 //! | | | failed | the pool's thread: its worker died while running it |
-//! | failed | the pool's thread, which holds no lock and consults the [`RetryPolicy`](crate::tasks::retry::RetryPolicy) | ready, or scheduled | the policy allows a retry, now or later |
+//! | failed | the pool's thread, which holds no lock and consults the [`RetryPolicy`](crate::tasks::retry_policy::RetryPolicy) | ready, or scheduled | the policy allows a retry, now or later |
 //! | | | settled with its error | the retries are used up, the filter returns `false`, its worker received Ctrl-C, its call is cancelled, the pool has ended, or its arguments could not be kept |
 //! | scheduled: a chunk of one task | [`scheduled`](PendingTasks::schedule) | ready | the pool's thread: its time has come |
 //! | in its call, ready, scheduled; sent and not begun | | settled: `Cancelled`, `Interrupted`, `Terminated`, `Broken` | any thread: its call is cancelled, the program is interrupted, or the pool has ended |

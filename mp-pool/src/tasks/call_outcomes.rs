@@ -9,8 +9,8 @@ use mp_core::user_code::UserValue;
 
 use crate::error::Attempts;
 use crate::tasks::outcome_run::{OutcomeRun, OutcomeRuns};
+use crate::tasks::stream_outcomes::TicketOutcomes;
 use crate::tasks::submission_times::SubmissionTimes;
-use crate::tasks::tickets::TicketOutcomes;
 
 /// Order in which outcomes are returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

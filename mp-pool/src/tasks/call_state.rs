@@ -22,7 +22,7 @@ use crate::steps::chunk::MOST_ITEMS;
 use crate::tasks::call_outcomes::{CallOutcomes, OutcomeWaiters, PARTS, Progress, PushRefusal, ResultOrder};
 use crate::tasks::outcome_run::{OutcomeRun, OutcomeRuns};
 use crate::tasks::owner_process::OwnerProcess;
-use crate::tasks::retry::RetryPolicy;
+use crate::tasks::retry_policy::RetryPolicy;
 use crate::tasks::source::{TaskSource, UnneededValues};
 use crate::tasks::submission_times::SubmissionTimes;
 use crate::tasks::transit::TransitCounter;

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use mp_core::message::level::with_nested_message;
+use mp_core::message::nesting_depth::with_nested_message;
 use mp_core::message::{Outgoing, encode_wide};
 use mp_core::mutex::Mutex;
 use mp_core::user_code::{UserValue, UserValues, drop_caught};

@@ -19,7 +19,7 @@ use super::array::{Buffer, MemoryBuffer, rebuild, reduce_memoryview, reduce_ndar
 use super::handle::{Handle, to_python};
 use super::torch::{check_storage, reduce_tensor};
 use super::view::{Kind, SMALL, SharedArrays, Source, View, share, share_bytes};
-use crate::copies;
+use crate::library_copies;
 use crate::memory::Memory;
 
 /// Number of bytes from which an object is not copied into the pickled bytes of its message, and from
@@ -87,7 +87,7 @@ fn outside(what: &str) -> PyErr {
         "{what} can be pickled only as a part of a message or of the arguments of a process or task of \
          multiproc: it belongs to the processes of one program"
     );
-    copies::error(error, copies::OBJECTS)
+    library_copies::error(error, library_copies::OBJECTS)
 }
 
 /// Gets the pickled bytes: the file of the pickler.
@@ -442,7 +442,7 @@ pub fn handle(py: Python<'_>, index: usize) -> PyResult<Bound<'_, PyAny>> {
 
 fn missing(py: Python<'_>, what: &str, index: usize) -> PyErr {
     let error = format!("there is no {what} {index} in this message");
-    PyValueError::new_err(copies::explained(py, error, copies::OBJECTS))
+    PyValueError::new_err(library_copies::explained(py, error, library_copies::OBJECTS))
 }
 
 /// Returns the function of an array in pickled bytes.
@@ -471,7 +471,7 @@ pub(super) fn home(py: Python<'_>) -> &'static str {
 pub fn set_home(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let name = module.name()?.to_string();
     if HOME.get(module.py()).is_none() {
-        copies::add(module)?;
+        library_copies::add(module)?;
     }
     let home = HOME.get_or_init(module.py(), || name.clone());
     if *home == name {

@@ -115,8 +115,8 @@ pub(super) fn check_storage(py: Python<'_>, source: &mut Source) -> PyResult<()>
         return Ok(());
     }
     Err(PyRuntimeError::new_err(format!(
-        "the storage of a tensor of shape {:?} has {len} bytes, which are not its elements: it was resized, or \
-         replaced by another thread",
+        "the storage of a tensor of shape {:?} has {len} bytes, which are not its elements: it was resized, \
+         or replaced by another thread",
         source.shape
     )))
 }
@@ -160,8 +160,8 @@ fn elements_of_tensor(tensor: &Bound<'_, PyAny>, kind: Kind) -> PyResult<Option<
         if at.is_null() || out.ndim == 0 {
             return Vec::new();
         }
-        // SAFETY: a pointer that is not null points to `ndim` numbers of the tensor, which no other thread has
-        // changed since `read`: the GIL was held.
+        // SAFETY: a pointer that is not null points to `ndim` numbers of the tensor. No other thread has
+        // changed them since `read`, because the GIL was held.
         unsafe { std::slice::from_raw_parts(at, out.ndim as usize) }.to_vec()
     };
     let element = ElementType(out.dtype.code, out.dtype.bits);

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::fmt;
 
-use mp_core::message::level;
+use mp_core::message::nesting_depth;
 
 /// A single word, so that results are returned in registers.
 #[derive(Debug)]
@@ -123,7 +123,7 @@ pub(super) fn too_short() -> CodecError {
 
 #[cold]
 pub(super) fn too_deep(left: &Cell<u16>, last: u16) -> CodecError {
-    CodecError::new(Cause::TooDeep(level::too_deep(left, last).to_string()))
+    CodecError::new(Cause::TooDeep(nesting_depth::too_deep(left, last).to_string()))
 }
 
 #[cfg(test)]

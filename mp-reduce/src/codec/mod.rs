@@ -11,9 +11,9 @@ mod write;
 
 use std::cell::Cell;
 
-use mp_core::message::level::{MAX_NESTING, SHALLOW};
+use mp_core::message::nesting_depth::{MAX_NESTING, SHALLOW};
 use mp_core::message::{
-    Codec, Incoming, Outgoing, PlainNumber, SmallBytes, Undecodable, level, scope, taken,
+    Codec, Incoming, Outgoing, PlainNumber, SmallBytes, Undecodable, nesting_depth, scope, taken,
 };
 use mp_core::{Error, Result};
 use serde::de::DeserializeOwned;
@@ -143,7 +143,7 @@ impl Codec for MessagePack {
         let (head, len) = split_length(inc.rest())?;
         inc.advance(head);
         let read = |bytes: &[u8]| {
-            level::with_message(|left| {
+            nesting_depth::with_message(|left| {
                 match read::from_slice(shared_parts::record_parts(&bytes[..len])?, left) {
                     Ok(value) => {
                         *slot = Some(value);
@@ -162,7 +162,8 @@ impl Codec for MessagePack {
     fn read_plain<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
         let (head, len) = split_length(bytes)?;
         let value = &bytes[head..head + len];
-        let read = || level::with_message(|left| read::from_slice(shared_parts::record_parts(value)?, left));
+        let read =
+            || nesting_depth::with_message(|left| read::from_slice(shared_parts::record_parts(value)?, left));
         scope::with_nothing(read).map_err(|e| undecodable::<T>(&e, bytes))
     }
 
@@ -178,7 +179,7 @@ impl Codec for MessagePack {
             return Self::read_plain(bytes);
         }
         // A number has one level at most, and reading it calls no code that could enter others.
-        let left = Cell::new(level::MAX_NESTING);
+        let left = Cell::new(nesting_depth::MAX_NESTING);
         read::from_slice(number, &left).map_err(|e| undecodable::<T>(&e, bytes))
     }
 
@@ -221,7 +222,7 @@ fn append<T: Serialize + ?Sized>(
         bytes.push(MORE);
         1
     };
-    level::with_message(|left| {
+    nesting_depth::with_message(|left| {
         let written = write::append(bytes, (left, last), value).map_err(|e| Box::new(unencodable(&e)))?;
         if written.wide || written.deep {
             verify_readable(&bytes[start + head..], written).map_err(Box::new)?;
@@ -250,11 +251,11 @@ fn too_long() -> Box<Error> {
 /// is tried.
 #[cold]
 fn verify_readable<T: DeserializeOwned>(bytes: &[u8], written: ValueProperties) -> Result<()> {
-    let read = || level::with_depth(|left| read::from_slice::<T>(bytes, left).map(drop));
+    let read = || nesting_depth::with_depth(|left| read::from_slice::<T>(bytes, left).map(drop));
     let tried = shared_parts::with_written(|| {
         scope::with_written(|| {
             if written.deep {
-                level::with_reader_stack(read).unwrap_or_else(|| Err(unmeasured()))
+                nesting_depth::with_reader_stack(read).unwrap_or_else(|| Err(unmeasured()))
             } else {
                 read()
             }
@@ -301,7 +302,8 @@ pub(crate) fn write_part<T: Serialize + ?Sized, B: DeserializeOwned>(
     value: &T,
 ) -> std::result::Result<Vec<u8>, CodecError> {
     let mut bytes = Vec::new();
-    let written = level::with_depth(|left| write::append(&mut bytes, (left, MAX_NESTING - SHALLOW), value))?;
+    let written =
+        nesting_depth::with_depth(|left| write::append(&mut bytes, (left, MAX_NESTING - SHALLOW), value))?;
     if written.wide {
         verify_readable::<B>(&bytes, written).map_err(CodecError::message)?;
     }
@@ -310,7 +312,7 @@ pub(crate) fn write_part<T: Serialize + ?Sized, B: DeserializeOwned>(
 
 /// Decodes the output of [`write_part`], within the message that contains it.
 pub(crate) fn read_part<B: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<B, CodecError> {
-    level::with_depth(|left| read::from_slice(bytes, left))
+    nesting_depth::with_depth(|left| read::from_slice(bytes, left))
 }
 
 /// Decodes the output of [`to_part`], within the message that contains it.

@@ -178,7 +178,7 @@ mod tests {
     /// Checks that the short reader returns the same value as the general reader, or none. Returns `true` if
     /// it returned a value.
     fn reads_alike<T: Message + DeserializeOwned + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> bool {
-        let left = std::cell::Cell::new(mp_core::message::level::MAX_NESTING);
+        let left = std::cell::Cell::new(mp_core::message::nesting_depth::MAX_NESTING);
         let all: Option<T> = crate::codec::read::from_slice(bytes, &left).ok();
         let short: Option<T> = read(bytes);
         assert!(short.is_none() || short == all, "{bytes:?}: {short:?}, and not {all:?}");

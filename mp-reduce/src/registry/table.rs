@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mp_core::fork::SetOnce;
-use mp_core::message::level::{self, MAX_NESTING, SHALLOW};
+use mp_core::message::nesting_depth::{self, MAX_NESTING, SHALLOW};
 use mp_core::user_code::drop_payload;
 use mp_core::waits::this_process;
 use mp_core::{Error, Result};
@@ -195,10 +195,10 @@ fn with_level<R>(call: impl FnOnce() -> Result<R, String>) -> Result<R, String> 
         }
     }
     let _before = RestoreLevels(LEFT.get());
-    if LEFT.with(|left| level::try_enter_above(left, LAST)) {
+    if LEFT.with(|left| nesting_depth::try_enter_above(left, LAST)) {
         call()
     } else {
-        Err(LEFT.with(|left| level::too_deep(left, LAST)).to_string())
+        Err(LEFT.with(|left| nesting_depth::too_deep(left, LAST)).to_string())
     }
 }
 

@@ -14,7 +14,7 @@ use mp::{
     LockError, Once, Process, PutError, Queue, QueueOptions, RLock, RwLock, Semaphore, ShareableList, Tensor,
     channel, pipe,
 };
-use mp_tests::task::poll_once;
+use mp_tests::block_on::poll_once;
 use mp_tests::{DEADLINE, Outcome, alone, eventually, in_use, join, next, one_process, send, take};
 
 use crate::memory::wait_for_the_end;

@@ -4,8 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mp::queue::broadcast::{self, Receiver, RecvError, Sender};
 use mp::{FrozenTensor, PutError, Queue, SpawnOptions, Tensor, select, start_processes};
+use mp_tests::block_on::woken_by;
 use mp_tests::kill::killed;
-use mp_tests::task::woken_by;
 use mp_tests::{DEADLINE, Outcome, alone, join, one_process, signal};
 use rustix::process::Signal;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

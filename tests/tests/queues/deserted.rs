@@ -10,8 +10,8 @@ use futures_core::Stream;
 use mp::queue::DesertedWhen;
 use mp::{GetError, JoinableQueue, PutError, Queue, QueueOptions, wait};
 use mp_core::inject;
+use mp_tests::block_on::{block_on, poll_once};
 use mp_tests::kill::STOP;
-use mp_tests::task::{block_on, poll_once};
 use mp_tests::{
     DEADLINE, Outcome, alone, eventually, give, join, one_process, send, signal, sleeps, take, threads_are,
 };

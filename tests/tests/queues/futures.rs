@@ -15,7 +15,7 @@ use mp::{
     bounded_channel, channel, pipe,
 };
 use mp_core::inject;
-use mp_tests::task::{block_on, poll_once};
+use mp_tests::block_on::{block_on, poll_once};
 use mp_tests::{
     DEADLINE, Outcome, alone, eventually, failure, give, join, next, one_process, send, signal, take,
 };

@@ -10,7 +10,7 @@ use mp::{
     FrozenTensor, GetError, JoinableQueue, Message, PutError, Queue, QueueOptions, Tensor, bounded_channel,
     select, wait,
 };
-use mp_tests::task::{block_on, poll_once};
+use mp_tests::block_on::{block_on, poll_once};
 use mp_tests::{
     DEADLINE, Outcome, alone, eventually, give, in_use, join, next, one_process, send, signal, take,
     threads_are,

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use mp::queue::watch::{self, Receiver, Sender};
 use mp::{FrozenTensor, GetError, PutError, Queue, SpawnOptions, Tensor, select, start_processes};
+use mp_tests::block_on::woken_by;
 use mp_tests::kill::killed;
-use mp_tests::task::woken_by;
 use mp_tests::{DEADLINE, Outcome, alone, join, one_process, signal};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize, Serializer};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mp::connection::{ConnectError, SocketOptions, connect_async};
 use mp::{Connection, GetError, Listener, PutError, connect, wait};
-use mp_tests::task::{block_on, poll_once};
+use mp_tests::block_on::{block_on, poll_once};
 use mp_tests::{DEADLINE, alone, eventually};
 
 const MOMENT: Duration = Duration::from_millis(50);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use mp::connection::{ConnectError, SocketOptions, connect_async};
 use mp::wait::{Descriptor, wait_async};
 use mp::{Connection, GetError, SpawnOptions, connect, start_processes};
-use mp_tests::task::{block_on, poll_once};
+use mp_tests::block_on::{block_on, poll_once};
 use mp_tests::{DEADLINE, Outcome, alone, eventually, join, open_files};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mp::connection::SocketOptions;
 use mp::{Connection, GetError, Listener};
-use mp_tests::task::block_on;
+use mp_tests::block_on::block_on;
 use mp_tests::{DEADLINE, Outcome, alone, join, one_process};
 use rustix::time::{ClockId, clock_gettime};
 

@@ -411,14 +411,14 @@ fn futures_connect_over_tcp() {
     let (listener, at) = port(&keyed());
     let (_refuses, refusing) = refusing_port();
     let client = std::thread::spawn(move || {
-        mp_tests::task::block_on(async {
+        mp_tests::block_on::block_on(async {
             let several = Address::tcp(&[refusing, at][..]).unwrap();
             let connection = keyed().connect_async(several).await.unwrap();
             connection.send_async(7_u8).await.unwrap();
             connection.recv_async::<u8>().await.unwrap()
         })
     });
-    let got = mp_tests::task::block_on(async {
+    let got = mp_tests::block_on::block_on(async {
         let connection = listener.accept_async().await.unwrap();
         let got = connection.recv_async::<u8>().await.unwrap();
         connection.send_async(got + 1).await.unwrap();

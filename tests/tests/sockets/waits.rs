@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use mp::connection::SocketOptions;
 use mp::{GetError, Listener, PutError, pipe};
-use mp_tests::task::{block_on, poll_once};
+use mp_tests::block_on::{block_on, poll_once};
 use mp_tests::{DEADLINE, Outcome, alone, eventually, join, one_process, signal, threads_are};
 use rustix::process::Signal;
 

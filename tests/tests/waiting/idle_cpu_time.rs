@@ -9,7 +9,7 @@ use mp::{
     Barrier, Condition, Event, GetError, JoinableQueue, Lock, Queue, QueueOptions, RwLock, Semaphore,
     SpawnOptions, bounded_channel, pipe, select, start_processes, wait,
 };
-use mp_tests::task::poll_once;
+use mp_tests::block_on::poll_once;
 use mp_tests::{Outcome, alone, give, join, one_process, take};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};

@@ -17,7 +17,7 @@ use mp::wait::{Descriptor, wait_async};
 use mp::{
     Connection, GetError, Process, Queue, SpawnError, SpawnOptions, StartMethod, connect, start_processes,
 };
-use mp_tests::task::{block_on, poll_once};
+use mp_tests::block_on::{block_on, poll_once};
 use mp_tests::{DEADLINE, Outcome, alone, eventually, failure, join, next, one_process, send};
 use tokio::runtime::{Builder, Runtime};
 

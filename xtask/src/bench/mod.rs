@@ -6,8 +6,8 @@ use std::fs;
 use std::path::Path;
 
 use crate::args::Args;
-use crate::report;
 use crate::session::Session;
+use crate::text_table;
 use figures::{Figures, Row};
 
 const MANIFEST: &str = "benches/Cargo.toml";
@@ -86,7 +86,7 @@ fn page(figures: &Figures) -> String {
         }
         rows.push(cells);
     }
-    text += &format!("\n{}", report::table(&rows, &columns));
+    text += &format!("\n{}", text_table::table(&rows, &columns));
     if !peers.is_empty() {
         text += "\nIn brackets: how many times better ours is.\n";
     }

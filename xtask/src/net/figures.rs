@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::hosts::Hosts;
 use super::node::{Node, begins};
-use crate::report;
+use crate::text_table;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -136,7 +136,7 @@ pub(super) fn print(hosts: &Hosts, is_strict: bool) -> Result<bool, String> {
         row.extend(peers.iter().map(|peer| peer.get(name).map(|v| format!("{v:.2}")).unwrap_or_default()));
         table.push(row);
     }
-    println!("{}", report::table(&table, &[1, 2, 3, 4, 5, 6]));
+    println!("{}", text_table::table(&table, &[1, 2, 3, 4, 5, 6]));
     let titles = ["goal", "compared with", "figure", "limit", ""];
     let mut table = vec![titles.map(str::to_owned).to_vec()];
     let (mut missed, mut skipped) = (0, 0);
@@ -166,7 +166,7 @@ pub(super) fn print(hosts: &Hosts, is_strict: bool) -> Result<bool, String> {
         let figure = figure.map_or("–".to_owned(), |figure| format!("{figure:.2}"));
         table.push(vec![title(name), peer.into(), figure, format!("{goal}"), result.into()]);
     }
-    print!("{}", report::table(&table, &[2, 3]));
+    print!("{}", text_table::table(&table, &[2, 3]));
     println!("{missed} goals missed, {skipped} skipped");
     Ok(missed == 0 && (!is_strict || skipped == 0))
 }

@@ -16,8 +16,8 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::args::Args;
-use crate::report;
 use crate::session::{Outcome, Session};
+use crate::text_table;
 use faults::{FAULTS, Fault};
 use hosts::Hosts;
 use run::Run;
@@ -193,7 +193,7 @@ fn inside(is_long: bool, is_strict: bool, only: &[String]) -> Result<bool, Strin
         row.extend([known, peak, format!("{:.1}", since.elapsed().as_secs_f64()), result.into()]);
         table.push(row);
     }
-    print!("\n{}", report::table(&table, &[1, 2, 3, 4, 5, 6, 7, 8]));
+    print!("\n{}", text_table::table(&table, &[1, 2, 3, 4, 5, 6, 7, 8]));
     let count = table.len() - 1;
     println!("\n{count} faults, {failed} with another outcome than promised, {skipped} skipped");
     Ok(failed == 0 && (!is_strict || skipped == 0))

@@ -5,9 +5,9 @@ mod clippy;
 mod deny;
 pub(crate) mod doc;
 mod example;
-mod fixed;
 mod loom;
 mod package;
+mod static_linking;
 pub(crate) mod wheel;
 
 use std::process::Command;
@@ -47,7 +47,11 @@ pub(crate) const LONG: &[Step] = &[
         what: "what would be published builds by itself; public paths",
         run: package::run,
     },
-    Step { name: "static", what: "processes in programs that are linked statically", run: fixed::run },
+    Step {
+        name: "static",
+        what: "processes in programs that are linked statically",
+        run: static_linking::run,
+    },
     Step { name: "every", what: "deaths at every access, and the longest models", run: every },
     Step {
         name: "one-strategy",

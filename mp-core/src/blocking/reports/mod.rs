@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::arena::Arena;
-use crate::blocking::limit::Wait;
+use crate::blocking::wait_limit::Wait;
 use crate::blocks::Blocks;
 use crate::process::mutex::{Condvar, Mutex, MutexGuard};
 use crate::process::{PerProcess, per_process};

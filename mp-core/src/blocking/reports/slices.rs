@@ -7,8 +7,8 @@
 use std::cell::Cell;
 use std::time::Instant;
 
-use crate::blocking::limit::Wait;
 use crate::blocking::reports::{Place, SHOWN_AFTER, WatchState};
+use crate::blocking::wait_limit::Wait;
 
 thread_local!(static CURRENT: Cell<Option<Box<Slices>>> = const { Cell::new(None) });
 

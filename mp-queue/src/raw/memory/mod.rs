@@ -24,7 +24,7 @@ use crate::ring::{
 };
 
 #[cfg(test)]
-mod garbage;
+mod hostile_words_tests;
 mod leases;
 pub(crate) mod peek;
 pub(crate) mod pinned_read;

@@ -4,7 +4,7 @@ use std::any::TypeId;
 use std::cell::Cell;
 use std::fmt;
 
-use mp_core::message::level;
+use mp_core::message::nesting_depth;
 use serde::de::{
     Deserialize, DeserializeSeed, Deserializer, Error as _, IntoDeserializer, SeqAccess, Visitor,
 };
@@ -106,7 +106,7 @@ impl RowElement<'_> {
     #[inline]
     fn wrapped<T>(self, read: impl FnOnce(Self) -> Result<T, CodecError>) -> Result<T, CodecError> {
         let left = self.left;
-        if !level::try_enter(left) {
+        if !nesting_depth::try_enter(left) {
             return Err(too_deep(left, 0));
         }
         let value = read(self);

@@ -18,7 +18,7 @@ mod utf8;
 use std::cell::Cell;
 
 use mp_core::message::Buffer;
-use mp_core::message::level::{self, MAX_NESTING, SHALLOW};
+use mp_core::message::nesting_depth::{self, MAX_NESTING, SHALLOW};
 use serde::de::value::SeqDeserializer;
 use serde::de::{Error as _, Visitor};
 
@@ -113,7 +113,7 @@ impl<'de> ValueReader<'de, '_> {
 
     #[inline]
     fn enter(&mut self) -> Result<(), CodecError> {
-        if level::try_enter(self.message.left) { Ok(()) } else { Err(too_deep(self.message.left, 0)) }
+        if nesting_depth::try_enter(self.message.left) { Ok(()) } else { Err(too_deep(self.message.left, 0)) }
     }
 
     #[inline]

@@ -13,7 +13,7 @@ use super::CodecError;
 use crate::codec::write::append;
 
 const DEEPEST: u16 = mp_core::message::MAX_NESTING;
-const SHALLOW: u16 = mp_core::message::level::SHALLOW;
+const SHALLOW: u16 = mp_core::message::nesting_depth::SHALLOW;
 
 fn from_slice<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
     let left = Cell::new(DEEPEST);

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 
-use mp_core::message::level::{self, MAX_NESTING, SHALLOW};
+use mp_core::message::nesting_depth::{self, MAX_NESTING, SHALLOW};
 
 use super::super::error::{CodecError, too_deep};
 
@@ -56,7 +56,7 @@ impl<'a> OutputBuffer<'a> {
 
     #[inline]
     pub(super) fn enter(&mut self) -> Result<(), CodecError> {
-        if !level::try_enter_above(self.left, self.last) {
+        if !nesting_depth::try_enter_above(self.left, self.last) {
             return Err(too_deep(self.left, self.last));
         }
         self.written.deep |= self.left.get() < MAX_NESTING - SHALLOW;

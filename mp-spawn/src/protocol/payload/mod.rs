@@ -22,7 +22,7 @@ pub(crate) mod shared_memory;
 
 use std::os::fd::BorrowedFd;
 
-use mp_core::message::level::with_nested_message;
+use mp_core::message::nesting_depth::with_nested_message;
 use mp_core::message::{Codec, Incoming, Message, Outgoing};
 use mp_core::{Arena, Envelope, EnvelopeTicket, Messages, Promise, children_inherit_settings};
 use mp_reduce::{Encoded, MessagePack, TypeFingerprint, Unread};

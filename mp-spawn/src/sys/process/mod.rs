@@ -1,11 +1,11 @@
 //! An existing process: this one, or a child. Threads, signals and end.
 
-mod exit;
 pub(crate) mod oom;
 pub(crate) mod proc_stat;
 pub(crate) mod process_handle;
 pub(in crate::sys) mod signals;
+mod this_process;
 
-pub(crate) use exit::*;
 pub(crate) use process_handle::ProcessHandle;
 pub(crate) use signals::*;
+pub(crate) use this_process::*;

@@ -1,6 +1,6 @@
 //! Formats of Slurm: compressed lists of hosts, and numbers of tasks of each host.
 
-use super::vars::{host, number};
+use super::checked_vars::{host, number};
 
 /// Returns the first host of a compressed list such as `node[003-005,9],x7`, or `None` if the text up to the
 /// end of that host is malformed.

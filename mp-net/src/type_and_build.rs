@@ -1,4 +1,5 @@
-//! Kinds of objects, and the types of their messages.
+//! Kinds of objects, the types of their messages, and the build of the program that both sides must share if
+//! a type may differ between builds.
 
 use mp_core::Message;
 use mp_reduce::{TypeFingerprint, name_of};

@@ -1,7 +1,7 @@
 //! Variables of each launcher, the choice of the launcher, and the checks of its variables.
 
-use super::slurm::{first_host, tasks_of_node};
-use super::vars::{Reading, Variable, Vars};
+use super::checked_vars::{Reading, Variable, Vars};
+use super::slurm_lists::{first_host, tasks_of_node};
 use super::{DEFAULT_PORT, HostAddress, Launcher, LauncherError, Placement};
 
 /// Remedy for a rank and a number of ranks of which one is missing.
