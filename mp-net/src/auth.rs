@@ -10,7 +10,7 @@ use sha2::Sha256;
 /// Number of random bytes that each side sends.
 pub(crate) const NONCE: usize = 32;
 
-/// ProofSide of a stream.
+/// Side of a stream that proves its knowledge of the key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ProofSide {
     Caller,
@@ -34,7 +34,7 @@ pub(crate) fn prove(key: &AuthKey, prover: ProofSide, own: &[u8], other: &[u8]) 
     mac(key, prover, own, other).finalize().into_bytes().to_vec()
 }
 
-/// Returns `true` if this is the proof of `prover`, whose random bytes are `own`.
+/// Returns `true` if `proof` is the proof of `prover`, whose random bytes are `own`. Takes constant time.
 pub(crate) fn is_proof(key: &AuthKey, prover: ProofSide, own: &[u8], other: &[u8], proof: &[u8]) -> bool {
     mac(key, prover, own, other).verify_slice(proof).is_ok()
 }
@@ -52,7 +52,7 @@ pub(crate) fn mask(key: &AuthKey, nonce: &[u8], bytes: &[u8]) -> Vec<u8> {
 /// Returns random bytes.
 ///
 /// # Errors
-/// If the system has none.
+/// Returns an error if the system has no random bytes.
 pub(crate) fn nonce() -> Result<[u8; NONCE], mp_core::Error> {
     let mut nonce = [0; NONCE];
     getrandom::fill(&mut nonce)
@@ -63,7 +63,7 @@ pub(crate) fn nonce() -> Result<[u8; NONCE], mp_core::Error> {
 /// Returns a random number that is not 0.
 ///
 /// # Errors
-/// If the system has no random bytes.
+/// Returns an error if the system has no random bytes.
 pub(crate) fn random() -> Result<u64, mp_core::Error> {
     let bytes = nonce()?;
     let number = bytes.iter().take(8).fold(0, |n, byte| n << 8 | u64::from(*byte));

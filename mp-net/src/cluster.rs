@@ -38,8 +38,8 @@ pub enum ClusterEvent {
     Left(ClusterMember),
     /// A member was killed, or can't be reached.
     Lost(ClusterMember),
-    /// Rank 0 was lost. No further events follow, and names can't be found. Open queues of other members
-    /// continue.
+    /// Rank 0 was lost. No further events follow, and objects can't be opened by name. Objects of other
+    /// members that are already open continue to work.
     FirstRankLost,
 }
 
@@ -110,7 +110,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns an error if others than processes of this host can reach an address without a key.
+/// Returns an error if processes of other hosts could connect to `address` without a key or certificate.
 fn check_exposure(config: &ClusterConfig, address: SocketAddr) -> Result<(), NetError> {
     if config.key.is_some() || config.tls.is_some() || config.insecure || address.ip().is_loopback() {
         return Ok(());
@@ -121,7 +121,7 @@ fn check_exposure(config: &ClusterConfig, address: SocketAddr) -> Result<(), Net
     )))
 }
 
-/// Returns the address of this host on the way to `there`.
+/// Returns the address of the local interface that reaches `there`.
 async fn address_towards(there: SocketAddr) -> std::io::Result<SocketAddr> {
     let any: SocketAddr = if there.is_ipv6() { ([0; 8], 0).into() } else { ([0; 4], 0).into() };
     let socket = UdpSocket::bind(any).await?;
@@ -130,7 +130,8 @@ async fn address_towards(there: SocketAddr) -> std::io::Result<SocketAddr> {
     socket.local_addr()
 }
 
-/// Returns an address of rank 0, whose name may be made later than this process.
+/// Resolves the address of rank 0. Retries until the time limit, because the host name may be registered
+/// after this process has started.
 async fn resolve_first(config: &ClusterConfig) -> Result<SocketAddr, NetError> {
     let since = Instant::now();
     loop {
@@ -145,7 +146,7 @@ async fn resolve_first(config: &ClusterConfig) -> Result<SocketAddr, NetError> {
     }
 }
 
-/// Returns `true` if all members are on this host, as the address of rank 0 says.
+/// Returns `true` if the address of rank 0 is a loopback address: then all members are on this host.
 fn is_loopback_only(config: &ClusterConfig) -> bool {
     let host = config.first.rsplit_once(':').map_or("", |(host, _)| host);
     let is_protected = config.key.is_some() || config.tls.is_some() || config.insecure;
@@ -153,7 +154,7 @@ fn is_loopback_only(config: &ClusterConfig) -> bool {
     is_address || host == "localhost" || config.ranks == 1 || !is_protected
 }
 
-/// Binds the listener, and returns the address for others.
+/// Binds the listener. Also returns the address that other members connect to.
 async fn listen(config: &ClusterConfig) -> Result<(TcpListener, String), NetError> {
     let first = resolve_first(config).await?;
     let bound = |at: SocketAddr, e: std::io::Error| {
@@ -257,7 +258,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Makes rank 0 add this process.
+    /// Asks rank 0 to add this process to the members.
     fn announce(&self) -> Result<(), NetError> {
         let since = Instant::now();
         let NodeIdentity { config, node } = &*self.0.me;

@@ -17,7 +17,8 @@ pub struct PeerLost {
     pub rank: usize,
     /// Host and process id, as the member named itself.
     pub host: String,
-    /// Time that this process has waited for a sign of life. Zero if the end of the other process was seen.
+    /// Time that this process has waited for a sign of life. Zero if its connection was closed, which means
+    /// that the process has ended.
     pub silent: Duration,
     /// `true` if the call may have had its effect: it was sent, and its outcome is unknown.
     pub in_doubt: bool,
@@ -168,10 +169,10 @@ pub enum Refusal {
         /// Version of this process.
         ours: u32,
     },
-    /// Another cluster listens there.
+    /// Another cluster listens at the address.
     #[error("{0}")]
     Cluster(String),
-    /// Process that is not a member of a cluster.
+    /// The peer is not a member of a cluster.
     #[error("{0}")]
     Other(String),
 }

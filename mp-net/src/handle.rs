@@ -4,7 +4,7 @@
 //! worker process of that member, or another member. It connects to the home itself, when it makes the first
 //! call. The key of the cluster, and the certificate with its private key, are masked by the secret of the
 //! family of processes ([`mp_core::authkey`]), so they can't be read from shared memory or by other programs.
-//! A member of the same cluster uses its own.
+//! A receiver that is a member of the same cluster uses its own configuration.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -55,7 +55,7 @@ pub(crate) fn links(me: &NodeIdentity) -> Vec<Arc<HomeLink>> {
 /// Returns the link of a member to a home.
 ///
 /// # Errors
-/// If the thread for the network can't be started.
+/// Returns an error if the thread for the network can't be started.
 pub(crate) fn link(me: &Arc<NodeIdentity>, peer: HomePeer) -> Result<Arc<HomeLink>, NetError> {
     table(|table| {
         let ends = (me.node.home, peer.home);
@@ -129,7 +129,7 @@ impl HandleParts {
     /// Returns the parts of a handle of an object at the other end of a link.
     ///
     /// # Errors
-    /// If the system has no random bytes.
+    /// Returns an error if the system has no random bytes.
     pub(crate) fn new(
         link: &HomeLink,
         name: &str,
@@ -159,7 +159,7 @@ impl HandleParts {
     /// Returns the link of this process to the home.
     ///
     /// # Errors
-    /// If the thread for the network can't be started, or the system has no random bytes.
+    /// Returns an error if the thread for the network can't be started, or the system has no random bytes.
     pub(crate) fn link(&self) -> Result<Arc<HomeLink>, NetError> {
         let peer = HomePeer {
             address: self.address.clone(),

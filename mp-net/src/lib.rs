@@ -16,7 +16,8 @@
 //! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
-//! Start with [`Cluster`], the membership of this process, [`ClusterConfig`] and [`RemoteQueue`]. [`Publish`]
+//! Start with [`Cluster`], the membership of this process, [`ClusterConfig`] and [`RemoteQueue`]. The *home*
+//! of an object is the member that has published it: its process runs all calls of the object. [`Publish`]
 //! lists all objects that other members can use. The reasons for the transport and the protocol are in
 //! decision record 0046 of the repository.
 //!
@@ -31,7 +32,8 @@
 //! | [`RemoteBroadcast`] | no effect | [`PeerLost`], after the messages that had arrived |
 //!
 //! A call ends with [`PeerLost`] within the [lease](ClusterConfig::lease) and the
-//! [grace](ClusterConfig::grace). The home gives back what a lost member held soon after both.
+//! [grace](ClusterConfig::grace). Soon after both, the home gives back all messages and permits that a lost
+//! member held.
 //!
 //! # Limits
 //! Linux only. Bytes on the network are encrypted only if the members have certificates

@@ -7,7 +7,7 @@ use crate::error::{NetError, Refusal};
 use crate::launcher::LauncherError;
 use crate::socket::AsyncSocket;
 
-/// Certificates, which don't exist.
+/// Certificates. This type has no values.
 #[derive(Clone, Debug)]
 pub(crate) enum ClusterTls {}
 

@@ -19,7 +19,7 @@ pub(crate) mod sealed {
 
     use crate::home::object::SharedObject;
 
-    /// Object as its home calls it.
+    /// Object that its home calls, without its type.
     pub struct PublishedObject(pub(crate) Arc<dyn SharedObject>);
 
     impl fmt::Debug for PublishedObject {
@@ -28,7 +28,7 @@ pub(crate) mod sealed {
         }
     }
 
-    /// Conversion of a handle, which no other crate can implement.
+    /// Conversion of a handle into a [`PublishedObject`]. Other crates can't implement it.
     pub trait IntoPublished {
         fn published(&self) -> PublishedObject;
     }

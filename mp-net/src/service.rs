@@ -64,8 +64,8 @@ impl CallerHold for CallerValue {
     fn acknowledge(self: Box<Self>) {}
 }
 
-/// Value of a service that this process holds. Dropping it drops the value at the service, without waiting.
-/// The service drops the value, too, when this process is lost.
+/// Value of a service that this process holds. Dropping the hold makes the service drop the value, and does
+/// not block. The service also drops the value when this process is lost.
 pub struct ServiceHold(HeldCall);
 
 impl ServiceHold {
@@ -176,7 +176,7 @@ impl<Q, R> RemoteService<Q, R> {
         self.object.link.me().config.largest
     }
 
-    /// Returns the member for messages, such as `rank 1 (host b, process 12)`.
+    /// Returns a description of the member for error texts, such as `rank 1 (host b, process 12)`.
     pub fn place(&self) -> String {
         let peer = self.object.link.peer();
         format!("rank {} ({})", peer.rank, peer.host)
@@ -365,7 +365,7 @@ pub fn spawn_blocking(function: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Runs a function, which does not block, after a time.
+/// Runs a function after `delay`. The function must not block.
 pub fn run_later(delay: Duration, function: impl FnOnce() + Send + 'static) {
     if let Ok(runtime) = crate::reactor::handle() {
         drop(runtime.spawn(async move {
@@ -383,12 +383,12 @@ pub async fn output_within<F: Future>(limit: Duration, future: F) -> Option<F::O
 /// Returns a random number.
 ///
 /// # Errors
-/// If the system has no random bytes.
+/// Returns an error if the system has no random bytes.
 pub fn random_id() -> Result<u64, NetError> {
     Ok(crate::auth::random()?)
 }
 
-/// Names with a prefix, as they appear and vanish. The names are followed until it is dropped.
+/// Subscription to the published names with a prefix. Dropping it ends the subscription.
 pub struct FollowedNames(tokio::task::AbortHandle);
 
 impl fmt::Debug for FollowedNames {
@@ -417,7 +417,7 @@ impl Cluster {
     /// publications, now and after each change, until rank 0 is lost. Then it is called without names.
     ///
     /// # Errors
-    /// If the thread for the network can't be started.
+    /// Returns an error if the thread for the network can't be started.
     #[doc(hidden)]
     pub fn follow_names(
         &self,

@@ -1,4 +1,4 @@
-//! Peers that are not members, and addresses that lead nowhere: an error within the time limit.
+//! Peers that are not members, and unreachable addresses: joining returns an error within the time limit.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -55,7 +55,7 @@ fn peers_without_the_protocol_are_refused() -> Outcome {
     Ok(())
 }
 
-/// Each program is one that listens at the port, and answers so.
+/// Each program listens at the port, and sends these bytes as its answer.
 #[test]
 fn programs_without_the_protocol_are_errors() -> Outcome {
     let answers = [

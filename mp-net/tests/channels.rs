@@ -101,7 +101,7 @@ fn broadcast_reaches_each_receiver() -> Outcome {
 }
 
 #[test]
-fn slow_receivers_count_what_they_miss() -> Outcome {
+fn slow_receivers_count_missed_messages() -> Outcome {
     let (first, second) = two();
     let (sender, receiver) = broadcast::channel::<u64>(4)?;
     first.publish("news", &receiver)?;

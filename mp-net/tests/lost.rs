@@ -16,12 +16,12 @@ use mp_queue::{broadcast, watch};
 use mp_sync::{Barrier, BarrierError, BoundedSemaphore, Event};
 use rustix::process::Signal;
 
-/// Lease of members that learn of the end of a process by its socket, not by its silence.
+/// Lease of members that detect the end of a process by its socket, not by a missing heartbeat.
 const LONG: Duration = Duration::from_secs(60);
 
 type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
-/// Objects of a home, which are used as long as it lives.
+/// Objects of a home.
 type Objects = (Event, BoundedSemaphore, Barrier, watch::Sender<u32>, broadcast::Sender<u32>);
 
 fn publish(cluster: &Cluster) -> Result<Objects, Box<dyn std::error::Error + Send + Sync>> {

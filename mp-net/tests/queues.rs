@@ -359,7 +359,7 @@ fn messages_after_an_undecodable_one_return() -> Outcome {
         if refused + panics == 1 {
             let taken = got.len() as u32 + 1;
             assert!(got.iter().copied().eq((0..3).map(Picky)), "{got:?}");
-            // After its reply, the home has what was given back.
+            // After its reply, the home has all messages that were given back.
             assert_eq!(remote.len()? as u32, 10 - taken);
         }
     }
@@ -391,7 +391,7 @@ fn get_many_stops_after_a_large_message() -> Outcome {
 }
 
 #[test]
-fn put_many_with_a_limit_returns_what_has_no_room() -> Outcome {
+fn put_many_with_a_limit_returns_unsent_values() -> Outcome {
     let (first, second) = two();
     let queue = Queue::<u64>::bounded(10)?;
     first.publish("numbers", &queue)?;
@@ -415,7 +415,7 @@ fn put_many_with_a_limit_returns_what_has_no_room() -> Outcome {
 }
 
 #[test]
-fn limited_put_many_keeps_order_beside_a_consumer() -> Outcome {
+fn limited_put_many_keeps_order_with_a_consumer() -> Outcome {
     // With more calls at a time, a later one could be put after an earlier one found no room.
     let (first, second) = two();
     let queue = Queue::<u64>::bounded(20)?;

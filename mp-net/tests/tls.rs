@@ -34,7 +34,7 @@ fn config(rank: usize, first: &str, tls: Option<ClusterTls>) -> ClusterConfig {
     tls.into_iter().fold(config, ClusterConfig::tls)
 }
 
-/// Returns the reason for which rank 0 and a caller don't connect.
+/// Returns the reason why rank 0 and a caller refuse to connect.
 fn refusal(home: Option<ClusterTls>, caller: Option<ClusterTls>) -> String {
     let first = Cluster::join(&config(0, "127.0.0.1:0", home)).unwrap();
     refusal_of(&first, config(1, first.address(), caller))

@@ -27,11 +27,12 @@ use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// Maximum number of connections whose peers have not proved who they are.
 const MOST_UNPROVEN: usize = 256;
-/// Time that each of them has, however many peers connect. Handshakes of as many members at once take less.
+/// Minimum time for the handshake of an unproven connection, however many peers connect. [`MOST_UNPROVEN`]
+/// simultaneous handshakes of members take less.
 const OWN_TIME: Duration = Duration::from_millis(500);
 /// Maximum number of bytes that such a peer may send: a greeting of 64 KiB, and frames of TLS and HTTP/2.
 const MOST_BYTES: usize = 192 << 10;
-/// Pause after the first failed attempt to accept a connection, and the longest one.
+/// Shortest and longest pause after a failed attempt to accept a connection.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 
 /// Connections whose peers have not proved who they are.
@@ -71,7 +72,7 @@ impl UnprovenConnections {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Ends all of them.
+    /// Closes all unproven connections.
     pub(crate) fn close(&self) {
         self.lock().clear();
     }
@@ -183,7 +184,7 @@ impl GatedSocket {
         Err(broken(why))
     }
 
-    /// Returns the first byte, which remains to be read, or `None` at the end.
+    /// Returns the first byte without consuming it, or `None` at the end of the stream.
     async fn first_byte(&mut self) -> io::Result<Option<u8>> {
         std::future::poll_fn(|cx| {
             self.check(cx)?;
@@ -278,7 +279,7 @@ impl Connected for HomeSocket {
     }
 }
 
-/// Connections for the server.
+/// Accepted connections, as a stream for the server.
 pub(crate) struct AcceptedSockets(pub(crate) UnboundedReceiver<HomeSocket>);
 
 impl futures_core::Stream for AcceptedSockets {

@@ -1,9 +1,9 @@
 //! Objects of this process that other members call.
 //!
-//! `object` adapts queues, `primitives` and `channels` other objects. `object_table` has their names and
-//! numbers, `session` the calls of one process, and `registry`, at the first rank, the members of the cluster
-//! and the names of objects. `accept` accepts connections, `greeting` checks
-//! their members, and this file reads their streams.
+//! `object` adapts queues, and `primitives` and `channels` adapt other objects. `object_table` contains the
+//! names and numbers of objects, and `session` the calls of one process. `registry` exists at rank 0 and
+//! contains the members of the cluster and the names of objects. `accept` accepts connections, `greeting`
+//! checks who connects, and this file handles their streams.
 
 mod accept;
 pub(crate) mod channels;
@@ -45,9 +45,10 @@ use crate::wire::receive::{Part, StreamEnd, StreamReader};
 use crate::wire::send::{FrameBody, StreamPacket};
 use crate::wire::value::{ArrivalError, ArrivingValues};
 
-/// Additional time for a caller to return: it may find out later than its home that its stream has ended.
+/// Additional time for a caller to reconnect: the caller may detect the end of its stream later than the
+/// home.
 const RETURN: Duration = Duration::from_millis(400);
-/// The same without a grace.
+/// Additional time for a caller to reconnect if no grace is configured.
 const SHORT_RETURN: Duration = Duration::from_millis(60);
 /// Maximum number of streams of a connection. A link uses one.
 const MOST_STREAMS: u32 = 4;
@@ -334,7 +335,8 @@ impl Home {
     }
 }
 
-/// Returns the time within which a caller returns, or is lost. Without a grace, it tries only once.
+/// Returns the time after which a caller that has not reconnected is lost. Without a grace, a caller tries to
+/// reconnect only once.
 fn time_to_return(me: &NodeIdentity) -> Duration {
     match me.config.grace {
         Duration::ZERO => SHORT_RETURN,

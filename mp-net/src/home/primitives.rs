@@ -20,7 +20,7 @@ const AT_ONCE: u64 = 64;
 /// Pause between two attempts to arrive while the last party of the previous phase runs its action.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Returns an answer that is known.
+/// Returns a future that is ready with `answer`.
 fn ready(answer: Answer) -> Answering {
     Box::pin(std::future::ready(answer))
 }

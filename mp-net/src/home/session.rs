@@ -7,9 +7,9 @@
 //! | answered | the answer is sent, and again after each reconnect in which the call arrives once more | the caller has received it |
 //! | received | | forgotten |
 //!
-//! A session whose caller doesn't return in time ends: running calls end without an effect, and messages that
-//! were taken and not received, or leased and not acknowledged, go back to their queues. Permits and other
-//! parts of objects that the caller holds return, too.
+//! A session whose caller doesn't reconnect in time ends: running calls end without an effect, and messages
+//! that were taken and not received, or leased and not acknowledged, go back to their queues. Permits and
+//! other parts of objects that the caller holds return, too.
 
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use std::collections::HashMap;
@@ -58,7 +58,7 @@ pub(crate) struct Session {
     pub(crate) caller: Arc<Node>,
     /// Size of the largest message that the caller accepts, in bytes.
     pub(crate) largest: u64,
-    /// `true` if the caller is a member by this session.
+    /// `true` if the caller has joined the cluster through this session.
     joined: AtomicBool,
     /// `true` after the session has ended.
     pub(crate) lost: Arc<AtomicBool>,
@@ -252,7 +252,7 @@ impl Session {
         }
     }
 
-    /// Forgets all answered calls but these.
+    /// Forgets all answered calls except those in `wanted`.
     pub(crate) fn keep(&self, wanted: &CallRuns) {
         let ranges = wanted.ranges();
         let is_wanted = |id: &u64| {
@@ -262,8 +262,9 @@ impl Session {
         self.lock().calls.retain(|id, call| is_wanted(id) || matches!(call, CallProgress::Running(_)));
     }
 
-    /// Gives back the message that a call leased, what it holds, or the messages that it took, except for the
-    /// first `kept`. It has no limit, as it is not recorded: repeated, it has no effect.
+    /// Gives back the message that a call leased, the part of an object that it holds, or the messages that
+    /// it took, except for the first `kept`. The call is not recorded and does not count towards the limit on
+    /// calls, since repeating it has no effect.
     pub(crate) fn give_back(&self, call: &RemoteCall) {
         let (id, mut state) = (call.number, self.lock());
         let hold = state.holds.remove(&id);
@@ -281,7 +282,7 @@ impl Session {
         self.lock().send(encode(call.id, answer.reply), None);
     }
 
-    /// Acknowledges the message that a call leased, or ends what it holds.
+    /// Acknowledges the message that a call leased, or drops the part of an object that it holds.
     pub(crate) fn acknowledge(&self, id: u64) -> Answer {
         let hold = self.lock().holds.remove(&id);
         match hold {
@@ -348,7 +349,7 @@ fn encode(id: u64, reply: CallReply) -> Bytes {
     HomeMessage { kind: Some(HomeMessageKind::Reply(reply)) }.encode_to_vec().into()
 }
 
-/// Returns the outcome of a call whose wait is over.
+/// Returns the outcome of a call whose time limit has expired.
 fn unmet(call: &RemoteCall) -> CallOutcome {
     match call.operation() {
         Operation::Put => CallOutcome::Full,

@@ -4,7 +4,7 @@ use super::checked_vars::{Reading, Variable, Vars};
 use super::slurm_lists::{first_host, tasks_of_node};
 use super::{DEFAULT_PORT, HostAddress, Launcher, LauncherError, Placement};
 
-/// Remedy for a rank and a number of ranks of which one is missing.
+/// Advice if only one of the rank and the number of ranks is set.
 const PAIR: &str = "a launcher sets both; set both, or none";
 
 /// Variables of one launcher.

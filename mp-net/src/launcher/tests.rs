@@ -198,7 +198,7 @@ fn half_a_pair_names_the_other_half() {
 }
 
 #[test]
-fn incomplete_env_names_what_is_missing() {
+fn incomplete_env_error_names_missing_variables() {
     check(&[
         (
             &[MPIRUN],
@@ -350,7 +350,7 @@ fn first_host_expands_the_first_name() {
 }
 
 #[test]
-fn tasks_of_malformed_lists_are_none() {
+fn task_count_of_a_malformed_list_is_none() {
     for list in ["", "2(x", "2(x3", "2(3)", "(x3)", "2,", "-1", "2(x3)4"] {
         assert_eq!(tasks_of_node(list, 9), None, "of {list}");
     }
@@ -360,7 +360,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn first_host_is_the_rendered_one(
+    fn first_host_equals_the_rendered_one(
         parts in prop::collection::vec(("[a-z.-]{1,4}", 0..900u32, 0..9u32, 1..5usize, any::<bool>()), 1..4),
         others in prop::collection::vec("[a-z]{1,3}(\\[[0-9]{1,3}(,[0-9])?\\])?", 0..3),
     ) {

@@ -60,7 +60,7 @@ impl Completion {
     }
 
     /// Blocks until the outcome is set. Calls `interrupted` once if the process is interrupted meanwhile.
-    /// Returns `None` at `until`, and drops a later outcome.
+    /// Returns `None` at `until`. An outcome after that is dropped.
     pub(crate) fn wait(&self, until: Option<Instant>, interrupted: impl FnOnce()) -> Option<CallResult> {
         let mut state = self.lock();
         let mut interrupted = Some(interrupted);

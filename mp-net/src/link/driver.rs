@@ -211,7 +211,7 @@ impl LinkDriver {
         }
     }
 
-    /// Records what a home has said of itself.
+    /// Records the identity and limits that a home has sent.
     fn begin(&mut self, welcome: &Welcome) {
         let mut peer = self.peer.lock().unwrap_or_else(PoisonError::into_inner);
         peer.home = welcome.home;
@@ -228,7 +228,7 @@ impl LinkDriver {
         (self.receipts, self.took) = (SentReceipts::default(), false);
     }
 
-    /// Connects again to the same session of the home. The error is the cause, if there is a better one than
+    /// Connects again to the same session of the home. The error is the cause, if it is more specific than
     /// the end of the former stream. Returns `None` if the link's handle was dropped.
     async fn resume(
         &mut self,
@@ -255,7 +255,7 @@ impl LinkDriver {
         }
     }
 
-    /// Begins to send the calls without replies again. The home does nothing twice.
+    /// Begins to send the calls without replies again. The home runs no call twice.
     fn send_again(&mut self, to: &UnboundedSender<StreamPacket>) {
         self.resend.start(&mut self.pending);
         let sent = self.pending.values().filter(|pending| pending.sent);
@@ -315,7 +315,7 @@ impl LinkDriver {
         }
     }
 
-    /// Ends the stream after all that was sent, and waits until the home has ended it, too.
+    /// Closes the stream after everything that was sent, and waits until the home has closed it, too.
     async fn finish(&mut self, stream: &mut Stream) {
         self.received.1 = true;
         self.resend.skip_probes();
@@ -420,7 +420,8 @@ impl LinkDriver {
         }
     }
 
-    /// Gives back the messages of a reply after the first `kept`, or what its caller holds.
+    /// Gives back the messages of a reply after the first `kept`, or the part of an object that its caller
+    /// holds.
     fn give_back(&mut self, id: u64, kept: u64) {
         self.next_own += 1;
         let mut call = RemoteCall { id: self.next_own, number: id, kept, ..RemoteCall::default() };

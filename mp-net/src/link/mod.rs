@@ -40,7 +40,7 @@ use crate::wire::messages::{CallOutcome, CallerMessage, CallerMessageKind, Node,
 use crate::wire::send::StreamPacket;
 use crate::wire::value::size_of;
 
-/// This process, as others see it, and its limits.
+/// Identity and limits of this process, as other members see them.
 #[derive(Debug)]
 pub(crate) struct NodeIdentity {
     pub(crate) config: ClusterConfig,
@@ -135,8 +135,8 @@ impl PendingCall {
         self.bytes = message.encode_to_vec().into();
     }
 
-    /// Ends the wait of an interrupted caller whose outcome may be known much later, if that is no loss: a
-    /// message that arrives later is given back. The outcome of other calls is awaited.
+    /// Ends the wait of an interrupted caller if the outcome can take long and nothing is lost without it: a
+    /// message that arrives later is given back. Other calls wait for their outcome.
     fn interrupt(&self) {
         use Operation::{Find, Get, Lease, Wait, Watch};
         if matches!(self.operation, Get | Lease | Wait | Watch | Find) {
@@ -173,7 +173,7 @@ pub(crate) enum CallValues {
     Batch(Arc<PutBatch>),
 }
 
-/// Without a driver, no call has an outcome.
+/// Completes a call that its driver drops without an outcome, so that the caller does not wait forever.
 impl Drop for PendingCall {
     fn drop(&mut self) {
         self.completion.complete(Err(NetError::Configuration("the thread for the network has ended".into())));
@@ -206,7 +206,8 @@ impl PendingReply {
     }
 }
 
-/// Messages of a reply that their caller reads one after the other. Dropping it gives back the others.
+/// Messages of a reply that the caller reads one after the other. Dropping this value gives back the unread
+/// ones.
 pub(crate) struct UnreadMessages<'l> {
     link: &'l HomeLink,
     id: u64,
@@ -242,7 +243,7 @@ impl HomeLink {
     /// Creates a link. It connects at the first call.
     ///
     /// # Errors
-    /// If the thread for the network can't be started.
+    /// Returns an error if the thread for the network can't be started.
     pub(crate) fn new(peer: HomePeer, me: Arc<NodeIdentity>) -> Result<Arc<Self>, NetError> {
         let (to, from) = unbounded_channel();
         let peer = Arc::new(Mutex::new(peer));
@@ -251,7 +252,7 @@ impl HomeLink {
         Ok(Arc::new(Self { to, ids: AtomicU64::new(1), ended, peer, me, relays: Mutex::default() }))
     }
 
-    /// Accepts any home at the address from now on.
+    /// Accepts any session of a home at the address from now on.
     pub(crate) fn forget_home(&self) {
         self.peer.lock().unwrap_or_else(PoisonError::into_inner).home = 0;
     }
@@ -288,7 +289,7 @@ impl HomeLink {
         &self.me
     }
 
-    /// Returns the other end, as it is known.
+    /// Returns the address, rank and host of the home, as far as they are known.
     pub(crate) fn peer(&self) -> HomePeer {
         self.peer.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -315,8 +316,8 @@ impl HomeLink {
         (id, completion)
     }
 
-    /// Sends a call, and blocks until its outcome is known: at the latest when its wait, the lease and the
-    /// grace are over. An interrupt of the process cancels the call.
+    /// Sends a call, and blocks until its outcome is known: at most for its time limit plus the lease and the
+    /// grace. An interrupt of the process cancels the call.
     pub(crate) fn call(&self, call: RemoteCall, wait: Wait) -> CallResult {
         self.wait(self.begin(call, CallValues::None, wait))
     }
@@ -359,14 +360,14 @@ impl HomeLink {
         result
     }
 
-    /// Lets the home forget a reply with a value or a part of an object, which the caller has.
+    /// Acknowledges a reply that has a value or a part of an object. The home then forgets the reply.
     fn received(&self, id: u64, result: &CallResult) {
         if result.as_ref().is_ok_and(|(reply, values)| !values.is_empty() || reply.holds) {
             _ = self.to.send(Command::Received(id));
         }
     }
 
-    /// Sends a call. Dropping the future cancels it, and gives back a message that it was to return.
+    /// Sends a call. Dropping the future cancels the call, and gives back a message that it has taken.
     pub(crate) async fn call_async(&self, call: RemoteCall, values: CallValues) -> CallResult {
         let (id, completion) = self.send(call, values, Wait::Forever);
         let abandon = || _ = self.to.send(Command::Abandon(id));

@@ -14,7 +14,7 @@ use crate::error::{NetError, Refusal};
 use crate::socket::{AsyncSocket, HTTP2_SETTINGS_KIND, TLS_ALERT, broken, forward_writes, resolve};
 use crate::tls::{self, ClusterTls};
 
-/// Socket of a caller. Records why the home refused it before HTTP/2 began.
+/// Socket of a caller. Records the reason if the home refuses the connection before HTTP/2 begins.
 pub(crate) struct CallerSocket {
     socket: Box<dyn AsyncSocket>,
     /// `true` until bytes have arrived.

@@ -34,7 +34,7 @@ pub(crate) const CONNECTION_WINDOW: u32 = 8 << 20;
 pub(crate) const FRAME: u32 = 128 << 10;
 /// Maximum length in bytes of a message that comes before the proof.
 const GREETING: usize = 1 << 16;
-/// Additional bytes of a message that is as large as allowed.
+/// Additional bytes, for the description of a message whose values have the maximum size.
 pub(crate) const BESIDE: u64 = 1 << 16;
 
 /// A connected stream.
@@ -48,11 +48,11 @@ pub(crate) struct Stream {
 pub(crate) enum StreamError {
     /// The home refused this process: trying again is useless.
     Refused(NetError),
-    /// No process listens at the address, or another session of it.
+    /// No process listens at the address, or a process with another session does.
     Gone(String),
     /// The connection ended before the home answered.
     Reset(String),
-    /// No answer.
+    /// The home did not answer in time.
     Silent(String),
 }
 

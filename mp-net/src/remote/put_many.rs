@@ -18,7 +18,7 @@ use crate::wire::messages::Operation;
 
 /// Number of unanswered puts at which [`RemoteQueue::put_many`] waits before it begins another call.
 const AHEAD: usize = 4096;
-/// Size in bytes of unanswered puts above which it waits as well.
+/// Size in bytes of unanswered puts above which [`RemoteQueue::put_many`] waits as well.
 const AHEAD_BYTES: u64 = 64 << 20;
 
 /// Error returned when not all values were put. It contains the values that were not put.
@@ -63,8 +63,8 @@ impl<T: Message> RemoteQueue<T> {
     ///
     /// # Errors
     /// [`RemotePutManyError`] with the first error, its value, and all others that were not put. Values that
-    /// were sent before the error was known may have been put although they follow it. The forms with a time
-    /// limit have one unanswered call at a time, so none does.
+    /// were sent before the error was known may have been put although they follow it. The variants with a
+    /// time limit send one call at a time, so no later value was put.
     pub fn put_many<I: IntoIterator<Item = T>>(
         &self,
         values: I,

@@ -43,9 +43,10 @@ use crate::wire::value::{describe, parts};
 /// ```
 ///
 /// # What travels
-/// Everything that a queue accepts but shared tensors, handles (queues, locks, events), files and device
-/// tensors: `put` returns such a value in an error. An exclusive tensor moves: its memory is copied into a
-/// frame, and from there into the arena of the home, once on each side. A frozen tensor is copied.
+/// A message may contain everything that a local queue accepts, except shared tensors, handles (queues,
+/// locks, events), files and device tensors. `put` returns such a value in an error. An exclusive tensor
+/// moves: its memory is copied into a frame, and from there into the arena of the home, once on each side. A
+/// frozen tensor is copied.
 ///
 /// # Blocking
 /// [`put`](Self::put) blocks until the home has put the message into its queue, and [`get`](Self::get) until
@@ -74,8 +75,8 @@ use crate::wire::value::{describe, parts};
 /// |---|---|---|---|
 /// | none; a connection that breaks and returns within the grace | in the queue, once | – | taken once |
 /// | the caller is killed, or ends without [`flush`](Self::flush) or [`leave`](Cluster::leave) | in the queue | in the queue or not | return to the queue, unless the home knows that they were received |
-/// | the home is killed | lost with its queue | lost | those received are kept |
-/// | the caller and the home don't reach each other for longer than lease and grace, or one is stopped | in the queue | in the queue, once, or not: [`in_doubt`](crate::PeerLost::in_doubt) | a message that was received in the last moments before may be taken twice |
+/// | the home is killed | lost with its queue | lost | messages that were received stay with the caller |
+/// | the caller and the home can't reach each other for longer than lease and grace, or one is stopped | in the queue | in the queue, once, or not: [`in_doubt`](crate::PeerLost::in_doubt) | a message that was received in the last moments before may be taken twice |
 pub struct RemoteQueue<T> {
     pub(super) link: Arc<HomeLink>,
     name: Arc<str>,
@@ -414,7 +415,7 @@ impl<T> RemoteLease<T> {
     ///
     /// # Errors
     /// [`NetError::PeerLost`] if the home was lost, and [`NetError::Home`] if it has given the message to
-    /// another consumer, because it did not hear of this process for too long.
+    /// another consumer, because it was without a connection to this process for longer than lease and grace.
     pub fn ack(self) -> Result<T, NetError> {
         let Self { value, token, .. } = self;
         let (peer, reply) = (token.link.peer(), token.acknowledge()?);

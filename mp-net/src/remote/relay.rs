@@ -66,7 +66,7 @@ pub(crate) trait RelayedChannel: Send + Sync + 'static {
     fn is_over(&self) -> bool;
 }
 
-/// Reason why nothing more arrives.
+/// Reason for the end of a relay.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum RelayEnd {
     /// The channel has no sender.
@@ -77,7 +77,7 @@ pub(crate) enum RelayEnd {
     Failed { rank: usize, host: String, text: String },
 }
 
-/// Receiving side for the reason.
+/// Receiver of the reason for the end of a relay.
 pub(crate) type RelayEndReceiver = watch::Receiver<Option<RelayEnd>>;
 
 /// Returns the error of a receiver whose relay has ended.
@@ -140,7 +140,7 @@ impl Subscription {
     /// Sends all further messages on, until the channel ends or no process has a receiver.
     ///
     /// # Errors
-    /// If there is not enough shared memory, or the thread for the network can't be started.
+    /// Returns an error if there is not enough shared memory, or the thread for the network can't be started.
     pub(crate) fn relay(self, mut target: impl RelayTarget) -> Result<RelayEndReceiver, NetError> {
         let made = watch::channel(None);
         let (end, receiver) = made.map_err(|error| mp_core::Error::NotPut(error.to_string()))?;
@@ -159,7 +159,7 @@ impl Subscription {
         Ok(receiver)
     }
 
-    /// Returns the reason why nothing more arrives, or `None` if no process has a receiver.
+    /// Relays messages until the channel ends. Returns the reason, or `None` if no process has a receiver.
     async fn run<C: RelayTarget>(&self, target: &mut C) -> Option<RelayEnd> {
         // Their messages arrive in the order of the calls.
         let mut calls = VecDeque::new();

@@ -153,7 +153,7 @@ impl<T: Serialize + DeserializeOwned + 'static> RemoteWatch<T> {
     /// ```
     ///
     /// # Errors
-    /// If the channel ends before a value satisfies `wanted`, the errors of
+    /// Returns an error if the channel ends before a value satisfies `wanted`, the errors of
     /// [`wait_changed`](Self::wait_changed). Otherwise the same as for [`borrow`](Self::borrow).
     #[track_caller]
     pub fn wait_for(&self, wanted: impl FnMut(&T) -> bool) -> Result<Arc<T>, RemoteRecvError> {
@@ -191,7 +191,7 @@ impl<T> RemoteWatch<T> {
     /// Blocks until a value has arrived that was not seen, and marks it as seen.
     ///
     /// # Errors
-    /// If the newest value was seen: [`RemoteRecvError::PeerLost`] if the home was lost, and
+    /// Returns an error if the newest value was seen: [`RemoteRecvError::PeerLost`] if the home was lost, and
     /// [`RemoteRecvError::Closed`] if there are no senders. [`RemoteRecvError::Failed`] if a value could not
     /// leave its host, or the channel was withdrawn.
     #[track_caller]

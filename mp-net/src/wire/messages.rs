@@ -32,7 +32,7 @@ pub(crate) enum CallerMessageKind {
     /// Call that its caller has cancelled.
     #[prost(uint64, tag = "4")]
     Cancel(u64),
-    /// End of the session: the caller has all that it wants.
+    /// End of the session: the caller has received all replies that it needs.
     #[prost(bool, tag = "6")]
     Finished(bool),
     /// After a reconnect: calls whose replies the caller has not. The home forgets all others.
@@ -56,7 +56,7 @@ pub(crate) enum HomeMessageKind {
     /// First message of a stream.
     #[prost(message, tag = "1")]
     Challenge(Challenge),
-    /// Answer to a hello.
+    /// Answer to a [`CallerGreeting`].
     #[prost(message, tag = "2")]
     Welcome(Welcome),
     /// Outcome of a call.
@@ -104,7 +104,7 @@ pub(crate) struct CallerGreeting {
     pub(crate) job: String,
 }
 
-/// Answer to a hello.
+/// Answer to a [`CallerGreeting`].
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Welcome {
     /// Reason for a refusal. Empty if the caller is accepted.
@@ -289,7 +289,7 @@ impl CallRuns {
     }
 }
 
-/// MemberPresence of a member.
+/// Presence of a member in the cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
 pub(crate) enum MemberPresence {
@@ -315,10 +315,10 @@ pub(crate) enum Operation {
     Get = 3,
     /// Takes a message that has to be acknowledged.
     Lease = 4,
-    /// Acknowledges the message that call `number` leased, or ends what it holds.
+    /// Acknowledges the message that call `number` leased, or drops the part of an object that it holds.
     Acknowledge = 5,
-    /// Gives back the message that call `number` leased, what it holds, or the messages that it took, except
-    /// for the first `kept`.
+    /// Gives back the message that call `number` leased, the part of an object that it holds, or the messages
+    /// that it took, except for the first `kept`.
     GiveBack = 6,
     /// Closes the object.
     Close = 7,
@@ -334,18 +334,18 @@ pub(crate) enum Operation {
     Subscribe = 11,
     /// Answers a request to a service. The request is the only value.
     Serve = 12,
-    /// Adds `member` to the cluster. To the first rank only.
+    /// Adds `member` to the cluster. Sent to the first rank only.
     Join = 16,
     /// Returns the members, and the names that begin with `name`, when there is a change after change
-    /// `number`. To the first rank only.
+    /// `number`. Sent to the first rank only.
     Watch = 17,
-    /// Names an object of `member`: `name`. To the first rank only.
+    /// Names an object of `member`: `name`. Sent to the first rank only.
     Publish = 18,
-    /// Returns the member that has the object of a name, when there is one. To the first rank only.
+    /// Returns the member that has the object of a name, when there is one. Sent to the first rank only.
     Find = 19,
-    /// Withdraws a name. To the first rank only.
+    /// Withdraws a name. Sent to the first rank only.
     Withdraw = 20,
-    /// Removes `member` from the cluster. To the first rank only.
+    /// Removes `member` from the cluster. Sent to the first rank only.
     Leave = 21,
 }
 
@@ -391,7 +391,7 @@ pub(crate) enum ObjectMethod {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
 pub(crate) enum CallOutcome {
-    /// Unknown: the caller fails.
+    /// Unknown outcome: the caller returns an error.
     Unknown = 0,
     /// Success.
     Done = 1,
@@ -423,7 +423,7 @@ pub(crate) enum CallOutcome {
     WrongCluster = 14,
     /// Failed: `value` has the error.
     Raised = 15,
-    /// Messages were replaced before they were read: `number` of them.
+    /// `number` messages were replaced before they were read.
     Lagged = 16,
 }
 

@@ -15,7 +15,7 @@ pub(crate) enum StreamEnd {
     /// The caller has finished.
     #[error("it has finished")]
     Finished,
-    /// The other side ended it, or its process did, or it was silent.
+    /// The other side closed the stream, its process ended, or it was silent.
     #[error("the connection was closed")]
     Closed,
     /// The connection failed.
@@ -66,7 +66,8 @@ enum ParserState {
     Data { left: usize },
 }
 
-/// Splits a body into messages and data, whatever the pieces in which it arrives.
+/// Parser that splits a body into messages and data. The result doesn't depend on the pieces in which the
+/// body arrives.
 pub(crate) struct FrameParser {
     state: ParserState,
     /// Bytes of the head, length or message that is being read.
