@@ -38,7 +38,7 @@ fn close() -> AnyResult<()> {
     Ok(())
 }
 
-/// The process that makes the results was killed; another one has the queue, too, and waits for an event
+/// The process that makes the results was killed. Another process has the queue, too, and waits for an event
 /// (cpython#87971).
 fn killed() -> AnyResult<()> {
     let (results, stop) = (Queue::<u64>::bounded(8)?.named("results"), Event::new()?.named("stop"));
@@ -59,8 +59,8 @@ fn killed() -> AnyResult<()> {
     Ok(logger.join()?)
 }
 
-/// No hang: the process that makes the results was killed, and no other one has the queue. `get` returns an
-/// error (cpython#87971).
+/// No hang: the process that makes the results was killed, and no other process has the queue. `get` returns
+/// an error (cpython#87971).
 fn deserted() -> AnyResult<()> {
     let results = Queue::<u64>::bounded(8)?.named("results");
     let _maker = Process::builder().name("maker").spawn(
@@ -276,7 +276,7 @@ fn starmap() -> AnyResult<()> {
     Ok(())
 }
 
-/// Samples, of which the last ones take for ever.
+/// Samples, of which the last ones never finish.
 #[derive(Serialize, Deserialize)]
 struct Samples {
     fast: usize,

@@ -7,9 +7,9 @@ use std::str::FromStr;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-/// Shows live programs of multiproc, and says why one hangs.
+/// Shows running programs of multiproc, and explains why a program hangs.
 ///
-/// Reads the memory of your own programs from outside: it changes nothing, and stops no process.
+/// Reads the memory of your own programs from outside. It changes nothing and stops no process.
 #[derive(Parser, Debug)]
 #[command(name = "mp", version)]
 pub(crate) struct Arguments {
@@ -27,78 +27,78 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// List the programs of this user.
     Ls,
-    /// Say what a process waits for, and whether the wait can end. Exits with 3 if it can't.
+    /// Show what a process waits for, and whether the wait can end. Exits with 3 if it can't.
     Why {
-        /// A process ID, the name of a process such as rank-3, or a part of a program's command line.
+        /// Process ID, name of a process such as rank-3, or part of a program's command line.
         target: String,
     },
     /// Show the processes, queues, locks and memory of a program.
     Show {
-        /// The program, named like the target of `why`, or a file of `record`. Not needed if only one runs.
+        /// Program, named like the target of `why`, or file of `record`. Optional if only one program runs.
         target: Option<String>,
     },
-    /// Show a program live, in the terminal: its processes, queues, locks, and what hangs.
+    /// Show a program live, in the terminal: its processes, queues, locks, and hanging processes.
     Top {
-        /// The program, named like the target of `why`. Not needed: `top` lists them if several run.
+        /// Program, named like the target of `why`. Without it, `top` lists the programs if several run.
         target: Option<String>,
     },
     /// Show queues: their messages, and how long puts and gets have waited.
     Queue {
-        /// Number or name. All queues without it.
+        /// Number or name of the queue. Without it, all queues are shown.
         object: Option<ObjectId>,
-        /// The program, named like the target of `why`. Not needed if only one runs.
+        /// Program, named like the target of `why`. Optional if only one program runs.
         #[arg(short, long)]
         program: Option<String>,
     },
     /// Show locks, events, barriers and other objects.
     Lock {
-        /// Number or name. All objects without it.
+        /// Number or name of the object. Without it, all objects are shown.
         object: Option<ObjectId>,
-        /// The program, named like the target of `why`. Not needed if only one runs.
+        /// Program, named like the target of `why`. Optional if only one program runs.
         #[arg(short, long)]
         program: Option<String>,
     },
-    /// Show pools: their tasks, and what each worker does.
+    /// Show pools: their tasks, and the activity of each worker.
     Pool {
-        /// Number or name. All pools without it.
+        /// Number or name of the pool. Without it, all pools are shown.
         object: Option<ObjectId>,
-        /// The program, named like the target of `why`. Not needed if only one runs.
+        /// Program, named like the target of `why`. Optional if only one program runs.
         #[arg(short, long)]
         program: Option<String>,
     },
     /// Show memory of tensors: its size, and the processes and messages that hold it.
     Tensor {
-        /// Number of its block. The largest ones without it.
+        /// Number of the block. Without it, the largest blocks are shown.
         object: Option<ObjectId>,
-        /// The program, named like the target of `why`. Not needed if only one runs.
+        /// Program, named like the target of `why`. Optional if only one program runs.
         #[arg(short, long)]
         program: Option<String>,
     },
-    /// Write the present state of a program into a file, for a bug report.
+    /// Write the current state of a program to a file, for a bug report.
     Record {
-        /// The file.
+        /// File to write.
         file: PathBuf,
-        /// The program, named like the target of `why`. Not needed if only one runs.
+        /// Program, named like the target of `why`. Optional if only one program runs.
         #[arg(short, long)]
         program: Option<String>,
     },
-    /// Remove the files that crashed programs of this user left in a sharing directory.
+    /// Remove files that crashed programs of this user have left in a sharing directory.
     Gc {
-        /// List them only.
+        /// Only list the files.
         #[arg(long)]
         dry_run: bool,
-        /// The directory. By default, the one that programs use by default.
+        /// Sharing directory. The default is the default directory of programs.
         #[arg(long)]
         directory: Option<PathBuf>,
     },
     /// Print the manual page of mp or of one of its commands, in the format of man.
     Man {
-        /// The command, such as `why`.
+        /// Command, such as `why`.
         command: Option<String>,
     },
-    /// Print the completions of a shell.
+    /// Print completions for a shell.
     Completions {
-        /// The shell.
+        /// Shell.
         shell: clap_complete::Shell,
     },
 }

@@ -1,18 +1,18 @@
-//! The command `mp`: shows live programs of `multiproc`, and says why one hangs.
+//! The command `mp`: shows running programs of `multiproc`, and explains why a program hangs.
 //!
 //! The command reads the memory of programs of the same user from outside ([`mp_core::Observer`]): it never
-//! changes a program, stops no process, and leaves nothing. It is a library as well, so that the Python
-//! package has the same command.
+//! changes a program, stops no process, and leaves no files. The command is also a library, which the Python
+//! package uses.
 //!
 //! | file | content |
 //! |---|---|
-//! | `args.rs` | the arguments |
-//! | `programs.rs` | finds programs and their processes in `/proc` |
-//! | `report.rs` | a program at one time: what `record` writes and `show` reads |
-//! | `why.rs` | the chain of waits of a process, and the proof that it can't end |
-//! | `whole_file.rs` | files that appear whole or not at all |
-//! | `tables.rs` | the other outputs |
-//! | `top` | the live view of a program |
+//! | `args.rs` | arguments of the command |
+//! | `programs.rs` | search for programs and their processes in `/proc` |
+//! | `program_report.rs` | snapshot of a program, which `record` writes and `show` reads |
+//! | `why.rs` | chain of waits of a process, and the proof that the chain can't end |
+//! | `whole_file.rs` | atomic creation of files |
+//! | `tables.rs` | tables that the other commands print |
+//! | `top` | live view of a program |
 
 mod args;
 mod program_report;
@@ -40,7 +40,7 @@ const FAILED: u8 = 1;
 /// Exit code of `why` for a wait that can't end by itself.
 const HANGS: u8 = 3;
 
-/// Error of a command, for people.
+/// Result with an error text that is printed.
 type Result<T, E = String> = std::result::Result<T, E>;
 
 /// Runs the command with these arguments, of which the first is the name of the program. Returns its exit
@@ -199,7 +199,7 @@ fn execute(arguments: &Arguments) -> Result<Output> {
 /// Maximum time to prove that a wait can't end. Each thread checks its condition at least once a second.
 const PROVED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Explains the waits of a target. The explanation is printed before it is proved that they can't end.
+/// Explains the waits of a target. Prints the explanation before the proof that the waits can't end.
 fn why(target: &str, json: bool, repeated: bool) -> Result<Output> {
     let (first, pids) = program_report::of_target(target)?;
     let seen = why::explain(&first.snapshot, &pids);
@@ -212,14 +212,14 @@ fn why(target: &str, json: bool, repeated: bool) -> Result<Output> {
     let mut found = seen;
     let mut proved = false;
     while found.hangs && !proved && Instant::now() < until {
-        // sleep: between two looks at what waiting threads count, which no event announces.
+        // sleep: between two reads of the counters of waiting threads, whose changes raise no event.
         std::thread::sleep(Duration::from_millis(100));
         let mut later = program_report::of_program(Some(&first.program.root.to_string()))?;
-        let circle = why::explain(&later.snapshot, &pids);
+        let cycle = why::explain(&later.snapshot, &pids);
         why::confirm(&mut later.snapshot, &first.snapshot);
         let confirmed = why::explain(&later.snapshot, &pids);
         proved = confirmed.hangs;
-        found = if proved { confirmed } else { circle };
+        found = if proved { confirmed } else { cycle };
     }
     found.hangs = proved;
     let code = if proved { HANGS } else { 0 };
@@ -231,7 +231,7 @@ fn why(target: &str, json: bool, repeated: bool) -> Result<Output> {
     Ok(Output { text, code })
 }
 
-/// Returns the objects with a number or name, or all.
+/// Returns the objects with this number or name, or all objects.
 fn chosen<'a, T>(
     all: &'a [T],
     object: Option<&args::ObjectId>,

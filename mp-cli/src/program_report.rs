@@ -1,4 +1,4 @@
-//! A program at one time.
+//! Snapshots of programs.
 
 use std::path::Path;
 
@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 use crate::Result;
 use crate::programs::{self, Process, Program};
 
-/// Program, its snapshot, and what the kernel knows of its processes.
+/// Program, its snapshot, and the kernel's data about its processes.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) program: Program,
     pub(crate) snapshot: Snapshot,
-    /// In the order of the processes of the snapshot.
+    /// Data of the processes, in the order of the snapshot.
     pub(crate) processes: Vec<Process>,
 }
 
@@ -100,7 +100,7 @@ fn no_program_of(pid: u32) -> String {
     )
 }
 
-/// Returns the program of a target. Without a target, there must be only one.
+/// Returns the program of a target. Without a target, returns the only program, or an error if several run.
 pub(crate) fn of_program(target: Option<&str>) -> Result<Report> {
     if let Some(target) = target {
         return Ok(of_target(target)?.0);
@@ -116,7 +116,7 @@ pub(crate) fn of_program(target: Option<&str>) -> Result<Report> {
     }
 }
 
-/// Returns the program of a file of `record`, or of a target.
+/// Returns the program that a file of `record` contains, or the program of a target.
 pub(crate) fn of_file_or_target(target: Option<&str>) -> Result<Report> {
     let Some(path) = target.filter(|target| Path::new(target).is_file()) else {
         return of_program(target);

@@ -41,8 +41,8 @@ pub(crate) fn all() -> Vec<Program> {
     programs
 }
 
-/// Returns the device and inode of the arena that a process has open. A process that can't write to it is
-/// another observer.
+/// Returns the device and inode of the arena that a process has open. Ignores processes that can't write to
+/// the arena: these are other observers.
 fn arena_of(process: &Path) -> Option<(u64, u64)> {
     let files = std::fs::read_dir(process.join("fd")).ok()?;
     files.flatten().find_map(|file| {
@@ -76,7 +76,7 @@ pub(crate) fn command_line(pid: u32) -> String {
     mp_core::printable(words.join(" ").trim_end())
 }
 
-/// State of a process, as the kernel has it.
+/// State of a process, from the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub(crate) struct Process {
     pub(crate) parent: u32,
@@ -86,7 +86,7 @@ pub(crate) struct Process {
     pub(crate) started: u64,
     /// Age in seconds.
     pub(crate) age: u64,
-    /// Memory of the process in bytes, with what it shares.
+    /// Resident memory of the process in bytes, including shared memory.
     pub(crate) resident: u64,
 }
 
@@ -96,7 +96,7 @@ impl Process {
         Self::at(pid, uptime.split(' ').next()?.parse::<f64>().ok()? as u64)
     }
 
-    /// Returns the state of a process. Its age is right if the machine has been up for this many seconds.
+    /// Returns the state of a process. `uptime` is the time in seconds since the machine was booted.
     pub(crate) fn at(pid: u32, uptime: u64) -> Option<Self> {
         // One read: `top` reads those of all processes again and again.
         let file = std::fs::File::open(format!("/proc/{pid}/stat")).ok()?;

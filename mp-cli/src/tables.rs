@@ -1,4 +1,4 @@
-//! Outputs for people, as tables.
+//! Tables that the commands print.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ pub(crate) fn duration(ms: u64) -> String {
     }
 }
 
-/// Returns the number of messages, and how many fit: `3/64`.
+/// Returns the number of messages and the capacity: `3/64`.
 pub(crate) fn fill(ring: &RingState) -> String {
     let closed = if ring.closed { ", closed" } else { "" };
     match ring.capacity {
@@ -185,7 +185,7 @@ fn waits_of(snapshot: &Snapshot, process: &ProcessSnapshot) -> String {
     waits.collect::<Vec<_>>().join("; ")
 }
 
-/// Returns the last failures in order: the time since each, and its error.
+/// Returns the last failures in order, each with the time since then and its error.
 pub(crate) fn failures(snapshot: &Snapshot) -> impl DoubleEndedIterator<Item = String> {
     snapshot.failures.iter().map(|failure| {
         let ago = duration(snapshot.taken_ms.saturating_sub(failure.at_ms));

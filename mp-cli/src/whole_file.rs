@@ -1,4 +1,4 @@
-//! Files that appear with all their bytes, or not at all.
+//! Atomic creation of files.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-/// Writes a file, so that no other process sees a part of it. If this process is killed meanwhile, the file
-/// is whole or missing, and no other file is left. On a file system without unnamed files (`O_TMPFILE`) a
-/// kill may leave a file `.NAME.PID`.
+/// Writes a file atomically. If this process is killed meanwhile, the file is complete or missing, and no
+/// other file is left. On a file system without unnamed files (`O_TMPFILE`) a kill may leave a file
+/// `.NAME.PID`.
 ///
 /// A pipe, a terminal or another existing path that is not a regular file is written to directly.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {

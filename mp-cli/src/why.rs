@@ -1,11 +1,11 @@
 //! The chain of waits of a process, and the proof that it can't end.
 //!
-//! A set of processes *hangs* if all their threads wait without a time-out, in calls of the library, for what
-//! only processes of the set can do. One snapshot shows such a *circle*; it is proved by a second one
-//! ([`confirm`]), in the way of the library's own reports: the same threads are in the same waits, need the
-//! same processes, and each has checked its condition at least twice in between. So no thread of the set did
-//! anything meanwhile, no other process could, and each has looked after that and found nothing. No process
-//! is stopped for it.
+//! A set of processes *hangs* if all their threads wait, without a time-out and in calls of the library, for
+//! actions that only processes of the set can take. One snapshot shows such a *cycle*. A second snapshot
+//! proves it ([`confirm`]), as in the library's own reports: the same threads are in the same waits, need the
+//! same processes, and each has checked its condition at least twice in between. So no thread of the set has
+//! made progress, no other process can help, and each condition was still unmet at the last check. No process
+//! is stopped for the proof.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -19,14 +19,14 @@ use crate::tables::{duration, failures};
 const WIDTH: usize = 8;
 /// Maximum number of failures that are shown.
 const FAILURES: usize = 3;
-/// Columns up to the places in the source.
+/// Column at which locations in the source begin.
 const COLUMN: usize = 68;
 
 /// Waits of processes.
 #[derive(Debug, Serialize)]
 pub(crate) struct Explanation {
     pub(crate) chains: Vec<Node>,
-    /// `true` if the processes wait in a circle, which can't end by itself if the snapshot was confirmed.
+    /// `true` if the processes wait in a cycle, which can't end by itself if the snapshot was confirmed.
     pub(crate) hangs: bool,
     /// Advice for the waits that can't end.
     advice: Vec<String>,
@@ -40,7 +40,7 @@ pub(crate) struct Explanation {
     reason: &'static str,
 }
 
-/// A wait, or another state, and what it needs.
+/// A wait or another state of a process, and the waits on which it depends.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Node {
     text: String,
@@ -71,7 +71,7 @@ pub(crate) fn explain(snapshot: &Snapshot, pids: &[u32]) -> Explanation {
     for pid in pids {
         let Some(process) = process_of(snapshot, *pid) else {
             let is_alive = std::path::Path::new(&format!("/proc/{pid}")).exists();
-            let state = if is_alive { "is no member of the program" } else { "has ended" };
+            let state = if is_alive { "is not a process of the program" } else { "has ended" };
             found.chains.push(format!("process {pid} {state}").into());
             continue;
         };
@@ -159,8 +159,8 @@ fn is_met(snapshot: &Snapshot, wait: &WaitSnapshot) -> bool {
     owner.is_some_and(|owner| !is_alive(&owner.pid))
 }
 
-/// Returns the processes of which one would have to act, so that a process can go on. Returns `None` if it
-/// can go on without another one of this program.
+/// Returns the processes of which at least one has to act before a process can continue. Returns `None` if
+/// the process can continue without another process of this program.
 fn needs_of(snapshot: &Snapshot, process: &ProcessSnapshot) -> Option<Vec<u32>> {
     let is_waiting = process.state == ProcessState::Running
         && process.other_threads.as_ref().is_some_and(Vec::is_empty)
@@ -176,7 +176,8 @@ fn needs_of(snapshot: &Snapshot, process: &ProcessSnapshot) -> Option<Vec<u32>> 
     is_waiting.then_some(all)
 }
 
-/// Returns the processes that wait for each other in a circle, beginning with this one, if it is one of them.
+/// Returns the processes that wait for each other in a cycle, beginning with this process, if it is part of a
+/// cycle.
 fn hang_of(snapshot: &Snapshot, pid: u32) -> Option<Vec<u32>> {
     let (mut set, mut seen) = (vec![pid], BTreeSet::from([pid]));
     let mut done = 0;
@@ -188,14 +189,14 @@ fn hang_of(snapshot: &Snapshot, pid: u32) -> Option<Vec<u32>> {
     Some(set)
 }
 
-/// Returns the processes of a hang that wait for each other, or that no process can help. The other ones only
-/// wait for these.
+/// Returns the processes of a hang that wait for each other, or that no process can help. All other processes
+/// of the hang only wait for these.
 fn causes_of(snapshot: &Snapshot, hang: &[u32]) -> Vec<u32> {
     let of = |pid: &u32| Some((*pid, needs_of(snapshot, process_of(snapshot, *pid)?)?));
     let needs: BTreeMap<u32, Vec<u32>> = hang.iter().filter_map(of).collect();
     let of = |pid: &u32| needs.get(pid).into_iter().flatten().copied();
     let needs_itself = |pid: u32| {
-        // Most circles are short, and in a large one all may need all.
+        // Most cycles are short, and in a large cycle each process may depend on all others.
         if of(&pid).any(|other| needs.get(&other).is_some_and(|needs| needs.contains(&pid))) {
             return true;
         }
@@ -211,8 +212,8 @@ fn causes_of(snapshot: &Snapshot, hang: &[u32]) -> Vec<u32> {
     hang.iter().copied().filter(is_cause).collect()
 }
 
-/// Marks the waits of a snapshot as steady that an earlier one confirms, and no others: circles of steady
-/// waits can't end by themselves.
+/// Marks exactly those waits of a snapshot as steady that an earlier snapshot confirms. A cycle of steady
+/// waits can't end by itself.
 pub(crate) fn confirm(later: &mut Snapshot, earlier: &Snapshot) {
     let is_confirmed = |process: &ProcessSnapshot| {
         let Some(before) = process_of(earlier, process.pid) else { return false };
@@ -236,8 +237,8 @@ pub(crate) fn confirm(later: &mut Snapshot, earlier: &Snapshot) {
     }
 }
 
-/// Returns all processes that wait for each other for good. `top` calls it again and again, so the holders of
-/// an object are looked at once for all that wait for it alone.
+/// Returns all processes that wait for each other and can't continue. `top` calls this for each sample, so
+/// the holders of an object are read only once for all processes that wait for that object alone.
 pub(crate) fn hanging(snapshot: &Snapshot) -> BTreeSet<u32> {
     let of = |process: &ProcessSnapshot| {
         let needs = needs_of(snapshot, process)?;
@@ -245,7 +246,7 @@ pub(crate) fn hanging(snapshot: &Snapshot) -> BTreeSet<u32> {
         Some((process.pid, (object, needs)))
     };
     let mut stuck: HashMap<u32, (Option<u32>, Vec<u32>)> = snapshot.processes.iter().filter_map(of).collect();
-    // A process can go on if it needs one that can.
+    // A process can continue if it depends on a process that can continue.
     loop {
         let pids: HashSet<u32> = stuck.keys().copied().collect();
         let are_stuck = |needs: &[u32]| needs.iter().all(|pid| pids.contains(pid));
@@ -275,12 +276,12 @@ fn advice(snapshot: &Snapshot, wait: &WaitSnapshot) -> Vec<String> {
     all
 }
 
-/// Waits that are described together: the call, its object, and its place in the source.
+/// Key of waits that are described together: the call, its object, and its location in the source.
 #[derive(PartialEq)]
 struct WaitKey(String, Option<u32>, Option<String>);
 
 impl WaitKey {
-    /// Returns the wait of a process that does nothing else, and doesn't hold what it waits for.
+    /// Returns the wait of a process that has no other wait, and does not hold the awaited object.
     fn of(snapshot: &Snapshot, process: &ProcessSnapshot) -> Option<Self> {
         let owner = |wait| object_of(snapshot, wait).and_then(|object| object.owner).map(|owner| owner.pid);
         match process.waits.as_slice() {
@@ -296,10 +297,10 @@ impl WaitKey {
     }
 }
 
-/// A chain of waits, while it is followed.
+/// State of the traversal of a chain of waits.
 struct Chain<'a> {
     snapshot: &'a Snapshot,
-    /// Processes that were described, or will be.
+    /// Processes that were described or are going to be.
     shown: &'a mut BTreeSet<u32>,
 }
 
@@ -378,7 +379,8 @@ impl Chain<'_> {
         }
     }
 
-    /// Describes processes that this one waits for. Those with the same wait are described together.
+    /// Describes the processes that this process waits for. Processes with the same wait are described
+    /// together.
     fn of_others(&mut self, others: &[u32]) -> Vec<Node> {
         let mut groups: Vec<(Option<WaitKey>, Vec<u32>)> = Vec::new();
         for pid in others {
@@ -455,7 +457,7 @@ impl Chain<'_> {
         if is_owned { "holds it" } else { &wait.ended_by }
     }
 
-    /// Describes processes that are described elsewhere in one line.
+    /// Describes, in one line, processes that are described in full elsewhere.
     fn of_shown(&self, pids: &[u32], wait: &WaitSnapshot, only: bool) -> Option<Node> {
         let mut calls: Vec<(&str, Vec<u32>)> = Vec::new();
         for pid in pids {
@@ -480,7 +482,7 @@ impl Chain<'_> {
 const CIRCLE: &str = "These processes wait for each other: this can't end by itself.";
 const OPEN: &str = "This may end: it isn't proved that all of these wait for each other.";
 const ALONE: &str = "No other process can end this wait: it can't end by itself.";
-/// Remark on processes that alone could end a wait.
+/// Remark on processes if no other process can end a wait.
 const ONLY: &str = "← no other process";
 
 /// Returns the process ID and the name of a process.

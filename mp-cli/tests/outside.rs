@@ -1,4 +1,4 @@
-//! `mp` leaves programs and files alone, also if it is killed.
+//! `mp` does not change programs and files, even if it is killed.
 #![cfg(not(miri))]
 
 mod common;
@@ -21,7 +21,7 @@ use serde_json::Value;
 struct Target {
     program: Program,
     folder: PathBuf,
-    /// All its processes.
+    /// All processes of the program.
     pids: Vec<u32>,
 }
 

@@ -1,4 +1,4 @@
-//! `mp top` in a terminal that `script` makes, beside a program that hangs.
+//! `mp top` for a program that hangs, in a terminal that `script` creates.
 #![cfg(not(miri))]
 
 mod common;
@@ -21,7 +21,7 @@ fn hangs() -> Program {
     program
 }
 
-/// `mp top` in a terminal of 24 lines, and what it has written.
+/// `mp top` in a terminal of 24 lines, and its output.
 struct Top {
     script: Program,
     output: Receiver<Vec<u8>>,
@@ -29,7 +29,7 @@ struct Top {
 }
 
 impl Top {
-    /// Returns `None` if this machine has no terminal.
+    /// Starts `mp top`. Returns `None` if this machine has no terminal.
     fn start(program: &Program) -> Option<Self> {
         let mut child = common::top(&program.pid())?.spawn().unwrap();
         let (sender, output) = mpsc::channel();
@@ -43,8 +43,8 @@ impl Top {
         Some(Self { script: Program(child), output, text: String::new() })
     }
 
-    /// Waits until it has written this, which must be one word: `top` skips spaces and what it has written
-    /// before, until Ctrl-L.
+    /// Waits until the output contains `word`, which must be one word: `top` skips spaces and unchanged text
+    /// until Ctrl-L.
     #[track_caller]
     fn expect(&mut self, word: &str) {
         let until = Instant::now() + DEADLINE;
@@ -64,14 +64,14 @@ impl Top {
         _ = stdin.write_all(keys.as_bytes()).and_then(|()| stdin.flush());
     }
 
-    /// Waits for its end. Returns its exit code.
+    /// Waits for the end of the process. Returns its exit code.
     fn end(mut self) -> Option<i32> {
         self.expect(RESTORED);
         self.script.0.wait().unwrap().code()
     }
 }
 
-/// Time without output after which `top` is asked to write all again.
+/// Time without output after which the test makes `top` redraw the screen.
 const REDRAWN: Duration = Duration::from_millis(200);
 /// Leaves the alternate screen.
 const RESTORED: &str = "\x1b[?1049l";

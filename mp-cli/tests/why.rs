@@ -1,4 +1,4 @@
-//! `mp` beside programs that hang, each for another reason: `examples/hangs.rs`.
+//! `mp` for programs that hang, each for another reason: `examples/hangs.rs`.
 #![cfg(not(miri))]
 
 mod common;
@@ -23,7 +23,7 @@ fn check_place(part: &str, text: &str) {
     let source = include_str!("../examples/hangs.rs");
     let call = source.lines().nth(number.parse::<usize>().unwrap() - 1).unwrap();
     assert!(file.ends_with("mp-cli/examples/hangs.rs"), "{line}");
-    // `mp::spawn` joins what it starts.
+    // `mp::spawn` joins the processes that it starts.
     let calls = [format!(".{method}()"), format!(".{method}(number)"), "mp::spawn(".to_owned()];
     assert!(calls.iter().any(|name| call.contains(name)), "{line} is not in {call:?}");
 }
@@ -47,8 +47,8 @@ fn ask(pid: &str) -> (String, Option<i32>, String, Duration) {
 /// Time until the first output of an unoptimized build on a busy machine. Of a release build: 100 ms.
 const FIRST_OUTPUT: Duration = Duration::from_secs(1);
 
-/// Asks until the output has all parts, the exit code that belongs to them, and was written in time: the
-/// chain before the proof.
+/// Runs `mp why` until the output has all parts and the expected exit code. Checks that the chain was written
+/// in time, before the proof.
 #[track_caller]
 fn why(name: &str, parts: &[&str]) {
     let program = Program::start(name, &[]);
@@ -197,7 +197,7 @@ fn permit_that_is_kept_is_explained() {
 }
 
 #[test]
-fn worker_that_computes_is_no_hang() {
+fn computing_worker_is_not_a_hang() {
     why("computes", &["thread main: join of", ": is in no call of multiproc that waits"]);
 }
 
@@ -250,7 +250,7 @@ fn gc_removes_files_of_killed_programs() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// The next program needs no clean-up: it removes what the killed one left.
+/// The next program needs no clean-up: it removes the files of the killed program.
 #[test]
 fn files_of_a_killed_program_block_no_other() {
     let folder = std::env::temp_dir().join(format!("mp-next-{}", std::process::id()));

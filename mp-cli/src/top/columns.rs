@@ -10,9 +10,9 @@ use mp_core::{
 use super::sample::TopSample;
 use crate::tables::{bytes, duration, fill, holders, short};
 
-/// Maximum number of waits that are shown of a process.
+/// Maximum number of waits shown for a process.
 const WAITS: usize = 6;
-/// Width that takes what the other columns leave.
+/// Marker of a column that takes the remaining width.
 pub(super) const REST: u16 = u16::MAX;
 /// Width of a screen on which the columns have their wide form.
 pub(super) const WIDE: u16 = 110;
@@ -273,7 +273,7 @@ fn process_cell(sample: &TopSample, row: usize, column: usize) -> String {
     }
 }
 
-/// Returns what the threads of a process wait for, one line for each.
+/// Returns a line for each waiting thread of a process, with the object that the thread waits for.
 fn waits(sample: &TopSample, process: &ProcessSnapshot) -> Vec<String> {
     let mut lines: Vec<_> = process.waits.iter().take(WAITS).map(|w| wait(sample, process, w)).collect();
     if process.waits.len() > WAITS {
@@ -352,7 +352,8 @@ fn longest(pool: &PoolSnapshot) -> Option<u64> {
     pool.workers.iter().filter(|worker| worker.chunks > 0).map(|worker| worker.busy_ms).max()
 }
 
-/// Returns a bar of this width. It is full if the queue is, and empty only if the queue is.
+/// Returns a bar of this width. The bar is full only if the queue is full, and empty only if the queue is
+/// empty.
 fn bar(share: f64, width: u16) -> String {
     let width = usize::from(width);
     let most = if share < 1.0 { width.saturating_sub(1) } else { width };

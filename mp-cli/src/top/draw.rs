@@ -17,7 +17,7 @@ use crate::tables::{bytes, cut, duration};
 
 /// Height from which all tables are on the screen.
 const TALL: u16 = 40;
-/// Number of processes that the line about a hang names.
+/// Maximum number of processes named in the line about a hang.
 const NAMES: usize = 3;
 
 const HELP: &str = "\
@@ -42,7 +42,7 @@ these processes wait for each other, and no time-out ends it.
 
 Any key closes this.";
 
-/// Colours, or none.
+/// Colours of the output, or no colours.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TopPalette {
     pub(super) colors: bool,
@@ -94,7 +94,7 @@ pub(super) fn program(frame: &mut Frame<'_>, view: &mut TopView, sample: &TopSam
     }
 }
 
-/// Returns the red line.
+/// Returns the line about hanging processes, which is shown in red.
 fn alarm(view: &TopView, sample: &TopSample) -> Option<String> {
     if let Some(end) = &view.end {
         return Some(end.clone());
@@ -268,7 +268,8 @@ fn style(table: TopTable, sample: &TopSample, row: usize, column: usize, palette
     }
 }
 
-/// Draws a text in front of the tables, from this line or from the last one that fills the area.
+/// Draws a text in front of the tables, scrolled to line `first`, or less far if the text would not fill the
+/// area.
 fn popup(frame: &mut Frame<'_>, area: Rect, title: &str, first: &mut u16, text: &str, palette: TopPalette) {
     frame.render_widget(Clear, area);
     let [head, body] = Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(area);

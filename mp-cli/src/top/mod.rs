@@ -2,11 +2,11 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `sample.rs` | what is read of a program, and what changed since the time before |
+//! | `sample.rs` | data of a program, and changes since the previous sample |
 //! | `columns.rs` | the tables |
-//! | `view.rs` | what the keys set |
+//! | `view.rs` | state that the keys change |
 //! | `draw.rs` | rendering of a program |
-//! | `choice.rs` | the list of programs, if there are several |
+//! | `choice.rs` | list of programs, if several run |
 
 mod columns;
 mod draw;
@@ -41,7 +41,7 @@ use ui_state::{TopAction, TopView};
 /// Maximum time until another size of the terminal is noticed.
 const NOTICED: Duration = Duration::from_millis(500);
 
-/// Key that stops the command, as a shell's other jobs.
+/// Key that stops the command, like other jobs of a shell.
 const SUSPEND: (KeyCode, KeyModifiers) = (KeyCode::Char('z'), KeyModifiers::CONTROL);
 
 /// Shows a program until a key ends it. Without a target, there is a list of programs if several run.
@@ -84,9 +84,9 @@ pub(crate) fn run(target: Option<&str>, interval: Option<Duration>) -> Result<()
 /// The terminal.
 struct Screen {
     terminal: DefaultTerminal,
-    /// Has a byte once a signal has asked the command to end.
+    /// Receives a byte when a signal requests the end of the command.
     signals: UnixStream,
-    /// `true` once a signal has asked the command to end, or the terminal has hung up.
+    /// `true` after a signal has requested the end of the command, or the terminal has hung up.
     ended: bool,
     palette: TopPalette,
 }
@@ -172,14 +172,14 @@ impl Screen {
         }
     }
 
-    /// Has the next frame written in full. [`ratatui::Terminal::clear`] would first ask the terminal for the
-    /// position of the cursor, and fail without an answer.
+    /// Makes the next frame redraw the whole screen. [`ratatui::Terminal::clear`] would first query the
+    /// position of the cursor, and fail if the terminal does not answer.
     fn redraw(&mut self) -> std::io::Result<()> {
         let size = self.terminal.size()?;
         self.terminal.resize(Rect::new(0, 0, size.width, size.height))
     }
 
-    /// Gives the terminal back, and stops this process until a shell continues it.
+    /// Restores the terminal, and stops this process until a shell continues it.
     fn suspend(&mut self) -> std::io::Result<()> {
         ratatui::try_restore()?;
         kill_process(getpid(), Signal::TSTP)?;
@@ -191,8 +191,9 @@ impl Screen {
     /// Waits for a key or another size of the terminal. Returns `None` at this time, or if the command ends.
     fn event(&mut self, until: Instant) -> Result<Option<Event>> {
         loop {
-            // Crossterm reads a terminal that has hung up for ever, so it reads only if there are bytes.
-            // It is asked after a signal and at the end of the time as well: another size is a signal.
+            // Crossterm would read a terminal that has hung up in an endless loop, so it is called only if
+            // there are bytes. It is asked after a signal and at the end of the time as well: another size is
+            // a signal.
             let left = until.saturating_duration_since(Instant::now()).min(NOTICED);
             self.wait(left)?;
             if self.ended {

@@ -1,4 +1,4 @@
-//! The list of programs, if several run.
+//! List from which the user chooses a program, if several run.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ pub(super) struct ProgramList {
     pub(super) error: Option<String>,
 }
 
-/// Request of a key to the caller.
+/// Action that a key requests from the caller.
 pub(super) enum ProgramChoice {
     Stay,
     Quit,

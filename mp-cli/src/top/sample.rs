@@ -1,4 +1,4 @@
-//! A program at one time, with what changed since the time before.
+//! Samples of a program, with the changes since the previous sample.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -8,24 +8,24 @@ use mp_core::{Observer, ProcessState, Snapshot, WaitTimes};
 use crate::programs::{Process, Program};
 use crate::{Result, program_report, why};
 
-/// A program that is read again and again, through one observer.
+/// Program that is sampled repeatedly, through one observer.
 pub(super) struct LiveProgram {
     program: Program,
     observer: Observer,
     opened: Instant,
     before: Option<TopCounters>,
-    /// An earlier snapshot with processes that wait in a circle, of which a later one proves that it is for
-    /// good.
-    circle: Option<(Snapshot, Instant)>,
+    /// Earlier snapshot with processes that wait in a cycle. A later snapshot can prove that the cycle can't
+    /// end.
+    cycle: Option<(Snapshot, Instant)>,
 }
 
-/// Age at which the snapshot of a circle is replaced, if it doesn't prove a later one.
+/// Age at which the snapshot of a cycle is replaced, if it has not proved the cycle.
 const RENEWED_AFTER: Duration = Duration::from_secs(5);
 
 impl LiveProgram {
     pub(super) fn open(program: Program) -> Result<Self> {
         let observer = program_report::open(&program)?;
-        Ok(Self { program, observer, opened: Instant::now(), before: None, circle: None })
+        Ok(Self { program, observer, opened: Instant::now(), before: None, cycle: None })
     }
 
     /// Reads the program, or returns `None` if none of its processes lives.
@@ -46,18 +46,18 @@ impl LiveProgram {
         Some(sample)
     }
 
-    /// Leaves the waits of a snapshot steady that an earlier one confirms.
+    /// Marks the waits of a snapshot as steady only if an earlier snapshot confirms them.
     fn prove(&mut self, snapshot: &mut Snapshot, at: Instant) {
-        let circles = why::hanging(snapshot);
-        if circles.is_empty() {
-            self.circle = None;
+        let cycles = why::hanging(snapshot);
+        if cycles.is_empty() {
+            self.cycle = None;
             return;
         }
-        let (first, since) = self.circle.get_or_insert_with(|| (snapshot.clone(), at));
+        let (first, since) = self.cycle.get_or_insert_with(|| (snapshot.clone(), at));
         let mut next = (at.saturating_duration_since(*since) > RENEWED_AFTER).then(|| snapshot.clone());
         why::confirm(snapshot, first);
-        if let Some(next) = next.take_if(|_| why::hanging(snapshot) != circles) {
-            self.circle = Some((next, at));
+        if let Some(next) = next.take_if(|_| why::hanging(snapshot) != cycles) {
+            self.cycle = Some((next, at));
         }
     }
 }
@@ -97,7 +97,7 @@ impl TopCounters {
         }
     }
 
-    /// Returns the share of a processor that a process has used since then, in percent.
+    /// Returns the share of a processor that a process has used since this sample, in percent.
     fn percent(&self, now: &Self, pid: u32) -> Option<f64> {
         let ((started, before), (same, after)) = (self.cpu.get(&pid)?, now.cpu.get(&pid)?);
         let ticks = after.checked_sub(*before).filter(|_| started == same)?;
@@ -105,7 +105,7 @@ impl TopCounters {
         Some(100.0 * seconds / self.seconds(now)?)
     }
 
-    /// Returns the puts and gets of a queue per second since then.
+    /// Returns the puts and gets of a queue per second since this sample.
     fn rates(&self, now: &Self, block: u32) -> Option<(f64, f64)> {
         let ((puts, gets), (puts_now, gets_now)) = (self.queues.get(&block)?, now.queues.get(&block)?);
         // A count that fell is of another queue in the same block.
@@ -114,7 +114,7 @@ impl TopCounters {
         Some((change(puts, puts_now)? as f64 / seconds, change(gets, gets_now)? as f64 / seconds))
     }
 
-    /// Returns the waits of puts and of gets at a queue that have ended since then.
+    /// Returns the waits of puts and of gets at a queue that have ended since this sample.
     fn waits(&self, now: &Self, block: u32) -> [WaitTimes; 2] {
         let Some(waits) = now.waits.get(&block) else { return Default::default() };
         match self.waits.get(&block) {
@@ -123,7 +123,7 @@ impl TopCounters {
         }
     }
 
-    /// Returns the tasks of a pool that were done per second since then.
+    /// Returns the tasks of a pool that were done per second since this sample.
     fn done_rate(&self, now: &Self, block: u32) -> Option<f64> {
         let done = now.done.get(&block)?.checked_sub(*self.done.get(&block)?)?;
         Some(done as f64 / self.seconds(now)?)
@@ -135,7 +135,7 @@ impl TopCounters {
     }
 }
 
-/// A program at one time, as `top` shows it.
+/// Sample of a program, as `top` shows it.
 pub(super) struct TopSample {
     pub(super) command: String,
     pub(super) root: u32,
@@ -155,12 +155,12 @@ pub(super) struct TopSample {
     waiters: HashMap<u32, Vec<(usize, usize)>>,
     /// Positions of the objects that are named, owned or waited for.
     pub(super) objects: Vec<usize>,
-    /// Processes that wait for each other for good.
+    /// Processes that wait for each other and can't continue.
     pub(super) hanging: BTreeSet<u32>,
 }
 
 impl TopSample {
-    /// Creates a sample from a snapshot, and from counters of this and of the time before.
+    /// Creates a sample from a snapshot, and from the counters of this and of the previous sample.
     pub(super) fn new(
         snapshot: Snapshot,
         stats: &[Process],

@@ -206,7 +206,7 @@ fn any_size_of_the_terminal_is_drawn() {
 }
 
 #[test]
-fn colours_are_the_terminals_or_none() {
+fn colours_follow_the_terminal() {
     for (colors, expected) in [(true, vec![Color::Cyan, Color::Magenta, Color::Red]), (false, vec![])] {
         let buffer = drawn(&mut view(), &sample(), (200, 50), colors);
         let mut found: Vec<Color> = Vec::new();
@@ -270,7 +270,7 @@ fn why_explains_the_selected_row_and_the_hang() {
 }
 
 #[test]
-fn rows_scroll_so_that_the_selected_one_is_seen() {
+fn rows_scroll_to_show_the_selected_row() {
     let (mut view, sample) = (view(), sample());
     press(&mut view, &sample, &[KeyCode::End]);
     let lines = lines(&drawn(&mut view, &sample, (80, 9), true));

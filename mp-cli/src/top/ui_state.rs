@@ -12,14 +12,14 @@ use crate::why;
 /// Intervals between which `+` and `-` choose, in milliseconds.
 const INTERVALS: [u64; 9] = [100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000];
 
-/// Number of times the processor time of a reading that is waited until the next one.
+/// Minimum interval between two readings, as a multiple of the processor time of a reading.
 const COST: u32 = 120;
 
 /// Screen in front of the tables.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum TopScreen {
     Tables,
-    /// The filter is being written. It has the filter from before.
+    /// The user types a filter. Contains the previous filter.
     Filter(String),
     /// The output of `why`, from this line.
     Explanation(u16),
@@ -31,7 +31,7 @@ pub(super) enum TopScreen {
 pub(super) struct TopSheet {
     /// Process or block of the selected row.
     selected: Option<u32>,
-    /// Position of the selected row, for when its process or block is gone.
+    /// Position of the selected row, used after its process or block has disappeared.
     position: usize,
     /// First row on the screen.
     pub(super) first: usize,
@@ -41,7 +41,7 @@ pub(super) struct TopSheet {
     reversed: bool,
 }
 
-/// Request of a key to the caller.
+/// Action that a key requests from the caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum TopAction {
     Stay,
@@ -57,7 +57,7 @@ pub(super) struct TopView {
     pub(super) filter: String,
     pub(super) screen: TopScreen,
     pub(super) paused: bool,
-    /// Interval that was asked for.
+    /// Requested interval.
     pub(super) interval: Duration,
     /// Shortest interval at which reading the program costs little.
     least: Duration,
@@ -68,7 +68,7 @@ pub(super) struct TopView {
 }
 
 impl TopView {
-    /// Creates the view of a program of which this process is selected.
+    /// Creates the view of a program. `selected` is the process to select.
     pub(super) fn new(interval: Option<Duration>, selected: Option<u32>) -> Self {
         let mut sheets: [TopSheet; TopTable::ALL.len()] = Default::default();
         sheets[TopTable::Processes as usize].selected = selected;
@@ -200,7 +200,7 @@ impl TopView {
             KeyCode::PageDown => self.step(sample, page),
             KeyCode::Home => self.step(sample, isize::MIN),
             KeyCode::End => self.step(sample, isize::MAX),
-            // Any other key closes what is in front of the tables.
+            // Any other key closes the screen in front of the tables.
             _ if self.screen != TopScreen::Tables => self.screen = TopScreen::Tables,
             KeyCode::Char('q') | KeyCode::Esc => return TopAction::Quit,
             KeyCode::Tab | KeyCode::Right => self.turn(1),

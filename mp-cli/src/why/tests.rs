@@ -48,7 +48,7 @@ fn is_proved(first: &Snapshot, mut second: Snapshot) -> bool {
 }
 
 #[test]
-fn circle_is_proved_by_two_checks_of_each_thread() {
+fn cycle_is_proved_by_two_checks_of_each_thread() {
     let first = cycle([5, 9]);
     let found = explain(&first, &[10]);
     assert!(found.hangs && found.to_string().contains("holds it: 10 (in lock)"), "{found}");
@@ -57,7 +57,7 @@ fn circle_is_proved_by_two_checks_of_each_thread() {
 }
 
 #[test]
-fn advice_is_of_the_circle_alone() {
+fn advice_covers_the_cycle_only() {
     let mut snapshot = cycle([5, 9]);
     snapshot.processes[0].waits[0].advice = "Was a guard kept?".into();
     let mut join = wait(5, 0, 7, 5);
@@ -68,7 +68,7 @@ fn advice_is_of_the_circle_alone() {
 }
 
 #[test]
-fn wait_that_no_process_can_end_is_no_circle() {
+fn wait_that_no_process_can_end_is_not_a_cycle() {
     let mut snapshot = cycle([5, 9]);
     snapshot.objects[1].owner = None;
     snapshot.objects[1].holders.processes = vec![10];
@@ -116,7 +116,7 @@ fn hang_of_many_processes_is_explained_in_time() {
 }
 
 #[test]
-fn changed_circle_is_not_proved() {
+fn changed_cycle_is_not_proved() {
     let first = cycle([5, 9]);
     let changed = |change: fn(&mut Snapshot)| {
         let mut second = cycle([7, 11]);
