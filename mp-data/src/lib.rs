@@ -52,7 +52,7 @@ pub use loader::progress::WithProgress;
 pub use loader::verify::{Difference, VerifyReport};
 pub use mp_macros::Batch;
 pub use mp_reduce::AnyResult;
-/// ColumnData of a batch in most datasets.
+/// Column of a batch in most datasets.
 #[doc(no_inline)]
 pub use mp_tensor::Tensor;
 pub use plan::Item;

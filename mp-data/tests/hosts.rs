@@ -48,7 +48,8 @@ fn first() -> Cluster {
     Cluster::join(&config(0, "127.0.0.1:0")).unwrap()
 }
 
-/// Dataset whose batches take longer than their way, and contain the process that made them.
+/// Dataset whose batches take longer to make than to transfer. A batch contains the id of the process that
+/// made it.
 #[derive(Serialize, Deserialize)]
 struct Slow;
 

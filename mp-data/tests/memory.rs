@@ -42,8 +42,8 @@ fn batch_is_retried_then_fails_if_memory_is_exhausted() {
     Arena::configure(ArenaOptions::new().size(67 << 20)).unwrap();
     too_little_to_make_what_is_prefetched();
     remade_batch_skips_the_same_samples();
-    too_little_to_send_what_was_made();
-    dropped_in_the_middle_of_an_epoch();
+    reply_without_memory_is_sent_again();
+    dropped_loader_frees_its_memory();
 }
 
 fn too_little_to_make_what_is_prefetched() {
@@ -143,7 +143,8 @@ fn remade_batch_skips_the_same_samples() {
     assert_eq!(loader.metrics().skipped_samples, 5);
 }
 
-/// Texts of this number of bytes, which are encoded. The first is sent when other batches have the memory.
+/// Texts of this number of bytes, which are encoded. The first text is sent when other batches use all the
+/// memory.
 #[derive(Serialize, Deserialize)]
 struct Texts(usize, u64);
 
@@ -170,7 +171,7 @@ impl Dataset for Texts {
 }
 
 /// If the reply can't be sent, the worker ends, and the batch is made again.
-fn too_little_to_send_what_was_made() {
+fn reply_without_memory_is_sent_again() {
     let texts = Texts(20 << 20, 35 << 20);
     let builder = DataLoader::builder(texts).num_workers(2).prefetch_factor(4).retries(20);
     let loader = builder.build().unwrap();
@@ -186,7 +187,7 @@ fn too_little_to_send_what_was_made() {
 }
 
 /// Memory of a loader that is dropped before or after its iterator.
-fn dropped_in_the_middle_of_an_epoch() {
+fn dropped_loader_frees_its_memory() {
     let in_use = || {
         let arena = Arena::current().unwrap();
         arena.reclaim().unwrap();

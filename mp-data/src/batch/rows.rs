@@ -22,7 +22,7 @@ impl ColumnInfo {
         !self.name.is_empty()
     }
 
-    /// Returns the name for texts: `column `pixels``, or `the column`.
+    /// Returns the name for error texts: `column `pixels``, or `the column`.
     pub(crate) fn named(&self) -> String {
         named(&self.name)
     }
@@ -55,7 +55,7 @@ pub(crate) fn without_rows(columns: Vec<ColumnInfo>) -> Vec<ColumnInfo> {
     columns.into_iter().map(|column| ColumnInfo { rows: None, ..column }).collect()
 }
 
-/// Row of a tensor that still contains its filling.
+/// Row of a tensor that contains only the fill byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnwrittenRow {
     pub(crate) row: usize,

@@ -15,7 +15,7 @@ use crate::AnyResult;
 pub enum Fill {
     /// Previous contents of the memory.
     Unchanged,
-    /// This byte in each place.
+    /// This byte, repeated.
     Byte(u8),
 }
 
@@ -81,7 +81,7 @@ pub enum Fill {
 /// The methods are for the loader's own use.
 #[doc(alias = "default_collate")]
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no column of a batch",
+    message = "`{Self}` is not a column of a batch",
     label = "a batch has a row of it for each sample",
     note = "numbers: `Tensor`, or `Ragged` if rows have different lengths; text: `Strings`; any serde type, \
             one a sample: `Objects`",

@@ -28,9 +28,9 @@ pub struct Context<B> {
     threads: usize,
     row_threads: Arc<RowThreads>,
     fill: Fill,
-    /// `true` if the context searches for rows that still contain their filling.
+    /// `true` if the context searches for rows that contain only the fill byte.
     checks_unwritten: bool,
-    /// Rows of a stream's samples that still contain their filling, with their samples.
+    /// Rows of a stream's samples that contain only the fill byte, with their samples.
     unwritten: Vec<(Item, UnwrittenRow)>,
     /// Current item, counted from 1; in a stream, see [`Moment`].
     at: AtomicU64,
@@ -44,9 +44,9 @@ impl<B> fmt::Debug for Context<B> {
     }
 }
 
-/// Contents of unwritten rows in builds with debug assertions.
+/// Byte that fills unwritten rows in builds with debug assertions.
 pub(crate) const FIRST_FILL: u8 = 0xa5;
-/// Contents of unwritten rows when a batch is made once more.
+/// Byte that fills unwritten rows when a batch is made again to find them.
 pub(crate) const SECOND_FILL: u8 = 0x5a;
 
 /// Failure of a row.
@@ -91,7 +91,7 @@ impl<B> Context<B> {
         Context { checks_unwritten: true, ..self }
     }
 
-    /// Returns the rows of a stream's batch that still hold their filling.
+    /// Returns the rows of a stream's batch that contain only the fill byte.
     pub(crate) fn unwritten(&self) -> &[(Item, UnwrittenRow)] {
         &self.unwritten
     }
@@ -106,7 +106,7 @@ impl<B> Context<B> {
         Arc::clone(&self.items)
     }
 
-    /// Calls a function that makes the batch of `items` with other items in their place. Errors name `items`.
+    /// Calls a function that makes a batch from other items. Errors name `items`.
     pub(crate) fn with_items<R>(
         &mut self,
         items: &[Item],
@@ -155,7 +155,7 @@ impl<B> Context<B> {
         SampleRng::at(self.key, item.position)
     }
 
-    /// Records the item that `fetch` makes next, which errors name. [`rows`](Self::rows) and
+    /// Records the item that `fetch` makes next, so that errors name it. [`rows`](Self::rows) and
     /// [`map`](Self::map) call this for each item.
     pub fn begin(&self, item: Item) {
         self.note(self.note_of(usize::MAX, item));
@@ -165,10 +165,10 @@ impl<B> Context<B> {
     /// have arbitrary contents. In builds with debug assertions, rows are filled with the byte 0xa5. A row of
     /// a tensor that is not written at all is then an error, which names the sample and the column.
     ///
-    /// A row that contains only 0xa5 may have been written. So its sample is made once more in memory that is
-    /// filled with 0x5a, and the row is unwritten if it contains only 0x5a then. A reproducible sample never
-    /// fails by mistake. In a stream, the whole batch is made once more, by readers that are opened where the
-    /// batch begins. [`DataLoader::verify`] finds rows that are written in part.
+    /// A written row may also contain only 0xa5. So its sample is made again in memory that is filled with
+    /// 0x5a, and the row counts as unwritten if it then contains only 0x5a. This check never fails for a
+    /// written row of a reproducible sample. In a stream, the whole batch is made again, by readers that are
+    /// opened where the batch begins. [`DataLoader::verify`] finds rows that are written in part.
     ///
     /// [`DataLoader::verify`]: crate::DataLoader::verify
     pub fn zeroed(&mut self) -> &mut Self {
@@ -314,7 +314,7 @@ impl<B: Batch> Context<B> {
         self.finish(items, builder)
     }
 
-    /// Returns the rows that still contain their filling, if the search is enabled.
+    /// Returns the rows that contain only the fill byte, if the search is enabled.
     fn unwritten_rows(&self, builder: &mut B::Builder) -> AnyResult<Vec<UnwrittenRow>> {
         match self.fill {
             Fill::Byte(byte) if self.checks_unwritten => B::unwritten(builder, byte),
@@ -322,8 +322,8 @@ impl<B: Batch> Context<B> {
         }
     }
 
-    /// Makes a row again, in memory with another filling. Returns `true` if the row contains this filling
-    /// afterwards, and `false` if it can't be made.
+    /// Makes a row again, in memory with another fill byte. Returns `true` if the row then contains only this
+    /// byte, and `false` if the row can't be made.
     fn is_unwritten_again<F>(&self, item: Item, column: &str, shapes: B::Shapes<'_>, function: &F) -> bool
     where
         F: for<'r> Fn(Item, &mut SampleRng, B::Row<'r>) -> AnyResult<()>,

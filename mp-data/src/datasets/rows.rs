@@ -5,7 +5,7 @@ use mp_tensor::{Element, FrozenTensor, Tensor};
 use crate::plan::SampleRng;
 use crate::{AnyResult, Batch, Context, Dataset, Item};
 
-/// Place of one sample in a batch of a dataset.
+/// Row of one sample in a batch of a dataset.
 pub type RowOf<'r, D> = <<D as Dataset>::Batch as Batch>::Row<'r>;
 
 /// Shapes of the rows of a dataset's batches.

@@ -12,7 +12,7 @@ use mp_spawn::{ExitStatus, Signal};
 use crate::Item;
 use crate::plan::PlanError;
 
-/// Error in the place of a batch.
+/// Error returned in place of a batch.
 ///
 /// ```
 /// use mp_data::{AnyResult, Context, DataLoader, Dataset, Item};
@@ -49,8 +49,8 @@ use crate::plan::PlanError;
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// `{error:#}` includes the whole backtrace of a worker. `Debug`, which a `main` prints that returns the
-/// error, is the same text with the sources that the text doesn't contain.
+/// `{error:#}` includes the whole backtrace of a worker. `Debug`, which is printed if `main` returns the
+/// error, is the same text, followed by all sources that the text doesn't contain.
 #[non_exhaustive]
 pub struct LoadError {
     /// Epoch of the batch.
@@ -70,10 +70,10 @@ pub struct LoadError {
     /// Number of attempts to make the batch.
     pub attempts: usize,
     /// Cause: a [`TaskError`], a [`PlanError`], or, in a loader without workers, the error of `fetch`. The
-    /// text of a panic includes its file and line. In a loader without workers a panic hook records them for
-    /// panics of `init`, `open`, `fetch` and rows, and then calls the previous hook. The first batch that
-    /// this process makes installs the hook. If the program installs another hook after that, these errors
-    /// have the panic's message only.
+    /// text of a panic includes its file and line. In a loader without workers, a panic hook records file and
+    /// line for panics of `init`, `open`, `fetch` and rows, and then calls the previous hook. The first batch
+    /// that this process makes installs the hook. If the program installs another hook after that, these
+    /// errors have the panic's message only.
     pub source: Box<dyn Error + Send + Sync>,
 }
 

@@ -13,7 +13,7 @@ use crate::error::failure::SOURCES;
 pub(crate) const FORKED: &str =
     "the loader belongs to the process from which this one was forked: build one in this process";
 
-/// Error in the place of a batch of a closed loader without workers.
+/// Error returned in place of a batch of a closed loader without workers.
 pub(crate) const CLOSED: &str = "the loader is closed: it makes no more batches";
 
 /// Error of a batch whose samples were all skipped, with the cause for each.

@@ -39,9 +39,9 @@ impl<D: Dataset> DataLoader<D> {
     /// ```
     ///
     /// # Errors
-    /// The plan of the state differs from that of the loader: the error names the setting. Or the checksum of
-    /// the state is wrong. Or the state is of another rank and has batches that were delivered out of order,
-    /// which only the same rank can resume.
+    /// Returns an error if a setting of the loader's plan differs from the saved plan (the error names it),
+    /// or the checksum of the state is wrong. Only the rank that saved a state can resume it if batches were
+    /// delivered out of order; other ranks get an error.
     #[doc(alias = "load_state_dict")]
     pub fn resume(&self, state: &LoaderState) -> Result<Batches<D>, PlanError> {
         Ok(self.from(self.source_at(state)?, Some(state.epoch())))

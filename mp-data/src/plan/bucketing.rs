@@ -54,7 +54,7 @@ impl KnownWindows {
 struct Window {
     start: WindowStart,
     batches: Vec<Vec<Item>>,
-    /// Batches that could not be divided among all ranks. The next window takes them.
+    /// Batches that could not be divided among all ranks. They become part of the next window.
     left: Vec<Vec<Item>>,
     last: bool,
 }

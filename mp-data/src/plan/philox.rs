@@ -74,7 +74,7 @@ pub(super) fn below(end: u64, mut next: impl FnMut() -> u64) -> u64 {
     }
 }
 
-/// Maps 64 bits by a bijection in which each bit depends on each.
+/// Maps 64 bits by a bijection in which each output bit depends on each input bit.
 pub(crate) fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -193,7 +193,7 @@ pub(crate) fn unit(bits: u64) -> f64 {
     (bits >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// For functions that take a generator of `rand`:
+/// Allows a `SampleRng` in functions that take a generator of `rand`:
 ///
 /// ```
 /// use mp_data::plan::Plan;

@@ -6,8 +6,8 @@ use super::error::PlanError;
 use super::philox::mix;
 use super::sampler::Uneven;
 
-/// Position in a plan: the next batch, and the properties that determine the order. A few hundred bytes in
-/// any format of serde.
+/// Position in a plan: the next batch, and the properties that determine the order. It takes a few hundred
+/// bytes in any format of serde.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanState {
     pub(super) format: u32,

@@ -45,7 +45,7 @@ impl Affinity {
                 let list = std::fs::read_to_string(&path);
                 let list = list.map_err(|error| no(format!("there is no node {node}: {path}: {error}")))?;
                 let of_it = parse(list.trim())
-                    .ok_or_else(|| no(format!("{path} is no list of processors: {list:?}")))?;
+                    .ok_or_else(|| no(format!("{path} does not contain a list of processors: {list:?}")))?;
                 of_it.into_iter().filter(can_have).collect()
             }
         };

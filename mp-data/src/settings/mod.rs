@@ -113,9 +113,10 @@ macro_rules! settings {
             self
         }
 
-        /// Uses workers of other hosts in addition to its own. Members of the cluster offer them by
-        /// [`serve`](Self::serve), before or after this call, with a loader of the same [name](Self::name).
-        /// [`num_workers`](Self::num_workers) is the number of workers of this host, at least 1.
+        /// Uses workers of other hosts in addition to the workers of this host. Members of the cluster offer
+        /// them by [`serve`](Self::serve), before or after this call, with a loader of the same
+        /// [name](Self::name). [`num_workers`](Self::num_workers) is the number of workers of this host, at
+        /// least 1.
         ///
         /// The batches are the same for any set of hosts. If a host is lost, other workers make its batches
         /// again. A batch crosses the network once, and is copied once on each side.
@@ -179,16 +180,16 @@ macro_rules! settings {
             self
         }
 
-        /// Limits the time of a worker for a batch. After that the worker is killed, and another worker makes
-        /// the batch again. The limit does not apply to `init`.
+        /// Limits the time that a worker may take for one batch. When it expires, the worker is killed, and
+        /// another worker makes the batch again. The limit does not apply to `init`.
         #[doc(alias = "batch_timeout")]
         pub fn timeout(mut self, time: std::time::Duration) -> Self {
             self.settings.timeout = Some(time);
             self
         }
 
-        /// Sets how often a batch is made again whose worker died or exceeded the time-out, 2 by default.
-        /// Errors and panics of `fetch` are not retried.
+        /// Sets the maximum number of times that a batch is made again after its worker died or exceeded the
+        /// time-out, 2 by default. Errors and panics of `fetch` are not retried.
         pub fn retries(mut self, times: u32) -> Self {
             self.settings.retries = times;
             self

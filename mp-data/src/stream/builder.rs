@@ -89,8 +89,8 @@ impl<D: IterableDataset> StreamLoaderBuilder<D> {
     }
 
     /// Sets the exact number of batches of an epoch on every rank. When all lanes have ended, all shards are
-    /// read again, in another order if they are shuffled. So no rank waits in a collective for a rank that
-    /// has ended.
+    /// read again, in another order if they are shuffled. So no rank waits in a collective operation for a
+    /// rank that has run out of batches.
     ///
     /// If each batch of a whole pass over the shards is [skipped](crate::OnError), the iterator ends with an
     /// error.

@@ -165,8 +165,8 @@ pub trait ShardReader: 'static {
     /// Returns the next sample, or `None` at the end.
     ///
     /// # Errors
-    /// This sample can't be read, and counts as one. The loader then reads the next sample. A reader that
-    /// can't continue must return `None`.
+    /// Any error if this sample can't be read. The sample is counted, and the loader reads the next one. A
+    /// reader that can't continue must return `None`.
     #[doc(alias = "__next__")]
     fn read(&mut self) -> AnyResult<Option<Self::Sample>>;
 

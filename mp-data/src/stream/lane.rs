@@ -42,7 +42,8 @@ impl LanePosition {
         cut.map_or(u64::MAX, |cut| cut.1)
     }
 
-    /// Ends this shard of the lane before `sample`. Returns `false` if it ended there or earlier before.
+    /// Ends this shard of the lane before `sample`. Returns `false` if the shard was already cut there or
+    /// earlier.
     ///
     /// After a cut other samples come next, so the samples of lost batches are unknown. None of them was
     /// delivered. They are tried once more, so that no sample of another shard is skipped in their place.

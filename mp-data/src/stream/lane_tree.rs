@@ -37,7 +37,7 @@ pub(super) struct LaneTree {
     count: usize,
     /// A lane at the beginning of the pass.
     initial: Lane,
-    /// Latest round of a lane, also of one that has ended.
+    /// Latest round of any lane, including lanes that have ended.
     latest: u64,
     /// Number of lanes that have ended.
     ended: usize,
@@ -72,7 +72,7 @@ impl LaneTree {
         self.count
     }
 
-    /// Latest round of a lane, also of one that has ended.
+    /// Returns the latest round of any lane, including lanes that have ended.
     pub(super) fn latest(&self) -> u64 {
         self.latest
     }
@@ -82,12 +82,12 @@ impl LaneTree {
         self.ended > 0
     }
 
-    /// Earliest round of the lanes that have not ended; `None` if all have.
+    /// Returns the earliest round of the lanes that have not ended, or `None` if all have ended.
     pub(super) fn earliest(&self) -> Option<u64> {
         Some(self.earliest_of(&self.root, 0)).filter(|round| *round != NEVER)
     }
 
-    /// Earliest round below a node whose first lane is `first`.
+    /// Returns the earliest round below a node whose first lane is `first`.
     fn earliest_of(&self, node: &LaneNode, first: usize) -> u64 {
         visit();
         match node {

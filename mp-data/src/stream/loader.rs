@@ -58,8 +58,8 @@ impl<D: IterableDataset> StreamLoader<D> {
     /// The number of workers may differ. Lanes, ranks and other settings of the order must be the same.
     ///
     /// # Errors
-    /// The order of the state differs from that of the loader: the error names the setting. Or the checksum
-    /// of the state is wrong.
+    /// Returns an error if a setting of the loader's order differs from the saved order (the error names it),
+    /// or the checksum of the state is wrong.
     #[doc(alias = "load_state_dict")]
     pub fn resume(&self, state: &StreamState) -> Result<StreamBatches<D>, PlanError> {
         Ok(self.from(self.source_at(state)?, Some(state.epoch())))

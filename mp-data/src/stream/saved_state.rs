@@ -12,9 +12,9 @@ use crate::plan::{PlanError, checksum, same};
 const FORMAT: &str = "stream/1";
 
 /// Saved state of an iterator over a stream, with the position of each lane: see
-/// [`StreamBatches::state`](crate::StreamBatches::state). It has some hundred bytes, and less than a hundred
-/// for each lane, in any format of serde. With shuffled windows it also has some bytes for each shard in the
-/// current windows.
+/// [`StreamBatches::state`](crate::StreamBatches::state). In any format of serde it takes a few hundred
+/// bytes, and less than a hundred bytes for each lane. With shuffled windows it also takes some bytes for
+/// each shard in the current windows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[doc(alias = "state_dict")]
 pub struct StreamState {

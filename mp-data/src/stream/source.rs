@@ -276,7 +276,7 @@ impl<D: IterableDataset> BatchSource for StreamSource<D> {
         if let Some(behind) = self.delivered.behind(slot) {
             self.delivered = behind;
         }
-        // A final error stands for a batch that was neither made nor given up. Its slot has no `progress` and
+        // A final error replaces a batch that was neither made nor given up. Its slot has no `progress` and
         // does not count as delivered.
         let Some(progress) = slot.contents.progress.take() else { return };
         self.delivered.lanes.set(slot.contents.lane, progress);

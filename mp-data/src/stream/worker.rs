@@ -100,8 +100,8 @@ impl<D: IterableDataset> StreamWorker<D> {
         found.filter(|_| !opens).map_or_else(|| OpenLane::new(&task.at), |(_, open)| open)
     }
 
-    /// Keeps a lane open, and at most twice this worker's share of the lanes: another worker may have a lane
-    /// in the meantime.
+    /// Keeps a lane open. At most twice this worker's share of the lanes stay open, since other workers may
+    /// continue some of them.
     fn keep(&mut self, task: &StreamTask, at: LanePosition, run: OpenLane<D>) {
         let most = 2 * self.plan.lanes.div_ceil(self.info.num_workers.max(1) as u64);
         self.open.keep(task.lane, at, run, most.max(2));
@@ -143,8 +143,8 @@ impl<D: IterableDataset> BatchMaker for StreamWorker<D> {
 }
 
 impl<D: IterableDataset> StreamWorker<D> {
-    /// Returns the first row that contains only its filling in two attempts with different fillings. Returns
-    /// `None` if the batch can't be made once more.
+    /// Returns the first row that contains only the fill byte in two attempts with different bytes. Returns
+    /// `None` if the batch can't be made again.
     fn unwritten_again(&mut self, task: &StreamTask, cx: &Context<D::Batch>) -> Option<(Item, UnwrittenRow)> {
         if cx.unwritten().is_empty() {
             return None;

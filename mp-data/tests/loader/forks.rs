@@ -16,7 +16,7 @@ static ENTERED: AtomicBool = AtomicBool::new(false);
 // fork: as above.
 static MAY_LEAVE: AtomicBool = AtomicBool::new(false);
 
-/// Stays in `fetch` until it may leave, in the process with this id.
+/// Dataset that blocks in `fetch` until the test releases it, in the process with this id.
 #[derive(Serialize, Deserialize)]
 struct Stays(u32);
 

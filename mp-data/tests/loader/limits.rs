@@ -256,7 +256,7 @@ fn endless_empty_epochs_are_an_error() {
     assert!(next(&mut loader.epochs(0..3)).is_none(), "some are empty, and that is all");
 }
 
-/// The first sample does not arrive, and each other sample takes a while.
+/// Dataset whose first sample does not arrive, and whose other samples take a while.
 #[derive(Serialize, Deserialize)]
 struct Slow(SharedTensor<i64>);
 

@@ -294,7 +294,7 @@ enum Five {
     NotInOne,
     /// Writes the bytes of an unwritten row in a build with debug assertions.
     WrittenSo,
-    /// The same, with a function that fails if it is called again.
+    /// Writes the same bytes, with a function that fails if it is called again.
     WrittenOnce,
     Zeroed,
 }

@@ -186,7 +186,7 @@ fn steps_do_not_count_skipped_batches() {
     assert_eq!(given, [[0; 6], [1; 6]].concat());
 }
 
-/// Fails, and reports that the first sample of all failed.
+/// Dataset that fails, and always blames the first sample.
 #[derive(Serialize, Deserialize)]
 struct SaysTheFirst;
 
