@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 /// Rest of a message after its head: received, or to be sent.
 ///
-/// Two words, because it is moved several times in each call.
+/// It has the size of two words, because it is moved several times in each call.
 pub(crate) enum MessageBody {
     Out(Box<Outgoing>),
     In(Box<Incoming>),
@@ -236,7 +236,7 @@ impl Message for CallAnswer {
     }
 
     fn take_back(&mut self, _: &mut UnsentValues) {
-        // An answer whose caller is gone is dropped, with the values that moved into it.
+        // An answer whose caller has ended is dropped, with the values that moved into it.
     }
 
     #[inline(always)]

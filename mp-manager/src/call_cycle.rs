@@ -10,7 +10,7 @@
 //! | none | created, with object `b` and the caller's number, before the request is sent; not if that closes a cycle | `a`'s thread |
 //! | awaits an object to be created | set to that object, before its maker runs | that object's thread |
 //! | awaits `b` | removed before the answer to this caller is sent | `b`'s thread |
-//! | awaits `b` | removed, when the wait ends without an answer (time-out, `b` is gone) | `a`'s thread |
+//! | awaits `b` | removed, when the wait ends without an answer (time-out, end of `b`) | `a`'s thread |
 //!
 //! Because of the third line, an entry is never outdated: after answering, `b` may call `a` at once. While
 //! the entry exists, its object can't do anything else, because its thread is in that wait. So a cycle of

@@ -1,8 +1,8 @@
-//! Callers: each makes one call at a time of one object, with a channel for answers and the codes that the
-//! object has learnt from it.
+//! Callers. A caller calls one object, one call at a time. It has a channel for the answers, and a list of
+//! the codes of closures that the object already knows.
 //!
-//! A proxy stores idle callers. A caller without an answer in time is dropped with its channel: a late answer
-//! finds no receiver, and is dropped by the server.
+//! A proxy stores idle callers. A caller whose answer does not arrive in time is dropped with its channel.
+//! The late answer then has no receiver, and the server drops it.
 
 use std::time::{Duration, Instant};
 

@@ -92,8 +92,8 @@ impl fmt::Display for CallName {
 /// | the closure returns `Err`, or panics | [`Raised`](Self::Raised): message, sources, location of the panic | remains, as the closure left it | continue |
 /// | the constructor of an object returns `Err`, or panics | [`Raised`](Self::Raised), of [`create`](crate::ManagerHandle::create) | is not created | continue |
 /// | the call takes longer than the proxy [waits](crate::Proxy::with_timeout) | [`TimedOut`](Self::TimedOut), with the call's name; the closure continues, and its result is dropped | continues | of the same object: wait for it |
-/// | the object was [freed](crate::Proxy::free) | [`Freed`](Self::Freed) | is gone | same |
-/// | the server is killed, crashes, calls `exit`, is [shut down](crate::Manager::shutdown) | [`ServerGone`](Self::ServerGone): at once if the parent of the server is alive, otherwise within about 100 ms | is gone | same |
+/// | the object was [freed](crate::Proxy::free) | [`Freed`](Self::Freed) | no longer exists | same |
+/// | the server is killed, crashes, calls `exit`, is [shut down](crate::Manager::shutdown) | [`ServerGone`](Self::ServerGone): at once if the parent of the server is alive, otherwise within about 100 ms | no longer exists | same |
 /// | the server is stopped (SIGSTOP, a debugger) | waits until the server resumes, or until the proxy's time-out | waits | wait |
 /// | the caller is killed | runs, if it was sent | remains, if another process has a proxy | continue |
 /// | a call of an object calls the same object | [`OwnObject`](Self::OwnObject), at once | remains | continue |
@@ -101,7 +101,7 @@ impl fmt::Display for CallName {
 /// | [another program](crate::RemoteManager) names an unknown type, method or object | [`NoSuchType`](Self::NoSuchType), [`NoSuchMethod`](Self::NoSuchMethod), [`NoSuchObject`](Self::NoSuchObject), with the known names | remains | continue |
 /// | arguments, a result or captures can't be encoded or decoded | [`Arguments`](Self::Arguments), [`Value`](Self::Value) | remains | continue |
 /// | a connection between [members of a cluster](crate::ManagerHandle::publish_in) breaks, and returns within its grace | runs once | remains | continue |
-/// | the member that published the object is lost | `PeerLost`, with rank, host, and whether the call is in doubt | is gone with its manager | same |
+/// | the member that published the object is lost | `PeerLost`, with rank, host, and whether the call is in doubt | no longer exists, like its manager | same |
 /// | SIGINT or SIGTERM, if this process [is notified](mp_spawn::Interrupt::Graceful) | [`Interrupted`](Self::Interrupted); the closure continues | continues | continue |
 #[derive(Serialize, Deserialize)]
 #[non_exhaustive]

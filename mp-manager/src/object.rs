@@ -226,7 +226,7 @@ fn run<'a, T: 'static, A: Message, R: IntoOutcome>(
     let Some(home) = object.home.downcast_ref::<StateSlot<T>>() else {
         return Err(AnswerStatus::WrongType(object.type_name.into()));
     };
-    // Declared outside, so that they are dropped separately whatever panics.
+    // Declared outside, so that they are dropped separately even if one of them panics.
     let (mut result, mut encode_args) = (None, None);
     let ran = CallFailure::catch(|| {
         let closure = closure(&mut body).map_err(|error| AnswerStatus::Unreadable(error.to_string()))?;

@@ -10,7 +10,7 @@
 //!
 //! | the server is killed | effect on its callers |
 //! |---|---|
-//! | at any time | the seats of its receivers and of the senders of answers are reclaimed, and a caller finds one of them gone |
+//! | at any time | the seats of its receivers and of the senders of answers are reclaimed, which its callers detect |
 //! | before it has taken a caller's first request | the sender of the answers is still in the object's channel, which the caller keeps alive, so the caller checks the receivers, too |
 //!
 //! | a caller is killed | effect on the object's thread |
@@ -353,7 +353,7 @@ impl ObjectThread {
     #[cold]
     fn unanswered(&mut self, caller: u32, error: PutError<CallAnswer>) {
         if error.is_disconnected() {
-            // The caller is gone, or no longer waits.
+            // The caller has ended, or no longer waits.
             self.callers.remove(&caller);
             return;
         }

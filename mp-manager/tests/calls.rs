@@ -143,7 +143,7 @@ fn late_answer_after_a_timeout_is_dropped() {
     }
 }
 
-/// Stores another object, which it calls.
+/// Object that has a proxy of another object, and calls it.
 struct Outer {
     inner: Option<Proxy<Vec<u32>>>,
 }

@@ -42,7 +42,8 @@ fn callers_that_come_and_go_leave_nothing() {
     let through = Queue::bounded(1).unwrap();
     let mut before = None;
     for _ in 0..3 {
-        // Each received proxy has its own channel for answers. A later one finds that the others are gone.
+        // Each received proxy has its own channel for answers. A later caller detects that the channels of
+        // the others have ended.
         let received: Vec<_> = (0..50)
             .map(|_| {
                 through.put(object.clone()).unwrap();

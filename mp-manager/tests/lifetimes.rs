@@ -59,7 +59,7 @@ fn proxy_in_a_message_keeps_the_object() {
     take(&dropped);
 }
 
-/// Has a proxy to itself.
+/// Object with a proxy to itself.
 struct Ring {
     own: Option<Proxy<Ring>>,
     _noisy: Noisy,

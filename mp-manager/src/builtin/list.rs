@@ -70,7 +70,7 @@ impl<V: Entry> List<V> {
     /// Replaces the value at an index. Returns the previous value.
     ///
     /// # Errors
-    /// [`CallError::Raised`] if the index is out of bounds. For other errors see the table there.
+    /// [`CallError::Raised`] if the index is out of bounds. For other errors see the table at [`CallError`].
     #[doc(alias = "__setitem__")]
     #[track_caller]
     pub fn set(&self, index: usize, value: V) -> Result<V, CallError> {
@@ -85,7 +85,7 @@ impl<V: Entry> List<V> {
     /// Inserts a value before the value at an index, or at the end.
     ///
     /// # Errors
-    /// [`CallError::Raised`] if the index is beyond the end. For other errors see the table there.
+    /// [`CallError::Raised`] if the index is beyond the end. For other errors see the table at [`CallError`].
     #[track_caller]
     pub fn insert(&self, index: usize, value: V) -> Result<(), CallError> {
         let insert = closure!([] |list: &mut Vec<V>, index: usize, value: V| -> Result<(), String> {
@@ -101,7 +101,7 @@ impl<V: Entry> List<V> {
     /// Removes and returns the value at an index. Later values move up.
     ///
     /// # Errors
-    /// [`CallError::Raised`] if the index is out of bounds. For other errors see the table there.
+    /// [`CallError::Raised`] if the index is out of bounds. For other errors see the table at [`CallError`].
     #[doc(alias = "__delitem__")]
     #[track_caller]
     pub fn remove(&self, index: usize) -> Result<V, CallError> {

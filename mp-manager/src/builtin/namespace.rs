@@ -69,7 +69,7 @@ impl Namespace {
     /// Returns a copy of the value of a name, or `None` if it has none.
     ///
     /// # Errors
-    /// [`CallError::Raised`] if the value has another type. For other errors see the table there.
+    /// [`CallError::Raised`] if the value has another type. For other errors see the table at [`CallError`].
     #[doc(alias = "__getattr__")]
     #[track_caller]
     pub fn get<V: Entry>(&self, name: impl Into<String>) -> Result<Option<V>, CallError> {

@@ -148,7 +148,8 @@ impl ManagerHandle {
     /// independently creates its own [`Pool`].
     ///
     /// # Errors
-    /// [`CallError::Raised`] if the workers can't be started. For other errors see the table there.
+    /// [`CallError::Raised`] if the workers can't be started. For other errors see the table at
+    /// [`CallError`].
     #[doc(alias = "Pool")]
     #[track_caller]
     pub fn pool(&self, processes: usize) -> Result<Proxy<Pool>, CallError> {

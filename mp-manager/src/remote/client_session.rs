@@ -189,7 +189,8 @@ impl<'a> RequestLimit<'a> {
     }
 }
 
-/// Checked before any lock: in a fork, a lock may be held by a thread that does not exist there.
+/// Returns an error in a fork of the process. Called before any lock is taken: in the fork, a lock may be
+/// held by a thread that does not exist there.
 pub(super) fn not_a_copy(process: u32) -> Result<(), CallError> {
     if process == std::process::id() {
         return Ok(());

@@ -172,7 +172,8 @@ impl ConnectionRole {
                 Ok(Some(Framed::bare(Reply::Joined)))
             }
             (_, head) => {
-                let out_of_order = || RequestError::Refused("it is not of a session that goes on".into());
+                let out_of_order =
+                    || RequestError::Refused("its connection belongs to no open session".into());
                 let session = self.session().ok_or_else(out_of_order)?;
                 session.handle_request(head, body.into_incoming(), connection, context)
             }

@@ -124,7 +124,7 @@ pub(crate) fn returned_object(value: MessageBody, server: u32) -> Result<Arc<Obj
     Ok(link)
 }
 
-/// Returns the error of a call whose result the program can't have.
+/// Returns the error of a call whose result can't be passed to the program.
 fn unusable(why: &str) -> CallError {
     CallError::Value { why: why.into(), undecodable: None }
 }

@@ -86,7 +86,7 @@ impl Gate {
     /// Stops at the gate; used in a call.
     pub fn pass(&self) {
         self.begun.put(std::process::id()).unwrap();
-        // If the test is gone, this process will end soon.
+        // If the test has ended, this process will end soon.
         _ = self.go.get_timeout(DEADLINE);
     }
 

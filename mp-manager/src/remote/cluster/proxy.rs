@@ -230,7 +230,8 @@ impl ClusterProxy {
         Ok((ClusterAsk::Call { handle, method: name.to_string(), returns_object }, until))
     }
 
-    /// Sends a request, and waits for its reply. Returns what this process holds by it, too.
+    /// Sends a request, and waits for its reply. Also returns the object that this process holds by the
+    /// reply, if any.
     fn request(
         &self,
         ask: Framed<ClusterAsk>,
