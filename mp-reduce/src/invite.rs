@@ -10,8 +10,8 @@ use crate::pack::{TypeFingerprint, pack_as, unpack};
 /// Packs a value, and passes its envelope to `take`.
 ///
 /// # Errors
-/// If the value can't be packed, or `take` returns an error. The value is returned, without its exclusive
-/// parts if the envelope is not returned.
+/// Returns an error if the value can't be packed, or `take` returns an error. The value is returned, without
+/// its exclusive parts if the envelope is not returned.
 #[doc(hidden)]
 pub fn hand_over<T: Message, R, E: From<Error>>(
     mut value: T,
@@ -52,9 +52,9 @@ pub fn hand_over<T: Message, R, E: From<Error>>(
 /// taken, the next reclaim of any member releases it.
 ///
 /// # Errors
-/// - [`mp_core::Error::NoInvitation`] with the reason: there is no invitation, what was sent is none or was
-///   cut, another process has accepted it, it was withdrawn, the inviting process has ended or belongs to
-///   another user, or this program has privileges that its user lacks (`AT_SECURE`).
+/// - [`mp_core::Error::NoInvitation`] with the reason: there is no invitation, it is malformed or truncated,
+///   another process has accepted it, it was withdrawn, the inviting process has ended or belongs to another
+///   user, or this program has privileges that its user lacks (`AT_SECURE`).
 /// - [`mp_core::Error::ArenaExists`] if this process has already used shared memory.
 /// - [`mp_core::Error::Version`] if the other process has another version of this library.
 /// - [`mp_core::Error::ArenaFull`] if the arena has its maximum number of members.

@@ -120,7 +120,8 @@ fn store_buffers<T>(buffers: &'static LocalKey<Cell<Option<Box<T>>>>, used: Box<
 /// Packs a value into an envelope of the current arena.
 ///
 /// # Errors
-/// If the value's `Serialize` returns an error, or memory is exhausted. The error contains the value.
+/// Returns an error if the value's `Serialize` returns an error, or memory is exhausted. The error contains
+/// the value.
 pub fn pack<T: Message>(mut value: T) -> Result<Envelope, PackError<T>> {
     let packed = match Arena::current() {
         Ok(arena) => {
@@ -145,7 +146,7 @@ pub fn pack<T: Message>(mut value: T) -> Result<Envelope, PackError<T>> {
 /// gets them [back](LoanedParts::restore).
 ///
 /// # Errors
-/// If the value's `Serialize` or `seal` returns an error. The value is unchanged then.
+/// Returns an error if the value's `Serialize` or `seal` returns an error. The value is unchanged then.
 #[inline]
 pub fn pack_as<T: Message>(
     value: &mut T,
@@ -270,7 +271,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Encoded<T> {
     /// Encodes a value.
     ///
     /// # Errors
-    /// If the value's `Serialize` returns an error, or memory is exhausted.
+    /// Returns an error if the value's `Serialize` returns an error, or memory is exhausted.
     pub fn new(arena: Arena, value: &T) -> Result<Encoded<T>> {
         let mut out = Outgoing::default();
         with_nested_message(|| MessagePack::write_whole(&mut out, value))?;
@@ -280,15 +281,15 @@ impl<T: Serialize + DeserializeOwned + 'static> Encoded<T> {
     /// Wraps a value that is already encoded.
     ///
     /// # Errors
-    /// If memory is exhausted.
+    /// Returns an error if memory is exhausted.
     pub fn finish(arena: Arena, out: Outgoing) -> Result<Encoded<T>> {
         Ok(Encoded(Repeated::new(arena, out, TypeFingerprint::<T>::new().get())?, PhantomData))
     }
 
-    /// Packs the value once more. The receiver of the envelope unpacks it with [`unpack`].
+    /// Packs the value for another receiver. The receiver of the envelope unpacks it with [`unpack`].
     ///
     /// # Errors
-    /// If memory is exhausted, or too many messages are in flight.
+    /// Returns an error if memory is exhausted, or too many messages are in flight.
     pub fn pack(&self) -> Result<Envelope> {
         Ok(self.0.pack()?)
     }
@@ -367,8 +368,8 @@ pub fn unpack_with<T: Message>(
 /// [takes them back](restore_unsent).
 ///
 /// # Errors
-/// If the value's `Serialize` returns an error, or the value has parts that can't leave this arena. The value
-/// is unchanged then.
+/// Returns an error if the value's `Serialize` returns an error, or the value has parts that can't leave this
+/// arena. The value is unchanged then.
 #[doc(hidden)]
 pub fn encode_for_relay<T: Message>(value: &mut T) -> Result<Outgoing> {
     let mut out = Outgoing::default();
@@ -415,8 +416,8 @@ pub fn decode_relayed<T: Message>(out: Outgoing) -> Result<T> {
 /// ```
 ///
 /// # Errors
-/// If the value's `Serialize` returns an error, or the value contains tensors, queues or locks, which belong
-/// to the memory of this family of processes.
+/// Returns an error if the value's `Serialize` returns an error, or the value contains tensors, queues or
+/// locks, which belong to the memory of this family of processes.
 pub fn to_bytes<T: Message>(value: &mut T) -> Result<Vec<u8>> {
     let mut bytes = to_bytes_after(Vec::new(), value)?;
     bytes.shrink_to_fit();

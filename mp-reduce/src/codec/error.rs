@@ -5,7 +5,7 @@ use std::fmt;
 
 use mp_core::message::nesting_depth;
 
-/// A single word, so that results are returned in registers.
+/// Error of writing or reading a value. It is a single word, so that results are returned in registers.
 #[derive(Debug)]
 pub(crate) struct CodecError(Box<ErrorDetails>);
 
@@ -25,7 +25,7 @@ pub(in crate::codec) enum Cause {
     Message(String),
 }
 
-/// Number of steps that an error text shows of each end of a long path.
+/// Number of steps shown at each end of a long path in an error text.
 const SHOWN: usize = 3;
 
 #[derive(Debug)]

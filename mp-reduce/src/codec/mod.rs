@@ -192,8 +192,8 @@ impl Codec for MessagePack {
     }
 }
 
-/// Appends a value with its length, using the levels that are left, down to `last`. If some readers can't
-/// represent the value, calls `verify_readable` with its bytes.
+/// Appends a value with its length. The value may use the remaining levels of nesting, down to `last`. If
+/// some readers can't represent the value, calls `verify_readable` with its bytes.
 #[inline]
 fn write<T: Serialize + ?Sized>(
     out: &mut Outgoing,

@@ -64,7 +64,7 @@ impl ReadPart {
 
 #[cold]
 fn no_message() -> String {
-    "the thread is ending, and its thread-local data is gone".into()
+    "the thread is ending, and its thread-local data was dropped".into()
 }
 
 #[cold]

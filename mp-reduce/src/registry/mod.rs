@@ -241,7 +241,7 @@ pub mod registered {
     /// Serializes the reduced value as bytes.
     ///
     /// # Errors
-    /// If the type is not registered in this process, or can't be reduced.
+    /// Returns an error if the type is not registered in this process, or can't be reduced.
     pub fn serialize<T: 'static, S: Serializer>(value: &T, s: S) -> Result<S::Ok, S::Error> {
         let entry = super::entry_of_type::<T>().map_err(S::Error::custom)?;
         ByteString(entry.write(value).map_err(S::Error::custom)?).serialize(s)
@@ -250,7 +250,8 @@ pub mod registered {
     /// Rebuilds the value.
     ///
     /// # Errors
-    /// If the type is not registered in this process, is registered differently, or can't be rebuilt.
+    /// Returns an error if the type is not registered in this process, is registered differently, or can't be
+    /// rebuilt.
     pub fn deserialize<'de, T: 'static, D: Deserializer<'de>>(d: D) -> Result<T, D::Error> {
         let entry = super::entry_of_type::<T>().map_err(D::Error::custom)?;
         let ByteString(bytes) = ByteString::deserialize(d)?;

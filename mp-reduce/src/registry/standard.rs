@@ -32,7 +32,7 @@ fn reduced<T: Reduce + Send + Sync + 'static>(name: &str) -> mp_core::Result<()>
     add(name, T::reduce, T::rebuild, share::<T>())
 }
 
-/// Registers all of them, at the first call.
+/// Registers all standard types, at the first call.
 pub(super) fn register() {
     // fork: if the list is complete in the parent, its copy in the child is, too.
     static DONE: SetOnce<()> = SetOnce::new();

@@ -1,10 +1,11 @@
 //! Buffers: rows of numbers, stored as their bytes.
 //!
-//! serde writes and reads a `Vec<f32>` element by element, and no method reports that it is one. But the
-//! types show it. A slice or `Vec` is written by [`collect_seq`](serde::Serializer::collect_seq) with a
-//! reference to it. A `Vec` is read by a visitor that its own `Deserialize` has created. Both types can be
-//! recognized ([`cast`]). Recognized values are written by one `memcpy`. All other sequences are written
-//! element by element. If there are many elements of one kind of number, they are combined into a row, too.
+//! serde writes and reads a `Vec<f32>` element by element, and does not report to a serializer that the
+//! sequence is a slice of numbers. But the types show it. A slice or `Vec` is written by
+//! [`collect_seq`](serde::Serializer::collect_seq) with a reference to it. A `Vec` is read by a visitor that
+//! its own `Deserialize` has created. Both types can be recognized ([`cast`]). Recognized values are written
+//! by one `memcpy`. All other sequences are written element by element. If there are many elements of one
+//! kind of number, they are combined into a row, too.
 //!
 //! | bytes | contents |
 //! |---|---|

@@ -22,8 +22,8 @@ use output::OutputBuffer;
 pub(super) use output::ValueProperties;
 use parts::{MapWriter, SequenceWriter, StructWriter};
 
-/// Appends a value to `to`, using the levels of nesting that are left, down to `last`. Returns the properties
-/// that some readers can't represent.
+/// Appends a value to `to`. The value may use the remaining levels of nesting, down to `last`. Returns the
+/// properties that some readers can't represent.
 ///
 /// # Errors
 /// Returns the error of the value's `Serialize`, or an error if it is nested too deeply. Nothing is appended
