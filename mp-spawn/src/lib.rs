@@ -27,8 +27,8 @@
 //!
 //! # Guarantees
 //!
-//! - **No process outlives the process that started it,** whatever ends the latter. A process does outlive
-//!   the *thread* that started it.
+//! - **No process outlives the process that started it,** even if that process is killed. A process does
+//!   outlive the *thread* that started it.
 //! - **Errors arrive whole:** message, sources, location, backtrace; exit code or signal; and for a crash
 //!   whether the stack was used up.
 //! - **A worker calls only the function that its parent named:** same build, same place, same types.

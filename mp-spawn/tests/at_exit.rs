@@ -25,7 +25,7 @@ fn printed(test: fn(usize, ()) -> Outcome, rank: usize) -> String {
     context.stderr(0).unwrap().text()
 }
 
-const TESTS: [fn(usize, ()) -> Outcome; 3] = [asks_a_context, asks_a_process, kills_and_looks];
+const TESTS: [fn(usize, ()) -> Outcome; 3] = [asks_a_context, asks_a_process, kills_and_checks];
 
 /// Exits on the thread that reaps, while two processes run that would be waited for.
 fn exits_in_a_callback(_: usize, (): ()) -> Outcome {
@@ -105,7 +105,7 @@ fn reported_failures_of_a_process_are_not_printed() {
 }
 
 /// Kills its child, and checks that the child has ended.
-fn kills_and_looks(how: usize, (): ()) -> Outcome {
+fn kills_and_checks(how: usize, (): ()) -> Outcome {
     let child = Process::spawn(|(): ()| wait_for_the_end(), ())?;
     assert!(matches!(child.status(), ProcessStatus::Running));
     match how {
@@ -119,7 +119,7 @@ fn kills_and_looks(how: usize, (): ()) -> Outcome {
 #[test]
 fn killed_processes_are_not_reported_at_exit() {
     for how in 0..2 {
-        assert_eq!(printed(kills_and_looks, how), "", "{how}");
+        assert_eq!(printed(kills_and_checks, how), "", "{how}");
     }
 }
 

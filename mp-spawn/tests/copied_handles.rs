@@ -61,7 +61,7 @@ fn at(call: &str) {
     eprintln!("at {call}");
 }
 
-/// Makes all calls, whatever another thread had locked when the process was copied.
+/// Makes all calls in a copy, although another thread of the original held a lock during the fork.
 fn asks_for_everything((pid, ranks): (u32, Vec<u32>)) -> Outcome {
     let kept = IN_USE.try_lock().ok().and_then(|kept| *kept);
     let (process, context) = kept.ok_or("nothing is kept")?;
@@ -167,7 +167,7 @@ fn drops_a_supervised_process((): ()) -> Outcome {
 }
 
 #[test]
-fn drop_in_a_copy_leaves_a_supervised_process_alone() {
+fn drop_in_a_copy_does_not_end_a_supervised_process() {
     alone(|()| {
         // SAFETY: code in the copies needs no state of other threads.
         unsafe { allow_fork() };

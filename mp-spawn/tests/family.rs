@@ -41,7 +41,7 @@ fn by_each_method<F: Fn() + Copy + Send + 'static>(test: F) {
 }
 
 /// Waits until none of these processes is alive, and returns the time that took.
-fn until_gone(pids: &[u32]) -> Duration {
+fn wait_until_ended(pids: &[u32]) -> Duration {
     time_until("they are gone", || !pids.iter().any(|pid| alive(*pid)))
 }
 
@@ -81,7 +81,7 @@ fn killed_parent_ends_its_descendants() {
             assert!(received.contains(&format!("Some({child})")), "{received}");
             assert!(alive(child) && alive(grandchild));
             context.kill(0).unwrap();
-            let took = until_gone(&[child, grandchild]);
+            let took = wait_until_ended(&[child, grandchild]);
             assert!(failure(&context).to_string().contains("SIGKILL"));
             took
         });
@@ -115,7 +115,7 @@ fn processes_end_when_the_parent_executes_another() {
             for rank in 0..2 {
                 eventually("it waits", || say(&format!("{}-{rank}", meeting.name), "go").is_ok());
             }
-            let took = until_gone(&descendants);
+            let took = wait_until_ended(&descendants);
             assert!(parents.pids().into_iter().all(alive), "the other program is gone");
             took
         });
@@ -144,7 +144,7 @@ fn panicking_parent_ends_its_descendants() {
             for rank in 0..2 {
                 eventually("it waits", || say(&format!("{}-{rank}", meeting.name), "go").is_ok());
             }
-            let took = until_gone(&descendants);
+            let took = wait_until_ended(&descendants);
             assert!(failure(&parents).to_string().contains("for the test"));
             took
         });
@@ -170,7 +170,7 @@ fn ending_parent_ends_its_descendants() {
             let context = start_processes(ends, meeting.name.clone(), SpawnOptions::nprocs(1)).unwrap();
             let descendants = pids(&meeting, 2);
             eventually("it waits", || say(&format!("{}-go", meeting.name), "go").is_ok());
-            let took = until_gone(&descendants);
+            let took = wait_until_ended(&descendants);
             join(&context).unwrap();
             took
         });
@@ -189,7 +189,7 @@ fn killed_ancestor_ends_the_whole_chain() {
             let context = start_processes(top, meeting.name.clone(), SpawnOptions::nprocs(1)).unwrap();
             let descendants = pids(&meeting, 4);
             context.kill(0).unwrap();
-            until_gone(&descendants)
+            wait_until_ended(&descendants)
         });
     });
 }

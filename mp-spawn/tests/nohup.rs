@@ -25,7 +25,7 @@ fn workers_inherit_signals_ignored_by_nohup() {
         // The process that started the tests may ignore it.
         // SAFETY: this installs no handler.
         unsafe { libc::signal(libc::SIGQUIT, libc::SIG_DFL) };
-        // SAFETY: this process has one thread besides those of the library.
+        // SAFETY: this process has one thread in addition to the library's threads.
         unsafe { allow_fork() };
         for method in [StartMethod::Spawn, StartMethod::ForkServer, StartMethod::Fork] {
             let worker = |_: usize, (): ()| Ok::<_, String>(ignored());

@@ -10,7 +10,7 @@ use common::supervised::{
     HOUR, after, at_most, ended, flaky, gave_up, kinds, next, rest, supervised, until_it_runs, until_it_waits,
 };
 use common::{
-    DEADLINE, Meeting, Outcome, alive, alone, children, eventually, next_worker_beside, say, server, signal,
+    DEADLINE, Meeting, Outcome, alive, alone, children, eventually, next_worker_after, say, server, signal,
     wait_for_the_end, wait_for_word,
 };
 use mp_spawn::{
@@ -274,7 +274,7 @@ fn started_by_a_server_that_stands_still(then: Then) {
     // A second process that needs no server.
     let (builder, _others) = supervised(at_most(5));
     let other = builder.start_method(StartMethod::Spawn).spawn(|(): ()| wait_for_the_end(), ()).unwrap();
-    let (server, ahead) = (server(), next_worker_beside(pid));
+    let (server, ahead) = (server(), next_worker_after(pid));
     signal(server, libc::SIGSTOP);
     // The next start would take that process, and request another. Now it has to wait for an answer. The
     // process must be dead: a process that the kernel has not ended yet can still be taken.

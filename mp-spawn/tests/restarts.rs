@@ -102,7 +102,7 @@ fn exhausted_restarts_return_all_failures() {
 }
 
 #[test]
-fn never_starts_once() {
+fn restart_never_starts_once() {
     let (builder, events) = supervised(Restart::Never);
     let child = builder.spawn(|(): ()| Err::<(), _>("no"), ()).unwrap();
     ended(&child);

@@ -214,7 +214,7 @@ fn grandchild_with_the_socket_does_not_delay_the_end() {
 }
 
 #[test]
-fn many_caught_panics_are_no_failure() {
+fn many_caught_panics_are_not_a_failure() {
     let worker = |_: usize, (): ()| {
         std::panic::set_hook(Box::new(|_| {}));
         for _ in 0..1000 {

@@ -7,8 +7,8 @@ use std::rc::Rc;
 use mp_core::user_code::UserValue;
 
 /// A state that is lent to a [`StateClosure`](crate::StateClosure) during a call. Arguments must be free of
-/// lifetimes, so that it can't be a reference. If the closure panics, the state returns to its home, if it
-/// has one. Otherwise it is dropped, and a panic in its destructor is caught.
+/// lifetimes, so that it can't be a reference. If the closure panics, a state that was borrowed from a
+/// [`StateSlot`] returns to that slot. Any other state is dropped, and a panic in its destructor is caught.
 #[doc(hidden)]
 pub struct BorrowedState<S> {
     state: Option<UserValue<Box<S>>>,
@@ -24,8 +24,8 @@ impl<S> BorrowedState<S> {
         BorrowedState { state: Some(UserValue::new(state)), home: None }
     }
 
-    /// Borrows the state from its home, to which it returns when this is dropped. Returns `None` while it is
-    /// lent.
+    /// Borrows the state from its slot. The state returns to the slot when the result is dropped. Returns
+    /// `None` while the state is lent.
     pub fn borrow_from(home: &StateSlot<S>) -> Option<Self> {
         let state = home.take()?;
         Some(BorrowedState { state: Some(UserValue::new(state)), home: Some(Rc::clone(home)) })

@@ -183,10 +183,10 @@ where
 /// ```
 ///
 /// Dropping it ends the processes that still run: SIGTERM, the grace period, SIGKILL. The drop blocks until
-/// they are gone and reaped. If the kernel can't end a process, the drop blocks for the grace period and 10
-/// more seconds. [`detach`](Self::detach) lets them continue. If this process exits while the context lives
-/// (`exit` is called, or `main` returns while another thread has it), it waits for the processes, or ends
-/// them if they are [daemons](SpawnOptions::daemon).
+/// they have ended and are reaped. If the kernel can't end a process, the drop blocks for the grace period
+/// and 10 more seconds. [`detach`](Self::detach) lets them continue. If this process exits while the context
+/// lives (`exit` is called, or `main` returns while another thread has it), it waits for the processes, or
+/// ends them if they are [daemons](SpawnOptions::daemon).
 ///
 /// When the context is dropped or this process exits, the first failure is printed on stderr. It is not
 /// printed if a call has returned it or the program caused it by [`kill`](Self::kill) or
@@ -312,7 +312,7 @@ fn take_value<T: Message>(group: &ChildGroup, rank: usize) -> Result<Option<Rece
     })
 }
 
-/// Decodes a value. `None` stands for `()`.
+/// Decodes a value. `None` means `()`.
 fn read_value<T: Message>(group: &ChildGroup, rank: usize, value: Option<ReceivedValue>) -> Result<T> {
     match value {
         Some(value) => value.unpack().map_err(|error| value_error(group, rank, error, None)),
@@ -328,8 +328,8 @@ impl<T> ProcessContext<T> {
     /// Waits until all processes have ended, or one has failed.
     ///
     /// After a failure the other processes are ended, see [`SpawnOptions::grace_period`], and this returns
-    /// when they are gone. With [`OnFailure::Continue`] they are not ended. Further calls return the same
-    /// result.
+    /// after all of them have ended. With [`OnFailure::Continue`] they are not ended. Further calls return
+    /// the same result.
     ///
     /// # Errors
     ///

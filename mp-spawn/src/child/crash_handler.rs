@@ -51,8 +51,8 @@ const SIGNALS: [c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SI
 
 /// Maximum distance in bytes between a fault and the stack pointer for a stack overflow. Below the stack
 /// pointer are the red zone and the words that a call pushes, which is less than a page. Above: code that
-/// needs more than a page touches each page in turn and moves the stack pointer along (code in Rust always
-/// does, C code if compiled so).
+/// needs more than a page touches each page in turn and moves the stack pointer along (Rust code always does,
+/// and C code if it is compiled with stack probes).
 const REACH: usize = 4096;
 
 /// Stack for handlers, which takes no memory until a handler runs.
@@ -134,7 +134,7 @@ fn handle(signal: c_int) -> io::Result<()> {
     let mut action: libc::sigaction = unsafe { mem::zeroed() };
     action.sa_sigaction = handler as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    // SAFETY: the handler has the signature that SA_SIGINFO asks for and does only what is allowed in a
+    // SAFETY: the handler has the signature that SA_SIGINFO requires and does only what is allowed in a
     // handler. See the documentation of this file.
     check(unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) })
 }

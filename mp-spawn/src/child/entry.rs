@@ -228,9 +228,9 @@ mod hook {
         super::become_worker(token);
     }
 
-    /// Returns a variable of an environment. Done by hand, here and below, so that a short-lived process uses
-    /// none of the standard library's code for this: each part of a program that is used for the first time
-    /// costs as much as ten system calls.
+    /// Returns a variable of an environment. This and the functions below don't use the standard library,
+    /// because each part of the program's code that a short-lived process uses for the first time costs as
+    /// much as ten system calls.
     ///
     /// # Safety
     /// `envp` is an environment (`environ(7)`) that no thread changes meanwhile.

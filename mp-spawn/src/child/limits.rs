@@ -18,7 +18,7 @@ const AFTER_SIGXCPU: u64 = 5;
 #[inline]
 pub(crate) fn apply(limits: &Limits) -> Result<(), String> {
     if let Some(folder) = &limits.cgroup {
-        // 0 stands for the process that writes.
+        // 0 means the process that writes.
         fs::write(folder.join("cgroup.procs"), "0")
             .map_err(|error| format!("joining the control group {} failed: {error}", folder.display()))?;
     }

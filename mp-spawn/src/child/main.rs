@@ -1,12 +1,12 @@
-//! Life of a child, from its socket to its exit code.
+//! Execution of a child, from its first message to its exit code.
 //!
-//! A child that does little spends most of its time on the first use of parts of the program: at each first
-//! use the kernel maps 64 KiB of the file, and unmaps them at the end, which takes as long as a dozen system
-//! calls. In addition, each page of variables with initial values other than zero is copied. So functions
-//! that are called before the user's function are `#[inline]`: the compiler then places them next to their
-//! caller, instead of with the rest of their module. For the same reason some code replaces library functions
-//! ([`fields`](crate::protocol::fields), `sys::receive`), reserves the capacity that a vector will need, and
-//! stores its state in a [`SetOnce`](mp_core::fork::SetOnce).
+//! A short-lived child spends most of its time on page faults in the program's code. At the first use of each
+//! part, the kernel maps 64 KiB of the file, and unmaps them at the end, which takes as long as a dozen
+//! system calls. In addition, each page of variables with initial values other than zero is copied. So
+//! functions that are called before the user's function are `#[inline]`: the compiler then places them next
+//! to their caller, instead of with the rest of their module. For the same reason some code replaces library
+//! functions ([`fields`](crate::protocol::fields), `sys::receive`), reserves the capacity that a vector will
+//! need, and stores its state in a [`SetOnce`](mp_core::fork::SetOnce).
 
 use std::fs::File;
 use std::os::fd::{IntoRawFd, OwnedFd};
@@ -187,7 +187,7 @@ fn send_report(line: &ParentSocket, report: &Report) -> i32 {
 /// Requests the parent-death signal. Returns `false` if the parent has ended already.
 ///
 /// # Errors
-/// If the system refuses the request.
+/// Returns an error if the system refuses the request.
 #[inline]
 pub(crate) fn has_parent(parent: u32) -> Result<bool, Errno> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;

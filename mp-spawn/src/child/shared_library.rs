@@ -1,11 +1,11 @@
 //! Workers of a shared library that this crate is part of: the program that becomes the worker, and its
 //! start.
 //!
-//! The program is a host that does not support workers: an interpreter, a C program. Executed again it would
-//! begin its own `main`. So the dynamic loader loads the library before all else (`LD_PRELOAD`, see
-//! `ld.so(8)`), and the library becomes the worker while it is loaded: the host's own code never runs.
-//! Workers that need the host (an interpreter that is called from a worker) are started by a command instead,
-//! which calls the function of [`export_child_main!`](crate::export_child_main!).
+//! The program is a host that does not support workers: an interpreter, a C program. If it were executed
+//! again, it would begin its own `main`. So the dynamic loader loads the library before all else
+//! (`LD_PRELOAD`, see `ld.so(8)`), and the library becomes the worker while it is loaded: the host's own code
+//! never runs. Workers that need the host (an interpreter that is called from a worker) are started by a
+//! command instead, which calls the function of [`export_child_main!`](crate::export_child_main!).
 //!
 //! | this copy of the crate is in | started by | the token is for | taken by |
 //! |---|---|---|---|

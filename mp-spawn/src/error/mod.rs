@@ -65,9 +65,9 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 /// | is killed before it has reported as a worker | [`ProcessExited`] | the signal; [`begun`](ProcessExited::begun) is false, and [`ExitDetail::NotBegun`], unless more is known |
 /// | is ended because another one failed | none | [`ProcessStatus::Terminated`](crate::ProcessStatus::Terminated) |
 /// | is stopped (SIGSTOP, a debugger) | none | the parent waits for it |
-/// | closes all its files | as it ends | the exit code; a panic or an error can't be reported |
-/// | leaves a grandchild that holds its pipes | as it ends | the parent doesn't wait for the grandchild |
-/// | writes without end | as it ends | the last MiB of captured output |
+/// | closes all its files | depends on its end | the exit code; a panic or an error can't be reported |
+/// | leaves a grandchild that holds its pipes | depends on its end | the parent doesn't wait for the grandchild |
+/// | writes without end | depends on its end | the last MiB of captured output |
 /// | can't decode its arguments | [`Arguments`] | the argument, and the codec's error |
 /// | has no spare descriptors for its arguments | [`Arguments`] | the limit, and [the arguments](Self::unread) |
 /// | returns descriptors, and this process has no spare ones | [`Value`] | the limit, and [the value](Self::unread); `join` can be called again |

@@ -19,13 +19,13 @@ const MAKES_PROCESSES: [&str; 7] = [
 ];
 
 /// Step that is named in an error if `epoll_ctl` fails for a process.
-pub(crate) const WATCH: &str = "the watch over its end and its messages (epoll_ctl)";
+pub(crate) const WATCH: &str = "watching its end and its messages (epoll_ctl)";
 /// Step that is named if `epoll_ctl` fails for a descriptor of this library.
-pub(crate) const OWN_WATCH: &str = "the watch over descriptors of the library's own (epoll_ctl)";
+pub(crate) const OWN_WATCH: &str = "watching descriptors of the library (epoll_ctl)";
 /// Step that is named if no epoll instance can be created.
 pub(crate) const NO_EPOLL: &str = "a descriptor to watch processes with (epoll_create)";
 /// Step that is named if `epoll_wait` fails.
-pub(crate) const NO_EVENTS: &str = "waiting for news of processes (epoll_wait)";
+pub(crate) const NO_EVENTS: &str = "waiting for events of processes (epoll_wait)";
 
 /// Returns the limit that was reached, if the system reports it.
 pub(crate) fn limit(what: &str, error: Option<Errno>) -> Option<String> {
@@ -178,7 +178,7 @@ mod tests {
         let most = fs::read_to_string("/proc/sys/fs/epoll/max_user_watches").unwrap();
         assert!(
             full.starts_with(
-                "could not start a process: the watch over its end and its messages \
+                "could not start a process: watching its end and its messages \
                                   (epoll_ctl) failed: No space"
             ),
             "{full}"

@@ -20,7 +20,7 @@ pub(crate) struct CommandLine {
     search: bool,
 }
 
-/// Command set by [`set_executable`] or [`set_command`]. `None` stands for the running program.
+/// Command set by [`set_executable`] or [`set_command`]. `None` means the running program.
 static DEFAULT: PerProcess<Mutex<Option<CommandLine>>> =
     PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 

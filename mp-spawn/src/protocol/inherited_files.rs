@@ -43,7 +43,7 @@ impl InheritedFile {
 /// number was named twice, the later file is used.
 ///
 /// # Errors
-/// If a file can't be duplicated, or if there are too many.
+/// Returns an error if a file can't be duplicated, or if there are too many.
 pub(crate) fn ready(all: &[InheritedFile]) -> Result<Vec<(RawFd, Arc<OwnedFd>)>> {
     let refused = |error: io::Error| launch_error(WHAT, None, error);
     let mut files: Vec<(RawFd, Arc<OwnedFd>)> = Vec::with_capacity(all.len());

@@ -143,9 +143,9 @@ fn arm(new_end: &OwnedFd) -> bool {
     !hung_up
 }
 
-/// Lets this process outlive the process that started it, whatever ends the latter. Use this for processes
-/// that are detached on purpose, such as a server. While both live, the parent still waits for this process,
-/// or ends it, when it exits.
+/// Lets this process outlive the process that started it. Use this for processes that are detached on
+/// purpose, such as a server. While both live, the parent still waits for this process, or ends it, when it
+/// exits.
 ///
 /// ```
 /// let child = mp_spawn::Process::spawn(|(): ()| mp_spawn::detach(), ())?;

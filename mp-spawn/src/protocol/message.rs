@@ -78,7 +78,7 @@ pub(crate) enum ServerAnswer {
 pub(crate) struct Hello {
     /// Random part of its token: proof that it is the process that was started.
     pub(crate) nonce: u64,
-    /// Member of the shared memory that it is, if it has joined already.
+    /// Number of the child's member slot in the shared memory, if it has joined already.
     pub(crate) member: Option<u32>,
 }
 

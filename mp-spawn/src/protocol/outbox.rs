@@ -63,8 +63,8 @@ impl Outbox {
         Outbox { own, ..Outbox::default() }
     }
 
-    /// Puts the data of this process first: its lifeline, its streams, changes to its environment, and
-    /// inherited files, unless it has them from the start.
+    /// Inserts the data of this process at the front: its lifeline, its streams, changes to its environment,
+    /// and inherited files, unless they are inherited by `exec`.
     pub(crate) fn prepend(
         &mut self,
         lifeline: Option<OwnedFd>,

@@ -66,11 +66,11 @@ pub fn server() -> u32 {
 
 /// Waits for the process that the fork server makes for the next start, and returns it.
 pub fn next_worker() -> u32 {
-    next_worker_beside(0)
+    next_worker_after(0)
 }
 
 /// Same as `next_worker`, while a process was just started that may not have its own name yet.
-pub fn next_worker_beside(started: u32) -> u32 {
+pub fn next_worker_after(started: u32) -> u32 {
     let name = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let is_next = |pid: &u32| *pid != started && alive(*pid) && name(pid) == "mp-next-worker\n";
     let mut found = None;

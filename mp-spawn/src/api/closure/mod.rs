@@ -166,7 +166,7 @@ impl<A: 'static, R: 'static> Closure<A, R> {
     /// no captures.
     ///
     /// # Errors
-    /// If the `Serialize` of a capture returns an error.
+    /// Returns an error if the `Serialize` of a capture returns an error.
     #[doc(hidden)]
     pub fn captures(&self) -> mp_core::Result<Vec<u8>> {
         self.0.captures()
@@ -239,8 +239,8 @@ impl<A: 'static, R: 'static> Code<A, R> {
     /// Creates the closure with these captures.
     ///
     /// # Errors
-    /// If [`Closure::captures`] did not write the bytes, or a captured value's `Deserialize` returns an
-    /// error.
+    /// Returns an error if [`Closure::captures`] did not write the bytes, or a captured value's `Deserialize`
+    /// returns an error.
     pub fn capturing(self, captures: &[u8]) -> mp_core::Result<Closure<A, R>> {
         (self.0.entry)(captures)
     }

@@ -1,7 +1,7 @@
 //! Connection to a fork server: see [`fork_server`](crate::parent::fork_server).
 //!
 //! At most one process is made in advance. Its number is on the [pid cell](crate::child::clone) from its
-//! creation until a start has taken it, so it can be ended whatever happens to the server. The parent has no
+//! creation until a start has taken it, so it can be ended even if the server has ended. The parent has no
 //! other information about a process that was made in advance: the server answers only when asked. (A waiting
 //! answer would be read just when the process is to begin, and reading it would wake the server, which waits
 //! at the same socket.)

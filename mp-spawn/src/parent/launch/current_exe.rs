@@ -2,7 +2,7 @@
 //!
 //! | the program runs | `/proc/self/exe` is | executed is |
 //! |---|---|---|
-//! | by itself | the program, whatever happened to its file | that file |
+//! | by itself | the program, even if its file was deleted or replaced | that file |
 //! | under valgrind | the program if opened or read, valgrind if executed | the path in the link |
 //! | through the loader (`ld.so --options ./program`, see `ld.so(8)`) | the loader | the loader, with its options and the program's path |
 //!
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use crate::protocol::function::loaded_objects::{self, mapped_at};
 use crate::sys;
 
-/// Path of the running program, valid whatever happened to its file.
+/// Path of the running program, valid even if its file was deleted or replaced.
 const SELF: &str = "/proc/self/exe";
 
 /// Program to be executed, with its arguments.

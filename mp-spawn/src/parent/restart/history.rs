@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn never_stops_at_once_and_always_never_gives_up() {
+    fn restart_never_stops_and_always_has_no_limit() {
         assert_eq!(history(Restart::Never).decide(true, SHORT), RestartDecision::Stop);
         assert_eq!(history(Restart::Never).decide(false, SHORT), RestartDecision::Stop);
         assert_eq!(history(Restart::on_failure(0)).decide(true, SHORT), RestartDecision::GiveUp);

@@ -48,7 +48,7 @@ pub(crate) fn file(path: &Path) -> io::Result<BuildIdentity> {
 /// Returns the identity of the program or library in a file: its build-id if it has one.
 ///
 /// # Errors
-/// If the file can't be read, or is not for this machine.
+/// Returns an error if the file can't be read, or is not for this machine.
 pub(crate) fn build(path: &Path) -> io::Result<BuildIdentity> {
     match build_id(&File::open(path)?)? {
         Some(id) => Ok(BuildIdentity::BuildId(id)),

@@ -174,7 +174,7 @@ fn file_at(address: usize) -> Option<PathBuf> {
 }
 
 /// Returns the path at an address in a list like `/proc/self/maps` (see `proc(5)`). A newline in the path is
-/// written as `\012`, and a file that is gone is marked as deleted.
+/// written as `\012`, and a deleted file is marked as such.
 pub(crate) fn mapped_at(maps: &[u8], address: usize) -> Option<PathBuf> {
     let line = maps.split(|byte| *byte == b'\n').find(|line| {
         let range = line.split(|byte| *byte == b' ').next().and_then(|range| str::from_utf8(range).ok());

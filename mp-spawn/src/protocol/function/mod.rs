@@ -60,7 +60,7 @@ struct DescHead {
 }
 
 impl<E: 'static> FunctionDesc<E> {
-    /// Describes `entry`, which stands for a function called `name`; `T` names all of its types.
+    /// Describes `entry`, which represents a function called `name`; `T` names all of its types.
     pub(crate) const fn new<T: 'static>(name: fn() -> &'static str, entry: E) -> FunctionDesc<E> {
         let head =
             DescHead { magic: MAGIC, marker: &MARKER, kind: TypeId::of::<E>, types: TypeId::of::<T>, name };
@@ -85,7 +85,7 @@ impl<E: 'static> FunctionDesc<E> {
     /// Returns a reference to this constant, for a start.
     ///
     /// # Errors
-    /// If the object that holds it can't be identified.
+    /// Returns an error if the object that holds it can't be identified.
     pub(crate) fn start_reference(&'static self) -> Result<FunctionRef, SpawnError> {
         let unknown =
             || std::io::Error::other("this program's build can't be identified: link it with a build-id");

@@ -1,4 +1,5 @@
-//! Data that parent and child exchange besides frames: arguments, shared memory, the report of a crash.
+//! Data that parent and child exchange in addition to frames: arguments, shared memory, the report of a
+//! crash.
 //!
 //! This is the only place where processes get shared memory. The arena's file is sent to each child. Short
 //! arguments without tensors or similar objects are sent through the socket. The child then joins as a member

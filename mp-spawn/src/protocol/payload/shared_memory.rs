@@ -53,7 +53,7 @@ pub(crate) fn claim(ticket: EnvelopeTicket) -> Result<Envelope, String> {
 }
 
 /// Joins the shared memory of this file descriptor, before any other use of it in the child: now, or when
-/// this process first needs it, and then calls `report`. Returns the member that this process is, if it has
+/// this process first needs it, and then calls `report`. Returns this process's member number, if it has
 /// joined.
 #[inline]
 pub(crate) fn child_attach(fd: Option<OwnedFd>, now: bool, report: fn(Member)) -> io::Result<Option<u32>> {

@@ -52,7 +52,7 @@ impl Program<'_> {
     }
 }
 
-/// Signals that children ignore if this process does. A process that ignores them was started so, by
+/// Signals that children ignore if this process does. A process that ignores them was started that way, by
 /// `nohup(1)` or a shell that runs it in the background. Otherwise the end of a terminal would end the
 /// workers of a program that was to survive it.
 pub(crate) const INHERITED_IGNORED: [c_int; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT];
