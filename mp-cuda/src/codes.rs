@@ -1,5 +1,5 @@
-//! Results of the driver, and advice about them. Results are numbers everywhere, because a newer driver
-//! returns results that no list has.
+//! Results of the driver, and advice about them. Results are plain numbers instead of an enum, because a
+//! newer driver may return unknown results.
 
 /// The call succeeded.
 pub const SUCCESS: u32 = 0;
@@ -47,7 +47,7 @@ pub(crate) fn help(code: u32) -> Option<&'static str> {
         46 => {
             "another process uses the device alone (compute mode), or it fell off the bus: see `nvidia-smi`"
         }
-        101 => "there is no device of that number among those that CUDA_VISIBLE_DEVICES shows",
+        101 => "CUDA_VISIBLE_DEVICES has no device with this number",
         201 => "the call was made without this device's primary context; let mp-cuda make it",
         700 | 714..=719 => {
             "a kernel of this process failed; run it under `compute-sanitizer`. All later calls fail likewise"

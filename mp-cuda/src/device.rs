@@ -9,7 +9,7 @@ use crate::driver::context::{BoundContext, PrimaryContext};
 use crate::error::{Error, Result};
 use crate::uuid::Uuid;
 
-/// Abilities of a device and its driver that sharing between processes needs.
+/// Abilities of a device and its driver that are required for sharing between processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Attributes {
@@ -39,8 +39,8 @@ pub struct Attributes {
 /// ```
 ///
 /// The value retains the device's primary context, which cudarc, torch and the CUDA runtime use, too. The
-/// context ends with its last user in this process. A clone is the same device. Calls make the context
-/// current while they last.
+/// context ends with its last user in this process. A clone is the same device. Each call makes the context
+/// current until it returns.
 ///
 /// In a copy of a process by `fork`, each call returns [`Error::Forked`], and dropping it does nothing.
 #[doc(alias = "torch.device")]

@@ -91,7 +91,7 @@ pub enum Error {
         /// Device of the memory.
         to: Uuid,
     },
-    /// A kernel failed, or the device is gone: the driver returns this code for each further call of this
+    /// A kernel failed, or the device was lost: the driver returns this code for each further call of this
     /// process. Data on the device is lost to this process. Start another process.
     DeviceLost {
         /// Function that returned the code first.

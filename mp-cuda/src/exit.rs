@@ -1,5 +1,5 @@
-//! End of a process that ends by itself: its obligations to other processes, and objects of the driver to
-//! give back. The kernel does that for a killed process.
+//! Cleanup at the exit of a process: work that other processes wait for, and objects of the driver to give
+//! back. For a killed process, the kernel gives the objects back.
 //!
 //! # Safety
 //! Unsafe, because it registers a C callback. Sound, because the callback is a function of the program that
@@ -14,7 +14,7 @@ use mp_core::fork::{GENERATIONS, PerProcess};
 use crate::driver::Driver;
 use crate::sync::{AtomicBool, Ordering};
 
-/// Parts of the end, in their order.
+/// Phases of the exit, in their order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ExitPhase {
     /// Streams run the work that other processes may wait for.
@@ -27,7 +27,7 @@ pub(crate) enum ExitPhase {
 
 const PHASES: usize = 3;
 
-/// Functions to call, one for each part.
+/// Functions to call, one for each phase.
 type ExitHooks = [OnceLock<fn()>; PHASES];
 
 static HOOKS: PerProcess<ExitHooks> =

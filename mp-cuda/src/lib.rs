@@ -83,7 +83,7 @@ pub use tensor::{
 };
 pub use uuid::Uuid;
 
-/// Gives up caches of dead members, after a reclaim.
+/// Drops cached resources of dead members, after a reclaim.
 fn on_deaths() {
     stream::order::events::on_deaths();
     memory::on_deaths();

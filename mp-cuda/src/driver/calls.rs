@@ -125,7 +125,7 @@ impl Driver {
         Ok(value!(0, |can| self.cuDeviceCanAccessPeer(can, device, peer)) != 0)
     }
 
-    /// Retains the device's primary context, which lives until it was released as often.
+    /// Retains the device's primary context, which lives until each retain has been released.
     pub(crate) fn retain_primary(&self, device: c_int) -> Result<DriverHandle> {
         Ok(value!(DriverHandle::NULL, |context| self.cuDevicePrimaryCtxRetain(context, device)))
     }
@@ -184,7 +184,7 @@ impl Driver {
     /// The stream is alive.
     pub(crate) unsafe fn stream_is_complete(&self, stream: DriverHandle) -> Result<bool> {
         // SAFETY: the caller's.
-        match self.beside_captures(|| unsafe { (self.api.cuStreamQuery)(stream) }) {
+        match self.in_relaxed_mode(|| unsafe { (self.api.cuStreamQuery)(stream) }) {
             codes::NOT_READY => Ok(false),
             code => self.check("cuStreamQuery", code).map(|()| true),
         }
@@ -194,13 +194,13 @@ impl Driver {
     /// The stream is alive.
     pub(crate) unsafe fn stream_synchronize(&self, stream: DriverHandle) -> Result<()> {
         // SAFETY: the caller's.
-        let code = self.beside_captures(|| unsafe { (self.api.cuStreamSynchronize)(stream) });
+        let code = self.in_relaxed_mode(|| unsafe { (self.api.cuStreamSynchronize)(stream) });
         self.check("cuStreamSynchronize", code)
     }
 
     /// Makes a call that would invalidate captures in the mode `GLOBAL`, also captures of other libraries and
     /// threads. The call is made in the relaxed mode, because this crate's calls are not part of a capture.
-    pub(crate) fn beside_captures(&self, call: impl FnOnce() -> u32) -> u32 {
+    pub(crate) fn in_relaxed_mode(&self, call: impl FnOnce() -> u32) -> u32 {
         let Some(exchange) = self.api.cuThreadExchangeStreamCaptureMode else { return call() };
         let mut mode = RELAXED;
         // SAFETY: it reads and writes a variable of this function.
@@ -280,7 +280,7 @@ impl Driver {
     pub(crate) unsafe fn host_register(&self, address: *mut c_void, bytes: usize) -> Result<()> {
         // SAFETY: the caller's.
         let register = || unsafe { (self.api.cuMemHostRegister_v2)(address, bytes, PORTABLE_MAPPED) };
-        match self.beside_captures(register) {
+        match self.in_relaxed_mode(register) {
             codes::HOST_MEMORY_ALREADY_REGISTERED => Ok(()),
             code => self.check("cuMemHostRegister_v2", code),
         }

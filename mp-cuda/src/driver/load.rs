@@ -60,7 +60,8 @@ impl Driver {
         Ok(LOADED.set(driver))
     }
 
-    /// Returns the driver, if this process has initialised it. Drops use it, because it loads nothing.
+    /// Returns the driver, if this process has initialised it. `Drop` implementations call this function,
+    /// because it never loads the library.
     pub(crate) fn loaded() -> Option<&'static Self> {
         LOADED.get().filter(|driver| driver.process == std::process::id())
     }
@@ -124,7 +125,7 @@ fn open() -> Result<(Library, &'static str)> {
     Err(Error::NoDriver { tried })
 }
 
-/// Returns the loader's message about a name, once.
+/// Returns the loader's message about a name, without a repeated mention of the name.
 fn said(name: &str, error: &dyn std::error::Error) -> String {
     let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
     if reason.contains(name) { reason } else { format!("{name}: {reason}") }

@@ -150,7 +150,7 @@ impl SlabObject {
         let [low, high, bytes, unit, member, pid, kind] =
             [0, 1, 2, 3, 4, 5, 6].map(|i| words(arena).load(structure.word(i)));
         let Some(kind) = SlabKind::from_word(kind) else {
-            return Err(Error::Malformed(format!("a slab of kind {kind} arrived, and there is none")));
+            return Err(Error::Malformed(format!("a slab of unknown kind {kind} arrived")));
         };
         let rows = structure.len().saturating_sub(kind.first_row()) / ROW;
         let fits = match kind {

@@ -132,7 +132,7 @@ impl Slab {
         Ok((address, true))
     }
 
-    /// Opens the slab by its legacy handle, once for each device. The memory is gone when its maker is dead,
+    /// Opens the slab by its legacy handle, once for each device. The memory is lost when its maker is dead,
     /// even if it is open.
     fn open_legacy(&self, mapping: &mut SlabMapping, by: &Device, handle: IpcHandle) -> Result<(u64, bool)> {
         let (maker, pid) = self.object.maker;

@@ -393,7 +393,7 @@ fn release(device: &Device) -> Result<CudaStream> {
         return Ok(stream);
     }
     // The caller holds the piece's lock.
-    let stream = CudaStream::beside_locks(device)?;
+    let stream = CudaStream::new_under_locks(device)?;
     let mut streams = RELEASE.lock();
     match streams.iter().find(|stream| stream.device() == device) {
         Some(there) => Ok(there.clone()),

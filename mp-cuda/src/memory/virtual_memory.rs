@@ -173,8 +173,8 @@ impl Drop for MappedMemory {
     }
 }
 
-/// Makes a call that gives an object back, unless this process is a forked copy. Errors are ignored: the
-/// device or the driver is gone then, with its objects.
+/// Makes a call that gives an object back, unless this process is a forked copy. Errors are ignored: they
+/// mean that the device or the driver was lost, with its objects.
 pub(super) fn give_back(device: &Device, call: impl FnOnce(&BoundContext<'_>) -> Result<()>) {
     if Driver::loaded().is_some()
         && let Ok(bound) = device.bind()

@@ -76,12 +76,12 @@ impl CudaStream {
     #[doc(alias = "cuStreamCreate")]
     pub fn new(device: &Device) -> Result<Self> {
         ownerless::end_all();
-        Self::beside_locks(device)
+        Self::new_under_locks(device)
     }
 
     /// Creates a stream for a caller that holds locks. Ends no other stream, because that may run the user's
     /// code.
-    pub(crate) fn beside_locks(device: &Device) -> Result<Self> {
+    pub(crate) fn new_under_locks(device: &Device) -> Result<Self> {
         let stream = device.bind()?.stream_create()?;
         Ok(Self::of(device.clone(), stream, None))
     }

@@ -368,7 +368,9 @@ fn asked<D: ManagedTensor>(managed: &D, stream: &CudaStream, writes: bool) -> Re
     let dtype = dtype_of(tensor.dtype)?;
     let DLDevice { device_type, device_id } = tensor.device;
     if ![CUDA, CUDA_HOST, CUDA_MANAGED].contains(&device_type) {
-        return unsupported(format!("a tensor of DLPack's device type {device_type}: it is none of CUDA's"));
+        return unsupported(format!(
+            "a tensor of DLPack's device type {device_type}, which is not a CUDA device"
+        ));
     }
     let own = stream.device().number();
     if device_type == CUDA && device_id != own {

@@ -156,7 +156,7 @@ impl ForeignMemory {
         self
     }
 
-    /// Has the memory be copied, even if it could be opened.
+    /// Makes sharing copy the memory, even if it could be opened.
     #[cfg(feature = "dlpack")]
     pub(super) fn always_copied(mut self) -> Self {
         self.always_copied = true;
@@ -275,8 +275,10 @@ impl ForeignMemory {
         // Complex numbers are aligned as their parts.
         let alignment = dtype.size().min(8) as u64;
         if !view.is_empty() && !self.address.is_multiple_of(alignment) {
-            let why =
-                format!("the address {:#x} is no multiple of {alignment}, as {dtype} needs it", self.address);
+            let why = format!(
+                "the address {:#x} is not a multiple of {alignment}, the alignment of {dtype}",
+                self.address
+            );
             return Err(CoreError::InvalidArgument(why).into());
         }
         Ok(view)

@@ -98,7 +98,7 @@ impl StreamClock {
         }
     }
 
-    /// Returns `true` if a tick is pending, or a thread is making a tick. It does not block.
+    /// Returns `true` if a tick is pending, or a thread is making a tick. Does not block.
     pub(crate) fn is_pending(&self) -> bool {
         let Some(row) = self.row.try_lock() else { return true };
         let last = row.as_ref().and_then(|row| row.clock.last());
@@ -125,8 +125,7 @@ impl StreamClock {
         self.row.lock().is_some()
     }
 
-    /// Returns `true` if this clock has made the tick. It does not block, and returns `false` while the clock
-    /// ticks.
+    /// Returns `true` if this clock has made the tick. Does not block. Returns `false` while the clock ticks.
     pub(crate) fn has_made(&self, tick: Tick) -> bool {
         let row = self.row.try_lock();
         let last = row.as_ref().and_then(|row| row.as_ref()?.clock.last());

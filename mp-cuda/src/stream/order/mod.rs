@@ -47,8 +47,8 @@ pub enum Order {
     /// reports the end of its own work, so the work of a stopped process seems pending until it continues.
     /// Streams of other processes run after that work nevertheless.
     IpcEvents = 2,
-    /// Hosts wait: sending, recording and dropping block until the stream has run its work. Devices that
-    /// support neither of the others use this.
+    /// Hosts wait: sending, recording and dropping block until the stream has run its work. Used by devices
+    /// that support neither of the other orders.
     Host = 3,
 }
 
