@@ -1,8 +1,9 @@
 //! Connections: ends of pipes, and of sockets to other programs.
 //!
-//! A pipe carries [`Object`]s, as queues do. Bytes are such a message too, so that `recv_bytes` reads what
-//! `send` wrote and the other way round, as in CPython. A socket carries bytes. The program at
-//! the other end is not trusted, so objects travel on it, pickled, only if the user allows it.
+//! A pipe transfers [`Object`]s, as queues do. Bytes are sent as such a message, too. So `recv_bytes` reads
+//! messages of `send`, and `recv` reads messages of `send_bytes`, as in CPython. A socket transfers bytes.
+//! The program at the other end is not trusted, so pickled objects are sent over a socket only if the user
+//! allows it.
 
 mod invitation;
 
@@ -198,8 +199,8 @@ impl Connection {
         self.send_message(&end, bytes_to_message(py, bytes)?)
     }
 
-    /// Receives a message as bytes. A message of more than ``maxlength`` bytes raises ``OSError``, and
-    /// ends the use of this end for receiving.
+    /// Receives a message as bytes. A message of more than ``maxlength`` bytes raises ``OSError``. After
+    /// that, this end can't receive any more.
     #[pyo3(signature = (maxlength = None))]
     fn recv_bytes<'py>(&self, py: Python<'py>, maxlength: Option<isize>) -> PyResult<Bound<'py, PyBytes>> {
         self.open()?;

@@ -14,7 +14,7 @@ create_exception!(
     multiproc,
     PeerLost,
     PyEOFError,
-    "No other process has this object any more, so that the call would wait for ever."
+    "No other process has this object any more, so the call would wait forever."
 );
 
 create_exception!(
@@ -49,7 +49,7 @@ fn raise(class: PyResult<&Bound<'_, PyAny>>) -> PyErr {
     }
 }
 
-/// Returns the exception for a use in a forked process, if the error is one.
+/// Returns the exception for the use of an inherited object in a forked process, or `None` for other errors.
 fn forked(error: &str) -> Option<PyErr> {
     error.contains("was forked from one that uses shared memory").then(|| {
         PyRuntimeError::new_err(
@@ -60,8 +60,7 @@ fn forked(error: &str) -> Option<PyErr> {
     })
 }
 
-/// Returns the exception for memory that can't be had: `MemoryError`, but `RuntimeError` in a forked
-/// process.
+/// Returns the exception for a failed allocation: `MemoryError`, but `RuntimeError` in a forked process.
 pub fn no_memory(error: impl Display) -> PyErr {
     let text = error.to_string();
     forked(&text).unwrap_or_else(|| PyMemoryError::new_err(text))

@@ -27,15 +27,15 @@ pub(crate) fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     list.append(module.name()?)
 }
 
-/// Returns the modules that have a copy, in words, if there are several.
+/// Returns a text that lists the modules with a copy, or `None` if there is only one.
 fn names(py: Python<'_>) -> Option<String> {
     let list: Vec<String> = py.import("sys").ok()?.getattr(LIST).ok()?.extract().ok()?;
     let (last, others) = list.split_last()?;
     (!others.is_empty()).then(|| format!("{} and {last}", others.join(", ")))
 }
 
-/// Returns the text of an error whose cause may be that the process has several copies of the library. It
-/// names them then, with the `rule` that they break.
+/// Returns the text of an error that several copies of the library can cause. If the process has several
+/// copies, the text names them and the violated `rule`.
 pub(crate) fn explained(py: Python<'_>, error: impl Display, rule: &str) -> String {
     match names(py) {
         Some(names) => {

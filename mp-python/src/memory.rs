@@ -13,14 +13,15 @@ use mp_tensor::{AnyTensor, Element, Mode, Shared, Tensor};
 static REGIONS: PerProcess<Mutex<BTreeMap<usize, Weak<Memory>>>> =
     PerProcess::new([const { Mutex::new(BTreeMap::new()) }; GENERATIONS]);
 
-/// Addresses between which all regions have ever been: whatever is outside needs no look at them.
+/// Bounds of the addresses of all past and present regions. Addresses outside the bounds need no search of
+/// `REGIONS`.
 // fork: a copy has no memory in the range that it needs to find.
 static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
 // fork: as above.
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes in shared memory, and a seat that keeps them. Python reads and writes them by address, as any
-/// other process may at the same time.
+/// Bytes in shared memory, which this value keeps alive. Python code reads and writes them by address, and
+/// other processes may do so at the same time.
 #[derive(Debug)]
 pub struct Memory {
     bytes: Bytes,
@@ -31,7 +32,7 @@ pub struct Memory {
 #[derive(Debug)]
 enum Bytes {
     Shared(AnyTensor<Shared>),
-    /// Written by this process for itself. Not found by its address, so it is copied when it is sent.
+    /// Private copy-on-write mapping. It is not registered by address, so it is copied when it is sent.
     Private {
         _view: CopyOnWrite,
     },
@@ -41,13 +42,13 @@ impl Memory {
     /// Allocates `len` bytes. Their contents are unspecified.
     ///
     /// # Errors
-    /// If there is not enough shared memory.
+    /// Returns an error if there is not enough shared memory.
     pub fn alloc(len: usize) -> mp_core::Result<Arc<Self>> {
         Ok(Self::adopt(Tensor::<u8>::empty([len])?.share()))
     }
 
-    /// Takes a tensor that was received or allocated. Returns the region that this process has of the same
-    /// memory, if it has one.
+    /// Wraps a tensor that was received or allocated. If this process already has a region of the same
+    /// memory, returns that region.
     pub fn adopt(tensor: impl Into<AnyTensor<Shared>>) -> Arc<Self> {
         let tensor = tensor.into();
         let offset = tensor.offset() * tensor.dtype().size();
@@ -75,7 +76,7 @@ impl Memory {
     /// the memory, and the tensor doesn't change. Sending the memory copies it.
     ///
     /// # Errors
-    /// If there is not enough memory for a copy where one is necessary.
+    /// Returns an error if there is not enough memory for a copy where one is necessary.
     pub fn copy_on_write(tensor: &AnyTensor<impl Mode>) -> mp_core::Result<Arc<Self>> {
         let (offset, len) = (tensor.offset() * tensor.dtype().size(), tensor.nbytes());
         let mut view = tensor.storage().copy_on_write(offset, len)?;
@@ -83,12 +84,13 @@ impl Memory {
         Ok(Arc::new(Self { bytes: Bytes::Private { _view: view }, address, len }))
     }
 
-    /// Takes a tensor that this process alone has. Returns its whole storage, of which it may be any view.
+    /// Wraps a tensor that only this process has. Returns the whole storage, of which the tensor may be any
+    /// view.
     pub fn adopt_exclusive<T: Element>(tensor: Tensor<T>) -> Arc<Self> {
         Self::adopt(tensor.share().typed_storage().into_tensor())
     }
 
-    /// Returns the region that contains these addresses, if it is one of this process.
+    /// Returns the region of this process that contains these addresses, if any.
     pub fn containing(address: usize, len: usize) -> Option<Arc<Self>> {
         if address < LOWEST.load(Ordering::Relaxed) || address >= HIGHEST.load(Ordering::Relaxed) {
             return None;

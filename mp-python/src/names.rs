@@ -5,7 +5,7 @@ use pyo3::types::PyString;
 
 use crate::error::check_process;
 
-/// Names an object by this call, whose result is another handle to the object.
+/// Calls `name`, which names an object and returns another handle to it. Drops the handle.
 pub(crate) fn give<T>(name: impl FnOnce() -> T) -> PyResult<()> {
     check_process()?;
     name();

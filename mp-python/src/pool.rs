@@ -42,13 +42,13 @@ fn helper<'py>(
     py.import("multiproc.pool")?.getattr(name)?.call1(arguments)
 }
 
-/// Pickles an object that may contain functions: by cloudpickle, if it is installed and pickle itself
-/// can't write them, or workers have not imported the main module.
+/// Pickles an object that may contain functions. Uses cloudpickle, if it is installed, for functions that
+/// pickle can't write, and if workers have not imported the main module.
 pub(crate) fn dumps_functions(object: &Bound<'_, PyAny>, has_main: bool) -> PyResult<Object> {
     write_functions(object, has_main, dumps_by)
 }
 
-/// Like [`dumps_functions`], for several workers, of which each has its own arrays.
+/// Like [`dumps_functions`], for several workers, each with its own copies of arrays.
 pub(crate) fn dumps_functions_for_each(object: &Bound<'_, PyAny>, has_main: bool) -> PyResult<Object> {
     write_functions(object, has_main, dumps_for_each)
 }
@@ -361,7 +361,7 @@ impl Pool {
         Ok(self.workers()?.pids())
     }
 
-    /// Accepts no more tasks. Workers end when the others are done.
+    /// Closes the pool for new tasks. Workers end after all submitted tasks.
     fn close(&self) -> PyResult<()> {
         self.workers()?.close();
         Ok(())
@@ -373,7 +373,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Waits until the workers have ended. Returns `False` if the time is over.
+    /// Waits until the workers have ended. Returns `False` if the time limit has expired.
     #[pyo3(signature = (timeout = None))]
     fn join(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let pool = self.workers()?;
@@ -406,7 +406,7 @@ fn seconds(time: Option<f64>) -> PyResult<Option<Duration>> {
     }
 }
 
-/// Class of `multiprocessing`.
+/// Returns a `TimeoutError` of `multiprocessing`.
 fn timeout_error(py: Python<'_>) -> PyErr {
     static TIMEOUT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     match TIMEOUT.import(py, "multiprocessing", "TimeoutError").and_then(|class| class.call0()) {
@@ -529,7 +529,7 @@ impl Tasks {
     }
 }
 
-/// Puts a key into the channel when it is woken.
+/// Waker that puts a key into the channel.
 struct Notice {
     key: usize,
     sender: Sender<Option<usize>>,

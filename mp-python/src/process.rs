@@ -28,13 +28,13 @@ use crate::object::pickle::loads;
 use crate::pool::dumps_functions;
 use crate::wait::{Attempt, limit, on_thread, wait};
 
-/// Time in which an interpreter must have started. File systems in a network can need many seconds for the
-/// first.
+/// Time limit for the start of an interpreter. The first start from a network file system can take many
+/// seconds.
 const START: Duration = Duration::from_secs(120);
 
 mp::process::export_child_main!(multiproc_child_main);
 
-/// Becomes a worker, if this process was started as one, and does not return then. Returns 1 in a worker
+/// Becomes a worker if this process was started as a worker, and then does not return. Returns 1 in a worker
 /// of another copy of the library.
 #[pyfunction]
 #[allow(clippy::redundant_closure, reason = "it is a function of C")]
@@ -70,7 +70,7 @@ fn preload() {
     assert!(done.is_ok(), "the modules to preload can't be imported");
 }
 
-/// Runs in the child: calls `multiproc._child.run` with what was sent. Its result is the exit code.
+/// Runs in the child: calls `multiproc._child.run` with the received object. Its result is the exit code.
 fn run(object: Object) -> Result<(), String> {
     Python::attach(|py| {
         let call = |object| -> PyResult<i32> {
@@ -112,8 +112,8 @@ pub fn start_method(name: &str) -> PyResult<StartMethod> {
     }
 }
 
-/// Blocks the calling thread for ever if the interpreter has ended: the process is about to exit, and a
-/// daemon thread can't be attached again. The interpreter would end the thread by unwinding its stack.
+/// Blocks the calling thread forever if the interpreter has ended: the process is about to exit, and a daemon
+/// thread can't be attached again. Otherwise the interpreter would end the thread by unwinding its stack.
 pub(crate) fn park_if_finalized() {
     // SAFETY: any thread may call this at any time.
     while unsafe { ffi::Py_IsInitialized() } == 0 {
@@ -121,7 +121,7 @@ pub(crate) fn park_if_finalized() {
     }
 }
 
-/// Refuses other interpreters of this process than the first: the library has one state in each process.
+/// Returns an error in a subinterpreter, because the library has one state for each process.
 ///
 /// # Errors
 /// `ImportError` in a subinterpreter.
@@ -185,8 +185,8 @@ impl Child {
         self.process.pid()
     }
 
-    /// Returns the descriptor that is readable when the process has ended. It becomes readable after those
-    /// of queues and pipes with messages that the process has sent.
+    /// Returns the descriptor that is readable when the process has ended. Before that, the descriptors of
+    /// queues and pipes with messages of the process become readable.
     fn sentinel(&self) -> PyResult<i32> {
         if let Some(sentinel) = self.sentinel.get() {
             return Ok(sentinel.as_fd().as_raw_fd());
@@ -210,7 +210,7 @@ impl Child {
         };
         // After this, the failure needs no line when this value is dropped.
         let (code, failure) = match self.process.join() {
-            // The process has printed what was raised.
+            // The process has printed the exception.
             Ok(()) | Err(SpawnError::ProcessRaised(_) | SpawnError::ProcessExited(_)) => (code, None),
             Err(SpawnError::NeverReported { .. }) if code != 0 => (code, None),
             Err(error) => (if code == 0 { 1 } else { code }, Some(error)),
@@ -229,7 +229,7 @@ impl Child {
         Ok(Some(code))
     }
 
-    /// Waits for the end of the process. Returns the exit code, or `None` if the time is over.
+    /// Waits for the end of the process. Returns the exit code, or `None` if the time limit has expired.
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<i32>> {
         let ended = wait(py, limit(true, timeout)?, (), |(), time| {

@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 
 use crate::error::runtime;
 
-/// Mapping of named shared memory. The name is never unlinked by itself.
+/// Mapping of named shared memory. The name stays until it is unlinked.
 #[pyclass(frozen, module = "multiproc._multiproc")]
 pub struct NamedMemory {
     memory: SharedMemory,
@@ -55,7 +55,7 @@ fn failed(name: Option<&str>, error: Error) -> PyErr {
 
 #[pymethods]
 impl NamedMemory {
-    /// Creates `size` bytes, all zero, under a new name, or one that can't be guessed.
+    /// Creates `size` zero bytes under a new name. Without a name, chooses one that can't be guessed.
     #[staticmethod]
     #[pyo3(signature = (name, size))]
     fn create(py: Python<'_>, name: Option<&str>, size: usize) -> PyResult<Self> {
@@ -66,7 +66,7 @@ impl NamedMemory {
         memory.map(Self::from).map_err(|error| failed(name, error))
     }
 
-    /// Opens all bytes of an existing name.
+    /// Opens the memory of an existing name.
     #[staticmethod]
     fn open(py: Python<'_>, name: &str) -> PyResult<Self> {
         py.detach(|| SharedMemory::open(name)).map(Self::from).map_err(|error| failed(Some(name), error))

@@ -11,7 +11,7 @@
 //! | `list<u8>` | `bytes`, or another buffer of bytes | `bytes` |
 //! | `list<T>`, `option<T>`, `map<T>` | `list` or `tuple`, `None`, `dict` | `list`, `None`, `dict` |
 //! | `tensor<T>` | array or tensor: one copy | array or tensor over the received memory, writable: no copy |
-//! | `shared<T>` | one that was received as such: no copy; else one copy | array or tensor over the same memory: no copy |
+//! | `shared<T>` | array that was received as `shared`: no copy; any other: one copy | array or tensor over the same memory: no copy |
 //! | `frozen<T>` | array or tensor: one copy | read-only array of numpy: no copy; tensor of torch, which can't be read-only: copied, page by page when written if it is large and contiguous |
 //! | `queue<…>` | `TypedQueue` of that schema | `TypedQueue` |
 //! | a named message | dict, or an object with these attributes | dict, or its dataclass |
@@ -235,8 +235,7 @@ fn classes(py: Python<'_>) -> &Bound<'_, PyDict> {
     CLASSES.get_or_init(py, || PyDict::new(py).unbind()).bind(py)
 }
 
-/// Makes a schema known, and the class of its messages, if there is one. Returns the text in its usual
-/// form.
+/// Registers a schema, and the class of its messages, if any. Returns the normalised text.
 #[pyfunction]
 #[pyo3(signature = (text, class_ = None))]
 pub fn register_schema(py: Python<'_>, text: &str, class_: Option<&Bound<'_, PyAny>>) -> PyResult<String> {
@@ -506,7 +505,7 @@ fn source(
     }
 }
 
-/// Copies an array or tensor into memory that the message alone has.
+/// Copies an array or tensor into memory that belongs to the message alone.
 fn copied(
     object: &Bound<'_, PyAny>,
     dtype: DType,
@@ -520,7 +519,8 @@ fn copied(
     Ok(tensor)
 }
 
-/// Returns an array or tensor as shared memory: its own, if it was received as such, or a copy.
+/// Returns an array or tensor in shared memory: the original if it was received as `shared`, otherwise a
+/// copy.
 fn shared(
     object: &Bound<'_, PyAny>,
     dtype: DType,

@@ -1,4 +1,4 @@
-//! Waits that let other threads of the interpreter run and end at signals.
+//! Waits that let other threads of the interpreter run, and that signals interrupt.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, SendError, sync_channel};
@@ -12,14 +12,14 @@ use pyo3::prelude::*;
 
 use crate::process::park_if_finalized;
 
-/// Time after which a waiting thread looks for signals.
+/// Interval at which a waiting thread checks for signals.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// Outcome of one attempt: the result, or what the next attempt begins with.
+/// Outcome of one attempt: the result, or the state for the next attempt.
 pub enum Attempt<T, S> {
     /// The wait has ended.
     Done(T),
-    /// The time of the attempt is over.
+    /// The time limit of the attempt has expired.
     Late(S),
 }
 
@@ -38,7 +38,7 @@ pub fn limit(block: bool, timeout: Option<f64>) -> PyResult<Option<Duration>> {
     }
 }
 
-/// Returns the place of the innermost Python frame outside of this package and `multiprocessing`.
+/// Returns the location of the innermost Python frame outside of this package and `multiprocessing`.
 fn place_of_caller(py: Python<'_>) -> PyResult<Option<Place>> {
     let mut frame = py.import("sys")?.getattr("_getframe")?.call0()?;
     while !frame.is_none() {
@@ -52,8 +52,8 @@ fn place_of_caller(py: Python<'_>) -> PyResult<Option<Place>> {
     Ok(None)
 }
 
-/// Repeats `attempt` until it is done, or the time is over: `Ok(Err(state))`. Each attempt gets its time.
-/// Reports and other processes see all attempts as one wait.
+/// Repeats `attempt` until it is done, or the time limit has expired: then returns `Ok(Err(state))`. Each
+/// attempt gets its own time limit. Reports and other processes see all attempts as one wait.
 ///
 /// # Errors
 /// Exceptions of signal handlers, for example `KeyboardInterrupt`.

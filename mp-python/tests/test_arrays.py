@@ -265,7 +265,7 @@ class TestShared:
         with pytest.raises(TypeError):
             mp.share(np.array([None]))
 
-    def test_is_shared_knows_arrays_of_the_package(self):
+    def test_is_shared_detects_arrays_of_the_package(self):
         array = np.arange(6)
         assert mp.is_shared(mp.share(array)[::-2]) and not mp.is_shared(array)
         assert mp.is_shared(through_queue(array))

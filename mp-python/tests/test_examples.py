@@ -70,7 +70,7 @@ def test_python_program_starts_rust(rust_program):
     assert lines[-1] == "the worker has ended"
 
 
-def test_programs_name_what_is_missing(rust_program):
+def test_programs_name_missing_modules(rust_program):
     program = os.environ.get("RUST_TO_PYTHON", ROOT / BUILT)
     environment = os.environ | {"PYTHON": "/no/python"}
     done = subprocess.run([program], env=environment, capture_output=True, text=True, timeout=60)

@@ -448,7 +448,7 @@ class TestKills:
             assert process.exitcode == 0
         manager.shutdown()
 
-    def test_thread_in_get_learns_of_kill(self, ctx):
+    def test_thread_in_get_detects_a_kill(self, ctx):
         manager = ctx.Manager()
         q, got = manager.Queue(), []
 

@@ -1,4 +1,4 @@
-"""Names of the package, also those that are imported at their first use."""
+"""Names of the package, including names that are imported at their first use."""
 
 from multiprocessing.context import AuthenticationError as AuthenticationError
 from multiprocessing.context import BufferTooShort as BufferTooShort

@@ -45,7 +45,7 @@ def preload():
 
 
 def _inherit(data):
-    """Prepares this process as one of ``multiprocessing``."""
+    """Prepares this process as a child process of ``multiprocessing``."""
     from multiprocessing import process, spawn
 
     process.current_process()._inheriting = True

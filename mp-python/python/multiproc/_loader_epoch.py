@@ -1,4 +1,4 @@
-"""Epochs of a ``DataLoader``: the iterator over the batches, and the account of what was delivered."""
+"""Epochs of a ``DataLoader``: the iterator over the batches, and the record of delivered batches."""
 
 import copy
 import threading

@@ -1,6 +1,5 @@
-"""Exceptions of ``DataLoader``, and how they are made from what a worker has reported.
-
-``multiproc.data_loader`` is the public place of the classes.
+"""Exceptions of ``DataLoader``, and their creation from reports of workers. The public names of the classes
+are in ``multiproc.data_loader``.
 """
 
 import pickle
@@ -10,7 +9,7 @@ from .pool import WorkerLost
 
 
 class BatchLost(WorkerLost):
-    """A worker died, and so did those that tried again to make its batch."""
+    """A worker died while making a batch, and so did the workers that tried again."""
 
     __module__ = "multiproc.data_loader"
 
@@ -32,7 +31,7 @@ class BatchTimeout(RuntimeError, TimeoutError):
 
 
 class RemoteTraceback(Exception):
-    """Cause of an exception that was raised in a worker: its traceback there, and the sample."""
+    """Cause of an exception that was raised in a worker: the traceback in the worker, and the sample."""
 
     __module__ = "multiproc.data_loader"
 
@@ -45,7 +44,7 @@ class RemoteTraceback(Exception):
 
 
 class _Skip(Exception):
-    """No sample of the batch is left."""
+    """All samples of the batch were skipped."""
 
 
 def _index(indices, position):

@@ -18,7 +18,7 @@ def is_iterable_pipe(dataset):
 
 
 def ranks():
-    """Returns the number of torch's distributed processes, and the number of this one."""
+    """Returns the number of torch's distributed processes, and the rank of this process."""
     dist = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_available() and dist.is_initialized():
         return dist.get_world_size(), dist.get_rank()
@@ -26,7 +26,7 @@ def ranks():
 
 
 def share_seed(seed):
-    """Returns the first distributed process's seed: the others take other parts of the same order."""
+    """Returns the seed of distributed rank 0, so that all ranks take parts of the same order."""
     global _seed_group
     if ranks()[0] > 1:
         from torch import distributed as dist
@@ -40,7 +40,7 @@ def share_seed(seed):
 
 
 def apply_sharding(dataset, parts, part):
-    """Has the ``sharding_filter`` of a datapipe pass the samples of one part."""
+    """Sets the ``sharding_filter`` of a datapipe to pass the samples of one part."""
     if _is(dataset, "IterDataPipe", "MapDataPipe"):
         from torch.utils.data import graph_settings
 
@@ -48,7 +48,8 @@ def apply_sharding(dataset, parts, part):
 
 
 def apply_seed(dataset, seed):
-    """Seeds the shuffling of a datapipe. All workers get the same seed: they pass parts of one order."""
+    """Seeds the shuffling of a datapipe. All workers get the same seed, because they yield parts of one
+    order."""
     if is_iterable_pipe(dataset):
         import torch
         from torch.utils.data.graph_settings import apply_random_seed

@@ -56,8 +56,8 @@ class _Inline:
 
 
 def _preparing(loader):
-    """Returns ``True`` if workers make their copies of the dataset before they get batches: within no time
-    limit, and even if there are fewer batches than workers."""
+    """Returns ``True`` if workers make their copies of the dataset before they get batches. This has no time
+    limit, and includes workers that get no batch."""
     return bool(loader.batch_timeout or loader.worker_init_fn)
 
 

@@ -1,4 +1,4 @@
-"""Worker processes of a ``DataLoader``, and the comparison that tells if its dataset was changed."""
+"""Worker processes of a ``DataLoader``, and the detection of changes of its dataset."""
 
 import atexit
 import hashlib
@@ -22,7 +22,7 @@ _STACK_SIGNAL = signal.SIGRTMAX - 2
 
 
 class _Digest:
-    """File that keeps a digest of what is written."""
+    """File-like object that computes a digest of the written bytes."""
 
     def __init__(self):
         self.hash = hashlib.blake2b(digest_size=16)
@@ -33,7 +33,7 @@ class _Digest:
 
 
 class _Fingerprint:
-    """Digest of pickled objects, in which arrays stand for their addresses and shapes."""
+    """Digest of pickled objects. Arrays are represented by their addresses and shapes."""
 
     def __init__(self, digest, arrays):
         self.digest = digest
@@ -47,7 +47,7 @@ class _Fingerprint:
 
 
 def _fingerprint(parts):
-    """Returns a fingerprint, or ``None`` if the objects can't be pickled so."""
+    """Returns a fingerprint, or ``None`` if the objects can't be pickled in this way."""
     for base in [pickle.Pickler, pickler(True)]:
         if base is not None and (fingerprint := _fingerprint_by(base, parts)) is not None:
             return fingerprint
@@ -101,7 +101,8 @@ def _close_teams():
 
 
 class _Team:
-    """The worker processes of a loader. They live longer than an epoch, and get its dataset for each."""
+    """The worker processes of a loader. They live longer than an epoch, and get the dataset for each
+    epoch."""
 
     def __init__(self, loader):
         self.owner = os.getpid()
@@ -212,7 +213,7 @@ class _Team:
         return self._text(worker).decode(errors="replace")
 
     def stack(self, worker, pid):
-        """Asks a worker for its Python stack, and returns it, or an empty text if it doesn't answer."""
+        """Requests the Python stack of a worker. Returns an empty string if the worker doesn't answer."""
         before = self._text(worker)
         try:
             os.kill(pid, _STACK_SIGNAL)
@@ -230,7 +231,8 @@ class _Team:
 
 
 def _command(method, data):
-    """Returns the command of the workers. The fork server of loaders imports torch, if the trainer has."""
+    """Returns the command of the workers. The fork server of loaders imports torch if the trainer has
+    imported it."""
     modules = list(process._preload)
     modules.append("multiproc._loader_worker")
     modules += _imported()
@@ -238,7 +240,7 @@ def _command(method, data):
 
 
 def _place():
-    """Returns where this process finds modules and files. Workers find the same."""
+    """Returns the module search path and the working directory of this process, for the workers."""
     try:
         folder = os.getcwd()
     except OSError:
@@ -247,5 +249,5 @@ def _place():
 
 
 def _imported():
-    """Returns the modules that workers import, since this process has."""
+    """Returns the modules that workers import because this process has imported them."""
     return [name for name in ("numpy", "torch", "torch.utils.data") if name in sys.modules]

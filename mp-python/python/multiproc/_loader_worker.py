@@ -37,7 +37,7 @@ _workers = weakref.WeakSet()
 
 @dataclasses.dataclass
 class WorkerInfo:
-    """A worker of a loader, in that worker."""
+    """Description of a worker of a loader, for code that runs in the worker."""
 
     #: Number of the worker, from 0.
     id: int
@@ -71,7 +71,7 @@ def mix(*numbers):
 
 
 def seed_all(seed):
-    """Seeds ``random``, numpy's and torch's global generators, of those that are imported."""
+    """Seeds the global generators of ``random``, numpy and torch, as far as these are imported."""
     random.seed(seed)
     numpy = sys.modules.get("numpy")
     if numpy is not None and hasattr(numpy, "random"):
@@ -82,8 +82,8 @@ def seed_all(seed):
 
 
 class SavedRandomness:
-    """The states of the global generators, which are put back at the end: a loader without workers seeds
-    them for each batch."""
+    """Saved states of the global generators, for a loader without workers, which seeds them for each batch.
+    They are restored at the end."""
 
     def __enter__(self):
         self.python = random.getstate()
@@ -122,7 +122,7 @@ def _import(names):
 
 
 def _open_stack(number, path, signal_number):
-    """Opens the file for stacks: the handler of a signal writes them, or a thread of faulthandler."""
+    """Opens the file for stacks, which a signal handler or a thread of faulthandler writes."""
     global _stack, _stack_begin
     try:
         _stack = open(path, "r+b", buffering=0)
@@ -142,8 +142,8 @@ def make(setup, number, seed):
 
 
 def leave(code=0):
-    """Ends the process in peace, as ``multiprocessing``'s processes end: the destructors of torch's
-    libraries would take most of a second."""
+    """Ends the process by ``os._exit``, like processes of ``multiprocessing``, because the destructors of
+    torch's libraries would take most of a second."""
     for worker in list(_workers):
         worker.close()
     run_exit_functions()
@@ -205,7 +205,7 @@ class Worker:
         apply_sharding(self.dataset, size * workers, self.number * size + rank)
 
     def _set_info(self, seed):
-        """Makes this the worker that ``get_worker_info`` returns: a process has one for each epoch."""
+        """Sets the result of ``get_worker_info`` to this worker. A process has a worker for each epoch."""
         global _info
         if self.info is None:
             self.info = WorkerInfo(self.number, self.setup["num_workers"], seed, self.dataset)
@@ -235,7 +235,7 @@ class Worker:
         self.setup = None
 
     def _watch(self):
-        """Has the stack written shortly before the time limit of the batch."""
+        """Schedules the writing of the stack shortly before the time limit of the batch."""
         fd = _stack.fileno()
         written = os.lseek(fd, 0, os.SEEK_CUR) - _stack_begin
         if written:
@@ -335,10 +335,10 @@ class Worker:
     # Datasets that are iterated.
 
     def stream(self, run, number, first, seed, origin, runs):
-        """Returns batch ``number`` of an iteration. The trainer has those before ``first``.
+        """Returns batch ``number`` of an iteration. The trainer already has the batches before ``first``.
 
-        A process that replaces another iterates from ``origin`` again: ``(batches, state)``, the number of
-        batches to leave out, or the state of a stateful dataset after them.
+        A replacement process iterates again from ``origin``: ``(batches, state)``, the number of batches to
+        skip, or the state of a stateful dataset after these batches.
         """
         for other in [other for other in self.iterations if other not in runs]:
             del self.iterations[other]

@@ -1,4 +1,4 @@
-"""The extension module. Public names are those that ``multiproc`` has, too."""
+"""The extension module. Names that ``multiproc`` also has are public."""
 
 from collections.abc import Iterable
 from typing import Any, Generic, Self, final
@@ -66,7 +66,7 @@ class SimpleQueue(Generic[_T]):
 
 @final
 class Lease:
-    """An object of a queue that returns to the queue unless it is acknowledged."""
+    """Object taken from a queue. It returns to the queue unless it is acknowledged."""
 
     @property
     def value(self) -> Any: ...
@@ -104,7 +104,7 @@ class Connection:
 
 @final
 class Invitation:
-    """Invitation of another program into this one's memory."""
+    """Invitation of another program into this program's memory."""
 
     def wait(self, timeout: float | None = None) -> bool: ...
 
@@ -114,7 +114,7 @@ def Pipe(duplex: bool = True) -> tuple[Connection, Connection]: ...
 
 @disjoint_base
 class Lock:
-    """Lock between processes, free when its holder is killed."""
+    """Lock between processes. It is released when its holder is killed."""
 
     def __init__(self, *, ctx: Any = None) -> None: ...
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool: ...
@@ -148,7 +148,7 @@ class Semaphore:
 
 @disjoint_base
 class BoundedSemaphore(Semaphore):
-    """Semaphore that can't be released more often than acquired."""
+    """Semaphore that can't be released more often than it was acquired."""
 
     def __init__(self, value: int = 1, *, ctx: Any = None) -> None: ...
 
@@ -191,7 +191,7 @@ def child() -> Any: ...
 # Errors and settings
 
 class PeerLost(EOFError):
-    """No other process has the object any more, so that the call would wait for ever."""
+    """No other process has the object any more, so the call would wait forever."""
 
 class LoadError(RuntimeError):
     """A batch could not be made."""

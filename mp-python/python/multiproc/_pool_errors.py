@@ -1,4 +1,4 @@
-"""Exceptions of tasks of a pool that have no result. ``multiproc.pool`` is their public place."""
+"""Exceptions of tasks of a pool that have no result. Their public names are in ``multiproc.pool``."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ TimeoutError = _context.TimeoutError
 
 
 class PoolError(RuntimeError):
-    """The task was not run: the pool has no workers that live, or was ended."""
+    """The task was not run, because the pool has no live workers or was terminated."""
 
     __module__ = "multiproc.pool"
 
 
 class _TaskFailure:
-    """Part of the exceptions of tasks that have no result."""
+    """Base of the exceptions of tasks that have no result."""
 
     pid: int | None = None  #: Process id of the worker.
     index: int | None = None  #: Index of the item in the iterable, from 0. ``None`` for a call of ``apply``.
@@ -54,7 +54,7 @@ class WorkerLost(_TaskFailure, RuntimeError):
 
     @property
     def signal(self) -> Signals | int | None:
-        """Signal that ended the worker, or ``None`` if it has exited."""
+        """Signal that ended the worker, or ``None`` if it exited by itself."""
         if self.exitcode is None or self.exitcode >= 0:
             return None
         return _signal_of(self.exitcode)

@@ -109,7 +109,7 @@ class AsyncResult(Generic[_T]):
         self._pool = self._tasks = self._callback = self._error_callback = None
 
     def _collect(self, timeout=None):
-        """Takes outcomes until all are there, or the time is over."""
+        """Takes outcomes until all have arrived, or the time limit has expired."""
         if self._done:
             return
         if self._event is not None:
@@ -137,7 +137,7 @@ class AsyncResult(Generic[_T]):
         self._settle(ticket, success, value)
 
     def _advance(self, completions):
-        """Takes the outcomes that are there. After the last one, calls the callback."""
+        """Takes the outcomes that have arrived. After the last one, calls the callback."""
         if self._done:
             return
         try:
@@ -157,7 +157,7 @@ class AsyncResult(Generic[_T]):
             self._event.set()
 
     def _is_over(self):
-        """Returns ``True`` if nothing but the caller's ``get`` is left to do."""
+        """Returns ``True`` if only the caller's ``get`` remains to be done."""
         # Another thread may take the last outcome meanwhile.
         tasks = self._tasks
         return self._event is None and self._sent and (tasks is None or tasks.done())
@@ -174,12 +174,12 @@ class AsyncResult(Generic[_T]):
         return self._success
 
     def wait(self, timeout: float | None = None) -> None:
-        """Waits until the call has completed, or the time is over."""
+        """Waits until the call has completed, or the time limit has expired."""
         self._collect(timeout)
 
     def get(self, timeout: float | None = None) -> _T:
-        """Returns the result, or raises the exception of the call. Raises ``TimeoutError`` if the time is
-        over."""
+        """Returns the result, or raises the exception of the call. Raises ``TimeoutError`` if the time limit
+        has expired."""
         self._collect(timeout)
         if not self._done:
             raise TimeoutError
@@ -278,7 +278,7 @@ class IMapIterator(Generic[_T]):
         return self
 
     def next(self, timeout: float | None = None) -> _T:
-        """Returns the next result. Raises ``TimeoutError`` if the time is over."""
+        """Returns the next result. Raises ``TimeoutError`` if the time limit has expired."""
         end = None if timeout is None else time.monotonic() + timeout
         if not self._lock.acquire(timeout=-1 if end is None else min(max(timeout, 0), threading.TIMEOUT_MAX)):
             raise TimeoutError

@@ -1,4 +1,4 @@
-"""Tensors in messages that are no plain arrays: parameters, storages, and memory that torch has shared."""
+"""Tensors in messages that are not plain arrays: parameters, storages, and memory that torch has shared."""
 
 import torch
 

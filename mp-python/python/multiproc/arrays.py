@@ -1,6 +1,7 @@
 """Arrays and tensors in shared memory.
 
-What these functions return is sent to other processes without a copy, and all processes see what one writes.
+Arrays that these functions return are sent to other processes without a copy, and writes are visible in all
+processes.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ def share(obj: _T) -> _T:
     """Moves tensors and arrays to shared memory that all processes write, and returns the object.
 
     A tensor or module is changed in place, as ``share_memory_`` and ``share_memory`` do. An array of numpy is
-    copied. Lists, tuples and dicts are made anew, with the results for their items. Tensors that share memory
-    share it afterwards. What is in shared memory already stays where it is.
+    copied. Lists, tuples and dicts are replaced with new ones that contain the results. Tensors that share
+    memory with each other still do so afterwards. Objects that are already in shared memory are unchanged.
     """
     return _share(obj, {})
 
@@ -113,7 +114,7 @@ def is_shared(obj: Any) -> bool:
     """Returns ``True`` if the elements of a tensor or array are in shared memory.
 
     ``torch.Tensor.is_shared`` is ``True`` only for memory that torch itself has mapped. This function also
-    knows the memory of this package.
+    detects memory of this package.
     """
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(obj, torch.Tensor):

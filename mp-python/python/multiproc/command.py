@@ -1,4 +1,4 @@
-"""The command ``mp``, which shows live programs and says why one hangs."""
+"""The command ``mp``, which shows running programs and explains why a program hangs."""
 
 import signal
 import sys

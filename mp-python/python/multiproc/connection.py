@@ -1,8 +1,8 @@
 """Connections between processes, and to other programs: the same as ``multiprocessing.connection``.
 
-A ``Pipe`` connects processes of one program, and carries objects without copies, as queues do. A ``Listener``
-and its ``Client`` are programs that share no memory. They exchange bytes, and objects only with
-``allow_pickle=True``: reading a pickled object runs code that its sender chooses.
+A ``Pipe`` connects processes of one program, and transfers objects without copies, as queues do. A
+``Listener`` and a ``Client`` connect programs that share no memory. They exchange bytes, and objects only
+with ``allow_pickle=True``: unpickling an object runs code that its sender chooses.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ _SLICE = 0.1
 
 
 def wait(object_list: Iterable[Any], timeout: float | None = None) -> list[Any]:
-    """Waits until one of the objects is ready. Returns the ready ones; none, when the time is over.
+    """Waits until one of the objects is ready. Returns the list of ready objects, which is empty if the time
+    limit has expired.
 
-    CPython's own wait is repeated every 100 ms: a signal that arrives just before it begins doesn't end it.
+    CPython's own wait is repeated every 100 ms, because a signal that arrives just before the wait begins
+    doesn't interrupt it.
     """
     objects = list(object_list)
     end = None if timeout is None else time.monotonic() + timeout
@@ -63,9 +65,9 @@ def address_type(address: _Address) -> str:
 class Listener:
     """A socket at which clients connect.
 
-    Without ``address``, a free one is chosen. All programs of this user that know ``authkey`` can connect,
-    and over AF_INET all that know it. Without a key, these are all programs of this user, or all of this
-    machine.
+    Without ``address``, a free one is chosen. Programs of this user that know ``authkey`` can connect, and
+    over AF_INET all programs that know it. Without a key, all programs of this user can connect, and over
+    AF_INET all programs of this machine.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class Listener:
         return self._listener.fileno()
 
     def close(self) -> None:
-        """Ends listening. Accepted connections stay."""
+        """Closes the socket. Accepted connections stay open."""
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()

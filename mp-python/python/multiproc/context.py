@@ -77,7 +77,7 @@ class Context(BaseContext):
         set_start_method(method, force)
 
     def freeze_support(self) -> None:
-        """Does nothing: for frozen programs on Windows."""
+        """Does nothing. ``multiprocessing`` needs it for frozen programs on Windows."""
 
     def set_forkserver_preload(self, module_names: Iterable[str]) -> None:
         process.set_forkserver_preload(module_names)
@@ -214,7 +214,8 @@ set_executable = default.set_executable
 
 
 def get_context(method: str | None = None) -> Context:
-    """Returns the context of a start method: of this process's, which is fixed by this call, for ``None``."""
+    """Returns the context of a start method. For ``None``, this is the start method of this process, which
+    can't be changed afterwards."""
     if method is None:
         method = get_start_method()
     if method == "fork":

@@ -5,17 +5,17 @@ The arguments, attributes and results are those of ``torch.utils.data.DataLoader
 
 **How it works.** The workers are processes of a pool of the library (``mp::Pool`` in Rust), which knows
 which task was lost with a dead worker, runs it again in another one, and keeps time limits. So this module
-has no protocol between processes of its own. It decides which task comes next, and it makes batches and
-errors from the results. A dataset with indices has one pool, and any free worker makes the next batch. A
-dataset that is iterated has one pool of one worker for each ``worker_info.id``, since an iterator can't
-move to another process: if that worker dies, its replacement iterates again up to the first batch that
-wasn't delivered. The pool was chosen over the loader in Rust (``mp-data``), whose datasets are Rust types;
-its plans make the order here too.
+defines no protocol between processes. It chooses the next task, and makes batches and errors from the
+results. A dataset with indices has one pool, and any free worker makes the next batch. A dataset that is
+iterated has one pool of one worker for each ``worker_info.id``, since an iterator can't move to another
+process: if that worker dies, its replacement iterates again up to the first batch that wasn't delivered. This
+module doesn't use the loader in Rust (``mp-data``), whose datasets are Rust types, but its plans determine
+the order here, too.
 
 **Order and random numbers.** Batches, their order and their contents don't depend on the number of workers,
 on times or on deaths. ``random``, ``numpy.random`` and torch's generator are seeded before each batch with
 a function of the epoch's seed and the number of the batch. The loader with ``num_workers=0`` does the same,
-and puts the caller's states back. ``shuffle=True`` without a ``generator`` is the library's own
+and then restores the caller's states. ``shuffle=True`` without a ``generator`` is the library's own
 permutation, a function of seed and epoch. With a ``generator`` the order is torch's. Without ``seed``, an
 epoch's seed is drawn as torch draws it: from ``generator``, or torch's default generator, so that
 ``torch.manual_seed`` makes runs repeat. A dataset that is iterated depends on the number of workers if it
@@ -26,7 +26,7 @@ divides its data by ``get_worker_info()``, as in torch. Datapipes of torch are d
 ``multiproc.empty`` and fills are sent without any copy. Results of other collate functions are copied once.
 
 **Workers**. The processes persist from epoch to epoch, and each epoch begins with new copies of the dataset
-and a call of ``worker_init_fn``, as in torch. Two iterators have copies of their own. Arrays of the dataset
+and a call of ``worker_init_fn``, as in torch. Two iterators have separate copies. Arrays of the dataset
 are in shared memory once for all workers and epochs. They are copied again if the pickled dataset or
 functions differ at the beginning of an epoch. The contents of arrays and tensors aren't compared: only their
 addresses, shapes, and torch's counters of changes. With ``persistent_workers=True`` the workers keep their
@@ -239,7 +239,7 @@ class DataLoader(Generic[_T]):
 
     @property
     def batch_sampler(self) -> Any:
-        """The same for batches, from ``sampler``. ``None`` with ``batch_size=None``."""
+        """The batch sampler that was given, or torch's for ``sampler``. ``None`` with ``batch_size=None``."""
         if self._batch_sampler is not None or self.batch_size is None or "torch" not in sys.modules:
             return self._batch_sampler
         return self._default_batch_sampler
@@ -318,7 +318,8 @@ class DataLoader(Generic[_T]):
         return length // self.batch_size if self.drop_last else math.ceil(length / self.batch_size)
 
     def _check_length(self, yielded):
-        """Warns if a dataset that is iterated has more batches than its length says, once that was asked."""
+        """Warns if an iterable dataset has more batches than its length implies, if the program has called
+        ``len``."""
         if self._reported_length is None or not self._iterable:
             return
         length = self._reported_length
@@ -333,7 +334,7 @@ class DataLoader(Generic[_T]):
             )
 
     def pids(self) -> list[int]:
-        """Returns the process ids of the workers, of which persistent ones live between epochs."""
+        """Returns the process ids of the workers. Persistent workers live between epochs."""
         iterator = self._iterator and self._iterator()
         team = self._team or (iterator and iterator._team)
         return team.pids() if team else []
@@ -489,7 +490,7 @@ class DataLoader(Generic[_T]):
         return state
 
     def _identity(self):
-        """Returns what a resumed loader must have in common."""
+        """Returns the properties that must be the same in a resumed loader."""
         try:
             length = len(self.dataset)
         except TypeError:
@@ -499,8 +500,8 @@ class DataLoader(Generic[_T]):
         return {"length": length, "batch_size": self.batch_size, "drop_last": self.drop_last, "order": order}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues after what had been delivered. Takes effect at the next ``iter()``, or for the iterator
-        that is in use at its next batch."""
+        """Continues after the delivered batches of a saved state. Takes effect at the next ``iter()``, or for
+        an iterator in use at its next batch."""
         if not isinstance(state, Mapping):
             raise ValueError(f"not a DataLoader state: {state!r}")
         if state.get("version") != 1:

@@ -1,8 +1,8 @@
 """Managers: the same as ``multiprocessing``'s, with servers that are started and watched by the library.
 
-The objects are in the server's process, and proxies call their methods there. An exception names the server
-if it has ended: ``ManagerLost``, which is an ``EOFError`` and a ``ConnectionError``, as other exceptions of
-proxies without a server are.
+The objects are in the server's process, and proxies call their methods there. If the server has ended,
+proxies raise ``ManagerLost``, which names the server. It is an ``EOFError`` and a ``ConnectionError``, like
+the exceptions of ``multiprocessing``'s proxies without a server.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _client(address, family=None, authkey=None):
 
 
 class _Serializer(str):
-    """Name of a kind of connections. A process that reads it has the connections of this module."""
+    """Name of a serializer. Unpickling it selects the connections of this module."""
 
     def __reduce__(self):
         return _Serializer, (str(self),)

@@ -66,7 +66,7 @@ __all__ = [
 
 
 class _Spawning:
-    """Stand-in for ``Popen`` while objects are pickled for a new process."""
+    """Substitute for ``Popen`` while objects are pickled for a new process."""
 
     DupFd = DupFd
 
@@ -82,18 +82,20 @@ class Pool:
     """Processes that run functions.
 
     Beyond ``multiprocessing.Pool``, a worker may be killed at any time: the exception of its task is
-    ``WorkerLost``, and another worker takes its place. Keyword arguments of ``Pool`` set the default of the
-    same keyword arguments of the calls:
+    ``WorkerLost``, and another worker takes its place. These keyword arguments of ``Pool`` are defaults for
+    the same arguments of calls:
 
     - ``timeout``: seconds that an item may take. Then its worker is killed, and the exception is
       ``TaskTimeout``. A chunk of n items may take n times as long.
-    - ``retries``: how often a task is begun again whose worker was lost.
+    - ``retries``: maximum number of times that a task is run again after its worker was lost.
 
-    With either, ``map`` sends items one by one unless it gets a ``chunksize``. Others are of the pool:
+    With either, ``map`` sends items one by one unless it gets a ``chunksize``. These keyword arguments apply
+    to the pool:
 
     - ``max_waiting``: tasks without an outcome. At the limit, calls wait for room.
-    - ``start_timeout``: seconds until a worker has run its initializer. Then it is killed and started again.
-    - ``name``: of the pool, for messages.
+    - ``start_timeout``: seconds within which a worker must have run its initializer. After that it is killed
+      and started again.
+    - ``name``: name of the pool in messages.
     """
 
     _wrap_exception = True
@@ -183,7 +185,7 @@ class Pool:
             raise ValueError("Pool not running")
 
     def _prune(self):
-        """Forgets the calls whose results nobody waits for, once there are twice as many as there were."""
+        """Removes calls whose results are no longer awaited, each time the number of calls has doubled."""
         if len(self._cache) >= self._pruned:
             for key, result in list(self._cache.items()):
                 if result._is_over():
@@ -198,7 +200,7 @@ class Pool:
         return self._workers.tasks(function, has_main=self._has_main, **options)
 
     def _notify(self, key):
-        """Has the callbacks of a call called, by the thread for it."""
+        """Requests the callbacks of a call from the thread that runs callbacks."""
         with self._lock:
             if not self._threads:
                 arguments = (self._completions, self._called)
@@ -207,7 +209,7 @@ class Pool:
         self._completions.put(key)
 
     def _fed(self, key):
-        """The last feeder closes a pool that is to be closed."""
+        """Records the end of a feeder. The last feeder closes a pool whose ``close`` was called."""
         with self._lock:
             self._feeders.pop(key, None)
             if self._state == CLOSE and not self._feeders:
@@ -345,7 +347,7 @@ class Pool:
         timeout: float | None = None,
         retries: int | None = None,
     ) -> IMapUnorderedIterator[_T]:
-        """Like ``imap``, but the results are in the order in which they are there."""
+        """Like ``imap``, but the results are in the order of completion."""
         return self._imap(IMapUnorderedIterator, func, iterable, chunksize, timeout, retries)
 
     def _imap(self, kind, func, iterable, chunksize, timeout, retries):

@@ -1,4 +1,5 @@
-"""``Process``, and what goes with it: CPython's, but started and watched by the library."""
+"""``Process`` and related functions: CPython's classes, with processes that are started and watched by the
+library."""
 
 from __future__ import annotations
 
@@ -104,8 +105,8 @@ def _tracker_fd(tracker):
 
 
 def _has_main(data):
-    """Returns ``True`` if the process imports the main module. Those of packages, folders and archives run
-    their code unconditionally.
+    """Returns ``True`` if the process imports the main module. Main modules of packages, folders and archives
+    run their code unconditionally.
     """
     name = data.get("init_main_from_name", "__main__")
     return "init_main_from_path" in data or name.rpartition(".")[2] != "__main__"
@@ -113,7 +114,7 @@ def _has_main(data):
 
 @functools.cache
 def _register_at_fork():
-    """Makes a process that `os.fork` has made leave its parent's processes alone when it exits."""
+    """Makes a process created by `os.fork` ignore its parent's child processes when it exits."""
 
     def forget():
         for process in [process for process in _process._children if isinstance(process, Process)]:
@@ -205,8 +206,8 @@ class Process(_process.BaseProcess):
 
     @property
     def sentinel(self) -> int:
-        """Descriptor that is readable when the process has ended, for ``wait``. What the process has sent
-        is readable before.
+        """Descriptor that is readable when the process has ended, for ``wait``. Messages that the process has
+        sent are readable before.
         """
         self._check_closed()
         if self._popen is None:
@@ -220,12 +221,12 @@ class Process(_process.BaseProcess):
 
 
 class SpawnProcess(Process):
-    """A process that is executed."""
+    """A process that executes a new interpreter."""
 
     _method = "spawn"
 
 
 class ForkServerProcess(Process):
-    """A process that is copied from a server."""
+    """A process that is a copy of the fork server."""
 
     _method = "forkserver"

@@ -1,4 +1,4 @@
-"""Reducers registered by users, and descriptors in messages."""
+"""Reducers that users have registered, and descriptors in messages."""
 
 from __future__ import annotations
 

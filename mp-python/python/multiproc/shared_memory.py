@@ -41,8 +41,8 @@ def _create(name, size):
 class SharedMemory:
     """Bytes that processes share by a name.
 
-    Creates them, or opens an existing name. ``size`` has no effect then, and neither has ``track`` ever: the
-    name is removed by ``unlink`` only. The memory itself lives as long as any process has it open, which
+    Creates them, or opens an existing name, for which ``size`` has no effect. ``track`` never has an effect:
+    only ``unlink`` removes the name. The memory itself lives as long as any process has it open, which
     includes views of it.
     """
 
@@ -108,14 +108,14 @@ class SharedMemory:
         NamedMemory.unlink(self.name)
 
 
-# Item of a list: code that says how it is read, and format in the struct module.
+# Code of an item's type, which determines how it is read, and its format in the struct module.
 _PLAIN, _STR, _BYTES, _NONE = range(4)
 _FORMATS = {int: "q", float: "d", bool: "xxxxxxx?", type(None): "xxxxxx?x"}
 _WORD = 8
 
 
 def _encoded(value):
-    """Returns the code of a value, and its bytes if it has a length of its own."""
+    """Returns the code of a value, and its bytes if its length varies."""
     if isinstance(value, str):
         return _STR, value.encode()
     if isinstance(value, bytes):
@@ -128,12 +128,12 @@ def _encoded(value):
 class ShareableList(Generic[_T]):
     """List of numbers, strings, bytes and ``None`` in shared memory, of fixed length.
 
-    An item can be replaced by one of another type. The room of a string or of bytes is that of the item's
-    first value: its length and at least one byte more, a multiple of 8. Zero bytes at the end are lost. There
-    is no lock: a reader may see half of a change.
+    An item can be replaced by an item of another type. The size of the first value limits later strings and
+    bytes: its length and at least one byte more, rounded up to a multiple of 8. Zero bytes at the end are
+    lost. There is no lock: a reader may see half of a change.
 
-    The memory is that of ``multiprocessing``'s class: the number of items, their offsets, the items, formats
-    of 8 bytes each, and codes of 1 byte each.
+    The memory has the layout of ``multiprocessing``'s class: the number of items, their offsets, the items,
+    formats of 8 bytes each, and codes of 1 byte each.
     """
 
     def __init__(self, sequence: Iterable[_T] | None = None, *, name: str | None = None) -> None:

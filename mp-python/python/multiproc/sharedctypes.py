@@ -1,7 +1,8 @@
-"""ctypes objects in shared memory: ``Value`` and ``Array`` with a lock, and the same without one.
+"""ctypes objects in shared memory: ``Value`` and ``Array`` with a lock, ``RawValue`` and ``RawArray``
+without.
 
-They can be arguments of processes and tasks, and parts of any message. So can a field of a shared structure:
-the receiver gets the same memory.
+They can be arguments of processes and tasks, and parts of any message. A field of a shared structure can also
+be sent: the receiver gets the same memory.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def Value(typecode_or_type: _Type, *args: Any, lock: Any = True, ctx: Any = None
 def Array(
     typecode_or_type: _Type, size_or_initializer: int | Sequence[Any], *, lock: Any = True, ctx: Any = None
 ) -> Any:
-    """Returns a ctypes array in shared memory, with a lock, as ``Value``."""
+    """Returns a ctypes array in shared memory, with a lock, like ``Value``."""
     return _with_lock(RawArray(typecode_or_type, size_or_initializer), lock)
 
 

@@ -89,10 +89,12 @@ class ProcessContext:
         return [process.pid for process in self.processes]
 
     def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
-        """Waits for the processes. Returns ``True`` when all have ended, ``False`` when the time is over.
+        """Waits for the processes. Returns ``True`` if all have ended, and ``False`` if the time limit has
+        expired.
 
-        If one has failed, ends the others and raises its exception: with SIGTERM, after ``grace_period``
-        seconds in which they may end by themselves, and with SIGKILL after as many more (30 by default).
+        If a process has failed, ends the others and raises the exception of the failed process. The others
+        get ``grace_period`` seconds (30 by default) to end by themselves, then SIGTERM, and after the same
+        time SIGKILL.
         """
         if not self.sentinels:
             return True

@@ -13,7 +13,8 @@ Condition           its place and notification           its place and notificat
 Barrier             it breaks at once                    nothing
 ==================  ===================================  ================================
 
-A process that releases for another one (as any may, except for an RLock) takes the permit from its owner.
+Any process may release a permit of another process, except for an RLock. Then the owner no longer has the
+permit.
 """
 
 from __future__ import annotations
@@ -93,13 +94,13 @@ class Condition:
     def wait(self, timeout: float | None = None) -> bool:
         """Releases the lock, waits for a notification, and acquires the lock again.
 
-        Returns ``False`` if the time is over.
+        Returns ``False`` if the time limit has expired.
         """
         self._check_owned("must acquire() condition before using wait()")
         return self._waiters.wait(self._lock, timeout)
 
     def wait_for(self, predicate: Callable[[], _T], timeout: float | None = None) -> _T:
-        """Waits until ``predicate()`` is true, or the time is over. Returns its last result."""
+        """Waits until ``predicate()`` is true, or the time limit has expired. Returns its last result."""
         end = None if timeout is None else time.monotonic() + timeout
         while not (result := predicate()):
             left = None if end is None else end - time.monotonic()
@@ -126,9 +127,8 @@ def _condition(cls, lock, waiters):
 
 
 class Barrier:
-    """Barrier between processes: each of ``parties`` waiters blocks until all have arrived.
-
-    The last one calls ``action`` before the others continue. ``timeout`` is the default of ``wait``.
+    """Barrier between processes: each of ``parties`` waiters blocks until all have arrived. The last waiter
+    calls ``action`` before the others continue. ``timeout`` is the default of ``wait``.
 
     A process is a party from the moment when it receives the barrier or first waits at it, until it drops the
     barrier or ends by itself. If it is killed, the barrier breaks at once for all parties, until ``reset``.
@@ -168,7 +168,7 @@ class Barrier:
         for each party.
 
         Raises ``threading.BrokenBarrierError`` if the barrier breaks or is reset, a party is killed, or the
-        time is over, which breaks the barrier for all.
+        time limit has expired, which breaks the barrier for all.
         """
         return self._state.wait(self._action, self._timeout if timeout is None else timeout)
 

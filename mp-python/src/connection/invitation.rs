@@ -24,7 +24,7 @@ pub struct Invitation(mp::connection::Invitation);
 impl Invitation {
     /// Waits until the other program accepts the invitation or it lapses. It lapses when that program exits
     /// or receives another message first. Returns ``True`` if the invitation was accepted. Raises
-    /// ``TimeoutError`` if the time is over.
+    /// ``TimeoutError`` if the time limit has expired.
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let state = wait(py, limit(true, timeout)?, (), |(), time| match self.0.wait_timeout(time) {

@@ -90,7 +90,7 @@ impl Drop for Buffer {
     }
 }
 
-/// Returns the bytes of a buffer that an object gives to protocol 5, or `None` for few bytes.
+/// Returns the bytes of an out-of-band buffer of protocol 5, or `None` if it has few bytes.
 pub(super) fn source_of_buffer(object: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
     let Ok(buffer) = Buffer::of(object, ffi::PyBUF_ANY_CONTIGUOUS) else { return Ok(None) };
     let len = buffer.0.len;
@@ -133,8 +133,8 @@ pub fn reduce_memoryview<'py>(view: &Bound<'py, PyAny>) -> PyResult<Bound<'py, P
     Err(PyBufferError::new_err("a memoryview with gaps between its elements can't be sent: send bytes(view)"))
 }
 
-/// Returns a format as `memoryview.cast` takes it: one character of native size. ctypes has `<d`, for
-/// example.
+/// Returns a format in the form for `memoryview.cast`: one character of native size. Formats of ctypes have a
+/// byte order, such as `<d`.
 fn native_format(format: &str, size: ffi::Py_ssize_t) -> PyResult<&str> {
     match format.strip_prefix(['<', '=', '@']).unwrap_or(format) {
         "l" if size == 4 => Ok("i"),
@@ -173,8 +173,8 @@ pub fn reduce_ndarray<'py>(array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyA
     }
 }
 
-/// Returns the elements of a tensor of torch or an array of numpy. `None` for other objects, and for
-/// elements that only their own library knows.
+/// Returns the elements of a tensor of torch or an array of numpy. Returns `None` for other objects, and for
+/// element types that only their own library can read.
 pub(crate) fn source_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
     let class = object.get_type();
     match class.name()?.to_str()? {
@@ -199,7 +199,7 @@ fn element_of(format: &CStr) -> Option<ElementType> {
     }
 }
 
-/// Returns the elements of an array of numpy, or `None` for a type that only numpy knows.
+/// Returns the elements of an array of numpy, or `None` for an element type that only numpy can read.
 pub(crate) fn source_of_ndarray(array: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
     // numpy refuses formats that the buffer protocol has no character for.
     let Ok(buffer) = Buffer::of(array, ffi::PyBUF_RECORDS_RO) else { return Ok(None) };
@@ -221,7 +221,7 @@ pub(crate) fn source_of_ndarray(array: &Bound<'_, PyAny>) -> PyResult<Option<Sou
     }))
 }
 
-/// Bytes in shared memory, for objects that take a buffer.
+/// Bytes in shared memory, exported by the buffer protocol.
 #[pyclass(frozen, name = "Buffer", module = "multiproc._multiproc")]
 pub struct MemoryBuffer {
     memory: Arc<Memory>,
@@ -281,7 +281,7 @@ pub fn alloc(len: usize) -> PyResult<MemoryBuffer> {
     Ok(MemoryBuffer { memory, offset: 0, len, read_only: false })
 }
 
-/// Returns `true` if these bytes are in memory of this package, so that they are sent without a copy.
+/// Returns `true` if these bytes are in shared memory of this package, and are therefore sent without a copy.
 #[pyfunction]
 #[pyo3(name = "_contains")]
 pub fn contains(address: usize, len: usize) -> bool {

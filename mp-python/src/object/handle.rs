@@ -75,8 +75,8 @@ pub fn to_python(py: Python<'_>, handle: Handle) -> PyResult<Bound<'_, PyAny>> {
     }
 }
 
-/// A descriptor in a message. Pickling it sends a duplicate; reading it gives the number of the
-/// receiver's.
+/// A descriptor in a message. Pickling it sends a duplicate. Unpickling it returns the number of the
+/// receiver's duplicate.
 #[pyclass(frozen, name = "Fd", module = "multiproc._multiproc")]
 pub struct PyFd(i32);
 
@@ -88,7 +88,7 @@ impl PyFd {
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        // SAFETY: a number that is no open descriptor of this process is refused by the system.
+        // SAFETY: the system refuses a number that is not an open descriptor of this process.
         let fd = unsafe { BorrowedFd::borrow_raw(self.0) }.try_clone_to_owned()?;
         reduce_handle(py, "a descriptor", Handle::Fd(Fd(fd)))
     }

@@ -1,11 +1,11 @@
-//! Python objects as messages: pickled bytes, arrays in shared memory beside them, and handles.
+//! Python objects as messages: pickled bytes, arrays in shared memory, and handles.
 //!
-//! | part of an object | travels |
+//! | part of an object | sent as |
 //! |---|---|
-//! | tensors of torch, arrays of numpy, memory views | in [`Memory`](crate::memory::Memory): one copy, or none if they are in such memory already |
+//! | tensors of torch, arrays of numpy, memory views | [`Memory`](crate::memory::Memory): one copy, or none if they are already in such memory |
 //! | buffers of other objects, by pickle's protocol 5 | the same |
-//! | queues, locks, events, … of this package | as handles ([`Handle`](handle::Handle)) |
-//! | the rest | pickled; many bytes in memory of their own: one copy in, and none before they are read |
+//! | queues, locks, events, … of this package | handles ([`Handle`](handle::Handle)) |
+//! | the rest | pickled bytes; many bytes are in a separate [`Memory`](crate::memory::Memory): the sender makes one copy, and the receiver reads them in place |
 //!
 //! The pickled bytes name arrays and handles by index, so a message is read only together with its parts.
 
@@ -22,14 +22,14 @@ use handle::Handle;
 use mp_tensor::{AnyTensor, Shared};
 use view::View;
 
-/// A Python object on its way to another process.
+/// A Python object as a message to another process.
 #[derive(Serialize, Deserialize, Debug, Default)]
 pub struct Object {
-    /// The pickled object, or no bytes if the last view is it.
+    /// The pickled object. Empty if the last view contains the pickled object.
     #[serde(with = "bytes")]
     pub pickle: Vec<u8>,
-    /// Arrays, in the order of their indices in the pickled bytes. If there are many of these, they are
-    /// the last view.
+    /// Arrays, in the order of their indices in the pickled bytes. If there are many pickled bytes, the last
+    /// view contains them.
     pub views: Vec<View>,
     /// Indices of the views that are pickle's own out-of-band buffers.
     pub buffers: Vec<u32>,

@@ -1,9 +1,10 @@
 //! Conversion of Python objects to messages and back, by pickle's protocol 5.
 //!
-//! Each thread keeps one `pickle.Pickler` of the interpreter's C code. Its table of reducers knows the
-//! arrays and handles of this package, then what was registered with `multiprocessing`'s `ForkingPickler`,
-//! then `copyreg`. A reducer of this package stores the array or handle in the thread's [`Outgoing`], and
-//! what is pickled is its index there. Reading does the same with the thread's [`Incoming`].
+//! Each thread keeps one `pickle.Pickler` of the interpreter's C code. Its table of reducers knows the arrays
+//! and handles of this package, then what was registered with `multiprocessing`'s `ForkingPickler`, then
+//! `copyreg`. A reducer of this package stores the array or handle in the thread's [`Outgoing`], and pickles
+//! its index. When a message is read, each index is replaced with the array or handle in the thread's
+//! [`Incoming`].
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -22,15 +23,15 @@ use super::view::{Kind, SMALL, SharedArrays, Source, View, share, share_bytes};
 use crate::library_copies;
 use crate::memory::Memory;
 
-/// Number of bytes from which an object is not copied into the pickled bytes of its message, and from
-/// which pickled bytes lie in memory of their own.
+/// Number of bytes from which a long object is not copied into the pickled bytes, and from which the pickled
+/// bytes are stored in separate shared memory.
 const LONG: usize = 16 << 10;
 
 /// Parts of the object that a thread is pickling.
 #[derive(Default)]
 struct Outgoing {
     pickle: Vec<u8>,
-    /// Bytes of long objects, and how many pickled bytes are before them.
+    /// Bytes of long objects, each with the number of pickled bytes before it.
     long: Vec<(usize, Buffer)>,
     sources: Vec<Source>,
     buffers: Vec<u32>,
@@ -51,7 +52,7 @@ thread_local! {
     static PICKLER: RefCell<Option<Py<PyAny>>> = const { RefCell::new(None) };
 }
 
-/// Calls `f` with the object that this thread pickles at the moment.
+/// Calls `f` with the object that this thread is pickling. Returns `None` if there is none.
 fn with_outgoing<R>(f: impl FnOnce(&mut Outgoing) -> R) -> Option<R> {
     OUTGOING.with_borrow_mut(|all| all.last_mut().map(f))
 }
@@ -68,8 +69,8 @@ pub fn add_source(source: Source) -> PyResult<usize> {
     .ok_or_else(|| outside("an array"))
 }
 
-/// Adds a handle to the object that this thread pickles, and returns what stands for it in the pickled
-/// bytes: the result of its `__reduce__`.
+/// Adds a handle to the object that this thread pickles. Returns the result of `__reduce__`, which refers to
+/// the handle in the pickled bytes.
 ///
 /// # Errors
 /// `RuntimeError` outside of a message.
@@ -90,7 +91,7 @@ fn outside(what: &str) -> PyErr {
     library_copies::error(error, library_copies::OBJECTS)
 }
 
-/// Gets the pickled bytes: the file of the pickler.
+/// File of the pickler, which receives the pickled bytes.
 #[pyclass(frozen, module = "multiproc._multiproc")]
 struct Sink;
 
@@ -229,7 +230,8 @@ fn ctypes_reducer<'py>(of: &Bound<'py, PyType>) -> PyResult<Option<Bound<'py, Py
     }
 }
 
-/// Called for each buffer that an object gives to protocol 5. Returns `True` for what stays in the bytes.
+/// Callback of protocol 5 for each out-of-band buffer. Returns `True` if the buffer stays in the pickled
+/// bytes.
 #[pyfunction]
 fn add_buffer(buffer: &Bound<'_, PyAny>) -> PyResult<bool> {
     let Some(source) = source_of_buffer(buffer)? else { return Ok(true) };
@@ -247,7 +249,7 @@ fn new_pickler(py: Python<'_>) -> PyResult<Py<PyAny>> {
     Ok(pickler.unbind())
 }
 
-/// Number of bytes of a pickler, with its memo, that a thread keeps.
+/// Maximum size in bytes of a pickler, with its memo, that a thread keeps.
 const MOST_OF_MEMO: usize = 64 << 10;
 
 /// Converts a Python object to a message.
@@ -349,7 +351,7 @@ fn pickle(object: &Bound<'_, PyAny>, make: Option<&Bound<'_, PyAny>>) -> PyResul
     Ok(outgoing)
 }
 
-/// Converts bytes to a message of its own, which [`loads`] takes for pickled ones.
+/// Converts bytes to a message that [`loads`] reads like a pickled bytes object.
 ///
 /// # Errors
 /// `MemoryError` if there is not enough shared memory.
@@ -362,8 +364,8 @@ pub fn bytes_to_message(py: Python<'_>, bytes: &[u8]) -> PyResult<Object> {
     Ok(Object { views, memory: vec![memory.tensor()], ..Object::default() })
 }
 
-/// Returns the bytes of a message, or an object with the bytes: what [`bytes_to_message`] was given, or a
-/// pickled object without arrays. Any other message is read, and pickled by itself.
+/// Returns the bytes of a message, or an object with the bytes: the argument of [`bytes_to_message`], or a
+/// pickled object without arrays. Any other message is unpickled and pickled again without out-of-band parts.
 ///
 /// # Errors
 /// Exceptions that the object's own code raises.
@@ -445,7 +447,7 @@ fn missing(py: Python<'_>, what: &str, index: usize) -> PyErr {
     PyValueError::new_err(library_copies::explained(py, error, library_copies::OBJECTS))
 }
 
-/// Returns the function of an array in pickled bytes.
+/// Returns the function that pickled bytes call to read an array.
 pub(super) fn array_function(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     static FUNCTION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     Ok(FUNCTION.import(py, home(py), "_array")?.clone())

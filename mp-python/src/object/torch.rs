@@ -97,11 +97,12 @@ fn is_shared_by_torch(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
     is_shared.bind(py).call1((tensor.call_method0(intern!(py, "untyped_storage"))?,))?.is_truthy()
 }
 
-/// Checks that a tensor's storage has its elements, which torch doesn't do when a storage is resized. From
-/// then on the source keeps the storage: another thread may give the tensor another one.
+/// Checks that a tensor's storage contains all elements of the tensor, which torch doesn't check when a
+/// storage is resized. The source then keeps the storage, since another thread may replace the tensor's
+/// storage.
 ///
 /// # Errors
-/// `RuntimeError` if it does not.
+/// `RuntimeError` if the storage is too small.
 pub(super) fn check_storage(py: Python<'_>, source: &mut Source) -> PyResult<()> {
     let (low, high) = source.range();
     if low == high || source.is_shared() {
@@ -121,7 +122,7 @@ pub(super) fn check_storage(py: Python<'_>, source: &mut Source) -> PyResult<()>
     )))
 }
 
-/// Returns the elements of a tensor, or `None` if it is no array in this process's memory.
+/// Returns the elements of a tensor, or `None` if the tensor is not an array in this process's memory.
 ///
 /// # Errors
 /// `RuntimeError` if its storage was resized.
@@ -133,7 +134,8 @@ pub(crate) fn source_of_tensor(tensor: &Bound<'_, PyAny>, kind: Kind) -> PyResul
     Ok(source)
 }
 
-/// Like [`source_of_tensor`], without the check: before they are copied, see [`check_storage`].
+/// Like [`source_of_tensor`], without the check of the storage. Call [`check_storage`] before the elements
+/// are copied.
 fn elements_of_tensor(tensor: &Bound<'_, PyAny>, kind: Kind) -> PyResult<Option<Source>> {
     let py = tensor.py();
     let Some(read) = exchange_api(py)?.and_then(|api| api.tensor_from_object) else {
@@ -210,7 +212,7 @@ pub(crate) fn element_of(name: &str) -> Option<ElementType> {
     NAMES.iter().find(|(known, _)| known.strip_prefix("torch.") == Some(name)).map(|(_, element)| *element)
 }
 
-/// For a torch without the table.
+/// Returns the elements of a tensor, for a version of torch without the table.
 fn source_by_attributes(tensor: &Bound<'_, PyAny>, kind: Kind) -> PyResult<Option<Source>> {
     let py = tensor.py();
     let name = tensor.getattr(intern!(py, "dtype"))?.str()?;
@@ -236,7 +238,7 @@ fn source_by_attributes(tensor: &Bound<'_, PyAny>, kind: Kind) -> PyResult<Optio
     }))
 }
 
-/// Owner of an exported tensor: the structure, and what it points to.
+/// Owner of an exported tensor: the structure, and the data that it points to.
 struct Exported {
     managed: DLManagedTensorVersioned,
     shape: Vec<i64>,

@@ -1,8 +1,8 @@
-//! Arrays in messages: where their elements are, and how they get into shared memory.
+//! Arrays in messages: location of their elements, and copies into shared memory.
 //!
-//! An array that is in shared memory already is sent as a view of it. Any other is copied, when the whole
-//! object has been pickled: arrays that overlap are copied together, so that they overlap at the receiver
-//! too.
+//! An array that is in shared memory already is sent as a view of it. Any other array is copied after the
+//! whole object has been pickled. Arrays that overlap are copied together, so that they overlap at the
+//! receiver, too.
 //!
 //! # Safety
 //! The module `copy` copies between addresses. They come from [`Source`]s, whose owners keep the memory,
@@ -33,11 +33,11 @@ pub enum Kind {
     TorchGrad,
     /// `numpy.ndarray`.
     Numpy,
-    /// The same, read-only.
+    /// Like the previous kind, but read-only.
     ReadOnlyNumpy,
     /// `memoryview` of bytes, or a buffer of another object.
     Buffer,
-    /// The same, read-only.
+    /// Like the previous kind, but read-only.
     ReadOnlyBuffer,
 }
 
@@ -126,8 +126,7 @@ impl Source {
         Memory::containing(low, high - low)
     }
 
-    /// Copies the elements to a tensor of the same shape and type, in row-major order, which this process
-    /// has allocated and alone has.
+    /// Copies the elements, in row-major order, to a newly allocated tensor of the same shape and type.
     pub(crate) fn copy_to(&self, py: Python<'_>, tensor: &AnyTensor) {
         let len = self.len();
         assert!(tensor.nbytes() == len && tensor.is_contiguous() && tensor.offset() == 0, "another shape");
@@ -139,8 +138,8 @@ impl Source {
         }
     }
 
-    /// Returns the number of bytes of the elements in row-major order. An array whose elements overlap may
-    /// have more than there are addresses: `usize::MAX`.
+    /// Returns the number of bytes of the elements in row-major order. Returns `usize::MAX` on overflow,
+    /// which is possible if elements overlap.
     fn len(&self) -> usize {
         if self.shape.contains(&0) {
             return 0;
@@ -213,8 +212,9 @@ struct Range {
 }
 
 impl Range {
-    /// Returns the index of a single array that is copied in row-major order, without its gaps. Several
-    /// arrays keep their places, and so does one whose elements overlap or are dense in another order.
+    /// Returns the index of the array if the range has only one and the array is copied in row-major order,
+    /// without gaps. Several arrays keep their relative addresses, and so does an array whose elements
+    /// overlap or are dense in another order.
     fn single(&self, sources: &[Source]) -> Option<usize> {
         match self.members[..] {
             [one] if sources[one].is_row_major() => Some(one),

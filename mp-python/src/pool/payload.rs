@@ -1,5 +1,5 @@
-//! Objects of tasks and replies. Lists of numbers, and of tuples of numbers, travel as arrays of 64-bit
-//! words, in a third of the time that pickle needs, and a worker makes no list of them.
+//! Objects of tasks and replies. Lists of numbers, and of tuples of numbers, are sent as arrays of 64-bit
+//! words, in a third of the time that pickle needs. A worker reads the array without creating a list.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -32,7 +32,8 @@ pub(super) enum Number {
 }
 
 thread_local! {
-    /// Memory for the words of a list. Each thread keeps some: new memory would be slower than the rest.
+    /// Spare memory for the words of a list, kept by each thread, because allocating new memory would take
+    /// longer than the conversion.
     // fork: an empty or unused copy.
     static WORDS: Cell<Vec<[u8; 8]>> = const { Cell::new(Vec::new()) };
 }
@@ -46,7 +47,8 @@ fn keep(words: Vec<[u8; 8]>) {
     }
 }
 
-/// Maximum length of a tuple that travels as words. pickle writes a long tuple once if it is in a list often.
+/// Maximum length of a tuple that is sent as words. pickle writes a long tuple only once, even if a list
+/// contains it often.
 const MAX_TUPLE_LEN: usize = 8;
 
 /// Minimum length of a list that is checked for numbers.
@@ -188,7 +190,7 @@ impl Payload {
     }
 }
 
-/// Results of a worker, in the form of the first one for as long as the others have the same.
+/// Results of a worker, in the form of the first result as long as all results have this form.
 pub(super) enum Results<'py> {
     Ints(Vec<[u8; 8]>),
     Floats(Vec<[u8; 8]>),
@@ -231,7 +233,7 @@ impl<'py> Results<'py> {
         self.objects(result.py())?.append(result)
     }
 
-    /// Returns the list of the results, which is their form from now on.
+    /// Converts the results to a list, and returns it.
     fn objects(&mut self, py: Python<'py>) -> PyResult<&Bound<'py, PyList>> {
         let list = match self {
             Self::Objects(list) => return Ok(list),

@@ -1,5 +1,5 @@
-//! Parts of `multiproc.DataLoader` that are not Python: the workers and their tasks, the order of samples,
-//! and the stacking of samples into shared memory.
+//! Parts of `multiproc.DataLoader` in Rust: workers and their tasks, the order of samples, and the stacking
+//! of samples into shared memory.
 //!
 //! Datasets in Rust have loaders of their own: see [`rust_loader`](crate::rust_loader).
 

@@ -66,7 +66,7 @@ fn print(py: Python<'_>, error: PyErr) -> String {
     error.to_string()
 }
 
-/// State of a worker process: an interpreter that ends in an orderly way.
+/// State of a worker process. Dropping it runs the exit functions of the interpreter.
 struct Worker;
 
 impl Drop for Worker {
@@ -111,7 +111,7 @@ struct SentEpoch {
 }
 
 impl From<SentEpoch> for Epoch {
-    /// Makes the object before the worker takes a task: meanwhile, other workers may take its tasks.
+    /// Creates the object before the worker takes a task, so that other workers can take the tasks meanwhile.
     fn from(SentEpoch { setup, seed, part }: SentEpoch) -> Self {
         let epoch = Self { setup, seed, part, maker: OnceLock::new() };
         // An error is the outcome of each task.
@@ -133,8 +133,8 @@ impl Epoch {
 }
 
 impl Drop for Epoch {
-    /// Closes the files and iterators of the epoch at once: without the interpreter's lock, the objects
-    /// would be dropped later.
+    /// Drops the object with the interpreter's lock held, which closes files and iterators of the epoch at
+    /// once. Without the lock, the drop would be deferred.
     fn drop(&mut self) {
         let Some(Ok(maker)) = self.maker.take() else { return };
         Python::try_attach(|py| {
@@ -231,14 +231,14 @@ impl LoaderWorkers {
         Ok(self.pool()?.pool().metrics().restarts)
     }
 
-    /// Begins to end the workers.
+    /// Starts the termination of the workers. Does not block.
     fn terminate(&self) {
         if let Some(pool) = &*self.0.lock() {
             pool.pool().terminate();
         }
     }
 
-    /// Ends the workers, and waits for that.
+    /// Ends the workers, and blocks until they have ended.
     fn close(&self, py: Python<'_>) {
         let pool = self.0.lock().take();
         py.detach(|| drop(pool));
@@ -316,7 +316,7 @@ impl LoaderTasks {
     }
 
     /// Waits for the next result: `(number, result, failure)`, of which one of the last two is `None`, or
-    /// `None` if the time is over.
+    /// `None` if the time limit has expired.
     #[pyo3(signature = (timeout = None))]
     fn next<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let limit = limit(true, timeout)?;

@@ -22,8 +22,8 @@ use crate::wait::limit;
 
 /// Queue of Python objects between processes.
 ///
-/// ``bytes`` bounds the bytes in the queue in addition to the number of objects. ``deliveries`` is the
-/// number of times that ``get_ack`` delivers an object whose consumers die; 0 stands for no limit.
+/// ``bytes`` bounds the bytes in the queue in addition to the number of objects. ``deliveries`` is the number
+/// of times that ``get_ack`` delivers an object whose consumers die; 0 means no limit.
 #[pyclass(frozen, module = "multiproc._multiproc", subclass)]
 pub struct Queue(Shared);
 
@@ -95,8 +95,8 @@ impl Queue {
 
     /// Puts an object into the queue.
     ///
-    /// Waits while the queue is full, at most ``timeout`` seconds, and raises ``Full`` then. The object is
-    /// in the queue when the call returns, also if this process ends at once.
+    /// Waits while the queue is full, at most ``timeout`` seconds, and raises ``Full`` then. When the call
+    /// returns, the object is in the queue, and stays there even if this process ends.
     #[pyo3(signature = (obj, block = true, timeout = None))]
     fn put(&self, obj: &Bound<'_, PyAny>, block: bool, timeout: Option<f64>) -> PyResult<()> {
         self.0.put(obj, limit(block, timeout)?, self.name())
@@ -105,7 +105,7 @@ impl Queue {
     /// Takes the first object out of the queue.
     ///
     /// Waits while the queue is empty, at most ``timeout`` seconds, and raises ``Empty`` then. Raises
-    /// ``PeerLost`` if it would wait for ever, since no other process or thread could put.
+    /// ``PeerLost`` if it would wait forever, since no other process or thread could put.
     #[pyo3(signature = (block = true, timeout = None))]
     fn get<'py>(&self, py: Python<'py>, block: bool, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         self.0.get(py, limit(block, timeout)?, false, self.name()).map(|(object, _)| object)
@@ -161,8 +161,8 @@ impl Queue {
 
     /// Takes the first object, which stays in the queue until it is acknowledged. Returns its ``Lease``.
     ///
-    /// If the process dies before, or the block of ``with queue.get_ack() as obj:`` raises, the object is
-    /// delivered again, to this or another consumer.
+    /// If the process dies before the acknowledgement, or the block of ``with queue.get_ack() as obj:``
+    /// raises, the object is delivered again, to this or another consumer.
     #[pyo3(signature = (block = true, timeout = None))]
     fn get_ack(&self, py: Python<'_>, block: bool, timeout: Option<f64>) -> PyResult<Lease> {
         let (object, lease) = self.0.get(py, limit(block, timeout)?, true, self.name())?;
@@ -204,7 +204,8 @@ impl Queue {
     /// Returns a descriptor that is readable while the queue has objects or is shut down, for ``select``,
     /// ``multiprocessing.connection.wait`` and event loops.
     ///
-    /// Another process may be faster: use ``get_nowait`` after it, which also makes it unreadable again.
+    /// Another process may take the object first: call ``get_nowait`` after the wait. It also makes the
+    /// descriptor unreadable again if the queue is empty.
     fn fileno(&self) -> PyResult<i32> {
         self.0.fileno("Queue")
     }
@@ -214,7 +215,7 @@ impl Queue {
         self.0.close();
     }
 
-    /// Does nothing: objects are in the queue when ``put`` returns, and no thread has them.
+    /// Does nothing: objects are in the queue when ``put`` returns, and there is no feeder thread.
     #[allow(clippy::unused_self, reason = "the interface of multiprocessing.Queue")]
     fn join_thread(&self) {}
 

@@ -1,16 +1,15 @@
 //! Handles of this process to a queue, and the waits for it.
 //!
 //! # When a wait raises `PeerLost`
-//! A `put` or `get` without a time limit raises `PeerLost` if other processes had the queue, none of them
-//! and no message has it any more, and this interpreter has no other thread. Another thread of the
-//! interpreter might use the queue at any time, whatever it does at the moment, so it keeps waits going.
-//! The number of Python objects of one queue in this process has no influence. A call with a time limit
-//! raises `Empty` or `Full` when the time is over, as in CPython, where programs use it to look after
-//! their workers.
+//! A `put` or `get` without a time limit raises `PeerLost` if other processes had the queue, no process and
+//! no message has it any more, and this interpreter has no other thread. Another thread of the interpreter
+//! might use the queue later, so while one exists, waits continue. The number of Python objects for one queue
+//! in this process is irrelevant. A call with a time limit raises `Empty` or `Full` when the time limit has
+//! expired, as in CPython, where programs use the time limit to check their workers.
 //!
-//! Each object has two handles of its queue for that: one whose waits end like this, and one whose waits
-//! don't. A wait uses the second one for its first slice of time, and the first one while its thread is
-//! alone.
+//! For this, each Python object has two handles of its queue: waits of the *mortal* handle end as above, and
+//! waits of the *patient* handle don't. A wait uses the patient handle for its first slice of time, and then
+//! the mortal handle while its thread is the only one.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -28,7 +27,8 @@ use crate::error::{PeerLost, empty, full, runtime, shut_down};
 use crate::object::Object;
 use crate::wait::{Attempt, wait};
 
-/// Time after which a put looks again whether messages were taken, when the program has as many as it can.
+/// Time after which a put checks again for free messages, after the program has reached its maximum number of
+/// messages.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(2);
 
 /// Handles of this process to a queue.
@@ -63,8 +63,8 @@ impl<T: Message + Send> Handles<T> {
         }
     }
 
-    /// Repeats `attempt` until it is done or the time is over. See the description of this file for the
-    /// handle that it gets.
+    /// Repeats `attempt` until it is done or the time limit has expired. The documentation of this module
+    /// describes the handle that is passed.
     pub(crate) fn wait<R: Send, S: Send>(
         &self,
         py: Python<'_>,
@@ -129,7 +129,7 @@ impl<T: Message + Send> Handles<T> {
         }
     }
 
-    /// Takes a message by `get`, which gets the time that it may wait for.
+    /// Takes a message by calling `get` with the maximum wait.
     pub(crate) fn take_by<R: Send>(
         &self,
         py: Python<'_>,
@@ -146,7 +146,7 @@ impl<T: Message + Send> Handles<T> {
 }
 
 impl Handles {
-    /// Takes an object, and its lease if it is to have one.
+    /// Takes an object, with its lease if `leased` is set.
     pub(crate) fn take(
         &self,
         py: Python<'_>,
@@ -161,8 +161,8 @@ impl Handles {
         })
     }
 
-    /// Converts the result of a shut-down `JoinableQueue` whose last tasks are in work to the end of the
-    /// queue: tasks are delivered once.
+    /// Converts the result for a `JoinableQueue` that was shut down, and whose last tasks are in progress, to
+    /// the end of the queue: tasks are delivered only once.
     fn end_at_shutdown<R>(&self, got: Result<Option<R>, GetError>) -> Result<Option<R>, GetError> {
         match got {
             Err(GetError::Leased { .. }) if self.joinable.is_some() => Ok(None),
@@ -177,7 +177,7 @@ fn split(lease: Option<MessageLease<Object>>) -> Option<Delivery> {
     lease.map(MessageLease::split).map(|(object, lease)| (object, Some(lease)))
 }
 
-/// Returns `true` if the program has as many messages in flight as it can.
+/// Returns `true` if the program has reached its maximum number of messages in flight.
 fn is_shortage_of_messages(error: &mp_reduce::Error) -> bool {
     matches!(error, mp_reduce::Error::Memory(mp_core::Error::TooManyMessages(_)))
 }

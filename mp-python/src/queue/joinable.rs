@@ -22,9 +22,9 @@ use crate::wait::{Attempt, limit, wait};
 
 /// Queue of tasks, and its counters.
 ///
-/// A process that has no task may call `task_done` ahead, for a task that it takes later or that another
-/// process has. Such calls are counted. The next process that has a task finishes it and decrements the
-/// number.
+/// A process without a task may call `task_done` in advance, for a task that it takes later or that another
+/// process has. These calls are counted as *done ahead*. The next process that has a task finishes it and
+/// decrements the count.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Tasks {
     pub(super) queue: mp::JoinableQueue<Object>,
@@ -47,7 +47,7 @@ impl Tasks {
 
     fn ahead(&self) -> usize {
         let ahead = self.counters.load(AHEAD);
-        // After `join`, what was written before `task_done` is visible.
+        // After `join`, writes before `task_done` are visible.
         fence(Ordering::Acquire);
         ahead as usize
     }
@@ -90,7 +90,7 @@ impl Tasks {
         self.queue.unfinished() + self.queue.lost()
     }
 
-    /// Returns the number of tasks that are not finished, if those done ahead count.
+    /// Returns the number of unfinished tasks, minus the tasks done ahead.
     fn left(&self) -> usize {
         let mut ahead = self.ahead();
         loop {
@@ -116,7 +116,7 @@ impl Tasks {
         is_added && !self.drop_surplus()
     }
 
-    /// Decrements the number of tasks done ahead, and returns `true`, if there are fewer tasks.
+    /// Decrements the number of tasks done ahead if it exceeds the number of tasks. Returns `true` if it did.
     fn drop_surplus(&self) -> bool {
         let is_surplus = |ahead| ahead > self.at_least() && ahead > self.all() as u64;
         self.change_ahead(|ahead| is_surplus(ahead).then(|| ahead - 1))
@@ -148,7 +148,7 @@ impl Tasks {
     }
 }
 
-/// Tasks, and those that this process has taken and not finished.
+/// Queue of tasks, and the tasks that this process has taken and not finished.
 pub(crate) struct Joinable {
     pub(crate) tasks: Tasks,
     taken: Mutex<TakenTasks>,
@@ -260,9 +260,9 @@ impl Joinable {
 
 /// Queue that can wait until all its tasks are done.
 ///
-/// ``task_done`` finishes the oldest task that the calling thread took by ``get``, or else the oldest one
-/// of this process, or else one of another process or one that no process has taken. A task whose consumer
-/// dies before is not waited for: see ``join``.
+/// ``task_done`` finishes the oldest task that the calling thread took by ``get``. If there is none, it
+/// finishes the oldest task of this process, or else a task of another process, or a task that no process has
+/// taken yet. ``join`` does not wait for tasks whose consumers died.
 #[pyclass(frozen, module = "multiproc._multiproc", extends = Queue, subclass)]
 pub struct JoinableQueue;
 
@@ -307,8 +307,8 @@ impl JoinableQueue {
 
     /// Waits until all tasks are done.
     ///
-    /// Returns ``False`` if the time is over. Raises ``PeerLost`` if no task is left to wait for, but some
-    /// were lost with their consumers, which died before ``task_done``. ``dead_letter`` returns these.
+    /// Returns ``False`` if the time limit has expired. Raises ``PeerLost`` if all remaining tasks were lost,
+    /// because their consumers died before ``task_done``. ``dead_letter`` returns lost tasks.
     #[pyo3(signature = (timeout = None))]
     fn join(slf: PyRef<'_, Self>, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let open = slf.as_super().open()?;

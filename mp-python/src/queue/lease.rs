@@ -5,7 +5,7 @@ use mp_core::mutex::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// An object taken by ``get_ack``. As a context manager, it gives the object, and acknowledges it if the
+/// An object taken by ``get_ack``. As a context manager, it returns the object, and acknowledges it if the
 /// block ends without an exception.
 #[pyclass(frozen, module = "multiproc._multiproc")]
 pub struct Lease {

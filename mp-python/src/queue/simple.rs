@@ -59,7 +59,8 @@ impl SimpleQueue {
         self.0.get(py, None, false, Self::NAME).map(|(object, _)| object)
     }
 
-    /// This object, which `concurrent.futures.ProcessPoolExecutor` waits for and reads like a connection.
+    /// Returns this object, which `concurrent.futures.ProcessPoolExecutor` waits for and reads like a
+    /// connection.
     #[getter]
     fn _reader<'py>(slf: &Bound<'py, Self>) -> Bound<'py, Self> {
         slf.clone()
@@ -70,8 +71,8 @@ impl SimpleQueue {
         self.0.fileno(Self::NAME)
     }
 
-    /// Takes the first object without a wait, or returns ``None``: the descriptor may be readable without
-    /// one.
+    /// Takes the first object without waiting. Returns ``None`` if there is none: the descriptor may be
+    /// readable although the queue is empty.
     fn recv<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         match self.0.get(py, Some(Duration::ZERO), false, Self::NAME) {
             Ok((object, _)) => Ok(Some(object)),

@@ -1,4 +1,4 @@
-//! Loaders and batches whose type of dataset is erased, since a class of Python has no type parameters.
+//! Loaders and batches without the type of the dataset, since a Python class has no type parameters.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,5 +70,5 @@ impl<D: Dataset> AnyBatches for Batches<D> {
     }
 }
 
-/// Iteration that is running: `None` inside after its end.
+/// Running iteration. Contains `None` after its end.
 pub(super) type Iteration = Arc<Mutex<Option<Box<dyn AnyBatches>>>>;

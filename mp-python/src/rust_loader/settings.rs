@@ -107,7 +107,7 @@ pub fn form(word: Option<&str>) -> PyResult<Option<Form>> {
 /// Returns the form if none was chosen: torch if it has been imported.
 ///
 /// # Errors
-/// If `sys.modules` is missing.
+/// Returns an error if `sys.modules` is missing.
 pub fn default_form(py: Python<'_>) -> PyResult<Form> {
     let modules = py.import(intern!(py, "sys"))?.getattr(intern!(py, "modules"))?;
     Ok(if modules.contains(intern!(py, "torch"))? { Form::Torch } else { Form::Numpy })

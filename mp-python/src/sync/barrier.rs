@@ -18,8 +18,8 @@ use crate::wait::{Attempt, limit, wait};
 
 /// Parties of a barrier between processes.
 ///
-/// A process is a party from the moment when it receives the barrier or first waits at it, until it has no
-/// handle any more or ends by itself. If it is killed, the barrier breaks.
+/// A process is a party from the moment when it receives the barrier or first waits at it, until it drops its
+/// last handle or ends by itself. If it is killed, the barrier breaks.
 #[pyclass(frozen, module = "multiproc._multiproc")]
 pub struct BarrierState {
     barrier: mp::Barrier,
@@ -35,7 +35,8 @@ impl BarrierState {
         state
     }
 
-    /// Makes this process a party. With as many parties as the barrier has, others are not watched.
+    /// Enrolls this process as a party. If all places are taken, does nothing, and the barrier does not
+    /// detect the death of this process.
     fn enroll(&self) {
         let mut party = self.party.lock();
         if party.is_none() {

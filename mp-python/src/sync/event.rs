@@ -53,7 +53,7 @@ impl Event {
         self.event.clear().map(drop).map_err(runtime)
     }
 
-    /// Waits until the event is set. Returns False if the time is over.
+    /// Waits until the event is set. Returns False if the time limit has expired.
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let before = self.event.observe().map_err(runtime)?;

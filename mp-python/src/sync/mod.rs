@@ -25,7 +25,7 @@ use std::time::Duration;
 use crate::error::{check_process, runtime};
 use crate::wait::{Attempt, limit, wait};
 
-/// Takes a permit. Returns `false` if the time is over.
+/// Takes a permit. Returns `false` if the time limit has expired.
 fn acquire(
     py: Python<'_>,
     block: bool,

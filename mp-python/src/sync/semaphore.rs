@@ -22,17 +22,17 @@ enum Permits {
     Bounded(mp::BoundedSemaphore, u32),
 }
 
-/// Semaphore between processes. What a killed process acquired, and has not released, returns.
+/// Semaphore between processes. Permits that a killed process had not released return to the semaphore.
 #[pyclass(frozen, module = "multiproc._multiproc", subclass, weakref)]
 pub struct Semaphore {
     /// Set by `__init__`.
     permits: OnceLock<Permits>,
-    /// `true` if the package knows that this process has acquired it.
+    /// `true` if the semaphore was added to the package's list of semaphores that this process has acquired.
     known: AtomicBool,
 }
 
-/// Semaphore between processes that is never released more often than it was acquired. What an ended
-/// process acquired, and has not released, returns.
+/// Semaphore between processes that can't be released more often than it was acquired. Permits that an ended
+/// process had not released return to the semaphore.
 #[pyclass(frozen, module = "multiproc._multiproc", extends = Semaphore, subclass, weakref)]
 pub struct BoundedSemaphore;
 
@@ -130,7 +130,7 @@ impl Semaphore {
         })
     }
 
-    /// Called when the process ends by itself: what it acquired was used, and does not return.
+    /// Removes the permits of this process, which ends by itself: they count as used, and don't return.
     fn _forget(&self) {
         if let Some(Permits::Growing(permits)) = self.permits.get() {
             permits.forget_kept();
@@ -152,18 +152,18 @@ impl Semaphore {
         }
     }
 
-    /// Returns the number of times that the semaphore can be acquired without a wait.
+    /// Returns the number of times that the semaphore can be acquired without blocking.
     fn get_value(&self) -> PyResult<usize> {
         self.value()
     }
 
-    /// Returns True if the semaphore can't be acquired without a wait.
+    /// Returns True if the semaphore can't be acquired without blocking.
     fn locked(&self) -> PyResult<bool> {
         Ok(self.value()? == 0)
     }
 
-    /// This object: classes of the standard library that were given this package's context, such as
-    /// `concurrent.futures.ProcessPoolExecutor`, ask for the semaphore of the system below.
+    /// Returns this object. Classes of the standard library that use this package's context, such as
+    /// `concurrent.futures.ProcessPoolExecutor`, access the underlying semaphore by this name.
     #[getter]
     fn _semlock<'py>(slf: &Bound<'py, Self>) -> Bound<'py, Self> {
         slf.clone()

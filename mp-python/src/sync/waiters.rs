@@ -10,8 +10,8 @@ use crate::object::handle::Handle;
 use crate::object::pickle::reduce_handle;
 use crate::wait::{Attempt, limit, wait};
 
-/// Waiting threads of a condition, without its lock. A killed process leaves no waiter, and its
-/// notification goes to another one.
+/// Waiting threads of a condition, without its lock. If a waiting process is killed, its waiters are removed,
+/// and its notification goes to another waiter.
 #[pyclass(frozen, module = "multiproc._multiproc")]
 pub struct Waiters {
     condition: mp::Condition,
@@ -31,7 +31,7 @@ impl Waiters {
     }
 
     /// Releases the lock, waits for a notification, and acquires the lock again. Returns False if the time
-    /// is over.
+    /// limit has expired.
     fn wait(&self, lock: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<bool> {
         let (py, limit) = (lock.py(), limit(true, timeout)?);
         let waiter = self.condition.enlist().map_err(runtime)?;

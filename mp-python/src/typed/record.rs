@@ -1,4 +1,4 @@
-//! Messages whose type is a schema: the same bytes as of a type in Rust that derives `Message`.
+//! Messages whose type is a schema. They have the same bytes as a Rust type that derives `Message`.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -46,8 +46,8 @@ pub struct Record {
 }
 
 thread_local! {
-    /// Schema of the messages that this thread handles, or `None` if its text can't be parsed. Parsed
-    /// once, and not for each message.
+    /// Schema of the messages that this thread handles, or `None` if its text can't be parsed. It is stored
+    /// so that it is not parsed for each message.
     static SCHEMA: RefCell<Vec<Option<Arc<Schema>>>> = const { RefCell::new(Vec::new()) };
     /// Schema and index of the field that this thread reads.
     static FIELD: RefCell<Option<(Arc<Schema>, usize)>> = const { RefCell::new(None) };
