@@ -15,8 +15,8 @@ use crate::text_table;
 use crate::tidy::{Tree, parity};
 use crate::timings;
 
-/// Step that a second process of this program runs in parallel, on processor time that the others leave. It
-/// only computes, and builds in a folder of its own.
+/// Step that a second process of this program runs in parallel, on processor time that the other steps don't
+/// use. It doesn't wait for other processes, and has its own build folder.
 const PARALLEL_STEP: &str = "loom";
 
 struct Line {

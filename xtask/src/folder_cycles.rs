@@ -1,11 +1,11 @@
-//! Part of step `layers`: inside each folder of a crate, imports between its files and subfolders make no
+//! Part of step `layers`: inside each folder of a crate, imports between its files and subfolders have no
 //! cycle.
 //!
 //! A module's floor in a folder is the part of its path after the folder: in `mp-spawn/src`, the file
 //! `parent/start/rank.rs` is on the floor `parent`, and in `mp-spawn/src/parent` on the floor `start`. An
-//! import connects two floors of one folder: the folder in which the paths of importer and definition part.
-//! The file of the folder itself, `lib.rs` or `mod.rs`, has no floor, and an item that it re-exports is on
-//! the floor of its definition. Unit tests may import anything.
+//! import connects two floors of one folder: the last common folder of the importer's and the definition's
+//! paths. The file of the folder itself, `lib.rs` or `mod.rs`, has no floor, and an item that it re-exports
+//! is on the floor of its definition. Unit tests may import anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,13 +37,13 @@ struct Module {
 }
 
 /// Returns each file and subfolder that is part of a cycle in its folder, for the files of a crate.
-pub(crate) fn circles(files: &[&File]) -> Vec<Finding> {
+pub(crate) fn cycles(files: &[&File]) -> Vec<Finding> {
     let modules: BTreeMap<Path, Module> = files.iter().filter_map(|file| read(file)).collect();
     let paths: BTreeSet<Path> =
         modules.keys().flat_map(|path| (0..=path.len()).map(|end| path[..end].to_vec())).collect();
     let mut found: Vec<Finding> = imports(&modules, &paths)
         .into_iter()
-        .flat_map(|(folder, imports)| in_circles(&folder, &imports))
+        .flat_map(|(folder, imports)| in_cycles(&folder, &imports))
         .collect();
     found.sort();
     found
@@ -201,20 +201,21 @@ fn definition(item: Path, modules: &BTreeMap<Path, Module>, paths: &BTreeSet<Pat
     module.to_vec()
 }
 
-/// Returns the floors of a folder that import each other in a cycle, each with an import of its shortest one.
-fn in_circles(folder: &str, imports: &Imports) -> Vec<Finding> {
+/// Returns the floors of a folder that import each other in a cycle, each with an import of its shortest
+/// cycle.
+fn in_cycles(folder: &str, imports: &Imports) -> Vec<Finding> {
     let mut next: BTreeMap<&String, Vec<&String>> = BTreeMap::new();
     imports.keys().for_each(|(from, to)| next.entry(from).or_default().push(to));
     let mut found = Vec::new();
     for &start in next.keys() {
         let mut ways = vec![vec![start]];
-        let (mut reached, mut circle) = (BTreeSet::new(), None);
-        while circle.is_none() && !ways.is_empty() {
+        let (mut reached, mut cycle) = (BTreeSet::new(), None);
+        while cycle.is_none() && !ways.is_empty() {
             let mut longer = Vec::new();
             for way in &ways {
                 for &to in next.get(way[way.len() - 1]).into_iter().flatten() {
                     if to == start {
-                        circle.get_or_insert_with(|| way.clone());
+                        cycle.get_or_insert_with(|| way.clone());
                     } else if reached.insert(to) {
                         longer.push([way.as_slice(), &[to]].concat());
                     }
@@ -222,15 +223,15 @@ fn in_circles(folder: &str, imports: &Imports) -> Vec<Finding> {
             }
             ways = longer;
         }
-        let Some(circle) = circle else { continue };
+        let Some(cycle) = cycle else { continue };
         let Import { file, line, path } =
-            &imports[&(start.clone(), circle.get(1).unwrap_or(&start).to_string())];
-        let names: Vec<&str> = circle.iter().chain([&start]).map(|floor| floor.as_str()).collect();
+            &imports[&(start.clone(), cycle.get(1).unwrap_or(&start).to_string())];
+        let names: Vec<&str> = cycle.iter().chain([&start]).map(|floor| floor.as_str()).collect();
         found.push(Finding::warning(
             file,
             *line,
             format!(
-                "`{path}` closes a circle of imports in {folder}: {}; move what both need to a lower floor",
+                "`{path}` closes a cycle of imports in {folder}: {}; move what both need to a lower floor",
                 names.join(" > ")
             ),
         ));
@@ -248,11 +249,11 @@ mod tests {
         };
         let files: Vec<File> =
             files.iter().map(|(path, text)| File::new((*path).to_owned(), (*text).to_owned())).collect();
-        circles(&files.iter().collect::<Vec<_>>()).into_iter().map(what).collect()
+        cycles(&files.iter().collect::<Vec<_>>()).into_iter().map(what).collect()
     }
 
     #[test]
-    fn circles_are_reported_with_their_imports() {
+    fn import_cycles_are_reported_with_their_imports() {
         let files = [
             ("m/src/lib.rs", "mod a; mod b; mod c;\npub use a::A;"),
             ("m/src/a/mod.rs", "use crate::b::{self, B};"),
@@ -262,15 +263,15 @@ mod tests {
         assert_eq!(
             found(&files),
             [
-                "m/src/a/mod.rs:1 `crate::b::self` closes a circle of imports in m/src: a > b > c > a",
-                "m/src/b/x.rs:1 `super::super::c::g` closes a circle of imports in m/src: b > c > a > b",
-                "m/src/c.rs:1 `crate::a::A` closes a circle of imports in m/src: c > a > b > c",
+                "m/src/a/mod.rs:1 `crate::b::self` closes a cycle of imports in m/src: a > b > c > a",
+                "m/src/b/x.rs:1 `super::super::c::g` closes a cycle of imports in m/src: b > c > a > b",
+                "m/src/c.rs:1 `crate::a::A` closes a cycle of imports in m/src: c > a > b > c",
             ]
         );
     }
 
     #[test]
-    fn circles_within_folders_are_reported() {
+    fn import_cycles_within_folders_are_reported() {
         let files = [
             ("m/src/a/mod.rs", "mod x; mod y;"),
             ("m/src/a/x/one.rs", "use super::super::y;"),
@@ -280,8 +281,8 @@ mod tests {
         assert_eq!(
             found(&files),
             [
-                "m/src/a/x/one.rs:1 `super::super::y` closes a circle of imports in m/src/a: x > y > x",
-                "m/src/a/y.rs:1 `crate::a::x::one::g` closes a circle of imports in m/src/a: y > x > y",
+                "m/src/a/x/one.rs:1 `super::super::y` closes a cycle of imports in m/src/a: x > y > x",
+                "m/src/a/y.rs:1 `crate::a::x::one::g` closes a cycle of imports in m/src/a: y > x > y",
             ]
         );
     }

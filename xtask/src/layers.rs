@@ -1,11 +1,11 @@
 //! Step `layers`: dependencies between our crates run downwards only, and so do imports inside each folder
 //! of a crate. Type names are nouns, each defined by one crate, and `Arena` is small.
 //!
-//! Older code breaks some rules. Its violations are counted in `xtask/ratchet.tsv`:
+//! Older code violates some rules. These violations are counted in `xtask/ratchet.tsv`:
 //!
 //! | rule | violation |
 //! |---|---|
-//! | `import-circle` | a file or subfolder that takes part in a cycle of imports in its folder |
+//! | `import-cycle` | a file or subfolder that takes part in a cycle of imports in its folder |
 //! | `arena-impl` | a file with `impl Arena` in addition to the allowed ones |
 //! | `arena-method` | a method of `Arena` in addition to the allowed ones |
 //! | `type-name-shared` | a type whose name another library crate also defines |
@@ -23,9 +23,9 @@ use crate::{folder_cycles, types};
 
 /// Counted rules of this step.
 pub(crate) const RULES: [&str; 5] =
-    ["import-circle", "arena-impl", "arena-method", "type-name-shared", "type-name-word"];
+    ["import-cycle", "arena-impl", "arena-method", "type-name-shared", "type-name-word"];
 
-/// Each library crate with our crates that it may depend on. `*` stands for all crates of this table.
+/// Each library crate with our crates that it may depend on. `*` means all crates of this table.
 pub(crate) const LAYERS: &[(&str, &[&str])] = &[
     ("mp-core", &[]),
     ("mp-tensor", &["mp-core"]),
@@ -62,7 +62,7 @@ const FREE: &[&str] = &[
     "xtask",
 ];
 
-/// Crates that only `benches/`, a separate workspace, may depend on. A name also stands for `name-*`.
+/// Crates that only `benches/`, a separate workspace, may depend on. A name also matches `name-*`.
 const PEERS: &[&str] = &["ipc-channel", "iceoryx2"];
 
 pub(crate) fn run(session: &mut Session) -> Outcome {
@@ -103,7 +103,7 @@ pub(crate) fn violations(tree: &Tree) -> ratchet::Violations {
         }
     };
     for (name, files) in &crates {
-        add(name, "import-circle", folder_cycles::circles(files));
+        add(name, "import-cycle", folder_cycles::cycles(files));
         if *name == "mp-core" {
             add(name, "arena-impl", types::arena_files(files));
             add(name, "arena-method", types::arena_methods(files));

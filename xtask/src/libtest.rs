@@ -7,7 +7,8 @@ use crate::timings::Timing;
 /// Number of stored lines of a failed test. The panic is among the first lines.
 const KEPT_LINES: usize = 30;
 
-/// Prefix of a line that names a test which failed among all and passed by itself.
+/// Prefix of a line that names a test which failed when all tests ran, and passed when it ran again by
+/// itself.
 pub(crate) const PASSED_AGAIN: &str = "passed when run again by itself: ";
 
 /// Prefix of a line with place and reason of a test that could not run on this machine.
@@ -19,13 +20,13 @@ pub(crate) struct Tally {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
     pub(crate) ignored: u64,
-    /// Number of tests that failed among all of their program and passed by themselves. They count as neither
-    /// passed nor failed.
+    /// Number of tests that failed when all tests of their program ran, and passed when they ran again by
+    /// themselves. They count as neither passed nor failed.
     pub(crate) passed_again: u64,
     /// Place and reason of each test that could not run here. libtest counts such a test as passed. This
     /// tally doesn't.
     pub(crate) skipped: Vec<String>,
-    /// Number of the skipped ones that `--strict` allows.
+    /// Number of skipped tests that `--strict` allows.
     pub(crate) allowed: usize,
     /// Number of results: test programs that ran to their end.
     pub(crate) programs: u64,
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn allowed_skips_are_no_complaint_of_strict() {
+    fn strict_accepts_allowed_skips() {
         let one_of = |number| Tally { skipped: vec![String::new(); number], allowed: 1, ..Tally::default() };
         let mut total = one_of(1);
         assert_eq!(total.disallowed(), 0);

@@ -16,8 +16,8 @@ const HEAD: &str = "date\ttest\tcause";
 /// Cause of a row that `ci` wrote.
 const UNKNOWN: &str = "unknown";
 
-/// Returns the reason why these tests, which passed when they ran again, are not forgiven. A test that is
-/// forgiven is added to the ledger.
+/// Decides about tests that passed when they ran again. Adds an excused test to the ledger. Otherwise returns
+/// the reason as an error.
 pub(crate) fn judge(failures: &[Failure]) -> Result<(), String> {
     let page = fs::read_to_string(PAGE).map_err(|e| format!("{PAGE}: {e}"))?;
     let date = Command::new("date").args(["-u", "+%F"]).output().map_err(|e| format!("date: {e}"))?;
@@ -25,13 +25,13 @@ pub(crate) fn judge(failures: &[Failure]) -> Result<(), String> {
         None => Ok(()),
         Some(name) => {
             let date = String::from_utf8_lossy(&date.stdout).trim().to_owned();
-            println!("`{name}` is forgiven, and added to {PAGE}: find its cause");
+            println!("`{name}` is excused, and added to {PAGE}: find its cause");
             fs::write(PAGE, format!("{page}{date}\t{name}\t{UNKNOWN}\n")).map_err(|e| format!("{PAGE}: {e}"))
         }
     }
 }
 
-/// Returns the test that is forgiven, if there is one.
+/// Returns the excused test, if there is one.
 fn verdict<'f>(page: &str, failures: &'f [Failure]) -> Result<Option<&'f str>, String> {
     let again: Vec<&str> =
         failures.iter().filter(|failure| failure.passed_again).map(|failure| failure.name.as_str()).collect();
@@ -42,7 +42,7 @@ fn verdict<'f>(page: &str, failures: &'f [Failure]) -> Result<Option<&'f str>, S
             None => Ok(Some(name)),
             Some(row) => Err(format!("`{name}` failed before, and its cause was not found ({PAGE}: {row})")),
         },
-        [..] => Err(format!("{} tests passed only when they ran again: one is forgiven", again.len())),
+        [..] => Err(format!("{} tests passed only when they ran again: one is excused", again.len())),
     }
 }
 
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn one_test_is_forgiven_once() {
+    fn one_test_is_excused_once() {
         let page = format!("{HEAD}\n2026-01-31\ta::old\tno deadline\n");
         let verdict = |failures: &[Failure]| verdict(&page, failures).map(|name| name.map(str::to_owned));
         assert_eq!(verdict(&[failed("a::other", false)]), Ok(None));

@@ -27,13 +27,13 @@ pub(crate) struct Session {
     pub(crate) tally: Tally,
     failures: Vec<String>,
     pub(crate) colours: bool,
-    /// `true` if incremental builds are off, since the result isn't built upon soon.
+    /// `true` if incremental builds are off, because the next build is not soon.
     builds_once: bool,
     /// `true` if programs are built without the line numbers of stack frames.
     strips_lines: bool,
     /// `true` if failed tests are run again by themselves.
     again: bool,
-    /// `true` if what can't run here is a failure.
+    /// `true` if a step that can't run here is a failure.
     pub(crate) is_strict: bool,
     /// File to which test programs append the names of their tests.
     ran: Option<PathBuf>,
@@ -46,8 +46,8 @@ pub(crate) struct CommandResult {
     pub(crate) last_line: String,
 }
 
-/// Setting of cargo that starts each test program through a script which finds leaks. Plain `cargo test`
-/// starts the programs directly.
+/// Cargo setting that starts each test program through a script that detects leaks. Plain `cargo test` starts
+/// the programs directly.
 const RUNNER: &str = r#"target.'cfg(target_os = "linux")'.runner="xtask/run-program""#;
 
 impl Session {
@@ -113,7 +113,8 @@ impl Session {
         command
     }
 
-    /// Tells a command that runs tests where to record their names, and whether failed ones run again.
+    /// Sets environment variables of a command that runs tests: the file for their names, and whether failed
+    /// tests run again.
     pub(crate) fn tell_tests(&self, command: &mut Command) {
         if self.again {
             command.env(RUN_AGAIN, "1");

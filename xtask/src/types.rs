@@ -11,8 +11,8 @@ use crate::tidy::{File, Finding, Line, mask};
 /// the program counters of its state machines.
 const COMMON: [&str; 4] = ["Error", "Result", "Readme", "Pc"];
 
-/// Participles, pronouns, adverbs and prepositions, which name no thing. The list lacks the adjectives with
-/// which Rust names types: `Borrowed`, `Owned`, `Pinned`, `Sealed`, `Shared` and the like.
+/// Participles, pronouns, adverbs and prepositions, which are not names of things. The list lacks the
+/// adjectives with which Rust names types: `Borrowed`, `Owned`, `Pinned`, `Sealed`, `Shared` and the like.
 const WORDS: &str = "
     About After Again All Alone Apart Around As At Back Before Behind Beside Besides Between Beyond Both By
     Each Either Else Ever For From Here His How If In Inside Into It Its Itself Later Like Many Mine More
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn type_names_that_are_no_nouns_are_reported() {
+    fn type_names_other_than_nouns_are_reported() {
         let found = |text| {
             words(&file("mp-a/src/a.rs", text)).into_iter().map(|place| place.line).collect::<Vec<_>>()
         };

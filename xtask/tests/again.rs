@@ -1,5 +1,5 @@
-//! Tests that fail among all of their program are run again by themselves if this is enabled. `xtask leaks`
-//! also runs this program as its subject, whose tests fail as the environment specifies.
+//! Tests that fail when all tests of their program run are run again by themselves, if this is enabled.
+//! `xtask leaks` also runs this program as its subject, whose tests fail as the environment specifies.
 
 use std::fs::OpenOptions;
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ const RUNS: &str = "MP_TEST_RUNS";
 /// run.
 const FAIL: &str = "MP_TEST_FAIL";
 
-/// Fails as the environment specifies.
+/// Body of a test: fails as the environment specifies.
 fn subject(name: &str) {
     let (Ok(folder), Ok(fail)) = (std::env::var(RUNS), std::env::var(FAIL)) else { return };
     let first = OpenOptions::new().write(true).create_new(true).open(format!("{folder}/{name}")).is_ok();
@@ -64,13 +64,13 @@ fn test_failing_once_passes_on_rerun() {
 }
 
 #[test]
-fn failure_without_the_rerun_option_is_red() {
+fn failure_without_the_rerun_option_fails_the_run() {
     let (green, text) = run(false, "subject_b=once");
     assert!(!green && !text.contains(PASSED), "{text}");
 }
 
 #[test]
-fn test_failing_each_time_is_red() {
+fn test_failing_each_time_fails_the_run() {
     let (green, text) = run(true, "subject_a=always,subject_c=once");
     assert!(!green && text.contains(&format!("{PASSED}subject_c\n")), "{text}");
     assert!(!text.contains(&format!("{PASSED}subject_a")), "{text}");
@@ -84,7 +84,7 @@ fn leaks_of_other_tests_are_red_after_a_rerun() {
 }
 
 #[test]
-fn leaks_of_a_forgiven_test_are_red() {
+fn leak_of_an_excused_test_fails_the_run() {
     let (green, text) = run(true, "subject_b=once and leaves");
     assert!(text.contains(&format!("{PASSED}subject_b\n")), "{text}");
     assert!(!green, "{text}");
@@ -97,7 +97,7 @@ fn many_failures_are_not_rerun() {
 }
 
 #[test]
-fn killed_program_is_red() {
+fn killed_program_fails_the_run() {
     let (green, text) = run(true, "subject_d=killed");
     assert!(!green && !text.contains(PASSED), "{text}");
 }

@@ -170,7 +170,7 @@ fn remove(text: &str) {
 /// The file is left in the run of all tests, and in the first run of the test by itself, as if another
 /// program had such files at the same time.
 #[test]
-fn files_left_only_sometimes_are_no_error() {
+fn files_left_only_sometimes_are_not_an_error() {
     let path = std::env::temp_dir().join(format!("p{}", std::process::id()));
     let path = path.to_str().unwrap();
     let (green, text) = run(&format!("now and then: {path}"));

@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: runs the benchmarks of `benches/` and prints their figures beside the limits.
+//! `cargo xtask bench`: runs the benchmarks of `benches/` and prints their figures, compared with the limits.
 
 mod figures;
 

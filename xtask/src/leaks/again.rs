@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::{Run, watched};
 use crate::libtest::{Counter, PASSED_AGAIN};
 
-/// Variable that enables it.
+/// Environment variable that enables the repetition of failed tests.
 pub(crate) const RUN_AGAIN: &str = "MP_RUN_AGAIN";
 
 /// Maximum number of failed tests that are run again. If more fail, something is broken.

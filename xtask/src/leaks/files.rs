@@ -1,4 +1,4 @@
-//! Files that a program leaves behind.
+//! Files that a program leaves after its end.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -12,7 +12,7 @@ use super::{Leak, pid};
 /// Time for processes to notice that the program has ended.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Variable with another number of seconds for that: tests leak processes on purpose.
+/// Environment variable that overrides [`DEADLINE`], in seconds, for tests that leak processes on purpose.
 const SECONDS: &str = "MP_LEAKS_SECONDS";
 
 /// Waits for all processes that the program has left. Returns and kills the processes that still exist after

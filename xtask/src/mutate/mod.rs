@@ -1,11 +1,11 @@
 //! `cargo xtask mutate`: switches on one mutation of the protocol code after the other, and finds a test that
 //! fails.
 //!
-//! The sources have no mutations. A table ([`table`]) says which lines become which, and a copy of the tree
-//! ([`copy`]) is built once with all of them, each behind a name that is switched on by the environment
-//! variable `MP_MUTANT`. The list `docs/mutations.tsv` names the test that finds each mutation. That test is
-//! tried first, then all tests of its area ([`areas`]). A mutation that no test finds needs a reason on the
-//! page `docs/verification.md`. `tidy` compares table, list and page with the sources.
+//! The sources have no mutations. A table ([`table`]) lists the lines to replace, and a copy of the tree
+//! ([`copy`]) is built once with all replacements. The environment variable `MP_MUTANT` switches one of them
+//! on by its name. The list `docs/mutations.tsv` names the test that finds each mutation. That test is tried
+//! first, then all tests of its area ([`areas`]). A mutation that no test finds needs a reason on the page
+//! `docs/verification.md`. `tidy` compares table, list and page with the sources.
 
 mod areas;
 mod copy;
@@ -51,7 +51,7 @@ struct Options {
     untried: bool,
     /// `true` if the page is written.
     write: bool,
-    /// Factor of a test's time without a mutation, after which the test counts as hanging.
+    /// Multiple of a test's time without a mutation after which the test counts as hanging.
     slower: u32,
     /// Number of mutations tried at once.
     jobs: usize,

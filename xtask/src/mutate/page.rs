@@ -163,7 +163,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Returns runs whose modules don't exist.
+/// Returns findings for runs whose modules don't exist.
 pub(super) fn gone<'r>(tree: &Tree, runs: impl Iterator<Item = &'r Run>) -> Vec<Finding> {
     let modules = tree.modules();
     let is_gone = |name: &&str| !modules.contains(name) && !tree.has_function(name);

@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use crate::session::Session;
 
-/// Name of a test program: `package/target`. The target `lib` stands for the package's unit tests, and
-/// targets `loom_…` are built for loom.
+/// Name of a test program: `package/target`. The target `lib` means the package's unit tests, and targets
+/// `loom_…` are built for loom.
 pub(super) type Suite = String;
 
 /// Tests of a suite: all whose names contain the filter, or, if `exact`, the test of that name. A filter that

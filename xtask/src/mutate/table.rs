@@ -1,4 +1,4 @@
-//! The table of mutations, `xtask/mutations/*.diff`: what to replace in a copy of the sources.
+//! The table of mutations, `xtask/mutations/*.diff`: replacements in a copy of the sources.
 //!
 //! ```text
 //! --- mp-queue/src/ring/put.rs
@@ -8,9 +8,9 @@
 //! +line with `mutant!("ring.put.intent-skipped")` in it
 //! ```
 //!
-//! A row stands where its lines of context and its removed lines occur in the file, whole and exactly once.
-//! So it needs no line numbers, and a change of these lines fails `tidy` until the row is adapted. Several
-//! rows may belong to one mutation; a row without a name belongs to all.
+//! A row applies at the position where its context lines and removed lines occur in the file, which must be
+//! exactly one. So rows need no line numbers, and a change of these lines fails `tidy` until the row is
+//! adapted. Several rows may belong to one mutation; a row without a name belongs to all.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ impl Row {
 #[derive(Debug, Default)]
 pub(super) struct Table {
     files: BTreeMap<String, Vec<Row>>,
-    /// Switches in files that only the copy has, with their places.
+    /// Switches in files that exist only in the copy of the tree, with their locations.
     extra: Vec<(String, String)>,
 }
 

@@ -1,7 +1,7 @@
 //! Hosts: network namespaces of this machine, whose links end at a bridge in the namespace of this process.
 //!
-//! This process has namespaces of its own (`unshare`), and it is their process 1. When it ends, for whatever
-//! reason, the kernel kills all nodes and removes namespaces, links and mounts.
+//! This process runs in its own namespaces (`unshare`), as process 1. When it ends for any reason, the kernel
+//! kills all nodes and removes namespaces, links and mounts.
 
 use std::fs;
 use std::process::{Command, Stdio};

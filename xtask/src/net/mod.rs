@@ -1,7 +1,8 @@
-//! Clusters across hosts while processes are killed and stopped and links are cut: `cargo xtask net`.
+//! Tests of clusters across hosts, in which processes are killed and stopped and links are cut: `cargo xtask
+//! net`.
 //!
-//! `hosts` makes hosts of namespaces, `node` has the processes on them (`tools/net`), `run` judges their
-//! events, `faults` and `pools` have the runs, and `figures` measures. The task starts itself again in
+//! `hosts` creates hosts as namespaces, `node` starts processes on them (`tools/net`), `run` checks their
+//! events, `faults` and `pools` define the runs, and `figures` measures. The task starts itself again in
 //! namespaces of its own, so nothing of it can remain.
 
 mod faults;

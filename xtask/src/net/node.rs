@@ -139,7 +139,7 @@ impl Node {
         _ = self.child.borrow_mut().wait();
     }
 
-    /// Returns `true` until the output has ended.
+    /// Returns `true` as long as the output has not ended.
     pub(super) fn is_running(&self) -> bool {
         !self.output.lock().1
     }
@@ -157,7 +157,7 @@ impl Node {
         of_word.filter_map(|line| Some((number(line)?, line.at))).collect()
     }
 
-    /// Returns the process that the commands around it have started.
+    /// Returns the process of the program, which wrapper commands have started.
     fn pid(&self) -> Result<Pid, String> {
         let outer = self.child.borrow().id();
         let file = format!("/proc/{outer}/task/{outer}/children");

@@ -1,4 +1,4 @@
-//! A run: its nodes, and the judgement of their events.
+//! A run: its nodes, and the checks of their events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;

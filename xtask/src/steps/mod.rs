@@ -26,7 +26,7 @@ pub(crate) struct Step {
 pub(crate) const ALL: &[Step] = &[
     Step { name: "fmt", what: "the code is formatted", run: fmt },
     Step { name: "tidy", what: "what no compiler checks: unsafe, atomics, sizes, leftovers", run: tidy::run },
-    Step { name: "layers", what: "no circles of crates and imports; names of types", run: layers::run },
+    Step { name: "layers", what: "no cycles of crates and imports; names of types", run: layers::run },
     Step { name: "deny", what: "licences, sources and duplicates of dependencies", run: deny::run },
     Step { name: "clippy", what: "lints, with all features", run: clippy::run },
     Step { name: "alone", what: "each crate by itself, and the main sets of features", run: alone::run },

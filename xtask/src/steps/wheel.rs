@@ -1,9 +1,9 @@
 //! Step `wheel`: the Python package is built, installed and tested. Tests also run the examples of its guide.
 //!
 //! The interpreter is the first `python3` of the path. A folder of its own in `target/wheel` gets the
-//! packages that building and testing need, by pip. Without an interpreter, or without an answer of PyPI,
-//! the step is skipped. torch is some gigabytes, so `.ci/run` begins with that (`--prepare`) while other
-//! steps run; a lock keeps the two apart.
+//! packages that building and testing need, by pip. Without an interpreter, or without an answer of PyPI, the
+//! step is skipped. torch has some gigabytes, so `.ci/run` starts the installation (`--prepare`) while other
+//! steps run. A lock serializes the two.
 //!
 //! A second wheel is built and tested for a free-threaded interpreter, if one is installed. A new machine
 //! can't install one from a package, so `--strict` allows skipping this part.
@@ -21,7 +21,7 @@ use crate::session::{Outcome, Session};
 struct Wheel {
     /// Interpreter in the path.
     program: &'static str,
-    /// Variable of the environment that names another one.
+    /// Environment variable that names another interpreter.
     variable: Option<&'static str>,
     /// Requirement on the interpreter, in words.
     required: &'static str,
@@ -91,7 +91,7 @@ pub(crate) fn task(args: &mut Args) -> Result<bool, String> {
     }
 }
 
-/// Folder of everything that the step makes.
+/// Folder of all files that the step creates.
 fn folder() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from).join("wheel")
 }
@@ -143,8 +143,8 @@ fn install(python: &Path, packages: &[&str]) -> bool {
     succeeds(Command::new(python).args(options).args(packages))
 }
 
-/// Has cargo build `mp-python` anew. maturin builds the shared library alone, and cargo would take that for
-/// the Rust library which the other extension needs.
+/// Makes cargo build `mp-python` again. maturin builds only the shared library, and cargo would mistake it
+/// for the Rust library that the other extension needs.
 fn forget_extension(target: &Path) {
     for profile in ["debug", "release"] {
         let built = fs::read_dir(target.join(profile).join(".fingerprint"));
@@ -229,9 +229,9 @@ fn interface(wheel: &Path) -> &str {
     wheel.file_name().and_then(|name| name.to_str()?.split('-').nth(3)).unwrap_or_default()
 }
 
-/// Imports what is installed, with warnings as errors, and runs the tests.
+/// Imports the installed package, with warnings as errors, and runs the tests.
 fn test(session: &mut Session, wheel: &Wheel, python: &Path, profile: &[&str]) {
-    // From another folder: the sources must not be imported instead of what is installed.
+    // From another folder, so that the installed package is imported and not the sources.
     let tests = absolute(Path::new("mp-python/tests"));
     let import = format!("import sys, multiproc, digits; sys.exit(not ({}))", wheel.after_import);
     let mut check = Command::new(python);
@@ -262,7 +262,7 @@ fn test_bare(session: &mut Session, wheel: &Wheel, python: &Path) {
     _ = session.run(&mut create).ok && session.run(&mut install).ok && session.run(&mut program).ok;
 }
 
-/// Compares the stubs with what is installed.
+/// Compares the stubs with the installed package.
 fn compare_stubs(session: &mut Session, python: &Path) {
     let tests = absolute(Path::new("mp-python/tests"));
     let mut stubs = Command::new(python);

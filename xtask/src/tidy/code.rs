@@ -162,7 +162,7 @@ fn ignored(file: &File, findings: &mut Vec<Finding>) {
     }
 }
 
-/// A clock that is set must lose no member and end no wait.
+/// Finds uses of the wall clock: setting the clock must not lose members or end waits.
 fn wall_clocks(file: &File, findings: &mut Vec<Finding>) {
     if !file.path.starts_with("mp-net/src/") {
         return;

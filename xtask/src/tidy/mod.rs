@@ -1,4 +1,4 @@
-//! Step `tidy`: rules about the text of the repository that no compiler holds.
+//! Step `tidy`: rules about the text of the repository that no compiler checks.
 
 mod code;
 mod crates;
@@ -163,7 +163,7 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     outcome(&findings, session)
 }
 
-/// Prints findings. Fails if one is no warning.
+/// Prints findings. Fails if one of them is not a warning.
 pub(crate) fn outcome(findings: &[Finding], session: &Session) -> Outcome {
     findings.iter().for_each(|finding| println!("{finding}"));
     match findings.iter().filter(|finding| !finding.warning).count() {

@@ -1,4 +1,4 @@
-//! Rules about pages whose rows are proved by tests. `docs/proofs.tsv` lists the proofs of each row, one per
+//! Rules about pages whose rows have tests as proofs. `docs/proofs.tsv` lists the proofs of each row, one per
 //! line. Each row has a proof, each proof has a row, and each proof that is the name of a test or a file
 //! exists. `not yet`, `not here` and commands are proofs without a test.
 

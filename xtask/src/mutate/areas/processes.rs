@@ -106,6 +106,7 @@ pub(super) const OF_PROCESSES: &[Area] = &[
     ),
 ];
 
-/// Runs among all structures meet a fault of an object only rarely.
+/// Runs of the torture test with objects alone, because runs with all structures rarely detect a fault of an
+/// object.
 const OBJECTS: &[(&str, &str)] =
     &[("mp-torture/mp-torture", "--seconds=60 --seed=5 --only objects --processes=8")];
