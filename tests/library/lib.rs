@@ -100,7 +100,7 @@ fn square(rank: usize, offset: usize) -> Result<usize, String> {
     Ok(rank * rank + offset)
 }
 
-/// Functions, closures, tensors, queues, pools, failures, and processes that start processes.
+/// Uses functions, closures, tensors, queues, pools, failures, and processes that start processes.
 fn everything(method: StartMethod) -> Outcome {
     mp::set_start_method(method);
     let numbers = start_processes(square, 10, SpawnOptions::nprocs(3))?.join()?;

@@ -114,8 +114,8 @@ pub fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Does the same as [`alone`], and waits until all processes of earlier tests are gone. For a test program in
-/// which every test is alone.
+/// Does the same as [`alone`], and waits until all processes of earlier tests have ended. For a test program
+/// in which every test is alone.
 pub fn settled() -> MutexGuard<'static, ()> {
     let alone = alone();
     let arena = Arena::current().unwrap();

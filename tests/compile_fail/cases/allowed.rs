@@ -1,4 +1,4 @@
-//! The counterpart of the others: each of these is fine, and compiled with the tests.
+//! The counterpart of the other cases: correct code, which is compiled with the tests.
 use mp::{Bundle, FrozenTensor, Message, Queue, Tensor};
 
 #[derive(serde::Serialize, serde::Deserialize)]

@@ -1,4 +1,4 @@
-//! Attaching memory to a message as what it may be reached as is `unsafe`: the caller must vouch for it.
+//! Attaching memory to a message in a mode is `unsafe`: the caller must guarantee that the mode is correct.
 use mp::Tensor;
 use mp_core::message::{LoanedValue, Outgoing};
 use mp_core::words::{Access, Grant};

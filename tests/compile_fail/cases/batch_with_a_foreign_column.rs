@@ -1,4 +1,4 @@
-//! A column is a tensor, ragged, strings, or others, one a sample.
+//! A column is a tensor, ragged rows, strings, or objects, one for each sample.
 #[derive(mp::data::Batch)]
 struct Images {
     pixels: mp::Tensor<f32>,

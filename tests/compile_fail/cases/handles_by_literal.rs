@@ -1,4 +1,4 @@
-//! Handles have no field that one could fill.
+//! Handles have no public fields.
 use mp::memory::Storage;
 use mp::{Arena, Queue};
 use mp_core::{Envelope, Hold};

@@ -1,4 +1,4 @@
-//! So it can't be in a serde struct either.
+//! An exclusive tensor can't be a field of a serde struct.
 use mp::Tensor;
 
 #[derive(serde::Serialize, serde::Deserialize)]

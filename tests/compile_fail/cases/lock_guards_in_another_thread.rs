@@ -1,4 +1,4 @@
-//! The locks know which thread holds them.
+//! A lock records the thread that holds it, so guards can't be sent to another thread.
 
 fn main() {
     let (lock, rlock, rwlock) =

@@ -1,4 +1,4 @@
-//! A serde type is a message as it is.
+//! A serde type is already a message.
 #[derive(serde::Serialize, serde::Deserialize, mp::Message)]
 struct Point {
     x: f32,

@@ -1,4 +1,4 @@
-//! A text is not in the struct: its bytes would be an address.
+//! The text is not part of the struct's bytes, which contain an address.
 #[derive(mp::Message)]
 #[message(as_bytes)]
 struct Job {

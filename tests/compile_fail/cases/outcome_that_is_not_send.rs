@@ -1,4 +1,4 @@
-//! A result comes back by a thread of the caller, so it is `Send`.
+//! A thread of the caller receives the result, so the result must be `Send`.
 use std::marker::PhantomData;
 
 #[derive(serde::Serialize, serde::Deserialize)]

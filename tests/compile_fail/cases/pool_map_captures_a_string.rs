@@ -1,4 +1,4 @@
-//! A worker has nothing of this process's memory: `map`.
+//! A worker has no access to this process's memory: `map`.
 fn main() {
     let pool = mp::Pool::new(2).unwrap();
     let name = "x".to_string();

@@ -1,4 +1,4 @@
-//! A worker has nothing of this process's memory: `starmap`.
+//! A worker has no access to this process's memory: `starmap`.
 fn main() {
     let pool = mp::Pool::new(2).unwrap();
     let name = "x".to_string();

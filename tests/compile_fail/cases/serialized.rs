@@ -1,4 +1,4 @@
-//! An exclusive tensor is no serde value: bytes could be written twice.
+//! An exclusive tensor is not a serde value, because a value could be serialized twice.
 use mp::Tensor;
 
 fn serialize<T: serde::Serialize>(_: &T) {}

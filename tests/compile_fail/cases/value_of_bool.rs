@@ -1,4 +1,4 @@
-//! Another process could write a byte that is no `bool`, and a killed one leave it.
+//! Another process could write a byte that is not a valid `bool`, or be killed after such a write.
 
 fn main() {
     let _ = mp::Lock::new(true);

@@ -1,4 +1,4 @@
-//! A piece of a borrowed tensor is no way to its siblings, which are written meanwhile.
+//! A piece of a borrowed tensor gives no access to other pieces, which may be written at the same time.
 
 use mp::Tensor;
 

@@ -1,11 +1,11 @@
 //! Programs that the compiler must reject, so that safe code can't send a tensor twice, keep a sent value,
 //! make a handle out of numbers, or name a function that other processes don't have. The messages are
-//! pinned, since users read them first.
+//! compared with files, because users read them first.
 //!
 //! Messages differ between compilers, so they are compared only for the compiler that wrote them. With
 //! others this test is skipped.
 //!
-//! `TRYBUILD=overwrite cargo test -p mp-compile-fail` writes them again.
+//! `TRYBUILD=overwrite cargo test -p mp-compile-fail` writes new files.
 
 #[path = "../cases/allowed.rs"]
 mod allowed;
@@ -47,7 +47,7 @@ fn forbidden_programs_do_not_compile() {
         "closure_captures_a_string_in_spawn",
         "closure_captures_an_exclusive_tensor",
         "closure_captures_an_rc",
-        "closure_uses_what_it_does_not_list",
+        "closure_uses_an_unlisted_variable",
         "envelope_from_raw",
         "frozen_is_written",
         "handles_by_constructor",
@@ -72,7 +72,7 @@ fn forbidden_programs_do_not_compile() {
         "pool_state_captures_a_string",
         "pool_task_captures_a_string",
         "queue_of_borrowed_text",
-        "queue_of_what_stays_here",
+        "queue_of_unsendable_values",
         "results_that_are_forgotten",
         "sent_twice",
         "serialized",

@@ -36,7 +36,7 @@ fn derived_messages_arrive() {
     assert_eq!(bytes.len(), 2);
 }
 
-/// The other macros name the crates that they are of, however the program calls this one.
+/// The other macros refer to their own crates, independent of the program's name for this crate.
 #[test]
 fn macros_expand_in_a_renamed_dependency() {
     let add = parallel_work::closure!([n = 5_u8] |x: u8| x + n);

@@ -69,7 +69,7 @@ fn checkpoint_of_a_stream_is_a_part_without_gaps() {
 /// Name of a token, its step, and some memory.
 type Token = (u8, u64, FrozenTensor<u8>);
 
-/// Moves tokens on: puts the next step, and then acknowledges the step before.
+/// Moves tokens: puts the next step of each, and then acknowledges the previous step.
 fn moves_on(_: usize, queue: Queue<Token>) -> Outcome {
     loop {
         match queue.get_lease_timeout(DEADLINE) {

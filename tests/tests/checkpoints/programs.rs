@@ -43,7 +43,7 @@ fn queue_of_another_program_is_continued_by_workers() {
     join(&workers).unwrap();
 }
 
-/// Has a file system of 4 MiB.
+/// Runs on a file system of 4 MiB.
 pub(crate) fn full(directory: &Path) {
     let path = directory.join("queue");
     let queue = Queue::<Numbered>::bounded(4).unwrap();

@@ -73,7 +73,7 @@ pub(crate) fn exclusive_tensor_moves() {
     join(&context).unwrap();
 }
 
-pub(crate) fn the_sender_may_be_gone() {
+pub(crate) fn message_outlives_its_sender() {
     fn sender(_: usize, queue: Queue<FrozenTensor<u8>>) -> Outcome {
         for size in [3, 5000, 3 * MIB] {
             send(&queue, Tensor::full([size], size as u8)?.freeze())?;

@@ -129,7 +129,7 @@ on_every_memory! {
     writes_are_visible_to_the_other_process
     views_are_views_of_one_storage
     exclusive_tensor_moves
-    the_sender_may_be_gone
+    message_outlives_its_sender
     killed_holder_releases_its_memory
     thousand_tensors_need_few_files
     freed_memory_is_used_again

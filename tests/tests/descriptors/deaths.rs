@@ -62,7 +62,8 @@ fn killed_leaseholder_returns_the_descriptors() {
     assert_eq!(said(reader), "first second");
 }
 
-/// Covers the whole path: compartments are taken, and one pair is added, filled, read, emptied and returned.
+/// Script that covers the whole path: takes compartments, and adds, fills, reads, empties and returns one
+/// pair.
 fn all_the_way(_: usize, (queue, at, signal): (Queue<Fd>, u64, i32)) -> Outcome {
     inject::arm(at, signal);
     let mut readers = Vec::new();

@@ -57,7 +57,7 @@ impl Copies {
     }
 }
 
-/// Does what a process with a low limit would do: raises the limit before the second attempt.
+/// Reads the message in a second attempt, after raising the limit, as a process with a low limit would do.
 #[track_caller]
 fn read_later(unread: &Unread, error: &dyn std::error::Error) -> Copies {
     let text = error.to_string();

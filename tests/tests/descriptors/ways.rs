@@ -242,7 +242,7 @@ fn refused_descriptor_stays_open() {
     assert_eq!(said(second), "still open");
 }
 
-/// The error of a format that can't carry descriptors says so.
+/// A format that can't contain descriptors returns an error with this reason.
 #[test]
 fn plain_bytes_have_no_descriptors() {
     let _alone = alone();
@@ -254,7 +254,7 @@ fn plain_bytes_have_no_descriptors() {
     assert!(error.contains("can only be serialised inside of a message"), "{error}");
 }
 
-/// A variant that is tried first takes nothing from the one that fits.
+/// A variant that is tried first takes no descriptors of the variant that matches.
 #[test]
 fn untagged_variants_keep_their_descriptors() {
     let _alone = alone();

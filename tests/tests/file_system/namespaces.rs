@@ -19,7 +19,7 @@ const MIB: usize = 1 << 20;
 
 type Args = (bool, Queue<FrozenTensor<u8>>, Queue<()>);
 
-/// Creates tensors that its parent never opens. Then it dies, or stays.
+/// Creates tensors that its parent never opens, and then dies or waits.
 fn worker(_: usize, (dies, made, end): Args) -> Outcome {
     let kept = Tensor::<u8>::full([MIB], 7)?.freeze();
     send(&made, kept.clone())?;
@@ -96,7 +96,7 @@ impl Neighbour {
     fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
-        // Its output ends when about the last process that has it is gone.
+        // Its output ends when the last process that has it has ended.
         while self.says.read_line(&mut String::new()).unwrap() > 0 {}
     }
 
@@ -116,13 +116,13 @@ fn possible() -> bool {
     possible
 }
 
-/// Returns `true` if the file contains an arena itself: if there are no anonymous files.
+/// Returns `true` if the file contains an arena, which is the case without anonymous files.
 fn is_of_an_arena(file: &Path) -> bool {
     let mut magic = [0; 8];
     fs::File::open(file).is_ok_and(|mut file| file.read_exact(&mut magic).is_ok()) && magic == *b"mp-arena"
 }
 
-/// Sets the files' times back, as if no process had been started for an hour.
+/// Sets the modification times of the files back by an hour.
 fn an_hour_passes(scratch: &Scratch) {
     let then = SystemTime::now() - Duration::from_secs(3600);
     for file in scratch.files() {
@@ -155,8 +155,8 @@ fn only_files_of_dead_foreign_namespaces_are_removed() {
         neighbour.kill();
     }
     let all = scratch.files();
-    // Fewer than were killed: the kernel may reuse the number of a namespace that is gone. A neighbour under
-    // that number knows that the owners of the earlier files are dead.
+    // Fewer than were killed: the kernel may reuse the number of a removed namespace. A neighbour under that
+    // number knows that the owners of the earlier files are dead.
     assert!(all.len() > theirs.len(), "{all:?}");
     // A process may be about to start. (It needs no name of the arena's own file, since it inherits it.)
     let kept: Vec<_> = all.iter().filter(|file| !is_of_an_arena(file)).collect();

@@ -165,7 +165,7 @@ fn drain(queue: &Queue<Parcel>) -> Vec<u64> {
 }
 
 /// Another child puts the messages into the same queue, which must have enough room.
-fn another_one_goes_on(v: &Victim) {
+fn another_process_continues(v: &Victim) {
     let after = Victim { at: u64::MAX, ..v.clone() };
     join(&copy(produce, after)).expect("another copy goes on");
     assert!(drain(&v.queue).into_iter().eq(0..MESSAGES));
@@ -182,7 +182,7 @@ fn copy_putting_tensors_is_killed_at_every_access() {
             let whole: Vec<_> = (0..got.len() as u64).collect();
             assert_eq!(got, whole, "killed at access {at}");
             assert!(killed || got.len() as u64 == MESSAGES);
-            another_one_goes_on(&v);
+            another_process_continues(&v);
             killed
         });
         Ok(())
@@ -210,7 +210,7 @@ fn copy_getting_tensors_is_killed_at_every_access() {
             let lost = MESSAGES - all.len() as u64;
             assert!(lost <= u64::from(killed), "{lost} lost, killed at access {at}");
             assert!(killed || there == MESSAGES);
-            another_one_goes_on(&v);
+            another_process_continues(&v);
             killed
         });
         Ok(())

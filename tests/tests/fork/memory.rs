@@ -24,7 +24,7 @@ fn allow() {
     unsafe { mp::process::allow_fork() };
 }
 
-/// Waits to be killed by another process.
+/// Waits until another process kills this process.
 pub(crate) fn wait_for_the_end() -> Outcome {
     std::thread::sleep(2 * DEADLINE); // sleep: its work is to exist until another process ends it
     Err("no other process ended this one".into())
@@ -341,7 +341,7 @@ fn copies_hold_files_of_their_own() {
     join(&one_process(original, ())).unwrap();
 }
 
-/// Copies of the library for Python keep it readable in raw forks.
+/// Only copies of the library for Python keep the memory readable in raw forks.
 #[test]
 fn prepared_copy_does_not_inherit_the_memory() {
     let _alone = settled();

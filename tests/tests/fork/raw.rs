@@ -68,7 +68,7 @@ fn get_is_refused<T>(result: Result<T, GetError>) -> bool {
 }
 
 #[test]
-fn raw_copy_does_and_releases_nothing() {
+fn raw_copy_releases_nothing() {
     let _alone = alone();
     // Runs in a worker whose other threads are all asleep.
     fn worker(_: usize, (kept, results): (FrozenTensor<u8>, Queue<Vec<u8>>)) -> Outcome {
@@ -197,7 +197,7 @@ fn copy_reads_shared_memory_without_crash() {
     join(&one_process(worker, kept)).unwrap();
 }
 
-/// For views of other languages, which are addresses.
+/// Views of other languages are addresses, which stay readable in the copy.
 #[test]
 fn raw_copy_writes_stay_private() {
     let _alone = alone();

@@ -22,13 +22,13 @@ const SECRET: &str = "secret";
 /// Consequence of a hostile guest in the inviting process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Seen {
-    /// Handshake whose rest the listener waits for.
+    /// Incomplete handshake: the listener waits for the rest.
     Nothing,
     /// Error of `accept` with this text.
     Refused(&'static str),
-    /// Connection and invitation, of which it has accepted nothing.
+    /// Connection and invitation that the guest has not accepted.
     Invited,
-    /// Connection and invitation, which has ended.
+    /// Connection and invitation that has lapsed.
     Lapsed,
 }
 use Seen::{Invited, Lapsed, Nothing, Refused};
@@ -58,7 +58,7 @@ const CASES: &[(&str, bool, Seen)] = &[
     ("reports a descriptor", false, Lapsed),
 ];
 
-/// Runs the scenario of a guest, which is no test.
+/// Runs the scenario of a guest. Not a test.
 pub(crate) fn guest(what: &str, argument: &str) -> bool {
     let mut arguments = argument.split(' ');
     let mut next = || arguments.next().unwrap_or_default();

@@ -1,5 +1,5 @@
 //! Inviting processes that break the protocol at each of its steps. A guest gets an error with the reason
-//! within its time, keeps nothing of it, and can accept the next invitation.
+//! within its time limit, leaks nothing, and can accept the next invitation.
 
 use std::fs::File;
 use std::io::{Read, Write, pipe};
@@ -71,7 +71,7 @@ const CASES: &[(&str, &str)] = &[
 const LATE: &str = "(late)";
 /// The connection is closed.
 const GONE: &str = "(gone)";
-/// The file is none of an arena.
+/// The file does not contain an arena.
 const NO_ARENA: &str = "(no arena)";
 
 /// Runs all cases in a guest, and an invitation that it accepts after them. One byte from stdin begins each:

@@ -130,7 +130,7 @@ fn invitation_received_as_a_message_lapses() {
     assert!(end(&mut child).success());
     assert_eq!(outcome(&invitation), InvitationState::Lapsed);
     eventually_in_use(before, "all is released");
-    // The peer is gone, and the value is returned.
+    // The peer has ended, and the value is returned.
     let queue = Queue::<u8>::bounded(1).unwrap();
     match here.invite((queue, "mine".to_string())) {
         Err(PutError::Disconnected((queue, text))) => {

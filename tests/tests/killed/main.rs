@@ -17,6 +17,6 @@ mod values;
 #[test]
 fn helper() {
     if let Some((_, at, _)) = mp_tests::scratch::scenario() {
-        stopped_updates::beside_one_that_is_stopped(at);
+        stopped_updates::update_next_to_a_stopped_process(at);
     }
 }

@@ -28,7 +28,7 @@ fn die_with_queues(_: usize, (): ()) -> Outcome {
     Err("it outlived SIGKILL".into())
 }
 
-/// Starts children that die like this, one after the other.
+/// Starts children that die with messages in their queues, one after the other.
 fn nothing_is_left_of_killed_children() {
     let die = |_: usize| assert!(killed(&one_process(die_with_queues, ())));
     let reclaim = || Arena::current().unwrap().reclaim().unwrap();
@@ -49,7 +49,7 @@ fn queueless_parent_releases_queues_of_the_killed() {
     nothing_is_left_of_killed_children();
 }
 
-/// In a forked child, the library was loaded by the parent.
+/// The library was loaded by the parent of the forked child.
 #[test]
 fn copy_of_a_queueless_parent_releases_queues() {
     let _alone = alone();

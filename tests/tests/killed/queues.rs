@@ -2,8 +2,8 @@
 //! script: in batches, channels, pipes, tasks, recovery and reclaim. (Single messages, acknowledgement and
 //! growing: `messages`.)
 //!
-//! After each death the others continue, get an error that names the end that is gone, and nothing of the
-//! dead process is left.
+//! After each death the others continue, get an error that names the lost end, and nothing of the dead
+//! process is left.
 
 use std::time::Instant;
 
@@ -73,7 +73,7 @@ fn get_batches(_: usize, (queue, got, at, signal): Script) -> Outcome {
 }
 
 /// Checks that other processes can use the queue after a death, and returns its messages.
-fn goes_on(queue: &Queue<Numbered>, at: u64) -> Vec<u64> {
+fn pass_messages(queue: &Queue<Numbered>, at: u64) -> Vec<u64> {
     let mut got = Vec::new();
     for n in 100..110 {
         queue.put_timeout(numbered(n), DEADLINE).unwrap_or_else(|e| panic!("{e}, at access {at}"));
@@ -90,7 +90,7 @@ fn producer_is_killed_at_every_access_of_a_batch() {
         let script = script(Queue::bounded(8).unwrap(), at, KILL);
         let queue = script.0.clone();
         let killed = killed(&one_process(put_batches, script));
-        let got = goes_on(&queue, at);
+        let got = pass_messages(&queue, at);
         assert!(got.iter().copied().eq(0..got.len() as u64), "killed at access {at}: {got:?}");
         assert!(killed || got.len() as u64 == MESSAGES);
         killed
@@ -106,7 +106,7 @@ fn killed_batch_consumer_loses_at_most_its_batch() {
         let killed = killed(&one_process(get_batches, script));
         let mut all = noted(&got);
         assert!(killed || all.len() as u64 == MESSAGES);
-        all.extend(goes_on(&queue, at));
+        all.extend(pass_messages(&queue, at));
         let lost = MESSAGES as usize - all.len();
         all.sort_unstable();
         all.dedup();
@@ -129,7 +129,7 @@ fn stop_in_a_batch<F: Fn(usize, Script) -> Outcome + Copy + Send + 'static>(work
         let (pid, ended) = (context.pids()[0], !stopped(&context));
         let mut all = Vec::new();
         if !ended {
-            all = goes_on(&queue, at);
+            all = pass_messages(&queue, at);
             // The consumer waits for the rest of its messages.
             (0..if put { 0 } else { MESSAGES }).for_each(|_| queue.put(numbered(MESSAGES - 1)).unwrap());
             signal(pid, Signal::CONT);

@@ -29,7 +29,7 @@ fn drain(queue: &Queue<u64>) -> Vec<u64> {
 }
 
 /// Returns the messages of the queue, after others have put and taken following a death.
-fn goes_on(queue: &Queue<u64>, at: u64) -> Vec<u64> {
+fn pass_messages(queue: &Queue<u64>, at: u64) -> Vec<u64> {
     let mut got = Vec::new();
     for n in LATER..LATER + 10 {
         queue.put_timeout(n, DEADLINE).unwrap_or_else(|e| panic!("{e}, at access {at}"));
@@ -89,7 +89,7 @@ fn producer_is_killed_at_every_access() {
         let script = script(at, KILL);
         let queue = script.0.clone();
         let killed = killed(&one_process(puts, script));
-        let got = goes_on(&queue, at);
+        let got = pass_messages(&queue, at);
         assert!(got.iter().copied().eq(0..got.len() as u64), "killed at access {at}: {got:?}");
         assert!(killed || got.len() as u64 == MESSAGES);
         killed
@@ -104,7 +104,7 @@ fn consumer_is_killed_at_every_access() {
         fill(&queue);
         let killed = killed(&one_process(takes, script));
         let mut all = noted(&got);
-        all.extend(goes_on(&queue, at));
+        all.extend(pass_messages(&queue, at));
         let lost = MESSAGES - all.len() as u64;
         all.dedup();
         assert!(all.is_sorted() && all.len() as u64 == MESSAGES - lost, "killed at access {at}: {all:?}");
@@ -125,7 +125,7 @@ fn leasing_consumer_is_killed_at_every_access() {
         Arena::current().unwrap().reclaim().unwrap();
         let mut all = noted(&got);
         let done = all.len();
-        all.extend(goes_on(&queue, at));
+        all.extend(pass_messages(&queue, at));
         // Its message may be delivered again, in its envelope and in its slot.
         let again = all.len() - MESSAGES as usize;
         assert!(again <= if killed { 2 } else { 0 }, "{again} again, killed at access {at} with {done} done");
@@ -147,7 +147,7 @@ fn stop_at_every_access<F: Fn(usize, Script) -> Outcome + Copy + Send + 'static>
         let (pid, ended) = (context.pids()[0], !stopped(&context));
         let mut all = Vec::new();
         if !ended {
-            all = goes_on(&queue, at);
+            all = pass_messages(&queue, at);
             // The consumer waits for the rest of its messages.
             (0..if put { 0 } else { MESSAGES }).for_each(|_| queue.put(MESSAGES - 1).unwrap());
             signal(pid, Signal::CONT);

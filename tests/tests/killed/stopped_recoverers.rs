@@ -97,7 +97,7 @@ fn things() -> (Things, Here) {
 }
 
 /// Checks everything that a process can wait for.
-fn others_go_on(here: &Here, at: u64) {
+fn other_processes_continue(here: &Here, at: u64) {
     assert_eq!(here.noted.load(0), 42, "it died too early");
     let lease = here.leases.get_lease_timeout(DEADLINE).unwrap_or_else(|e| panic!("{e}, at change {at}"));
     assert_eq!(lease.expect("it is open").ack(), 30, "at change {at}");
@@ -138,7 +138,7 @@ fn round(at: u64, how: i32, wait: bool) -> bool {
         // A waiter would do this within 100 ms.
         Arena::current().unwrap().reclaim().unwrap();
     }
-    others_go_on(&here, at);
+    other_processes_continue(&here, at);
     if how == STOP && reached {
         assert!(threads_are(pid, 'T'), "it was continued");
         signal(pid, Signal::CONT);
@@ -173,7 +173,7 @@ fn stopped_recoverer_prevents_no_later_recovery() {
             let (things, here) = things();
             let context = one_process(recovers, (things, at, STOP));
             assert!(stopped(&context), "it has ended before change {at}");
-            others_go_on(&here, at);
+            other_processes_continue(&here, at);
             Arena::current().unwrap().reclaim().unwrap();
             if slots() == 3 {
                 return Some((at, context, here));
@@ -188,7 +188,7 @@ fn stopped_recoverer_prevents_no_later_recovery() {
     for _ in 0..3 {
         let (things, here) = self::things();
         assert!(!round_of(things));
-        others_go_on(&here, 0);
+        other_processes_continue(&here, 0);
     }
     eventually("those are reclaimed", || {
         Arena::current().unwrap().reclaim().unwrap();
@@ -258,7 +258,7 @@ fn stopped_recoverer_delays_reuse_of_its_words() {
     eventually_in_use(before, "nothing is left");
 }
 
-/// Is stopped, and killed.
+/// Holds the queue while it is stopped, and then killed.
 fn has_queue(_: usize, queue: Queue<Sender<u64>>) -> Outcome {
     signal(std::process::id(), Signal::STOP);
     drop(queue);

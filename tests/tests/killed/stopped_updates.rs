@@ -39,7 +39,7 @@ fn joins(_: usize, results: Queue<FrozenTensor<u64>>) -> Outcome {
     Ok(())
 }
 
-pub(crate) fn beside_one_that_is_stopped(at: u64) {
+pub(crate) fn update_next_to_a_stopped_process(at: u64) {
     let arena = Arena::current().unwrap();
     let context = one_process(stops, at);
     let mut ended = false;

@@ -96,7 +96,7 @@ fn killed_at_every_access_under_contention() {
     });
 }
 
-/// Does the same as [`change_pair`], but stopped instead of killed.
+/// Works like [`change_pair`], but is stopped instead of killed.
 fn stop_in_pair(rank: usize, (pair, between, done, at): Locked) -> Outcome {
     inject::arm(at, STOP);
     change_pair(rank, (pair, between, done, u64::MAX))

@@ -93,7 +93,7 @@ fn each_call_ends_when_its_server_is_killed() {
     });
 }
 
-/// A caller dies with the only proxy: the server drops the object, however far the caller came.
+/// A caller dies with the only proxy: the server drops the object, at whatever access the caller was killed.
 #[test]
 fn object_owner_is_killed_at_every_access() {
     for_every_access(|at| {

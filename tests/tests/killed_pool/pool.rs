@@ -22,7 +22,7 @@ fn got<T, S: ResultKind<T>>(result: AsyncResult<T, S>) -> Result<S::Value, TaskE
 
 type Args = (u64, Option<(u64, i32)>, FrozenTensor<u64>);
 
-/// Returns its number and a tensor. It may arm a kill or stop of its process.
+/// Task that returns its number and a tensor. It may arm a kill or stop of its process.
 fn work((number, arm, all): Args) -> mp::AnyResult<(u64, FrozenTensor<u64>)> {
     assert_eq!(all.get(&[3])?, 77, "torn");
     if let Some((at, signal)) = arm {

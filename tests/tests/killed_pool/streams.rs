@@ -48,7 +48,7 @@ impl ShardReader for Reader {
         Ok(Some((self.shard, sample)))
     }
 
-    /// Returns tokens for every second shard. Samples of the others are skipped by reading.
+    /// Returns tokens for every second shard. In the other shards, samples are skipped by reading them.
     fn token(&self) -> Option<u64> {
         self.shard.is_multiple_of(2).then_some(self.next * 10)
     }

@@ -53,7 +53,7 @@ fn worker(_: usize, (group, limit): (PathBuf, String)) -> Outcome {
     Ok(())
 }
 
-/// Allocates private memory, which the library does not check, until the kernel kills it.
+/// Allocates private memory, which the library does not limit, until the kernel kills this process.
 fn eats(_: usize, (): ()) -> Outcome {
     let mut all = Vec::new();
     while all.len() < 64 {

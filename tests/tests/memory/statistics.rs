@@ -253,7 +253,7 @@ fn large_tensors_use_huge_pages_where_available() {
 
 /// Number of messages in a burst. Each needs an envelope.
 const BURST: u64 = 30_000;
-/// Bytes that they need, without the groups that were free before.
+/// Minimum growth of the arena during a burst, in bytes: some envelopes are in groups that were free before.
 const BURST_BYTES: u64 = BURST * 240;
 
 /// Puts a burst into a queue, takes and checks it, and returns the arena's size during the burst.

@@ -280,7 +280,7 @@ fn manager_errors_round_trip() {
     manager.shutdown(DEADLINE).unwrap();
 }
 
-/// A process sends another the failure of a third, whatever has failed there.
+/// A process sends the failure of another process, of any kind, to a third process.
 #[test]
 fn process_errors_round_trip() {
     let errors = || {
@@ -335,7 +335,7 @@ fn task_errors_round_trip() {
     assert_eq!(arrived.attempts(), once[2].attempts());
 }
 
-/// A function may return it to another, and `wait` returns it.
+/// A worker's function may return such a result, and `wait` returns it to the parent.
 #[test]
 fn result_with_a_library_error_is_a_message() {
     let (queue, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
@@ -375,8 +375,8 @@ fn sources() -> Vec<(PathBuf, String)> {
     sources
 }
 
-/// A `main` that returns an error, and `unwrap`, show its `Debug`. Errors for `serde`, which no call returns,
-/// don't matter.
+/// `unwrap`, and a `main` that returns an error, print the `Debug` text. Errors for `serde` are exempt,
+/// because no call returns them.
 #[test]
 fn no_error_type_derives_debug() {
     const INTERNAL: [&str; 3] = ["CodecError", "ProbedVisitor", "WireError"];

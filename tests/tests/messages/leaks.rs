@@ -1,5 +1,5 @@
-//! Messages that fail on their way: the value is returned or an error gives the reason, and attachments are
-//! released. Each test counts usage of shared memory before and after, so they run one at a time.
+//! Messages that can't be sent or read: the value is returned or an error gives the reason, and attachments
+//! are released. Each test counts usage of shared memory before and after, so they run one at a time.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -11,7 +11,7 @@ use mp::{FrozenTensor, GetError, Queue, Tensor};
 use mp_tests::{DEADLINE, Outcome, give, join, next, one_process, same, send, take, travels};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Stands for a type of another crate, which implements none of our traits.
+/// Substitute for a type of another crate, which implements none of our traits.
 mod foreign {
     #[derive(Clone, PartialEq, Debug)]
     pub(crate) struct Pattern {
@@ -425,7 +425,7 @@ fn forged_type_name_or_bytes_are_errors() {
     }
 }
 
-/// Other formats encode our bytes.
+/// Other formats encode the registered value as bytes.
 #[test]
 fn registered_values_round_trip_in_other_formats() {
     let then = Registered(Instant::now());

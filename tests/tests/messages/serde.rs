@@ -1,5 +1,5 @@
-//! All of serde's data model and attributes arrive: a message type is written for its program, not for the
-//! codec of the queue.
+//! All of serde's data model and attributes are supported: message types need not be adapted to the codec of
+//! the queue.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! A value that several parts of a message point to arrives once, whatever the message is and in whatever
-//! order it is read.
+//! A value that several parts of a message point to arrives once, in any kind of message and in any order of
+//! reading.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -389,7 +389,8 @@ fn random_pointer_patterns_round_trip() {
     });
 }
 
-/// Tensors need none of this: they are one storage however often they are mentioned, of any kind.
+/// Tensors need no `shared` attribute: tensors of any kind that occur several times in a message stay one
+/// storage.
 #[test]
 fn repeated_tensors_and_storages_stay_one() {
     let make = || {

@@ -190,7 +190,7 @@ fn library_values_round_trip() {
     assert!(unknown.to_string().contains("expected one of `spawn`, `forkserver`, `fork`"), "{unknown}");
 }
 
-/// A process sends another the failure of a third.
+/// A process sends the failure of another process to a third process.
 #[test]
 fn process_failures_round_trip() {
     let failing = |_: usize, (): ()| Err::<(), _>("no such file");

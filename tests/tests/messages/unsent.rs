@@ -305,7 +305,7 @@ impl Drop for Over<'_> {
 }
 
 /// Runs threads that clone and drop a handle to the storage that they are shown, as fast as they can.
-fn beside_weak_references(work: impl FnOnce(&dyn Fn(WeakStorage))) {
+fn with_weak_reference_threads(work: impl FnOnce(&dyn Fn(WeakStorage))) {
     let (shown, over) = (Mutex::new(None::<WeakStorage>), AtomicBool::new(false));
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -327,7 +327,7 @@ fn beside_weak_references(work: impl FnOnce(&dyn Fn(WeakStorage))) {
 #[test]
 fn weak_references_take_no_tensor_away() {
     const MANY: u64 = 20_000;
-    beside_weak_references(|show| {
+    with_weak_reference_threads(|show| {
         let queue = Queue::<Tensor<u64>>::bounded(1).unwrap();
         let (mut refused, mut lost) = (0, 0);
         let deadline = Instant::now() + Duration::from_secs(60);
@@ -348,7 +348,7 @@ fn weak_references_take_no_tensor_away() {
 
 #[test]
 fn refused_tensors_return_despite_weak_references() {
-    beside_weak_references(|show| {
+    with_weak_reference_threads(|show| {
         let queue = full();
         for _ in 0..2000 {
             let (value, at) = owned();
@@ -376,7 +376,7 @@ fn tensor_with_a_kept_storage_is_sent() {
     assert!(weak.expired());
 }
 
-/// User code that runs when a sent value is dropped can't reach the tensor, which is the receiver's.
+/// User code that runs when a sent value is dropped can't access the tensor, which belongs to the receiver.
 #[test]
 fn sent_tensor_is_empty_in_its_dropped_value() {
     static STOLEN: Mutex<Option<Tensor<u64>>> = Mutex::new(None);

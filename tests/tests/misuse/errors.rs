@@ -140,7 +140,7 @@ fn empty_shape_with_huge_dimensions_does_not_panic() {
 }
 
 #[test]
-fn few_descriptors_limit_no_tensors_and_queues() {
+fn tensors_and_queues_need_few_descriptors() {
     let _alone = alone();
     fn worker(_: usize, (): ()) -> Outcome {
         limit(Resource::Nofile, 32);

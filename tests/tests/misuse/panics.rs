@@ -18,8 +18,8 @@ use mp::{Condition, Lock, Once, Queue};
 use mp_tests::{DEADLINE, eventually, give, take};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Panics when it is dropped, with a payload that panics again, as often as its count says. A received value
-/// does not.
+/// Value whose `Drop` panics a given number of times, with a payload that panics again. A received value does
+/// not panic.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Bomb {
     #[serde(skip)]

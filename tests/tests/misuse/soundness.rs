@@ -42,8 +42,8 @@ fn tensor_is_in_one_message_at_a_time() {
     assert_eq!(t.len(), 8, "it has what it had");
 }
 
-/// A hand-written `Message` may skip an empty tensor and take back all of its parts: the first one was
-/// emptied by a message that is gone, under the number of the second one.
+/// A hand-written `Message` may skip an empty tensor and take back all of its parts: an earlier message,
+/// which no longer exists, has emptied the first tensor under the number of the second tensor.
 #[test]
 fn moved_tensor_takes_nothing_of_another_message() {
     let mut gone = Outgoing::default();

@@ -23,7 +23,7 @@ embedded: failure told
 embedded: exit Err(true)
 ";
 
-/// Output before that if it forks the host.
+/// Output before [`EVERYTHING`] if the library forks the host.
 const COPIED: &str = "embedded: copied 7\n";
 
 /// Builds an example with `cargo`, and returns the path of the library of this name.
@@ -69,7 +69,7 @@ impl Shared {
         Shared { folder: Folder::new(test), library, standard }
     }
 
-    /// Compiles a source against it.
+    /// Compiles a source that is linked with the shared library.
     fn compile(&self, kind: &str, source: &str, result: &str) -> PathBuf {
         let folder = self.library.parent().unwrap();
         let path = self.folder.0.join(result);
@@ -110,7 +110,7 @@ impl Folder {
         program
     }
 
-    /// Copies the library, which it begins with.
+    /// Copies the library into the folder at the first call. Returns its path.
     fn library(&self) -> PathBuf {
         let path = self.0.join("libembedded.so");
         std::fs::copy(library(), &path).unwrap();

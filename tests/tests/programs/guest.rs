@@ -84,7 +84,7 @@ fn arguments_of_another_type_are_refused() {
 }
 
 #[test]
-fn program_that_is_no_guest_is_an_error() {
+fn guest_call_outside_a_guest_is_an_error() {
     assert!(matches!(mp::process::guest::<u64>(), Err(GuestError::NoGuest)));
     let error = Process::builder().guest(["true"], 1_u64).unwrap().join().unwrap_err();
     assert!(matches!(error, SpawnError::NeverReported { guest: true, .. }), "{error}");

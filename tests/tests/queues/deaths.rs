@@ -84,7 +84,7 @@ fn leaves_a_copy(meeting: &str) -> Outcome {
     Err("it was not killed".into())
 }
 
-/// Becomes a member at its start if it gets a tensor. Otherwise it joins when it allocates one.
+/// Becomes a member at its start if it gets a tensor, and otherwise when it allocates one.
 fn dies_before_its_copy(_: usize, (meeting, given): (String, Option<FrozenTensor<u8>>)) -> Outcome {
     let _kept = match given {
         Some(tensor) => tensor,
@@ -93,7 +93,8 @@ fn dies_before_its_copy(_: usize, (meeting, given): (String, Option<FrozenTensor
     leaves_a_copy(&meeting)
 }
 
-/// The parent's report of its death counts: its locks would claim that it lives.
+/// The process is declared dead because of its parent's report, although its locks, held by a copy, indicate
+/// that it lives.
 fn is_declared_dead(joins_at_once: bool) {
     let _alone = alone();
     let arena = Arena::current().unwrap();

@@ -25,7 +25,7 @@ fn has_it(_: usize, queue: Queue<u32>) -> Outcome {
     Ok(())
 }
 
-/// Another process had this queue, and has ended.
+/// Makes another process have the queue and end.
 fn left_behind(queue: &Queue<u32>) {
     let context = one_process(has_it, queue.clone());
     join(&context).unwrap();
@@ -48,7 +48,7 @@ fn deserted(queue: &Queue<u32>) {
 }
 
 #[track_caller]
-fn goes_on(queue: &Queue<u32>) {
+fn assert_empty(queue: &Queue<u32>) {
     let got = queue.get_timeout(A_WHILE);
     assert!(got.as_ref().is_err_and(GetError::is_empty), "{got:?}");
 }
@@ -58,7 +58,7 @@ fn get_waits_until_the_local_clone_is_dropped() {
     let _alone = alone();
     let queue = left(DesertedWhen::default());
     let clone = queue.clone();
-    goes_on(&queue);
+    assert_empty(&queue);
     drop(clone);
     deserted(&queue);
 }
@@ -84,7 +84,7 @@ fn local_puts_arrive_after_the_peer_has_ended() {
         reported.recv_timeout(DEADLINE).unwrap();
         give(&clone, 7);
     });
-    goes_on(&queue);
+    assert_empty(&queue);
     go.send(()).unwrap();
     assert_eq!(take(&queue), 7);
     other.join().unwrap();
@@ -153,9 +153,9 @@ fn handle_in_a_message_keeps_a_get_waiting() {
     let queue = left(DesertedWhen::default());
     let post = Queue::<Queue<u32>>::bounded(1).unwrap();
     give(&post, queue.clone());
-    goes_on(&queue);
+    assert_empty(&queue);
     let arrived = take(&post);
-    goes_on(&queue);
+    assert_empty(&queue);
     drop(arrived);
     deserted(&queue);
 }
@@ -224,7 +224,7 @@ fn deserted_when_counts_only_other_processes() {
 fn shared_handle_can_be_never_deserted() {
     let _alone = alone();
     let queue = left(DesertedWhen::Never);
-    goes_on(&queue);
+    assert_empty(&queue);
     thread::scope(|threads| {
         threads.spawn(|| give(&queue, 5));
         assert_eq!(queue.get().unwrap(), Some(5));
@@ -236,7 +236,7 @@ fn handle_overrides_the_condition_of_its_queue() {
     let _alone = alone();
     let queue = left(DesertedWhen::Never);
     deserted(&queue.clone().deserted_when(DesertedWhen::NoOtherProcess));
-    goes_on(&queue);
+    assert_empty(&queue);
 }
 
 /// Way in which a thread waits for a put by another process. It ends when that process has dropped the queue.
@@ -278,7 +278,7 @@ fn drops_them((queues, go): (Queue<Queue<u32>>, Queue<()>)) -> Outcome {
 
 /// A waiter that checks during the drop of the last handle must not sleep until its poll interval ends. (By
 /// time alone, that can't be distinguished from a busy machine.)
-fn hears_of_the_last_drop(rounds: usize, asleep: bool, waits: Waits) {
+fn detects_the_last_drop(rounds: usize, asleep: bool, waits: Waits) {
     let _alone = alone();
     let (queues, go) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let child = mp::Process::spawn(drops_them, (queues.clone(), go.clone())).unwrap();
@@ -300,21 +300,21 @@ fn hears_of_the_last_drop(rounds: usize, asleep: bool, waits: Waits) {
 
 #[test]
 fn get_ends_within_a_poll_interval_of_the_last_drop() {
-    hears_of_the_last_drop(3000, false, GETS);
+    detects_the_last_drop(3000, false, GETS);
 }
 
 #[test]
 fn wait_ends_within_a_poll_interval_of_the_last_drop() {
-    hears_of_the_last_drop(300, true, WAITS_FOR_SEVERAL);
+    detects_the_last_drop(300, true, WAITS_FOR_SEVERAL);
 }
 
 #[test]
 fn task_ends_within_a_poll_interval_of_the_last_drop() {
-    hears_of_the_last_drop(300, true, WAITS_AS_A_TASK);
+    detects_the_last_drop(300, true, WAITS_AS_A_TASK);
 }
 
-/// Drops a queue, and stops before its `at`-th access to shared memory in the drop. It does not end until
-/// told to: its end would be detected.
+/// Drops a queue, and stops before its `at`-th access to shared memory in the drop. The process ends only on
+/// request, because its end would be detected.
 fn stops_while_it_drops(
     _: usize,
     (queue, order, dropped, at): (Queue<u32>, Queue<()>, Queue<()>, u64),
@@ -340,7 +340,7 @@ enum Begins {
 }
 
 /// The last other process is stopped at each access of dropping its handle, and continues.
-fn hears_of_a_drop_that_is_stopped(begins: Begins, waits: Waits) {
+fn detects_a_drop_that_is_stopped(begins: Begins, waits: Waits) {
     let _alone = alone();
     mp_tests::kill::until_the_end(5, |at| {
         let queue = QueueOptions::new().deserted_when(DesertedWhen::NoOtherProcess).create().unwrap();
@@ -377,36 +377,36 @@ fn hears_of_a_drop_that_is_stopped(begins: Begins, waits: Waits) {
 
 #[test]
 fn get_begun_during_the_last_drop_ends() {
-    hears_of_a_drop_that_is_stopped(Begins::Meanwhile, GETS);
+    detects_a_drop_that_is_stopped(Begins::Meanwhile, GETS);
 }
 
 #[test]
 fn wait_begun_during_the_last_drop_ends() {
-    hears_of_a_drop_that_is_stopped(Begins::Meanwhile, WAITS_FOR_SEVERAL);
+    detects_a_drop_that_is_stopped(Begins::Meanwhile, WAITS_FOR_SEVERAL);
 }
 
 #[test]
 fn task_begun_during_the_last_drop_ends() {
-    hears_of_a_drop_that_is_stopped(Begins::Meanwhile, WAITS_AS_A_TASK);
+    detects_a_drop_that_is_stopped(Begins::Meanwhile, WAITS_AS_A_TASK);
 }
 
 #[test]
 fn waiters_end_when_two_processes_leave_at_once() {
     for waits in [GETS, WAITS_FOR_SEVERAL, WAITS_AS_A_TASK] {
-        hears_of_a_drop_that_is_stopped(Begins::Before, waits);
+        detects_a_drop_that_is_stopped(Begins::Before, waits);
     }
 }
 
 #[test]
 fn waiter_begun_between_two_departures_ends() {
     for waits in [GETS, WAITS_FOR_SEVERAL, WAITS_AS_A_TASK] {
-        hears_of_a_drop_that_is_stopped(Begins::BehindAnother, waits);
+        detects_a_drop_that_is_stopped(Begins::BehindAnother, waits);
     }
 }
 
-/// Waits for a put that only its parent could do. Returns `true` if it learned that the parent has dropped
-/// the queue.
-fn hears_of_it(_: usize, (queue, begun): (Queue<u32>, Queue<u32>)) -> mp::AnyResult<bool> {
+/// Waits for a put that only its parent could do. Returns `true` if the wait ended because the parent has
+/// dropped the queue.
+fn detects_desertion(_: usize, (queue, begun): (Queue<u32>, Queue<u32>)) -> mp::AnyResult<bool> {
     begun.put(0)?;
     Ok(is_deserted(&queue.get_timeout(20 * A_WHILE)))
 }
@@ -417,7 +417,7 @@ fn creator_dropping_its_last_handle_ends_a_get() {
     let _alone = alone();
     for before_it_begins in [false, true] {
         let (queue, begun) = (Queue::bounded(4).unwrap(), Queue::bounded(1).unwrap());
-        let context = one_process(hears_of_it, (queue.clone(), begun.clone()));
+        let context = one_process(detects_desertion, (queue.clone(), begun.clone()));
         if !before_it_begins {
             assert_eq!(take(&begun), 0);
         }

@@ -288,7 +288,7 @@ fn join_reports_tasks_of_a_killed_consumer() {
 }
 
 #[test]
-fn connection_carries_values_and_bytes_both_ways() {
+fn connection_transfers_values_and_bytes_both_ways() {
     let _alone = alone();
     fn answers(_: usize, there: Connection) -> Outcome {
         let (name, n) = there.recv_timeout::<(String, u32)>(DEADLINE)?;

@@ -20,7 +20,7 @@ fn sends_and_waits(_: usize, (post, sent, ended): (Post, Queue<()>, Queue<bool>)
     send(&ended, matches!(got, Err(GetError::Deserted { .. })))
 }
 
-/// Has the queue, and leaves the message in it.
+/// Holds the queue, and leaves the message in it.
 fn leaves_it(_: usize, (post, go): (Post, Queue<()>)) -> Outcome {
     next(&go)?;
     drop(post);

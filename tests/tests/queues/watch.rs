@@ -231,7 +231,7 @@ impl Serialize for Meanwhile {
     }
 }
 
-/// Another sender is faster: between the read of the newest value and its replacement.
+/// Another sender replaces the value between the read of the newest value and its replacement.
 #[test]
 fn replace_returns_the_newest_unmodified_value() {
     let _alone = alone();

@@ -1,4 +1,4 @@
-//! Connections between programs as futures: whatever is dropped, nothing is lost, duplicated or torn.
+//! Connections between programs as futures: if futures are dropped, nothing is lost, duplicated or torn.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;

@@ -180,7 +180,7 @@ fn program_without_the_key_is_refused() {
         matches!(here, Err(ConnectError::KeyMismatch { pid, .. }) if pid == std::process::id()),
         "{here:?}"
     );
-    // The other end may detect first that this side is gone.
+    // The other end may detect first that this side has closed.
     assert!(matches!(there, Err(ConnectError::KeyMismatch { .. } | ConnectError::Gone)), "{there:?}");
     // A client without a key does not wait for an answer: see `backlog.rs`.
     let (here, there) = tries(SocketOptions::new());

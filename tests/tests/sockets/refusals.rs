@@ -61,7 +61,7 @@ fn message_before_a_refusal_is_received() {
     assert!(matches!(error, GetError::TypeRefused(_)), "{error:?}");
 }
 
-/// A side that sends only notes, as fast as it can, can't make a call last longer than its time.
+/// A peer that sends only notes, as fast as it can, can't make a call last longer than its time-out.
 #[test]
 fn many_refusals_do_not_extend_a_receive() {
     let _alone = alone();
@@ -82,7 +82,7 @@ fn many_refusals_do_not_extend_a_receive() {
     flood.join().unwrap();
 }
 
-/// A side that receives nothing more may send forever: a send does not read all of that.
+/// A peer that no longer receives may send forever: a send does not read all these messages.
 #[test]
 fn send_reads_a_refusal_only_after_disconnection() {
     let _alone = alone();

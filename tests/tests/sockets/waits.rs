@@ -21,7 +21,8 @@ fn message(number: u64, len: usize) -> Vec<u64> {
     (0..len as u64).map(|i| i * 31 + number).collect()
 }
 
-/// Receives until the other end leaves: each message whole, in order, and their number as the last one says.
+/// Receives until the other end closes. Checks that each message is complete and in order, and that their
+/// number equals the number in the last message.
 fn receives(_: usize, name: String) -> Outcome {
     let there = SocketOptions::new().connect(name)?;
     let mut n = 0;

@@ -159,7 +159,7 @@ fn kill_a_holder() -> u32 {
 }
 
 #[test]
-fn recovery_event_counts_what_was_released() {
+fn recovery_event_counts_released_resources() {
     let recorder = install(None);
     let pid = kill_a_holder().to_string();
     let mut events = Vec::new();

@@ -159,7 +159,8 @@ fn read_and(_: usize, (locks, second, ready): (Locks, Which, Queue<u32>)) -> Out
     Ok(())
 }
 
-/// The first one that asks has the lock of writers alone, and finds that it reads itself.
+/// The first thread that requests the write lock gets the lock of writers, and then waits for its own read
+/// lock.
 #[test]
 fn upgrading_readers_are_reported() {
     let _alone = alone();
@@ -272,8 +273,8 @@ fn chain_of_waits_is_no_deadlock() {
     drop(go);
 }
 
-/// A thread waited long for a lock, got it, and no longer waits. It has another lock, which the present
-/// holder of the first waits for.
+/// A thread waited long for a lock, and has got and released it. It has another lock, for which the present
+/// holder of the first lock waits.
 #[test]
 fn ended_wait_is_part_of_no_deadlock() {
     let _alone = alone();

@@ -256,7 +256,7 @@ fn stopped_holder_is_awaited_and_named() {
     }
 }
 
-/// Whatever place it has among the readers.
+/// The result is independent of its position among the readers.
 #[test]
 fn only_the_stopped_reader_is_named() {
     let _alone = alone();

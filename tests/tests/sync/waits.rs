@@ -345,7 +345,7 @@ fn waiter_with_other_guards_returns_with_the_lock() {
     assert!(matches!(error, LockError::Held { pid: held, .. } if held == pid), "{error}");
     signal(pid, Signal::KILL);
     failure(&context);
-    // Also not if there is no place to wait in: one level is gone, and the others are unchanged.
+    // Also not if there is no place to wait in: one level was released, and the others are unchanged.
     drop(jobs.recover().unwrap());
     let (theirs, reported) = (jobs.clone(), changed.clone());
     let waiter =

@@ -1,4 +1,4 @@
-//! Files about failed workers, which `MP_REPORT` asks for.
+//! Files about failed workers, which `MP_REPORT` enables.
 
 use mp::process::Stdio;
 use mp::{Lock, Process, Queue};

@@ -254,7 +254,7 @@ fn consumes(_: usize, jobs: Queue<u32>) -> Outcome {
     Ok(())
 }
 
-/// This program could put. It checks its worker again and again, and is in no wait for long.
+/// This program could put. It polls its worker, and never waits for long.
 fn waits_for_its_parent((): ()) -> Outcome {
     let jobs = Queue::bounded(1)?;
     let workers = start_processes(consumes, jobs.clone(), SpawnOptions::nprocs(1))?;
@@ -361,7 +361,7 @@ fn debug_shows_names() {
     has(&format!("{:?} {receiver:?}", sender.named("jobs")), &["Sender<u8>", "\"jobs\") Receiver"]);
 }
 
-fn works_beside_a_wait((): ()) -> Outcome {
+fn works_while_a_thread_waits((): ()) -> Outcome {
     let jobs = Queue::<u32>::bounded(1)?;
     std::thread::Builder::new().name("busy".into()).spawn(|| std::thread::park_timeout(DEADLINE))?;
     jobs.get()?;
@@ -371,7 +371,7 @@ fn works_beside_a_wait((): ()) -> Outcome {
 #[test]
 fn signal_dumps_the_waits_of_all_threads() {
     let builder = Process::builder().name("asked").daemon(true).stderr(Stdio::Capture);
-    let child = builder.env("MP_DUMP_SIGNAL", "USR2").spawn(works_beside_a_wait, ()).unwrap();
+    let child = builder.env("MP_DUMP_SIGNAL", "USR2").spawn(works_while_a_thread_waits, ()).unwrap();
     // The handler is installed before its thread starts, which precedes the other thread. That one sets its
     // own name.
     let threads = || std::fs::read_dir(format!("/proc/{}/task", child.pid())).into_iter().flatten().flatten();

@@ -38,7 +38,7 @@ struct Things {
 
 const WAYS: usize = 14;
 
-/// Waits in the way of its rank.
+/// Waits by the call that its rank selects.
 fn waits(way: usize, t: &Things) -> Outcome {
     let until = Instant::now() + TIME;
     let nothing = match way {

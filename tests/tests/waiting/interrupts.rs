@@ -100,7 +100,7 @@ fn begun(count: u64, words: &SharedTensor<u64>) {
     eventually("they have begun", || words.load(BEGUN) == count);
 }
 
-/// Waits in the way of its rank, for an event that never comes, and returns the error.
+/// Waits for an event that never occurs, by the call that its rank selects, and returns the error.
 fn waits_for_nothing(way: usize, (queue, event, words): Things) -> mp::AnyResult<String> {
     words.fetch_add(BEGUN, 1);
     let (other, full) = (Queue::<u32>::bounded(1)?, Queue::bounded(1)?);
@@ -158,7 +158,7 @@ fn returns_it(rank: usize, (queue, event, words): Things) -> mp::AnyResult<()> {
         while !mp::interrupted() {
             std::hint::spin_loop();
         }
-        // Until the other one is gone.
+        // Until the other worker has ended.
         take_interrupt();
         event.wait()?;
         words.store(1, 17);
@@ -225,8 +225,8 @@ fn waits(_: usize, (_, event, words): Things) -> Outcome {
     Ok(())
 }
 
-/// From the first instruction of a worker to the last, none is ended by it, and a graceful worker is
-/// interrupted by each that comes after its start.
+/// Ctrl-C ends no worker at any instruction, and interrupts a graceful worker if it arrives after the
+/// worker's start.
 #[test]
 fn ctrl_c_during_start_spares_ignoring_workers() {
     with_each_method(|terminal| {
@@ -251,7 +251,7 @@ fn ctrl_c_during_start_spares_ignoring_workers() {
     });
 }
 
-/// The pool waits for its workers in a thread that an interrupt concerns as little as the workers.
+/// The pool waits for its workers in a thread that ignores the interrupt, like the workers.
 #[test]
 fn pool_of_a_graceful_program_continues() {
     with_each_method(|terminal| {

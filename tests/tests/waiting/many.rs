@@ -284,8 +284,8 @@ fn wait_ends_when_a_side_is_killed() {
 
 type Two = (Queue<u64>, Queue<u64>, Queue<u64>);
 
-/// Waits for both, again and again, and takes nothing.
-fn looks_for_ever(_: usize, (a, b, ready): Two) -> Outcome {
+/// Waits for both queues repeatedly, and takes nothing.
+fn waits_repeatedly(_: usize, (a, b, ready): Two) -> Outcome {
     ready.put(1)?;
     loop {
         wait(&[&a, &b], None)?;
@@ -302,7 +302,7 @@ fn killed_or_stopped_waiters_withhold_nothing() {
         Ok(())
     }
     let two: Two = (Queue::bounded(4).unwrap(), Queue::bounded(4).unwrap(), Queue::bounded(4).unwrap());
-    let looking = start_processes(looks_for_ever, two.clone(), SpawnOptions::nprocs(2)).unwrap();
+    let looking = start_processes(waits_repeatedly, two.clone(), SpawnOptions::nprocs(2)).unwrap();
     (0..2).for_each(|_| assert_eq!(take(&two.2), 1));
     let taking = one_process(takes, two.clone());
     for value in 0..20 {

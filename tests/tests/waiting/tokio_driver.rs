@@ -1,5 +1,6 @@
 //! Futures that wait for descriptors within tokio runtimes: the runtime's own driver wakes them, and the
-//! library has no thread for that. Without a driver, or when it is gone, they work as elsewhere.
+//! library has no thread for that. Without a driver, or after the driver has ended, the futures work as
+//! elsewhere.
 //!
 //! Threads are counted in workers: this program's own include those of all its tests.
 #![allow(unsafe_code)]
