@@ -172,7 +172,7 @@ impl Session {
     /// processes), `handles`, `reserved`.
     ///
     /// # Errors
-    /// If the engine has ended.
+    /// Returns an error if the engine has ended.
     pub fn stats(&self) -> io::Result<Json> {
         if self.engine.is_none() {
             let none = ["bytes", "processes", "leaving", "streams", "queued", "exports", "calls", "findings"];
@@ -191,7 +191,7 @@ impl Session {
     /// Makes a device fall off the bus.
     ///
     /// # Errors
-    /// If the engine has ended.
+    /// Returns an error if the engine has ended.
     pub fn lose(&self, device: u32) -> io::Result<()> {
         self.ask(Call::Lose { device }).map(|_| ())
     }
@@ -199,7 +199,7 @@ impl Session {
     /// Returns the findings up to now.
     ///
     /// # Errors
-    /// If the file can't be read.
+    /// Returns an error if the file can't be read.
     pub fn findings(&self) -> io::Result<Vec<Finding>> {
         if self.engine.is_none() {
             return Ok(Vec::new());

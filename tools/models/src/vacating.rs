@@ -1,5 +1,5 @@
-//! Memory of a queue with a message that holds a token which others wait for, and of actors that recover for
-//! a dead holder of the queue.
+//! Memory of a queue and of actors that recover for a dead holder of the queue. A message in the queue holds
+//! a token which others wait for.
 
 use mp_core::mem::Word;
 use mp_core::steps::BlockAt;
@@ -10,7 +10,7 @@ use mp_core::words::{
 use crate::explore::{Fate, Memory};
 use crate::members::{is_killed, member};
 
-/// Actor that is dead from the beginning, and has the queue.
+/// Actor that is dead from the beginning, and holds the queue.
 pub const DEAD: usize = 0;
 /// Actor that also has the queue, and leaves it.
 pub const LEAVER: usize = 1;
@@ -84,7 +84,7 @@ pub fn is_remembered(m: &Memory, fates: &[Fate]) -> bool {
     (0..fates.len()).any(|a| fates[a] == Fate::Running && m.peek(recovering_word(a)) != 0)
 }
 
-/// Returns `true` if no living actor has the queue. Not an access.
+/// Returns `true` if no living actor holds the queue. Not an access.
 pub fn is_deserted(m: &Memory, fates: &[Fate]) -> bool {
     let dead = |p: Member| is_killed(fates, p);
     let is_left = |seat| matches!(seat, Seat::Free) || matches!(seat, Seat::Member(p) if dead(p));
@@ -101,7 +101,7 @@ pub fn is_waited_for(m: &Memory, fates: &[Fate], dead: usize) -> bool {
         && (claimed || deserted && has || has_no_seats(m, QUEUE) || has_no_seats(m, TOKEN))
 }
 
-/// Returns the initial memory: the dead actor and the leaver have the queue, with a message in it.
+/// Returns the initial memory: the dead actor and the leaver hold the queue, which contains a message.
 pub fn memory() -> Memory {
     let m = Memory::new(9 + 2 * ACTORS);
     let live = |kind| BlockState { life: BlockLife::Live, kind, version: 1 }.pack();

@@ -2,8 +2,8 @@
 //!
 //! # Safety
 //! Unsafe, because it follows pointers of other code; sound, because
-//! - no code here makes such a value: each is an argument of a function of the driver's, whose caller vouches
-//!   for it;
+//! - no code here creates a pointer: each is an argument of a function of the driver, whose caller guarantees
+//!   that it is valid;
 //! - null is checked first, and the data is copied at once.
 #![allow(unsafe_code)]
 

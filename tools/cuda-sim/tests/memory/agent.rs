@@ -127,8 +127,7 @@ pub(crate) enum Do {
     Copied(u32),
     /// Returns 1 if two numbers refer to one piece.
     Same(u32, u32),
-    /// Executes all of these commands. At the change of this number that it makes in the arena, it receives
-    /// this signal.
+    /// Executes these commands, and receives this signal at its change of the arena with this number.
     Armed(u64, i32, Vec<Do>),
 }
 

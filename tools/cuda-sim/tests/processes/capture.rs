@@ -183,7 +183,7 @@ under_each_order! {
     }
 }
 
-/// Runs everything else that a program may do with this library and other streams, also for the first time.
+/// Uses all other functions of this library, on other streams, also for the first time.
 fn everything_else() -> Outcome {
     let streams: Vec<CudaStream> = (0..6).map(|_| stream()).collect();
     let device = streams[0].device().clone();
@@ -213,7 +213,7 @@ fn everything_else() -> Outcome {
 }
 
 /// In the capturing thread, then in another thread, in each mode.
-fn captures_beside_everything_else(mode: u32) -> Outcome {
+fn captures_during_other_calls(mode: u32) -> Outcome {
     let (captured, graphs) = (stream(), Graphs::load());
     for elsewhere in [false, true] {
         assert_eq!(graphs.begin_as(mode, &captured), 0);
@@ -233,7 +233,7 @@ under_each_order! {
     fn internal_driver_calls_invalidate_no_capture(order: Order) {
         for mode in [GLOBAL, THREAD_LOCAL, RELAXED] {
             let session = under(order);
-            run(&session, captures_beside_everything_else, mode);
+            run(&session, captures_during_other_calls, mode);
             nothing_is_left(&session);
         }
     }

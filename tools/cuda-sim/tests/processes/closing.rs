@@ -30,7 +30,7 @@ fn keeps_until_it_is_free((out, gone): (Moved, Queue<()>)) -> Outcome {
 }
 
 /// Drops the tensor after its stream has run, or before, and ends.
-fn drops_beside_an_endless_kernel((under_work, from, dropped): (bool, Moved, Queue<()>)) -> Outcome {
+fn drops_during_an_endless_kernel((under_work, from, dropped): (bool, Moved, Queue<()>)) -> Outcome {
     let (stream, busy) = (stream(), kernels().stream_of_another(()));
     let mut t = taken(&from);
     assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
@@ -56,7 +56,7 @@ fn memory_is_dropped_during_an_endless_kernel() {
             (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
         let maker = with_gpu(&session).spawn(keeps_until_it_is_free, (out.clone(), gone.clone())).unwrap();
         let args = (under_work, out, dropped.clone());
-        let receiver = with_gpu(&session).spawn(drops_beside_an_endless_kernel, args).unwrap();
+        let receiver = with_gpu(&session).spawn(drops_during_an_endless_kernel, args).unwrap();
         taken(&dropped);
         join(receiver);
         gone.put(()).unwrap();
@@ -109,7 +109,7 @@ fn busy_for(busy: &CudaStream, time: Duration) -> CudaEvent {
     over
 }
 
-/// Longer than memory waits for streams that are never idle.
+/// Longer than the time after which memory no longer waits for streams that are never idle.
 const LATER: Duration = Duration::from_millis(1400);
 /// Much longer.
 const LONG: Duration = Duration::from_secs(4);
@@ -129,7 +129,7 @@ fn works(stream: &CudaStream, time: Duration, mut is_over: impl FnMut() -> bool)
 }
 
 /// The kernel begins before the memory is dropped, or after it, during another kernel.
-fn works_beside_a_long_kernel((from, after): (Clones, bool)) -> Outcome {
+fn works_during_a_long_kernel((from, after): (Clones, bool)) -> Outcome {
     let (stream, busy, first) = (stream(), stream(), stream());
     let t = taken(&from);
     assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
@@ -149,24 +149,24 @@ fn works_beside_a_long_kernel((from, after): (Clones, bool)) -> Outcome {
     Ok(())
 }
 
-fn beside_a_long_kernel(after: bool) {
+fn receive_during_a_long_kernel(after: bool) {
     let session = session();
-    receive(&session, (1, ""), works_beside_a_long_kernel, after);
+    receive(&session, (1, ""), works_during_a_long_kernel, after);
     nothing_is_left(&session);
 }
 
 #[test]
 fn long_kernel_delays_no_other_work() {
-    beside_a_long_kernel(false);
+    receive_during_a_long_kernel(false);
 }
 
 #[test]
 fn late_long_kernel_delays_no_other_work() {
-    beside_a_long_kernel(true);
+    receive_during_a_long_kernel(true);
 }
 
 /// The busy stream has no owner.
-fn works_beside_a_stream_that_was_dropped((from, ()): (Clones, ())) -> Outcome {
+fn works_after_a_stream_was_dropped((from, ()): (Clones, ())) -> Outcome {
     let (stream, busy) = (stream(), stream());
     let t = taken(&from);
     assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
@@ -178,12 +178,12 @@ fn works_beside_a_stream_that_was_dropped((from, ()): (Clones, ())) -> Outcome {
 #[test]
 fn dropped_stream_with_work_delays_no_other_work() {
     let session = session();
-    receive(&session, (1, ""), works_beside_a_stream_that_was_dropped, ());
+    receive(&session, (1, ""), works_after_a_stream_was_dropped, ());
     nothing_is_left(&session);
 }
 
 /// No tick covers the kernel, since the tensor stays.
-fn works_beside_a_kernel_with_a_tensor_that_stays((from, ()): (Clones, ())) -> Outcome {
+fn works_during_a_kernel_on_a_kept_tensor((from, ()): (Clones, ())) -> Outcome {
     let (stream, busy) = (stream(), stream());
     let (mut weights, t) = (CudaTensor::<f32>::zeros([LEN], &busy)?, taken(&from));
     assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
@@ -200,12 +200,12 @@ fn works_beside_a_kernel_with_a_tensor_that_stays((from, ()): (Clones, ())) -> O
 #[test]
 fn kernel_on_live_tensor_delays_no_other_work() {
     let session = session();
-    receive(&session, (1, ""), works_beside_a_kernel_with_a_tensor_that_stays, ());
+    receive(&session, (1, ""), works_during_a_kernel_on_a_kept_tensor, ());
     nothing_is_left(&session);
 }
 
 /// Kernels follow each other, each longer than launches may be delayed.
-fn works_beside_kernels_that_are_not_short((from, ()): (Clones, ())) -> Outcome {
+fn works_during_long_kernels((from, ()): (Clones, ())) -> Outcome {
     let (stream, busy) = (stream(), stream());
     let t = taken(&from);
     assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
@@ -230,7 +230,7 @@ fn works_beside_kernels_that_are_not_short((from, ()): (Clones, ())) -> Outcome 
 #[test]
 fn slow_kernels_delay_no_other_work() {
     let session = session();
-    receive(&session, (1, ""), works_beside_kernels_that_are_not_short, ());
+    receive(&session, (1, ""), works_during_long_kernels, ());
     nothing_is_left(&session);
 }
 
@@ -244,8 +244,8 @@ fn records_and_stays(events: Queue<CudaEvent>) -> Outcome {
     Ok(())
 }
 
-/// A stream waits for a killed process, and forever if events order processes, also if it has no owner.
-fn works_beside_a_lost_stream((from, (drops, events, killed)): (Clones, Victims)) -> Outcome {
+/// A stream waits for an event of a killed process, and is optionally dropped while it waits.
+fn works_during_a_wait_for_a_killed_process((from, (drops, events, killed)): (Clones, Victims)) -> Outcome {
     let (stream, lost) = (stream(), stream());
     let (t, event) = (taken(&from), taken(&events));
     assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
@@ -265,14 +265,14 @@ fn works_beside_a_lost_stream((from, (drops, events, killed)): (Clones, Victims)
 }
 
 under_orders! { [ipc_events: IpcEvents]
-    fn other_work_goes_on_beside_a_stream_that_waits_for_a_killed_process(order: Order) {
+    fn other_work_continues_while_a_stream_waits_for_a_killed_process(order: Order) {
         for drops in [false, true] {
             let session = under(order);
             let (events, killed) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
             let victim = with_gpu(&session).spawn(records_and_stays, events.clone()).unwrap();
             std::thread::scope(|scope| {
                 let args = (drops, events, killed.clone());
-                scope.spawn(|| receive(&session, (1, ""), works_beside_a_lost_stream, args));
+                scope.spawn(|| receive(&session, (1, ""), works_during_a_wait_for_a_killed_process, args));
                 taken(&killed);
                 victim.kill().unwrap();
                 assert!(victim.wait_timeout(DEADLINE));
@@ -372,7 +372,7 @@ fn takes_three((from, ()): (Clones, ())) -> Outcome {
     Ok(())
 }
 
-/// A second attempt to open it fails.
+/// A second attempt to open the memory would fail.
 #[test]
 fn memory_received_again_stays_open() {
     let session = session();

@@ -84,7 +84,7 @@ fn looks_while_a_thread_opens(tensors: Queue<FrozenCudaTensor<f32>>) -> Outcome 
 /// Time that a thread spends in the driver.
 const OPENS: Duration = Duration::from_secs(3);
 
-/// Threads that drop, send and receive would also wait.
+/// If statistics waited, threads that drop, send or receive tensors would wait as well.
 #[test]
 fn statistics_wait_for_no_opening_thread() {
     let session = session();

@@ -386,7 +386,7 @@ fn stream_waiting_for_a_killed_process_continues() {
     nothing_is_left(&session);
 }
 
-fn ends_beside_an_endless_kernel((): ()) -> Outcome {
+fn ends_during_an_endless_kernel((): ()) -> Outcome {
     let (stream, busy, event) = (stream(), kernels().stream_of_another(()), CudaEvent::new()?);
     event.record(&stream)?;
     event.synchronize()?;
@@ -399,7 +399,7 @@ fn ends_beside_an_endless_kernel((): ()) -> Outcome {
 #[test]
 fn process_ends_during_endless_foreign_kernel() {
     let session = session();
-    run(&session, ends_beside_an_endless_kernel, ());
+    run(&session, ends_during_an_endless_kernel, ());
     nothing_is_left(&session);
 }
 

@@ -284,7 +284,7 @@ fn reads_a_bundle(Bundle((number, Bundle(all), shared)): Mixed) -> Outcome {
 }
 
 under_each_order! {
-fn several_in_one_message_beside_other_values(order: Order) {
+fn several_tensors_and_other_values_in_one_message(order: Order) {
     let session = under(order);
     let bundle = run(&session, makes_a_bundle, ());
     run(&session, reads_a_bundle, bundle);

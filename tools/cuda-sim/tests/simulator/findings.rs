@@ -9,7 +9,7 @@ fn lazy() -> Session {
     setup().set("LAZY_MS", 60_000).start().unwrap()
 }
 
-/// Returns two clients with the same memory and the same clock: each with its address, its stream, its
+/// Returns two clients that share memory and a clock. Each has the memory's address, a stream, and the
 /// clock's address.
 fn pair(session: &Session) -> [(Client, u64, u64, u64); 2] {
     let (a, b) = (Client::new(session), Client::new(session));

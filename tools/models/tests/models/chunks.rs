@@ -114,7 +114,7 @@ struct Worker {
     item: usize,
     /// First item whose result has not been sent.
     from: usize,
-    /// Item after which it sends its results.
+    /// Item after which the worker sends its results.
     late: usize,
     bug: Bug,
 }

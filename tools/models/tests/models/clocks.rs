@@ -35,9 +35,9 @@ enum Bug {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Role {
-    /// Has the clock for some ticks. A dead clock is acceptable. Tries this many times.
+    /// Owns a clock for this many ticks, and then releases it. Tries this many times to claim a clock.
     Owner { ticks: u8, tries: u8 },
-    /// Writes for this owner, and once more when that is gone.
+    /// Writes for this owner, and once more after the owner has ended.
     Device { owner: usize, late: bool },
     /// Checks known ticks this many times.
     Looker(u8),
@@ -66,7 +66,7 @@ struct Process {
     bug: Bug,
     pc: Pc,
     last: u64,
-    /// `true` if devices write after they count as gone.
+    /// `true` if devices write once more after the kernel has reported the end of their process.
     late: bool,
 }
 
@@ -80,7 +80,7 @@ struct Ghost {
     done: Vec<u64>,
     /// Outcomes of ticks, which are final.
     verdicts: BTreeMap<u64, TickState>,
-    /// `true` if a device wrote after its owner was gone.
+    /// `true` if a device wrote after its owner had ended.
     late: bool,
     /// Owners of the clock.
     owners: Vec<usize>,

@@ -34,7 +34,7 @@ enum Doing {
     LookAtOwn(ObservedSlot),
     PassOn(Notify, ObservedSlot, ObservedSlot),
     LeaveOwn(ReplaceSlot, ObservedSlot),
-    /// Last access: it has its token.
+    /// Last access: the waiter has its token.
     Leave(ReplaceSlot),
     FallAsleep(ReplaceSlot),
     Sleep,

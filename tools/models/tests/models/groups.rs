@@ -41,7 +41,7 @@ enum Bug {
     WordsOverwritten,
     /// A reclaiming process skips envelopes of a group that is being filled.
     FillingNotSwept,
-    /// A group is absent before its memory is gone.
+    /// A group is marked absent before its memory is freed.
     AbsentTooEarly,
 }
 

@@ -1,7 +1,7 @@
-//! Joining, exhaustively: a worker whose tasks put subtasks, into envelopes before and after its own, in a
-//! queue that grows meanwhile; a joiner that counts unfinished tasks, and recovers for dead workers; and,
-//! after the worker's end, an heir that does the remaining tasks. Kills and stops at every access. The steps
-//! are the ones that run in processes.
+//! Joining a queue, explored exhaustively. The tasks of a worker put subtasks, into envelopes before and
+//! after their own, in a queue that grows meanwhile. A joiner counts unfinished tasks, and recovers for dead
+//! workers. After the worker's end, an heir does the remaining tasks. Actors are killed and stopped at every
+//! access. The steps are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner, delivered};

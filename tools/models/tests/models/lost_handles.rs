@@ -20,12 +20,12 @@ use mp_models::vacating::{
     is_remembered, presence, recovering_word, seat_of, seats, state, tenancy,
 };
 
-/// Maximum number of recoveries at a time. More show nothing new.
+/// Maximum number of recoveries at a time. Larger numbers find no further bugs.
 const MOST: u32 = 4;
 const FIRST: u64 = 9 + 2 * ACTORS as u64;
 /// Block of the queue whose handle is in the message.
 const RING: BlockAt = BlockAt { id: 1, state: Word::at(FIRST * 8), inline: 2, per_page: 1 };
-/// Memory of that queue: the note that a holder is gone.
+/// Memory of that queue: the note that a holder has ended.
 const NOTE: Word = Word::at((FIRST + 4) * 8);
 const GONE: u64 = 1;
 /// Contents of the memory when it is used for something else.

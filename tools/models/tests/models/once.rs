@@ -27,7 +27,7 @@ enum Bug {
     SaidTooEarly,
     /// A stopped holder is taken for dead.
     TimeIsDeath,
-    /// The cell is never marked as done.
+    /// The cell is never marked as initialised.
     NotSaid,
 }
 

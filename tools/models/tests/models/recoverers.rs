@@ -77,7 +77,7 @@ struct Process {
     doing: Doing,
 }
 
-/// `true` if the message was done.
+/// `true` if the message was processed.
 type Ghost = bool;
 
 fn look_again(me: usize) -> Doing {
@@ -425,7 +425,8 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
             Holder::Queued => in_slot || in_doubt,
             // An actor that checks the queue finds it.
             Holder::Returned => !w.ghost && may_have_returned(m.peek(returns(0).returned)),
-            // The actor that was done with the message died. Its envelope is freed when no actor recovers.
+            // The actor that had finished with the message died. Its envelope is freed when no actor
+            // recovers.
             Holder::Member(o) => with_stopped(o) || w.ghost && w.count(0..w.fates.len(), Fate::Stopped) > 0,
             Holder::Leased(o) => with_stopped(o),
             Holder::Undeliverable => false,
@@ -451,8 +452,8 @@ fn recoverer_may_lease_for_another_dead_member() {
     explore(Setup { stale_holds: true, ..APART }.taken(), 0, 0);
 }
 
-/// No slot names the message yet when a recovering actor reads the slots, and its producer is done with it
-/// when that actor reads the intents.
+/// No slot names the message yet when a recovering actor reads the slots, and its producer has finished with
+/// it when that actor reads the intents.
 #[test]
 fn message_being_put_is_not_taken_for_ownerless() {
     explore(Setup { stale_holds: true, ..BASE }.put(), 0, 0);

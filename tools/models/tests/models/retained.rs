@@ -61,7 +61,7 @@ struct Process {
     setup: Setup,
     ring: RingAt,
     pins: Pins,
-    /// Messages that a sender has not published yet, the present one with its owner word.
+    /// Messages that a sender has not published yet.
     items: std::ops::Range<u32>,
     owner: Owner,
     /// Position of a reader: of the last message read, or the next one to read.
@@ -71,8 +71,9 @@ struct Process {
     got: u64,
     /// Number of the message that it reads next.
     number: u64,
-    /// Two flags: every sender was gone before it checked, and there was a message.
+    /// `true` if every sender had ended before this reader checked for a message.
     last: bool,
+    /// `true` if there was a message when this reader checked.
     there: bool,
     doing: Doing,
 }

@@ -27,7 +27,7 @@ enum Bug {
     KeepsDepth,
     /// The first level that is dropped releases the lock.
     ReleasesEarly,
-    /// A thread that recovers doesn't note that it repairs the data.
+    /// A thread that recovers doesn't record that it repairs the data.
     ForgetsRecovering,
     /// A stopped holder is taken for dead.
     TimeIsDeath,
@@ -69,7 +69,7 @@ struct Thread {
     let_go: u64,
     slept: bool,
     recovering: bool,
-    /// Value that it writes.
+    /// Value that the thread writes.
     value: u64,
     bug: Bug,
 }

@@ -116,7 +116,7 @@ fn seat(m: &Memory, block: BlockAt, i: u32) -> Seat {
     Seat::unpack(m.peek(seat_at(block, nth(block, i))))
 }
 
-/// Checks that an actor that frees the block is right that it has no holder.
+/// Checks that a block that an actor frees has no holder.
 fn check_without_holder(m: &Memory, block: BlockAt, fates: &[Fate]) {
     for i in 0..SEATS {
         let held = match seat(m, block, i) {

@@ -37,7 +37,7 @@ enum Bug {
     None,
     /// A stopped process is taken for dead.
     TimeIsDeath,
-    /// No process checks for dead ones.
+    /// No process checks for dead processes.
     NoRecovery,
     /// A process that returns a permit wakes no waiter.
     NoWake,

@@ -24,7 +24,7 @@ const FIRST: u64 = 20;
 enum Kind {
     /// Moves one from C to D: neither returns to an earlier value.
     Transfer,
-    /// Exchanges A and B: the second time they return to earlier values.
+    /// Exchanges A and B. A second exchange restores their earlier values.
     Exchange,
     /// Does the same, as a process that claims not to need exclusive access.
     Careless,
@@ -53,7 +53,7 @@ struct Process {
     program: Vec<Kind>,
     transfers: u64,
     exchanges: u64,
-    /// Present attempt, with its knowledge at the beginning.
+    /// Current attempt, with the deaths that were known when it began.
     doing: Option<Update<Kind, DeathSnapshot>>,
 }
 

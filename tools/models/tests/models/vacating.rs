@@ -1,7 +1,7 @@
-//! A queue that a dead and a living actor have, with a message that holds a token which others wait for, such
-//! as a channel's last sender. The living actor drops the queue while others recover for the dead actor, and
-//! are killed and stopped. Then it reuses the queue's memory, if that is free. Exhaustively with two
-//! recovering actors, at random with three. The steps are the ones that run in processes.
+//! A queue that is held by a dead and a living actor. A message in it holds a token which others wait for,
+//! such as a channel's last sender. The living actor drops the queue while others recover for the dead actor,
+//! and are killed and stopped. Then it reuses the queue's memory, if that is free. Explored exhaustively with
+//! two recovering actors, and at random with three. The steps are the ones that run in processes.
 //!
 //! Checked: no running actor waits for a stopped one; none writes into the queue when it has no holder;
 //! reused memory has no other holder; nothing is freed twice, nothing leaks.
@@ -21,7 +21,7 @@ use mp_models::vacating::{
     recovering_word, seat_of, seats, state, tenancy,
 };
 
-/// Maximum number of recoveries at a time. More show nothing new.
+/// Maximum number of recoveries at a time. Larger numbers find no further bugs.
 const MOST: u32 = 2;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -72,7 +72,7 @@ enum Bug {
     OldOrder,
     /// Vacating actors do not check whether they are alone.
     Rash,
-    /// An actor that vacates takes released seats for recovered ones.
+    /// An actor that vacates treats released seats as recovered.
     Trusting,
     /// The reclaiming actor claims all blocks without seats.
     Greedy,
@@ -491,7 +491,7 @@ fn claiming_seatless_blocks_owns_messages() {
     explore(with(Bug::Greedy), 0, 1);
 }
 
-/// The actor that released them is stopped before it checked whether they were the last.
+/// The actor that released the seats is stopped before it checks whether they were the last.
 #[test]
 #[should_panic(expected = "wedged")]
 fn trusting_an_unchecked_release_is_found() {

@@ -209,8 +209,8 @@ impl Crew {
         Ok(())
     }
 
-    /// Returns `true` if a worker is blocked on a disk, for instance by a page of the program: others may
-    /// wait for it.
+    /// Returns `true` if a worker waits for a disk, for example while a page of the program is read. Other
+    /// workers may wait for that worker.
     fn a_worker_waits_for_a_disk(&self) -> bool {
         let waits = |process: &Process<()>| {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.pid())).unwrap_or_default();

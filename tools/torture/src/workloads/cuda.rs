@@ -1,9 +1,9 @@
 //! Tensors and events of a simulated GPU. Each group has a session of its own.
 //!
-//! | which dies | guarantee |
+//! | killed process | guarantee |
 //! |---|---|
 //! | a producer, a relay | a tensor whose work never ran is reported as lost; all others have the values that follow from their numbers |
-//! | a consumer | it costs the message that it was getting |
+//! | a consumer | the message that it was getting is lost |
 //! | any | its memory is reused only after its writes, which the simulator checks (its reads harm no other process); at the end the device has no memory in use |
 
 use std::path::{Path, PathBuf};

@@ -1,9 +1,9 @@
 //! Files, pipes and sockets in messages: the contents identify each, and it is closed after the receipt.
 //!
-//! | which dies | guarantee |
+//! | killed process | guarantee |
 //! |---|---|
 //! | a producer | the message that it was putting is put, or its files closed; earlier messages arrive |
-//! | a consumer | it costs the message that it was getting, whose files are closed |
+//! | a consumer | the message that it was getting is lost, and its files are closed |
 //! | any | at the end, no descriptor lies in the locker, and no compartment has a message |
 
 use std::fs::File;
@@ -65,7 +65,8 @@ impl Cargo {
         Ok(Self { number, from, files: files.collect::<mp::AnyResult<_>>()? })
     }
 
-    /// Checks that each has its contents, and that no process has its other end.
+    /// Checks the contents of each file. Reading up to the end also shows that no process holds the other end
+    /// of a pipe or socket.
     fn check(self) -> mp::AnyResult<()> {
         for (i, file) in self.files.into_iter().enumerate() {
             let mut bytes = Vec::new();

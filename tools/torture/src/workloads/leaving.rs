@@ -1,11 +1,11 @@
 //! Channels whose sides are dropped: a worker has the last handle of a side.
 //!
-//! | which goes | guarantee |
+//! | dropped side | guarantee |
 //! |---|---|
-//! | a sender, by itself or killed | its earlier messages are received |
+//! | a sender, also of a killed process | its earlier messages are received |
 //! | the last sender | the receivers get `Disconnected`, after they have received everything |
 //! | the last receiver | the senders get `Disconnected`, and the unsent values |
-//! | a killed receiver | costs the message that it was taking and, as the last one, the contents of the channel |
+//! | a receiver of a killed process | the message that it was taking is lost, and the contents of the channel if it was the last receiver |
 
 use mp::{GetError, PutError, Receiver, Sender, bounded_channel};
 

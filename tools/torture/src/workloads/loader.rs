@@ -1,6 +1,6 @@
 //! Data loader whose workers are killed and stopped, and whose trainer may be.
 //!
-//! | which dies | guarantee |
+//! | killed process | guarantee |
 //! |---|---|
 //! | a worker, at any point | nothing is lost: each batch is delivered once, with the bytes that follow from seed, epoch and position |
 //! | the trainer | its workers end, and the memory of all batches is freed |

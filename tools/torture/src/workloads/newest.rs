@@ -25,7 +25,7 @@ const LEN: usize = 100;
 /// Bits of the number that a worker gives to a message.
 const NUMBERS: u32 = 24;
 
-/// Value that follows from its number, so that a torn one is detected.
+/// Value that is computed from its number, so that a torn value is detected.
 type Whole = (u64, FrozenTensor<u64>, Vec<u8>);
 
 fn whole(number: u64) -> mp::AnyResult<Whole> {

@@ -1,10 +1,10 @@
 //! Objects of a manager that all workers call at once, some through another object, while callers are killed
 //! and stopped.
 //!
-//! | which dies | guarantee |
+//! | killed process | guarantee |
 //! |---|---|
 //! | a caller, at any point | each of its calls has run once, or not at all; others are answered |
-//! | none | a call runs once, in its caller's order, with the arguments that were sent; its result is its own |
+//! | none | a call runs once, in its caller's order, with the arguments that were sent, and returns its own result |
 //!
 //! Calls from the first object to the second and back can form a cycle: one of them gets an error, and has
 //! not run.

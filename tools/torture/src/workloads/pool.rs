@@ -1,9 +1,9 @@
 //! Pool whose workers are killed and stopped by others.
 //!
-//! | which dies | guarantee |
+//! | killed process | guarantee |
 //! |---|---|
 //! | a worker | at most its current task: that one is [`WorkerLost`](mp::pool::WorkerLost), or another worker tries it again |
-//! | the owner of the pool | the workers end with it; it costs the tasks that were not done |
+//! | the owner of the pool | the workers end with it; unfinished tasks are lost |
 //! | none | each task has the result that follows from it, and runs once |
 
 use std::collections::HashSet;

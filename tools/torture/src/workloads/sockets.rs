@@ -1,9 +1,9 @@
 //! Listener and its clients, over sockets.
 //!
-//! | which dies | guarantee |
+//! | killed process | guarantee |
 //! |---|---|
-//! | a client | the listener gets an error; the others' connections continue; it costs the messages in flight |
-//! | the listener | the clients get an error; its address is free for the next one; it costs the messages in flight to it |
+//! | a client | the listener gets an error; the others' connections continue; messages in flight are lost |
+//! | the listener | the clients get an error; its address is free for the next listener; messages in flight to it are lost |
 //! | none | every message that is sent is answered, in order |
 
 use std::io::ErrorKind;
@@ -142,7 +142,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Exchanges messages with a listener, until that is gone, or this worker leaves.
+    /// Exchanges messages with a listener, until the listener has ended, or this worker leaves.
     fn talk(&mut self, connection: &Connection) -> mp::AnyResult<()> {
         for _ in 0..self.random.below(100) {
             let mut sent = Vec::new();

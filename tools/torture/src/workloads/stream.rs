@@ -1,8 +1,8 @@
 //! A data loader of shards, whose workers are killed and stopped, and whose trainer may be.
 //!
-//! | which dies | promised |
+//! | killed process | guarantee |
 //! |---|---|
-//! | a worker, at whatever it is | nothing is lost: each sample is delivered once, in its place in its lane, with the random numbers that follow from seed, epoch and position |
+//! | a worker, during any operation | nothing is lost: each sample is delivered once, in its place in its lane, with the random numbers that follow from seed, epoch and position |
 //! | the trainer | its workers end, and the memory of all batches is given back |
 //! | none, but an epoch is dropped | the state that was taken before is exact: the batches after it are the remaining ones |
 
@@ -49,7 +49,7 @@ impl ShardReader for Reader {
         Ok((sample < self.end).then_some((self.shard, sample)))
     }
 
-    /// Returns tokens for every second shard. Samples of the others are skipped by reading.
+    /// Returns tokens for every second shard. In the other shards, samples are skipped by reading them.
     fn token(&self) -> Option<u64> {
         self.shard.is_multiple_of(2).then_some(self.next)
     }

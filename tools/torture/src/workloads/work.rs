@@ -223,7 +223,8 @@ impl Worker {
         self.numbered(way, parcel.job.from, parcel.job.number)
     }
 
-    /// Records message `number` of a sender: it is the first one of that number, and in order.
+    /// Records message `number` of a sender. Returns an error unless the number is greater than those of the
+    /// sender's earlier messages.
     pub(crate) fn numbered(&mut self, way: u8, from: u64, number: u64) -> mp::AnyResult<()> {
         if let Some(before) = self.last.insert((from, way), number)
             && before >= number

@@ -94,7 +94,7 @@ impl Engine {
 
     /// Handles calls that captures of the caller's process forbid, whatever stream they concern: they
     /// invalidate these captures.
-    pub(in crate::engine) fn beside_captures(&mut self, caller: &Caller, call: &Call) -> Result<(), u32> {
+    pub(in crate::engine) fn invalidate_captures(&mut self, caller: &Caller, call: &Call) -> Result<(), u32> {
         let waits_for_all = matches!(call, Call::ContextSynchronize);
         if !waits_for_all && !is_unsafe(call) {
             return Ok(());

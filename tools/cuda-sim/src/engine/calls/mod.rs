@@ -149,7 +149,7 @@ impl Engine {
         }
         let Request { context, capture_mode, trace, call } = request;
         let caller = Caller { process, thread, context, capture_mode, trace };
-        self.beside_captures(&caller, &call)?;
+        self.invalidate_captures(&caller, &call)?;
         let later = |goal, caller, call, file| {
             Ok(CallOutcome::Later(goal, Completion::Call(Box::new(caller), Box::new(call), file)))
         };
