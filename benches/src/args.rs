@@ -7,7 +7,7 @@ use crate::{Result, rows};
 
 /// Printed for `--help`.
 pub(crate) const USAGE: &str = "\
-usage: mp-bench [--only ID,ID] [--quick] [--pin] [--json FILE] [--minutes N] [--list]
+usage: mp-bench [--only ID,ID] [--quick] [--pin] [--json FILE] [--minutes N] [--publish FOLDER] [--list]
        mp-bench --grow [--only AXIS,AXIS] [--quick] [--json FILE] [--minutes N] [--publish FOLDER]
                 [--from FILE]
 
@@ -16,6 +16,7 @@ usage: mp-bench [--only ID,ID] [--quick] [--pin] [--json FILE] [--minutes N] [--
   --pin          pin the two processes of each row to two processors
   --json FILE    also write the figures to FILE
   --minutes N    give up after N minutes (30)
+  --publish FOLDER  also write the tables in FOLDER/benchmarks.md and in FOLDER/../../README.md
   --list         name the rows and end
 
   --grow         measure growth (built with the feature `grow`): the same work at ever larger sizes, for at
@@ -41,8 +42,7 @@ pub(crate) struct Options {
     pub(crate) list: bool,
     /// `true` if growth is measured, and not the rows.
     pub(crate) grow: bool,
-    /// Folder for the pictures and tables of growth.
-    #[cfg(feature = "grow")]
+    /// Folder of the page of benchmarks.
     pub(crate) publish: Option<PathBuf>,
     /// File with earlier figures of growth.
     #[cfg(feature = "grow")]
@@ -69,7 +69,6 @@ pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<Option<Option
         deadline: Duration::ZERO,
         list: false,
         grow: false,
-        #[cfg(feature = "grow")]
         publish: None,
         #[cfg(feature = "grow")]
         from: None,
@@ -85,7 +84,6 @@ pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<Option<Option
             "--minutes" => options.deadline = minutes(&value()?)?,
             "--list" => options.list = true,
             "--grow" => options.grow = true,
-            #[cfg(feature = "grow")]
             "--publish" => options.publish = Some(value()?.into()),
             #[cfg(feature = "grow")]
             "--from" => options.from = Some(value()?.into()),
@@ -101,6 +99,9 @@ pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<Option<Option
             (true, false) => "10",
             (true, true) => "2",
         })?;
+    }
+    if options.publish.is_some() && !options.only.is_empty() && !options.grow {
+        return Err("only a run of all rows is published: leave out --only".into());
     }
     for id in options.only.iter().filter(|_| !options.grow) {
         if !rows::all().any(|row| row.id == id) {

@@ -14,18 +14,21 @@ enum Goal {
     OfLimit(f64),
     /// Factor by which ours must be faster than the named contender.
     Than(&'static str, f64),
+    /// Factor of our figure in the named row.
+    OfRow(&'static str, f64),
 }
 
-use Goal::{AtLeast, AtMost, OfLimit, Than};
+use Goal::{AtLeast, AtMost, OfLimit, OfRow, Than};
 
 const ALL: &[(&str, &[Goal])] = &[
-    ("rtt_awake", &[AtMost(1_000.0), Than("iceoryx2", 2.5)]),
+    ("rtt_awake", &[OfLimit(1.25), Than("iceoryx2", 2.5)]),
     ("rtt_asleep", &[OfLimit(1.15)]),
     ("one_way_1p1c", &[AtLeast(6e6), Than("ipc-channel", 15.0)]),
-    ("one_way_2p2c", &[AtLeast(4e6)]),
+    ("one_way_2p2c", &[OfRow("one_way_1p1c", 1.0)]),
     ("struct_200b", &[AtLeast(1.5e6)]),
     ("plain_200b", &[AtLeast(4e6)]),
     ("tensors_100", &[AtMost(15_000.0)]),
+    ("broadcast_1p1c", &[Than("tokio", 1.0)]),
     ("put_at_65k_queued", &[OfLimit(1.2)]),
     ("put_at_900k_queued", &[OfLimit(1.2)]),
     ("socket_1m", &[OfLimit(1.3)]),
@@ -34,9 +37,16 @@ const ALL: &[(&str, &[Goal])] = &[
     ("socket_again_1m", &[OfLimit(1.3)]),
     ("socket_again_64m", &[OfLimit(1.3)]),
     ("socket_again_1g", &[OfLimit(1.3)]),
-    ("idle_1", &[AtMost(10.0)]),
+    ("idle_1", &[AtMost(5.0)]),
     ("idle_100", &[AtMost(1_000.0)]),
-    ("tensor_again_64m", &[AtMost(2_000.0)]),
+    ("syscalls_per_message", &[AtMost(0.001)]),
+    ("tensor_again_64m", &[OfLimit(1.5)]),
+    ("tensor_fresh_1k", &[Than("iceoryx2", 1.0)]),
+    ("tensor_stream_1k", &[Than("iceoryx2", 1.0)]),
+    ("tensor_fresh_64m", &[Than("iceoryx2", 1.0)]),
+    ("alloc_1k_at_1k_live", &[AtMost(50.0)]),
+    ("alloc_1k_8_processes", &[AtMost(300.0)]),
+    ("view", &[AtMost(25.0)]),
     ("lock_uncontended", &[OfLimit(1.5)]),
     ("lock_contended", &[OfLimit(1.0)]),
     ("spawn_exec", &[OfLimit(1.25)]),
@@ -49,14 +59,14 @@ const ALL: &[(&str, &[Goal])] = &[
     ("pool_map", &[AtLeast(1e6)]),
     ("manager_call", &[OfLimit(2.0)]),
     ("pool_map_1m", &[Than("Python", 3.0)]),
-    ("pool_collatz_1m", &[Than("rayon", 1.0 / 1.5)]),
+    ("pool_collatz_1m", &[Than("rayon", 1.0 / 1.3)]),
     ("pool_files_8m", &[Than("rayon", 1.0 / 1.05)]),
     ("pool_tensor_1m", &[AtLeast(100e3)]),
 ];
 
 impl Goal {
-    /// Describes the goal, and whether it is met. `None` if that is unknown.
-    fn of(self, outcome: &Outcome) -> Option<(String, bool)> {
+    /// Describes the goal, and whether `outcome`, one of `all`, meets it. `None` if that is unknown.
+    fn of(self, outcome: &Outcome, all: &[Outcome]) -> Option<(String, bool)> {
         let ours = outcome.ours?.median;
         let unit = outcome.row.unit;
         Some(match self {
@@ -66,27 +76,38 @@ impl Goal {
                 let ratio = outcome.of_limit?.median;
                 (format!("at most {times:.2} times the limit: {ratio:.2}"), ratio <= times)
             }
+            OfRow(id, times) => {
+                let other = all.iter().find(|other| other.row.id == id)?.ours?.median;
+                (format!("at least {times} times {id}: {:.2}", ours / other), ours >= times * other)
+            }
             Than(name, times) => {
                 let ratio = outcome.peers.iter().find(|peer| peer.name == name)?.ratio?.median;
                 let ratio = match outcome.row.better {
                     crate::rows::Better::Lower => 1.0 / ratio,
                     crate::rows::Better::Higher => ratio,
                 };
-                (format!("at least {times} times as fast as {name}: {ratio:.1}"), ratio >= times)
+                (format!("at least {times:.2} times as fast as {name}: {ratio:.2}"), ratio >= times)
             }
         })
     }
 }
 
+/// Returns the goals of these rows: each with the id of its row, its description, and whether it is met.
+pub(crate) fn of(outcomes: &[Outcome]) -> impl Iterator<Item = (&'static str, String, bool)> {
+    outcomes.iter().flat_map(move |outcome| {
+        let goals = ALL.iter().find(|(id, _)| *id == outcome.row.id).map_or(&[][..], |(_, goals)| goals);
+        goals
+            .iter()
+            .filter_map(move |goal| goal.of(outcome, outcomes).map(|(what, met)| (outcome.row.id, what, met)))
+    })
+}
+
 /// Returns a line for each goal of these rows.
 pub(crate) fn list(outcomes: &[Outcome]) -> String {
     let mut text = String::new();
-    for outcome in outcomes {
-        let wanted = ALL.iter().find(|(id, _)| *id == outcome.row.id).map_or(&[][..], |(_, wanted)| wanted);
-        for (what, met) in wanted.iter().filter_map(|wanted| wanted.of(outcome)) {
-            let sign = if met { "met   " } else { "MISSED" };
-            let _ = writeln!(text, "{sign}  {:<22} {what}", outcome.row.id);
-        }
+    for (id, what, met) in of(outcomes) {
+        let sign = if met { "met   " } else { "MISSED" };
+        let _ = writeln!(text, "{sign}  {id:<22} {what}");
     }
     text
 }
@@ -117,7 +138,7 @@ mod tests {
             peers: vec![Peer { name: "slow", summary: summary(300.0), ratio: summary(ours / 300.0) }],
         };
         assert!(list(&[outcome(114.0)]).starts_with("met") && list(&[outcome(116.0)]).starts_with("MISSED"));
-        let met = |wanted: Goal| wanted.of(&outcome(100.0)).map(|(_, met)| met);
+        let met = |wanted: Goal| wanted.of(&outcome(100.0), &[outcome(90.0)]).map(|(_, met)| met);
         assert_eq!(
             [met(Than("slow", 3.0)), met(Than("slow", 3.1)), met(Than("none", 1.0))],
             [Some(true), Some(false), None]
@@ -126,5 +147,6 @@ mod tests {
             [met(AtMost(100.0)), met(AtMost(99.0)), met(AtLeast(101.0))],
             [Some(true), Some(false), Some(false)]
         );
+        assert_eq!([met(OfRow("rtt_asleep", 1.1)), met(OfRow("rtt_asleep", 1.2))], [Some(true), Some(false)]);
     }
 }

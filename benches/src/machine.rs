@@ -1,5 +1,6 @@
 //! Origin of the figures: the machine, the compiler, the versions.
 
+use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Machine and everything else that figures depend on.
@@ -17,6 +18,8 @@ pub struct Machine {
     pub mem: u64,
     /// Date and time in UTC.
     pub date: String,
+    /// Commit of this working tree. Empty outside of one.
+    pub commit: String,
     /// The peers and their versions.
     pub versions: Vec<(&'static str, String)>,
     /// Average number of processes that wanted to run in the minute before: other work makes figures worse.
@@ -49,7 +52,7 @@ fn bytes(name: &str) -> u64 {
 /// pinning: otherwise the pinned set would count as the machine.
 pub fn describe(processors: usize, quick: bool, pinned: bool, load: f64) -> Machine {
     let cpu = field("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned());
-    let peers = ["iceoryx2", "ipc-channel", "crossbeam-channel"];
+    let peers = ["iceoryx2", "ipc-channel", "crossbeam-channel", "rayon", "tokio"];
     let versions = peers.into_iter().filter(|_| cfg!(feature = "peers"));
     Machine {
         cpu,
@@ -58,11 +61,18 @@ pub fn describe(processors: usize, quick: bool, pinned: bool, load: f64) -> Mach
         rustc: env!("MP_BENCH_RUSTC"),
         mem: bytes("MemTotal"),
         date: utc(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())),
+        commit: commit().unwrap_or_default(),
         versions: versions.map(|name| (name, locked_version(name).unwrap_or_default())).collect(),
         load,
         quick,
         pinned,
     }
+}
+
+/// Returns the commit that is checked out, marked if files differ from it.
+fn commit() -> Option<String> {
+    let git = Command::new("git").args(["describe", "--always", "--dirty", "--exclude=*"]).output().ok()?;
+    git.status.success().then(|| String::from_utf8_lossy(&git.stdout).trim().to_owned())
 }
 
 /// Returns the first value called `name` in a file of `name : value` lines.

@@ -7,7 +7,7 @@
 //!
 //! Files: [`rows`] defines the measurements; [`work`] has the work itself, written once and generic over the
 //! carrier of the messages; [`limits`], [`ours`] and [`peers`] carry them; [`run`] takes turns; [`report`]
-//! prints, and [`goals`] has the goals.
+//! prints, [`page`] publishes, and [`goals`] has the goals.
 
 mod args;
 mod goals;
@@ -15,6 +15,7 @@ mod goals;
 mod grow;
 mod limits;
 mod ours;
+mod page;
 #[cfg(feature = "peers")]
 mod peers;
 mod process;
@@ -87,6 +88,9 @@ fn start() -> Result<()> {
     print!("{}{}", report::table(&machine, &outcomes), goals::list(&outcomes));
     if let Some(path) = &options.json {
         report::write_json(path, &machine, &outcomes)?;
+    }
+    if let Some(folder) = &options.publish {
+        page::publish(&machine, &outcomes, folder)?;
     }
     Ok(())
 }

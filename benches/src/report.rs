@@ -36,18 +36,7 @@ pub(crate) fn table(machine: &Machine, outcomes: &[Outcome]) -> String {
     let columns = lines[0].len();
     let widest = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(widest).collect();
-    let mut text = format!(
-        "{} · {} cores · {:.0} GiB · Linux {} · {} · load {:.1} before · {}{}{}\n",
-        machine.cpu,
-        machine.cores,
-        machine.mem as f64 / (1_u64 << 30) as f64,
-        machine.kernel,
-        machine.rustc,
-        machine.load,
-        machine.date,
-        if machine.pinned { " · pinned" } else { "" },
-        if machine.quick { " · quick" } else { "" },
-    );
+    let mut text = origin(machine) + "\n";
     for line in &lines {
         let cells = line.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match column {
             0 => format!("{cell:<width$}"),
@@ -59,8 +48,25 @@ pub(crate) fn table(machine: &Machine, outcomes: &[Outcome]) -> String {
     text
 }
 
+/// Describes the machine and the run in a line.
+pub(crate) fn origin(machine: &Machine) -> String {
+    let mut text = format!(
+        "{} · {} cores · {:.0} GiB · Linux {} · {} · load {:.1} before · {} · commit {}",
+        machine.cpu,
+        machine.cores,
+        machine.mem as f64 / (1_u64 << 30) as f64,
+        machine.kernel,
+        machine.rustc,
+        machine.load,
+        machine.date,
+        machine.commit,
+    );
+    machine.versions.iter().for_each(|(name, version)| _ = write!(text, " · {name} {version}"));
+    text + if machine.pinned { " · pinned" } else { "" } + if machine.quick { " · quick" } else { "" }
+}
+
 /// Formats a figure with its spread, in a suitable unit.
-fn cell(summary: Option<Summary>, unit: &str) -> String {
+pub(crate) fn cell(summary: Option<Summary>, unit: &str) -> String {
     let Some(Summary { median, spread }) = summary else { return "–".to_owned() };
     let figure = match unit {
         "ns" if median >= 1e6 => format!("{:.2} ms", median / 1e6),
@@ -76,7 +82,7 @@ fn cell(summary: Option<Summary>, unit: &str) -> String {
 }
 
 /// A ratio with its spread.
-fn times(Summary { median, spread }: Summary) -> String {
+pub(crate) fn times(Summary { median, spread }: Summary) -> String {
     format!("{median:.2} ±{:.0}%", spread * 50.0)
 }
 
@@ -100,6 +106,7 @@ pub(crate) fn machine(machine: &Machine) -> Value {
         "rustc": machine.rustc,
         "mem": machine.mem,
         "date": machine.date,
+        "commit": machine.commit,
         "versions": versions,
         "load": machine.load,
         "quick": machine.quick,

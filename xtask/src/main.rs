@@ -34,14 +34,10 @@ cargo xtask <task> [options]
                           and no test runs again
              --quick      fmt, tidy, layers, clippy and the unit tests alone: a few minutes
              --long       and then the steps that the second list below names
-  bench    our figures beside the physical limits
-             --peers      beside ipc-channel, iceoryx2 and crossbeam-channel as well
-             --only a,b   these rows alone       --quick      short runs
-             --json FILE  keep the figures          --pin        each process on a processor of its own
-             --minutes N  give up after N minutes
-             --grow       the same work at ever larger sizes, in at most 10 minutes, or 2 with --quick;
-                          --only of processes, queues, backlog, tensors, owned, sizes
-             --publish docs/reference  pictures and tables of --grow, or of earlier figures (--from FILE)
+  bench    our figures beside the physical limits; the options of the benchmarks follow (--help)
+             --peers      beside iceoryx2, ipc-channel, crossbeam-channel, tokio and rayon as well
+             --grow       the same work at ever larger sizes
+             --publish docs/reference  the tables of the page and of the README, or of growth
   torture  processes that use everything while they are killed and stopped at random
              --seconds S  for S seconds       --seed N     the same choices again
              --processes P  P at a time

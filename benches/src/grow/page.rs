@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::figures::{CurveFigures, Figures, LineFigures, Point};
-use crate::Result;
+use crate::{Result, page};
 
 /// Largest growth of a flat curve's median from its smallest to its largest size, and largest multiple of the
 /// growth of its limit.
@@ -117,16 +117,10 @@ fn section(figures: &Figures) -> String {
     text
 }
 
-const BEGIN: &str = "<!-- figures of growth: begin -->\n";
-const END: &str = "<!-- figures of growth: end -->";
-
-/// Replaces the section between the marks in the page at `path`.
+/// Replaces the section of growth in the page at `path`.
 ///
 /// # Errors
-/// The page can't be read or written, or lacks the marks.
+/// The page can't be read or written, or lacks the marks of the section.
 pub(super) fn publish(figures: &Figures, path: &Path) -> Result<()> {
-    let page = std::fs::read_to_string(path)?;
-    let (before, rest) = page.split_once(BEGIN).ok_or("the page lacks the begin of the figures of growth")?;
-    let (_, after) = rest.split_once(END).ok_or("the page lacks the end of the figures of growth")?;
-    Ok(std::fs::write(path, format!("{before}{BEGIN}{}\n{END}{after}", section(figures)))?)
+    page::replace(path, "growth", &section(figures))
 }
