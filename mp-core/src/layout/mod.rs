@@ -10,7 +10,8 @@
 //! …          clocks       64 bytes each: progress counts of device streams
 //! …          orders       8 bytes for each device: ordering of its streams
 //! …          events       512 bytes for each clock: the events of a stream that can't write its clock
-//! …          members      12 KiB each: identity; update record; wait notes, lanes and waits of its threads
+//! …          heads        32 bytes for each member: the words that are read for all members
+//! …          members      12 KiB each: update record; wait notes, lanes and waits of its threads
 //! …          touched      for each member one bit per slab: "may hold something in it"
 //! …          class maps   for each size class one bit per slab: "probably has a free block"
 //! …          slabs        64 bytes each: class and base; free hints; blocks that have pages
@@ -41,13 +42,13 @@ use crate::words::{Member, Tick};
 /// First eight bytes of every arena.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"mp-arena");
 /// Version of the layout, the words and the protocol.
-pub(crate) const VERSION: u64 = 13;
+pub(crate) const VERSION: u64 = 14;
 
 /// Name of the version in errors.
 const VERSION_FIELD: &str = "layout version";
 
 /// Oldest version of this library that understands this layout.
-const OLDEST_READER: u64 = 13;
+const OLDEST_READER: u64 = 14;
 
 /// Number of threads of a member that can run a multi-step operation at once without waiting for each other.
 pub(crate) const LANES: u32 = 64;
@@ -57,6 +58,9 @@ pub(crate) const ENVELOPE: u64 = 256;
 pub(crate) const SLAB_BLOCKS: u32 = 64;
 
 const PAGE: u64 = 4096;
+/// Number of a member's first words. They are in a separate table: a scan of all members reads few pages.
+const HEAD_WORDS: u64 = 4;
+const HEAD: u64 = 8 * HEAD_WORDS;
 const MEMBER_STRIDE: u64 = 12288;
 /// Offset in a member's slot of the words for multi-word updates.
 const UPDATES_AT: u64 = 128;
@@ -168,6 +172,7 @@ pub(crate) struct ArenaLayout {
     pub(crate) members: u32,
     pub(crate) slabs: u32,
     pub(crate) envelopes: u32,
+    pub(crate) heads_at: u64,
     pub(crate) members_at: u64,
     pub(crate) touched_at: u64,
     pub(crate) class_maps_at: u64,
@@ -235,6 +240,7 @@ impl ArenaLayout {
             members,
             slabs,
             envelopes,
+            heads_at: table(u64::from(members) * HEAD),
             members_at: table(u64::from(members) * MEMBER_STRIDE),
             touched_at: table(u64::from(members) * touched_bytes(slabs)),
             class_maps_at: table(u64::from(classes) * u64::from(slabs) / 8),
@@ -274,6 +280,7 @@ impl ArenaLayout {
             ("member slots", u64::from(self.members)),
             ("slab slots", u64::from(self.slabs)),
             ("envelope slots", u64::from(self.envelopes)),
+            ("heads of members", self.heads_at | HEAD << 48),
             ("member table", self.members_at | MEMBER_STRIDE << 48),
             ("touched slabs", self.touched_at),
             ("class maps", self.class_maps_at),
@@ -290,7 +297,7 @@ impl ArenaLayout {
     }
 
     const HEADER_FIELDS_AT: u64 = 64;
-    const FIELDS: usize = 19;
+    const FIELDS: usize = 20;
     /// Number of words of the header.
     pub(crate) const HEADER_WORDS: usize = Self::HEADER_FIELDS_AT as usize / 8 + Self::FIELDS;
     /// Index of the number of envelopes in the header.
@@ -347,9 +354,18 @@ impl ArenaLayout {
         Ok(load(Word::at(8)))
     }
 
-    /// Returns a word of a member's slot: see `member`.
+    /// Returns a word of a member: one of its head, or of its slot.
     pub(crate) fn member(&self, slot: u32, word: u64) -> Word {
-        Word::at(self.members_at + u64::from(slot) * MEMBER_STRIDE).plus(word)
+        let (table, stride) =
+            if word < HEAD_WORDS { (self.heads_at, HEAD) } else { (self.members_at, MEMBER_STRIDE) };
+        Word::at(table + u64::from(slot) * stride).plus(word)
+    }
+
+    /// Returns the offset and the length in bytes of the page of heads that begins with a member's head, if
+    /// there is one.
+    pub(crate) fn heads_from(&self, slot: u32) -> Option<(u64, u64)> {
+        let at = self.member(slot, 0).offset();
+        at.is_multiple_of(PAGE).then_some((at, PAGE))
     }
 
     /// Returns the position of the words of updates.
@@ -428,6 +444,20 @@ mod tests {
                 matches!(&refused, Err(Error::Version { what, theirs, ours }) if is_named(what, *theirs, *ours)),
                 "{what}: {refused:?}"
             );
+        }
+    }
+
+    /// A scan of all members reads one page for 128 of them. A joiner commits each page with its first head.
+    #[test]
+    fn heads_of_members_fill_whole_pages() {
+        let layout = ArenaLayout::new(ArenaLayout::MIN, 8, ArenaLayout::envelopes_for(ArenaLayout::MIN));
+        let pages: Vec<_> = (0..layout.members).filter_map(|slot| layout.heads_from(slot)).collect();
+        assert_eq!(pages.len() as u64, u64::from(layout.members) * HEAD / PAGE);
+        for slot in 0..layout.members {
+            let (at, len) = pages[slot as usize / 128];
+            let words = (0..HEAD_WORDS).map(|word| layout.member(slot, word).offset());
+            assert!(words.into_iter().all(|word| (at..at + len).contains(&word)), "slot {slot}");
+            assert!(layout.member(slot, HEAD_WORDS).offset() >= layout.members_at);
         }
     }
 

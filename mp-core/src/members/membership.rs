@@ -80,10 +80,11 @@ impl Members {
     pub(crate) fn join(self) -> Result<Member> {
         for slot in 0..self.layout().members {
             if u64::from(slot) >= self.map().load(Word::at(control::MEMBERS)) {
-                let (at, len) = self.layout().member_bytes(slot);
-                self.0.commit(at, len)?;
-                let (at, len) = self.layout().touched_bytes(slot);
-                self.0.commit(at, len)?;
+                let (own, touched) = (self.layout().member_bytes(slot), self.layout().touched_bytes(slot));
+                // Earlier heads of a page are of slots that this process has passed.
+                for (at, len) in self.layout().heads_from(slot).into_iter().chain([own, touched]) {
+                    self.0.commit(at, len)?;
+                }
             }
             let before = self.tenancy(slot);
             if before.presence != Presence::Free {
@@ -233,7 +234,9 @@ impl Members {
 
     /// Returns the process ID of a member, or 0 if it is gone.
     pub fn pid_of(self, m: Member) -> u32 {
-        self.members().into_iter().find(|i| i.member == m).map_or(0, |i| i.pid)
+        let t = self.tenancy(m.slot());
+        let pid = self.map().load(self.layout().member(m.slot(), PID)) as u32;
+        if t.presence != Presence::Free && t.member(m.slot()) == m { pid } else { 0 }
     }
 
     /// Returns `true` if the member's process has this ID. Reads one word.
