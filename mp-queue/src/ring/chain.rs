@@ -96,18 +96,27 @@ impl ChainAt {
         n
     }
 
-    fn slots(&self, i: u32) -> u32 {
-        match i {
-            0 => self.first.slots,
-            i if i + 1 == self.segments => self.most,
-            i => self.first.slots * (GROWTH as u32).pow(i),
+    /// Returns the byte offset of segment `i` (not the first) from the second segment, the number of slots in
+    /// the earlier segments, and its own number of slots. Runs for each put and get in such a segment.
+    #[inline]
+    fn extent(&self, i: u32) -> (u64, u32, u32) {
+        let (mut from, mut before, mut slots) = (0, 0, self.first.slots);
+        for _ in 1..i {
+            before += slots;
+            slots *= GROWTH as u32;
+            from += Self::len(slots);
         }
+        (from, before + slots, if i + 1 == self.segments { self.most } else { slots * GROWTH as u32 })
+    }
+
+    const fn len(slots: u32) -> u64 {
+        (HEAD + RingAt::SLOT * slots as u64).next_multiple_of(PAGE)
     }
 
     /// Returns the byte offset from the second segment, and the length, of segment `i` (not the first).
     pub fn bytes(&self, i: u32) -> (u64, u64) {
-        let len = |j| (HEAD + RingAt::SLOT * u64::from(self.slots(j))).next_multiple_of(PAGE);
-        ((1..i).map(len).sum(), len(i))
+        let (from, _, slots) = self.extent(i);
+        (from, Self::len(slots))
     }
 
     /// Returns segment `i`.
@@ -117,11 +126,12 @@ impl ChainAt {
     }
 
     fn later(&self, i: u32) -> RingAt {
-        let at = |n| Word::at(self.second.offset() + self.bytes(i).0 + n);
+        let (from, before, slots) = self.extent(i);
+        let at = |n| Word::at(self.second.offset() + from + n);
         RingAt {
             block: self.first.block,
-            slots: self.slots(i),
-            before: (0..i).map(|j| self.slots(j)).sum(),
+            slots,
+            before,
             head: at(0),
             tail: at(HEAD / 2),
             first: at(HEAD),

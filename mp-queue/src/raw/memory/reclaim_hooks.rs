@@ -14,7 +14,7 @@ use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner, RingPlace};
 use mp_core::{Arena, InDoubt, RingLayer, RingState};
 
 use super::RingMemory;
-use crate::ring::{GetOutcome, IntentContext, Link, Settle, SettleOutcome};
+use crate::ring::{IntentContext, Link, Position, Settle, SettleOutcome, Slot};
 
 /// State of the arena around an intent.
 struct RingContext<'a> {
@@ -46,6 +46,47 @@ impl IntentContext for RingContext<'_> {
 
     fn dead(&self) -> Member {
         self.dead
+    }
+}
+
+/// Number of messages that are drained before the head is advanced. A head that lags by more costs the next
+/// process a search, if this one dies.
+const BATCH: u32 = 64;
+/// Number of messages by which the first line of an envelope is fetched ahead.
+const AHEAD: u32 = 8;
+
+impl RingMemory {
+    /// Drops the next messages of segment `i`, after position `last`. Returns `false` if no more are left.
+    fn drain_batch(&self, i: u32, last: &mut Option<Position>) -> bool {
+        let (m, ring) = (Self::words(self.arena), self.chain.segment(i));
+        let (mut first, mut more) = (None, true);
+        for _ in 0..BATCH {
+            match self.get_next(i, *last) {
+                Ok(Some((message, position))) => {
+                    let ahead = position.index + AHEAD;
+                    let next = (ahead < ring.slots).then(|| Slot::unpack(m.load_relaxed(ring.slot(ahead))));
+                    if let Some(e) = next.and_then(Slot::envelope).filter(|&e| e < ring.envelopes) {
+                        m.will_write(Envelopes(self.arena).owner_words().of(e));
+                    }
+                    drop(message);
+                    first = first.or(Some(position));
+                    *last = Some(position);
+                }
+                // The slot was taken. The next batch begins at the head, and advances it to the present slot.
+                Err(mp_core::Error::Malformed(_)) => {
+                    *last = None;
+                    return true;
+                }
+                Ok(None) | Err(_) => {
+                    more = false;
+                    break;
+                }
+            }
+        }
+        if let (Some(first), Some(last)) = (first, *last) {
+            self.advance_head(i, first, last);
+        }
+        more
     }
 }
 
@@ -123,15 +164,8 @@ unsafe impl RingLayer for Rings {
             }
         }
         for i in 0..ring.segments() {
-            let mut message = None;
-            loop {
-                match ring.get(i, &mut message) {
-                    Ok(GetOutcome::Done(())) => message = None,
-                    // The slot was taken.
-                    Err(mp_core::Error::Malformed(_)) => {}
-                    Ok(GetOutcome::Empty | GetOutcome::Closed) | Err(_) => break,
-                }
-            }
+            let mut last = None;
+            while ring.drain_batch(i, &mut last) {}
             if ring.link(i) != Link::Open {
                 return;
             }
