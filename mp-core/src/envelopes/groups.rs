@@ -20,8 +20,9 @@ use std::ops::Range;
 
 use crate::envelopes::Envelopes;
 use crate::error::Result;
-use crate::layout::{ENVELOPE, control};
+use crate::layout::{ENVELOPE, control, used_groups};
 use crate::mem::{Column, Mem, Word, raise, run};
+use crate::members::Members;
 use crate::setup::Backing;
 use crate::steps::{
     AdoptedGroup, EmptyGroup, EnvelopesAt, FillGroup, GroupAt, HintsAt, adopt_group, begin_fill,
@@ -131,8 +132,7 @@ impl Envelopes {
 
     /// Returns the number of groups that were ever in use.
     fn used_groups(self) -> u32 {
-        let used = self.map().load(Word::at(control::ENVELOPES)).min(self.layout().envelopes.into());
-        used as u32 / GroupState::ENVELOPES
+        used_groups(self.map(), self.layout())
     }
 
     pub(crate) fn ordinary_groups(self) -> Range<u32> {
@@ -155,6 +155,20 @@ impl Envelopes {
         let groups = (from / GroupState::ENVELOPES..Envelopes(arena).used_groups())
             .filter(move |&g| Envelopes(arena).group(g).is_scanned());
         groups.flat_map(|group| group * GroupState::ENVELOPES..(group + 1) * GroupState::ENVELOPES)
+    }
+
+    /// Calls `f` with each envelope that may be in use, in groups that a member in one of these slots has
+    /// touched.
+    pub(crate) fn each_touched(
+        self,
+        slots: impl Iterator<Item = u32> + Clone,
+        mut f: impl FnMut(EnvelopeId),
+    ) {
+        Members(self.0).each_touched_group(slots, |group| {
+            if self.group(group).is_scanned() {
+                (group * GroupState::ENVELOPES..(group + 1) * GroupState::ENVELOPES).for_each(&mut f);
+            }
+        });
     }
 
     /// Returns the number of groups to search for an envelope: those up to the last one in use, or all.
@@ -213,6 +227,7 @@ impl Envelopes {
             self.note_absent(group);
             return Err(e);
         }
+        Members(self.0).touch_group_of(me, group * GroupState::ENVELOPES);
         if !begin_fill(at, me, base, self.map()) {
             return Ok(false);
         }
@@ -280,6 +295,7 @@ impl Envelopes {
         let mut emptying: Vec<(u32, u64)> = Vec::with_capacity(groups.len());
         for &group in groups {
             let hints = self.group_hints(group);
+            Members(self.0).touch_group_of(me, group * GroupState::ENVELOPES);
             let taken = self.map().and(hints, 0);
             let base =
                 (taken == u64::MAX).then(|| run(EmptyGroup::new(self.group_at(group), me), self.map()));
@@ -328,19 +344,25 @@ impl Envelopes {
         (first..first + GroupState::ENVELOPES).for_each(|e| self.map().store(self.owner_words().of(e), 0));
     }
 
-    /// Finishes emptying and filling groups that dead members had begun.
-    pub(crate) fn reclaim_groups(self, theirs: impl Fn(Member) -> bool, me: Member) {
-        for group in 0..self.used_groups() {
+    /// Finishes emptying and filling groups that dead members in these slots had begun.
+    pub(crate) fn reclaim_groups(
+        self,
+        slots: impl Iterator<Item = u32> + Clone,
+        theirs: impl Fn(Member) -> bool,
+        me: Member,
+    ) {
+        Members(self.0).each_touched_group(slots, |group| {
             let at = self.group_at(group);
             let found = self.map().load(at.word);
             let (GroupState::Emptying { by, .. } | GroupState::Filling { by, .. }) =
                 GroupState::unpack(found)
             else {
-                continue;
+                return;
             };
             if !theirs(by) {
-                continue;
+                return;
             }
+            Members(self.0).touch_group_of(me, group * GroupState::ENVELOPES);
             match adopt_group(at, me, found, self.map()) {
                 None => {}
                 Some(AdoptedGroup::ToEmpty(base)) => self.make_absent(&[(group, base)]),
@@ -349,7 +371,7 @@ impl Envelopes {
                     raise(self.map(), Word::at(control::ABSENT_TO), u64::from(group) + 1);
                 }
             }
-        }
+        });
     }
 
     /// Returns the number of groups that a process is emptying or filling, for tests that kill it there.

@@ -20,8 +20,9 @@ use crate::arena::Arena;
 use crate::envelopes::{EmptyEnvelope, Envelopes};
 use crate::error::{ENVELOPES, Error, Result};
 use crate::mem::{Mem, run, run_straight};
+use crate::members::Members;
 use crate::steps::{HintGroup, UnmarkGroup};
-use crate::words::{BlockId, EnvelopeId, Holder, Owner, RingPlace};
+use crate::words::{BlockId, EnvelopeId, GroupState, Holder, Owner, RingPlace};
 
 /// Maximum number of idle envelopes that a thread keeps.
 const IDLE: usize = 64;
@@ -153,6 +154,7 @@ impl Envelopes {
                 self.more_envelopes(self.share_groups(), true)?;
                 continue;
             };
+            Members(self.0).touch_group_of(me, id);
             let owner = Owner::unpack(found).then(Holder::Member(me));
             if self.map().cas(self.owner_words().of(id), found, owner.pack()).is_ok() {
                 return Ok(EmptyEnvelope { arena: self.0, id, owner: owner.pack() });
@@ -228,6 +230,7 @@ impl Envelopes {
                     }
                     continue;
                 }
+                Members(self.0).touch_group_of(me, group * GroupState::ENVELOPES);
                 let mut wanted = lowest(hints, want - got.len());
                 // Excludes hints that another process has taken meanwhile.
                 let taken = self.map().and(at, !wanted);

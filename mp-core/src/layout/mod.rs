@@ -12,7 +12,8 @@
 //! …          events       512 bytes for each clock: the events of a stream that can't write its clock
 //! …          heads        32 bytes for each member: the words that are read for all members
 //! …          members      12 KiB each: update record; wait notes, lanes and waits of its threads
-//! …          touched      for each member one bit per slab: "may hold something in it"
+//! …          touched      for each member one bit per slab: "may hold something in it"; then one bit per
+//!                         group of 64 envelopes: "may own or lease some of it"
 //! …          class maps   for each size class one bit per slab: "probably has a free block"
 //! …          slabs        64 bytes each: class and base; free hints; blocks that have pages
 //! …          blocks       64 bytes each, 64 per slab: state, link, six seats
@@ -34,10 +35,10 @@ pub(crate) mod wait_table;
 
 use crate::error::{Error, Result};
 use crate::mem::{Column, Mem, Word};
-use crate::steps::UpdateAt;
 use crate::steps::clock::ClockAt;
 use crate::steps::lock::wait_note::WaitNotesAt;
-use crate::words::{Member, Tick};
+use crate::steps::{TouchedGroups, UpdateAt};
+use crate::words::{GroupState, Member, Tick};
 
 /// First eight bytes of every arena.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"mp-arena");
@@ -175,6 +176,9 @@ pub(crate) struct ArenaLayout {
     pub(crate) heads_at: u64,
     pub(crate) members_at: u64,
     pub(crate) touched_at: u64,
+    pub(crate) touched_groups_at: u64,
+    /// Bytes from the bits of one member to those of the next.
+    pub(crate) touched_stride: u64,
     pub(crate) class_maps_at: u64,
     pub(crate) slabs_at: u64,
     pub(crate) blocks_at: u64,
@@ -201,9 +205,9 @@ pub(crate) mod envelope {
     pub(crate) const INLINE: u64 = 40;
 }
 
-/// Returns the size in bytes of a member's bits for slabs, in whole pages.
-const fn touched_bytes(slabs: u32) -> u64 {
-    (slabs as u64 / 8).next_multiple_of(PAGE)
+/// Returns the size in bytes of as many bits, in whole pages.
+const fn bit_pages(bits: u32) -> u64 {
+    (bits as u64).div_ceil(8).next_multiple_of(PAGE)
 }
 
 impl ArenaLayout {
@@ -229,20 +233,26 @@ impl ArenaLayout {
     pub(crate) fn new(size: u64, classes: u32, envelopes: u32) -> Self {
         let slabs = (size / (256 << 10)).next_power_of_two().clamp(1 << 10, 1 << 18) as u32;
         let members = if size >= 4 << 30 { 1024 } else { 256 };
+        let touched_stride = bit_pages(slabs) + bit_pages(envelopes / GroupState::ENVELOPES);
         let mut at = control::END;
         let mut table = |bytes: u64| {
             let here = at;
             at += bytes.next_multiple_of(PAGE);
             here
         };
+        let heads_at = table(u64::from(members) * HEAD);
+        let members_at = table(u64::from(members) * MEMBER_STRIDE);
+        let touched_at = table(u64::from(members) * touched_stride);
         Self {
             size,
             members,
             slabs,
             envelopes,
-            heads_at: table(u64::from(members) * HEAD),
-            members_at: table(u64::from(members) * MEMBER_STRIDE),
-            touched_at: table(u64::from(members) * touched_bytes(slabs)),
+            heads_at,
+            members_at,
+            touched_at,
+            touched_groups_at: touched_at + bit_pages(slabs),
+            touched_stride,
             class_maps_at: table(u64::from(classes) * u64::from(slabs) / 8),
             slabs_at: table(u64::from(slabs) * 64),
             blocks_at: table(u64::from(slabs) * u64::from(SLAB_BLOCKS) * 64),
@@ -282,7 +292,7 @@ impl ArenaLayout {
             ("envelope slots", u64::from(self.envelopes)),
             ("heads of members", self.heads_at | HEAD << 48),
             ("member table", self.members_at | MEMBER_STRIDE << 48),
-            ("touched slabs", self.touched_at),
+            ("touched slabs and groups", self.touched_at),
             ("class maps", self.class_maps_at),
             ("slab table", self.slabs_at | 64 << 48),
             ("block table", self.blocks_at | 64 << 48),
@@ -387,13 +397,18 @@ impl ArenaLayout {
 
     /// Returns the word with a member's bits for a slab and its neighbours.
     pub(crate) fn touched(&self, slot: u32, slab: u32) -> Word {
-        let row = self.touched_at + u64::from(slot) * touched_bytes(self.slabs);
+        let row = self.touched_at + u64::from(slot) * self.touched_stride;
         Word::at(row).plus(u64::from(slab / 64))
     }
 
-    /// Returns the offset and the length in bytes of a member's bits for slabs.
+    /// Returns the position of a member's bits for groups of envelopes.
+    pub(crate) fn touched_groups(&self, slot: u32) -> TouchedGroups {
+        TouchedGroups::at(Word::at(self.touched_groups_at + u64::from(slot) * self.touched_stride))
+    }
+
+    /// Returns the offset and the length in bytes of a member's bits for slabs and groups.
     pub(crate) fn touched_bytes(&self, slot: u32) -> (u64, u64) {
-        (self.touched(slot, 0).offset(), touched_bytes(self.slabs))
+        (self.touched(slot, 0).offset(), self.touched_stride)
     }
 
     /// Returns the intent word of a lane. The lane's counts follow it.
@@ -410,6 +425,12 @@ impl ArenaLayout {
     pub(crate) fn envelope_column(&self, field: u64) -> Column {
         Column { base: Word::at(self.envelopes_at + field), stride: ENVELOPE }
     }
+}
+
+/// Returns the number of groups of envelopes that were ever in use.
+pub(crate) fn used_groups<M: Mem + ?Sized>(m: &M, layout: &ArenaLayout) -> u32 {
+    let used = m.load(Word::at(control::ENVELOPES)).min(layout.envelopes.into());
+    used as u32 / GroupState::ENVELOPES
 }
 
 /// Returns the number of slabs that an arena has.

@@ -15,15 +15,21 @@
 //! | bits of a member | the member sets | after the bit, before the announced action | the reclaim reads 64 blocks without result |
 //! | | the reclaiming process clears, when all blocks are reclaimed | half way | the next reclaiming process repeats the work for the remaining bits |
 //!
+//! For the same reason each member has a bit for each group of 64 envelopes. It sets the bit before it owns
+//! or leases an envelope of the group, announces that it may ([`TouchedGroups`]), takes hints of the group,
+//! or begins to fill or empty it. A member that has had many messages has many bits, and its recovery reads
+//! all envelopes of these groups.
+//!
 //! A reclaiming process sets its own bits for all slabs that it reads, since it takes over the blocks that it
 //! finds. A recovering process sets the dead member's bits, since a block that loses its last holder is
 //! claimed for that member.
 
 use crate::arena::{Arena, view};
 use crate::error::Result;
-use crate::layout::slab_count;
+use crate::layout::{slab_count, used_groups};
 use crate::mem::{Mem, Word};
-use crate::words::Member;
+use crate::steps::TouchedGroups;
+use crate::words::{EnvelopeId, Member};
 
 pub(crate) mod intents;
 pub(crate) mod membership;
@@ -63,14 +69,35 @@ impl Members {
     }
 
     /// Calls `f` with each slab that a member in one of these slots has touched.
-    pub(crate) fn each_touched_slab(self, slots: impl Iterator<Item = u32> + Clone, mut f: impl FnMut(u32)) {
-        let slabs = slab_count(self.map());
-        for group in (0..slabs).step_by(64) {
-            let mut bits = slots
-                .clone()
-                .fold(0, |bits, slot| bits | self.map().load(self.layout().touched(slot, group)));
+    pub(crate) fn each_touched_slab(self, slots: impl Iterator<Item = u32> + Clone, f: impl FnMut(u32)) {
+        let words = |first| slots.clone().map(move |slot| self.layout().touched(slot, first));
+        self.each_bit(slab_count(self.map()), words, f);
+    }
+
+    /// Returns the position of a member's bits for groups of envelopes.
+    #[inline]
+    pub fn touched_groups(self, m: Member) -> TouchedGroups {
+        self.layout().touched_groups(m.slot())
+    }
+
+    /// Records that this process may soon own or lease an envelope. Must be called before it does.
+    pub(crate) fn touch_group_of(self, me: Member, e: EnvelopeId) {
+        self.touched_groups(me).touch(self.map(), e);
+    }
+
+    /// Calls `f` with each group of envelopes that a member in one of these slots has touched.
+    pub(crate) fn each_touched_group(self, slots: impl Iterator<Item = u32> + Clone, f: impl FnMut(u32)) {
+        let words = |first| slots.clone().map(move |slot| self.layout().touched_groups(slot).word(first));
+        self.each_bit(used_groups(self.map(), self.layout()), words, f);
+    }
+
+    /// Calls `f` with each number below `end` whose bit is set in a word that `words` returns for the first
+    /// number of 64.
+    fn each_bit<W: Iterator<Item = Word>>(self, end: u32, words: impl Fn(u32) -> W, mut f: impl FnMut(u32)) {
+        for first in (0..end).step_by(64) {
+            let mut bits = words(first).fold(0, |bits, word| bits | self.map().load(word));
             while bits != 0 {
-                f(group + bits.trailing_zeros());
+                f(first + bits.trailing_zeros());
                 bits &= bits - 1;
             }
         }
@@ -79,8 +106,10 @@ impl Members {
     /// Clears a dead member's bits, after all work for them is done.
     pub(crate) fn forget_touched(self, slot: u32) {
         // One more than the count: the member may have died while it added that slab.
-        for group in (0..=slab_count(self.map())).step_by(64) {
-            let at = self.layout().touched(slot, group);
+        let slabs = (0..=slab_count(self.map())).step_by(64).map(|slab| self.layout().touched(slot, slab));
+        let used = 0..used_groups(self.map(), self.layout());
+        let groups = used.step_by(64).map(|group| self.layout().touched_groups(slot).word(group));
+        for at in slabs.chain(groups) {
             if self.map().load_relaxed(at) != 0 {
                 self.map().store(at, 0);
             }

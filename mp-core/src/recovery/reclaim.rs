@@ -15,8 +15,8 @@
 //! 5. their slots: freed.
 //!
 //! The reclaim reads the blocks in slabs that a dead member has touched (see [`Members`]). So its cost
-//! depends on the actions of the dead members, not on the contents of the arena. It reads all envelopes that
-//! were ever in use at once: recording them would slow each message, and there are rarely many.
+//! depends on the actions of the dead members, not on the contents of the arena. The same holds for groups of
+//! 64 envelopes.
 
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -246,7 +246,8 @@ impl Recovery {
         }
         Backing(self.0).reclaim_extents(|m| dead.iter().any(|d| d.member == m), me);
         dead.iter().for_each(|d| spin::free_processors(self.0, d.member));
-        Envelopes(self.0).reclaim_groups(|m| dead.iter().any(|d| d.member == m), me);
+        let slots = dead.iter().map(|d| d.member.slot());
+        Envelopes(self.0).reclaim_groups(slots, |m| dead.iter().any(|d| d.member == m), me);
         self.reclaim_envelopes(dead, me, &mut tally);
         Members(self.0).each_touched_slab(dead.iter().map(|d| d.member.slot()), |slab| {
             if slab >= Blocks(self.0).slab_count() {
@@ -282,7 +283,7 @@ impl Recovery {
     }
 
     fn reclaim_envelopes(self, dead: &[Dead], me: Member, tally: &mut Tally) {
-        for e in Envelopes(self.0).envelopes_in_use(0) {
+        Envelopes(self.0).each_touched(dead.iter().map(|d| d.member.slot()), |e| {
             let word = Envelopes(self.0).owner_words().of(e);
             let found = self.map().load(word);
             let owner = Owner::unpack(found);
@@ -290,6 +291,7 @@ impl Recovery {
                 Holder::Member(m) if dead.iter().any(|d| d.member == m) => {
                     // Taken over first: if this process dies while emptying, the process that reclaims it
                     // finds the envelope.
+                    Members(self.0).touch_group_of(me, e);
                     let mine = owner.then(Holder::Member(me));
                     if self.map().cas(word, found, mine.pack()).is_ok() {
                         self.release_taken(e);
@@ -299,7 +301,7 @@ impl Recovery {
                 Holder::Free if Owner::claimable(found).is_some() => Envelopes(self.0).hint_envelope(e),
                 _ => {}
             }
-        }
+        });
     }
 
     fn reclaim_block(self, block: BlockId, dead: &[Dead], me: Member, tally: &mut Tally) {

@@ -211,29 +211,32 @@ impl<'a> Pass<'a> {
     }
 
     fn recover_envelopes(&mut self) {
-        for e in Envelopes(self.arena).envelopes_in_use(0) {
-            let word = Envelopes(self.arena).owner_words().of(e);
-            let mut found = self.arena.map().load(word);
-            // Again if another process was faster: a recovering process, or the child that the envelope was
-            // promised to.
-            while let Holder::Member(m) = Owner::unpack(found).holder
-                && self.is_dead(m)
-            {
-                let counted = Owner::unpack(found).then(Holder::Member(m)).pack();
-                match self.arena.map().cas(word, found, counted) {
-                    Ok(()) => {
-                        self.give_up_attachments(e, m);
-                        break;
-                    }
-                    Err(other) => found = other,
+        let (envelopes, slots) = (Envelopes(self.arena), self.dead.iter().map(|d| d.member.slot()));
+        envelopes.each_touched(slots, |e| self.recover_envelope(e));
+    }
+
+    fn recover_envelope(&mut self, e: EnvelopeId) {
+        let word = Envelopes(self.arena).owner_words().of(e);
+        let mut found = self.arena.map().load(word);
+        // Again if another process was faster: a recovering process, or the child that the envelope was
+        // promised to.
+        while let Holder::Member(m) = Owner::unpack(found).holder
+            && self.is_dead(m)
+        {
+            let counted = Owner::unpack(found).then(Holder::Member(m)).pack();
+            match self.arena.map().cas(word, found, counted) {
+                Ok(()) => {
+                    self.give_up_attachments(e, m);
+                    break;
                 }
+                Err(other) => found = other,
             }
-            let owner = Owner::unpack(found);
-            if let (Holder::Leased(m), Some(rings)) = (owner.holder, RINGS.get())
-                && self.is_dead(m)
-            {
-                rings.take_back(self.arena, e, owner);
-            }
+        }
+        let owner = Owner::unpack(found);
+        if let (Holder::Leased(m), Some(rings)) = (owner.holder, RINGS.get())
+            && self.is_dead(m)
+        {
+            rings.take_back(self.arena, e, owner);
         }
     }
 

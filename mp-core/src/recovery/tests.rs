@@ -18,7 +18,7 @@ use crate::steps::{INLINE_SEATS, link_of};
 use crate::transport::{Messages, Outgoing};
 use crate::words::{
     Access, Attachment, BlockId, BlockKind, BlockLife, BlockState, CurrentUpdate, EnvelopeId, Grant, Holder,
-    Owner, Presence, RecoveringSlots, Seat, SeatAt, Tenancy,
+    Member, Owner, Presence, RecoveringSlots, Seat, SeatAt, Tenancy,
 };
 
 /// Serializes these tests: they count objects of the arena, which all tests share.
@@ -90,8 +90,13 @@ fn envelope_with(arena: Arena, d: Dead, block: BlockId) -> (EnvelopeId, Owner) {
     let meta = Meta { attachments: 1, spilled: false, bytes: 0 };
     arena.map().store(Envelopes(arena).envelope_word(e, field::META), meta.pack());
     let owner = owner.then(Holder::Member(d.member));
+    Members(arena).touch_group_of(d.member, e);
     arena.map().store(Envelopes(arena).owner_words().of(e), owner.pack());
     (e, owner)
+}
+
+fn has_touched_group(arena: Arena, member: Member, e: EnvelopeId) -> bool {
+    Members(arena).touched_groups(member).has(arena.map(), e)
 }
 
 fn owner(arena: Arena, e: EnvelopeId) -> Owner {
@@ -141,6 +146,7 @@ fn recovery_frees_everything_of_a_dead_member() {
     let attached = data_of(arena, 170 << 10, Seat::Free);
     let (e, _) = envelope_with(arena, dead, attached);
     let (unhinted, map) = lose_hint(arena);
+    Members(arena).touch_group_of(dead.member, unhinted);
     let things = [held, claimed, let_go, free];
     touched(arena, dead, &things);
     Members(arena).forget_touched(me.slot());
@@ -167,6 +173,8 @@ fn recovery_frees_everything_of_a_dead_member() {
     }
     assert!(is_hinted(arena, free));
     assert_eq!(owner(arena, e).holder, Holder::Free);
+    assert!(has_touched_group(arena, me, e), "a recoverer that dies now would leave it");
+    assert!([e, unhinted].iter().all(|&e| !has_touched_group(arena, dead.member, e)));
     let is_hinted = m.load(map) >> (unhinted % 64) & 1 == 1;
     assert!(is_hinted || owner(arena, unhinted).holder != Holder::Free);
     assert!(things.iter().all(|block| !Members(arena).has_touched(dead.member, block / SLAB_BLOCKS)));

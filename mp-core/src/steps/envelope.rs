@@ -73,6 +73,48 @@ impl EnvelopesAt {
     }
 }
 
+/// Position of a member's bits for groups of envelopes. The member sets the bit of a group before its intent
+/// or an owner word of the group names it, before it takes hints of the group, and before the group's word
+/// names it. It never clears one, so a recovery of the member reads no other groups.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct TouchedGroups(Word);
+
+impl TouchedGroups {
+    /// Creates the position of bits that begin at `first`.
+    pub const fn at(first: Word) -> Self {
+        Self(first)
+    }
+
+    /// Returns the word with the bits of a group and its neighbours.
+    pub const fn word(self, group: u32) -> Word {
+        self.0.plus(group as u64 / 64)
+    }
+
+    const fn bit(e: EnvelopeId) -> u64 {
+        1 << (e / GroupState::ENVELOPES % 64)
+    }
+
+    /// Returns `true` if the bit of an envelope's group is set. Makes one access.
+    #[inline(always)]
+    pub fn has<M: Mem + ?Sized>(self, m: &M, e: EnvelopeId) -> bool {
+        m.load_relaxed(self.word(e / GroupState::ENVELOPES)) & Self::bit(e) != 0
+    }
+
+    /// Sets the bit of an envelope's group if it is not set.
+    #[inline]
+    pub fn touch<M: Mem + ?Sized>(self, m: &M, e: EnvelopeId) {
+        if !self.has(m, e) {
+            self.add(m, e);
+        }
+    }
+
+    /// Sets the bit of an envelope's group. Makes one access.
+    #[inline]
+    pub fn add<M: Mem + ?Sized>(self, m: &M, e: EnvelopeId) {
+        m.or(self.word(e / GroupState::ENVELOPES), Self::bit(e));
+    }
+}
+
 /// Positions of the words of one group.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct GroupAt {

@@ -35,8 +35,8 @@ pub use block::{
 };
 pub(crate) use block::{page_next, page_owner};
 pub use envelope::{
-    AdoptedGroup, EmptyGroup, EnvelopesAt, FillGroup, GroupAt, HintGroup, HintsAt, UnmarkGroup, adopt_group,
-    begin_fill,
+    AdoptedGroup, EmptyGroup, EnvelopesAt, FillGroup, GroupAt, HintGroup, HintsAt, TouchedGroups,
+    UnmarkGroup, adopt_group, begin_fill,
 };
 pub use recovery::{BeginRecovery, CheckSoleRecovery, end_recovery};
 pub use update::{DeathOracle, LiveMembers, Update, UpdateAt, UpdateOutcome, UpdatePlan};

@@ -18,6 +18,7 @@ use crate::envelopes::Envelopes;
 use crate::error::{Error, Result};
 use crate::layout::control;
 use crate::mem::{Mem, Word};
+use crate::members::Members;
 use crate::transport::envelope::Envelope;
 use crate::words::{EnvelopeId, Holder, Owner};
 
@@ -133,6 +134,7 @@ impl Envelope {
         if u64::from(id) >= used || !matches!(old.holder, Holder::Member(_)) {
             return Err(gone());
         }
+        Members(arena).touch_group_of(me, id);
         let new = old.then(Holder::Member(me));
         let at = Envelopes(arena).owner_words().of(id);
         let expected = owner;

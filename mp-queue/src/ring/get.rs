@@ -1,6 +1,7 @@
 //! Gets of messages from a ring.
 
 use mp_core::mem::{Column, Mem, Steps, Word};
+use mp_core::steps::TouchedGroups;
 use mp_core::words::{EnvelopeId, Holder, Member, Owner};
 
 use super::RingAt;
@@ -10,6 +11,8 @@ use super::slot::{Position, Slot};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Pc {
     FindOldest,
+    Touch,
+    Mark,
     Intend,
     Take,
     Lost,
@@ -27,6 +30,7 @@ pub struct Get {
     ring: RingAt,
     intent: Word,
     owners: Column,
+    touched: Option<TouchedGroups>,
     to: Holder,
     position: Position,
     /// First word of the slot, as read.
@@ -44,12 +48,20 @@ impl Get {
             ring,
             intent,
             owners,
+            touched: None,
             to: Holder::Member(me),
             position: Position::NONE,
             word: 0,
             owner: Owner { holder: Holder::Free, seq: 0 },
             pc: Pc::FindOldest,
         }
+    }
+
+    /// Records first that the calling process touches the envelope's group, if its bits are not set yet.
+    #[inline]
+    #[must_use]
+    pub fn touching(self, groups: TouchedGroups) -> Self {
+        Self { touched: Some(groups), ..self }
     }
 
     /// Takes the message as a lease: if its holder dies, the message is redelivered.
@@ -68,7 +80,8 @@ impl Get {
         Self { find: self.find.batched(last), ..self }
     }
 
-    /// Starts with an envelope that was already found, in the slot with this word, at this position.
+    /// Starts with an envelope that was already found, in the slot with this word, at this position. The
+    /// caller has recorded that it touches the envelope's group.
     #[inline]
     #[must_use]
     pub fn found(self, word: u64, position: Position) -> Self {
@@ -105,6 +118,7 @@ impl Steps for Get {
             Pc::FindOldest => match self.find.step(m)? {
                 GetOutcome::Done(OldestMessage::Envelope(word, position)) => {
                     *self = self.found(word, position);
+                    self.pc = if self.touched.is_some() { Pc::Touch } else { Pc::Intend };
                     // Prefetches its line while the slot is being taken.
                     m.will_write(self.owners.of(self.envelope()));
                 }
@@ -117,6 +131,14 @@ impl Steps for Get {
                 GetOutcome::Empty => return Some(GetOutcome::Empty),
                 GetOutcome::Closed => return Some(GetOutcome::Closed),
             },
+            Pc::Touch => {
+                let has = self.touched.is_none_or(|groups| groups.has(m, self.envelope()));
+                self.pc = if has { Pc::Intend } else { Pc::Mark };
+            }
+            Pc::Mark => {
+                self.touched.into_iter().for_each(|groups| groups.add(m, self.envelope()));
+                self.pc = Pc::Intend;
+            }
             Pc::Intend => {
                 m.store(self.intent, self.envelope() as u64 + 1);
                 self.pc = Pc::Take;
@@ -184,7 +206,7 @@ mod tests {
     }
 
     fn memory() -> HeapMem {
-        let m = HeapMem::new(20);
+        let m = HeapMem::new(160);
         for at in [ring().head, ring().tail] {
             m.store(at, Position { lap: 1, index: 0 }.pack());
         }
@@ -220,6 +242,36 @@ mod tests {
         idle();
         assert_eq!(get(), GetOutcome::Empty);
         idle();
+    }
+
+    /// A recovery reads no other groups. The consumer loses the first message to another one, and takes a
+    /// message of another group.
+    #[test]
+    fn group_is_touched_before_its_message_is_taken() {
+        let (m, me, others) = (memory(), Member::new(1, 1), [0, 64]);
+        let ring = RingAt { envelopes: 65, ..ring() };
+        for (i, e) in others.into_iter().enumerate() {
+            let full = Slot { lap: 1, state: SlotState::Full(Content::of(e)) };
+            m.store(ring.slot(i as u32), full.pack());
+            m.store(OWNERS.of(e), Owner { holder: Holder::Queued, seq: 1 }.pack());
+        }
+        let touched = TouchedGroups::at(Word::at(8 * 150));
+        let mut get = Get::new(ring, INTENT, OWNERS, me).touching(touched);
+        let mut step = || {
+            let end = get.step(&m);
+            let is_mine = |&e: &EnvelopeId| {
+                let owner = Owner::unpack(m.load(OWNERS.of(e)));
+                m.load(INTENT) == u64::from(e) + 1 || owner.holder == Holder::Member(me)
+            };
+            assert!(others.iter().filter(|e| is_mine(e)).all(|&e| touched.has(&m, e)));
+            end
+        };
+        while m.load(INTENT) == 0 {
+            assert!(step().is_none());
+        }
+        run(Get::new(ring, Word::at(8 * 11), OWNERS, Member::new(2, 1)), &m);
+        let got = std::iter::repeat_with(&mut step).find_map(|end| end);
+        assert!(matches!(got, Some(GetOutcome::Done(TakenMessage::Envelope(64, ..)))), "{got:?}");
     }
 
     #[test]

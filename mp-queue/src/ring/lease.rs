@@ -38,7 +38,7 @@
 //! No message is lost, and no process gets a message while another living process has it.
 
 use mp_core::mem::{Mem, Steps, Word};
-use mp_core::steps::EnvelopesAt;
+use mp_core::steps::{EnvelopesAt, TouchedGroups};
 use mp_core::words::{BlockId, EnvelopeId, GroupState, Holder, Owner, RingPlace, deliveries};
 
 use super::RingAt;
@@ -157,6 +157,8 @@ enum ReclaimPc {
     Group,
     Owner,
     Place,
+    Touch,
+    Mark,
     Take,
     Unmark,
     Rest,
@@ -168,6 +170,7 @@ pub struct Reclaim {
     at: ReturnWords,
     ring: BlockId,
     envelopes: EnvelopesAt,
+    touched: Option<TouchedGroups>,
     most: u32,
     wanted: Holder,
     to: Holder,
@@ -198,8 +201,31 @@ impl Reclaim {
         // These messages have no hint, so all envelopes are scanned.
         let all = wanted == Holder::Undeliverable;
         let pc = if all { ReclaimPc::Count } else { ReclaimPc::Hint };
-        let (ring, most) = (ring.block, ring.envelopes);
-        Self { at, ring, envelopes, most, wanted, to, all, start, hint, count, envelope, owner, place, pc }
+        let (ring, most, touched) = (ring.block, ring.envelopes, None);
+        Self {
+            at,
+            ring,
+            envelopes,
+            touched,
+            most,
+            wanted,
+            to,
+            all,
+            start,
+            hint,
+            count,
+            envelope,
+            owner,
+            place,
+            pc,
+        }
+    }
+
+    /// Records first that the calling process touches the envelope's group, as for
+    /// [`Get`](super::Get::touching).
+    #[must_use]
+    pub fn touching(self, groups: TouchedGroups) -> Self {
+        Self { touched: Some(groups), ..self }
     }
 
     /// Starts the scan at `start`. To take many messages in linear time, pass the envelope of the message
@@ -274,6 +300,14 @@ impl Steps for Reclaim {
                 if RingPlace::unpack(self.place).ring != self.ring {
                     return self.skip(1);
                 }
+                self.pc = if self.touched.is_some() { ReclaimPc::Touch } else { ReclaimPc::Take };
+            }
+            ReclaimPc::Touch => {
+                let has = self.touched.is_none_or(|groups| groups.has(m, self.envelope));
+                self.pc = if has { ReclaimPc::Take } else { ReclaimPc::Mark };
+            }
+            ReclaimPc::Mark => {
+                self.touched.into_iter().for_each(|groups| groups.add(m, self.envelope));
                 self.pc = ReclaimPc::Take;
             }
             ReclaimPc::Take => {
@@ -342,6 +376,25 @@ mod tests {
         run(NoteReturned::new(AT), &m);
         let (_, owner) = run(reclaim(), &m).unwrap();
         assert_eq!((m.load(OWNERS.of(0)), m.load(PLACES.of(0))), (owner.pack(), place));
+    }
+
+    /// A recovery reads no other groups.
+    #[test]
+    fn group_is_touched_before_its_message_is_leased() {
+        let m = HeapMem::new(16);
+        m.store(COUNT, 1);
+        m.store(GROUPS.of(0), GroupState::InUse.pack());
+        m.store(OWNERS.of(0), Owner { holder: Holder::Returned, seq: 5 }.pack());
+        run(NoteReturned::new(AT), &m);
+        let touched = TouchedGroups::at(Word::at(120));
+        let mut reclaim = reclaim().touching(touched);
+        let leased = std::iter::from_fn(|| {
+            let end = reclaim.step(&m);
+            let holder = Owner::unpack(m.load(OWNERS.of(0))).holder;
+            assert!(holder == Holder::Returned || touched.has(&m, 0));
+            Some(end)
+        });
+        assert!(matches!(leased.flatten().next(), Some(Some((0, _)))));
     }
 
     #[test]

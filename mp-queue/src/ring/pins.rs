@@ -39,6 +39,7 @@
 //! | `used` raised, its pin not taken | one more pin to check | |
 
 use mp_core::mem::{Column, Mem, Steps, Word};
+use mp_core::steps::TouchedGroups;
 use mp_core::words::{EnvelopeId, Holder, Member, Owner};
 
 use super::RingAt;
@@ -212,6 +213,8 @@ enum CollectPc {
     Load,
     Used,
     Scan(u32, u32),
+    Touch,
+    Mark,
     Intend,
     Take,
     Lost,
@@ -227,6 +230,7 @@ pub struct Collect {
     pins: Pins,
     intent: Word,
     owners: Column,
+    touched: Option<TouchedGroups>,
     me: Member,
     index: u32,
     slot: Slot,
@@ -240,8 +244,15 @@ impl Collect {
     /// thread's lane.
     pub fn new(ring: RingAt, pins: Pins, intent: Word, owners: Column, me: Member, index: u32) -> Self {
         let (slot, owner) = (Slot::NONE, Owner { holder: Holder::Free, seq: 0 });
-        let index = ring.index(index);
-        Self { ring, pins, intent, owners, me, index, slot, owner, all: false, pc: CollectPc::Load }
+        let (index, touched) = (ring.index(index), None);
+        Self { ring, pins, intent, owners, touched, me, index, slot, owner, all: false, pc: CollectPc::Load }
+    }
+
+    /// Records first that the calling process touches the envelope's group, as for
+    /// [`Get`](super::Get::touching).
+    #[must_use]
+    pub fn touching(self, groups: TouchedGroups) -> Self {
+        Self { touched: Some(groups), ..self }
     }
 
     /// Takes the message whether it is retired or not, when no readers and senders are left.
@@ -252,6 +263,11 @@ impl Collect {
 
     fn envelope(&self) -> EnvelopeId {
         self.slot.envelope().unwrap_or(0)
+    }
+
+    /// Returns the first step of taking the message.
+    fn first(&self) -> CollectPc {
+        if self.touched.is_some() { CollectPc::Touch } else { CollectPc::Intend }
     }
 }
 
@@ -267,12 +283,12 @@ impl Steps for Collect {
                     return Some(CollectOutcome::Nothing);
                 }
                 let look = !self.all;
-                self.pc = if look { CollectPc::Used } else { CollectPc::Intend };
+                self.pc = if look { CollectPc::Used } else { self.first() };
             }
             CollectPc::Used => {
                 m.fence_after_rmw();
                 let used = m.load(self.pins.used).min(u64::from(self.pins.count)) as u32;
-                self.pc = if used == 0 { CollectPc::Intend } else { CollectPc::Scan(0, used) };
+                self.pc = if used == 0 { self.first() } else { CollectPc::Scan(0, used) };
             }
             CollectPc::Scan(i, used) => {
                 if let Some((member, index)) = Pins::unpack(m.load(self.pins.pin(i)))
@@ -281,7 +297,15 @@ impl Steps for Collect {
                     return Some(CollectOutcome::Pinned(i, member));
                 }
                 let more = i + 1 < used;
-                self.pc = if more { CollectPc::Scan(i + 1, used) } else { CollectPc::Intend };
+                self.pc = if more { CollectPc::Scan(i + 1, used) } else { self.first() };
+            }
+            CollectPc::Touch => {
+                let has = self.touched.is_none_or(|groups| groups.has(m, self.envelope()));
+                self.pc = if has { CollectPc::Intend } else { CollectPc::Mark };
+            }
+            CollectPc::Mark => {
+                self.touched.into_iter().for_each(|groups| groups.add(m, self.envelope()));
+                self.pc = CollectPc::Intend;
             }
             CollectPc::Intend => {
                 m.store(self.intent, u64::from(self.envelope()) + 1);

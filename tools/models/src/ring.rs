@@ -1,7 +1,7 @@
 //! Memory of one queue in a model: its segments, the intents of a few actors, a few envelopes.
 
 use mp_core::mem::{Column, Mem, Steps, Word};
-use mp_core::steps::EnvelopesAt;
+use mp_core::steps::{EnvelopesAt, TouchedGroups};
 use mp_core::words::{BlockId, GroupState, Holder, Member, Owner};
 use mp_queue::ring::{
     ChainAt, IntentContext, Position, ReturnWords, RingAt, Settle, SettleOutcome, Slot, SlotState,
@@ -33,7 +33,8 @@ pub const COUNT: Word = RETURNED.plus(1);
 const GROUP: Word = LINKS.plus(2);
 const TENANCIES: Word = GROUP.plus(1);
 const RECOVERING_WORDS: Word = TENANCIES.plus(MAX_ACTORS as u64);
-const SECOND: Word = RECOVERING_WORDS.plus(MAX_ACTORS as u64);
+const TOUCHED: Word = RECOVERING_WORDS.plus(MAX_ACTORS as u64);
+const SECOND: Word = TOUCHED.plus(MAX_ACTORS as u64);
 /// Number of words without a second segment.
 const WORDS: u64 = SECOND.offset() / 8;
 /// Number of words of a second segment of up to two slots.
@@ -78,6 +79,32 @@ pub fn tenancy(actor: usize) -> Word {
 /// Returns the word in which an actor announces the member that it recovers.
 pub fn recovering_word(actor: usize) -> Word {
     RECOVERING_WORDS.plus(actor as u64)
+}
+
+/// Returns the word with an actor's bit for the group of all envelopes.
+pub fn touched(actor: usize) -> Word {
+    TOUCHED.plus(actor as u64)
+}
+
+/// Records, without an access, that an actor has touched the group of all envelopes.
+pub fn touch(m: &Memory, actor: usize) {
+    m.poke(touched(actor), 1);
+}
+
+/// Returns the position of an actor's bits for groups of envelopes.
+pub fn touched_groups(actor: usize) -> TouchedGroups {
+    TouchedGroups::at(touched(actor))
+}
+
+/// Fails if an actor owns, leases or intends an envelope and has not recorded that it touches the group: a
+/// recovery reads no other groups. Not an access.
+pub fn check_touched(m: &Memory, actor: usize) {
+    let names = |e| match owner(m, e).holder {
+        Holder::Member(o) | Holder::Leased(o) => actor_of(o) == actor,
+        _ => false,
+    };
+    let any = m.peek(intent(actor)) != 0 || (0..ENVELOPES).any(names);
+    assert!(!any || m.peek(touched(actor)) != 0, "actor {actor} has not touched the group of its envelope");
 }
 
 /// Returns the owner of an envelope. Not an access.

@@ -43,11 +43,19 @@ impl RingMemory {
         ReturnWords { returned: self.header.returned(), limit: self.deliveries() }
     }
 
-    /// Returns the steps to take a message for `to`, by a scan that [starts](Reclaim::starting_at) at `start`.
-    fn reclaim(&self, wanted: Holder, to: Holder, start: EnvelopeId) -> Reclaim {
-        let arena = self.arena;
-        Reclaim::new(self.return_words(), self.chain.first, Envelopes(arena).envelopes_at(), (wanted, to))
-            .starting_at(start)
+    /// Returns the steps to take a message, by a scan that [starts](Reclaim::starting_at) at `start`. `to`
+    /// makes this process its holder.
+    fn reclaim(
+        &self,
+        wanted: Holder,
+        to: fn(Member) -> Holder,
+        start: EnvelopeId,
+    ) -> mp_core::Result<Reclaim> {
+        let (arena, me) = (self.arena, self.arena.me()?);
+        let change = (wanted, to(me));
+        let take =
+            Reclaim::new(self.return_words(), self.chain.first, Envelopes(arena).envelopes_at(), change);
+        Ok(take.touching(Members(arena).touched_groups(me)).starting_at(start))
     }
 
     /// Takes a returned message, or a dead letter if `undeliverable` is set.
@@ -57,7 +65,7 @@ impl RingMemory {
         start: EnvelopeId,
     ) -> mp_core::Result<Option<Envelope>> {
         let wanted = if undeliverable { Holder::Undeliverable } else { Holder::Returned };
-        self.run_reclaim(self.reclaim(wanted, Holder::Member(self.arena.me()?), start))
+        self.run_reclaim(self.reclaim(wanted, Holder::Member, start)?)
     }
 
     /// Takes a returned message, whether or not it was noted, out of a ring that no process holds.
@@ -66,7 +74,7 @@ impl RingMemory {
         wanted: Holder,
         start: EnvelopeId,
     ) -> mp_core::Result<Option<Envelope>> {
-        self.run_reclaim(self.reclaim(wanted, Holder::Member(self.arena.me()?), start).ignoring_hint())
+        self.run_reclaim(self.reclaim(wanted, Holder::Member, start)?.ignoring_hint())
     }
 
     /// Runs a reclaim for this process and returns the message that it takes.
@@ -78,7 +86,7 @@ impl RingMemory {
 
     /// Leases a returned message.
     pub(crate) fn lease_returned(&self, start: EnvelopeId) -> mp_core::Result<Option<Leased>> {
-        let reclaim = self.reclaim(Holder::Returned, Holder::Leased(self.arena.me()?), start);
+        let reclaim = self.reclaim(Holder::Returned, Holder::Leased, start)?;
         let taken = run(reclaim, Self::words(self.arena));
         // SAFETY: `Reclaim` has just made this process its leaseholder, and ends once.
         Ok(taken.map(|(id, owner)| unsafe { Leased::from_raw(self.arena, id, owner) }))
@@ -89,8 +97,9 @@ impl RingMemory {
         let arena = self.arena;
         loop {
             let got = Members(arena).with_intent(|me, intent| {
-                let get =
-                    Get::new(self.chain.segment(i), intent, Envelopes(arena).owner_words(), me).leasing();
+                let get = Get::new(self.chain.segment(i), intent, Envelopes(arena).owner_words(), me)
+                    .touching(Members(arena).touched_groups(me))
+                    .leasing();
                 run(get, Self::words(arena))
             })?;
             return Ok(match got {

@@ -393,8 +393,12 @@ impl RingMemory {
     ) -> mp_core::Result<GetOutcome<()>> {
         let arena = self.arena;
         let (m, ring) = (*Self::words(arena), self.chain.segment(i));
+        let touched = Members(arena).touched_groups(arena.me()?);
         // Prefetches the envelope while the slot is being taken, and the next one while this message is read.
-        Slot::unpack(word).envelope().into_iter().for_each(|e| Envelopes(arena).fetch_filled(e));
+        if let Some(e) = Slot::unpack(word).envelope() {
+            Envelopes(arena).fetch_filled(e);
+            touched.touch(&m, e);
+        }
         let next = ring.slot(position.index + 1);
         // Not in another cache line, which a producer may be writing.
         if position.index + 1 < ring.slots && !next.offset().is_multiple_of(64) {
@@ -403,7 +407,7 @@ impl RingMemory {
         }
         let mut stray = None;
         let end = Members(arena).with_intent(|me, intent| {
-            let get = Get::new(ring, intent, Envelopes(arena).owner_words(), me);
+            let get = Get::new(ring, intent, Envelopes(arena).owner_words(), me).touching(touched);
             match run_straight(get.found(word, position), &m) {
                 GetOutcome::Done(TakenMessage::Envelope(id, owner, _)) => {
                     // SAFETY: `Get` has just made this process its owner, and ends once.
@@ -443,8 +447,9 @@ impl RingMemory {
     ) -> mp_core::Result<Option<(Payload, Position)>> {
         let arena = self.arena;
         let got = Members(arena).with_intent(|me, intent| {
-            let get =
-                Get::new(self.chain.segment(i), intent, Envelopes(arena).owner_words(), me).batched(last);
+            let get = Get::new(self.chain.segment(i), intent, Envelopes(arena).owner_words(), me)
+                .touching(Members(arena).touched_groups(me))
+                .batched(last);
             run(get, Self::words(arena))
         })?;
         Ok(match got {

@@ -181,7 +181,8 @@ impl RetainedRing {
     ) -> mp_core::Result<CollectOutcome> {
         let (arena, ring, pins) = (self.arena(), self.ring, self.pins);
         let found = Members(arena).with_intent(|me, intent| {
-            let collect = Collect::new(ring, pins, intent, Envelopes(arena).owner_words(), me, index);
+            let collect = Collect::new(ring, pins, intent, Envelopes(arena).owner_words(), me, index)
+                .touching(Members(arena).touched_groups(me));
             run(how(collect), self.words())
         })?;
         if let CollectOutcome::Taken(id, owner) = found {

@@ -8,7 +8,10 @@ use mp_core::words::{Holder, Owner};
 use mp_models::explore::{Actor, Explored, Fate, Memory, World};
 use mp_models::members::{is_killed, member};
 use mp_models::random::at_random;
-use mp_models::ring::{ENVELOPES, OWNER, PLACE, RingRecovery, chain, intent, memory, owner, slots};
+use mp_models::ring::{
+    ENVELOPES, OWNER, PLACE, RingRecovery, chain, check_touched, intent, memory, owner, slots, touch,
+    touched_groups,
+};
 use mp_queue::ring::{
     AssignNumber, ChainAt, Collect, CollectOutcome, FindNewest, FindNext, FindPublishSlot, NextMessage, Pin,
     PinOutcome, Pins, Position, PublishSlot, Put, PutOutcome, ReadNumber, Retire, RingAt, SkipPosition, Slot,
@@ -80,7 +83,8 @@ struct Process {
 
 impl Process {
     fn collect(&self, me: usize, index: u32, then: Then) -> Doing {
-        Doing::Collect(Collect::new(self.ring, self.pins, intent(me), OWNER, member(me), index), index, then)
+        let collect = Collect::new(self.ring, self.pins, intent(me), OWNER, member(me), index);
+        Doing::Collect(collect.touching(touched_groups(me)), index, then)
     }
 
     fn room(&self) -> Doing {
@@ -123,6 +127,13 @@ fn note(m: &Memory, chain: &ChainAt, ghost: &mut Ghost) {
     }
 }
 
+/// Makes one step of a collection, which touches a group before it owns an envelope there.
+fn collect_touching(collect: &mut Collect, me: usize, m: &Memory) -> Option<CollectOutcome> {
+    let end = collect.step(m);
+    check_touched(m, me);
+    end
+}
+
 impl Actor for Process {
     type Ghost = Ghost;
 
@@ -132,6 +143,7 @@ impl Actor for Process {
             Doing::Claim => {
                 let Some(e) = self.items.next() else { return true };
                 self.owner = owner(m, e).then(Holder::Member(member(me)));
+                touch(m, me);
                 m.store(OWNER.of(e), self.owner.pack());
                 self.room()
             }
@@ -181,7 +193,7 @@ impl Actor for Process {
                 Some(None) if *published => Doing::Claim,
                 Some(None) => self.room(),
             },
-            Doing::Collect(collect, index, then) => match collect.step(m) {
+            Doing::Collect(collect, index, then) => match collect_touching(collect, me, m) {
                 None => return false,
                 Some(CollectOutcome::Taken(e, owner)) => Doing::Free(e, owner, *then),
                 Some(CollectOutcome::Nothing) => {

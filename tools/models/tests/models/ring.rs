@@ -8,7 +8,8 @@ use mp_models::explore::{Actor, Explored, Fate, Memory, World};
 use mp_models::members::{actor_of, member};
 use mp_models::random::at_random;
 use mp_models::ring::{
-    ENVELOPES, Ghost, OWNER, PLACE, RingRecovery, chain, intent, item, memory, number_of, small,
+    ENVELOPES, Ghost, OWNER, PLACE, RingRecovery, chain, check_touched, intent, item, memory, number_of,
+    small, touched, touched_groups,
 };
 use mp_queue::ring::{
     Advance, Close, Get, GetOutcome, Position, Put, PutOutcome, PutSmall, RingAt, TakenMessage,
@@ -45,6 +46,8 @@ struct Process {
     /// the present batch.
     batches: bool,
     run: Option<(Position, Position)>,
+    /// `true` if a consumer records that it touches the group of a message.
+    touches: bool,
     doing: Doing,
 }
 
@@ -88,7 +91,8 @@ impl Process {
     }
 
     fn get(&self, me: usize) -> Doing {
-        Doing::Get(Get::new(self.ring, intent(me), OWNER, member(me)))
+        let get = Get::new(self.ring, intent(me), OWNER, member(me));
+        Doing::Get(if self.touches { get.touching(touched_groups(me)) } else { get })
     }
 
     /// Adds the message with this position to the batch.
@@ -106,6 +110,16 @@ impl Actor for Process {
     type Ghost = Ghost;
 
     fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
+        let ended = self.make_step(me, m, fates, ghost);
+        if self.touches && me >= self.producers {
+            check_touched(m, me);
+        }
+        ended
+    }
+}
+
+impl Process {
+    fn make_step(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
         let next = match &mut self.doing {
             Doing::Claim => {
                 let Some(e) = self.items.next() else {
@@ -250,6 +264,7 @@ struct Setup {
     slots: u32,
     batches: bool,
     smalls: Smalls,
+    touches: bool,
 }
 
 impl Setup {
@@ -261,14 +276,15 @@ impl Setup {
             let doing = if i < self.producers {
                 Doing::Claim
             } else if i < self.producers + self.consumers {
-                Doing::Get(Get::new(ring, intent(i), OWNER, member(i)))
+                // The process has its first operation below.
+                Doing::Claim
             } else if i < self.producers + self.consumers + self.closers {
                 Doing::Close(Close::new(ring))
             } else {
                 Doing::Recover(RingRecovery::Look)
             };
             let items = i as u32 * self.items..(i as u32 + 1) * self.items;
-            Process {
+            let mut process = Process {
                 ring,
                 items,
                 last: false,
@@ -277,8 +293,13 @@ impl Setup {
                 batches: self.batches,
                 smalls: self.smalls,
                 run: None,
+                touches: self.touches,
                 doing,
+            };
+            if (self.producers..self.producers + self.consumers).contains(&i) {
+                process.doing = process.get(i);
             }
+            process
         });
         World::new(m, actors.collect(), Ghost::default())
     }
@@ -444,6 +465,22 @@ fn unadvanced_hints_block_processes() {
     let s = Setup { producers: 1, items: 3, consumers: 1, slots: 2, batches: true, ..Setup::default() };
     let (mut world, ring) = (s.world(), chain(s.slots, 0).first);
     world.memory.lose([ring.head, ring.tail]);
+    s.check(world, 0, 0);
+}
+
+#[test]
+fn consumer_touches_a_group_before_it_owns_there() {
+    let s = Setup { producers: 1, items: 1, consumers: 2, slots: 1, touches: true, ..Setup::default() };
+    s.explore(1, 1);
+    Setup { consumers: 1, items: 2, batches: true, ..s }.explore(1, 0);
+}
+
+#[test]
+#[should_panic(expected = "has not touched the group")]
+fn unrecorded_touches_are_found() {
+    let s = Setup { producers: 1, items: 1, consumers: 1, slots: 1, touches: true, ..Setup::default() };
+    let mut world = s.world();
+    world.memory.lose((0..world.actors.len()).map(touched));
     s.check(world, 0, 0);
 }
 
