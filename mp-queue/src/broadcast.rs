@@ -42,11 +42,11 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::PutError;
-use crate::queue::retained_end::RetainedEnd;
+use crate::queue::retained_end::{FoundMessage, RetainedEnd};
 use crate::raw::RawQueue;
-use crate::raw::memory::pinned_read::{ReadPosition, RetainedRing};
+use crate::raw::memory::pinned_read::{ReadPosition, RetainedRing, TURNS};
 use crate::raw::waiting::WaitError;
-use crate::ring::{NextMessage, Position, RingAt, Slot};
+use crate::ring::{NextMessage, Position, RingAt};
 
 /// Error returned when no message was received.
 #[derive(thiserror::Error, Serialize, Deserialize)]
@@ -220,7 +220,7 @@ impl<T> Receiver<T> {
     /// Returns the same errors as [`try_recv`](Self::try_recv).
     #[doc(hidden)]
     pub fn try_recv_encoded(&self) -> Result<Outgoing, RecvError> {
-        let attempt = || self.attempt(&|at, copied| self.end.read_encoded(at, copied));
+        let attempt = || self.attempt(&|found, copied| self.end.read_encoded(found, copied));
         self.end.poll(attempt).unwrap_or(Err(RecvError::Empty))
     }
 
@@ -256,14 +256,14 @@ impl<T> Receiver<T> {
     /// Returns the same errors as [`recv`](Self::recv).
     #[doc(hidden)]
     pub async fn recv_encoded(&self) -> Result<Outgoing, RecvError> {
-        self.until(|| self.attempt(&|at, copied| self.end.read_encoded(at, copied))).await
+        self.until(|| self.attempt(&|found, copied| self.end.read_encoded(found, copied))).await
     }
 
     fn decode<M: Message>(
         &self,
         fingerprint: TypeFingerprint<M>,
-    ) -> impl Fn((Slot, Position), Copied<'_>) -> Result<Option<M>, Error> {
-        move |at, copied| self.end.read(fingerprint, at, copied)
+    ) -> impl Fn(FoundMessage, Copied<'_>) -> Result<Option<M>, Error> {
+        move |found, copied| self.end.read(fingerprint, found, copied)
     }
 
     /// Waits asynchronously until `attempt` returns a result or no sender is left.
@@ -279,45 +279,51 @@ impl<T> Receiver<T> {
     }
 
     /// Returns the next message or an error for missed messages, or `None` if there is no message yet.
+    #[inline]
     fn attempt<R>(
         &self,
-        read: &impl Fn((Slot, Position), Copied<'_>) -> Result<Option<R>, Error>,
+        read: &impl Fn(FoundMessage, Copied<'_>) -> Result<Option<R>, Error>,
     ) -> Option<Result<R, RecvError>> {
-        loop {
-            let retained = match self.end.retained() {
-                Ok(retained) => retained,
-                Err(e) => return Some(Err(e.into())),
-            };
-            // Locked until the message is copied. No code of the value runs meanwhile.
-            let mut next = self.next.lock();
-            match retained.next(next.position) {
+        let retained = match self.end.retained() {
+            Ok(retained) => retained,
+            Err(e) => return Some(Err(e.into())),
+        };
+        // Locked until the message is copied. No code of the value runs meanwhile.
+        let mut next = self.next.lock();
+        let mut position = next.position;
+        for _ in 0..TURNS {
+            let found = match retained.next(position) {
                 NextMessage::Nothing => return None,
-                // Skipped positions have no messages. The number of the next message shows how many were
-                // missed.
-                NextMessage::Missed(on, _) => next.position = on,
-                NextMessage::Message(slot) => {
-                    let position = next.position;
-                    // `None`: the message was replaced in the meantime.
-                    let Some(number) = retained.number(slot, position) else { continue };
-                    let missed = next.missed(number);
-                    next.number = number;
-                    if missed > 0 {
-                        return Some(Err(RecvError::Lagged(missed)));
-                    }
-                    let mut locked = Some(next);
-                    let mut copied = || {
-                        if let Some(mut next) = locked.take() {
-                            *next = retained.after(*next);
-                        }
-                    };
-                    match read((slot, position), &mut copied) {
-                        Ok(Some(value)) => return Some(Ok(value)),
-                        Ok(None) => {}
-                        Err(error) => return Some(Err(RecvError::Failed(error))),
-                    }
+                NextMessage::Missed(on) => {
+                    position = on;
+                    continue;
                 }
+                NextMessage::Small(small) => FoundMessage::Small(small),
+                NextMessage::Envelope(slot) => FoundMessage::InSlot(slot, position),
+            };
+            // Some of the positions before this one may have been skipped. `None`: the message was replaced
+            // in the meantime.
+            let Some((at, missed)) = retained.advance(*next, position) else { continue };
+            *next = at;
+            if missed > 0 {
+                return Some(Err(RecvError::Lagged(missed)));
+            }
+            let mut locked = Some(next);
+            let mut copied = || {
+                if let Some(mut next) = locked.take() {
+                    *next = retained.after(*next);
+                }
+            };
+            match read(found, &mut copied) {
+                Ok(Some(value)) => {
+                    self.end.raw().get_pace().record_message();
+                    return Some(Ok(value));
+                }
+                Ok(None) => next = locked.unwrap_or_else(|| self.next.lock()),
+                Err(error) => return Some(Err(RecvError::Failed(error))),
             }
         }
+        None
     }
 }
 
@@ -398,17 +404,17 @@ impl<'de, T: 'static> Deserialize<'de> for Sender<T> {
 impl<T: 'static> Serialize for Receiver<T> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         let attachments = self.end.attach("a broadcast::Receiver").map_err(S::Error::custom)?;
-        let ReadPosition { position, number } = *self.next.lock();
-        (attachments, position.pack(), number).serialize(s)
+        let ReadPosition { position, skips } = *self.next.lock();
+        (attachments, position.pack(), skips).serialize(s)
     }
 }
 
 impl<'de, T: 'static> Deserialize<'de> for Receiver<T> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let (attachments, position, number) = <((u32, u32), u64, u64)>::deserialize(d)?;
+        let (attachments, position, skips) = <((u32, u32), u64, u64)>::deserialize(d)?;
         let end = RetainedEnd::take("a broadcast::Receiver", attachments, true, type_of::<T>());
         let (end, fingerprint) = (end.map_err(D::Error::custom)?, TypeFingerprint::of_rust_name());
-        let next = ReadPosition { position: Position::unpack(position), number };
+        let next = ReadPosition { position: Position::unpack(position), skips };
         Ok(Self { end, fingerprint, next: Mutex::new(next) })
     }
 }

@@ -14,8 +14,8 @@ use loom::thread;
 use mp_core::mem::{Column, HeapMem, Mem, Word, run};
 use mp_core::words::{Holder, Member, Owner};
 use mp_queue::ring::{
-    Collect, CollectOutcome, Pin, PinOutcome, Pins, Position, Put, PutOutcome, Retire, RingAt, Slot,
-    SlotState, Unpin,
+    Collect, CollectOutcome, Pin, PinOutcome, Pins, Position, Put, PutOutcome, RetainedAt, Retire, RingAt,
+    Slot, SlotState, Unpin,
 };
 
 const OWNER: Column = Column { base: Word::at(48), stride: 24 };
@@ -32,6 +32,7 @@ const RING: RingAt = RingAt {
     first: Word::at(16),
     envelopes: 1,
 };
+const AT: RetainedAt = RetainedAt { ring: RING, pins: PINS, skips: Word::at(88), keep: 0 };
 const FIRST: Position = Position { lap: 1, index: 0 };
 /// Contents of the message, and of its memory after the message was dropped.
 const WHOLE: u64 = 100;
@@ -72,7 +73,7 @@ fn collect(m: &HeapMem, me: u32) -> bool {
 
 /// Runs a sender for which the message exceeds the limit.
 fn retire(m: &HeapMem, me: u32) -> bool {
-    assert_eq!(run(Retire::new(RING, 0, FIRST), m), Some(0), "the message is the oldest");
+    assert_eq!(run(Retire::new(AT, FIRST), m), Some(0), "the message is the oldest");
     collect(m, me)
 }
 

@@ -6,6 +6,7 @@ use std::fmt;
 use mp_core::message::{Incoming, Outgoing};
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU64;
+use mp_core::user_code::drop_caught;
 use mp_core::waits::BlockingCall;
 use mp_core::{Message, Wait};
 use mp_reduce::{Error, TypeFingerprint, unpack_with};
@@ -15,10 +16,11 @@ use crate::queue::channel::{ChannelEnd, ends_for};
 use crate::raw::RawQueue;
 use crate::raw::handles::WaitPurpose;
 use crate::raw::memory::pinned_read::RetainedRing;
+use crate::raw::pace::Pace;
 use crate::raw::payload::{Payload, pack_envelope};
 use crate::raw::pending::PendingMessage;
 use crate::raw::waiting::{WaitError, WaitSite};
-use crate::ring::{Position, PutOutcome, Slot};
+use crate::ring::{Position, PutOutcome, Slot, SmallMessage};
 
 /// Side of the channel, and its ring.
 pub(crate) struct RetainedEnd {
@@ -47,6 +49,15 @@ pub(crate) enum SendOutcome<T> {
     Done(Position),
     /// Another value has become the newest. Contains the value that was not sent.
     Superseded(T),
+}
+
+/// A message that a reader has found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum FoundMessage {
+    /// Copy of a small message.
+    Small(SmallMessage),
+    /// Message in this slot, at this position.
+    InSlot(Slot, Position),
 }
 
 impl RetainedEnd {
@@ -107,6 +118,18 @@ impl RetainedEnd {
         mut value: T,
         after: Option<Position>,
     ) -> Result<SendOutcome<T>, PutError<T>> {
+        // As in `put_as`.
+        if let Some(mut payload) = Payload::from_small(self.raw(), &value) {
+            return match self.publish(&mut payload, after) {
+                Ok(PutOutcome::Done(position)) => {
+                    drop_caught(value);
+                    Ok(SendOutcome::Done(position))
+                }
+                Ok(PutOutcome::Closed(())) => Ok(SendOutcome::Superseded(value)),
+                Ok(PutOutcome::Full(())) => Err(PutError::Full(value)),
+                Err(error) => Err(PutError::Failed { value, error: error.into() }),
+            };
+        }
         let mut unsent = match PendingMessage::encode_once(self.raw(), fingerprint, &mut value) {
             Ok(unsent) => unsent,
             Err(Error::Memory(e)) if e.is_out_of_envelopes() => {
@@ -130,8 +153,9 @@ impl RetainedEnd {
         let outcome = self.retained.publish(payload, after)?;
         if let PutOutcome::Done(_) = outcome {
             self.raw().memory().not_empty().notify_all();
-            let died = self.collected.swap(gone, Ordering::Relaxed) != gone;
+            let died = self.collected.load(Ordering::Relaxed) != gone;
             if died {
+                self.collected.store(gone, Ordering::Relaxed);
                 // If this fails, the next sender does it.
                 _ = self.retained.collect_all();
             }
@@ -158,12 +182,32 @@ impl RetainedEnd {
         self.publish(&mut payload, None).map(drop).map_err(failed)
     }
 
-    /// Reads the message that was found at `at`, like [`read`](Self::read), without decoding it.
+    /// Copies a message, if it is small. Returns `None` if it was replaced.
+    fn small(&self, found: FoundMessage) -> Result<Option<FoundMessage>, Error> {
+        Ok(match found {
+            FoundMessage::InSlot(slot, position) if slot.envelope().is_none() => {
+                self.retained()?.small(position).map(FoundMessage::Small)
+            }
+            found => Some(found),
+        })
+    }
+
+    /// Reads a message that was found, like [`read`](Self::read), without decoding it.
     pub(crate) fn read_encoded(
         &self,
-        at: (Slot, Position),
+        found: FoundMessage,
         done: impl FnOnce(),
     ) -> Result<Option<Outgoing>, Error> {
+        let at = match self.small(found)? {
+            None => return Ok(None),
+            Some(FoundMessage::Small(small)) => {
+                done();
+                let mut out = Outgoing::default();
+                out.bytes().extend_from_slice(small.bytes().as_slice());
+                return Ok(Some(out));
+            }
+            Some(FoundMessage::InSlot(slot, position)) => (slot, position),
+        };
         let mut incoming = Incoming::default();
         if !self.retained()?.read(at, &mut incoming)? {
             return Ok(None);
@@ -173,9 +217,32 @@ impl RetainedEnd {
         Ok(Some(incoming.into_outgoing().unwrap_or_default()))
     }
 
-    /// Reads the message that was found at `at`. Returns `None` if the message was replaced. `done` is called
-    /// after the copy, before any code of the value runs.
+    /// Reads a message that was found. Returns `None` if the message was replaced. `done` is called after the
+    /// copy, before any code of the value runs.
+    #[inline]
     pub(crate) fn read<T: Message>(
+        &self,
+        fingerprint: TypeFingerprint<T>,
+        found: FoundMessage,
+        done: impl FnOnce(),
+    ) -> Result<Option<T>, Error> {
+        match self.small(found)? {
+            None => Ok(None),
+            Some(FoundMessage::Small(small)) => {
+                done();
+                let payload = Payload::Small(small);
+                match payload.unpack_small() {
+                    Some(value) => Ok(Some(value)),
+                    None => payload.unpack(fingerprint).map(Some),
+                }
+            }
+            Some(FoundMessage::InSlot(slot, position)) => {
+                self.read_in_slot(fingerprint, (slot, position), done)
+            }
+        }
+    }
+
+    fn read_in_slot<T: Message>(
         &self,
         fingerprint: TypeFingerprint<T>,
         at: (Slot, Position),
@@ -206,7 +273,9 @@ impl RetainedEnd {
         attempt: impl Fn() -> Option<Result<R, E>>,
     ) -> Result<R, E> {
         let raw = self.raw();
-        raw.attempt_until(wait, (raw.get_spin(), None), WaitSite::for_message(raw, call), attempt)
+        // During a longest hold, a sender can fill a smaller channel.
+        let pace = (self.retained.capacity() >= Pace::MIN_RETAINED).then_some(raw.get_pace());
+        raw.attempt_until(wait, (raw.get_spin(), pace), WaitSite::for_message(raw, call), attempt)
     }
 
     /// Returns the result of `attempt`, or an error if no sender is left, for a future.
@@ -257,8 +326,11 @@ mod tests {
     #[test]
     fn replaced_message_is_not_read() {
         let (sender, receiver) = ends(1);
-        let newest = || receiver.retained().unwrap().newest().unwrap();
-        let read = |at| receiver.read(TypeFingerprint::<u32>::new(), at, || {}).unwrap();
+        let newest = || {
+            let (slot, position) = receiver.retained().unwrap().newest().unwrap();
+            FoundMessage::InSlot(slot, position)
+        };
+        let read = |found| receiver.read(TypeFingerprint::<u32>::new(), found, || {}).unwrap();
         send(&sender, 1);
         let first = newest();
         assert_eq!(read(first), Some(1));

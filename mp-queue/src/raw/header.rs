@@ -14,7 +14,7 @@
 //! | 208 | spin policy | the creator |
 //! | 216, 224 | the token blocks of senders and of receivers + 1, if it is a channel | the creator |
 //! | 232 | bound of bytes; 0 means no bound | the creator |
-//! | 240 | bits: 1: small messages may be stored in slots; 2: a put never waits, but fails if there is no room; upper 32 bits: number of retained messages. If not 0, pins follow the slots, see `raw::memory::pinned_read` | the creator |
+//! | 240 | bits: 1: small messages may be stored in slots; 2: a put never waits, but fails if there is no room; upper 32 bits: number of retained messages. If not 0, pins and counts follow the slots, see `raw::memory::pinned_read` | the creator |
 //! | 248 | condition for `Deserted`, see `handles` | the creator |
 //! | 256 | head hint | consumers |
 //! | 384 | tail hint | producers and closers |
@@ -34,7 +34,7 @@ use mp_core::words::BlockId;
 use crate::raw::options::QueueOptions;
 use crate::ring::{ChainAt, Position, RingAt, Slot, SlotState};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"mp-ring4");
+const MAGIC: u64 = u64::from_le_bytes(*b"mp-ring5");
 /// Offset of a type's name.
 pub(crate) const NAME: u64 = 48;
 /// Number of bytes of a type's name that are stored.

@@ -120,7 +120,7 @@ impl RawQueue {
     pub(crate) fn create_retained(retain: u32, type_of: (u64, &str)) -> Result<Self, Error> {
         let options = QueueOptions::new().capacity(retain as usize).deliveries(0);
         let size = Size::Fixed(slots_for(retain));
-        let params = CreateParams { size, options, type_of, small_slots: false, retain };
+        let params = CreateParams { size, options, type_of, small_slots: true, retain };
         let (hold, memory) = RingMemory::create(Self::arena_for_rings()?, params)?;
         Ok(Self::of(hold, memory, None))
     }
@@ -237,6 +237,9 @@ impl RawQueue {
 
     pub(crate) fn get_spin(&self) -> &AdaptiveSpin {
         &self.local.get.spin
+    }
+    pub(crate) fn get_pace(&self) -> &Pace {
+        &self.local.get.pace
     }
 
     /// Returns the number of messages in the queue: a snapshot.

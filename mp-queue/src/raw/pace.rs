@@ -32,6 +32,9 @@ impl Pace {
     /// In a smaller queue, the other side could not continue during a hold: the queue would be full or empty.
     pub(crate) const MIN_SLOTS: u32 = 64;
 
+    /// Smallest capacity of a channel that replaces messages, in which receivers hold.
+    pub(crate) const MIN_RETAINED: u32 = 4 * MOST;
+
     /// Counts a message that was put or taken.
     #[inline]
     pub(crate) fn record_message(&self) {

@@ -38,7 +38,7 @@
 //!
 //! A queue without a bound is a chain of such rings, its segments: see [`ChainAt`]. A queue with a bound of
 //! bytes puts with [`PutByteBounded`]. A third kind of ring retains its messages, and readers copy them: see
-//! [`Pin`].
+//! [`Pin`] and [`RetainedAt`].
 //!
 //! # Garbage in these words
 //! A faulty or malicious member may write anything into these words. No step accesses memory outside of its
@@ -68,6 +68,7 @@ mod lease;
 mod newest;
 mod pins;
 mod put;
+mod retained;
 mod settle;
 mod slot;
 mod small;
@@ -79,11 +80,12 @@ pub use close::Close;
 pub use find::{FindOldest, GetOutcome, OldestMessage, TakenMessage};
 pub use get::Get;
 pub use lease::{NoteReturned, Reclaim, Return, ReturnWords, may_have_returned};
-pub use newest::{AssignNumber, FindNewest, FindNext, NextMessage, ReadNumber};
+pub use newest::{AssignSkips, FindNewest, FindNext, NextMessage, ReadSkips};
 pub use pins::{
-    Collect, CollectOutcome, FindPublishSlot, Pin, PinOutcome, Pins, PublishSlot, Retire, SkipPosition, Unpin,
+    Collect, CollectOutcome, FindPublishSlot, Pin, PinOutcome, PublishSlot, Retire, SkipPosition, Unpin,
 };
 pub use put::{Advance, Put, PutOutcome};
+pub use retained::{DiscardSmall, Pins, PublishSmall, RetainedAt};
 pub use settle::{IntentContext, Settle, SettleOutcome};
 pub(crate) use slot::PositionState;
 pub use slot::{Content, Position, Slot, SlotState, SmallMessage};

@@ -1,11 +1,12 @@
 //! Searches of readers in a ring with retained messages: for the newest message, or for the message at a
 //! reader's position. Table: [`Pin`](super::Pin).
 
-use mp_core::mem::{Mem, Steps, Word};
+use mp_core::mem::{Mem, Steps};
 
 use super::RingAt;
 use super::pins::distance;
-use super::slot::{Lag, Position, Slot, SlotState, Turns};
+use super::retained::RetainedAt;
+use super::slot::{Lag, Position, Slot, SlotState, SmallMessage, Turns};
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum NewestPc {
@@ -87,132 +88,100 @@ impl Steps for FindNewest {
 /// State at a reader's position.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NextMessage {
-    /// A message, in this slot.
-    Message(Slot),
+    /// A message in an envelope, in this slot.
+    Envelope(Slot),
+    /// A small message.
+    Small(SmallMessage),
     /// No message yet.
     Nothing,
-    /// The reader continues at this position, and has missed at most this number of positions: 0 if the
-    /// position was skipped. Messages are counted by their numbers ([`ReadNumber`]).
-    Missed(Position, u64),
+    /// The message was replaced, or the position was skipped. The reader continues at this position.
+    Missed(Position),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum NextPc {
+    Load,
+    /// Checks if this position, or a later one, is published.
+    Replacement(Position),
+    Rest,
+    Again(u64),
+    Missed(FindNewest),
 }
 
 /// Finds the state at a reader's position.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FindNext {
-    ring: RingAt,
+    at: RetainedAt,
     position: Position,
-    /// The slot, if the position's message is not in it.
-    gone: Option<Slot>,
+    word: u64,
+    turns: Turns,
+    pc: NextPc,
 }
 
 impl FindNext {
-    /// Creates the steps for `position` of `ring`.
-    pub fn new(ring: RingAt, position: Position) -> Self {
-        Self { ring, position, gone: None }
+    /// Creates the steps for `position` of the ring at `at`.
+    pub fn new(at: RetainedAt, position: Position) -> Self {
+        Self { at, position, word: 0, turns: Turns::default(), pc: NextPc::Load }
+    }
+
+    fn missed(&self) -> NextPc {
+        NextPc::Missed(FindNewest::new(self.at.ring))
+    }
+
+    /// Returns the position at which a reader continues if this position has no message.
+    fn next_after(&self, newest: Option<(Slot, Position)>) -> Position {
+        let slots = self.at.ring.slots;
+        let next = self.position.next(slots);
+        match newest.map(|(_, newest)| newest.next(slots).minus(self.at.keep, slots)) {
+            Some(oldest) if distance(oldest, next, slots).is_some() => oldest,
+            _ => next,
+        }
     }
 }
 
 impl Steps for FindNext {
     type Out = NextMessage;
 
+    #[inline(always)]
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<NextMessage> {
-        let Some(gone) = self.gone else {
-            let slot = Slot::unpack(m.load(self.ring.slot(self.position.index)));
-            match (self.position.lag(slot), slot.state) {
-                (Lag::Equal, SlotState::Full(_)) => return Some(NextMessage::Message(slot)),
-                (Lag::Equal, SlotState::Last(_)) | (Lag::Ahead, _) => self.gone = Some(slot),
-                _ => return Some(NextMessage::Nothing),
-            }
-            return None;
-        };
-        let head = Position::unpack(m.load(self.ring.head));
-        let next = self.position.next(self.ring.slots);
-        Some(match distance(head, self.position, self.ring.slots) {
-            // The head lags: the process that retires the next message advances it.
-            Some(0) => NextMessage::Missed(next, 1),
-            Some(n) => NextMessage::Missed(head, n),
-            None if self.position.lag(gone) == Lag::Ahead => NextMessage::Missed(next, 1),
-            None => NextMessage::Missed(next, 0),
-        })
-    }
-}
-
-/// Reads the number of the message in a slot, which is the slot's second word. Ends with `None` if the slot
-/// has changed.
-///
-/// | number | changed by | after a kill |
-/// |---|---|---|
-/// | of the message that was in the slot before | a sender, by one swap, while the slot is empty, to one more than the number of the newest message | the next sender at that position finds or writes the same number |
-///
-/// Until a position is published, the newest message before it stays the newest. So all senders that try the
-/// position write the same number. A sender that was stopped meanwhile finds another number in the word and
-/// changes nothing.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct ReadNumber {
-    slot: Word,
-    seen: u64,
-    number: Option<u64>,
-}
-
-impl ReadNumber {
-    /// Creates the steps for the message in slot `index` of `ring`, which contained `seen`.
-    pub fn new(ring: RingAt, index: u32, seen: Slot) -> Self {
-        Self { slot: ring.slot(index), seen: seen.pack(), number: None }
-    }
-}
-
-impl Steps for ReadNumber {
-    type Out = Option<u64>;
-
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<u64>> {
-        let Some(number) = self.number else {
-            self.number = Some(m.load(self.slot.plus(1)));
-            return None;
-        };
-        Some((m.load(self.slot) == self.seen).then_some(number))
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum NumberPc {
-    Read,
-    Load(u64),
-    Swap(u64),
-}
-
-/// Writes the number of the message that is about to be published at a position. Ends with `false` if the
-/// position is complete.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct SetNumber {
-    slot: Word,
-    empty: u64,
-    number: u64,
-    pc: NumberPc,
-}
-
-impl SetNumber {
-    /// Creates the steps for `position` of `ring`, which [`FindPublishSlot`](super::FindPublishSlot) has
-    /// found.
-    fn new(ring: RingAt, position: Position, number: u64) -> Self {
-        let (slot, empty) = (ring.slot(position.index), position.empty_slot().pack());
-        Self { slot, empty, number, pc: NumberPc::Read }
-    }
-}
-
-impl Steps for SetNumber {
-    type Out = bool;
-
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
+        let ring = &self.at.ring;
         match self.pc {
-            NumberPc::Read => self.pc = NumberPc::Load(m.load(self.slot.plus(1))),
-            // After the word was read: if it changes from now on, the swap fails.
-            NumberPc::Load(_) if m.load(self.slot) != self.empty => return Some(false),
-            NumberPc::Load(found) if found == self.number => return Some(true),
-            NumberPc::Load(found) => self.pc = NumberPc::Swap(found),
-            NumberPc::Swap(found) => {
-                // Fails if another sender has written it, who may also have published.
-                _ = m.cas(self.slot.plus(1), found, self.number);
-                return Some(true);
+            NextPc::Load => {
+                self.word = m.load(ring.slot(self.position.index));
+                let slot = Slot::unpack(self.word);
+                self.pc = match (self.position.lag(slot), slot.state) {
+                    (Lag::Equal, SlotState::Full(_)) => {
+                        NextPc::Replacement(self.at.replacement(self.position))
+                    }
+                    (Lag::Equal, SlotState::Last(_)) | (Lag::Ahead, _) => self.missed(),
+                    _ => return Some(NextMessage::Nothing),
+                };
+            }
+            NextPc::Replacement(position) => {
+                let slot = Slot::unpack(m.load(ring.slot(position.index)));
+                let found = Slot::unpack(self.word);
+                self.pc = match position.has_replaced(slot) {
+                    None if self.turns.one_more() => NextPc::Replacement(position.next(ring.slots)),
+                    Some(false) if found.envelope().is_some() => {
+                        return Some(NextMessage::Envelope(found));
+                    }
+                    Some(false) => NextPc::Rest,
+                    Some(true) | None => self.missed(),
+                };
+            }
+            NextPc::Rest => self.pc = NextPc::Again(m.load(ring.slot(self.position.index).plus(1))),
+            NextPc::Again(rest) => {
+                if m.load(ring.slot(self.position.index)) == self.word
+                    && let Some(message) = SmallMessage::in_slot([self.word, rest])
+                {
+                    return Some(NextMessage::Small(message));
+                }
+                // The slot has a later message.
+                self.pc = self.missed();
+            }
+            NextPc::Missed(ref mut newest) => {
+                let newest = newest.step(m)?;
+                return Some(NextMessage::Missed(self.next_after(newest)));
             }
         }
         None
@@ -220,52 +189,148 @@ impl Steps for SetNumber {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum AssignNumberPc {
-    FindNewest(FindNewest),
-    Number(ReadNumber),
-    Set(SetNumber),
+enum ReadSkipsPc {
+    Load,
+    Slot(u64),
+    Replacement(u64, Position),
 }
 
-/// Numbers the message that is about to be published at a position: 1 for the first message, otherwise the
-/// newest message's number plus one. Ends with `false` if the position is complete, or the newest message was
-/// replaced meanwhile.
+/// Reads the number of skipped positions before a message that a reader has found. Ends with `None` if the
+/// message was replaced.
+///
+/// The next sender in the slot may write its own count before it overwrites the message. It does so only
+/// after the message was replaced, which is checked last.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct AssignNumber {
-    ring: RingAt,
+pub struct ReadSkips {
+    at: RetainedAt,
     position: Position,
-    pc: AssignNumberPc,
+    turns: Turns,
+    pc: ReadSkipsPc,
 }
 
-impl AssignNumber {
-    /// Creates the steps for `position` of `ring`, which [`FindPublishSlot`](super::FindPublishSlot) has
+impl ReadSkips {
+    /// Creates the steps for the message at `position` of the ring at `at`.
+    pub fn new(at: RetainedAt, position: Position) -> Self {
+        Self { at, position, turns: Turns::default(), pc: ReadSkipsPc::Load }
+    }
+}
+
+impl Steps for ReadSkips {
+    type Out = Option<u64>;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<u64>> {
+        match self.pc {
+            ReadSkipsPc::Load => {
+                self.pc = ReadSkipsPc::Slot(m.load(self.at.skips(self.position.index)));
+            }
+            ReadSkipsPc::Slot(skips) => {
+                let slot = Slot::unpack(m.load(self.at.ring.slot(self.position.index)));
+                match (self.position.lag(slot), slot.state) {
+                    (Lag::Equal, SlotState::Full(_)) => {}
+                    _ => return Some(None),
+                }
+                self.pc = ReadSkipsPc::Replacement(skips, self.at.replacement(self.position));
+            }
+            ReadSkipsPc::Replacement(skips, position) => {
+                let slot = Slot::unpack(m.load(self.at.ring.slot(position.index)));
+                match position.has_replaced(slot) {
+                    Some(false) => return Some(Some(skips)),
+                    None if self.turns.one_more() => {
+                        let next = position.next(self.at.ring.slots);
+                        self.pc = ReadSkipsPc::Replacement(skips, next);
+                    }
+                    Some(true) | None => return Some(None),
+                }
+            }
+        }
+        None
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum AssignPc {
+    Previous,
+    FindNewest(FindNewest),
+    /// Reads the count of the newest message, at this position.
+    Count(Position),
+    Read(u64),
+    Check(u64, u64),
+    Swap(u64, u64),
+}
+
+/// Writes the number of skipped positions before the message that is about to be published at a position: the
+/// count of the newest message plus the positions between the two. Ends with `false` if the position is
+/// complete, or the slot has changed.
+///
+/// | count | changed by | after a kill |
+/// |---|---|---|
+/// | of the message that was in the slot before | a sender, by one swap, before it publishes in the slot, to that of the new message | the next sender at that position finds or writes the same count |
+///
+/// Until a position is published, the newest message before it stays the newest. So all senders that try the
+/// position write the same count. Counts of a slot never decrease, so a sender that was stopped before its
+/// swap and finds the position complete, finds a larger count and changes nothing. Without skipped positions
+/// no count changes. From counts and positions, a reader computes how many messages it has missed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct AssignSkips {
+    at: RetainedAt,
+    position: Position,
+    seen: Slot,
+    pc: AssignPc,
+}
+
+impl AssignSkips {
+    /// Creates the steps for a position and its slot that [`FindPublishSlot`](super::FindPublishSlot) has
     /// found.
-    pub fn new(ring: RingAt, position: Position) -> Self {
-        Self { ring, position, pc: AssignNumberPc::FindNewest(FindNewest::new(ring)) }
-    }
-
-    fn set(&self, number: u64) -> AssignNumberPc {
-        AssignNumberPc::Set(SetNumber::new(self.ring, self.position, number))
+    pub fn new(at: RetainedAt, (position, seen): (Position, Slot)) -> Self {
+        Self { at, position, seen, pc: AssignPc::Previous }
     }
 }
 
-impl Steps for AssignNumber {
+impl Steps for AssignSkips {
     type Out = bool;
 
+    #[inline(always)]
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
+        let (ring, count_at) = (&self.at.ring, self.at.skips(self.position.index));
         self.pc = match &mut self.pc {
-            AssignNumberPc::FindNewest(newest) => match newest.step(m)? {
-                Some((slot, position)) => {
-                    AssignNumberPc::Number(ReadNumber::new(self.ring, position.index, slot))
+            // The search begins at the tail, and usually ends here.
+            AssignPc::Previous => {
+                let previous = self.position.previous(ring.slots);
+                let slot = Slot::unpack(m.load(ring.slot(previous.index)));
+                match (previous.lag(slot), slot.state) {
+                    (Lag::Equal, SlotState::Full(_)) => AssignPc::Count(previous),
+                    _ => AssignPc::FindNewest(FindNewest::new(*ring)),
                 }
+            }
+            AssignPc::FindNewest(newest) => match newest.step(m)? {
+                Some((_, newest)) => AssignPc::Count(newest),
                 // No position was skipped before the first message.
-                None if self.position.previous(self.ring.slots).lap == 0 => self.set(1),
+                None if self.position.previous(ring.slots).lap == 0 => AssignPc::Read(0),
                 None => return Some(false),
             },
-            AssignNumberPc::Number(number) => match number.step(m)? {
-                Some(before) => self.set(before.wrapping_add(1)),
-                None => return Some(false),
+            AssignPc::Count(newest) => {
+                let before = m.load(self.at.skips(newest.index));
+                match distance(self.position, newest.next(ring.slots), ring.slots) {
+                    Some(between) => AssignPc::Read(before.wrapping_add(between)),
+                    None => return Some(false),
+                }
+            }
+            AssignPc::Read(count) => match m.load(count_at) {
+                found if found == *count => return Some(true),
+                found => AssignPc::Check(*count, found),
             },
-            AssignNumberPc::Set(set) => return set.step(m),
+            // After the count was read: if the position is complete by now, the swap fails.
+            AssignPc::Check(count, found) => {
+                if m.load(ring.slot(self.position.index)) != self.seen.pack() {
+                    return Some(false);
+                }
+                AssignPc::Swap(*count, *found)
+            }
+            AssignPc::Swap(count, found) => {
+                // Fails if another sender has written it, who may also have published.
+                _ = m.cas(count_at, *found, *count);
+                return Some(true);
+            }
         };
         None
     }

@@ -5,7 +5,7 @@
 //! slot from `FULL` to `LAST`. A reader *pins* the slot before it reads it, and checks afterwards that the
 //! slot's word is still the one it has seen. Otherwise it reads another message. A retired message that is
 //! not pinned is *collected*: taken out of its slot, as a consumer takes a message out of any other ring, and
-//! dropped.
+//! dropped. Small messages need none of this: see [`RetainedAt`].
 //!
 //! | word | states | changed by |
 //! |---|---|---|
@@ -15,7 +15,7 @@
 //! | pin | 0 | a reader → `member, slot + 1` |
 //! | | `member, slot + 1` | that reader → 0; if it is dead, any process → 0 |
 //! | used | number of pins that may be in use | a reader, before it takes a pin beyond that number: a higher number |
-//! | head (hint) | the oldest position that is not retired | any sender, forward |
+//! | head (hint) | all messages in envelopes before this position are retired | any sender, forward |
 //!
 //! **No message is dropped while a reader reads it.** A reader writes its pin and then reads the slot again.
 //! A collector sees `LAST` and then reads the pins. A reader that still finds `FULL` has written its pin
@@ -33,7 +33,7 @@
 //! | killed | left | the others |
 //! |---|---|---|
 //! | publishing, collecting | as in `put` and `get` of any ring | [`Settle`](super::Settle) decides |
-//! | published, older ones not retired | more messages than the limit | the next sender retires them |
+//! | published, older ones not retired | more envelopes than the limit | the next sender of an envelope retires them |
 //! | retired, not collected | a slot that is `LAST` | the next sender after a death, or the next one that reaches this slot, collects it |
 //! | pinning, reading | a pin that names the dead member | a process that recovers the dead member, or a collector that finds the pin, clears it |
 //! | `used` raised, its pin not taken | one more pin to check | |
@@ -44,6 +44,7 @@ use mp_core::words::{EnvelopeId, Holder, Member, Owner};
 
 use super::RingAt;
 use super::get::{claim, unclaim};
+use super::retained::{Pins, RetainedAt};
 use super::slot::{Lag, Position, Slot, SlotState, Turns};
 
 /// Distance of positions from which on they count as being in the opposite order.
@@ -52,40 +53,6 @@ const FAR: u64 = 1 << 37;
 /// Returns the number of positions from `earlier` to `position`, or `None` if `position` is before `earlier`.
 pub(super) fn distance(position: Position, earlier: Position, slots: u32) -> Option<u64> {
     Some(position.distance_from(earlier, slots)).filter(|&n| n < FAR)
-}
-
-/// Location of the pins of a ring.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Pins {
-    /// Word with the number of pins that may be in use.
-    pub used: Word,
-    /// The first pin, followed by the others.
-    pub first: Word,
-    /// Number of pins.
-    pub count: u32,
-}
-
-impl Pins {
-    /// Returns the location of pin `i`.
-    #[inline]
-    pub const fn pin(&self, i: u32) -> Word {
-        self.first.plus(i as u64)
-    }
-
-    /// Returns the word of a pin of `me` for slot `index`.
-    #[inline]
-    pub const fn pack(me: Member, index: u32) -> u64 {
-        me.raw() | (index as u64 + 1) << Member::BITS
-    }
-
-    /// Returns the member and the slot of a pin.
-    #[inline]
-    pub const fn unpack(word: u64) -> Option<(Member, u32)> {
-        match (word >> Member::BITS) as u32 {
-            0 => None,
-            n => Some((Member::from_raw(word), n - 1)),
-        }
-    }
 }
 
 /// Result of a [`Pin`].
@@ -352,22 +319,32 @@ enum RetirePc {
     Advance(Option<u32>),
 }
 
-/// Retires the oldest message if there are more than the limit, after the position `newest` was published.
-/// Ends with the slot to collect, or with `None` if nothing is left to retire. After a slot, repeat it.
+/// Retires the oldest message in an envelope if there are more messages than the limit, after the position
+/// `newest` was published. Ends with the slot to collect, or with `None` if nothing is left to retire. After
+/// a slot, repeat it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Retire {
     ring: RingAt,
     keep: u32,
-    newest: Position,
+    /// Position after the newest one.
+    end: Position,
     head: Position,
+    /// First position that may have to be retired.
+    position: Position,
     slot: Slot,
     pc: RetirePc,
 }
 
 impl Retire {
-    /// Creates the steps for `ring`, which keeps `keep` messages.
-    pub fn new(ring: RingAt, keep: u32, newest: Position) -> Self {
-        Self { ring, keep, newest, head: newest, slot: Slot::NONE, pc: RetirePc::Head }
+    /// Creates the steps for the ring at `at`.
+    pub fn new(at: RetainedAt, newest: Position) -> Self {
+        let (ring, keep, end) = (at.ring, at.keep, newest.next(at.ring.slots));
+        Self { ring, keep, end, head: newest, position: newest, slot: Slot::NONE, pc: RetirePc::Head }
+    }
+
+    /// Returns the number of messages from the present position on, if there are more than the limit.
+    fn excess(&self) -> Option<u64> {
+        distance(self.end, self.position, self.ring.slots).filter(|&n| n > u64::from(self.keep))
     }
 }
 
@@ -378,32 +355,41 @@ impl Steps for Retire {
         match self.pc {
             RetirePc::Head => {
                 self.head = Position::unpack(m.load(self.ring.head));
-                let there = distance(self.newest.next(self.ring.slots), self.head, self.ring.slots);
-                if there.is_none_or(|n| n <= u64::from(self.keep)) {
-                    return Some(None);
+                self.position = self.head;
+                let Some(n) = self.excess() else { return Some(None) };
+                if n > u64::from(self.ring.slots) {
+                    // The slots of all earlier positions are used by later ones.
+                    self.position = self.end.minus(self.ring.slots, self.ring.slots);
                 }
                 self.pc = RetirePc::Load;
             }
             RetirePc::Load => {
-                self.slot = Slot::unpack(m.load(self.ring.slot(self.head.index)));
-                self.pc = match (self.head.lag(self.slot), self.slot.state) {
-                    (Lag::Equal, SlotState::Full(_)) => RetirePc::Swap,
-                    (Lag::Equal, SlotState::Last(_)) => RetirePc::Advance(Some(self.head.index)),
-                    (Lag::Ahead, _) => RetirePc::Advance(None),
+                self.slot = Slot::unpack(m.load(self.ring.slot(self.position.index)));
+                let in_envelope = self.slot.envelope().is_some();
+                self.pc = match (self.position.lag(self.slot), self.slot.state) {
+                    (Lag::Equal, SlotState::Full(_)) if in_envelope => RetirePc::Swap,
+                    (Lag::Equal, SlotState::Last(_)) if in_envelope => {
+                        RetirePc::Advance(Some(self.position.index))
+                    }
+                    (Lag::Equal, SlotState::Full(_) | SlotState::Last(_)) | (Lag::Ahead, _) => {
+                        self.position = self.position.next(self.ring.slots);
+                        if self.excess().is_some() { RetirePc::Load } else { RetirePc::Advance(None) }
+                    }
                     _ => return Some(None),
                 };
             }
             RetirePc::Swap => {
                 let Some(content) = self.slot.content() else { return Some(None) };
                 let retired = Slot { state: SlotState::Last(content), ..self.slot };
-                _ = m.cas(self.ring.slot(self.head.index), self.slot.pack(), retired.pack());
-                self.pc = RetirePc::Advance(Some(self.head.index));
+                _ = m.cas(self.ring.slot(self.position.index), self.slot.pack(), retired.pack());
+                self.pc = RetirePc::Advance(Some(self.position.index));
             }
-            // After the slot: all messages before the head are retired.
+            // After the slot: all messages in envelopes before the head are retired.
             RetirePc::Advance(collect) => {
-                self.ring.pass(m, self.ring.head, self.head);
-                self.pc = RetirePc::Head;
-                return collect.map(Some);
+                let passed = u32::from(collect.is_some());
+                let to = self.position.plus(passed, self.ring.slots);
+                _ = m.cas(self.ring.head, self.head.pack(), to.pack());
+                return Some(collect);
             }
         }
         None
@@ -413,11 +399,11 @@ impl Steps for Retire {
 /// Result of `FindPublishSlot`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PublishSlot {
-    /// A sender may publish at this position.
-    Free(Position),
+    /// A sender may publish at this position. Its slot is empty, or has a replaced small message.
+    Free(Position, Slot),
     /// The slot of this position has a retired message, which must be collected or skipped.
     Retired(Position, Slot),
-    /// The slot of this position has a message that is not retired.
+    /// The slot has a message that is not retired. It has to be retired as if this position were the newest.
     Current(Position),
     /// The words are inconsistent.
     Inconsistent,
@@ -433,39 +419,51 @@ enum PublishSlotPc {
 /// Finds the position at which a sender may publish.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FindPublishSlot {
-    ring: RingAt,
+    at: RetainedAt,
     position: Position,
     turns: Turns,
     pc: PublishSlotPc,
 }
 
 impl FindPublishSlot {
-    /// Creates the steps for `ring`.
-    pub fn new(ring: RingAt) -> Self {
-        Self { ring, position: Position::NONE, turns: Turns::default(), pc: PublishSlotPc::Tail }
+    /// Creates the steps for the ring at `at`.
+    pub fn new(at: RetainedAt) -> Self {
+        Self { at, position: Position::NONE, turns: Turns::default(), pc: PublishSlotPc::Tail }
     }
 }
 
 impl Steps for FindPublishSlot {
     type Out = PublishSlot;
 
+    #[inline(always)]
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<PublishSlot> {
+        let ring = &self.at.ring;
         match self.pc {
             PublishSlotPc::Tail => {
-                self.position = Position::unpack(m.load(self.ring.tail));
+                self.position = Position::unpack(m.load(ring.tail));
+                // As for a small message of another ring.
+                m.will_write(ring.slot(self.position.index));
                 self.pc = PublishSlotPc::Load;
             }
             PublishSlotPc::Load => {
-                let slot = Slot::unpack(m.load(self.ring.slot(self.position.index)));
+                let slot = Slot::unpack(m.load(ring.slot(self.position.index)));
+                let in_envelope = slot.envelope().is_some();
+                // The same slot's position in the previous lap.
+                let before = self.position.minus(ring.slots, ring.slots);
                 match (self.position.lag(slot), slot.state) {
-                    (Lag::Equal, SlotState::Empty) => return Some(PublishSlot::Free(self.position)),
+                    (Lag::Equal, SlotState::Empty) => return Some(PublishSlot::Free(self.position, slot)),
                     (Lag::Equal, SlotState::Full(_) | SlotState::Last(_)) | (Lag::Ahead, _) => {
                         self.pc = PublishSlotPc::Help(slot);
                     }
-                    (Lag::Behind, SlotState::Last(_)) => {
+                    (Lag::Behind, SlotState::Last(_)) if in_envelope => {
                         return Some(PublishSlot::Retired(self.position, slot));
                     }
-                    (Lag::Behind, SlotState::Full(_)) => return Some(PublishSlot::Current(self.position)),
+                    (Lag::Behind, SlotState::Full(_)) if in_envelope => {
+                        return Some(PublishSlot::Current(self.at.replacement(before)));
+                    }
+                    (Lag::Behind, SlotState::Full(_) | SlotState::Last(_)) if slot.lap == before.lap => {
+                        return Some(PublishSlot::Free(self.position, slot));
+                    }
                     _ => return Some(PublishSlot::Inconsistent),
                 }
             }
@@ -473,7 +471,7 @@ impl Steps for FindPublishSlot {
                 if !self.turns.one_more() {
                     return Some(PublishSlot::Inconsistent);
                 }
-                self.ring.help(m, self.ring.tail, self.position, slot);
+                ring.help(m, ring.tail, self.position, slot);
                 self.pc = PublishSlotPc::Tail;
             }
         }

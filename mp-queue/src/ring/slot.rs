@@ -311,6 +311,26 @@ impl Position {
         }
     }
 
+    /// Returns the position `n` positions later, in a ring of `slots`, which are not fewer than `n`.
+    #[inline]
+    pub(super) const fn plus(self, n: u32, slots: u32) -> Self {
+        let index = self.index + n;
+        if index < slots {
+            Self { lap: self.lap, index }
+        } else {
+            Self { lap: (self.lap + 1) & LAP_MASK, index: index - slots }
+        }
+    }
+
+    /// Returns the position `n` positions earlier, in a ring of `slots`, which are not fewer than `n`.
+    #[inline]
+    pub(super) const fn minus(self, n: u32, slots: u32) -> Self {
+        match self.index.checked_sub(n) {
+            Some(index) => Self { lap: self.lap, index },
+            None => Self { lap: self.lap.wrapping_sub(1) & LAP_MASK, index: self.index + (slots - n) },
+        }
+    }
+
     /// Returns the number of positions from `earlier` to `self`, in a ring of `slots`.
     pub const fn distance_from(self, earlier: Self, slots: u32) -> u64 {
         let laps = self.lap.wrapping_sub(earlier.lap) & LAP_MASK;
@@ -339,6 +359,17 @@ impl Position {
             }
             (Lag::Equal, SlotState::Closed) => PositionState::Closed,
             (Lag::Equal, SlotState::Empty) | (Lag::Behind, _) => PositionState::Empty,
+        }
+    }
+
+    /// Returns `true` if this position's slot shows that the message `keep` positions earlier was replaced,
+    /// and `false` if neither this position nor a later one is published. Returns `None` if this position was
+    /// skipped, or its message is retired, so that the next position must be checked.
+    pub(super) fn has_replaced(self, slot: Slot) -> Option<bool> {
+        match (self.lag(slot), slot.state) {
+            (Lag::Equal | Lag::Ahead, SlotState::Full(_)) => Some(true),
+            (Lag::Equal, SlotState::Last(_)) | (Lag::Ahead, _) => None,
+            _ => Some(false),
         }
     }
 
@@ -386,6 +417,9 @@ mod tests {
         assert_eq!(last.next(3), Position { lap: 0, index: 0 });
         assert_eq!(last.next(3).distance_from(last, 3), 1);
         assert_eq!(last.next(3).previous(3), last);
+        assert_eq!((last.plus(2, 3), last.plus(2, 3).minus(2, 3)), (Position { lap: 0, index: 1 }, last));
+        assert_eq!(last.minus(2, 3), Position { lap: LAP_MASK, index: 0 });
+        assert_eq!(last.plus(3, 3).minus(3, 3), last);
         let slot = |lap| Slot { lap, state: SlotState::Empty };
         assert_eq!(last.skip_used(slot(0), 3), last.next(3));
         assert_eq!(Position { lap: 7, index: 1 }.skip_used(slot(1000), 3), Position { lap: 999, index: 2 });

@@ -59,7 +59,7 @@ pub use receiver::Receiver;
 pub use sender::Sender;
 
 use crate::error::PutError;
-use crate::queue::retained_end::{RetainedEnd, SendOutcome};
+use crate::queue::retained_end::{FoundMessage, RetainedEnd, SendOutcome};
 
 /// Creates a cell with a first value, which counts as seen by the receiver.
 ///
@@ -99,9 +99,9 @@ fn read_newest<T: Message>(
     fingerprint: TypeFingerprint<T>,
 ) -> Result<(T, crate::ring::Position), Error> {
     loop {
-        let at = end.retained()?.newest().ok_or_else(empty)?;
-        if let Some(value) = end.read(fingerprint, at, || {})? {
-            return Ok((value, at.1));
+        let (slot, position) = end.retained()?.newest().ok_or_else(empty)?;
+        if let Some(value) = end.read(fingerprint, FoundMessage::InSlot(slot, position), || {})? {
+            return Ok((value, position));
         }
     }
 }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{empty, type_of};
 use crate::error::GetError;
-use crate::queue::retained_end::RetainedEnd;
+use crate::queue::retained_end::{FoundMessage, RetainedEnd};
 use crate::raw::RawQueue;
 use crate::raw::memory::pinned_read::RetainedRing;
 use crate::ring::Position;
@@ -88,7 +88,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
             {
                 return Ok((*position, value.clone()));
             }
-            if let Some(value) = self.end.read(self.fingerprint, at, || {})? {
+            if let Some(value) = self.end.read(self.fingerprint, FoundMessage::InSlot(at.0, at.1), || {})? {
                 let value = Arc::new(value);
                 // The previous value may have a user-defined `Drop`, which must not run under the lock.
                 let before = self.state.lock().value.replace((at.1, value.clone()));
@@ -224,7 +224,7 @@ impl<T> Receiver<T> {
         self.changed().await?;
         loop {
             let at = self.end.retained()?.newest().ok_or_else(empty)?;
-            if let Some(value) = self.end.read_encoded(at, || {})? {
+            if let Some(value) = self.end.read_encoded(FoundMessage::InSlot(at.0, at.1), || {})? {
                 self.state.lock().seen = at.1;
                 return Ok(value);
             }

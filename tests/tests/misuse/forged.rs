@@ -177,11 +177,11 @@ fn queue_is_received_from_its_own_block_only() {
     let arena = Arena::current().unwrap();
     let growing = Allocator(arena).alloc_growing(1 << 20).unwrap();
     let plain = Allocator(arena).alloc(1 << 12).unwrap();
-    let tensor = Tensor::<u64>::full([512], u64::from_le_bytes(*b"mp-ring4")).unwrap();
+    let tensor = Tensor::<u64>::full([512], u64::from_le_bytes(*b"mp-ring5")).unwrap();
     let written = tensor.storage().hold().clone();
     let object = Structure::new("mp_queue::Queue", 512).unwrap().into_hold();
     for block in [growing, plain, written, object] {
         assert!(read_as::<Queue<u64>>(&Handle(block)).is_err());
     }
-    assert_eq!(tensor.to_vec(), [u64::from_le_bytes(*b"mp-ring4"); 512]);
+    assert_eq!(tensor.to_vec(), [u64::from_le_bytes(*b"mp-ring5"); 512]);
 }

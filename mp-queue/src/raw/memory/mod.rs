@@ -56,8 +56,8 @@ impl RingMemory {
     /// Creates a queue in shared memory.
     pub(crate) fn create(arena: Arena, params: CreateParams<'_>) -> mp_core::Result<(Hold, Self)> {
         let plan = QueueHeader::at(Word::at(0)).chain(0, params.size);
-        let pins = if params.retain > 0 { pinned_read::pin_bytes() } else { 0 };
-        let bytes = QueueHeader::bytes(&plan) + pins;
+        let more = if params.retain > 0 { pinned_read::bytes_after(plan.first.slots) } else { 0 };
+        let bytes = QueueHeader::bytes(&plan) + more;
         let hold = if plan.segments > 1 {
             Allocator(arena).alloc_growing(bytes)?
         } else {

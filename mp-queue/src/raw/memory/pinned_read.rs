@@ -13,9 +13,9 @@ use mp_core::{Arena, Blocks, Envelope, Envelopes, Error, Leased, Members};
 use super::RingMemory;
 use crate::raw::payload::Payload;
 use crate::ring::{
-    AssignNumber, Collect, CollectOutcome, FindNewest, FindNext, FindPublishSlot, NextMessage, Pin,
-    PinOutcome, Pins, Position, PublishSlot, Put, PutOutcome, ReadNumber, Retire, RingAt, SkipPosition, Slot,
-    Unpin,
+    AssignSkips, Collect, CollectOutcome, DiscardSmall, FindNewest, FindNext, FindPublishSlot, NextMessage,
+    Pin, PinOutcome, Pins, Position, PublishSlot, PublishSmall, Put, PutOutcome, ReadSkips, RetainedAt,
+    Retire, RingAt, SkipPosition, Slot, SlotState, SmallMessage, Unpin,
 };
 
 /// Number of threads that can read one ring at once, including stopped ones. Further reads fail.
@@ -23,32 +23,27 @@ const PINS: u32 = 256;
 /// Bytes between a ring's slots and its pins, and before the first pin.
 const LINE: u64 = 64;
 
-/// Number of retries of a publisher that finds inconsistent words.
-const TURNS: u32 = 1 << 16;
+/// Number of retries of a publisher or reader that finds inconsistent words.
+pub(crate) const TURNS: u32 = 1 << 16;
 
 /// Position of a reader in the order of messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadPosition {
     /// Position of the next message to read.
     pub(crate) position: Position,
-    /// Number of the next message, or 0 if unknown.
-    pub(crate) number: u64,
+    /// Number of skipped positions before it, or [`UNKNOWN`](Self::UNKNOWN).
+    pub(crate) skips: u64,
 }
 
 impl ReadPosition {
-    /// Returns the number of unread messages before the message with this number.
-    pub(crate) fn missed(self, number: u64) -> u64 {
-        if self.number == 0 { 0 } else { number.saturating_sub(self.number) }
-    }
+    pub(crate) const UNKNOWN: u64 = u64::MAX;
 }
 
 /// A ring with retained messages, in the memory of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetainedRing {
     memory: RingMemory,
-    ring: RingAt,
-    pins: Pins,
-    limit: u32,
+    at: RetainedAt,
 }
 
 /// Returns the number of slots for a ring that keeps this many messages. At least one slot always has neither
@@ -57,15 +52,16 @@ pub(crate) const fn slots_for(limit: u32) -> u32 {
     limit.saturating_add(PINS + 8)
 }
 
-/// Number of bytes for the pins, which follow the slots.
-pub(crate) const fn pin_bytes() -> u64 {
-    2 * LINE + 8 * PINS as u64
+/// Number of bytes for the pins and the counts of skipped positions, which follow this number of slots.
+pub(crate) const fn bytes_after(slots: u32) -> u64 {
+    2 * LINE + 8 * (PINS as u64 + slots as u64)
 }
 
-fn pins(ring: RingAt) -> Pins {
+fn retained_at(ring: RingAt, keep: u32) -> RetainedAt {
     let first = ring.first.offset() + RingAt::SLOT * u64::from(ring.slots);
     let used = Word::at(first.next_multiple_of(LINE));
-    Pins { used, first: used.plus(LINE / 8), count: PINS }
+    let pins = Pins { used, first: used.plus(LINE / 8), count: PINS };
+    RetainedAt { ring, pins, skips: pins.pin(PINS), keep }
 }
 
 impl RingMemory {
@@ -75,28 +71,25 @@ impl RingMemory {
         let ring = self.chain.segment(0);
         let possible = limit > 0 && slots_for(limit) == ring.slots && self.chain.segments == 1;
         let (base, len) = Blocks(self.arena).ring_memory(self.chain.block()).filter(|_| possible)?;
-        let pins = pins(ring);
-        (pins.pin(PINS).offset() <= base.offset() + len).then_some(RetainedRing {
-            memory: *self,
-            ring,
-            pins,
-            limit,
-        })
+        let at = retained_at(ring, limit);
+        let end = at.skips.plus(u64::from(ring.slots));
+        (end.offset() <= base.offset() + len).then_some(RetainedRing { memory: *self, at })
     }
 
-    /// Clears the pins of a new ring. Called before another process has it.
+    /// Clears the pins and counts of a new ring. Called before another process has it.
     pub(super) fn clear_pins(&self) {
         let m = Self::words(self.arena);
-        let pins = pins(self.chain.segment(0));
-        m.store_relaxed(pins.used, 0);
-        (0..PINS).for_each(|i| m.store_relaxed(pins.pin(i), 0));
+        let at = retained_at(self.chain.segment(0), self.retained_limit());
+        m.store_relaxed(at.pins.used, 0);
+        (0..PINS).for_each(|i| m.store_relaxed(at.pins.pin(i), 0));
+        (0..at.ring.slots).for_each(|i| m.store_relaxed(at.skips(i), 0));
     }
 }
 
 impl RetainedRing {
     /// Returns the number of messages that the ring keeps.
     pub(crate) fn capacity(&self) -> u32 {
-        self.limit
+        self.at.keep
     }
 
     fn arena(&self) -> Arena {
@@ -115,31 +108,33 @@ impl RetainedRing {
         payload: &mut Payload,
         after: Option<Position>,
     ) -> mp_core::Result<PutOutcome<()>> {
-        let Payload::Envelope(envelope) = payload else { return Ok(PutOutcome::Full(())) };
-        let (arena, m) = (self.arena(), self.words());
-        arena.me()?;
+        let (at, m) = (self.at, *self.words());
+        self.arena().me()?;
         for _ in 0..TURNS {
-            match run(FindPublishSlot::new(self.ring), m) {
-                PublishSlot::Free(position) => {
+            match run(FindPublishSlot::new(at), &m) {
+                PublishSlot::Free(position, slot) => {
                     // All earlier positions are complete: their newest message stays the newest until this
                     // one is published.
                     if after.is_some_and(|after| self.newest().is_none_or(|(_, newest)| newest != after)) {
                         return Ok(PutOutcome::Closed(()));
                     }
-                    if !run(AssignNumber::new(self.ring, position), m) {
+                    if !run(AssignSkips::new(at, (position, slot)), &m) {
                         continue;
                     }
-                    let end = self.memory.put_envelope(envelope, |me, intent, words, owner| {
-                        run(Put::new(self.ring, intent, words, me, owner).at(position), m)
-                    })?;
-                    if let PutOutcome::Done(position) = end {
-                        self.retire(position)?;
-                        return Ok(end);
+                    let retire = match payload {
+                        Payload::Small(small) => run(PublishSmall::new(at, (position, slot), *small), &m),
+                        Payload::Envelope(envelope) => self.publish_envelope(envelope, (position, slot))?,
+                    };
+                    match retire {
+                        Some(true) => self.retire(position)?,
+                        Some(false) => {}
+                        None => continue,
                     }
+                    return Ok(PutOutcome::Done(position));
                 }
                 PublishSlot::Retired(position, slot) => {
                     if !self.collect(position.index)? {
-                        run(SkipPosition::new(self.ring, position, slot), m);
+                        run(SkipPosition::new(at.ring, position, slot), &m);
                     }
                 }
                 PublishSlot::Current(position) => self.retire(position)?,
@@ -149,9 +144,27 @@ impl RetainedRing {
         Ok(PutOutcome::Full(()))
     }
 
-    /// Retires and collects messages beyond the limit, after `newest` was published.
+    /// Publishes a message in a slot that is empty or has a replaced small message. Returns `Some(true)` if
+    /// it was published, since older messages must then be retired.
+    fn publish_envelope(
+        &self,
+        envelope: &mut Envelope,
+        (position, slot): (Position, Slot),
+    ) -> mp_core::Result<Option<bool>> {
+        let m = self.words();
+        if slot.state != SlotState::Empty {
+            run(DiscardSmall::new(self.at, (position, slot)), m);
+        }
+        let end = self.memory.put_envelope(envelope, |me, intent, words, owner| {
+            run(Put::new(self.at.ring, intent, words, me, owner).at(position), m)
+        })?;
+        Ok(matches!(end, PutOutcome::Done(_)).then_some(true))
+    }
+
+    /// Retires and collects messages in envelopes beyond the limit, after `newest` was published.
+    #[inline(never)]
     fn retire(&self, newest: Position) -> mp_core::Result<()> {
-        while let Some(index) = run(Retire::new(self.ring, self.limit, newest), self.words()) {
+        while let Some(index) = run(Retire::new(self.at, newest), self.words()) {
             self.collect(index)?;
         }
         Ok(())
@@ -179,7 +192,7 @@ impl RetainedRing {
         index: u32,
         how: impl FnOnce(Collect) -> Collect,
     ) -> mp_core::Result<CollectOutcome> {
-        let (arena, ring, pins) = (self.arena(), self.ring, self.pins);
+        let (arena, ring, pins) = (self.arena(), self.at.ring, self.at.pins);
         let found = Members(arena).with_intent(|me, intent| {
             let collect = Collect::new(ring, pins, intent, Envelopes(arena).owner_words(), me, index)
                 .touching(Members(arena).touched_groups(me));
@@ -194,20 +207,21 @@ impl RetainedRing {
 
     /// Clears a pin. Returns `true` if its slot was retired in the meantime.
     fn unpin(&self, who: Member, pin: u32, index: u32) -> bool {
-        run(Unpin::new(self.ring, self.pins, who, pin, index), self.words())
+        run(Unpin::new(self.at.ring, self.at.pins, who, pin, index), self.words())
     }
 
     /// Collects the messages that dead readers had pinned.
     pub(crate) fn collect_all(&self) -> mp_core::Result<()> {
-        (0..self.ring.slots).try_for_each(|index| self.collect(index).map(drop))
+        (0..self.at.ring.slots).try_for_each(|index| self.collect(index).map(drop))
     }
 
     /// Clears the pins of a dead member. Any number of processes may do this at once.
     pub(super) fn unpin_dead(&self, dead: Member) {
         let m = self.words();
-        let used = m.load(self.pins.used).min(u64::from(PINS)) as u32;
+        let pins = self.at.pins;
+        let used = m.load(pins.used).min(u64::from(PINS)) as u32;
         for pin in 0..used {
-            match Pins::unpack(m.load(self.pins.pin(pin))) {
+            match Pins::unpack(m.load(pins.pin(pin))) {
                 Some((member, index)) if member == dead => _ = self.unpin(dead, pin, index),
                 _ => {}
             }
@@ -216,52 +230,77 @@ impl RetainedRing {
 
     /// Takes all messages out, also pinned ones. Called when no process has the ring.
     pub(super) fn drain(&self) {
-        (0..self.ring.slots).for_each(|index| _ = self.run_collect(index, Collect::unconditional));
+        (0..self.at.ring.slots).for_each(|index| _ = self.run_collect(index, Collect::unconditional));
     }
 
     /// Returns the slot and the position of the newest message.
     pub(crate) fn newest(&self) -> Option<(Slot, Position)> {
-        run(FindNewest::new(self.ring), self.words())
+        run(FindNewest::new(self.at.ring), self.words())
     }
 
-    /// Returns the number of the message of a position that was found in this slot. The first message has
-    /// number 1. Returns `None` if the message was replaced.
-    pub(crate) fn number(&self, slot: Slot, position: Position) -> Option<u64> {
-        run(ReadNumber::new(self.ring, position.index, slot), self.words())
+    /// Returns `to`, the position of a message that was found, as the next position of a reader at `from`,
+    /// and the number of messages that the reader has missed before it. Returns `None` if the message was
+    /// replaced.
+    pub(crate) fn advance(&self, from: ReadPosition, to: Position) -> Option<(ReadPosition, u64)> {
+        if from.position == to && from.skips != ReadPosition::UNKNOWN {
+            return Some((from, 0));
+        }
+        let skips = run(ReadSkips::new(self.at, to), self.words())?;
+        let missed = match from.skips {
+            ReadPosition::UNKNOWN => 0,
+            before => {
+                let positions = to.distance_from(from.position, self.at.ring.slots);
+                positions.saturating_sub(skips.wrapping_sub(before))
+            }
+        };
+        Some((ReadPosition { position: to, skips }, missed))
+    }
+
+    /// Returns the small message of a position, or `None` if the message was replaced.
+    pub(crate) fn small(&self, position: Position) -> Option<SmallMessage> {
+        match self.next(position) {
+            NextMessage::Small(small) => Some(small),
+            _ => None,
+        }
     }
 
     /// Returns the position of a reader that reads messages published from now on.
     pub(crate) fn end(&self) -> ReadPosition {
         for _ in 0..TURNS {
             match self.newest() {
-                Some((slot, newest)) => {
-                    if let Some(number) = self.number(slot, newest) {
-                        return self.after(ReadPosition { position: newest, number });
+                Some((_, newest)) => {
+                    if let Some(skips) = run(ReadSkips::new(self.at, newest), self.words()) {
+                        return self.after(ReadPosition { position: newest, skips });
                     }
                 }
                 None => {
-                    let position = Position::unpack(self.words().load(self.ring.tail));
+                    let position = self.tail();
                     // Otherwise a message was published in the meantime, and the next turn finds it.
-                    if position.previous(self.ring.slots).lap == 0 {
-                        return ReadPosition { position, number: 1 };
+                    if position.previous(self.at.ring.slots).lap == 0 {
+                        return ReadPosition { position, skips: 0 };
                     }
                 }
             }
         }
-        ReadPosition { position: Position::unpack(self.words().load(self.ring.tail)), number: 0 }
+        ReadPosition { position: self.tail(), skips: ReadPosition::UNKNOWN }
+    }
+
+    fn tail(&self) -> Position {
+        Position::unpack(self.words().load(self.at.ring.tail))
     }
 
     /// Returns the position after this one.
     pub(crate) fn after(&self, at: ReadPosition) -> ReadPosition {
-        ReadPosition { position: at.position.next(self.ring.slots), number: at.number.wrapping_add(1) }
+        ReadPosition { position: at.position.next(self.at.ring.slots), ..at }
     }
 
     /// Returns the state at a reader's position.
     pub(crate) fn next(&self, position: Position) -> NextMessage {
-        run(FindNext::new(self.ring, position), self.words())
+        run(FindNext::new(self.at, position), self.words())
     }
 
-    /// Reads the message of a position that was found in this slot into `inc`, which must be empty. Returns
+    /// Reads the message of a position that was found in this slot, in an envelope, into `inc`, which must be
+    /// empty. Returns
     /// `false` if the message was replaced.
     ///
     /// # Errors
@@ -273,10 +312,11 @@ impl RetainedRing {
     ) -> mp_core::Result<bool> {
         let (arena, index) = (self.arena(), position.index);
         let me = arena.me()?;
-        let Some(e) = slot.envelope().filter(|&e| e < self.ring.envelopes) else {
+        let Some(e) = slot.envelope().filter(|&e| e < self.at.ring.envelopes) else {
             return Err(self.memory.stray_error(slot.envelope().unwrap_or(0)));
         };
-        let read = match run(Pin::new(self.ring, self.pins, me, index, slot), self.words()) {
+        let pin = Pin::new(self.at.ring, self.at.pins, me, index, slot);
+        let read = match run(pin, self.words()) {
             PinOutcome::Exhausted => return Err(busy_error()),
             PinOutcome::Changed(pin) => (pin, Ok(false)),
             PinOutcome::Pinned(pin) => {

@@ -1,0 +1,194 @@
+//! Words of a ring with retained messages, and small messages in its slots.
+//!
+//! A message of a few bytes is stored in its slot, as in [other rings](super::SmallMessage). It has no
+//! envelope. So no reader pins it, no sender retires or collects it, and it is overwritten in place.
+//!
+//! | both words of a slot | changed by one swap of both words |
+//! |---|---|
+//! | `(lap, EMPTY)`, 0 | a sender → `(lap, FULL, small)`, remaining bytes |
+//! | `(lap, FULL, small)`, remaining bytes | a sender at the slot's next position → `(lap+1, FULL, small)`, remaining bytes, or `(lap+1, EMPTY)`, 0 before it publishes an envelope there |
+//!
+//! A reader loads the first word, the second one, and the first one again. The first word never returns to an
+//! earlier value, so an unchanged one belongs to the second.
+//!
+//! # Replaced messages
+//! A ring keeps [`keep`](RetainedAt::keep) messages. A message is *replaced* as soon as a message at least
+//! `keep` positions later is published. This holds for every kind of message, also if its slot does not show
+//! it yet. A reader checks it by the slot `keep` positions later, which is usually in a cache line that it
+//! has read one lap before. If that position was skipped, or its message is retired, the reader checks the
+//! next one. The search ends: the newest message is always in its slot as `FULL`, and the position after it
+//! is not published.
+//!
+//! A slot's next position is used only after a message that replaces the present one was published: between
+//! the two are more positions than pins, and only pinned slots are skipped. So a replaced message is never
+//! the newest, and no message is overwritten before it is replaced.
+//!
+//! A sender of a small message retires no envelopes, unless the slot `keep` positions earlier contains one or
+//! its position begins a batch. So the head may lag by a batch.
+//!
+//! | killed | left | the others |
+//! |---|---|---|
+//! | slot made empty for an envelope | an empty slot | the next sender publishes there |
+//! | small message published, tail not advanced | a tail that lags | the next sender advances it |
+//! | small message published, an envelope not retired | one more envelope than the limit, which no reader gets | a sender at the beginning of a batch, or the next one with an envelope, retires it |
+
+use mp_core::mem::{Mem, Steps, Word};
+use mp_core::words::Member;
+
+use super::RingAt;
+use super::slot::{Lag, Position, Slot, SmallMessage};
+
+/// Positions between two of which a sender of small messages retires and advances the head.
+const BATCH: u32 = 64;
+
+/// Location of the pins of a ring.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Pins {
+    /// Word with the number of pins that may be in use.
+    pub used: Word,
+    /// The first pin, followed by the others.
+    pub first: Word,
+    /// Number of pins.
+    pub count: u32,
+}
+
+impl Pins {
+    /// Returns the location of pin `i`.
+    #[inline]
+    pub const fn pin(&self, i: u32) -> Word {
+        self.first.plus(i as u64)
+    }
+
+    /// Returns the word of a pin of `me` for slot `index`.
+    #[inline]
+    pub const fn pack(me: Member, index: u32) -> u64 {
+        me.raw() | (index as u64 + 1) << Member::BITS
+    }
+
+    /// Returns the member and the slot of a pin.
+    #[inline]
+    pub const fn unpack(word: u64) -> Option<(Member, u32)> {
+        match (word >> Member::BITS) as u32 {
+            0 => None,
+            n => Some((Member::from_raw(word), n - 1)),
+        }
+    }
+}
+
+/// Locations of the words of a ring with retained messages.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct RetainedAt {
+    /// The ring.
+    pub ring: RingAt,
+    /// Pins of its readers.
+    pub pins: Pins,
+    /// First count of skipped positions, followed by those of the other slots: see
+    /// [`AssignSkips`](super::AssignSkips).
+    pub skips: Word,
+    /// Number of messages that the ring keeps, smaller than its number of slots.
+    pub keep: u32,
+}
+
+impl RetainedAt {
+    /// Returns the location of the count of skipped positions before the message in slot `i`.
+    #[inline]
+    pub const fn skips(&self, i: u32) -> Word {
+        self.skips.plus(self.ring.index(i) as u64)
+    }
+
+    /// Returns the position whose message replaces the message of this one.
+    #[inline]
+    pub(super) const fn replacement(&self, position: Position) -> Position {
+        position.plus(self.keep, self.ring.slots)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum PublishPc {
+    Rest,
+    Swap(u64),
+    Advance,
+    Oldest,
+}
+
+/// Publishes a small message. Ends with `None` if the slot has changed, and otherwise with `true` if older
+/// messages are to be retired.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct PublishSmall {
+    at: RetainedAt,
+    position: Position,
+    seen: Slot,
+    message: SmallMessage,
+    pc: PublishPc,
+}
+
+impl PublishSmall {
+    /// Creates the steps for a position and its slot that [`FindPublishSlot`](super::FindPublishSlot) has
+    /// found.
+    pub fn new(at: RetainedAt, (position, seen): (Position, Slot), message: SmallMessage) -> Self {
+        Self { at, position, seen, message, pc: PublishPc::Rest }
+    }
+}
+
+impl Steps for PublishSmall {
+    type Out = Option<bool>;
+
+    #[inline(always)]
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<bool>> {
+        let slot = self.at.ring.slot(self.position.index);
+        match self.pc {
+            PublishPc::Rest => self.pc = PublishPc::Swap(m.load(slot.plus(1))),
+            PublishPc::Swap(rest) => {
+                if !m.cas_pair(slot, [self.seen.pack(), rest], self.message.slot(self.position.lap)) {
+                    m.lost();
+                    return Some(None);
+                }
+                self.pc = PublishPc::Advance;
+            }
+            PublishPc::Advance => {
+                self.at.ring.pass(m, self.at.ring.tail, self.position);
+                if self.position.index.is_multiple_of(BATCH) {
+                    return Some(Some(true));
+                }
+                self.pc = PublishPc::Oldest;
+            }
+            PublishPc::Oldest => {
+                let oldest = self.position.minus(self.at.keep, self.at.ring.slots);
+                let slot = Slot::unpack(m.load(self.at.ring.slot(oldest.index)));
+                return Some(Some(oldest.lag(slot) == Lag::Equal && slot.envelope().is_some()));
+            }
+        }
+        None
+    }
+}
+
+/// Takes a replaced small message out of a slot, so that an envelope can be published there.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct DiscardSmall {
+    slot: Word,
+    seen: u64,
+    empty: u64,
+    rest: Option<u64>,
+}
+
+impl DiscardSmall {
+    /// Creates the steps for a position and its slot that [`FindPublishSlot`](super::FindPublishSlot) has
+    /// found.
+    pub fn new(at: RetainedAt, (position, seen): (Position, Slot)) -> Self {
+        let (slot, empty) = (at.ring.slot(position.index), position.empty_slot().pack());
+        Self { slot, seen: seen.pack(), empty, rest: None }
+    }
+}
+
+impl Steps for DiscardSmall {
+    type Out = ();
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<()> {
+        let Some(rest) = self.rest else {
+            self.rest = Some(m.load(self.slot.plus(1)));
+            return None;
+        };
+        m.cas_pair(self.slot, [self.seen, rest], [self.empty, 0]);
+        Some(())
+    }
+}
