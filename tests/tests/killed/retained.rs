@@ -114,14 +114,27 @@ fn next_send_releases_pins_of_a_killed_reader() {
     });
 }
 
-type Sides = (broadcast::Sender<Numbered>, broadcast::Receiver<Numbered>);
+/// Message of a broadcast channel: a small one if its number is odd.
+type Mixed = (u64, Option<Numbered>);
+
+fn mixed(n: u64) -> Mixed {
+    (n, n.is_multiple_of(2).then(|| numbered(n)))
+}
+
+/// Returns the number of a message, which must be whole.
+fn number_of((n, more): &Mixed) -> u64 {
+    assert_eq!(more.as_ref().map(number), n.is_multiple_of(2).then_some(*n), "message {n} is torn");
+    *n
+}
+
+type Sides = (broadcast::Sender<Mixed>, broadcast::Receiver<Mixed>);
 
 fn send_and_receive(_: usize, ((sender, receiver), at, signal): (Sides, u64, i32)) -> Outcome {
     inject::arm(at, signal);
     for n in 1..=VALUES {
-        sender.send(numbered(n)).map_err(|e| e.to_string())?;
+        sender.send(mixed(n)).map_err(|e| e.to_string())?;
         match receiver.recv_timeout(DEADLINE) {
-            Ok(message) => _ = number(&message),
+            Ok(message) => _ = number_of(&message),
             Err(RecvError::Lagged(_)) => {}
             Err(e) => return Err(e.into()),
         }
@@ -130,9 +143,9 @@ fn send_and_receive(_: usize, ((sender, receiver), at, signal): (Sides, u64, i32
 }
 
 /// Returns all messages of a receiver, which misses none.
-fn received(receiver: &broadcast::Receiver<Numbered>) -> Vec<u64> {
+fn received(receiver: &broadcast::Receiver<Mixed>) -> Vec<u64> {
     std::iter::from_fn(|| match receiver.try_recv() {
-        Ok(message) => Some(number(&message)),
+        Ok(message) => Some(number_of(&message)),
         Err(RecvError::Empty) => None,
         Err(e) => panic!("{e}"),
     })
@@ -149,7 +162,7 @@ fn killed_while_broadcasting_and_receiving() {
         assert!(got.iter().copied().eq(1..=got.len() as u64), "killed at access {at}: {got:?}");
         assert!(killed || got.len() as u64 == VALUES);
         for n in 100..100 + MANY {
-            sender.send(numbered(n)).unwrap();
+            sender.send(mixed(n)).unwrap();
             assert_eq!(received(&receiver), [n], "killed at access {at}");
         }
         drop(sender);
@@ -168,7 +181,7 @@ fn others_continue_while_a_broadcaster_is_stopped() {
         let mut got = received(&receiver);
         if !ended {
             for n in 100..100 + MANY {
-                sender.send(numbered(n)).unwrap();
+                sender.send(mixed(n)).unwrap();
                 assert_eq!(received(&receiver), [n], "stopped at access {at}");
             }
             signal(pid, Signal::CONT);

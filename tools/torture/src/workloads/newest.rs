@@ -20,23 +20,42 @@ use crate::random::Random;
 
 /// Time-out for events that may not occur.
 const SHORT: Duration = Duration::from_millis(20);
-/// Number of elements of a tensor, and of additional bytes: too many for an envelope.
+/// Number of elements of a tensor, and of repetitions in a text: too many for an envelope.
 const LEN: usize = 100;
 /// Bits of the number that a worker gives to a message.
 const NUMBERS: u32 = 24;
 
 /// Value that is computed from its number, so that a torn value is detected.
-type Whole = (u64, FrozenTensor<u64>, Vec<u8>);
-
-fn whole(number: u64) -> mp::AnyResult<Whole> {
-    Ok((number, Tensor::full([LEN], number)?.freeze(), vec![number as u8; 3 * LEN]))
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Whole {
+    /// Needs no envelope: two of three values.
+    Small(u64),
+    Large(u64, FrozenTensor<u64>, String),
 }
 
-fn number((number, tensor, bytes): &Whole) -> mp::AnyResult<u64> {
-    if tensor.iter().any(|v| v != *number) || bytes.iter().any(|&b| b != *number as u8) {
-        return Err(format!("torn: value {number}, of which {tensor} and {bytes:?}").into());
+/// Returns the text of the large value with this number.
+fn text(number: u64) -> String {
+    number.to_string().repeat(LEN)
+}
+
+fn whole(number: u64) -> mp::AnyResult<Whole> {
+    Ok(match number.is_multiple_of(3) {
+        true => Whole::Large(number, Tensor::full([LEN], number)?.freeze(), text(number)),
+        false => Whole::Small(number),
+    })
+}
+
+fn number(value: &Whole) -> mp::AnyResult<u64> {
+    match value {
+        Whole::Small(number) if !number.is_multiple_of(3) => Ok(*number),
+        Whole::Large(number, tensor, there)
+            if number.is_multiple_of(3) && tensor.iter().all(|v| v == *number) && *there == text(*number) =>
+        {
+            Ok(*number)
+        }
+        torn => Err(format!("torn: {torn:?}").into()),
     }
-    Ok(*number)
 }
 
 /// Value that counts its changes.
