@@ -178,7 +178,7 @@ fn page_handed_over_during_a_free_is_freed() {
     assert_eq!(run(free, &m), [1]);
 }
 
-fn release(seat: Word, beside: Option<Word>) -> ReleaseSeat<impl Fn(BlockId) -> Option<Word>> {
+fn release(seat: Word, beside: Option<Word>) -> ReleaseSeat<impl Fn(BlockId) -> Option<Word> + Clone> {
     ReleaseSeat::new(BLOCK, pages, me(), seat, Seat::Member(me())).neighbor(beside)
 }
 

@@ -42,7 +42,7 @@ impl<F: Fn(BlockId) -> Option<Word> + Clone> JoinParent<F> {
     }
 }
 
-impl<F: Fn(BlockId) -> Option<Word>> Steps for JoinParent<F> {
+impl<F: Fn(BlockId) -> Option<Word> + Clone> Steps for JoinParent<F> {
     type Out = JoinOutcome;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<JoinOutcome> {

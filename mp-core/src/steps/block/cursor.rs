@@ -124,6 +124,7 @@ impl SeatCursor {
     }
 
     /// Begins at the chain's first page instead.
+    #[inline(always)]
     pub(super) fn restart(&mut self) {
         *self = Self { head: self.head, start: self.head, now: self.head, wrapped: false };
     }

@@ -101,7 +101,7 @@ impl BlockAt {
 
     /// Returns the word of a seat; `None` if it does not exist. `pages` returns the first word of a page's
     /// memory for its block.
-    #[inline]
+    #[inline(always)]
     pub fn seat_word(&self, at: SeatAt, pages: impl Fn(BlockId) -> Option<Word>) -> Option<Word> {
         match at.page() {
             Err(i) => (i < self.inline).then(|| self.seat(i)),

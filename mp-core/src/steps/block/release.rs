@@ -32,6 +32,7 @@ enum Pc {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct FreeCheck<F> {
     block: BlockAt,
+    /// Cloned before each call, so that the state's address is never taken (see `SeatCursor`).
     pages: F,
     me: Member,
     seen: u64,
@@ -64,7 +65,7 @@ impl<F: Fn(BlockId) -> Option<Word>> FreeCheck<F> {
     }
 }
 
-impl<F: Fn(BlockId) -> Option<Word>> Steps for FreeCheck<F> {
+impl<F: Fn(BlockId) -> Option<Word> + Clone> Steps for FreeCheck<F> {
     type Out = ReleaseOutcome;
 
     #[inline(always)]
@@ -86,7 +87,7 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for FreeCheck<F> {
             }
             Pc::Head => {
                 let link = link_of(m.load(self.block.link()));
-                self.pc = match link.and_then(|page| Some((page, (self.pages)(page)?))) {
+                self.pc = match link.and_then(|page| Some((page, self.pages.clone()(page)?))) {
                     Some(head) => {
                         self.head = head;
                         Pc::Hints
@@ -97,7 +98,7 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for FreeCheck<F> {
             Pc::Hints => {
                 self.hints = SeatHints(m.load_relaxed(seat_hints(self.head.1)));
                 // Without a hint, the first seat in the header is read once more.
-                let taken = self.block.seat_word(self.hints.taken(), &self.pages);
+                let taken = self.block.seat_word(self.hints.taken(), self.pages.clone());
                 self.pc = Pc::Taken(taken.unwrap_or(self.block.seat(0)));
             }
             // While messages are in flight, the seat that was taken last is held.
@@ -106,7 +107,7 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for FreeCheck<F> {
                     return Some(ReleaseOutcome::Held);
                 }
                 let start = if self.hints.held().raw() == 0 { self.hints.taken() } else { self.hints.held() };
-                self.cursor = Some(SeatCursor::new(&self.block, self.head, start, &self.pages));
+                self.cursor = Some(SeatCursor::new(&self.block, self.head, start, self.pages.clone()));
                 self.pc = Pc::Owner;
             }
             // In another block's page, the walk would take seats of that block for seats of this one.
@@ -132,7 +133,7 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for FreeCheck<F> {
             Pc::Link => {
                 let Some(cursor) = &mut self.cursor else { return Some(ReleaseOutcome::Held) };
                 let link = link_of(m.load(page_next(cursor.now().first)));
-                let after = cursor.enter(link.and_then(|page| Some((page, (self.pages)(page)?))));
+                let after = cursor.enter(link.and_then(|page| Some((page, self.pages.clone()(page)?))));
                 self.pc = Self::after(after);
             }
             // The next check begins here. The swap fails if another process has taken a seat or found one
@@ -193,7 +194,7 @@ impl<F: Fn(BlockId) -> Option<Word>> ReleaseSeat<F> {
     }
 }
 
-impl<F: Fn(BlockId) -> Option<Word>> Steps for ReleaseSeat<F> {
+impl<F: Fn(BlockId) -> Option<Word> + Clone> Steps for ReleaseSeat<F> {
     type Out = ReleaseOutcome;
 
     #[inline(always)]

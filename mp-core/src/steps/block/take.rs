@@ -51,6 +51,7 @@ enum Pc {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct TakeSeat<F> {
     block: BlockAt,
+    /// Cloned before each call, so that the state's address is never taken (see `SeatCursor`).
     pages: F,
     holder: Seat,
     record: AttachRecord,
@@ -71,6 +72,7 @@ impl<F: Fn(BlockId) -> Option<Word>> TakeSeat<F> {
     }
 
     /// Returns the current seat.
+    #[inline(always)]
     fn seat(&self) -> (SeatAt, Word) {
         match self.cursor {
             Some(cursor) => (cursor.now().at(), cursor.now().word()),
@@ -79,6 +81,7 @@ impl<F: Fn(BlockId) -> Option<Word>> TakeSeat<F> {
     }
 
     /// Continues after a seat that is taken.
+    #[inline(always)]
     fn next_seat(&mut self) -> Option<TakeOutcome> {
         let next_seat = match &mut self.cursor {
             Some(cursor) => cursor.advance(&self.block),
@@ -91,6 +94,7 @@ impl<F: Fn(BlockId) -> Option<Word>> TakeSeat<F> {
         self.probe(next_seat)
     }
 
+    #[inline(always)]
     fn probe(&mut self, next_seat: NextSeat) -> Option<TakeOutcome> {
         self.probes += 1;
         if next_seat == NextSeat::End || self.probes > MAX_PROBES {
@@ -101,7 +105,7 @@ impl<F: Fn(BlockId) -> Option<Word>> TakeSeat<F> {
     }
 }
 
-impl<F: Fn(BlockId) -> Option<Word>> Steps for TakeSeat<F> {
+impl<F: Fn(BlockId) -> Option<Word> + Clone> Steps for TakeSeat<F> {
     type Out = TakeOutcome;
 
     #[inline(always)]
@@ -118,7 +122,7 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for TakeSeat<F> {
             // state, which all processes access.
             Pc::Head => {
                 let link = link_of(m.load(self.block.link()));
-                self.pc = match link.and_then(|page| Some((page, (self.pages)(page)?))) {
+                self.pc = match link.and_then(|page| Some((page, self.pages.clone()(page)?))) {
                     Some(head) => {
                         self.head = head;
                         Pc::Last
@@ -128,7 +132,8 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for TakeSeat<F> {
             }
             Pc::Last => {
                 self.hints = SeatHints(m.load_relaxed(seat_hints(self.head.1)));
-                self.cursor = Some(SeatCursor::new(&self.block, self.head, self.hints.taken(), &self.pages));
+                self.cursor =
+                    Some(SeatCursor::new(&self.block, self.head, self.hints.taken(), self.pages.clone()));
                 self.pc = Pc::Owner;
             }
             // A seat in a page of another block would be lost with that block.
@@ -148,7 +153,7 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for TakeSeat<F> {
             Pc::Link => {
                 let Some(cursor) = &mut self.cursor else { return Some(TakeOutcome::NoSeat) };
                 let link = link_of(m.load(page_next(cursor.now().first)));
-                let page = link.and_then(|page| Some((page, (self.pages)(page)?)));
+                let page = link.and_then(|page| Some((page, self.pages.clone()(page)?)));
                 let next_seat = cursor.enter(page);
                 return self.probe(next_seat);
             }
