@@ -33,6 +33,8 @@ pub(crate) struct State {
 #[derive(Debug)]
 pub(crate) struct AllocState {
     pub(crate) populated: Mutex<Populated>,
+    /// Block that was last found or added there, and the trims: `trims 40, block + 1 24`.
+    pub(crate) last_populated: AtomicU64,
     /// Most recent block that this process found, for each class.
     pub(crate) cursors: Box<[AtomicU32]>,
     pub(crate) budget: Budget,
@@ -41,7 +43,7 @@ pub(crate) struct AllocState {
 impl AllocState {
     pub(crate) fn new(budget: Budget) -> Self {
         let cursors = (0..size_class::CLASSES).map(|_| AtomicU32::new(NO_CURSOR)).collect();
-        Self { populated: Mutex::default(), cursors, budget }
+        Self { populated: Mutex::default(), last_populated: AtomicU64::new(0), cursors, budget }
     }
 }
 

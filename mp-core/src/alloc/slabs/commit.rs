@@ -93,6 +93,11 @@ impl Allocator {
 
     fn populate_once(self, block: BlockId, at: u64, len: u64) {
         let trims = self.map().load(Word::at(control::TRIMS));
+        let last = &self.0.alloc_state().last_populated;
+        let this = trims << 24 | (u64::from(block) + 1);
+        if last.load(Ordering::Relaxed) == this {
+            return;
+        }
         let mut known = self.0.alloc_state().populated.lock();
         if known.trims != trims {
             known.trims = trims;
@@ -102,6 +107,7 @@ impl Allocator {
             drop(known);
             self.map().populate(at, len);
         }
+        last.store(this, Ordering::Relaxed);
     }
 }
 
