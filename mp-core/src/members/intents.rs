@@ -47,18 +47,18 @@ pub(crate) fn forget_thread() {
 pub(crate) fn with<R>(taken: impl Fn(u32), f: impl FnOnce(u32) -> R) -> R {
     match MINE.try_with(|mine| mine.0.get()) {
         Ok(Some(lane)) => f(lane),
-        Ok(None) => match take(&taken) {
-            Some(lane) => {
-                // Can't fail, since it did not a moment ago. If it does, the lane stays taken, which is
-                // harmless.
-                _ = MINE.try_with(|mine| mine.0.set(Some(lane)));
-                f(lane)
-            }
-            None => common(&taken, f),
-        },
+        Ok(None) => first(taken, f),
         // The thread is ending.
         Err(_) => common(&taken, f),
     }
+}
+
+#[cold]
+fn first<R>(taken: impl Fn(u32), f: impl FnOnce(u32) -> R) -> R {
+    let Some(lane) = take(&taken) else { return common(&taken, f) };
+    // Can't fail, since it did not a moment ago. If it does, the lane stays taken, which is harmless.
+    _ = MINE.try_with(|mine| mine.0.set(Some(lane)));
+    f(lane)
 }
 
 #[cold]

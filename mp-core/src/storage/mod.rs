@@ -69,6 +69,7 @@ impl Storage {
     }
 
     /// Returns the first `bytes` bytes of a held block, or all of it if it is shorter.
+    #[inline]
     pub fn from_hold(hold: Hold, bytes: usize) -> Self {
         let (at, len) = hold.memory();
         Self::in_range(hold, at, bytes.min(len as usize))
