@@ -1,7 +1,6 @@
 //! Tensors with a dynamic element type.
 
 use std::fmt;
-use std::sync::Arc;
 
 use serde::de::Error as _;
 use serde::ser::Error as _;
@@ -147,7 +146,7 @@ impl<M: Aliased> AnyTensor<M> {
     view_methods!(&);
     aliasing_methods!(raw.view);
 
-    fn another(&self, view: Arc<View>) -> Self {
+    fn another(&self, view: Box<View>) -> Self {
         Self { raw: self.raw.another(view), dtype: self.dtype }
     }
 }

@@ -1,7 +1,6 @@
 //! Tensors without memory.
 
 use std::fmt;
-use std::sync::Arc;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -69,7 +68,8 @@ impl MetaTensor {
         AnyTensor::empty(self.shape(), self.dtype)
     }
 
-    fn another(&self, view: Arc<View>) -> Self {
+    #[expect(clippy::boxed_local, reason = "other tensors keep it in the box")]
+    fn another(&self, view: Box<View>) -> Self {
         Self { view: *view, ..*self }
     }
 }

@@ -1,7 +1,5 @@
 //! Tensors that share memory with others: clones and views.
 
-use std::sync::Arc;
-
 use mp_tensor::parts::View;
 use mp_tensor::{Element, Shared, aliasing_methods, view_methods};
 
@@ -22,8 +20,8 @@ impl<T: Element, M: CudaAliased> CudaTensor<T, M> {
     view_methods!(&);
     aliasing_methods!(raw.view);
 
-    fn another(&self, view: Arc<View>) -> Self {
-        Self::of(self.raw.another(view))
+    fn another(&self, view: Box<View>) -> Self {
+        Self::of(self.raw.another(view.into()))
     }
 }
 

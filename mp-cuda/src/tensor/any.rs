@@ -1,7 +1,6 @@
 //! Tensors on devices whose element type is known at run time.
 
 use std::fmt;
-use std::sync::Arc;
 
 use mp_core::DType;
 use mp_core::message::PlainOutcome;
@@ -123,8 +122,8 @@ impl<M: CudaAliased> AnyCudaTensor<M> {
     view_methods!(&);
     aliasing_methods!(raw.view);
 
-    fn another(&self, view: Arc<View>) -> Self {
-        Self { raw: self.raw.another(view), dtype: self.dtype }
+    fn another(&self, view: Box<View>) -> Self {
+        Self { raw: self.raw.another(view.into()), dtype: self.dtype }
     }
 }
 

@@ -1,7 +1,5 @@
 //! Tensors with several handles: clones, views and messages.
 
-use std::sync::Arc;
-
 use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -28,7 +26,7 @@ impl<T: Element, M: Aliased> Tensor<T, M> {
     aliasing_methods!(raw.view);
 
     #[inline]
-    fn another(&self, view: Arc<View>) -> Self {
+    fn another(&self, view: Box<View>) -> Self {
         Self::of(self.raw.another(view))
     }
 }

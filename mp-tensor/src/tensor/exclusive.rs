@@ -18,7 +18,7 @@ impl RawTensor<Exclusive> {
     pub(crate) fn new(shape: &[usize], element: usize) -> Result<Self> {
         let view = recent::row_major(0, shape)?;
         let keep = Storage::new(mp_core::Arena::current()?, view.len(), element)?;
-        Ok(Self { keep, view, grad: Default::default() })
+        Ok(Self { keep, view: view.into(), grad: Default::default() })
     }
 
     /// Changes the mode.

@@ -283,8 +283,8 @@ macro_rules! aliasing_methods {
             &self,
             change: impl FnOnce(&mut $crate::parts::View) -> mp_core::Result<()>,
         ) -> mp_core::Result<Self> {
-            let mut view = std::sync::Arc::new($crate::parts::View::clone(&self.$($view).+));
-            change(std::sync::Arc::make_mut(&mut view))?;
+            let mut view = Box::new($crate::parts::View::clone(&self.$($view).+));
+            change(&mut view)?;
             Ok(self.another(view))
         }
 

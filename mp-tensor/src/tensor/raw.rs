@@ -6,11 +6,10 @@
 
 use std::borrow::Borrow;
 use std::num::NonZero;
-use std::sync::Arc;
 
 use crate::tensor::mode::{Exclusive, Mode, Sendable};
 use crate::view::View;
-use crate::view::recent;
+use crate::view::recent::{self, ViewBox};
 use crate::wire::grad::Grad;
 use crate::wire::handle::{self, TensorHandle, TensorHeader};
 use mp_core::DType;
@@ -23,8 +22,7 @@ use mp_core::{Error, Result};
 /// no two of its indices refer to the same element.
 pub(crate) struct RawTensor<M: Mode> {
     pub(crate) keep: M::Keep,
-    /// In an `Arc`, because a view is large, tensors are moved more often than created, and clones share it.
-    pub(crate) view: Arc<View>,
+    pub(crate) view: ViewBox,
     pub(crate) grad: Grad,
 }
 
@@ -48,16 +46,16 @@ impl<M: Mode> RawTensor<M> {
 
     /// Returns another handle with a view of this tensor.
     #[inline]
-    pub(crate) fn another(&self, view: Arc<View>) -> Self
+    pub(crate) fn another(&self, view: Box<View>) -> Self
     where
         M::Keep: Clone,
     {
-        Self { keep: self.keep.clone(), view, grad: self.grad.derived() }
+        Self { keep: self.keep.clone(), view: ViewBox::Own(view), grad: self.grad.derived() }
     }
 
     /// Replaces the view by a view of this tensor.
     pub(crate) fn viewed(self, view: View) -> Self {
-        Self { view: Arc::new(view), grad: self.grad.derived(), keep: self.keep }
+        Self { view: view.into(), grad: self.grad.derived(), keep: self.keep }
     }
 
     /// # Errors
@@ -119,7 +117,7 @@ impl<M: Mode<Keep = Storage>> RawTensor<M> {
         if access == Access::Exclusive && !view.is_injective() {
             return Err(overlaps(&view));
         }
-        Ok(Self { keep, view, grad: Grad::from_wire(header.requires()) })
+        Ok(Self { keep, view: view.into(), grad: Grad::from_wire(header.requires()) })
     }
 }
 
@@ -133,7 +131,7 @@ impl RawTensor<Exclusive> {
         let grant = grant(Access::Exclusive, dtype);
         // SAFETY: this tensor is the only handle to its memory, and regains it only by `take_back`.
         let (attachment, bytes) = unsafe { self.keep.attach_to(out.attached(), grant) }?;
-        let view = std::mem::replace(&mut self.view, recent::nothing());
+        let view = std::mem::replace(&mut self.view, recent::nothing().into()).into_shared();
         let header = TensorHeader::new(attachment, dtype.code(), requires);
         let storage = beyond(&view, dtype, bytes);
         let mut wire = [0; handle::MOST];
@@ -158,7 +156,7 @@ impl RawTensor<Exclusive> {
         // like a received one.
         let Ok(view) = lent.beside.clone().downcast::<View>() else { return };
         if view.fits(keep.len() / dtype.size()) && view.is_injective() {
-            *self = Self { keep, view, grad: Grad::from_bits(lent.note) };
+            *self = Self { keep, view: view.into(), grad: Grad::from_bits(lent.note) };
         }
     }
 }
@@ -187,6 +185,8 @@ fn beyond(view: &View, dtype: DType, bytes: usize) -> Option<NonZero<u64>> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use mp_core::message::Outgoing;
 
     use super::*;

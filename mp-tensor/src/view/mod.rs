@@ -62,8 +62,8 @@ pub(crate) fn too_many<T>(why: String) -> Result<T> {
 /// # Errors
 /// If a tensor can't have that many.
 pub fn count(shape: &[usize]) -> Result<usize> {
-    let empty = shape.contains(&0);
-    let n = shape.iter().try_fold(1_usize, |n, &d| n.checked_mul(d)).or(empty.then_some(0));
+    let product = shape.iter().try_fold(1_usize, |n, &d| n.checked_mul(d));
+    let n = product.or_else(|| shape.contains(&0).then_some(0));
     match n {
         Some(n) if n <= MAX_LEN => Ok(n),
         _ => too_many(format!("shape {shape:?} has too many elements")),
@@ -108,16 +108,22 @@ impl View {
 
     /// Recomputes the derived fields after a change.
     pub(crate) fn changed(&mut self) -> Result<()> {
-        self.len = count(&self.shape)?;
         // Compares each stride with the row-major one, except (for `in_a_row`) in dimensions of one entry,
         // whose stride is never used.
-        let (mut stride, mut in_a_row, mut row_major) = (1_isize, true, true);
+        let (mut stride, mut in_a_row, mut row_major, mut empty) = (1_isize, true, true, false);
         for (&n, &here) in self.shape.iter().zip(self.strides.iter()).rev() {
             in_a_row &= n == 1 || here == stride;
             row_major &= here == stride;
+            empty |= n == 0;
             // The strides of an empty view are never used.
             stride = stride.saturating_mul(isize::try_from(n.max(1)).unwrap_or(isize::MAX));
         }
+        // The stride of one more dimension is the number of elements, or too large like that.
+        self.len = match stride as usize {
+            _ if empty => 0,
+            len if len <= MAX_LEN => len,
+            _ => count(&self.shape)?,
+        };
         self.straight = if in_a_row { self.len } else { 0 };
         self.row_major = row_major;
         Ok(())

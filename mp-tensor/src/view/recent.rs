@@ -1,5 +1,5 @@
-//! Cache of the view that a thread created last. Most tensors have the same shape as the previous one, and
-//! share its view.
+//! Views on the heap, and a cache of the view that a thread created last. Most tensors have the same shape as
+//! the previous one, and share its view.
 //!
 //! A view has 170 bytes and is allocated apart from its tensor. Without this cache, allocating, filling and
 //! freeing it would cost a third of all other work for a small tensor. A million tensors of one shape would
@@ -7,10 +7,52 @@
 //! thread, share a reference count.
 
 use std::cell::RefCell;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::view::View;
 use mp_core::Result;
+
+/// View of a tensor, on the heap, because it is large, and tensors are moved more often than created.
+#[derive(Clone)]
+pub(crate) enum ViewBox {
+    /// View of this tensor alone. Without a count, creating and dropping it takes no atomic operation.
+    Own(Box<View>),
+    /// View that tensors of the same shape share.
+    Shared(Arc<View>),
+}
+
+impl ViewBox {
+    pub(crate) fn into_shared(self) -> Arc<View> {
+        match self {
+            Self::Own(view) => Arc::from(view),
+            Self::Shared(view) => view,
+        }
+    }
+}
+
+impl From<View> for ViewBox {
+    fn from(view: View) -> Self {
+        Self::Own(Box::new(view))
+    }
+}
+
+impl From<Arc<View>> for ViewBox {
+    fn from(view: Arc<View>) -> Self {
+        Self::Shared(view)
+    }
+}
+
+impl Deref for ViewBox {
+    type Target = View;
+    #[inline]
+    fn deref(&self) -> &View {
+        match self {
+            Self::Own(view) => view,
+            Self::Shared(view) => view,
+        }
+    }
+}
 
 thread_local! {
     static LAST: RefCell<Option<Arc<View>>> = const { RefCell::new(None) };

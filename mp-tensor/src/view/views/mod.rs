@@ -103,10 +103,15 @@ impl View {
         if index >= n {
             return outside(format!("entry {index} of dimension {dim}, which has {n}"));
         }
-        self.cut(dim, index, 1)?;
+        let stride = self.strides[dim] as usize;
         self.shape.remove(dim);
         self.strides.remove(dim);
-        self.changed()
+        self.changed()?;
+        // An empty view keeps its offset, which must not leave the storage.
+        if self.len > 0 {
+            self.offset += index * stride;
+        }
+        Ok(())
     }
 
     /// Exchanges two dimensions.

@@ -122,6 +122,7 @@ fn empty_and_scalar_views_have_valid_shapes() {
     assert!(huge.with(|v| v.flatten(..2)).is_err());
     let nothing = View::contiguous(&[0, 100]).unwrap().with(|v| v.narrow(1, 50, 2)).unwrap();
     assert!(nothing.fits(0) && of(&nothing).is_empty());
+    assert!(View::contiguous(&[100, 0]).unwrap().with(|v| v.select(0, 50)).unwrap().fits(0));
     assert!(View::contiguous(&[1; 9]).is_err());
 }
 
