@@ -40,7 +40,7 @@ impl PoolShared {
         let mut ready = Vec::new();
         let (mut job, mut filter) = (None, None);
         let mut room = true;
-        let (fed, finished, workers) = {
+        let (fed, finished) = {
             let mut state = self.state.lock();
             if state.backpressure.is_active() && state.waits_for_room(Instant::now()) {
                 return false;
@@ -57,7 +57,9 @@ impl PoolShared {
                         return None;
                     }
                 }
-                let portion = state.workers[worker].portion().min(most);
+                let size = job.as_ref().map_or(0, |job| job.chunk_size(state.wanted));
+                let nanos = job.as_ref().map_or(0, |job| job.chunk_nanos(size));
+                let portion = state.workers[worker].portion(nanos).min(most);
                 let returned = portion.min(state.tasks.ready.len());
                 ready.extend(state.tasks.ready.drain(..returned));
                 ready
@@ -65,17 +67,16 @@ impl PoolShared {
                     .for_each(|ready: &ReadyChunk| ready.chunk.job.transit.add(ready.chunk.remaining()));
                 let found = &mut state.workers[worker];
                 found.feeding = true;
-                Some((worker, found.pid, portion))
+                Some((worker, found.pid, portion, size))
             });
             // Done even if there is nothing to assign, so that a finished call is not kept until the next
             // one.
-            (fed, std::mem::take(&mut state.tasks.finished), state.wanted)
+            (fed, std::mem::take(&mut state.tasks.finished))
         };
         drop(finished);
-        let Some((worker, pid, portion)) = fed else { return false };
+        let Some((worker, pid, portion, size)) = fed else { return false };
         let mut settled = Settlements::new(self);
         if let Some(job) = job {
-            let size = job.chunk_size(workers);
             while ready.len() < portion {
                 let chunks = (TASKS_AT_ONCE / size).clamp(1, portion - ready.len());
                 let pieces = job.source.take(size * chunks, filter.as_ref(), &job.transit);

@@ -205,8 +205,10 @@ impl WorkerSlot {
             && (self.unanswered.len() < QUEUE_CAPACITY)
     }
 
-    /// Returns the number of chunks to assign.
-    pub(crate) fn portion(&self) -> usize {
+    /// Returns the number of chunks to assign, each of which is expected to take `nanos`; 0 if unknown.
+    pub(crate) fn portion(&mut self, nanos: u64) -> usize {
+        // The answered chunks may have had fewer tasks.
+        self.pace = self.pace.max(nanos);
         let wanted = self.depth().saturating_sub(self.outstanding);
         wanted.min(QUEUE_CAPACITY.saturating_sub(self.unanswered.len() + 1)).max(1)
     }

@@ -14,8 +14,9 @@ use crate::tasks::chunk::ReadyChunk;
 const WORTH_SHARING: u64 = 20_000;
 
 impl PoolState {
-    /// Withdraws tasks that another worker has not begun, for a worker without work. Returns the number that
-    /// the idle worker gets: not all, because the other worker would then withdraw them again.
+    /// Withdraws chunks from another worker's queue for a worker without work: half of them, or all if the
+    /// other worker may have to learn their function. Returns the number of chunks that the idle worker gets.
+    /// They are about half in both cases, because the other worker would otherwise withdraw them again.
     pub(crate) fn steal(&mut self, idle: usize) -> usize {
         if self.workers[idle].outstanding > 0 {
             return 0;
@@ -23,15 +24,18 @@ impl PoolState {
         let busy = |worker: &&mut WorkerSlot| worker.outstanding > 1 && worker.may_be_recalled();
         let mut found = self.workers.iter_mut().filter(busy).map(|worker| {
             if worker.is_learning() {
-                return worker.recall_all(false);
+                let found = worker.recall_all(false);
+                return (found.len().div_ceil(2), found);
             }
-            match worker.recall() {
-                Some((packed, SentMessage::Chunk { chunk, .. })) => vec![ReadyChunk::packed(chunk, packed)],
-                _ => Vec::new(),
-            }
+            let half = worker.outstanding / 2;
+            let found = (0..half).map_while(|_| match worker.recall()? {
+                (packed, SentMessage::Chunk { chunk, .. }) => Some(ReadyChunk::packed(chunk, packed)),
+                _ => None,
+            });
+            let found: Vec<_> = found.collect();
+            (found.len(), found)
         });
-        let found = found.find(|found| !found.is_empty()).unwrap_or_default();
-        let count = found.len().div_ceil(2);
+        let (count, found) = found.find(|(count, _)| *count > 0).unwrap_or_default();
         self.tasks.ready.extend(found);
         if count == 0 { usize::from(self.steal_half()) } else { count }
     }
@@ -108,25 +112,36 @@ impl PoolState {
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
-
-    use mp_queue::Queue;
+    use std::sync::Arc;
 
     use super::*;
-    use crate::child::journal_words::{WordsWriter, WorkerWords};
+    use crate::child::journal_words::WordsWriter;
     use crate::child::values::{PackedRange, PackedValues};
+    use crate::slots::slot::tests::worker;
     use crate::tasks::call_state::CallOptions;
     use crate::tasks::call_state::tests::job;
     use crate::tasks::chunk::Chunk;
     use crate::tasks::source::SavedArgs;
 
+    #[test]
+    fn idle_worker_steals_half_of_a_queue() {
+        let mut state = PoolState::new(vec![worker(), worker()]);
+        let (job, busy) = (job(9, CallOptions::default()), &mut state.workers[0]);
+        for index in 0..9 {
+            let packed = busy.tasks.pack(WorkerRequest::Forget { code: index as u64 }).unwrap();
+            let message = packed.number();
+            let chunk = Chunk::new(Arc::clone(&job), index, SavedArgs::None);
+            busy.send_messages([packed].into(), [SentMessage::Chunk { chunk, message }].into());
+        }
+        _ = busy.tasks.get();
+        assert_eq!(state.steal(1), 4);
+        let stolen: Vec<usize> = state.tasks.ready.iter().map(|ready| ready.chunk.first).collect();
+        assert_eq!((stolen, state.workers[0].outstanding), (vec![1, 2, 3, 4], 5));
+    }
+
     /// Otherwise an idle worker would receive them only later.
     #[test]
     fn stolen_tasks_are_assigned_at_once() {
-        let worker = || {
-            let mut worker = WorkerSlot::new(Queue::unbounded().unwrap(), WorkerWords::new().unwrap());
-            worker.ready = true;
-            worker
-        };
         let mut state = PoolState::new(vec![worker(), worker()]);
         assert_eq!(state.steal(1), 0);
         let chunk = |first| {

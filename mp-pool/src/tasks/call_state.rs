@@ -180,6 +180,11 @@ impl CallState {
         self.pace.store(pace, Ordering::Relaxed);
     }
 
+    /// Returns the expected duration of a chunk of `tasks` in nanoseconds; 0 if unknown.
+    pub(crate) fn chunk_nanos(&self, tasks: usize) -> u64 {
+        self.pace.load(Ordering::Relaxed).saturating_mul(tasks as u64)
+    }
+
     /// Returns the expected duration of tasks in nanoseconds. The value is large if unknown.
     pub(crate) fn expected_nanos(&self, tasks: usize) -> u64 {
         match self.pace.load(Ordering::Relaxed) {

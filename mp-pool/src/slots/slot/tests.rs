@@ -26,6 +26,19 @@ fn worker_requests_tasks_until_it_has_enough() {
     assert!(!worker.wants_tasks());
 }
 
+/// Otherwise a worker that has answered single tasks would receive most of the call.
+#[test]
+fn portion_is_limited_by_expected_duration() {
+    let mut worker = worker();
+    worker.pace = 1_000;
+    assert_eq!(worker.portion(0) as u64, MOST_CHUNKS);
+    assert_eq!(worker.portion(500_000), 15);
+    worker.outstanding = 11;
+    assert!(!worker.wants_tasks(), "chunks of 500 µs are assigned");
+    (worker.pace, worker.outstanding) = (1_000, 0);
+    assert_eq!(worker.portion(LONG_NANOS), 1);
+}
+
 /// Other messages need room, too.
 #[test]
 fn workers_hold_a_quarter_of_the_messages_at_most() {
