@@ -180,8 +180,12 @@ impl CallState {
         self.pace.store(pace, Ordering::Relaxed);
     }
 
-    /// Returns the expected duration of a chunk of `tasks` in nanoseconds; 0 if unknown.
+    /// Returns the expected duration of a chunk of `tasks` in nanoseconds. Returns 0 if it is unknown, and if
+    /// the caller chose the size: workers have answered chunks of this size then.
     pub(crate) fn chunk_nanos(&self, tasks: usize) -> u64 {
+        if self.options.chunk > 0 {
+            return 0;
+        }
         self.pace.load(Ordering::Relaxed).saturating_mul(tasks as u64)
     }
 
