@@ -12,8 +12,12 @@ use crate::work::{Outcome, Plan, now};
 /// Capacity as in the other rows of queues.
 const CAPACITY: usize = 1024;
 
+/// Distance of the counts of two processes, in numbers of 8 bytes: two cache lines, so that no process writes
+/// to a line that another one writes to.
+const APART: usize = 16;
+
 /// Shared objects of the processes of one queue: rank 0 and up put, the others take. `counts` has a number
-/// for each.
+/// for each, [`APART`].
 type Crowd = (Queue<u64>, Event, Event, SharedTensor<u64>, usize, u64);
 
 /// Puts and takes until it is asked to end, or `each` messages. Counts, and checks that each producer's
@@ -22,11 +26,11 @@ fn member(rank: usize, (queue, go, over, counts, producers, each): Crowd) -> Res
     go.wait()?;
     if rank < producers {
         for number in 0..each {
-            if over.is_set() {
+            if number.is_multiple_of(64) && over.is_set() {
                 return Ok(());
             }
             queue.put(number << 8 | rank as u64)?;
-            counts.store(rank, number + 1);
+            counts.store(rank * APART, number + 1);
         }
         return Ok(());
     }
@@ -38,17 +42,18 @@ fn member(rank: usize, (queue, go, over, counts, producers, each): Crowd) -> Res
         }
         *from = Some(number);
         taken += 1;
-        counts.store(rank, taken);
+        counts.store(rank * APART, taken);
     }
     Ok(())
 }
 
 /// Runs `side` producers and as many consumers, for a time or for `each` messages of each producer. Returns
-/// the number of messages of each process, and the time in ns.
+/// the number of messages of each process, and the time in ns until all were taken, or were put if `time` says
+/// for how long.
 fn crowd(side: usize, each: u64, time: Option<Duration>) -> Result<(Vec<u64>, u64)> {
     let queue = Queue::bounded(CAPACITY)?;
     let (go, over) = (Event::new()?, Event::new()?);
-    let counts = Tensor::zeros([2 * side])?.share();
+    let counts = Tensor::zeros([2 * side * APART])?.share();
     let args = (queue.clone(), go.clone(), over.clone(), counts.clone(), side, each);
     let all = start_processes(member, args, SpawnOptions::nprocs(2 * side))?;
     let start = now();
@@ -57,9 +62,14 @@ fn crowd(side: usize, each: u64, time: Option<Duration>) -> Result<(Vec<u64>, u6
         std::thread::sleep(time);
         over.set()?;
     }
-    while counts.iter().take(side).sum::<u64>() < each * side as u64 && !over.is_set() {
+    let count = |rank: usize| counts.load(rank * APART);
+    while (side..2 * side).map(count).sum::<u64>() < each * side as u64 && !over.is_set() {
+        if (0..2 * side).any(|rank| matches!(all.exit(rank), Ok(Some(exit)) if !exit.success())) {
+            break;
+        }
         std::thread::sleep(Duration::from_millis(1));
     }
+    let took = now() - start;
     // Producers have put all, or end now. The queue is drained, and the consumers end.
     while !(0..side).all(|rank| all.exit(rank).is_ok_and(|exit| exit.is_some())) {
         std::thread::sleep(Duration::from_millis(1));
@@ -68,8 +78,7 @@ fn crowd(side: usize, each: u64, time: Option<Duration>) -> Result<(Vec<u64>, u6
     if !all.join_timeout(DEADLINE)? {
         return Err(format!("they didn't end within {DEADLINE:?}").into());
     }
-    let took = now() - start;
-    let counts = counts.to_vec();
+    let counts: Vec<u64> = (0..2 * side).map(count).collect();
     let (put, got) = (counts[..side].iter().sum::<u64>(), counts[side..].iter().sum::<u64>());
     if put != got {
         return Err(format!("wrong result: {put} messages put, and {got} got").into());
