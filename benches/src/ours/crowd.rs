@@ -48,8 +48,8 @@ fn member(rank: usize, (queue, go, over, counts, producers, each): Crowd) -> Res
 }
 
 /// Runs `side` producers and as many consumers, for a time or for `each` messages of each producer. Returns
-/// the number of messages of each process, and the time in ns until all were taken, or were put if `time` says
-/// for how long.
+/// the number of messages of each process, and the time in ns until all messages were taken, or the time
+/// was over.
 fn crowd(side: usize, each: u64, time: Option<Duration>) -> Result<(Vec<u64>, u64)> {
     let queue = Queue::bounded(CAPACITY)?;
     let (go, over) = (Event::new()?, Event::new()?);

@@ -105,7 +105,7 @@ fn panicking_value_is_not_sent_and_leaks_nothing() {
     let _alone = settled();
     let before = in_use();
     let mut command = program("gets-a-bomb");
-    let written = catch_unwind(AssertUnwindSafe(|| invite(&mut command, bomb(Panics::Written)).map(drop)));
+    let written = catch_unwind(AssertUnwindSafe(|| drop(invite(&mut command, bomb(Panics::Written)))));
     assert!(written.is_err());
     eventually_in_use(before, "it was not sent");
     assert!(command.get_envs().all(|(name, _)| name != "MP_INVITATION"), "the command is as it was");
