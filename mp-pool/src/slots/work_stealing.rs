@@ -14,30 +14,49 @@ use crate::tasks::chunk::ReadyChunk;
 const WORTH_SHARING: u64 = 20_000;
 
 impl PoolState {
-    /// Withdraws chunks from another worker's queue for a worker without work: half of them, or all if the
-    /// other worker may have to learn their function. Returns the number of chunks that the idle worker gets.
-    /// They are about half in both cases, because the other worker would otherwise withdraw them again.
+    /// Withdraws chunks from another worker's queue for a worker without work: half of them but no more than
+    /// the idle worker should have, one if their duration is unknown, or all if the other worker may have to
+    /// learn their function. Returns the number of chunks that the idle worker gets. They are about half in
+    /// the last case, too, because the other worker would otherwise withdraw them again.
     pub(crate) fn steal(&mut self, idle: usize) -> usize {
         if self.workers[idle].outstanding > 0 {
             return 0;
         }
-        let busy = |worker: &&mut WorkerSlot| worker.outstanding > 1 && worker.may_be_recalled();
-        let mut found = self.workers.iter_mut().filter(busy).map(|worker| {
-            if worker.is_learning() {
-                let found = worker.recall_all(false);
-                return (found.len().div_ceil(2), found);
+        for number in 0..self.workers.len() {
+            let worker = &mut self.workers[number];
+            if worker.outstanding <= 1 || !worker.may_be_recalled() {
+                continue;
             }
-            let half = worker.outstanding / 2;
-            let found = (0..half).map_while(|_| match worker.recall()? {
-                (packed, SentMessage::Chunk { chunk, .. }) => Some(ReadyChunk::packed(chunk, packed)),
-                _ => None,
-            });
-            let found: Vec<_> = found.collect();
-            (found.len(), found)
-        });
-        let (count, found) = found.find(|(count, _)| *count > 0).unwrap_or_default();
-        self.tasks.ready.extend(found);
-        if count == 0 { usize::from(self.steal_half()) } else { count }
+            let (count, found) = if worker.is_learning() {
+                let found = worker.recall_all(false);
+                (found.len().div_ceil(2), found)
+            } else {
+                let found = self.steal_chunks(number, idle);
+                (found.len(), found)
+            };
+            if count > 0 {
+                self.tasks.ready.extend(found);
+                return count;
+            }
+        }
+        usize::from(self.steal_half())
+    }
+
+    /// Withdraws chunks from the queue of the worker `busy` for the worker `idle`.
+    fn steal_chunks(&mut self, busy: usize, idle: usize) -> Vec<ReadyChunk> {
+        let most = self.workers[busy].outstanding / 2;
+        let (mut found, mut wanted) = (Vec::new(), 1);
+        while found.len() < wanted.min(most) {
+            let Some((packed, SentMessage::Chunk { chunk, .. })) = self.workers[busy].recall() else { break };
+            if found.is_empty() {
+                wanted = match chunk.job.known_nanos(chunk.remaining()) {
+                    0 => 1,
+                    nanos => self.workers[idle].portion(nanos),
+                };
+            }
+            found.push(ReadyChunk::packed(chunk, packed));
+        }
+        found
     }
 
     /// Withdraws half of the unclaimed items of the worker with the most work. Returns `true` if there were
@@ -123,10 +142,14 @@ mod tests {
     use crate::tasks::chunk::Chunk;
     use crate::tasks::source::SavedArgs;
 
-    #[test]
-    fn idle_worker_steals_half_of_a_queue() {
+    /// Returns a state in which worker 1 is idle, and worker 0 runs the first of 9 tasks that take `nanos`
+    /// each; 0 if unknown.
+    fn one_of_two_busy(nanos: u64) -> PoolState {
         let mut state = PoolState::new(vec![worker(), worker()]);
         let (job, busy) = (job(9, CallOptions::default()), &mut state.workers[0]);
+        if nanos > 0 {
+            job.record_duration(nanos, 1);
+        }
         for index in 0..9 {
             let packed = busy.tasks.pack(WorkerRequest::Forget { code: index as u64 }).unwrap();
             let message = packed.number();
@@ -134,9 +157,27 @@ mod tests {
             busy.send_messages([packed].into(), [SentMessage::Chunk { chunk, message }].into());
         }
         _ = busy.tasks.get();
+        state
+    }
+
+    #[test]
+    fn idle_worker_steals_half_of_a_queue() {
+        let mut state = one_of_two_busy(20_000);
         assert_eq!(state.steal(1), 4);
         let stolen: Vec<usize> = state.tasks.ready.iter().map(|ready| ready.chunk.first).collect();
         assert_eq!((stolen, state.workers[0].outstanding), (vec![1, 2, 3, 4], 5));
+        // The idle worker takes all of them at once.
+        assert!(state.workers[1].portion(0) >= 4);
+    }
+
+    #[test]
+    fn long_or_unknown_tasks_are_stolen_one_by_one() {
+        for nanos in [0, 1_000_000_000] {
+            let mut state = one_of_two_busy(nanos);
+            // From an earlier call.
+            state.workers[1].portion(20_000);
+            assert_eq!((state.steal(1), state.tasks.ready.len()), (1, 1), "{nanos}");
+        }
     }
 
     /// Otherwise an idle worker would receive them only later.

@@ -180,12 +180,14 @@ impl CallState {
         self.pace.store(pace, Ordering::Relaxed);
     }
 
-    /// Returns the expected duration of a chunk of `tasks` in nanoseconds. Returns 0 if it is unknown, and if
-    /// the caller chose the size: workers have answered chunks of this size then.
+    /// Returns the expected duration of a new chunk of `tasks` in nanoseconds. Returns 0 if it is unknown, and
+    /// for chunks of one task by the caller's choice, for which the answers of each worker are a better measure.
     pub(crate) fn chunk_nanos(&self, tasks: usize) -> u64 {
-        if self.options.chunk > 0 {
-            return 0;
-        }
+        if self.options.chunk == 1 { 0 } else { self.known_nanos(tasks) }
+    }
+
+    /// Returns the expected duration of tasks in nanoseconds, or 0 if it is unknown.
+    pub(crate) fn known_nanos(&self, tasks: usize) -> u64 {
         self.pace.load(Ordering::Relaxed).saturating_mul(tasks as u64)
     }
 
