@@ -16,8 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::arena::Arena;
 use crate::envelopes::Envelopes;
 use crate::error::{Error, Result};
-use crate::layout::control;
-use crate::mem::{Mem, Word};
+use crate::mem::Mem;
 use crate::members::Members;
 use crate::transport::envelope::Envelope;
 use crate::words::{EnvelopeId, Holder, Owner};
@@ -129,9 +128,8 @@ impl Envelope {
     pub unsafe fn take_over(arena: Arena, id: EnvelopeId, owner: u64) -> Result<Self> {
         let me = arena.me()?;
         let gone = || Error::Stale(format!("envelope {id} was taken back, or never sent"));
-        let used = arena.map().load(Word::at(control::ENVELOPES));
         let old = Owner::unpack(owner);
-        if u64::from(id) >= used || !matches!(old.holder, Holder::Member(_)) {
+        if !Envelopes(arena).may_be_in_use(id) || !matches!(old.holder, Holder::Member(_)) {
             return Err(gone());
         }
         Members(arena).touch_group_of(me, id);
