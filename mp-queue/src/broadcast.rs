@@ -245,7 +245,7 @@ impl<T> Receiver<T> {
 
     fn has_message(&self) -> Option<Result<(), RecvError>> {
         match self.end.retained() {
-            Ok(ring) => (ring.next(self.next.lock().position) != NextMessage::Nothing).then_some(Ok(())),
+            Ok(ring) => ring.has_message(self.next.lock().position).then_some(Ok(())),
             Err(error) => Some(Err(error.into())),
         }
     }
@@ -356,7 +356,7 @@ impl<T> Receiver<T> {
 }
 
 fn is_ready(raw: &RawQueue, ring: &RetainedRing, next: Position) -> bool {
-    ring.next(next) != NextMessage::Nothing || raw.is_disconnected()
+    ring.has_message(next) || raw.is_disconnected()
 }
 
 /// Ready when [`try_recv`](Receiver::try_recv) would not return [`Empty`](RecvError::Empty).

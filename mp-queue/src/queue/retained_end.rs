@@ -338,6 +338,18 @@ mod tests {
         assert_eq!((read(first), read(newest())), (None, Some(2)));
     }
 
+    #[test]
+    fn skipped_position_is_no_message() {
+        let (sender, receiver) = ends(1);
+        send(&sender, 0);
+        let ring = receiver.retained().unwrap();
+        let next = ring.end().position;
+        ring.skip_next();
+        assert!(!ring.has_message(next));
+        send(&sender, 1);
+        assert!(ring.has_message(next));
+    }
+
     /// Written as a channel of `u32`, and read as a channel of a type whose name has the same hash.
     #[derive(Debug)]
     struct Misnamed(RetainedEnd);

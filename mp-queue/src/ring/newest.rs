@@ -13,6 +13,8 @@ enum NewestPc {
     Tail,
     Forward,
     Back,
+    /// Checks that no message was published after this one, which is not directly before `unpublished`.
+    Check(Slot),
 }
 
 /// Finds the newest message. Ends with `None` if there is none.
@@ -20,6 +22,8 @@ enum NewestPc {
 pub struct FindNewest {
     ring: RingAt,
     position: Position,
+    /// First position without a message, when the search went forward.
+    unpublished: Position,
     turns: Turns,
     pc: NewestPc,
     /// Number of positions that the search has gone back.
@@ -29,7 +33,8 @@ pub struct FindNewest {
 impl FindNewest {
     /// Creates the steps for `ring`.
     pub fn new(ring: RingAt) -> Self {
-        Self { ring, position: Position::NONE, turns: Turns::default(), pc: NewestPc::Tail, back: 0 }
+        let (position, turns) = (Position::NONE, Turns::default());
+        Self { ring, position, unpublished: position, turns, pc: NewestPc::Tail, back: 0 }
     }
 }
 
@@ -54,17 +59,20 @@ impl Steps for FindNewest {
                         self.position = self.position.skip_used(slot, self.ring.slots);
                     }
                     _ => {
+                        self.unpublished = self.position;
                         self.position = self.position.previous(self.ring.slots);
                         self.pc = NewestPc::Back;
                     }
                 }
             }
-            // Skipped positions have no message, and are complete when their slot is collected. Messages are
-            // retired in order, so only such positions follow a message that is not retired.
+            // Skipped positions have no message, and are complete when their slot is collected.
             NewestPc::Back => {
                 let slot = Slot::unpack(m.load(self.ring.slot(self.position.index)));
                 match (self.position.lag(slot), slot.state) {
-                    (Lag::Equal, SlotState::Full(_)) => return Some(Some((slot, self.position))),
+                    (Lag::Equal, SlotState::Full(_)) if self.back == 0 => {
+                        return Some(Some((slot, self.position)));
+                    }
+                    (Lag::Equal, SlotState::Full(_)) => self.pc = NewestPc::Check(slot),
                     // Before the very first position, which is in lap 1.
                     (Lag::Ahead, _) if self.position.lap == 0 && slot.lap == 1 && self.back == 0 => {
                         return Some(None);
@@ -78,6 +86,22 @@ impl Steps for FindNewest {
                         self.pc = NewestPc::Tail;
                     }
                     _ => return Some(None),
+                }
+            }
+            // Small messages are never retired. So a message that was retired meanwhile, because a newer one
+            // was published, may follow one that is not.
+            NewestPc::Check(found) => {
+                let slot = Slot::unpack(m.load(self.ring.slot(self.unpublished.index)));
+                match (self.unpublished.lag(slot), slot.state) {
+                    (Lag::Equal, SlotState::Full(_) | SlotState::Last(_)) | (Lag::Ahead, _)
+                        if self.turns.one_more() =>
+                    {
+                        self.pc = NewestPc::Tail;
+                    }
+                    (Lag::Equal, SlotState::Full(_) | SlotState::Last(_)) | (Lag::Ahead, _) => {
+                        return Some(None);
+                    }
+                    _ => return Some(Some((found, self.position))),
                 }
             }
         }
@@ -129,13 +153,11 @@ impl FindNext {
     }
 
     /// Returns the position at which a reader continues if this position has no message.
-    fn next_after(&self, newest: Option<(Slot, Position)>) -> Position {
+    fn next_after(&self, (_, newest): (Slot, Position)) -> Position {
         let slots = self.at.ring.slots;
         let next = self.position.next(slots);
-        match newest.map(|(_, newest)| newest.next(slots).minus(self.at.keep, slots)) {
-            Some(oldest) if distance(oldest, next, slots).is_some() => oldest,
-            _ => next,
-        }
+        let oldest = newest.next(slots).minus(self.at.keep, slots);
+        if distance(oldest, next, slots).is_some() { oldest } else { next }
     }
 }
 
@@ -180,8 +202,11 @@ impl Steps for FindNext {
                 self.pc = self.missed();
             }
             NextPc::Missed(ref mut newest) => {
-                let newest = newest.step(m)?;
-                return Some(NextMessage::Missed(self.next_after(newest)));
+                // Without a message, all positions up to here were skipped.
+                return Some(match newest.step(m)? {
+                    Some(newest) => NextMessage::Missed(self.next_after(newest)),
+                    None => NextMessage::Nothing,
+                });
             }
         }
         None

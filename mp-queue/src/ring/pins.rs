@@ -47,12 +47,13 @@ use super::get::{claim, unclaim};
 use super::retained::{Pins, RetainedAt};
 use super::slot::{Lag, Position, Slot, SlotState, Turns};
 
-/// Distance of positions from which on they count as being in the opposite order.
+/// Distance of two positions, in laps, from which on they count as being in the opposite order: half of all
+/// laps.
 const FAR: u64 = 1 << 37;
 
 /// Returns the number of positions from `earlier` to `position`, or `None` if `position` is before `earlier`.
 pub(super) fn distance(position: Position, earlier: Position, slots: u32) -> Option<u64> {
-    Some(position.distance_from(earlier, slots)).filter(|&n| n < FAR)
+    Some(position.distance_from(earlier, slots)).filter(|&n| n < u64::from(slots) * FAR)
 }
 
 /// Result of a [`Pin`].
@@ -501,5 +502,17 @@ impl Steps for SkipPosition {
         let over = Slot { lap: self.lap, ..self.seen };
         _ = m.cas(self.slot, self.seen.pack(), over.pack());
         Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distance_counts_up_to_half_of_all_laps() {
+        let (first, far) = (Position { lap: 1, index: 0 }, Position { lap: 1 << 36, index: 3 });
+        assert_eq!(distance(far, first, 265), Some(((1 << 36) - 1) * 265 + 3));
+        assert_eq!(distance(first, far, 265), None);
     }
 }

@@ -60,6 +60,7 @@ pub use sender::Sender;
 
 use crate::error::PutError;
 use crate::queue::retained_end::{FoundMessage, RetainedEnd, SendOutcome};
+use crate::raw::memory::pinned_read::TURNS;
 
 /// Creates a cell with a first value, which counts as seen by the receiver.
 ///
@@ -98,15 +99,16 @@ fn read_newest<T: Message>(
     end: &RetainedEnd,
     fingerprint: TypeFingerprint<T>,
 ) -> Result<(T, crate::ring::Position), Error> {
-    loop {
+    for _ in 0..TURNS {
         let (slot, position) = end.retained()?.newest().ok_or_else(empty)?;
         if let Some(value) = end.read(fingerprint, FoundMessage::InSlot(slot, position), || {})? {
             return Ok((value, position));
         }
     }
+    Err(empty())
 }
 
-/// Returns the error for a cell without a value. A valid cell always has one.
+/// Returns the error for a cell in which no value is found. A valid cell always has one.
 #[cold]
 fn empty() -> Error {
     mp_core::Error::Malformed(

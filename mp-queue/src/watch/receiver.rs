@@ -16,7 +16,7 @@ use super::{empty, type_of};
 use crate::error::GetError;
 use crate::queue::retained_end::{FoundMessage, RetainedEnd};
 use crate::raw::RawQueue;
-use crate::raw::memory::pinned_read::RetainedRing;
+use crate::raw::memory::pinned_read::{RetainedRing, TURNS};
 use crate::ring::Position;
 
 /// Reading side of a [`channel`](super::channel()). Any number of processes can have any number of receivers.
@@ -81,7 +81,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
     }
 
     fn read(&self) -> Result<(Position, Arc<T>), Error> {
-        loop {
+        for _ in 0..TURNS {
             let at = self.end.retained()?.newest().ok_or_else(empty)?;
             if let Some((position, value)) = &self.state.lock().value
                 && (*position == at.1)
@@ -96,6 +96,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
                 return Ok((at.1, value));
             }
         }
+        Err(empty())
     }
 
     /// Waits until a value satisfies `wanted`, which may be the current one. Marks that value as seen and
@@ -222,13 +223,14 @@ impl<T> Receiver<T> {
     #[doc(hidden)]
     pub async fn changed_encoded(&self) -> Result<Outgoing, GetError> {
         self.changed().await?;
-        loop {
+        for _ in 0..TURNS {
             let at = self.end.retained()?.newest().ok_or_else(empty)?;
             if let Some(value) = self.end.read_encoded(FoundMessage::InSlot(at.0, at.1), || {})? {
                 self.state.lock().seen = at.1;
                 return Ok(value);
             }
         }
+        Err(empty().into())
     }
 
     /// Returns a clone that does not retain the value that was read last.

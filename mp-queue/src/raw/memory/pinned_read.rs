@@ -144,6 +144,15 @@ impl RetainedRing {
         Ok(PutOutcome::Full(()))
     }
 
+    /// Makes the next position one that was skipped, and whose slot was collected since.
+    #[cfg(test)]
+    pub(crate) fn skip_next(&self) {
+        if let PublishSlot::Free(position, slot) = run(FindPublishSlot::new(self.at), self.words()) {
+            let skipped = Slot { lap: position.lap + 1, ..slot };
+            self.words().store(self.at.ring.slot(position.index), skipped.pack());
+        }
+    }
+
     /// Publishes a message in a slot that is empty or has a replaced small message. Returns `Some(true)` if
     /// it was published, since older messages must then be retired.
     fn publish_envelope(
@@ -254,6 +263,18 @@ impl RetainedRing {
             }
         };
         Some((ReadPosition { position: to, skips }, missed))
+    }
+
+    /// Returns `true` if a reader at this position would find a message.
+    pub(crate) fn has_message(&self, mut position: Position) -> bool {
+        for _ in 0..TURNS {
+            match self.next(position) {
+                NextMessage::Small(_) | NextMessage::Envelope(_) => return true,
+                NextMessage::Missed(on) => position = on,
+                NextMessage::Nothing => break,
+            }
+        }
+        false
     }
 
     /// Returns the small message of a position, or `None` if the message was replaced.

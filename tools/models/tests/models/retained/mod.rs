@@ -98,6 +98,8 @@ fn small_messages_and_envelopes_share_slots() {
         Setup { items: 4, recoverers: 1, ..s }.explore(1, 0);
         Setup { senders: 2, items: 2, ..s }.explore(0, 0);
     }
+    // The first value is small, and stays in its slot: it is not taken for the newest one.
+    Setup { items: 3, all: false, rounds: 2, small: 0b001, ..s }.explore(0, 1);
     at_random(|| {
         Setup { senders: 2, items: 3, readers: 2, recoverers: 1, slots: 4, small: 0b101010, ..s }
             .explore(1, 1);
