@@ -180,8 +180,8 @@ impl CallState {
         self.pace.store(pace, Ordering::Relaxed);
     }
 
-    /// Returns the expected duration of a new chunk of `tasks` in nanoseconds. Returns 0 if it is unknown, and
-    /// for chunks of one task by the caller's choice, for which the answers of each worker are a better measure.
+    /// Returns the expected duration of a new chunk of `tasks` in nanoseconds: 0 if it is unknown, and if the
+    /// caller chose chunks of one task, for which the answers of each worker are a better measure.
     pub(crate) fn chunk_nanos(&self, tasks: usize) -> u64 {
         if self.options.chunk == 1 { 0 } else { self.known_nanos(tasks) }
     }

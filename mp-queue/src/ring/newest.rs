@@ -92,17 +92,17 @@ impl Steps for FindNewest {
             // was published, may follow one that is not.
             NewestPc::Check(found) => {
                 let slot = Slot::unpack(m.load(self.ring.slot(self.unpublished.index)));
-                match (self.unpublished.lag(slot), slot.state) {
+                let (lag, state) = (self.unpublished.lag(slot), slot.state);
+                if !matches!(
+                    (lag, state),
                     (Lag::Equal, SlotState::Full(_) | SlotState::Last(_)) | (Lag::Ahead, _)
-                        if self.turns.one_more() =>
-                    {
-                        self.pc = NewestPc::Tail;
-                    }
-                    (Lag::Equal, SlotState::Full(_) | SlotState::Last(_)) | (Lag::Ahead, _) => {
-                        return Some(None);
-                    }
-                    _ => return Some(Some((found, self.position))),
+                ) {
+                    return Some(Some((found, self.position)));
                 }
+                if !self.turns.one_more() {
+                    return Some(None);
+                }
+                self.pc = NewestPc::Tail;
             }
         }
         None
