@@ -39,7 +39,7 @@ impl Dataset for Large {
 #[test]
 fn batch_is_retried_then_fails_if_memory_is_exhausted() {
     // Room for three batches of 16 MiB and the tables, but not for four.
-    Arena::configure(ArenaOptions::new().size(67 << 20)).unwrap();
+    Arena::configure(ArenaOptions::new().size(69 << 20)).unwrap();
     too_little_to_make_what_is_prefetched();
     remade_batch_skips_the_same_samples();
     reply_without_memory_is_sent_again();
