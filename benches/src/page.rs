@@ -34,8 +34,8 @@ fn peers(outcome: &Outcome, one: impl Fn(&Peer) -> String) -> String {
 
 /// Returns the section of the page of benchmarks.
 fn section(machine: &Machine, outcomes: &[Outcome]) -> String {
-    let mut text = format!("{}\n\n", report::origin(machine));
-    text += "| row | physical limit | mp | of the limit | peers (as many times as good as they mp is) |\n";
+    let mut text = wrapped(&report::origin(machine)) + "\n";
+    text += "| row | physical limit | mp | of the limit | peers (factor by which mp is better) |\n";
     text += "|---|---|---|---|---|\n";
     for outcome in outcomes {
         let advantage = |peer: &Peer| {
@@ -77,13 +77,25 @@ fn readme(machine: &Machine, outcomes: &[Outcome]) -> String {
         let ours = figure(outcome, outcome.ours);
         _ = writeln!(text, "| {work} | **{ours}** | {} |", others.join("; "));
     }
-    let (date, cores) = (machine.date.split('T').next().unwrap_or_default(), machine.cores);
-    _ = writeln!(
-        text,
-        "\n{date}, commit `{}`, {cores} cores ({}), Linux {}.",
-        machine.commit, machine.cpu, machine.kernel
-    );
-    text
+    let date = machine.date.split('T').next().unwrap_or_default();
+    let Machine { commit, cores, cpu, kernel, .. } = machine;
+    text + "\n" + &wrapped(&format!("{date}, commit `{commit}`, {cores} cores ({cpu}), Linux {kernel}."))
+}
+
+/// Breaks a text into lines of at most 110 characters.
+fn wrapped(text: &str) -> String {
+    let (mut lines, mut len) = (String::new(), 0);
+    for word in text.split(' ') {
+        let more = 1 + word.chars().count();
+        lines += match len {
+            0 => "",
+            _ if len + more > 110 => "\n",
+            _ => " ",
+        };
+        len = if lines.ends_with('\n') { more - 1 } else { len + more };
+        lines += word;
+    }
+    lines + "\n"
 }
 
 /// Replaces the tables in `folder`/benchmarks.md and in the README two folders above it.

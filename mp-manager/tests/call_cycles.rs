@@ -32,9 +32,9 @@ fn call_that_closes_a_cycle_names_waiting_calls() {
         .unwrap()
         .unwrap_err();
     let CallError::Cycle { call, waiting } = &error else { panic!("{error}") };
-    assert!(call.location.file.ends_with("rings.rs"), "{error}");
+    assert!(call.location.file.ends_with("call_cycles.rs"), "{error}");
     assert_eq!(waiting.len(), 2, "{error}");
-    assert!(waiting.iter().all(|call| call.location.file.ends_with("rings.rs")), "{error}");
+    assert!(waiting.iter().all(|call| call.location.file.ends_with("call_cycles.rs")), "{error}");
     assert!(error.to_string().contains("would wait for itself"), "{error}");
     // All objects continue, alone and through the others.
     for shelf in [&first, &second, &third] {
@@ -137,7 +137,7 @@ fn cycle_through_another_process_times_out() {
         Ok::<Result<u32, String>, String>(process.join().map_err(|error| error.to_string()))
     });
     let said = object.clone().with_timeout(DEADLINE).call(ask).unwrap().unwrap_err();
-    assert!(said.contains("had no answer within 50ms") && said.contains("rings.rs"), "{said}");
+    assert!(said.contains("had no answer within 50ms") && said.contains("call_cycles.rs"), "{said}");
 }
 
 #[test]

@@ -27,7 +27,7 @@ pub(crate) struct Session {
     pub(crate) tally: Tally,
     failures: Vec<String>,
     pub(crate) colours: bool,
-    /// `true` if incremental builds are off, because the next build is not soon.
+    /// `true` if incremental builds are off, because this is the only build.
     builds_once: bool,
     /// `true` if programs are built without the line numbers of stack frames.
     strips_lines: bool,

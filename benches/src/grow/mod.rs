@@ -1,7 +1,7 @@
 //! Growth: the same work at ever larger sizes, with its limit and its peers. Each point is a histogram of
 //! single operations (of means of 16, if one takes less than a microsecond), and the median of a few passes.
-//! Each axis of a pass has a process, and so an arena, of its own: a recovery reads what the process has ever
-//! used.
+//! Each axis of a pass has a process, and so an arena, of its own: a recovery reads all slabs and groups that
+//! the process has ever used.
 //!
 //! Files: [`effort`] measures a point, [`links`] has queues and messages that wait, [`processes`] starts,
 //! joins and deaths, [`memory`] tensors and sizes of messages; [`figures`] has the results and their JSON,

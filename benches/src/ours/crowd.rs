@@ -12,16 +12,16 @@ use crate::work::{Outcome, Plan, now};
 /// Capacity as in the other rows of queues.
 const CAPACITY: usize = 1024;
 
-/// Distance of the counts of two processes, in numbers of 8 bytes: two cache lines, so that no process writes
+/// Distance of the counts of two processes, in `u64`s: two cache lines, so that no process writes
 /// to a line that another one writes to.
 const APART: usize = 16;
 
-/// Shared objects of the processes of one queue: rank 0 and up put, the others take. `counts` has a number
-/// for each, [`APART`].
+/// Shared objects of the processes of one queue: ranks below the number of producers put, the others take.
+/// `counts` has a count for each rank, at a distance of [`APART`].
 type Crowd = (Queue<u64>, Event, Event, SharedTensor<u64>, usize, u64);
 
-/// Puts and takes until it is asked to end, or `each` messages. Counts, and checks that each producer's
-/// numbers come in order.
+/// Puts `each` messages, or until `over` is set, if `rank` is a producer's. Otherwise takes messages until
+/// the queue is closed, and checks the order of each producer's numbers. Stores its count.
 fn member(rank: usize, (queue, go, over, counts, producers, each): Crowd) -> Result<()> {
     go.wait()?;
     if rank < producers {

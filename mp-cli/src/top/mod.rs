@@ -4,9 +4,9 @@
 //! |---|---|
 //! | `sample.rs` | data of a program, and changes since the previous sample |
 //! | `columns.rs` | the tables |
-//! | `view.rs` | state that the keys change |
+//! | `ui_state.rs` | state that the keys change |
 //! | `draw.rs` | rendering of a program |
-//! | `choice.rs` | list of programs, if several run |
+//! | `program_list.rs` | list of programs, if several run |
 
 mod columns;
 mod draw;
@@ -41,7 +41,7 @@ use ui_state::{TopAction, TopView};
 /// Maximum time until another size of the terminal is noticed.
 const NOTICED: Duration = Duration::from_millis(500);
 
-/// Key that stops the command, like other jobs of a shell.
+/// Key that suspends the command, like other jobs of a shell.
 const SUSPEND: (KeyCode, KeyModifiers) = (KeyCode::Char('z'), KeyModifiers::CONTROL);
 
 /// Shows a program until a key ends it. Without a target, there is a list of programs if several run.

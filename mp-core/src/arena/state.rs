@@ -33,7 +33,8 @@ pub(crate) struct State {
 #[derive(Debug)]
 pub(crate) struct AllocState {
     pub(crate) populated: Mutex<Populated>,
-    /// Block that was last found or added there, and the trims: `trims 40, block + 1 24`.
+    /// Block that was last found in `populated` or added to it, and the count of trims: `trims 40, block + 1
+    /// 24`.
     pub(crate) last_populated: AtomicU64,
     /// Most recent block that this process found, for each class.
     pub(crate) cursors: Box<[AtomicU32]>,

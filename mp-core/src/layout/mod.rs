@@ -59,7 +59,8 @@ pub(crate) const ENVELOPE: u64 = 256;
 pub(crate) const SLAB_BLOCKS: u32 = 64;
 
 const PAGE: u64 = 4096;
-/// Number of a member's first words. They are in a separate table: a scan of all members reads few pages.
+/// Number of words in a member's head. Heads are in a table of their own, so a scan of all members reads few
+/// pages.
 const HEAD_WORDS: u64 = 4;
 const HEAD: u64 = 8 * HEAD_WORDS;
 const MEMBER_STRIDE: u64 = 12288;

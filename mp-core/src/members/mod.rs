@@ -91,8 +91,8 @@ impl Members {
         self.each_bit(used_groups(self.map(), self.layout()), words, f);
     }
 
-    /// Calls `f` with each number below `end` whose bit is set in a word that `words` returns for the first
-    /// number of 64.
+    /// Calls `f` with each number whose bit is set. `words(n)` returns the words that have bits for the
+    /// numbers `n` to `n + 63`, and the last of these numbers may be `end` or larger.
     fn each_bit<W: Iterator<Item = Word>>(self, end: u32, words: impl Fn(u32) -> W, mut f: impl FnMut(u32)) {
         for first in (0..end).step_by(64) {
             let mut bits = words(first).fold(0, |bits, word| bits | self.map().load(word));

@@ -73,9 +73,10 @@ impl EnvelopesAt {
     }
 }
 
-/// Position of a member's bits for groups of envelopes. The member sets the bit of a group before its intent
-/// or an owner word of the group names it, before it takes hints of the group, and before the group's word
-/// names it. It never clears one, so a recovery of the member reads no other groups.
+/// Position of a member's bits for groups of envelopes. The member sets the bit of a group before its
+/// intent names an envelope of the group, before an owner word or the word of the group names the member, and
+/// before it takes hints of the group. It never clears a bit, so a recovery of the member reads no other
+/// groups.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TouchedGroups(Word);
 

@@ -341,7 +341,7 @@ pub(crate) enum Operation {
     Watch = 17,
     /// Names an object of `member`: `name`. Sent to the first rank only.
     Publish = 18,
-    /// Returns the member that has the object of a name, when there is one. Sent to the first rank only.
+    /// Returns the member that has published a name. Waits until a member has. Sent to the first rank only.
     Find = 19,
     /// Withdraws a name. Sent to the first rank only.
     Withdraw = 20,

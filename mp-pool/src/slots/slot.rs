@@ -205,7 +205,8 @@ impl WorkerSlot {
             && (self.unanswered.len() < QUEUE_CAPACITY)
     }
 
-    /// Returns the number of chunks to assign, each of which is expected to take `nanos`; 0 if unknown.
+    /// Returns the number of chunks to assign, at least 1, and raises the pace of the worker to `nanos`: the
+    /// expected duration of a chunk, or 0 if it is unknown.
     pub(crate) fn portion(&mut self, nanos: u64) -> usize {
         // The answered chunks may have had fewer tasks.
         self.pace = self.pace.max(nanos);

@@ -14,10 +14,10 @@ use crate::tasks::chunk::ReadyChunk;
 const WORTH_SHARING: u64 = 20_000;
 
 impl PoolState {
-    /// Withdraws chunks from another worker's queue for a worker without work: half of them but no more than
-    /// the idle worker should have, one if their duration is unknown, or all if the other worker may have to
-    /// learn their function. Returns the number of chunks that the idle worker gets. They are about half in
-    /// the last case, too, because the other worker would otherwise withdraw them again.
+    /// Withdraws queued chunks from another worker for an idle worker: at most half of them, and at most as
+    /// many as the idle worker should have; one if their duration is unknown. If the other worker may have to
+    /// learn their function, all chunks are withdrawn, and the idle worker gets half. Without queued chunks,
+    /// the longest running chunk is cut. Returns the number of chunks for the idle worker.
     pub(crate) fn steal(&mut self, idle: usize) -> usize {
         if self.workers[idle].outstanding > 0 {
             return 0;

@@ -102,7 +102,7 @@ fn is_shared_by_torch(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
 /// storage.
 ///
 /// # Errors
-/// `RuntimeError` if the storage is too small.
+/// `RuntimeError` if the storage was resized, or replaced by another thread.
 pub(super) fn check_storage(py: Python<'_>, source: &mut Source) -> PyResult<()> {
     let (low, high) = source.range();
     if low == high || source.is_shared() {

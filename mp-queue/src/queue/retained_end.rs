@@ -273,7 +273,6 @@ impl RetainedEnd {
         attempt: impl Fn() -> Option<Result<R, E>>,
     ) -> Result<R, E> {
         let raw = self.raw();
-        // During a longest hold, a sender can fill a smaller channel.
         let pace = (self.retained.capacity() >= Pace::MIN_RETAINED).then_some(raw.get_pace());
         raw.attempt_until(wait, (raw.get_spin(), pace), WaitSite::for_message(raw, call), attempt)
     }
@@ -339,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn skipped_position_is_no_message() {
+    fn skipped_position_has_no_message() {
         let (sender, receiver) = ends(1);
         send(&sender, 0);
         let ring = receiver.retained().unwrap();

@@ -32,7 +32,8 @@ impl Pace {
     /// In a smaller queue, the other side could not continue during a hold: the queue would be full or empty.
     pub(crate) const MIN_SLOTS: u32 = 64;
 
-    /// Smallest capacity of a channel that replaces messages, in which receivers hold.
+    /// Minimum capacity of a channel that replaces messages, for its receivers to hold. During the longest
+    /// hold, a sender could fill a smaller one.
     pub(crate) const MIN_RETAINED: u32 = 4 * MOST;
 
     /// Counts a message that was put or taken.

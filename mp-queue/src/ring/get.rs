@@ -57,7 +57,7 @@ impl Get {
         }
     }
 
-    /// Records first that the calling process touches the envelope's group, if its bits are not set yet.
+    /// Records first that the calling process touches the envelope's group, if the group's bit is not set.
     #[inline]
     #[must_use]
     pub fn touching(self, groups: TouchedGroups) -> Self {

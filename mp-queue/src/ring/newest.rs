@@ -1,5 +1,5 @@
 //! Searches of readers in a ring with retained messages: for the newest message, or for the message at a
-//! reader's position. Table: [`Pin`](super::Pin).
+//! reader's position. Table: module `pins`.
 
 use mp_core::mem::{Mem, Steps};
 
@@ -13,7 +13,7 @@ enum NewestPc {
     Tail,
     Forward,
     Back,
-    /// Checks that no message was published after this one, which is not directly before `unpublished`.
+    /// Checks that `unpublished` still has no message. The message that was found is not directly before it.
     Check(Slot),
 }
 
@@ -88,8 +88,8 @@ impl Steps for FindNewest {
                     _ => return Some(None),
                 }
             }
-            // Small messages are never retired. So a message that was retired meanwhile, because a newer one
-            // was published, may follow one that is not.
+            // The search may have passed a newer message that was retired in the meantime. A small message
+            // before it is not retired, and would be mistaken for the newest.
             NewestPc::Check(found) => {
                 let slot = Slot::unpack(m.load(self.ring.slot(self.unpublished.index)));
                 let (lag, state) = (self.unpublished.lag(slot), slot.state);
@@ -118,7 +118,7 @@ pub enum NextMessage {
     Small(SmallMessage),
     /// No message yet.
     Nothing,
-    /// The message was replaced, or the position was skipped. The reader continues at this position.
+    /// Position at which the reader continues, because its message was replaced or its position skipped.
     Missed(Position),
 }
 
@@ -289,7 +289,7 @@ enum AssignPc {
 ///
 /// | count | changed by | after a kill |
 /// |---|---|---|
-/// | of the message that was in the slot before | a sender, by one swap, before it publishes in the slot, to that of the new message | the next sender at that position finds or writes the same count |
+/// | count of the previous message in the slot | a sender, by one swap, before it publishes: → count of the new message | the next sender at that position finds or writes the same count |
 ///
 /// Until a position is published, the newest message before it stays the newest. So all senders that try the
 /// position write the same count. Counts of a slot never decrease, so a sender that was stopped before its
@@ -344,7 +344,8 @@ impl Steps for AssignSkips {
                 found if found == *count => return Some(true),
                 found => AssignPc::Check(*count, found),
             },
-            // After the count was read: if the position is complete by now, the swap fails.
+            // Read after the count: if the slot is unchanged and the position is published later, its
+            // publisher has changed the count before, and the swap fails.
             AssignPc::Check(count, found) => {
                 if m.load(ring.slot(self.position.index)) != self.seen.pack() {
                     return Some(false);

@@ -404,7 +404,7 @@ pub enum PublishSlot {
     Free(Position, Slot),
     /// The slot of this position has a retired message, which must be collected or skipped.
     Retired(Position, Slot),
-    /// The slot has a message that is not retired. It has to be retired as if this position were the newest.
+    /// The slot has a message that is not retired. It has to be retired, with this position as the newest.
     Current(Position),
     /// The words are inconsistent.
     Inconsistent,
@@ -510,7 +510,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distance_counts_up_to_half_of_all_laps() {
+    fn distance_is_none_beyond_half_of_all_laps() {
         let (first, far) = (Position { lap: 1, index: 0 }, Position { lap: 1 << 36, index: 3 });
         assert_eq!(distance(far, first, 265), Some(((1 << 36) - 1) * 265 + 3));
         assert_eq!(distance(first, far, 265), None);

@@ -38,7 +38,7 @@ use mp_core::words::Member;
 use super::RingAt;
 use super::slot::{Lag, Position, Slot, SmallMessage};
 
-/// Positions between two of which a sender of small messages retires and advances the head.
+/// Number of positions after which a sender of small messages retires envelopes and advances the head.
 const BATCH: u32 = 64;
 
 /// Location of the pins of a ring.

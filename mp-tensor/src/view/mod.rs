@@ -118,7 +118,7 @@ impl View {
             // The strides of an empty view are never used.
             stride = stride.saturating_mul(isize::try_from(n.max(1)).unwrap_or(isize::MAX));
         }
-        // The stride of one more dimension is the number of elements, or too large like that.
+        // The stride is the number of elements now, or too large if it was saturated.
         self.len = match stride as usize {
             _ if empty => 0,
             len if len <= MAX_LEN => len,

@@ -1,7 +1,7 @@
 //! Views on the heap, and a cache of the view that a thread created last. Most tensors have the same shape as
 //! the previous one, and share its view.
 //!
-//! A view has 170 bytes and is allocated apart from its tensor. Without this cache, allocating, filling and
+//! A view has 176 bytes and is allocated apart from its tensor. Without this cache, allocating, filling and
 //! freeing it would cost a third of all other work for a small tensor. A million tensors of one shape would
 //! have a million views. The disadvantage: threads with handles to tensors of one shape, created by one
 //! thread, share a reference count.

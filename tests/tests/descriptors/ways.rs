@@ -242,7 +242,7 @@ fn refused_descriptor_stays_open() {
     assert_eq!(said(second), "still open");
 }
 
-/// A format that can't contain descriptors returns an error with this reason.
+/// A format that can't contain descriptors returns an error that says so.
 #[test]
 fn plain_bytes_have_no_descriptors() {
     let _alone = alone();

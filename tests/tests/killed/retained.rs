@@ -115,19 +115,19 @@ fn next_send_releases_pins_of_a_killed_reader() {
 }
 
 /// Message of a broadcast channel: a small one if its number is odd.
-type Mixed = (u64, Option<Numbered>);
+type MixedMessage = (u64, Option<Numbered>);
 
-fn mixed(n: u64) -> Mixed {
+fn mixed(n: u64) -> MixedMessage {
     (n, n.is_multiple_of(2).then(|| numbered(n)))
 }
 
 /// Returns the number of a message, which must be whole.
-fn number_of((n, more): &Mixed) -> u64 {
+fn number_of((n, more): &MixedMessage) -> u64 {
     assert_eq!(more.as_ref().map(number), n.is_multiple_of(2).then_some(*n), "message {n} is torn");
     *n
 }
 
-type Sides = (broadcast::Sender<Mixed>, broadcast::Receiver<Mixed>);
+type Sides = (broadcast::Sender<MixedMessage>, broadcast::Receiver<MixedMessage>);
 
 fn send_and_receive(_: usize, ((sender, receiver), at, signal): (Sides, u64, i32)) -> Outcome {
     inject::arm(at, signal);
@@ -142,8 +142,8 @@ fn send_and_receive(_: usize, ((sender, receiver), at, signal): (Sides, u64, i32
     Ok(())
 }
 
-/// Returns all messages of a receiver, which misses none.
-fn received(receiver: &broadcast::Receiver<Mixed>) -> Vec<u64> {
+/// Receives all available messages. Panics if one was missed.
+fn received(receiver: &broadcast::Receiver<MixedMessage>) -> Vec<u64> {
     std::iter::from_fn(|| match receiver.try_recv() {
         Ok(message) => Some(number_of(&message)),
         Err(RecvError::Empty) => None,

@@ -2,7 +2,7 @@
 //! Rings with retained messages. The code is unsafe because it could create an envelope for a message with
 //! another owner, or read a message while it is emptied. It is sound because one envelope is created for each
 //! message that [`Collect`] has just taken out. A message is read only while its slot is pinned, which keeps
-//! it unchanged (table: [`Pins`]).
+//! it unchanged (table: module `ring::pins`).
 #![allow(unsafe_code)]
 
 use mp_core::mem::{Mem, Word, run};
@@ -144,7 +144,7 @@ impl RetainedRing {
         Ok(PutOutcome::Full(()))
     }
 
-    /// Makes the next position one that was skipped, and whose slot was collected since.
+    /// Marks the next position as skipped, with an empty slot.
     #[cfg(test)]
     pub(crate) fn skip_next(&self) {
         if let PublishSlot::Free(position, slot) = run(FindPublishSlot::new(self.at), self.words()) {
@@ -154,7 +154,7 @@ impl RetainedRing {
     }
 
     /// Publishes a message in a slot that is empty or has a replaced small message. Returns `Some(true)` if
-    /// it was published, since older messages must then be retired.
+    /// it was published, so that older messages must be retired, and `None` if the slot has changed.
     fn publish_envelope(
         &self,
         envelope: &mut Envelope,
@@ -321,8 +321,7 @@ impl RetainedRing {
     }
 
     /// Reads the message of a position that was found in this slot, in an envelope, into `inc`, which must be
-    /// empty. Returns
-    /// `false` if the message was replaced.
+    /// empty. Returns `false` if the message was replaced.
     ///
     /// # Errors
     /// Returns an error if there are too many concurrent readers, most of which must be stopped.

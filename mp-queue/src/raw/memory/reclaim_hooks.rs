@@ -49,8 +49,8 @@ impl IntentContext for RingContext<'_> {
     }
 }
 
-/// Number of messages that are drained before the head is advanced. A head that lags by more costs the next
-/// process a search, if this one dies.
+/// Number of messages that are drained before the head is advanced. If this process dies, the next one
+/// searches at most this many slots.
 const BATCH: u32 = 64;
 /// Number of messages by which the first line of an envelope is fetched ahead.
 const AHEAD: u32 = 8;
@@ -72,7 +72,8 @@ impl RingMemory {
                     first = first.or(Some(position));
                     *last = Some(position);
                 }
-                // The slot was taken. The next batch begins at the head, and advances it to the present slot.
+                // The slot named a message of another queue, and was emptied. Its position is unknown, so the
+                // next batch begins at the head.
                 Err(mp_core::Error::Malformed(_)) => {
                     *last = None;
                     return true;

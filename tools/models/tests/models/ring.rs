@@ -469,7 +469,7 @@ fn unadvanced_hints_block_processes() {
 }
 
 #[test]
-fn consumer_touches_a_group_before_it_owns_there() {
+fn consumer_touches_group_before_owning_envelope() {
     let s = Setup { producers: 1, items: 1, consumers: 2, slots: 1, touches: true, ..Setup::default() };
     s.explore(1, 1);
     Setup { consumers: 1, items: 2, batches: true, ..s }.explore(1, 0);

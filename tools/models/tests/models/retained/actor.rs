@@ -37,7 +37,7 @@ enum Then {
 
 /// A message that a reader has found.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Found {
+enum FoundItem {
     Envelope(Slot),
     Small(SmallMessage),
 }
@@ -62,7 +62,7 @@ enum Doing {
     /// Reads a small message that it has found as the newest one.
     ReadSmall(FindNext, Position),
     Next(FindNext, Position),
-    ReadSkips(ReadSkips, Found, Position),
+    ReadSkips(ReadSkips, FoundItem, Position),
     Pin(Pin, Slot, Position),
     Read(u8, u32, Owner, u32, Position),
     Unpin(Unpin, u32),
@@ -123,10 +123,10 @@ impl Process {
     }
 
     /// Continues after a reader of all messages has found one at its position.
-    fn read(&mut self, me: usize, found: Found, position: Position, ghost: &Ghost) -> Doing {
+    fn read(&mut self, me: usize, found: FoundItem, position: Position, ghost: &Ghost) -> Doing {
         match found {
-            Found::Envelope(slot) => self.pin(me, slot, position),
-            Found::Small(message) => {
+            FoundItem::Envelope(slot) => self.pin(me, slot, position),
+            FoundItem::Small(message) => {
                 let there = (position, number_of(message));
                 assert!(ghost.published.contains(&there), "message {there:?} from nowhere");
                 self.got += 1;
@@ -339,8 +339,8 @@ impl Actor for Process {
                 Some(message @ (NextMessage::Envelope(_) | NextMessage::Small(_))) => {
                     let position = *position;
                     let found = match message {
-                        NextMessage::Small(message) => Found::Small(message),
-                        NextMessage::Envelope(slot) => Found::Envelope(slot),
+                        NextMessage::Small(message) => FoundItem::Small(message),
+                        NextMessage::Envelope(slot) => FoundItem::Envelope(slot),
                         _ => unreachable!("matched above"),
                     };
                     if self.position == Some(position) {

@@ -29,7 +29,7 @@ fn two_senders_replace_each_others_values() {
 }
 
 #[test]
-fn two_readers_leave_one_message() {
+fn two_readers_leave_only_retained_message() {
     let s = Setup { senders: 1, items: 2, readers: 2, rounds: 1, slots: 4, keep: 1, ..Setup::default() };
     s.explore(0, 0);
     s.explore(1, 0);
@@ -108,7 +108,7 @@ fn small_messages_and_envelopes_share_slots() {
 
 #[test]
 #[should_panic(expected = "the number of")]
-fn missing_counts_of_skips_miscount_messages() {
+fn lost_skip_counts_are_detected() {
     let s = Setup { senders: 1, items: 5, readers: 1, all: true, slots: 3, keep: 1, ..Setup::default() };
     let mut world = s.world();
     let at = world.actors[0].at;
