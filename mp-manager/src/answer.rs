@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 /// Rest of a message after its head: received, or to be sent.
 ///
-/// It has the size of two words, because it is moved several times in each call.
+/// Its size is two words, because each call moves it several times.
 pub(crate) enum MessageBody {
     Out(Box<Outgoing>),
     In(Box<Incoming>),

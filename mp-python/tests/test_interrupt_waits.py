@@ -102,7 +102,8 @@ FULL = "queue = mp.{}; queue.put(0)"
 SLOW = (
     "go = sys.argv[1] + '/go'; sys.path.insert(0, sys.argv[1]); "
     "open(sys.argv[1] + '/slow.py', 'w').write("
-    "f'import os, time\\nwhile not os.path.exists({go!r}): time.sleep(0.01)'); "
+    "f'import os, time\\nend = time.monotonic() + 60\\n'"
+    "f'while not os.path.exists({go!r}) and time.monotonic() < end: time.sleep(0.01)'); "
     "context = mp.get_context('forkserver'); context.set_forkserver_preload(['slow']); "
 )
 ITEM = "test/item/1(x:i64)"

@@ -48,8 +48,8 @@ pub(super) const ROWS: &[Row] = &[
         id: "tensor_stream_1k",
         unit: "ns",
         better: Better::Lower,
-        about: "a stream of fresh 1 KiB tensors, up to 128 on their way: time for each to allocate, fill, \
-        send, sum, drop",
+        about: "a stream of new tensors of 1 KiB, at most 128 in flight: allocate, fill, send, sum, drop; \
+        time per tensor",
         rounds: USUAL,
         limit: limits::tensor_stream_1k,
         ours: ours::tensor_stream_1k,
@@ -238,7 +238,7 @@ pub(super) const ROWS: &[Row] = &[
         id: "lock_contended",
         unit: "ns",
         better: Better::Lower,
-        about: "the same by two processes that both want it all the time: time for each one that was inside",
+        about: "the same lock, taken by two processes in a loop; time per acquisition",
         rounds: USUAL,
         limit: limits::lock_contended,
         ours: ours::lock::contended,

@@ -178,7 +178,7 @@ pub(crate) struct ArenaLayout {
     pub(crate) members_at: u64,
     pub(crate) touched_at: u64,
     pub(crate) touched_groups_at: u64,
-    /// Bytes from the bits of one member to those of the next.
+    /// Distance in bytes between the touched bits of two members.
     pub(crate) touched_stride: u64,
     pub(crate) class_maps_at: u64,
     pub(crate) slabs_at: u64,

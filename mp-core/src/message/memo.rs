@@ -1,8 +1,8 @@
 //! Data that a codec keeps while a message is written or read, for example the parts already mentioned.
 //!
 //! The memo belongs to one message: it is empty at first, and dropped after the outermost value of the
-//! message, also after an error or a panic. (At that time no [level](super::nesting_depth) is entered.) A message
-//! that is written or read inside another one has its own memo.
+//! message, also after an error or a panic. (At that time no [level](super::nesting_depth) is entered.) A
+//! message that is written or read inside another one has its own memo.
 
 use std::any::Any;
 use std::cell::Cell;

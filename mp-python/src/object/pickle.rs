@@ -52,7 +52,7 @@ thread_local! {
     static PICKLER: RefCell<Option<Py<PyAny>>> = const { RefCell::new(None) };
 }
 
-/// Calls `f` with the object that this thread is pickling. Returns `None` if there is none.
+/// Calls `f` with the object that this thread is pickling. Returns `None` if this thread pickles nothing.
 fn with_outgoing<R>(f: impl FnOnce(&mut Outgoing) -> R) -> Option<R> {
     OUTGOING.with_borrow_mut(|all| all.last_mut().map(f))
 }

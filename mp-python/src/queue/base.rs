@@ -215,7 +215,7 @@ impl Queue {
         self.0.close();
     }
 
-    /// Does nothing: objects are in the queue when ``put`` returns, and there is no feeder thread.
+    /// Does nothing: an object is in the queue when ``put`` returns. This queue has no feeder thread.
     #[allow(clippy::unused_self, reason = "the interface of multiprocessing.Queue")]
     fn join_thread(&self) {}
 

@@ -265,7 +265,7 @@ fn works_during_a_wait_for_a_killed_process((from, (drops, events, killed)): (Cl
 }
 
 under_orders! { [ipc_events: IpcEvents]
-    fn other_work_continues_while_a_stream_waits_for_a_killed_process(order: Order) {
+    fn other_work_continues_beside_killed_wait(order: Order) {
         for drops in [false, true] {
             let session = under(order);
             let (events, killed) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
