@@ -8,7 +8,7 @@ use common::{DEADLINE, Gate, eventually, stop_at, stopped};
 use mp_pool::{Pool, TaskError};
 use mp_queue::Queue;
 use mp_spawn::Process;
-use rustix::process::{Pid, Signal, kill_process_group, setpgid};
+use rustix::process::{Pid, Signal, kill_current_process_group, kill_process_group, setpgid};
 
 const TIMEOUT: Duration = Duration::from_secs(4);
 
@@ -42,4 +42,39 @@ fn stop_of_the_program_does_not_time_tasks_out() {
     gate.open(2);
     assert!(program.wait_timeout(DEADLINE), "{program:?}");
     assert_eq!(program.join().unwrap(), [1, 2]);
+}
+
+/// Number of stops, so that some of them begin while the pool's thread does not sleep.
+const STOPS: u32 = 8;
+
+fn stops_its_program(_: u32) {
+    kill_current_process_group(Signal::STOP).expect("a stop");
+    // sleep: the task's own time after the stop.
+    std::thread::sleep(TIMEOUT / 20);
+}
+
+fn runs_tasks_that_stop_it(pids: Queue<Vec<u32>>) -> Result<(), TaskError> {
+    setpgid(None, None).expect("a group of its own");
+    let pool = Pool::new(1).expect("a pool");
+    pool.task(|_: u32| ()).apply(0)?;
+    pids.put(pool.pids()).expect("the pids");
+    (0..STOPS).try_for_each(|stop| pool.task(stops_its_program).timeout(TIMEOUT / 10).apply(stop))
+}
+
+#[test]
+fn stop_at_the_begin_of_a_task_is_not_its_time() {
+    let pids = Queue::unbounded().unwrap();
+    let program = Process::spawn(runs_tasks_that_stop_it, pids.clone()).unwrap();
+    let mut all = pids.get_timeout(DEADLINE).unwrap().unwrap();
+    all.push(program.pid());
+    for _ in 0..STOPS {
+        eventually("all are stopped", || all.iter().all(|pid| stopped(*pid)) || !program.is_alive());
+        // sleep: the stop has to last longer than the task's time-out.
+        std::thread::sleep(TIMEOUT / 5);
+        let group = Pid::from_raw(program.pid() as i32).unwrap();
+        // Fails if a task has timed out, which ended the program.
+        _ = kill_process_group(group, Signal::CONT);
+    }
+    assert!(program.wait_timeout(DEADLINE), "{program:?}");
+    program.join().unwrap();
 }

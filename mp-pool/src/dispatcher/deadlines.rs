@@ -44,9 +44,10 @@ impl Dispatcher {
         (next, shortest)
     }
 
-    /// Moves the deadlines by the pause in the last sleep, if any.
+    /// Moves the deadlines by the last pause, if any.
     pub(super) fn note_pause(&mut self) {
-        let pause = self.pauses.pause(Instant::now());
+        let now = Instant::now();
+        let pause = self.pauses.pause(now);
         if pause.is_zero() {
             return;
         }
@@ -55,8 +56,9 @@ impl Dispatcher {
         }
         self.paused.push_back((clock::now(), pause));
         for worker in &mut self.shared.state.lock().workers {
-            worker.since += pause;
-            worker.starts_since.iter_mut().for_each(|since| *since += pause);
+            for since in [&mut worker.since].into_iter().chain(&mut worker.starts_since) {
+                *since += pause.min(now.saturating_duration_since(*since));
+            }
         }
         if let Shutdown::Finishing(until) | Shutdown::Terminated(until) = &mut self.shutdown {
             *until += pause;

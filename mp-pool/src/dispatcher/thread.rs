@@ -59,6 +59,8 @@ pub(crate) struct Dispatcher {
     /// `true` if a worker has become ready.
     has_ready: bool,
     pub(super) pauses: PauseDetector,
+    /// End of the last sleep without a time limit to watch. Time limits that began in it count from its end.
+    watches_since: Instant,
     /// Ends of this thread's recent pauses, on the clock of tasks, and their durations.
     pub(super) paused: VecDeque<(u64, Duration)>,
 }
@@ -74,6 +76,7 @@ impl Dispatcher {
             deaths: FailureReports::default(),
             has_ready: false,
             pauses: PauseDetector::default(),
+            watches_since: Instant::now(),
             paused: VecDeque::new(),
         }
     }
@@ -120,11 +123,15 @@ impl Dispatcher {
             } else {
                 mp_core::with_interrupts_masked(|| self.receive_replies((until, shortest), &mut replies));
             }
-            mp_core::with_interrupts_masked(|| self.handle_events(until, &mut replies));
+            mp_core::with_interrupts_masked(|| self.handle_events((until, shortest), &mut replies));
         }
     }
 
-    fn handle_events(&mut self, until: Option<Instant>, replies: &mut Vec<PoolReply>) {
+    fn handle_events(
+        &mut self,
+        (until, shortest): (Option<Instant>, Option<Duration>),
+        replies: &mut Vec<PoolReply>,
+    ) {
         let interrupted = self.shared.is_interrupted();
         if interrupted {
             self.shared.interrupt();
@@ -136,6 +143,11 @@ impl Dispatcher {
         }
         // Skipped otherwise, so that short tasks don't pay for work that depends on none of these.
         if interrupted || died || until.is_some_and(|until| until <= Instant::now()) {
+            if let Some(shortest) = shortest {
+                // The program may have been stopped since the sleep ended.
+                self.pauses.piece(Instant::now(), Instant::now(), shortest);
+                self.note_pause();
+            }
             self.enforce_time_limits();
             self.read_journals();
             self.relieve_slow_workers();
@@ -184,8 +196,10 @@ impl Dispatcher {
             }
             Err(error) => self.shared.break_with_reason(error.to_string()),
         }
-        // Measured before callbacks run: their time is not a pause of the program.
         self.note_pause();
+        if shortest.is_none() {
+            self.watches_since = Instant::now();
+        }
         self.handle_replies(replies);
     }
 
@@ -439,6 +453,10 @@ impl Dispatcher {
                 (found.start_timed_out, found.starts_since) = (true, None);
                 found.kill();
             }
+            if found.deadline().is_none_or(|(_, at, _)| at > now) {
+                continue;
+            }
+            found.since = found.since.max(self.watches_since);
             let Some((chunk, _, timeout)) = found.deadline().filter(|(_, at, _)| *at <= now) else {
                 continue;
             };
@@ -448,10 +466,11 @@ impl Dispatcher {
                 ItemPosition::Running(item) => {
                     // The worker may have been stopped, or busy with reading a function, before it began.
                     let since = found.shared_words.since();
-                    let paused = self.paused.iter().filter(|(end, _)| *end > since);
-                    let paused = paused.map(|(_, time)| *time).sum();
+                    let within = |end: u64| Duration::from_nanos(end.saturating_sub(since));
+                    let paused = self.paused.iter().map(|(end, time)| within(*end).min(*time)).sum();
                     let elapsed = Duration::from_nanos(clock::now().saturating_sub(since));
-                    let run_time = elapsed.saturating_sub(paused);
+                    let run_time =
+                        elapsed.min(now.saturating_duration_since(self.watches_since)).saturating_sub(paused);
                     if run_time < timeout {
                         found.since = now.checked_sub(run_time).unwrap_or(now);
                         continue;
