@@ -2,7 +2,8 @@
 //! exchange tensors.
 //!
 //! # Safety
-//! This file has the types of functions that consumers call, and calls none.
+//! This file only defines types. Some contain pointers to unsafe functions, which consumers call. No code
+//! here calls them.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;

@@ -46,7 +46,8 @@ dispatch::each_dtype!(elements);
 
 /// Elements with addition and subtraction, also atomic: integers and floating-point numbers.
 pub trait Number: Element {
-    /// `true` if a sum is the sum of the bits, as for integers.
+    /// `true` for integers: the sum of two values is the sum of their bits, so that a processor's atomic
+    /// addition works.
     #[doc(hidden)]
     const INTEGER: bool;
     /// Returns the sum. Integers wrap.

@@ -2,10 +2,10 @@
 //! Mappings of foreign files. Unsafe, because other programs control the length and the content of such a
 //! file. Sound, because
 //! - the safe constructor accepts only files that are sealed against shrinking, so that every access stays
-//!   inside;
+//!   inside of the file;
 //! - elements are read and written as parts of atomic words, whatever other processes do;
 //! - the safe function that returns a slice accepts only files that are sealed against writing. The kernel
-//!   grants this seal only if no process has a writable mapping, and it can't be removed.
+//!   grants this seal only if no process has a writable mapping, and a seal can't be removed.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -32,7 +32,8 @@ use mp_core::{Error, Result};
 /// ```
 ///
 /// Elements are read and written whole, by relaxed atomics of 8 bytes (a [`Complex<f64>`](crate::Complex) as
-/// two numbers, each whole). A mapping is not a message: send the result of [`to_tensor`](Self::to_tensor).
+/// two numbers, each whole). A mapping can't be sent in a message: send the result of
+/// [`to_tensor`](Self::to_tensor).
 ///
 /// # When the file shrinks
 /// [`from_fd`](Self::from_fd) accepts only memfds that are sealed against shrinking, or that it can seal.
@@ -52,9 +53,9 @@ impl<T: Element> MappedFile<T> {
     /// permanently and for all processes.
     ///
     /// # Errors
-    /// [`Error::NotShareable`] if it can't be sealed (not a memfd, sealed against sealing, or opened
-    /// read-only), [`Error::OutOfBounds`] if it is too short, [`Error::InvalidArgument`] if `offset` is not a
-    /// multiple of the element size, [`Error::Os`] if it can't be mapped.
+    /// [`Error::NotShareable`] if the file can't be sealed (not a memfd, sealed against sealing, or opened
+    /// read-only), [`Error::OutOfBounds`] if the file is too short, [`Error::InvalidArgument`] if `offset` is
+    /// not a multiple of the element size, [`Error::Os`] if the file can't be mapped.
     pub fn from_fd(file: impl AsFd, offset: u64, len: usize) -> Result<Self> {
         let file = file.as_fd();
         if !foreign::seal_shrink(file) {
@@ -113,7 +114,8 @@ impl<T: Element> MappedFile<T> {
         self.len == 0
     }
 
-    /// Returns `true` if this mapping can be written: the file is open for writing and not sealed against it.
+    /// Returns `true` if this mapping can be written: the file is open for writing and not sealed against
+    /// writing.
     pub fn is_writable(&self) -> bool {
         self.writable
     }

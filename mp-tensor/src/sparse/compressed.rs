@@ -12,9 +12,9 @@ use mp_core::Result;
 /// Compressed dimension of a matrix, and whether its entries are blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Layout {
-    /// Compressed rows: the columns of the elements, row by row.
+    /// Compressed rows: stores the column of each element, row by row.
     Csr,
-    /// Compressed columns.
+    /// Compressed columns: stores the row of each element, column by column.
     Csc,
     /// Compressed rows of blocks.
     Bsr,
@@ -58,9 +58,10 @@ pub struct SparseCompressed<T: Element, M: Sendable = Frozen> {
 }
 
 impl<T: Element, M: Sendable> SparseCompressed<T, M> {
-    /// Creates a matrix from its parts: `compressed` has the start of each row or column in `plain`, and the
-    /// end. `plain` has the index of each element in the other dimension, in ascending order. `values` has
-    /// the elements, or the blocks.
+    /// Creates a matrix from its parts. `compressed` has, for each row (or column), the index of its first
+    /// element in `plain`, and as the last entry the number of elements. `plain` has the index of each
+    /// element in the other dimension, in ascending order within a row (or column). `values` has the
+    /// elements, or the blocks.
     ///
     /// # Errors
     /// [`Error::Shape`](mp_core::Error::Shape) if the parts don't match,
@@ -116,13 +117,13 @@ impl<T: Element, M: Sendable> SparseCompressed<T, M> {
         }
     }
 
-    /// Returns the numbers of compressed lines and of positions along them, in blocks.
+    /// Returns the number of compressed lines and the number of positions in each line, in blocks.
     fn grid(&self) -> (usize, usize) {
         let [rows, columns] = [0, 1].map(|d| self.shape[d] / self.block()[d]);
         if self.layout.by_rows() { (rows, columns) } else { (columns, rows) }
     }
 
-    /// Calls a function with the row, column and number of each block. All are in range, regardless of the
+    /// Calls a function with the row, column and number of each block. All three are in range, whatever the
     /// parts contain.
     fn each(&self, mut f: impl FnMut(usize, usize, usize) -> Result<()>) -> Result<()> {
         let (lines, across) = self.grid();
@@ -152,13 +153,14 @@ impl<T: Element, M: Sendable> SparseCompressed<T, M> {
         self.layout
     }
 
-    /// Returns the start of each row (or column) in the plain indices, and the end.
+    /// Returns, for each row (or column), the index of its first element in the plain indices. The last entry
+    /// is the number of elements.
     #[doc(alias("crow_indices", "ccol_indices"))]
     pub fn compressed_indices(&self) -> &Tensor<i64, M> {
         &self.compressed
     }
 
-    /// Returns the index of each element, or block, in the other dimension.
+    /// Returns the index of each element, or block, in the dimension that is not compressed.
     #[doc(alias("col_indices", "row_indices"))]
     pub fn plain_indices(&self) -> &Tensor<i64, M> {
         &self.plain

@@ -1,11 +1,11 @@
 //! # Safety
 //! Elements as atomics of their width. Unsafe, because it creates references to atomics in the mapping.
 //! Sound, because
-//! - an [`Atomic`] is only accessed by reference, in a storage ([`of`]): it is inside of the block, held
-//!   while the reference lives, and aligned to its size, since blocks are 64-byte aligned and elements have
-//!   1, 2, 4, 8 or 16 bytes. An element of 16 bytes is two numbers of 8;
-//! - all processes access elements of a shared tensor only in this way and in this width. Elements of other
-//!   modes are accessed only by code of this crate that may also access them plainly.
+//! - an [`Atomic`] is only accessed by reference, in a storage ([`atomics()`]). The reference is inside of
+//!   the block, which is held while the reference lives. It is aligned to its size, since blocks are 64-byte
+//!   aligned and elements have 1, 2, 4, 8 or 16 bytes. An element of 16 bytes is two numbers of 8;
+//! - all processes access elements of a shared tensor only in this way and in this width. In other modes,
+//!   only code that may also access the elements plainly uses these functions.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -60,7 +60,7 @@ macro_rules! as_atomic {
     (@widths $this:expr, $T:ty, |$a:ident| $body:expr, $($size:literal $atomic:ty),*) => {
         match size_of::<$T>() {
             $($size => {
-                // SAFETY: of this size, and aligned to it; see above.
+                // SAFETY: the element has this size and is aligned to it; see above.
                 let $a = unsafe { &*$this.0.get().cast::<$atomic>() };
                 $body
             })*
@@ -77,7 +77,7 @@ impl<T: Element> Atomic<T> {
     /// Returns both halves of an element of 16 bytes.
     #[inline]
     fn halves(&self) -> &[AtomicU64; 2] {
-        // SAFETY: of this size, aligned to 8 bytes; see above.
+        // SAFETY: the element has 16 bytes and is aligned to 8; see above.
         unsafe { &*self.0.get().cast::<[AtomicU64; 2]>() }
     }
 
@@ -181,7 +181,7 @@ impl<T: Integer> Atomic<T> {
     }
 }
 
-/// Returns elements of a storage as atomics, for tensors whose mode allows it, see above.
+/// Returns elements of a storage as atomics. The mode of the caller's tensor must allow it, see above.
 ///
 /// # Panics
 /// If some elements are out of bounds.
@@ -195,7 +195,7 @@ pub(crate) fn atomics<T: Element>(storage: &Storage, first: usize, len: usize) -
     unsafe { std::slice::from_raw_parts(p.as_ptr().cast::<Atomic<T>>(), len) }
 }
 
-/// Returns an element as an atomic, see [`of`].
+/// Returns an element as an atomic, like [`atomics()`].
 #[inline]
 pub(crate) fn atomic<T: Element>(storage: &Storage, i: usize) -> &Atomic<T> {
     let p = storage.at::<T>(i, 1);

@@ -3,11 +3,12 @@
 //! atomic loads into one load for each element, while the processor's string instructions reach the speed of
 //! `memcpy`. Sound, because
 //! - `rep movs` of the element's width is defined as a sequence of loads and stores of that width (Intel SDM
-//!   vol. 2B, MOVS; AMD APM vol. 3, MOVS). Each is aligned to its size, and so is a relaxed atomic access on
-//!   x86-64 (Intel SDM vol. 3A, 9.1.1), equivalent to the loop that other processors run;
-//! - the compiler treats it as opaque accesses, not as a data race;
-//! - both sides are in bounds: `Storage::at` checks one, and the other is a slice. They don't overlap, since
-//!   no code has a slice of a shared tensor's memory.
+//!   vol. 2B, MOVS; AMD APM vol. 3, MOVS). Each load or store is aligned to its size, and therefore a relaxed
+//!   atomic access on x86-64 (Intel SDM vol. 3A, 9.1.1). The sequence is equivalent to the loop that other
+//!   processors run;
+//! - the compiler treats the assembly as opaque accesses, not as a data race;
+//! - source and target are in bounds: `Storage::at` checks the part of the storage, and the other side is a
+//!   slice. They don't overlap, since no code has a slice of a shared tensor's memory.
 #![allow(unsafe_code)]
 
 use mp_core::Storage;

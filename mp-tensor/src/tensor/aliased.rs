@@ -31,9 +31,9 @@ impl<T: Element, M: Aliased> Tensor<T, M> {
     }
 }
 
-/// Views of the whole storage. Not for borrowed tensors: around a piece ([`chunk_mut`](Tensor::chunk_mut)),
-/// and between its elements if it is cut along an inner dimension, there are elements that other pieces
-/// write.
+/// Views of the whole storage. Borrowed tensors lack them: the storage around a piece
+/// ([`chunk_mut`](Tensor::chunk_mut)) contains elements that other pieces write. The same holds for the
+/// memory between the elements of a piece that was cut along an inner dimension.
 impl<T: Element, M: Sendable> Tensor<T, M> {
     /// Returns a view of any shape, strides and offset within the storage.
     ///

@@ -7,7 +7,7 @@ use crate::view::View;
 use crate::view_methods;
 use mp_core::Result;
 
-/// Consuming views: each replaces the view that it is made of.
+/// Consuming views: each method replaces a view by its result.
 ///
 /// ```
 /// use mp_tensor::Tensor;

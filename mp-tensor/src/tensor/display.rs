@@ -65,7 +65,8 @@ impl TensorDisplay<'_> {
         }
     }
 
-    /// Writes nested lists, in several lines if each element has a width.
+    /// Writes nested lists. If `width` is given, pads each element to this width and begins a new line for
+    /// each row.
     fn lists(
         &self,
         f: &mut fmt::Formatter<'_>,

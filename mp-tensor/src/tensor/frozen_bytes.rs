@@ -13,8 +13,8 @@ use mp_core::Result;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Owned bytes of a contiguous frozen tensor, in native byte order. They implement `AsRef<[u8]>`, `Send`,
-/// `Sync` and `'static`, and never change.
+/// Owned bytes of a contiguous frozen tensor, in native byte order. The bytes never change. The type is
+/// `Send`, `Sync`, `'static` and `AsRef<[u8]>`.
 ///
 /// ```
 /// use mp_tensor::Tensor;
@@ -25,12 +25,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// # Ok::<(), mp_tensor::Error>(())
 /// ```
 ///
-/// In a message they are a serde value like the tensor: nothing is copied.
+/// In a message, the bytes are a serde value like the tensor: nothing is copied.
 ///
 /// With the feature `bytes`, `bytes::Bytes::from(bytes)` is the same memory. Arrow, polars and burn build
 /// their buffers on `Bytes`.
 ///
-/// In a forked copy there are no bytes. A `bytes::Bytes` created before the fork must not be read there.
+/// In a forked copy, the slice of bytes is empty. A `bytes::Bytes` created before the fork must not be read
+/// in the copy.
 #[derive(Clone)]
 pub struct FrozenBytes(
     /// Contiguous.

@@ -1,7 +1,7 @@
 //! Methods shared by several tensor types: shape, views and gradients. Crates with tensors in other memory
 //! use them, too.
 
-/// Methods about the shape. `$view` is the field with the view.
+/// Defines the methods about the shape. `$view` is the field with the view.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! shape_methods {
@@ -60,7 +60,7 @@ macro_rules! shape_methods {
     };
 }
 
-/// Methods about gradients, for types with a field `raw` that has a `grad`.
+/// Defines the methods about gradients, for types with a field `raw` that has a `grad`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! grad_methods {
@@ -76,7 +76,7 @@ macro_rules! grad_methods {
             self.raw.grad.requires()
         }
 
-        /// Returns `true` if the tensor is not the result of a tensor that requires gradients. Only leaves
+        /// Returns `true` if the tensor was not computed from a tensor that requires gradients. Only leaves
         /// can be sent.
         pub fn is_leaf(&self) -> bool {
             self.raw.grad.is_leaf()
@@ -120,9 +120,9 @@ macro_rules! view_method {
     };
 }
 
-/// Views in which no element appears twice. With `&`, they return another handle to the same storage,
-/// otherwise they consume the tensor. The type has a function `viewed`. For `&`, [`aliasing_methods`]
-/// defines it.
+/// Defines view methods whose results contain no element twice. With `&`, the methods return another handle
+/// to the same storage. Otherwise they consume the tensor. The type has a function `viewed`. For `&`,
+/// [`aliasing_methods`] defines it.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! view_methods {
@@ -216,8 +216,8 @@ macro_rules! view_methods {
     };
 }
 
-/// Views that may overlap, and several views at once, for tensors with several handles. The type has a
-/// function `another`, which returns a handle with another view.
+/// Defines view methods that return overlapping views or several views, for tensors with several handles. The
+/// type has a function `another`, which returns a handle with another view.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! aliasing_methods {
@@ -298,7 +298,7 @@ macro_rules! aliasing_methods {
     };
 }
 
-/// Error of `downcast`, which contains the tensor.
+/// Defines the error of `downcast`, which contains the tensor.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! downcast_error {

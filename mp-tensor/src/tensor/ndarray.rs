@@ -6,8 +6,8 @@
 //! - reading: in a [`Readable`] mode the elements are not written. A read-only array may have overlapping
 //!   elements;
 //! - writing: in a [`Writable`] mode, mutably borrowed, no other code accesses the elements, and no two
-//!   indices refer to the same element ([`RawTensor`](crate::tensor::raw::RawTensor)). Elements of other views in between
-//!   are reached by no index.
+//!   indices refer to the same element ([`RawTensor`](crate::tensor::raw::RawTensor)). No index refers to an
+//!   element of another view.
 #![allow(unsafe_code)]
 
 use ndarray::{ArrayBase, ArrayViewD, ArrayViewMutD, Data, Dimension, IxDyn, ShapeBuilder, StrideShape};
@@ -50,7 +50,7 @@ impl<T: Element, M: Readable> Tensor<T, M> {
     }
 }
 
-/// Returns an empty array, for shapes that `ndarray` can't have.
+/// Returns an empty array, for shapes that `ndarray` can't represent.
 fn nothing<'a, T>() -> ArrayViewD<'a, T> {
     ndarray::ArrayView1::from(&[]).into_dyn()
 }

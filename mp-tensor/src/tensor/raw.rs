@@ -58,15 +58,16 @@ impl<M: Mode> RawTensor<M> {
         Self { view: view.into(), grad: self.grad.derived(), keep: self.keep }
     }
 
+    /// Checks that this process has mapped the memory.
+    ///
     /// # Errors
-    /// [`Error::Forked`](mp_core::Error::Forked) in a forked copy, where the memory is not mapped.
+    /// [`Error::Forked`](mp_core::Error::Forked) in a forked copy.
     #[inline]
     pub(crate) fn here(&self) -> Result<()> {
         self.storage().hold().arena().me().map(drop)
     }
 
-    /// # Errors
-    /// If the tensor is not contiguous, or its memory is not mapped.
+    /// Checks that the tensor is contiguous and its memory is mapped.
     #[inline]
     pub(crate) fn contiguous(&self) -> Result<()> {
         if !self.view.is_contiguous() {
@@ -125,7 +126,7 @@ impl RawTensor<Exclusive> {
     /// Moves the memory into a message. An empty tensor remains.
     ///
     /// # Errors
-    /// If it can't be attached; the tensor is unchanged then.
+    /// If the memory can't be attached. The tensor is unchanged then.
     pub(crate) fn lend<C: Codec>(&mut self, out: &mut Outgoing, dtype: DType) -> Result<()> {
         let requires = self.grad.to_wire()?;
         let grant = grant(Access::Exclusive, dtype);
@@ -137,7 +138,7 @@ impl RawTensor<Exclusive> {
         let mut wire = [0; handle::MOST];
         let written = C::write_bytes(out, TensorHandle { header, view: &*view, storage }.write(&mut wire));
         let note = self.grad.bits();
-        // SAFETY: the memory was moved there just now, and is described as this tensor was.
+        // SAFETY: the memory was moved into `out` above, and the loan describes it as this tensor did.
         let mark =
             unsafe { out.attached().lends(LoanedValue { attachment, grant, bytes, beside: view, note }) }?;
         self.grad = Grad::lent(mark);
@@ -176,7 +177,7 @@ impl<M: Sendable> RawTensor<M> {
     }
 }
 
-/// Returns the size of a storage in bytes, unless it ends where the view does.
+/// Returns the size of a storage in bytes, or `None` if the storage ends with the last element of the view.
 #[inline]
 fn beyond(view: &View, dtype: DType, bytes: usize) -> Option<NonZero<u64>> {
     let end = view.end().and_then(|end| end.checked_mul(dtype.size()));
@@ -193,7 +194,7 @@ mod tests {
     use crate::Tensor;
     use crate::tensor::mode::Frozen;
 
-    /// Lends a tensor of `elements` elements with a view that it did not have, and takes it back.
+    /// Lends a tensor of `elements` elements under another view, and takes the tensor back.
     fn lent_with(elements: usize, view: View) -> RawTensor<Exclusive> {
         let mut t = Tensor::full([elements], 1.5_f32).unwrap();
         let (mut out, grant) = (Outgoing::default(), grant(Access::Exclusive, DType::F32));

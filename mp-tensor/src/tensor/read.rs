@@ -1,11 +1,11 @@
 //! # Safety
 //! Reading through slices and references. Unsafe, because it creates `&[T]` to memory that other processes
 //! map. Sound, because
-//! - only [`Readable`] modes do so, which are sealed. An exclusive tensor has one handle, which is borrowed.
-//!   A frozen one has no handle that writes in any process, now or later. A borrowed view borrows an
-//!   exclusive tensor while it lives. A mutably borrowed one is the only view of its elements;
-//! - the view is within the storage ([`RawTensor`](crate::tensor::raw::RawTensor)), and a slice is created only from a
-//!   contiguous one.
+//! - only the sealed [`Readable`] modes do so. An exclusive tensor has one handle, which is borrowed. A
+//!   frozen tensor has no handle that writes in any process, now or later. A borrowed view borrows an
+//!   exclusive tensor while the view lives. A mutably borrowed view is the only view of its elements;
+//! - the view is within the storage ([`RawTensor`](crate::tensor::raw::RawTensor)), and a slice is created
+//!   only from a contiguous view.
 #![allow(unsafe_code)]
 
 use std::ops::Index;

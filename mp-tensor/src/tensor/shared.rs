@@ -29,7 +29,7 @@ impl<T: Element> Tensor<T, Shared> {
     }
 
     /// Returns the elements in row-major order as a slice of atomics. Loops over many elements are faster
-    /// with it, since bounds and layout are checked only once.
+    /// with the slice, since bounds and layout are checked only once.
     ///
     /// ```
     /// use mp_tensor::Tensor;
@@ -193,8 +193,8 @@ impl<T: Element> Tensor<T, Shared> {
         Ok(copy)
     }
 
-    /// Applies a function to each element, read when it is reached. Returns a contiguous tensor that the
-    /// caller owns, without gradients.
+    /// Applies a function to each element. An element is read when the iteration reaches it. Returns a
+    /// contiguous tensor that the caller owns, without gradients.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::ArenaFull`].
@@ -348,8 +348,8 @@ mod tests {
         assert_eq!((t.fetch_min(0, -100), t.fetch_max(0, -3), t.load(0)), (3, -100, -3));
     }
 
-    /// Whole and partial, short and long, from every alignment: elements are read as written, and neighbours
-    /// stay unchanged.
+    /// Checks bulk access to parts of several lengths and alignments: elements are read as written, and
+    /// neighbours stay unchanged.
     fn in_bulk<T: Element>(value: impl Fn(usize) -> T, other: T) {
         // Miri takes a second for a microsecond of native execution.
         let lengths: &[usize] = if cfg!(miri) {

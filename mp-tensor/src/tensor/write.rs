@@ -1,11 +1,11 @@
 //! # Safety
 //! Writing through slices and references. Unsafe, because it creates `&mut [T]` to memory that other
 //! processes map. Sound, because
-//! - only [`Writable`] modes do so, which are sealed. An exclusive tensor is the only access to its elements
-//!   among all processes. It is created with fresh memory, and is not `Clone`. Sending moves its handle into
-//!   the message, and leaves a tensor without memory. Receiving requires that the block has never been frozen
-//!   or shared, which the block itself records. (Handles other than tensors keep memory alive, and give no
-//!   access.) Everything derived from it borrows it mutably;
+//! - only the sealed [`Writable`] modes do so. An exclusive tensor is the only access to its elements among
+//!   all processes. It is created with fresh memory, and is not `Clone`. Sending moves its handle into the
+//!   message, and leaves a tensor without memory. Receiving requires that the block has never been frozen or
+//!   shared, which the block itself records. (Handles other than tensors keep memory alive, and give no
+//!   access.) Everything derived from an exclusive tensor borrows the tensor mutably;
 //! - a mutably borrowed view comes from a mutably borrowed tensor. Several of them are disjoint pieces of one
 //!   view;
 //! - in both modes, no two indices refer to the same element ([`RawTensor`]), also in a received tensor;

@@ -32,8 +32,8 @@ pub struct View {
     row_major: bool,
 }
 
-/// A serialized view: offset, shape, and strides unless they are row-major. A tuple, because codecs write the
-/// names of fields.
+/// A serialized view: offset, shape, and strides unless they are row-major. The type is a tuple, because
+/// codecs would write the names of fields.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug)]
 pub(crate) struct SerializedView(usize, Dims<usize>, Dims<isize>);
 
@@ -60,7 +60,7 @@ pub(crate) fn too_many<T>(why: String) -> Result<T> {
 /// Returns the number of elements of a shape.
 ///
 /// # Errors
-/// If a tensor can't have that many.
+/// If the number is above the maximum for a tensor.
 pub fn count(shape: &[usize]) -> Result<usize> {
     let product = shape.iter().try_fold(1_usize, |n, &d| n.checked_mul(d));
     let n = product.or_else(|| shape.contains(&0).then_some(0));
@@ -118,7 +118,7 @@ impl View {
             // The strides of an empty view are never used.
             stride = stride.saturating_mul(isize::try_from(n.max(1)).unwrap_or(isize::MAX));
         }
-        // The stride is the number of elements now, or too large if it was saturated.
+        // The stride is now the number of elements, or too large if it was saturated.
         self.len = match stride as usize {
             _ if empty => 0,
             len if len <= MAX_LEN => len,
@@ -197,7 +197,7 @@ impl View {
     /// Returns `true` if no two indices refer to the same element, so that an owner may write the elements.
     ///
     /// Each stride has to exceed the reach of all smaller strides. This holds for all views of a row-major
-    /// tensor except by [`expand`](Self::expand), [`unfold`](Self::unfold) and
+    /// tensor except results of [`expand`](Self::expand), [`unfold`](Self::unfold) and
     /// [`from_parts`](Self::from_parts).
     pub fn is_injective(&self) -> bool {
         if self.len < 2 || self.is_contiguous() {
@@ -298,8 +298,10 @@ impl View {
         Self::new(offset, shape, strides)
     }
 
+    /// Checks that the view is within a storage of `elements` elements.
+    ///
     /// # Errors
-    /// [`Error::OutOfBounds`] if the view exceeds a storage of `elements` elements.
+    /// [`Error::OutOfBounds`] if the view exceeds the storage.
     #[inline]
     pub fn within(&self, elements: usize) -> Result<()> {
         if self.fits(elements) { Ok(()) } else { Err(self.beyond(elements)) }

@@ -12,7 +12,8 @@ pub struct Grad(u64);
 
 const REQUIRES: u64 = 1;
 const RESULT: u64 = 2;
-/// Not gradient metadata: the tensor was moved into a message, and the other bits are its mark there.
+/// Flag of a tensor that was moved into a message. The higher bits are then its mark in the message, not
+/// gradient metadata.
 const LENT: u64 = 4;
 const MARK: u32 = 3;
 
@@ -39,7 +40,7 @@ impl Grad {
         self.0 & REQUIRES != 0
     }
 
-    /// Returns `true` if the tensor is a leaf: not the result of a tensor that requires gradients.
+    /// Returns `true` if the tensor is a leaf: not computed from a tensor that requires gradients.
     pub fn is_leaf(self) -> bool {
         self.0 & (REQUIRES | RESULT) != REQUIRES | RESULT
     }

@@ -45,7 +45,7 @@ pub struct TensorHandle<V = Arc<View>> {
     pub header: TensorHeader,
     /// View of the storage.
     pub view: V,
-    /// Length of the storage in bytes, or `None` if it ends where the view does.
+    /// Length of the storage in bytes, or `None` if the storage ends with the last element of the view.
     pub storage: Option<NonZero<u64>>,
 }
 
@@ -210,7 +210,8 @@ impl<'de> Deserialize<'de> for TensorHandle {
     }
 }
 
-/// Reads at most `most` bytes, and converts them by `make`. The texts name them and an error.
+/// Reads at most `most` bytes, and converts them by `make`. `expected` names the bytes in errors, and
+/// `too_long` is the error for more bytes.
 #[inline]
 pub fn read_bytes<'de, T, D: Deserializer<'de>>(
     d: D,

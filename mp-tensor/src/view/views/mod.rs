@@ -1,4 +1,5 @@
-//! Changes of views, which then show the same elements, or some of them. After an error, a view is of no use.
+//! Methods that change a view, so that it selects, reorders or repeats elements. After an error, the view
+//! must not be used.
 
 use std::ops::{Bound, RangeBounds};
 
@@ -63,7 +64,7 @@ impl View {
         self.changed()
     }
 
-    /// Keeps `len` entries of a dimension, from `start` on, without the derived fields.
+    /// Keeps `len` entries of a dimension, from `start` on, without recomputing the derived fields.
     fn cut(&mut self, dim: usize, start: usize, len: usize) -> Result<()> {
         let n = self.dim(dim)?;
         if start.checked_add(len).is_none_or(|end| end > n) {
@@ -90,7 +91,8 @@ impl View {
         self.cut(dim, start, end - start)?;
         self.shape[dim] = (end - start).div_ceil(step);
         if self.shape[dim] > 1 {
-            // Inside of the storage, so that it does not exceed the number of its elements.
+            // With more than one entry, the new stride is the distance of two elements in the storage, which
+            // fits.
             let stride = &mut self.strides[dim];
             *stride = stride.saturating_mul(isize::try_from(step).unwrap_or(isize::MAX));
         }
@@ -172,7 +174,8 @@ impl View {
         }
     }
 
-    /// Returns strides for a shape with the same number of elements, at least one, or `None`.
+    /// Returns strides that show the same elements in another shape, or `None` if there are none. Both shapes
+    /// have the same number of elements, at least one.
     ///
     /// Dimensions whose elements are evenly spaced form a run. Each run has to become whole dimensions of the
     /// new shape.
@@ -300,7 +303,7 @@ impl View {
         let (row, column) = if offset < 0 { (far, 0) } else { (0, far) };
         let n = rows.saturating_sub(row).min(columns.saturating_sub(column));
         if n == 0 {
-            // An empty diagonal, wherever it would begin.
+            // The start of an empty diagonal may be out of bounds, and is not used.
             self.cut(a, 0, 0)?;
         } else {
             self.cut(a, row, n)?;
