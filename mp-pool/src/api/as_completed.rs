@@ -29,8 +29,8 @@ use mp_core::quantity;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The calls may belong to different pools. Each may be a [`MapResult`](crate::MapResult), whose results come
-/// together. To wait for queues and processes in addition to results, see [`mp_core::wait`].
+/// The calls may belong to different pools. Each may be a [`MapResult`](crate::MapResult), whose results
+/// arrive together. To wait for queues and processes in addition to results, see [`mp_core::wait`].
 #[doc(alias("concurrent.futures.as_completed", "concurrent.futures.wait"))]
 pub fn as_completed<T, S>(results: impl IntoIterator<Item = AsyncResult<T, S>>) -> AsCompleted<T, S> {
     let (sender, done) = channel();
@@ -68,7 +68,7 @@ impl<T, S> fmt::Debug for AsCompleted<T, S> {
 type Completed<T, S> = (usize, Result<<S as ResultKind<T>>::Value, TaskError>);
 
 impl<T, S: ResultKind<T>> AsCompleted<T, S> {
-    /// Returns the next result; waits for at most `timeout`.
+    /// Returns the next result, or `None` if all results were returned. Waits for at most `timeout`.
     ///
     /// # Errors
     /// [`PendingError`] if no result arrives in time. No result is lost.
@@ -86,7 +86,8 @@ impl<T, S: ResultKind<T>> AsCompleted<T, S> {
         }
     }
 
-    /// Index of a result that belongs to another process (this one is a fork): no thread here reports it.
+    /// Returns the index of a result that was requested before this process was forked. No thread of a fork
+    /// reports such a result.
     fn forked_index(&self) -> Option<usize> {
         self.results.iter().position(|result| result.as_ref().is_some_and(AsyncResult::is_forked))
     }

@@ -141,9 +141,9 @@ impl PoolBuilder {
         }))
     }
 
-    /// Lets workers of other hosts run tasks, too: of all pools with this [name](Self::name) that members
-    /// of the cluster [serve](Pool::serve), now or later. [`processes`](Self::processes) is the number of
-    /// workers of this host.
+    /// Lets workers of other hosts run tasks, too. The pool uses the workers of all pools with this
+    /// [name](Self::name) that members of the cluster [serve](Pool::serve), now or later.
+    /// [`processes`](Self::processes) is the number of workers of this host.
     ///
     /// ```
     /// use mp_net::{Cluster, ClusterConfig};
@@ -165,22 +165,23 @@ impl PoolBuilder {
     /// ```
     ///
     /// All ranks run one build of a program. Arguments, results and captures of closures travel between hosts
-    /// like the messages of a [`RemoteQueue`](mp_net::RemoteQueue): shared tensors, queues, locks and
-    /// descriptors don't, and fail their task. Tasks run in the served pool, with its initializer and
-    /// [state](Self::state), whose type must be the same.
+    /// like the messages of a [`RemoteQueue`](mp_net::RemoteQueue). Shared tensors, queues, locks and
+    /// descriptors can't be sent to another host: a task with one of them fails. Tasks run in the served
+    /// pool, with its initializer and [state](Self::state). The type of the state must be the same.
     ///
-    /// [`processes`](Pool::processes) counts the workers of all hosts, and [`resize`](Pool::resize) sets
-    /// those of this one.
+    /// [`processes`](Pool::processes) counts the workers of all hosts, and [`resize`](Pool::resize) sets the
+    /// number of workers of this host.
     ///
     /// On other hosts, too, the tasks of a [lane](crate::TaskStream#lanes) prefer the worker process that ran
     /// the lane last. If its host is lost, the lane continues in another process, on any host. While a host
-    /// is connected, the tasks of a chunk that was sent to it stay there, even if other workers are idle.
+    /// is connected, the tasks of a chunk that was sent to this host stay there, even if other workers are
+    /// idle.
     ///
     /// # When a process or a host dies
     /// The death of a worker on another host is reported like that of any worker. If a host is lost, or its
     /// pool ends, other workers start its unfinished tasks again, without an error. A task may run twice, so
-    /// a task with side effects must allow that. If the served pool is terminated, tasks with tensors in
-    /// their arguments end with [`WorkerLost`](crate::WorkerLost) instead.
+    /// a task with side effects must allow a second run. If the served pool is terminated, tasks with tensors
+    /// in their arguments end with [`WorkerLost`](crate::WorkerLost) instead.
     #[cfg(feature = "net")]
     #[cfg_attr(docsrs, doc(cfg(feature = "net")))]
     #[doc(alias = "ray.util.multiprocessing")]
@@ -190,7 +191,7 @@ impl PoolBuilder {
     }
 
     /// Sets the description of the workers' state. Pools of a cluster that run each other's tasks must have
-    /// the same. The default is the type of the [state](Self::state).
+    /// the same description. The default is the type of the [state](Self::state).
     #[doc(hidden)]
     pub fn kind(mut self, kind: String) -> PoolBuilder {
         self.0.kind = kind;
@@ -198,9 +199,9 @@ impl PoolBuilder {
     }
 
     /// Limits the time until a worker is ready, including its initializer and its [state](Self::state). A
-    /// worker that exceeds it is killed, which counts as a failed start. By default there is no limit, and a
-    /// task that needs the worker may wait forever. The time counts from the start of the process, or from
-    /// the panic of the task after which the state is recreated.
+    /// worker that exceeds the limit is killed, which counts as a failed start. By default there is no limit,
+    /// and a task that needs the worker may wait forever. The time counts from the start of the process, or
+    /// from the panic of the task after which the state is recreated.
     ///
     /// ```
     /// use std::time::Duration;
@@ -240,7 +241,7 @@ impl PoolBuilder {
     /// static WORDS: OnceLock<Vec<String>> = OnceLock::new();
     ///
     /// _ = WORDS.set(vec!["large".into(), "table".into()]);
-    /// // SAFETY: what the tasks do needs no lock of other threads, and nothing that must be there only once.
+    /// // SAFETY: the tasks need no lock of another thread, and no object that must exist only once.
     /// unsafe { allow_fork() };
     /// let pool = Pool::builder().processes(2).start_method(StartMethod::Fork).build()?;
     /// let length = |at: usize| WORDS.get().map(|words| words[at].len());
@@ -329,8 +330,8 @@ impl PoolBuilder {
     /// Limits the number of tasks without an outcome. At the limit, [`apply_async`](crate::Call::apply_async)
     /// and [`map_async`](crate::Call::map_async) block, [`submit_async`](crate::Call::submit_async) waits
     /// without blocking a thread, and [`try_apply_async`](crate::Call::try_apply_async) returns its
-    /// arguments. All items of a `map` enter at once. By default only the memory of this process limits the
-    /// number: shared memory holds at most a few hundred tasks for each worker.
+    /// arguments. A `map` waits for room once, and then submits all of its items. By default only the memory
+    /// of this process limits the number: shared memory holds at most a few hundred tasks for each worker.
     pub fn max_waiting(mut self, tasks: usize) -> PoolBuilder {
         self.0.max_waiting = Some(tasks.max(1));
         self
@@ -358,7 +359,7 @@ impl PoolBuilder {
     /// use mp_spawn::{Interrupt, interrupted};
     ///
     /// let pool = Pool::builder().processes(2).interrupt(Interrupt::Graceful).build()?;
-    /// let count = |to: u64| (0..to).take_while(|_| !interrupted()).count(); // what was counted until then
+    /// let count = |to: u64| (0..to).take_while(|_| !interrupted()).count(); // the count until the interrupt
     /// assert_eq!(pool.map(count, [1000, 2000])?, [1000, 2000]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -399,7 +400,7 @@ impl PoolBuilder {
     /// # Errors
     /// [`PoolError::Start`] if the system refuses a process (the limit is named if it is known),
     /// [`PoolError::Settings`] if the number of processes is zero or more than 1000, [`PoolError::Failed`] if
-    /// shared memory is unavailable. No process or memory is left behind.
+    /// shared memory is unavailable. After an error, no process and no memory of the pool remains.
     pub fn build(self) -> Result<Pool, PoolError> {
         Pool::start(self.0)
     }

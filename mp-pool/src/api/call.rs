@@ -26,7 +26,7 @@ use crate::tasks::stream_outcomes::TicketOutcomes;
 /// [`Pool::task`](crate::Pool::task).
 ///
 /// A `Call` borrows nothing: it can be stored in a field or a static variable, and used by several threads at
-/// once. A clone is the same function, which each worker stores once, with options of its own.
+/// once. A clone has options of its own and calls the same function, which each worker stores once.
 ///
 /// ```
 /// use mp_pool::{Call, Pool, TaskError};
@@ -42,7 +42,7 @@ use crate::tasks::stream_outcomes::TicketOutcomes;
 /// assert_eq!(service.hash.apply("cd".into())?, 199);
 /// assert_eq!(thread.join().unwrap()?, 195);
 ///
-/// drop(pool); // its workers end, whatever calls are kept
+/// drop(pool); // the workers end, even while a `Call` exists
 /// assert!(matches!(service.hash.apply("ef".into()), Err(TaskError::Closed { .. })));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -181,9 +181,9 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
         self
     }
 
-    /// Sets the number of items that [`imap`](Self::imap) takes before their results are requested; the
-    /// default is 64 for each worker, and more if tasks are short. For a [`stream`](Self::stream), limits the
-    /// number of tasks in flight; the default is no limit.
+    /// Sets the number of items that [`imap`](Self::imap) takes from its source before their results are
+    /// requested. The default is 64 for each worker, and more if tasks are short. For a
+    /// [`stream`](Self::stream), limits the number of tasks in flight; the default is no limit.
     #[doc(alias = "buffersize")]
     pub fn max_in_flight(mut self, items: usize) -> Self {
         self.ahead = Some(items.max(1));
@@ -258,8 +258,9 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
     /// ```
     ///
     /// Waiting futures get room in the order in which they began to wait, unless a call that does not wait
-    /// takes it first. If the future is dropped before there is room, the function is not called and the
-    /// arguments are dropped. When the pool is closed or broken, the wait ends, and the result is the error.
+    /// takes the room first. If the future is dropped before there is room, the function is not called and
+    /// the arguments are dropped. When the pool is closed or broken, the wait ends, and the result is the
+    /// error.
     pub async fn submit_async(&self, args: A) -> AsyncResult<T> {
         RoomFuture::new(&self.shared).await;
         self.submit(args)

@@ -1,7 +1,7 @@
 //! Methods that call a function in the workers, for pools with a state and without.
 
-/// Methods of a pool that call a function in the workers. A function of a pool with a state has it as its
-/// first parameter, `$name: &mut $state`.
+/// Defines the methods of a pool that call a function in the workers. In a pool with a state, the function
+/// receives the state as its first argument, `$name: &mut $state`.
 macro_rules! call_methods {
     (
         $tuple_fn:ident $(, $name:ident: $state:ident)?;

@@ -24,11 +24,11 @@ const READ_AT_ONCE: usize = 256;
 /// Iterator over the results of [`Pool::imap`](crate::Pool::imap) and
 /// [`Pool::imap_unordered`](crate::Pool::imap_unordered).
 ///
-/// [`next`](Iterator::next) takes items from the source iterator, in the thread that calls it, up to a
+/// [`next`](Iterator::next) takes items from the source iterator, in the calling thread, up to a
 /// [bound](crate::Call::max_in_flight) before their results are requested. Dropping the iterator cancels the
 /// tasks that have not begun.
 ///
-/// In a fork of the process that created it, the iterator ends with one [`TaskError::Terminated`], unless it
+/// In a fork of the process that created the iterator, it ends with one [`TaskError::Terminated`], unless it
 /// was already exhausted. Values that had been read before the fork come first.
 #[must_use = "nothing is called until results are asked for"]
 pub struct Imap<I: Iterator, T> {
@@ -87,8 +87,8 @@ impl<I: Iterator, T> Imap<I, T> {
             return;
         }
         while !self.exhausted && in_flight < ahead {
-            // The source iterator may be slow: no caller waits for it while workers have something to do and
-            // a result is available.
+            // The source iterator may be slow: no caller waits for an item while workers have something to do
+            // and a result is available.
             if in_flight >= workers && (self.has_next() || self.job.outcomes().has_next()) {
                 return;
             }
@@ -119,7 +119,7 @@ impl<I: Iterator, T> Imap<I, T> {
 type NextResult<T> = Option<Result<T, TaskError>>;
 
 impl<I: Iterator, T: Message> Imap<I, T> {
-    /// Returns the next result; waits for at most `timeout`.
+    /// Returns the next result, or `None` at the end. Waits for at most `timeout`.
     ///
     /// ```
     /// use std::time::Duration;

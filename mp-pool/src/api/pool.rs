@@ -61,8 +61,8 @@ const REPLIES: usize = 1024;
 /// # Shutdown
 /// [`join`](Self::join) waits until all tasks are done. Dropping the pool [terminates](Self::terminate) it:
 /// unfinished tasks end with [`TaskError::Terminated`], so callers that wait for them return. Both return
-/// when the workers have ended, or ten seconds after a SIGKILL that a worker does not obey, in an
-/// uninterruptible system call.
+/// when the workers have ended. If a worker is in an uninterruptible system call, both return ten seconds
+/// after the SIGKILL.
 ///
 /// A pool can be used and dropped in a task of another pool, in a callback and while a panic unwinds. In a
 /// fork of the process that created it, the pool is closed, and dropping it does nothing.
@@ -273,15 +273,15 @@ impl Pool {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// This process counts, from the replies of workers: a task whose reply the pool has not yet received
-    /// counts as running. Blocks only on a lock that is held briefly. In a fork of the process that created
-    /// the pool, all numbers are zero, and no workers are listed.
+    /// The numbers are counted in this process, from the replies of workers. A task whose reply the pool has
+    /// not yet received counts as running. Blocks only on a lock that is held briefly. In a fork of the
+    /// process that created the pool, all numbers are zero, and no workers are listed.
     #[must_use]
     pub fn metrics(&self) -> PoolMetrics {
         if self.shared.check_owner().is_err() {
             return PoolMetrics::of(&Meter::default(), &PoolState::new(Vec::new()));
         }
-        // Same lock as where tasks are settled, so each task is counted once.
+        // Tasks are settled under the same lock, so each task is counted once.
         let meter = self.shared.meter.lock();
         let name = self.shared.settings.name.as_deref().map(String::from);
         PoolMetrics { name, ..PoolMetrics::of(&meter, &self.shared.state.lock()) }
@@ -321,7 +321,7 @@ impl Pool {
         self.shared.state.lock().running_of(None)
     }
 
-    /// Stops accepting tasks. Submitted tasks are done, and then the workers end.
+    /// Stops accepting tasks. The workers finish the submitted tasks, and then end.
     pub fn close(&self) {
         if self.shared.check_owner().is_ok() {
             self.shared.close();

@@ -36,8 +36,8 @@ impl Pool {
     /// - **More before the surplus workers have ended:** a worker that was asked to end does so, and is then
     ///   replaced.
     ///
-    /// If several calls run at once, the last one counts. A worker whose task never ends stays:
-    /// [`timeout`](crate::Call::timeout) bounds that.
+    /// If several calls run at once, the last one counts. A surplus worker whose task never ends stays: limit
+    /// such tasks by [`timeout`](crate::Call::timeout).
     ///
     /// # When a process dies
     /// When a surplus worker dies, its running task is lost, and the worker is not replaced.
@@ -68,7 +68,7 @@ impl Pool {
 }
 
 impl PoolShared {
-    /// Sets the number of slots that are wanted.
+    /// Sets the number of workers that the pool should have.
     pub(crate) fn set_workers(&self, processes: usize) -> Result<(), PoolError> {
         let messages = mp_core::Arena::current()?.most_messages();
         let mut made = Vec::new();
@@ -93,7 +93,7 @@ impl PoolShared {
         Ok(())
     }
 
-    /// Returns the number of workers that the pool is to have.
+    /// Returns the number of workers that the pool should have.
     pub(crate) fn workers(&self) -> usize {
         self.wanted.load(Ordering::Relaxed)
     }
@@ -109,7 +109,7 @@ impl PoolShared {
         }
     }
 
-    /// Asks surplus workers to end once their time has come.
+    /// Asks the surplus workers to end whose time for this is over.
     pub(crate) fn dismiss_surplus(&self) {
         let leave = || self.packed(WorkerRequest::Forget { code: LEAVE }).ok();
         self.state.lock().dismiss_surplus(Instant::now(), leave);
@@ -134,8 +134,8 @@ impl Pool {
     /// Each worker finishes the tasks that it already has, then ends. The next worker ends only after the
     /// replacement is ready, so at most one worker is missing at any time, and no task fails. New workers
     /// call the initializer and create their state again: use this for libraries that leak memory, files that
-    /// are read at the start, or changed settings. If a task never ends, this call waits for it:
-    /// [`timeout`](crate::Call::timeout) bounds that.
+    /// are read at the start, or changed settings. If a task never ends, this call waits for it: limit such
+    /// tasks by [`timeout`](crate::Call::timeout).
     ///
     /// # When a process dies
     /// A worker that dies meanwhile counts as replaced, and so does a worker removed by
@@ -180,7 +180,7 @@ impl Pool {
 }
 
 impl PoolState {
-    /// Returns the worker of this number, if the pool wants it.
+    /// Returns the worker with this number, unless it is surplus.
     fn wanted_worker(&self, number: usize) -> Option<&WorkerSlot> {
         self.workers.get(number).filter(|_| number < self.wanted)
     }

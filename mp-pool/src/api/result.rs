@@ -22,7 +22,7 @@ use crate::tasks::call_outcomes::{CallOutcomes, Progress};
 use crate::tasks::call_state::CallState;
 use crate::tasks::outcome_run::{OutcomeData, OutcomeRun};
 
-/// Reads the outcome of task `i` of a run. Calls user code: a panic of it is returned as an error.
+/// Reads the outcome of task `i` of a run. A panic of the user's `Deserialize` is returned as an error.
 pub(crate) fn read<T: Message>(run: &mut OutcomeRun, i: usize) -> Result<T, TaskError> {
     match &mut run.data {
         OutcomeData::Values(many, from) => read_plain(many.get(*from + i)),
@@ -34,7 +34,7 @@ pub(crate) fn read<T: Message>(run: &mut OutcomeRun, i: usize) -> Result<T, Task
                     Unread::new(std::mem::take(received), fingerprint),
                 ));
             }
-            // The bytes before the rest were written by the worker.
+            // The bytes before the rest are the head of the worker's message.
             let before = received.whole().len() - received.rest().len();
             decode_caught(|| T::decode::<MessagePack>(received))
                 .map_err(|error| unreadable::<T>(error, received.whole().get(before..).unwrap_or_default()))
@@ -302,9 +302,9 @@ impl<T, S: ResultKind<T>> AsyncResult<T, S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// The callback runs in the pool's thread, which it blocks, or in the thread that settles the task by
-    /// calling this method, by cancelling or by ending the pool. It should be short, and must not wait for a
-    /// result of this pool. A panic in it reaches the panic hook and is then caught.
+    /// The callback runs in the pool's thread, which it blocks, or in the thread that calls this method,
+    /// cancels the task or ends the pool. It should be short, and must not wait for a result of this pool. A
+    /// panic in the callback reaches the panic hook and is then caught.
     #[doc(alias("callback", "error_callback"))]
     pub fn on_done(self, call: impl FnOnce(Result<S::Value, TaskError>) + Send + 'static)
     where
@@ -380,8 +380,8 @@ impl<T, S> AsyncResult<T, S> {
     /// cancellable.)
     ///
     /// Tasks on another host are cancelled when the request arrives there, unless they have begun. This call
-    /// does not count them. The next call of `cancel` does. A pool that was closed or withdrawn there is not
-    /// reached.
+    /// does not count them. The next call of `cancel` does. The request does not reach a pool that was closed
+    /// or withdrawn on that host.
     pub fn cancel(&self) -> usize {
         self.shared.cancel_all(&self.job)
     }

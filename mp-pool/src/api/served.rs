@@ -27,7 +27,7 @@ pub struct ServedPool {
 
 impl Drop for ServedPool {
     fn drop(&mut self) {
-        // A fork of the process has no part in the cluster.
+        // A fork of the process is not a member of the cluster.
         if self.owner.is_this() {
             // Fails only if rank 0 is lost.
             _ = self.cluster.withdraw(&self.name);
@@ -43,8 +43,8 @@ impl ServedPool {
     /// interrupted. Returns `false` if rank 0 was lost: it has ended, or the connection to it was interrupted
     /// for longer than lease and grace.
     ///
-    /// After an interrupted connection, rank 0 has lost this process, too. The pool is used again after the
-    /// process has joined again:
+    /// After an interrupted connection, rank 0 has lost this process, too. To make the pool available again,
+    /// the process joins the cluster again:
     ///
     /// ```
     /// use mp_net::{Cluster, ClusterConfig};

@@ -53,13 +53,13 @@ use crate::error::{PoolError, TaskError};
 /// # When something goes wrong
 /// | event | effect |
 /// |---|---|
-/// | creating the state fails or panics, or the worker dies in it | The start has failed. It is retried in a new process, with a delay that grows up to a second. After five failures in a row in all workers each task ends with [`TaskError::Broken`], which [contains](crate::BrokenPool) their number and the last cause (if the pool has worked before: only after ten seconds). |
+/// | creating the state fails or panics, or the worker dies while creating it | The start has failed. It is retried in a new process, with a delay that grows up to a second. After five failures in a row in all workers, each task ends with [`TaskError::Broken`], which [contains](crate::BrokenPool) the number of failures and the last cause. A pool that has worked before breaks only after ten seconds. |
 /// | creating the state never ends | Tasks wait. With [`start_timeout`](crate::PoolBuilder::start_timeout) the worker is killed, and the start has failed. |
 /// | a task returns `Err` | The state is kept: the task could leave it consistent. |
 /// | a task panics | The error is [`Raised`](TaskError::Raised), as in any pool. The state may be inconsistent, so it is dropped, and the worker creates a new one before its next task. Tasks that waited for this worker move to other workers. If creating the state fails, the worker ends, and the start has failed. |
 /// | a worker dies | The replacement creates its own state. |
 ///
-/// Everything except tasks is on the [pool](Self::pool): [`metrics`](Pool::metrics), [`pids`](Pool::pids),
+/// All other methods are on the [pool](Self::pool): [`metrics`](Pool::metrics), [`pids`](Pool::pids),
 /// [`close`](Pool::close), [`terminate`](Pool::terminate), and tasks without a state, which the same workers
 /// run.
 pub struct StatePool<S> {

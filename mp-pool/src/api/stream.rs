@@ -135,12 +135,12 @@ mp_core::readable_debug!(PendingError);
 /// and the reason.
 ///
 /// # Lanes
-/// Some tasks run faster in the worker that ran a related task before: it has a file open that both read, or
-/// the [state](crate::StatePool) that both change. Push such tasks to one *lane*, a number chosen by the
-/// caller ([`push_to`](Self::push_to)). They go to the worker that ran this lane last. They go to another
-/// worker if that worker is dead, or if it has work and the other one is idle. A lane is only a hint: a wrong
-/// one costs nothing, and no task waits while a worker is idle. Tasks of one lane may run at the same time,
-/// and a retried task goes to any free worker.
+/// Some tasks run faster in the worker that ran a related task before: this worker has a file open that both
+/// tasks read, or the [state](crate::StatePool) that both change. Push such tasks to one *lane*, a number
+/// chosen by the caller ([`push_to`](Self::push_to)). The pool sends them to the worker that ran this lane
+/// last. It sends them to another worker if that worker is dead, or if that worker is busy and another is
+/// idle. A lane is only a hint: a wrong lane costs nothing, and no task waits while a worker is idle. Tasks
+/// of one lane may run at the same time, and a retried task goes to any free worker.
 ///
 /// ```
 /// use mp_pool::Pool;
@@ -179,7 +179,7 @@ mp_core::readable_debug!(PendingError);
 /// # Shutdown
 /// [`close`](Self::close) ends the input: [`next`](Self::next) then returns the remaining results, and
 /// `None`. Dropping the stream cancels the tasks that have not begun, and drops the results of running tasks.
-/// New tasks of the pool do not wait for them.
+/// New tasks of the pool do not wait for cancelled tasks.
 ///
 /// [`TaskError`] lists the outcome of each task after an error, a death or a time-out. Retries are set on the
 /// call ([`Call::retry_if`](crate::Call::retry_if)). In a fork of the process that created it, the stream is
@@ -244,7 +244,7 @@ impl<A, T> TaskStream<A, T> {
         if self.job.is_ours() { self.job.outcomes().in_flight() } else { 0 }
     }
 
-    /// Returns the number of tasks pushed, and of those with an outcome, taken or not.
+    /// Returns the number of pushed tasks, and the number of tasks with an outcome, taken or not.
     ///
     /// ```
     /// let pool = mp_pool::Pool::new(1)?;
@@ -410,7 +410,7 @@ impl<A: Message + Send, T: Message + Send> TaskStream<A, T> {
                 }
             }
         });
-        // Nothing is awaited from here on, so an expected task is always submitted.
+        // No await point follows a successful `expect_one`, so an expected task is always submitted.
         match index.await {
             Ok(index) => Ok(self.submit(index, lane, args)),
             Err(_) => Err(PushError::Closed(args)),
@@ -426,7 +426,7 @@ impl<A: Message + Send, T: Message + Send> TaskStream<A, T> {
         Ticket { number, stream: self.number }
     }
 
-    /// Returns `true` in the process that owns the stream, for a ticket of this stream or none.
+    /// Returns `true` if this process owns the stream, and `ticket` is `None` or a ticket of this stream.
     fn may_take(&self, ticket: Option<Ticket>) -> bool {
         let is_its = ticket.is_none_or(|ticket| ticket.stream == self.number);
         self.job.is_ours() && (is_its)

@@ -10,7 +10,7 @@
 //!
 //! The clock stops while any thread of the worker describes a panic: the hooks read the symbols of a
 //! backtrace and print it, which takes longer than many tasks and is not part of the task's time. The task
-//! then ends with its panic, or, if it catches the panic, has the rest of its time. A hook that never ends
+//! then ends with its panic. A task that catches the panic keeps the rest of its time. A hook that never ends
 //! stops the clock for at most [`LONGEST_HOOK`].
 //!
 //! | clock | word `since` | changed by |
@@ -18,9 +18,10 @@
 //! | runs | start of the task plus the time taken by hooks | the worker, before the chunk word names the task |
 //! | stopped | the same plus [`LONGEST_HOOK`]: in the future, so that no time limit has passed | the first thread that panics; restored when the last one has finished |
 //!
-//! If a worker dies in between, both words remain, and the pool clears the chunk word before it starts the
-//! worker's next process: `since` is valid only for the task that the chunk word names, and was written
-//! before it. A worker that is stopped in between keeps its task until the time limit plus [`LONGEST_HOOK`].
+//! If a worker dies while its clock is stopped, both words remain. The pool clears the chunk word before it
+//! starts the worker's next process. `since` is valid only for the task that the chunk word names, and is
+//! written before the chunk word. A worker that receives a SIGSTOP while its clock is stopped keeps its task
+//! until the time limit plus [`LONGEST_HOOK`].
 
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -48,7 +49,7 @@ pub(crate) fn monotonic_ms(at: Instant) -> u64 {
 /// Maximum time for which a panic stops the clock, in nanoseconds.
 pub(crate) const LONGEST_HOOK: u64 = 10_000_000_000;
 
-/// Clock of this worker process. A fork of a worker has none, and does not write into the words of its
+/// Clock of this worker process. A fork of a worker has no clock, and does not write into the words of its
 /// parent.
 static CLOCK: PerProcess<OnceLock<TaskClock>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
@@ -74,7 +75,7 @@ impl TaskClock {
         TaskClock { shared_words, running: Mutex::default() }
     }
 
-    /// Creates the clock of this worker, once in the life of a process. Panics stop it from now on.
+    /// Creates the clock of this worker, once in the life of a process. From then on, panics stop the clock.
     pub(crate) fn install(shared_words: WorkerWords) -> &'static TaskClock {
         let clock = CLOCK.get_or_init(|| TaskClock::new(shared_words));
         mp_spawn::set_panic_callbacks(
@@ -129,7 +130,7 @@ impl TaskClock {
         }
     }
 
-    /// Writes the word. The lock is held, so the latest value is written last.
+    /// Writes the word `since`. The lock is held, so the latest value is written last.
     fn show(&self, running: &MutexGuard<'_, TaskClockState>) {
         if let Some(began) = running.began {
             let ahead = if running.hooks > 0 { LONGEST_HOOK } else { 0 };
@@ -152,7 +153,7 @@ mod tests {
         assert!((before..=now()).contains(&began));
         clock.stop();
         clock.stop();
-        assert_eq!(shows(), began + LONGEST_HOOK, "no time is over before that");
+        assert_eq!(shows(), began + LONGEST_HOOK, "a stopped clock is ahead");
         clock.resume();
         assert_eq!(shows(), began + LONGEST_HOOK, "the other thread still panics");
         clock.resume();

@@ -1,12 +1,12 @@
 //! Execution of consecutive items of a chunk.
 //!
 //! Most items are short, and their results have no attachments. As long as this holds, the
-//! [`Runner`](crate::child::runner::Runner) of their function continues by itself. It knows the types, so
-//! decoding, calling and encoding form one loop that the compiler optimizes as a whole, inside one catch of
-//! panics. [`ItemCursor::advance`] runs between two items: it stores the result in the journal, then claims
-//! the next item. The run of items ends at an item after which other work is needed, which is left to the
-//! worker's loop ([`main_loop`](crate::child::main_loop)). The cursor contains the index of that item, even
-//! after a panic.
+//! [`Runner`](crate::child::runner::Runner) of their function continues by itself. The runner knows the
+//! types, so decoding, calling and encoding form one loop that the compiler optimizes as a whole, inside one
+//! catch of panics. [`ItemCursor::advance`] runs between two items: it stores the result in the journal, then
+//! claims the next item. A run of items ends when other work is needed after an item. The worker's loop
+//! ([`main_loop`](crate::child::main_loop)) does this work. The cursor contains the index of the last item,
+//! even after a panic.
 
 use std::ops::Range;
 
@@ -24,9 +24,10 @@ use crate::steps::chunk::Turn;
 
 /// Maximum time for which results are held back while the next tasks of the chunk run, in nanoseconds.
 const LONGEST_DELAY: u64 = 1_000_000;
-/// Maximum number of tasks between two reads of the clock,
+/// Maximum number of tasks between two reads of the clock.
 const MOST_UNTIMED: u32 = 256;
-/// as long as they take no longer than this together, in nanoseconds.
+/// Time between two reads of the clock, in nanoseconds. If less time has passed, more tasks run before the
+/// next read.
 const UNTIMED: u64 = 50_000;
 
 /// Results that were not sent yet.
@@ -60,7 +61,7 @@ impl ReplyPart {
         alone
     }
 
-    /// Takes the results for sending, with their duration in nanoseconds. The next result will be of the next
+    /// Takes the results for sending, with their duration in nanoseconds. The next result belongs to the next
     /// item.
     pub(crate) fn take(&mut self) -> (PackedValues, u64) {
         let plain =
@@ -70,7 +71,8 @@ impl ReplyPart {
         (plain, self.since.saturating_sub(since))
     }
 
-    /// Sets the next item after all earlier ones were sent. Their duration does not count for later items.
+    /// Sets the item of the next result, after all earlier results were sent. Their duration does not count
+    /// for later items.
     pub(crate) fn continue_at(&mut self, item: usize) {
         self.item = item;
         self.since = now();
@@ -183,7 +185,7 @@ impl<'a> ItemCursor<'a> {
         match &mut self.args {
             ArgsSource::Many(all) => plain(all.get(self.item).ok_or_else(not_there)?),
             ArgsSource::One(inc) => {
-                // While claiming fails, the arguments are kept.
+                // If claiming fails, the arguments are kept.
                 inc.claim()?;
                 alone(std::mem::take(&mut **inc))
             }

@@ -1,9 +1,9 @@
 //! # Safety
 //! Access to words of the arena: a worker's chunk word and its journal, and the counters of a pool. Unsafe,
 //! because the words could belong to another structure; sound, because
-//! - a [`WorkerWords`] or [`PoolWords`] is created only from a [`Structure`] under this crate's name and of
-//!   this length, whose words have no other use,
-//! - and which lives as long as the handle that holds it.
+//! - a [`WorkerWords`] or [`PoolWords`] is created only from a [`Structure`] with this crate's name and this
+//!   length. The words of such a structure have no other use;
+//! - the structure lives as long as the handle that holds it.
 #![allow(unsafe_code)]
 
 use mp_core::mem::{Mem, Steps, Word, run};
@@ -19,9 +19,10 @@ const NAME: &str = published_pools::WORKER;
 const CHUNK: u64 = 0;
 /// Start of the running item, if it is timed. Written before the item is claimed.
 const SINCE: u64 = 1;
-/// Note of the running item; 0 means none. Only the worker changes it: the item, to any value, and the worker
-/// to 0 after the item is finished, before it claims the next one and when its chunk is answered. A death
-/// leaves the note of the lost item. The pool reads it, and sets it to 0 for the next worker.
+/// Note of the running item; 0 means none. While the worker lives, only its process writes the note. The task
+/// writes any value. The main loop writes 0 after the item is finished, before it claims the next item, and
+/// when its chunk is answered. After a death, the note of the lost item remains. The pool reads the note, and
+/// sets it to 0 for the next worker.
 const NOTE: u64 = published_pools::NOTE;
 /// Head of the journal, on a cache line that the pool does not read together with the other words.
 const JOURNAL: u64 = 16;
@@ -93,7 +94,8 @@ impl WorkerWords {
         self.words().store(self.0.word(JOURNAL), 0);
     }
 
-    /// Returns the results of a chunk that the worker had not sent when the journal was last restarted.
+    /// Returns the results of a chunk that the worker has stored since it last restarted the journal. The
+    /// worker may have sent the results and died before another restart.
     pub(crate) fn journal_results(&self, chunk: u64) -> Option<JournalResults> {
         self.run(journal::ReadJournal::new(self.0.word(JOURNAL), chunk))
     }
@@ -169,7 +171,7 @@ impl<'de> Deserialize<'de> for WorkerWords {
     }
 }
 
-/// Words of this process, which is a worker.
+/// Words of this worker, with the values that this process has written.
 #[derive(Debug)]
 pub(crate) struct WordsWriter {
     shared_words: WorkerWords,

@@ -130,7 +130,7 @@ type KnownFunction = Result<UserValue<Runner>, UnknownFunction>;
 /// Reason why a function is unknown.
 struct UnknownFunction {
     why: String,
-    /// `true` for lack of descriptors: the function is read again for the next tasks.
+    /// `true` if descriptors ran out: the function is read again for the next tasks.
     for_now: bool,
 }
 
@@ -349,7 +349,8 @@ impl WorkerLoop {
             RunOutcome::Unreadable(why) => TaskReply::Unsendable { result: false, why },
             RunOutcome::Unsendable(why) => TaskReply::Unsendable { result: true, why },
         };
-        // Attachments are dropped here if they can't be sent. An interrupt ends the task, but not its answer.
+        // Attachments are dropped here if they can't be sent. After an interrupt, the answer of the task is
+        // still sent.
         let put = || match self.replies.put(reply(outcome)) {
             Ok(()) => Ok(None),
             Err(PutError::Failed { error, .. }) => Ok(Some(error.to_string())),
@@ -383,8 +384,8 @@ fn wait_for_kill() -> ! {
     }
 }
 
-/// Shared words of this process, if it is a worker. A fork of a worker has none, and does not write into the
-/// words of its parent.
+/// Shared words of this process, if it is a worker. A fork of a worker has no words, and does not write into
+/// the words of its parent.
 static WORDS: PerProcess<OnceLock<WorkerWords>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
 /// Makes this process write its notes into the words of this worker.
@@ -396,8 +397,8 @@ fn install_notes(shared_words: WorkerWords) {
 /// Stores a number for the task that runs in this worker, such as its progress or current step. The last
 /// number is part of the error if the worker is lost ([`WorkerLost::note`](crate::WorkerLost::note)) or the
 /// task [times out](crate::TaskError::TimedOut). It is also part of the error if the task returns an error or
-/// panics ([`TaskRaised::note`](crate::TaskRaised::note)). [`Pool::running`](crate::Pool::running) shows it
-/// while the task runs.
+/// panics ([`TaskRaised::note`](crate::TaskRaised::note)). [`Pool::running`](crate::Pool::running) shows the
+/// number while the task runs.
 ///
 /// ```
 /// use mp_pool::{Pool, TaskError};
@@ -420,8 +421,8 @@ fn install_notes(shared_words: WorkerWords) {
 /// ```
 ///
 /// The call is one store into shared memory: cheap enough for each iteration of a loop. Each task begins
-/// without a note; 0 means none. Any thread of the worker may call it. In a process that is not a worker it
-/// does nothing.
+/// without a note; 0 means none. Any thread of the worker may call this function. In a process that is not a
+/// worker, the call does nothing.
 pub fn note(number: u64) {
     if let Some(shared_words) = WORDS.get() {
         shared_words.set_note(number);

@@ -204,7 +204,7 @@ pub(crate) enum PoolReply {
     StateReset { worker: usize },
     /// The worker has learnt or forgotten this function.
     FunctionChanged { worker: usize, code: u64 },
-    /// Outcome of the task `item` of the chunk `id`, or of tasks from it on.
+    /// Outcome of the task `item` of the chunk `id`, or of consecutive tasks from `item` on.
     Outcome { worker: usize, id: u64, item: usize, outcome: TaskReply },
     /// Sent by this process to itself, to wake the pool's thread.
     Wake,
@@ -220,15 +220,14 @@ pub(crate) enum TaskReply {
     Raised { note: u64, raise: Box<CallFailure> },
     /// The arguments could not be decoded. Contains path and reason.
     Undecodable(Box<Undecodable>),
-    /// The worker has too few descriptors for those in the arguments, which it returns. Contains the
-    /// fingerprint of their type.
+    /// The worker has too few free descriptors to receive the descriptors in the arguments. It returns the
+    /// arguments, and the fingerprint of their type.
     Unread { fingerprint: u64, why: String, arguments: SingleValue },
     /// The result could not be encoded (`true`), or nothing can decode the arguments (`false`).
     Unsendable { result: bool, why: String },
     /// Error of a task that ran in another pool.
     Failed(Box<TaskError>),
-    /// Tasks that were not begun here, and that the process does not begin. Contains arguments with
-    /// attachments.
+    /// Tasks that this process has not begun and will not begin. Contains arguments that have attachments.
     Returned { count: usize, arguments: Option<SingleValue> },
 }
 

@@ -1,5 +1,5 @@
 //! Code of the worker process: its main loop, its messages, and the execution of tasks.
-//! [`slots`](crate::slots) has the state of the workers in the process that has the pool.
+//! [`slots`](crate::slots) has the state of the workers in the process that owns the pool.
 
 pub(crate) mod clock;
 pub(crate) mod item_cursor;

@@ -20,15 +20,15 @@ pub(crate) enum RunOutcome {
     Raised(Box<CallFailure>),
     /// The arguments could not be decoded.
     Undecodable(Box<Undecodable>),
-    /// There are too few descriptors for those in the arguments. Contains the fingerprint of their type; 0 if
-    /// unknown.
+    /// The worker has too few free descriptors to receive the descriptors in the arguments. Contains the
+    /// fingerprint of their type; 0 if unknown.
     Unread(String, u64),
-    /// Nothing could decode the arguments.
+    /// The arguments could not be decoded for another reason, such as an unknown function.
     Unreadable(String),
     Unsendable(String),
 }
 
-/// Runner of tasks with one function, whose types it knows.
+/// Runner of tasks with one function of known types.
 pub(crate) struct Runner(Box<RunItemsFn>);
 
 type RunItemsFn = dyn Fn(&mut UserState, &mut ItemCursor<'_>) -> RunOutcome;
@@ -70,7 +70,8 @@ impl Runner {
             let Some(state) = user_state.take::<S>() else {
                 return RunOutcome::Unreadable(NO_STATE.into());
             };
-            // Declared outside: it remains if nothing is called, and is lost if the closure panics.
+            // Declared outside of `call`: the state remains if `call` does not run, and is lost if the
+            // closure panics.
             let mut lent = Some(state);
             let call = |args| {
                 let state = lent.take().expect("a call that panics is the last");

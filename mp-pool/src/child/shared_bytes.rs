@@ -25,15 +25,15 @@ impl SharedBytes {
         let (len, words) = (bytes.len(), Structure::new(NAME, (bytes.len() as u64).div_ceil(8).max(1))?);
         // SAFETY: no other handle of this structure exists yet.
         let to = unsafe { words.bytes(0, len) };
-        // SAFETY: both have `len` bytes, and the new memory is no part of what is borrowed.
+        // SAFETY: source and target have `len` bytes, and the new memory does not overlap borrowed memory.
         unsafe { to.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), len) };
         Ok(SharedBytes { words, len })
     }
 
     pub(crate) fn as_slice(&self) -> &[u8] {
-        // SAFETY: they are only read from now on.
+        // SAFETY: the bytes are only read from now on.
         let from = unsafe { self.words.bytes(0, self.len) };
-        // SAFETY: `bytes` has checked the length; all of them were written, and none changes.
+        // SAFETY: `Structure::bytes` has checked the length; all bytes were written, and never change.
         unsafe { std::slice::from_raw_parts(from.as_ptr(), self.len) }
     }
 }

@@ -2,16 +2,16 @@
 //!
 //! # Ownership, and effects of a death
 //! The state is in private memory of the worker, and no other process has access to it. Its arguments are
-//! encoded once, by the process that creates the pool ([`InitArgs`]); each worker reads them from there.
+//! encoded once, by the process that creates the pool ([`InitArgs`]). Each worker decodes the same bytes.
 //!
 //! | event | worker | pool |
 //! |---|---|---|
 //! | the worker starts | creates the state before it sends [`Ready`](crate::child::message::PoolReply::Ready) | sends it no tasks yet; kills it after [`start_timeout`](crate::PoolBuilder::start_timeout) |
-//! | it dies, fails or panics while creating the state | – | the start has failed: it is retried later, within the limits in the table at [`TaskError`](crate::TaskError) |
+//! | the worker dies, fails or panics while creating the state | – | the start has failed: it is retried later, within the limits in the table at [`TaskError`](crate::TaskError) |
 //! | a task that used the state panics | answers that task, sends [`StateReset`](crate::child::message::PoolReply::StateReset), drops the state, creates a new one, and sends `Ready` | from `StateReset` on the worker counts as starting: tasks that it has not begun go to other workers, and the time limit is that of a start |
-//! | it dies, fails or panics between the answer and `StateReset` | – | the worker died between two tasks: no task is lost |
-//! | … between `StateReset` and `Ready` | – | the start has failed; no task is lost |
-//! | it ends by itself | drops the state | |
+//! | the worker dies, fails or panics between the answer and `StateReset` | – | the worker died between two tasks: no task is lost |
+//! | the worker dies, fails or panics between `StateReset` and `Ready` | – | the start has failed; no task is lost |
+//! | the worker ends by itself | drops the state | |
 
 use std::any::Any;
 

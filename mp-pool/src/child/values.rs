@@ -32,7 +32,7 @@ pub(crate) struct PackedValues {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Range of such values.
+/// Range of [`PackedValues`].
 #[derive(Clone, Debug)]
 pub(crate) struct PackedRange {
     pub(crate) plain: Arc<PackedValues>,
@@ -75,7 +75,7 @@ enum ValueBytes {
     Long(Box<Incoming>),
 }
 
-/// Maximum number of such bytes: a number and its end position fit.
+/// Maximum number of bytes of [`ValueBytes::Short`]: a number and its end position fit.
 const SHORT: usize = 22;
 
 impl ReceivedValues {
@@ -162,7 +162,7 @@ impl TaskArgs {
     /// Returns received arguments for sending them to a worker.
     ///
     /// # Errors
-    /// If they are malformed.
+    /// If the arguments are malformed.
     pub(crate) fn into_unsent(self) -> mp_core::Result<TaskArgs> {
         let malformed = || mp_core::Error::Malformed("arguments of tasks".into());
         match self {
@@ -196,10 +196,10 @@ impl TaskArgs {
 /// End positions of values. The first value begins at position 0.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct EndPositions {
-    /// Length of each value while all are equal; the number of such values follows.
+    /// Length of each value as long as all lengths are equal. `alike` is the number of these values.
     stride: u32,
     alike: usize,
-    /// End of each value if lengths differ; then the other fields are unused.
+    /// End of each value if lengths differ. The other fields are unused then.
     each: Vec<u32>,
 }
 

@@ -9,8 +9,8 @@
 //! | this process, in the pool's thread | withdraws the tasks that no worker has begun, and settles them as interrupted; until the program has acknowledged the interrupt, each thread that would assign a task does the same; asks served pools of other members to cancel the tasks that they have not begun, which settles those as interrupted | tasks that workers have begun |
 //!
 //! If a worker ends before this process receives the signal, it is replaced by a worker without an interrupt:
-//! its tasks are withdrawn from the replacement, too. If it is killed at any point, the effect is the same as
-//! for any killed worker.
+//! its tasks are withdrawn from the replacement, too. If a worker is killed at any point, the effect is the
+//! same as without an interrupt.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ impl PoolShared {
         }
         let mut count = self.cancel(job);
         let until = Instant::now() + CHUNK_START_TIMEOUT;
-        // The pool's thread would wait for replies that only it receives.
+        // The pool's thread must not wait here: only this thread receives the replies.
         while self.thread.get() != Some(&std::thread::current().id())
             && self.state.lock().workers.iter_mut().any(|worker| worker.is_taking(Some(job)))
             && Instant::now() < until
@@ -60,11 +60,11 @@ impl PoolShared {
         let in_hand = {
             let mut state = self.state.lock();
             if state.phase.error().is_some() {
-                // The end of the pool settles them, with its own error.
+                // The end of the pool settles the tasks, with its own error.
                 return 0;
             }
-            // Under the state's lock, tasks in transit are neither with a worker nor
-            // ready. From now on, no task of the call is retried.
+            // Under the state's lock, tasks in transit are neither with a worker nor ready. From now on, no
+            // task of the call is retried.
             let in_hand = settled.add_rest(job, &TaskError::Cancelled);
             let PoolState { workers, tasks, .. } = &mut *state;
             for worker in workers {
@@ -137,7 +137,7 @@ impl PoolShared {
         self.settings.interrupt == Interrupt::Graceful
     }
 
-    /// Returns `true` if this process was interrupted and has not acknowledged it.
+    /// Returns `true` if this process was interrupted and has not acknowledged the interrupt.
     pub(crate) fn is_interrupted(&self) -> bool {
         self.handles_interrupts() && mp_core::interrupted()
     }

@@ -4,8 +4,9 @@
 //! continues, whenever a reply arrives. Encoding runs user code, so it happens without the lock: the worker
 //! is marked as being fed, and if it has died when the tasks are encoded, they go to another worker.
 //!
-//! A worker that replaces another receives a function that others know before its tasks: until it has read
-//! the function, which may contain a large dataset, the others run them.
+//! A replacement worker receives a function that other workers know before it receives tasks of this
+//! function. Until it has read the function, which may contain a large dataset, the other workers run the
+//! tasks.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -69,8 +70,8 @@ impl PoolShared {
                 found.feeding = true;
                 Some((worker, found.pid, portion, size))
             });
-            // Done even if there is nothing to assign, so that a finished call is not kept until the next
-            // one.
+            // Finished calls are taken even if there is nothing to assign. Otherwise a finished call would be
+            // kept until the next call.
             (fed, std::mem::take(&mut state.tasks.finished))
         };
         drop(finished);
