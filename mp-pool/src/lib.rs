@@ -1,4 +1,4 @@
-//! Process pools: the pool of `mp`.
+//! Pools of worker processes.
 //!
 //! ```
 //! use mp_tensor::{FrozenTensor, Tensor};
@@ -35,8 +35,8 @@
 //! - **When a worker dies, only its running task is lost** (for a rare exception see [`TaskError`]). The
 //!   worker is replaced.
 //! - **Each task has an outcome**, even if its worker dies, or the pool breaks, is terminated or is dropped.
-//!   A worker that is stopped (SIGSTOP, a debugger) keeps the task that it has begun until it resumes or
-//!   [`Call::timeout`] has ended.
+//!   A worker that is stopped (SIGSTOP, a debugger) keeps the task that it has begun until the worker resumes
+//!   or the time limit ([`Call::timeout`]) has expired.
 //! - **User code may panic** anywhere: a panic affects at most its own task.
 //! - **Tensors are not copied**, neither in arguments nor in results.
 //! - **Tasks and results travel through queues**, which need no system call while both sides are awake.

@@ -308,7 +308,7 @@ fn unsendable_value_is_an_error_of_its_task() {
     let error = says(pool.apply(|_: Tensor<f32>| 1_u32, result));
     let TaskError::Arguments { cause: Some(cause), .. } = &error else { panic!("{error:?}") };
     assert!(matches!(**cause, mp_reduce::Error::Memory(mp_core::Error::NonLeaf)), "{cause:?}");
-    let source = error.source().expect("what refused them").downcast_ref::<mp_reduce::Error>();
+    let source = error.source().expect("the cause of the refusal").downcast_ref::<mp_reduce::Error>();
     assert_eq!(source.map(ToString::to_string), Some(cause.to_string()));
     let error = says(pool.apply(|_: Fragile| 1_u32, Fragile));
     assert!(matches!(&error, TaskError::Arguments { why, .. } if why.contains("it fell apart")), "{error}");
@@ -338,7 +338,7 @@ fn endless_iterator_is_read_a_bounded_number_ahead() {
     std::thread::scope(|scope| {
         let first = scope.spawn(|| results.next().unwrap().unwrap());
         // The iterator waits for the first result, with the maximum number of items in flight.
-        common::eventually("it has read what it may", || *read.lock() >= 10);
+        common::eventually("ten items are read", || *read.lock() >= 10);
         gate.open(1000);
         assert_eq!(first.join().unwrap(), 1);
     });

@@ -77,7 +77,8 @@ impl<I: Iterator, T> Imap<I, T> {
     /// Sends more tasks, unless enough are in flight.
     fn send(&mut self) {
         let mut in_flight = self.sent - self.received;
-        // The run sends tasks that are short.
+        // If more than `ahead` tasks are in flight, tasks are short. New tasks are then sent only when no
+        // result is at hand.
         if !self.chosen && in_flight > self.ahead && self.has_next() {
             return;
         }

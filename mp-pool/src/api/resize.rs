@@ -109,7 +109,8 @@ impl PoolShared {
         }
     }
 
-    /// Asks the surplus workers to end whose time for this is over.
+    /// Asks surplus workers to end, and withdraws the tasks that they have not begun. Skips workers whose
+    /// next check is later.
     pub(crate) fn dismiss_surplus(&self) {
         let leave = || self.packed(WorkerRequest::Forget { code: LEAVE }).ok();
         self.state.lock().dismiss_surplus(Instant::now(), leave);

@@ -14,8 +14,8 @@ use crate::slots::slot::QUEUE_CAPACITY;
 use crate::tasks::call_state::CallState;
 use crate::tasks::outcome_run::OutcomeRun;
 
-/// Maximum number of cancellations stored for chunks of a forwarder that have not arrived. Its queue has room
-/// for this number of chunks.
+/// Maximum number of cancellations stored for chunks of a forwarder that have not arrived. The forwarder's
+/// queue has room for this number of chunks.
 const MOST_CANCELLED: usize = QUEUE_CAPACITY;
 /// Time for which outcomes are stored after the session of their forwarder was lost.
 const LONGEST_LOST: Duration = Duration::from_secs(60);
@@ -23,8 +23,8 @@ const LONGEST_LOST: Duration = Duration::from_secs(60);
 /// Forwarder of a chunk, and the chunk's number.
 pub(super) type ChunkKey = (ForwarderId, u64);
 
-/// Chunk of a forwarder. Its outcomes are stored until the forwarder requests the following ones, or sends
-/// another chunk.
+/// Chunk of a forwarder. Its outcomes are stored until the forwarder requests the following outcomes, or
+/// sends another chunk.
 pub(super) struct ArrivedChunk {
     pub(super) number: u64,
     /// Number of tasks.
@@ -54,7 +54,8 @@ impl ArrivedChunk {
         Arc::new(Self { number, count, has_attachments, outcomes, waiting: AtomicUsize::default() })
     }
 
-    /// Returns the call, unless its outcomes are stored. Must not be dropped by the thread for the network.
+    /// Returns the call, or `None` if its outcomes are stored. The network thread must not drop the call,
+    /// because its captures may block.
     pub(super) fn job(&self) -> Option<Arc<CallState>> {
         self.outcomes.lock().job.clone()
     }
@@ -82,18 +83,18 @@ impl Drop for ArrivedChunk {
 struct ForwarderState {
     /// Preferred worker: the last one that ran tasks of the forwarder.
     worker: Arc<AtomicUsize>,
-    /// Last chunk. The forwarder sends the next one after it has received the outcomes.
+    /// Last chunk. The forwarder sends the next chunk after it has received the outcomes.
     chunk: Option<Arc<ArrivedChunk>>,
     /// Cancelled chunks that have not arrived, the oldest first.
     cancelled: VecDeque<u64>,
     /// Number of the [`HeldForwarder`].
     number: u64,
-    /// `true` if its process has ended or its session was lost.
+    /// `true` if the forwarder's process has ended or its session was lost.
     is_lost: bool,
 }
 
 /// Registered forwarders of other members, until their processes end or their sessions are lost. A forwarder
-/// with a chunk is removed [later](LONGEST_LOST).
+/// that has not received all outcomes of its chunk is removed [later](LONGEST_LOST).
 #[derive(Default)]
 pub(super) struct ForwarderTable(Mutex<HashMap<ForwarderId, ForwarderState>>, AtomicU64);
 
@@ -151,11 +152,10 @@ impl ForwarderTable {
         run_later(LONGEST_LOST, move || _ = table.upgrade().map(|table| table.remove(from, number)));
     }
 
-    /// Adds a chunk, after which the former one is no longer stored. Returns `false` if the chunk was
-    /// cancelled.
+    /// Stores a chunk instead of the forwarder's previous chunk. Returns `false` if the chunk was cancelled.
     pub(super) fn begin(&self, from: ForwarderId, chunk: &Arc<ArrivedChunk>) -> bool {
         let mut forwarders = self.0.lock();
-        // A forwarder that was lost meanwhile can't cancel it.
+        // A forwarder that was lost meanwhile can't cancel the chunk.
         let Some(state) = forwarders.get_mut(&from) else { return true };
         let at = state.cancelled.iter().position(|cancelled| *cancelled == chunk.number);
         _ = at.and_then(|at| state.cancelled.remove(at));
@@ -222,7 +222,7 @@ mod tests {
         let last = MOST_CANCELLED as u64;
         assert!((0..=last).all(|chunk| table.find_or_cancel((FROM, chunk)).is_none()));
         assert!(!table.begin(FROM, &chunk(last)));
-        assert!(table.begin(FROM, &chunk(last)) && table.begin(FROM, &chunk(0)), "0 is the oldest");
+        assert!(table.begin(FROM, &chunk(last)) && table.begin(FROM, &chunk(0)), "the oldest was dropped");
         assert!(table.find_or_cancel((FROM, 0)).is_some());
         table.find_or_cancel((FROM, 0)).unwrap().drop_job();
         drop(held);
@@ -236,7 +236,7 @@ mod tests {
         assert!(table.find_or_cancel((FROM, 1)).is_none());
         let held = HeldForwarder::new(&table, FROM, 1);
         drop(former);
-        assert!(!table.begin(FROM, &chunk(1)), "its cancellations stay");
+        assert!(!table.begin(FROM, &chunk(1)), "the cancellation stays");
         drop(held);
         assert!(table.0.lock().is_empty());
     }
@@ -289,7 +289,7 @@ mod tests {
 
     /// The `Drop` of captures is user code, which may block.
     #[test]
-    fn function_of_a_chunk_is_dropped_elsewhere() {
+    fn chunk_function_is_dropped_on_another_thread() {
         let owner = Arc::new(RecordingOwner::default());
         let job = job_of(Arc::downgrade(&owner) as _, 1, CallOptions::default());
         drop(ArrivedChunk::new(1, (1, false), job));

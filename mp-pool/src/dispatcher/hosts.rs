@@ -1,4 +1,4 @@
-//! Served pools of other members that come and go.
+//! Discovery of the served pools of other members, and of their numbers of workers.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -16,7 +16,7 @@ use crate::error::PoolError;
 use crate::forward::messages::{ForwardReply, ForwardRequest, ServedPoolService};
 use crate::forward::places::prefix;
 
-/// Time between two questions for the numbers of workers of the served pools.
+/// Time between two requests for the numbers of workers of the served pools.
 const SIZE_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum wait for the sizes of served pools.
 const SIZE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -25,7 +25,7 @@ const FIRST_SIZE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time after which a served pool that did not answer is asked again.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Follows the served pools of a cluster, for the life of the pool.
+/// Starts the thread that finds the served pools of a cluster, for the life of the pool.
 ///
 /// # Errors
 /// If a thread can't be started, or the system has no random bytes.
@@ -56,7 +56,7 @@ type Publications = Vec<(String, u64)>;
 
 /// Event for the thread that follows the served pools.
 enum PlaceEvent {
-    /// Present publications.
+    /// All current publications.
     Published(Publications),
     /// Reply of a served pool that is not used yet.
     Found(u64, FirstReply),
@@ -66,7 +66,7 @@ enum PlaceEvent {
 enum FirstReply {
     /// Number of its workers.
     Workers(usize, ServedPoolService),
-    /// Reason why it is not used.
+    /// Reason why the served pool is not used.
     Unused(String),
     /// No reply: the served pool is asked again.
     Missing,
@@ -109,14 +109,14 @@ fn update_all(shared: &Weak<PoolShared>, search: &mut PlaceSearch, events: &Rece
 /// has to be tried again.
 fn update_sizes(shared: &Weak<PoolShared>) -> bool {
     let asked = shared.upgrade().map(|shared| (shared.places.services(), shared.settings.kind.clone()));
-    // Without a handle of the pool, which may end meanwhile.
+    // No handle of the pool is held during the calls, so that the pool can end.
     let Some((services, kind)) = asked else { return true };
     let (publications, services): (Vec<u64>, Vec<_>) = services.into_iter().unzip();
     let size = |(publication, reply)| match reply {
         Ok(Some(ForwardReply::Size(workers))) => Some((publication, workers)),
-        // It is still published.
+        // The pool has ended, and is still published.
         Ok(Some(ForwardReply::Ended)) => Some((publication, 0)),
-        // A member that is lost will be reported.
+        // The cluster reports a lost member.
         _ => None,
     };
     let request = || ForwardRequest::Size { kind: kind.clone() };
@@ -134,8 +134,8 @@ fn update_sizes(shared: &Weak<PoolShared>) -> bool {
     is_complete || !shared.state.lock().is_open()
 }
 
-/// Adds new places, removes those that are gone, and starts or ends forwarders. Returns `false` if this has
-/// to be tried again.
+/// Adds new served pools, removes unpublished ones, and starts or ends forwarders. Returns `false` if this
+/// has to be tried again.
 fn update(
     shared: &Weak<PoolShared>,
     search: &mut PlaceSearch,
@@ -174,9 +174,9 @@ fn update(
 }
 
 impl PlaceSearch {
-    /// Asks new served pools for their numbers of workers, all at the same time: one of them may be silent.
+    /// Asks new served pools for their numbers of workers, all at the same time: one of them may not answer.
     fn ask_new(&mut self, shared: &PoolShared) {
-        // The pool has ended.
+        // `None` if the pool has ended.
         let Some(to) = self.to.upgrade() else { return };
         for (name, number) in &self.publications {
             let number = *number;
@@ -230,15 +230,15 @@ impl PoolShared {
     fn set_all_workers(&self, all: usize) -> bool {
         match self.set_workers(all) {
             Ok(()) => _ = self.move_workers(),
-            // A closed pool still replaces workers, but gets no more of them.
+            // A closed pool still replaces workers, but their number does not grow.
             Err(PoolError::Closed { .. }) => self.lower_workers(all),
             Err(_) => return false,
         }
         true
     }
 
-    /// Asks processes of places that have too many to end. Others are started in their slots. Returns `false`
-    /// if one could not be asked.
+    /// Asks processes to end whose place has too many processes. Processes of other places are started in
+    /// their slots. Returns `false` if a process could not be asked.
     pub(crate) fn move_workers(&self) -> bool {
         let mut state = self.state.lock();
         let wanted = state.wanted;

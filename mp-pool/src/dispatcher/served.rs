@@ -1,4 +1,4 @@
-//! A pool that runs tasks of pools of other members.
+//! Service of a pool that runs tasks of pools of other members.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -37,7 +37,7 @@ const LONGEST_IDLE: Duration = Duration::from_secs(600);
 const PREFERENCE_TIME: Duration = Duration::from_millis(50);
 /// Size of an error in a reply without its text, in bytes.
 const ERROR_BYTES: usize = 64;
-/// Time for a forwarder to send a function, while others wait for it.
+/// Maximum time in which a forwarder sends a function, while other forwarders wait for it.
 const LONGEST_LEARN: Duration = Duration::from_secs(10);
 
 /// A function of a pool of another member.
@@ -48,7 +48,7 @@ struct StoredFunction {
     used: Instant,
 }
 
-/// Functions, the oldest first, and those that a forwarder is sending.
+/// Stored functions, the oldest first, and functions that a forwarder is sending.
 #[derive(Default)]
 struct StoredFunctions {
     known: VecDeque<StoredFunction>,
@@ -67,7 +67,7 @@ pub(crate) struct PoolService {
 /// Tasks of one chunk, run as one lane: each forwarder represents one worker, so its tasks prefer that
 /// worker.
 struct ForwardedTasks {
-    /// Arguments, and the index of the first.
+    /// Remaining arguments, and the item index of the first.
     left: Mutex<(Option<TaskArgs>, usize)>,
     /// Preferred worker.
     worker: Arc<AtomicUsize>,
@@ -76,7 +76,7 @@ struct ForwardedTasks {
 
 impl ForwardedTasks {
     /// Returns `true` for the preferred worker and for workers without other tasks. After
-    /// [`PREFERENCE_TIME`], returns `true` for each.
+    /// [`PREFERENCE_TIME`], returns `true` for every worker.
     fn may_take(&self, filter: Option<&LaneFilter>) -> bool {
         filter.is_none_or(|filter| filter.allows(Some(self.worker.load(Ordering::Relaxed))))
             || self.arrived.elapsed() > PREFERENCE_TIME
@@ -156,7 +156,7 @@ impl Drop for OutcomeWait {
             && let Some(job) = self.chunk.job()
         {
             let shared = self.shared.clone();
-            // Other tasks may be encoded meanwhile, by user code.
+            // Cancelling assigns and encodes other tasks, which is user code.
             spawn_blocking(move || _ = shared.cancel(&job));
         }
     }
@@ -179,7 +179,8 @@ impl PoolService {
         Some(found.code.clone())
     }
 
-    /// Returns `Done` if a function is stored, and else whether it has to be sent.
+    /// Returns `Done` if the function is stored, `Later` if a forwarder is sending it, and `UnknownFunction`
+    /// if the caller has to send it.
     fn knows(&self, key: (u64, u64)) -> ForwardReply {
         let mut functions = self.functions.lock();
         let (known, idle) = std::mem::take(&mut functions.known)
@@ -247,7 +248,7 @@ impl PoolService {
     }
 
     /// Cancels the tasks of these chunks that have not begun. A chunk that has not arrived is cancelled on
-    /// arrival: chunk and cancellation use different connections, and can overtake each other.
+    /// arrival: chunk and cancellation use different connections, and can arrive in any order.
     fn cancel(&self, keys: impl Iterator<Item = ChunkKey>) {
         for key in keys {
             if let Some(job) = self.forwarders.find_or_cancel(key).and_then(|chunk| chunk.job()) {
@@ -295,7 +296,7 @@ impl PoolService {
         }
         let wait = OutcomeWait::new(&self, &chunk);
         let (shared, submitted) = (self.shared.clone(), chunk.job());
-        // User code encodes functions, and the tasks of other calls.
+        // Submitting encodes functions and the tasks of other calls, which is user code.
         let submit = move || {
             let Some(job) = submitted else { return };
             shared.submit(&job, count, || source.left.lock().0 = Some(args));
@@ -305,14 +306,14 @@ impl PoolService {
             }
         };
         if blocking(submit).await.is_none() {
-            // It panicked. No outcomes will arrive.
+            // The submission panicked, so no outcomes will arrive.
             chunk.drop_job();
             return ForwardReply::Ended;
         }
         self.outcomes(wait, 0, most).await
     }
 
-    /// Waits for the outcomes of a chunk, and returns those of the tasks from `item` on.
+    /// Waits for the outcomes of a chunk, and returns a reply with the outcomes of the tasks from `item` on.
     async fn outcomes(&self, mut wait: OutcomeWait, item: usize, most: u64) -> ForwardReply {
         let OutcomeWait { chunk, is_done, .. } = &mut wait;
         let all_done = |outcomes: &CallOutcomes| outcomes.progress.done == chunk.count;
@@ -328,7 +329,7 @@ impl PoolService {
     /// Returns a reply with as many outcomes of the tasks from `item` on as fit into it. The forwarder has
     /// received the outcomes of earlier tasks. `most` is the size of the largest reply in bytes.
     fn reply(&self, chunk: &ArrivedChunk, item: usize, most: u64) -> ForwardReply {
-        // The rest is for the head.
+        // A quarter is reserved for the head of the reply.
         let most = usize::try_from(most / 4 * 3).unwrap_or(usize::MAX);
         let (mut outcomes, mut single, mut size, mut more) = (Vec::new(), None, 0_usize, false);
         let StoredOutcomes { job, runs } = &mut *chunk.outcomes.lock();
@@ -373,7 +374,7 @@ impl PoolService {
                     let outcome = match leaving(std::mem::take(&mut **received)) {
                         Ok((_, len)) if len > most => Err(too_large()),
                         Ok((value, len)) if len > most.saturating_sub(size) => {
-                            // It begins the next reply.
+                            // This result begins the next reply.
                             *data = OutcomeData::Single(Box::new(value.into_incoming()));
                             more = true;
                             break;
@@ -430,7 +431,7 @@ impl PoolService {
     }
 }
 
-/// Returns values as they are in a message.
+/// Encodes values without attachments in the form of a message.
 fn packed<'a>(values: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let (mut bytes, mut ends) = (Vec::new(), EndPositions::default());
     for value in values {
@@ -547,8 +548,9 @@ mod tests {
         assert!(service.forwarders.begin(from, &chunk(2)), "the forwarder is unknown");
     }
 
-    /// Returns the call of a chunk with three tasks that have failed with this text, and a function that
-    /// requests the outcomes from an item on. It returns their items, and `true` if there are others.
+    /// Returns the call of a chunk whose three tasks have failed with this text, and a function. The function
+    /// requests the outcomes from an item on. It returns the items of the reply, and `true` if more outcomes
+    /// follow.
     fn failed_chunk(text: &str) -> (Arc<CallState>, impl Fn(usize) -> (Vec<usize>, bool) + use<>) {
         let service = Arc::new(PoolService::new(Arc::new(shared()), "pool of rank 1".into()));
         let from = ForwarderId { pool: 1, forwarder: 2 };

@@ -39,7 +39,7 @@ pub(crate) struct PoolSettings {
     pub(crate) start_timeout: Option<Duration>,
     /// Time for running tasks when the pool is terminated.
     pub(crate) finish: Duration,
-    /// Time between SIGTERM and SIGKILL then; the default if `None`.
+    /// Time between SIGTERM and SIGKILL when the pool is terminated; the default if `None`.
     pub(crate) grace: Option<Duration>,
     /// Maximum number of tasks without an outcome, if it is limited.
     pub(crate) max_waiting: Option<usize>,
@@ -51,7 +51,7 @@ pub(crate) struct PoolSettings {
     pub(crate) stderr: Stdio,
     pub(crate) configure: Option<Configure>,
     /// Description of the workers' state. Empty if they have none. Pools of a cluster that run each other's
-    /// tasks have the same.
+    /// tasks have the same description.
     pub(crate) kind: String,
     /// Cluster whose served pools run tasks, too.
     #[cfg(feature = "net")]

@@ -1,5 +1,5 @@
-//! Outcomes for calls: collected under a lock, delivered when no lock is held. They come from replies, and
-//! from the state left by a dead worker.
+//! Outcomes for calls: collected under a lock, delivered when no lock is held. Outcomes result from replies,
+//! and from the state of a dead worker.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::tasks::source::{SavedArgs, UnneededValues};
 /// Delay that stands for infinity: a century.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// Returns the time `delay` after `now`, which is far if the clock ends before.
+/// Returns the time `delay` after `now`, or a far time if the clock can't represent it.
 pub(super) fn after(now: Instant, delay: Duration) -> Instant {
     now.checked_add(delay).unwrap_or_else(|| now + NEVER)
 }
@@ -86,8 +86,8 @@ impl<'a> Settlements<'a> {
         self.outcomes.iter().flat_map(|(_, runs)| runs).map(|run| run.count).sum()
     }
 
-    /// Adds tasks that never left their call. Returns the number of tasks in transit, which other
-    /// threads will settle.
+    /// Adds an error for the tasks that never left their call. Returns the number of tasks in transit, which
+    /// other threads will settle.
     pub(crate) fn add_rest(&mut self, job: &Arc<CallState>, error: &TaskError) -> usize {
         let (left, in_hand) = job.cancel(error);
         self.add_unsent(job, left, error);
@@ -100,7 +100,7 @@ impl<'a> Settlements<'a> {
         self.add(chunk, final_error.unwrap_or(error));
     }
 
-    /// Adds tasks that were taken from their call.
+    /// Adds an error for tasks that were taken from their call.
     pub(crate) fn add_unsent(
         &mut self,
         job: &Arc<CallState>,
@@ -121,7 +121,7 @@ impl<'a> Settlements<'a> {
 
 impl Drop for Settlements<'_> {
     fn drop(&mut self) {
-        // The first task comes first again.
+        // In reverse order: each task is put before the others, so the first task ends up first.
         for failed in std::mem::take(&mut self.failed).into_iter().rev() {
             let Some(FailedTask { chunk, error, run_time }) = self.shared.retry(failed) else { continue };
             let run = OutcomeRun { run_time, ..OutcomeRun::failed(chunk.first..chunk.first + 1, error) };
@@ -129,7 +129,7 @@ impl Drop for Settlements<'_> {
             self.drop_later(chunk);
         }
         self.shared.deliver_outcomes(std::mem::take(&mut self.outcomes));
-        // Dropping these catches panics.
+        // These drops catch panics of user code.
         self.unneeded.clear();
         self.chunks.clear();
     }
@@ -154,7 +154,7 @@ impl PoolShared {
         state.publish();
         job.outcomes().failed.insert(index, attempts);
         if delay.is_zero() && matches!(failed.error, TaskError::WorkerLost(_)) {
-            // It was begun before the tasks that its worker had in its queue, so callers wait for it.
+            // The task was begun before the tasks in its worker's queue, so callers wait for it.
             state.tasks.put_first([ReadyChunk::unpacked(failed.chunk)].into_iter());
         } else if delay.is_zero() {
             state.tasks.ready.push_back(ReadyChunk::unpacked(failed.chunk));
@@ -249,7 +249,7 @@ pub(crate) fn report_items(
 }
 
 impl PoolState {
-    /// Makes tasks ready again that a worker has returned. Settles them if they are not to begin.
+    /// Makes tasks ready again that a worker has returned, or settles them if they must not begin.
     pub(crate) fn take_returned(
         &mut self,
         (worker, id): (usize, u64),
@@ -282,8 +282,8 @@ impl PoolState {
         let is_known = message.is_some() || !matches!(returned.saved, SavedArgs::None);
         let (job, is_cancelled_there) = (Arc::clone(&returned.job), chunk.is_cancelled_there);
         let done = slot.finish_chunk(id);
-        // A process that returns its tasks is about to end, unless they were cancelled. If the next one
-        // returns them, too, starts are delayed.
+        // A process that returns its tasks is about to end, unless the tasks were cancelled. If the next
+        // process returns tasks, too, starts are delayed.
         slot.had_tasks = is_cancelled_there;
         if let Some(done) = done {
             settled.drop_later(done);
@@ -392,9 +392,9 @@ mod tests {
         }
     }
 
-    /// Otherwise the replacement of its process would be delayed.
+    /// Otherwise the next start of the worker would be delayed.
     #[test]
-    fn worker_of_a_cancelled_chunk_had_tasks() {
+    fn cancelled_chunk_does_not_delay_next_start() {
         for is_cancelled_there in [true, false] {
             let (shared, job) = (shared(), job(1, CallOptions::default()));
             let chunk = Chunk { is_cancelled_there, ..Chunk::new(job, 0, SavedArgs::None) };
@@ -410,7 +410,7 @@ mod tests {
 
     /// Callers wait for tasks that were begun before others.
     #[test]
-    fn lost_tasks_precede_those_of_its_queue() {
+    fn lost_tasks_precede_queued_tasks() {
         let (shared, mut options) = (shared(), CallOptions::default());
         options.retry.set(1, |_| true);
         let job = job(3, options);

@@ -37,13 +37,13 @@ pub(crate) struct PoolShared {
     /// Dropped when the pool has ended. Otherwise, captured queues would seem to be in use for as long as the
     /// pool's handle exists.
     startup: Mutex<WorkerStartup>,
-    /// Process that created the pool. A fork of it locks nothing here: other threads may have held the locks
-    /// at the fork.
+    /// Process that created the pool. A fork of this process locks nothing here: other threads may have held
+    /// the locks at the fork.
     owner: OwnerProcess,
     /// Wanted number of workers, copied from the state for readers without the lock.
     pub(crate) wanted: AtomicUsize,
     pub(crate) replies: Queue<PoolReply>,
-    /// Any queue of tasks. Messages for all of them are packed alike.
+    /// Queue by which messages for all workers are packed. A packed message does not depend on the queue.
     pub(crate) packer: Queue<WorkerRequest>,
     pub(crate) state: Mutex<PoolState>,
     /// Notified when tasks have been settled, or the pool has ended.
@@ -100,7 +100,7 @@ impl PoolShared {
         self.startup.lock().clone()
     }
 
-    /// Drops the functions with which workers are started. No more will be.
+    /// Drops the functions with which workers are started. No worker is started afterwards.
     pub(crate) fn release_startup(&self) {
         let startup = std::mem::take(&mut *self.startup.lock());
         drop_caught(startup);
@@ -152,7 +152,7 @@ impl PoolShared {
         if self.settings.max_waiting.is_none() {
             return;
         }
-        // Any thread that has checked before sleeps by now, and is woken.
+        // By now, any thread that has found the stream open sleeps, and is woken.
         drop(self.state.lock());
         self.changed.notify_all();
         self.room.wake_all();

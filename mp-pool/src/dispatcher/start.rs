@@ -1,5 +1,5 @@
-//! Starts of workers in empty slots, with a back-off, and reports of workers that end. The errors of tasks
-//! report the lost tasks to callers.
+//! Starts of workers in empty slots, with a back-off, and reports of workers that end. Callers receive the
+//! lost tasks as errors.
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Weak};
@@ -88,8 +88,8 @@ pub(crate) fn start(shared: &Arc<PoolShared>, number: usize) -> Result<(), PoolE
     }
     worker.starts_since = Some(Instant::now());
     worker.restart_at = None;
-    // The process may have ended before this call, which then calls the closure at once: it adds an event,
-    // and takes no lock.
+    // If the process has already ended, this call runs the closure at once. The closure locks only the
+    // events, not the state, which is locked here.
     process.on_exit(move || {
         if let Some(shared) = reported.upgrade() {
             shared.record_exit(WorkerExit { worker: number, pid });
@@ -112,7 +112,8 @@ pub(crate) fn not_started(shared: &PoolShared, number: usize, why: String) {
     }
 }
 
-/// Returns the reason why a worker ended before it was ready. `time` is its time limit, if it was exceeded.
+/// Returns the reason why a worker ended before it was ready. `time` is the time limit of the start, if it
+/// was exceeded.
 pub(crate) fn why_not_ready(
     (number, pid): (usize, u32),
     failure: Option<&SpawnError>,
@@ -135,8 +136,8 @@ pub(crate) fn why_not_ready(
     }
 }
 
-/// Reports once on stderr that a slot has no worker while other workers run the tasks. Otherwise only the
-/// speed would show it.
+/// Reports once on stderr that a slot has no worker while other workers run the tasks. Without the report,
+/// only the speed of the pool would show this.
 pub(crate) fn report_failed_starts(shared: &PoolShared, number: usize) {
     let failed = shared.state.lock().workers[number].failed_to_start(number);
     let Some(failed) = failed else { return };

@@ -22,8 +22,9 @@ use crate::tasks::outcome_run::OutcomeRun;
 
 impl PoolShared {
     /// Accepts `tasks` more tasks of a call. `store` stores them after they are counted and before any thread
-    /// reads them. Returns `false` if the pool accepts none: then the tasks fail, and `store` is dropped,
-    /// which catches panics of each of several values ([`UserValues`](mp_core::user_code::UserValues)).
+    /// reads them. Returns `false` if the pool accepts no tasks. Then the tasks fail, and `store` is dropped.
+    /// Its values are [`UserValues`](mp_core::user_code::UserValues), whose drop catches the panics of each
+    /// value.
     pub(crate) fn submit(&self, job: &Arc<CallState>, tasks: usize, store: impl FnOnce()) -> bool {
         let first = job.expect(tasks);
         self.submit_expected(job, first..first + tasks, store)
@@ -111,7 +112,7 @@ impl Future for RoomFuture {
             // Cloning a waker is user code, so it happens without the lock.
             let waker = UserValue::new(context.waker().clone());
             self.position = Some(self.shared.room.wait(self.position, waker));
-            // Tasks that were settled before have woken other futures.
+            // Tasks that were settled before the waker was stored have woken other futures.
             if self.shared.is_full() {
                 return Poll::Pending;
             }
@@ -241,7 +242,7 @@ mod tests {
         let job = job(0, CallOptions::default());
         assert!(shared.submit(&job, 2, || ()));
         shared.state.lock().phase = PoolPhase::Closed;
-        assert!(!shared.submit(&job, 1, || panic!("it is not brought")));
+        assert!(!shared.submit(&job, 1, || panic!("the task is refused")));
         let progress = job.outcomes().progress;
         assert_eq!((progress.done, progress.failed, progress.total), (1, 1, 3));
         assert!(!job.is_cancelled());

@@ -84,12 +84,13 @@ impl Dispatcher {
     /// Runs until the pool has ended. After a panic in here, callers are woken nevertheless.
     pub(crate) fn run(self) {
         let shared = Arc::clone(&self.shared);
-        // Set once: there is one manager.
+        // Set once: a pool has one such thread.
         _ = shared.thread.set(std::thread::current().id());
         if CallFailure::catch(|| self.serve()).is_err() {
             shared.break_with_reason("the thread of the pool has panicked");
         }
-        // Workers exist here only after a panic, or if a worker does not even obey a SIGKILL.
+        // Workers exist here only after a panic, or if a worker survives the SIGKILL in an uninterruptible
+        // system call.
         let mut settled = Settlements::new(&shared);
         let mut ended = Vec::new();
         let calls = {
@@ -141,7 +142,7 @@ impl Dispatcher {
             // Other workers run the lost tasks, and don't wait for the starts.
             self.shared.feed();
         }
-        // Skipped otherwise, so that short tasks don't pay for work that depends on none of these.
+        // Skipped without such an event, so that short tasks don't pay for this work.
         if interrupted || died || until.is_some_and(|until| until <= Instant::now()) {
             if let Some(shortest) = shortest {
                 // The program may have been stopped since the sleep ended.
@@ -174,8 +175,8 @@ impl Dispatcher {
     ) {
         // A death may be reported without a message, if memory for one was unavailable.
         let far = || {
-            // Checked often until the program has acknowledged an interrupt, because then the next one
-            // counts.
+            // After an interrupt, checks often whether the program has acknowledged it: from then on, the
+            // next interrupt counts.
             Instant::now() + if self.shared.is_interrupted() { POLL_INTERVAL } else { LONG }
         };
         let (until, now) = (until.unwrap_or_else(far), Instant::now());
@@ -349,7 +350,8 @@ impl Dispatcher {
                 state.workers[number].start_failed(Instant::now(), why, has_other_ready) && end.is_none();
         }
         state.shorten_delays(Instant::now());
-        // Only if a task of the function was recalled: no worker reads a function without one.
+        // No worker reads a function without a task of it, so a death counts only if such a task was
+        // recalled.
         let its = |ready: &ReadyChunk| reading == Some(ready.chunk.job.code.number);
         if let (Some(code), Some(at)) = (reading, recalled.iter().position(its)) {
             let deaths = state.reader_deaths.entry(code).or_insert(0);
@@ -539,8 +541,8 @@ impl Dispatcher {
     }
 }
 
-/// Returns the outcome in a reply, whose results before `from` are known. Decoding never returns the variants
-/// for sending.
+/// Returns the outcome in a reply. Results before `from` were reported earlier. Decoding never returns the
+/// variants for sending.
 fn outcome_data(reply: TaskReply, from: usize, who: impl FnOnce() -> ProcessName) -> Option<OutcomeData> {
     let error = match reply {
         TaskReply::Results { values: ManyValues::Received(many), .. } => {

@@ -86,7 +86,8 @@ pub struct BrokenPool {
     pub pool: Option<Arc<str>>,
     /// Description of the last failed start, or of another cause.
     pub why: String,
-    /// Number of failed starts of all workers since each was ready; 0 if the cause was not a failed start.
+    /// Number of failed starts of all workers, for each since it was last ready; 0 if the cause was not a
+    /// failed start.
     pub starts: u32,
     /// Exit of the last process, or the reason why it could not be started, if known.
     #[source]

@@ -42,7 +42,7 @@ use crate::error::worker_lost::{TaskRaised, WorkerLost};
 /// | the function takes longer than [`Call::timeout`](crate::Call::timeout) | [`TimedOut`](Self::TimedOut) | continue in another worker | is killed and replaced |
 /// | the initializer or the function that creates the worker's [state](crate::StatePool) fails, the worker dies in it, or is killed because it takes [too long](crate::PoolBuilder::start_timeout) | – | wait | is started again, with a delay that grows up to a second; from the fifth time on, while another worker is ready, up to a minute, with one report on stderr |
 /// | all workers fail to start five times in a row; if one has worked before, for ten seconds | – | [`Broken`](Self::Broken), with the reason and the number of starts | – |
-/// | a worker, or this process, has no free descriptors for those in arguments or in a result | [`Arguments`](Self::Arguments) or [`Value`](Self::Value), which [contain them](Self::unread) | continue | continues |
+/// | a worker, or this process, has too few free descriptors to receive the descriptors in arguments or in a result | [`Arguments`](Self::Arguments) or [`Value`](Self::Value), which [contain](Self::unread) the arguments or the result | continue | continues |
 /// | arguments, a result or the captures of a closure can't be encoded or decoded | [`Arguments`](Self::Arguments) or [`Value`](Self::Value), with the bytes that can't be decoded | continue | continues |
 /// | [`AsyncResult::cancel`](crate::AsyncResult::cancel) | continues | tasks of that call: [`Cancelled`](Self::Cancelled) | continues |
 /// | SIGINT (Ctrl-C) or SIGTERM, if workers [are notified](crate::PoolBuilder::interrupt) | ends as its function decides | [`Interrupted`](Self::Interrupted) | ends after its task, and is replaced |
@@ -54,9 +54,9 @@ use crate::error::worker_lost::{TaskRaised, WorkerLost};
 ///
 /// A worker takes one task at a time, so at most that task is lost with it. (A rare exception: if the pool
 /// withdrew a message with a function at the moment when a worker took tasks of that function, these tasks
-/// are lost together.) A lost task was begun, or was just being taken; its side effects remain. (If worker
-/// after worker dies while it reads the captures of a closure, from the fifth on each death costs a task of
-/// that closure.)
+/// are lost together.) A lost task was begun, or was just being taken; its side effects remain. (If several
+/// workers in a row die while they read the captures of a closure, each death from the fifth on costs a task
+/// of that closure.)
 #[derive(Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum TaskError {
@@ -82,8 +82,8 @@ pub enum TaskError {
     },
     /// The task was cancelled before it had begun.
     Cancelled,
-    /// The program was interrupted (SIGINT, SIGTERM) before the task had begun, and [is
-    /// notified](crate::PoolBuilder::interrupt).
+    /// The program was interrupted (SIGINT, SIGTERM) before the task had begun, and the pool [is
+    /// notified](crate::PoolBuilder::interrupt) of interrupts.
     Interrupted,
     /// The pool ended before the task was done, or this process is a fork of the process that owns the pool.
     Terminated,
@@ -105,7 +105,7 @@ pub enum TaskError {
         /// the arguments can't be kept for [another attempt](crate::Call::retry_if).
         #[serde(with = "mp_core::serde_with::shared::option")]
         cause: Option<Arc<mp_reduce::Error>>,
-        /// The arguments, if the worker had no free descriptors for those in them: see
+        /// The arguments, if the worker had too few free descriptors to receive the descriptors in them: see
         /// [`unread`](Self::unread).
         #[serde(skip)]
         unread: Option<Unread>,
@@ -120,7 +120,8 @@ pub enum TaskError {
         /// decoded, and its bytes, so that no data is lost. See also [`bytes`](Self::bytes).
         #[serde(with = "mp_core::serde_with::shared::option")]
         undecodable: Option<Arc<Undecodable>>,
-        /// The result, if this process had no free descriptors for those in it: see [`unread`](Self::unread).
+        /// The result, if this process had too few free descriptors to receive the descriptors in it: see
+        /// [`unread`](Self::unread).
         #[serde(skip)]
         unread: Option<Unread>,
         /// Attempts at the task.
@@ -193,7 +194,7 @@ impl TaskError {
         }
     }
 
-    /// Returns the bytes of arguments or of a result that could not be decoded, as those of a message
+    /// Returns the bytes of arguments or of a result that could not be decoded, in the form of a message
     /// ([`Undecodable::bytes`]).
     ///
     /// ```
@@ -326,8 +327,8 @@ impl TaskError {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// `None` for a call of one item, for a [`TaskStream`](crate::TaskStream), whose outcomes have tickets,
-    /// and for a task that did not begin because its call was cancelled or its pool ended.
+    /// Returns `None` for a call of one item, for a [`TaskStream`](crate::TaskStream), whose outcomes have
+    /// tickets, and for a task that did not begin because its call was cancelled or its pool ended.
     #[must_use]
     pub fn index(&self) -> Option<usize> {
         self.attempts().index()

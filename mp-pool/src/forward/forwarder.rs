@@ -1,4 +1,4 @@
-//! Process that stands for a worker of a served pool.
+//! Process that represents a worker of a served pool.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -25,7 +25,8 @@ use crate::forward::messages::{
 };
 use crate::steps::chunk::Turn;
 
-/// Longest wait for a function that another forwarder sends, and the interval of questions.
+/// Longest wait for a function that another forwarder sends. [`LEARN_INTERVAL`] is the time between two
+/// requests.
 const LONGEST_LEARN: Duration = Duration::from_secs(20);
 const LEARN_INTERVAL: Duration = Duration::from_millis(5);
 /// Number of consecutive short sessions that may be lost while outcomes are requested.
@@ -33,7 +34,7 @@ const MOST_LOST: usize = 3;
 /// Duration of a short session.
 const SHORT_SESSION: Duration = Duration::from_secs(1);
 /// Maximum time for attempts to connect again, which is shorter than the time for which a served pool stores
-/// outcomes. The interval of these attempts.
+/// outcomes. [`RECONNECT_INTERVAL`] is the time between two attempts.
 const LONGEST_RECONNECT: Duration = Duration::from_secs(30);
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum size of the outcomes that a served pool stores until the next chunk, in bytes.
@@ -53,7 +54,7 @@ pub(crate) struct ForwarderArgs {
 /// Main function of the process.
 pub(crate) fn forwarder_main(args: ForwarderArgs) -> Result<(), WorkerError> {
     let ForwarderArgs { worker, tasks, replies, shared_words, from, service } = args;
-    // Connects.
+    // Connects to the served pool.
     let hold = begin(&service, from)?;
     send_reply(&replies, PoolReply::Ready { worker, pid: std::process::id() })?;
     let words = WordsWriter::new(shared_words);
@@ -90,11 +91,11 @@ struct Forwarder {
     hold: Option<ServiceHold>,
     /// Functions by their numbers, or the reasons why they can't be decoded.
     functions: HashMap<u64, Result<Closure<(), Runner>, String>>,
-    /// Functions that the served pool has.
+    /// Functions that the served pool has stored.
     sent: HashSet<u64>,
     /// Chunks whose function has not arrived: see [`main_loop`](crate::child::main_loop).
     waiting: HashMap<u64, Vec<ReceivedChunk>>,
-    /// `true` if the process ends: it was asked to, or the served pool is gone.
+    /// `true` if the process ends: it was asked to end, or the served pool is lost.
     is_over: bool,
 }
 
@@ -123,7 +124,7 @@ impl Forwarder {
             WorkerRequest::Forget { code } => {
                 self.functions.remove(&code);
                 if self.sent.remove(&code) {
-                    // If this fails, the served pool is gone with its functions.
+                    // If this fails, the served pool and its functions are lost.
                     _ = self.call(ForwardRequest::Forget { pool: self.from.pool, code });
                 }
                 send_reply(&self.replies, PoolReply::FunctionChanged { worker, code })
@@ -131,7 +132,8 @@ impl Forwarder {
         }
     }
 
-    /// Calls the served pool. An interrupt ends the process later: the task that runs there has a result.
+    /// Calls the served pool. An interrupt ends the process after the call, so that the result of a running
+    /// task is received.
     fn call(&self, request: ForwardRequest) -> Result<ForwardReply, Box<UnservedRequest<ForwardRequest>>> {
         mp_core::with_interrupts_masked(|| self.service.call(request).map_err(Box::new))
     }
@@ -154,7 +156,7 @@ impl Forwarder {
         let is_watched = count > 1 || timeout.is_some();
         let mut claimed = 1;
         if is_watched {
-            // Host B begins any of them, so none may be withdrawn.
+            // Host B may begin any of these items, so none may be withdrawn.
             _ = self.words.begin(id, count);
             while let Turn::Go(_) = self.words.claim() {
                 claimed += 1;
@@ -174,8 +176,8 @@ impl Forwarder {
         Ok(())
     }
 
-    /// Forwards the first `count` items of a chunk. Items from `reported` on have no outcome afterwards, and
-    /// the process is over then. Returns the arguments with attachments of such an item.
+    /// Forwards the first `count` items of a chunk. If items from `reported` on have no outcome afterwards,
+    /// this process ends. Returns the arguments of such an item if they have attachments.
     fn forward(
         &mut self,
         id: u64,
@@ -248,7 +250,7 @@ impl Forwarder {
             match self.call(ForwardRequest::Knows { pool, code }).map_err(drop)? {
                 ForwardReply::Done => break,
                 ForwardReply::Ended => return Err(()),
-                // Another forwarder sends it.
+                // Another forwarder sends the function.
                 ForwardReply::Later if since.elapsed() < LONGEST_LEARN => {
                     // sleep: the interval of questions while another process sends the function.
                     std::thread::sleep(LEARN_INTERVAL);
@@ -265,13 +267,13 @@ impl Forwarder {
                 }
                 Ok(ForwardReply::Ended) => return Err(()),
                 Ok(_) => break,
-                // It captures a value that can't leave this host, or is too large.
+                // The function is too large, or captures a value that can't leave this host.
                 Err(unserved)
                     if unserved.request.is_none() || matches!(unserved.error, NetError::TooLarge { .. }) =>
                 {
                     let why = format!("it can't be sent: {}", unserved.error);
                     self.functions.insert(code, Err(why.clone()));
-                    // Others need not wait for it.
+                    // Other forwarders need not wait for the function.
                     self.call(ForwardRequest::Forget { pool, code }).map_err(drop)?;
                     return Ok(Some(format!("the function can't be read: {why}")));
                 }
@@ -361,8 +363,9 @@ impl Forwarder {
         }
     }
 
-    /// Requests the outcomes of a chunk's tasks from `item` to `count`, again after a lost session. `error`
-    /// is the error of the request that sent the chunk. Returns `None` if the outcomes are lost.
+    /// Requests the outcomes of a chunk's tasks from `item` to `count`, and requests them again after a lost
+    /// session. `error` is the error of the request that sent the chunk. Returns `None` if the outcomes are
+    /// lost.
     fn rest(
         &mut self,
         chunk: u64,
@@ -395,7 +398,7 @@ impl Forwarder {
     }
 
     /// Registers this process again after a lost session. If the served pool was silent, tries this for as
-    /// long as it was. Returns `false` if that fails.
+    /// long as the silence lasted. Returns `false` if that fails.
     fn reconnect(&mut self, silent: Duration) -> bool {
         let until = Instant::now() + silent.min(LONGEST_RECONNECT);
         let mut timeout = None;
@@ -421,7 +424,7 @@ impl Forwarder {
         }
     }
 
-    /// Ends this process, whose served pool is gone. Returns the arguments.
+    /// Ends this process, whose served pool is lost. Returns the arguments.
     fn give_up(&mut self, args: Option<Outgoing>) -> Result<Option<Outgoing>, WorkerError> {
         self.is_over = true;
         Ok(args)

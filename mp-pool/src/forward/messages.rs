@@ -37,9 +37,9 @@ pub(crate) enum ForwardRequest {
     /// Run a stored function once for each of the arguments. `chunk` is the number of the chunk in its pool.
     Run { from: ForwarderId, chunk: u64, code: u64, timeout: Option<Duration>, most: u64, args: TaskArgs },
     /// Cancel the tasks of these chunks that have not begun. Chunks that have not arrived are cancelled on
-    /// arrival. Numbers of forwarders and chunks.
+    /// arrival. Each pair is the number of a forwarder and of its chunk.
     Cancel { pool: u64, chunks: Vec<(u64, u64)> },
-    /// Request for the outcomes of a chunk's tasks from `item` on. Earlier outcomes are dropped.
+    /// Return the outcomes of a chunk's tasks from `item` on. Earlier outcomes are dropped.
     Rest { from: ForwarderId, chunk: u64, item: usize, most: u64 },
 }
 
@@ -162,7 +162,7 @@ pub(crate) enum ForwardedOutcome {
     Failed(Box<TaskError>),
     /// The task was not begun, because the pool has ended.
     NotBegun,
-    /// The same, and its arguments are lost, because they had attachments.
+    /// The task was not begun, because the pool has ended. Its arguments had attachments, and are lost.
     Dropped,
     /// The tasks were cancelled.
     Cancelled { count: usize },
@@ -172,7 +172,7 @@ pub(crate) enum ForwardedOutcome {
 pub(crate) enum ForwardReply {
     /// Number of workers.
     Size(usize),
-    /// The state of the workers is of this kind.
+    /// The workers have a state of this kind, which is not the requested one.
     OtherKind(String),
     Done,
     /// The pool has ended.
@@ -183,10 +183,10 @@ pub(crate) enum ForwardReply {
     UnknownFunction(Option<SingleValue>),
     /// The function can't be decoded.
     Unreadable(String),
-    /// Reply for a chunk that has not arrived. It is not begun when it arrives.
+    /// The chunk has not arrived. Its tasks are not begun when it arrives.
     UnknownChunk,
-    /// Outcomes with the positions of their first tasks, and the value of the one with attachments. `more` if
-    /// there are others.
+    /// Outcomes, each with the position of its first task. `single` is the value of the outcome with
+    /// attachments. `more` is `true` if other outcomes follow.
     Outcomes {
         outcomes: Vec<(usize, ForwardedOutcome)>,
         single: Option<SingleValue>,

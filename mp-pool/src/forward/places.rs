@@ -26,7 +26,7 @@ pub(crate) fn prefix(pool: Option<&str>) -> String {
 struct ServedPlace {
     /// Number of the place, unique in its pool.
     id: u64,
-    /// Number of its publication. A pool that is published again has another one.
+    /// Number of its publication. A pool that is published again has another number.
     publication: u64,
     workers: usize,
     service: ServedPoolService,
@@ -133,7 +133,7 @@ impl Places {
         Some(ForwarderPlace { id: best.id, from, service: best.service })
     }
 
-    /// Begins with the number of a pool, its maximum number of workers, and the names that are followed.
+    /// Sets the number of a pool, its maximum number of workers, and the names that are followed.
     pub(crate) fn begin(&self, pool: u64, most: usize, names: FollowedNames) {
         let mut table = self.table.lock();
         (table.pool, table.most, table.names) = (pool, most, Some(names));

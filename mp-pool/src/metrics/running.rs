@@ -15,7 +15,7 @@ const READ_ATTEMPTS: usize = 4;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct RunningTask {
-    /// Number of the worker, as [`current_worker`](crate::current_worker) returns it there.
+    /// Number of the worker, which [`current_worker`](crate::current_worker) returns in the worker.
     pub worker: usize,
     /// Process id of the worker.
     pub pid: u32,

@@ -106,7 +106,7 @@ pub enum WorkerState {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct WorkerMetrics {
-    /// Number of the worker, as [`current_worker`](crate::current_worker) returns it there.
+    /// Number of the worker, which [`current_worker`](crate::current_worker) returns in the worker.
     pub worker: usize,
     /// Process id of the worker; 0 if it has no process.
     pub pid: u32,
@@ -114,7 +114,8 @@ pub struct WorkerMetrics {
     pub state: WorkerState,
     /// Number of tasks that were sent to the worker and not answered, including the running one.
     pub tasks: usize,
-    /// Time since the worker began its task, or the first of several unanswered tasks; zero if it has none.
+    /// Time since the worker began its task, or the first of several unanswered tasks; zero if it has no
+    /// task.
     pub busy_for: Duration,
 }
 

@@ -32,8 +32,9 @@ impl Backpressure {
         self.0.is_some()
     }
 
-    /// Records that there was no room for a task, after room for `found`. Returns `true` if that must be
-    /// reported, which happens once, if `idle`: then no running task would free messages.
+    /// Records that there was no room for a task, after room for `found` tasks. Returns `true` if the lack of
+    /// room must be reported: once, after [`REPORTED`], if the pool is `idle`, so that no running task would
+    /// free messages.
     pub(crate) fn lacks_room(&mut self, now: Instant, found: usize, idle: bool) -> bool {
         let begins = Shortage { since: now, pause: FIRST / 2, due: now, reported: false };
         let mut shortage = self.0.take().filter(|_| found == 0).unwrap_or(begins);
@@ -82,11 +83,11 @@ mod tests {
         state.lacks_room(now, 0);
         assert_eq!(state.next_room(), Some(now + FIRST));
         state.workers[0].ready = false;
-        assert_eq!(state.next_room(), None, "a dead worker is awaited, and no room");
+        assert_eq!(state.next_room(), None, "no worker is ready");
         state.workers[0].ready = true;
         assert!(state.waits_for_room(now));
         state.tasks.ready.clear();
-        assert_eq!(state.next_room(), None, "it was cancelled");
+        assert_eq!(state.next_room(), None, "no task waits");
         assert!(!state.waits_for_room(now) && !state.backpressure.is_active());
     }
 

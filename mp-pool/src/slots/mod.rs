@@ -1,4 +1,4 @@
-//! Slots of the workers, in the process that has the pool: their processes, their tasks, and the transfer of
+//! Slots of the workers, in the process that owns the pool: their processes, their tasks, and the transfer of
 //! tasks between them. [`child`](crate::child) is the code that runs in a worker process.
 
 mod backpressure;

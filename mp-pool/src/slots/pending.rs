@@ -12,7 +12,7 @@
 //! | | | ready | otherwise |
 //! | | | settled | its arguments can't be sent, or the call was cancelled meanwhile |
 //! | sent: in a worker's queue, or taken by it | `unanswered` of its [slot](crate::slots::slot); the [chunk word](crate::steps::chunk) names the running task | settled, or failed | the pool's thread: its reply arrives, or its result is in the worker's [journal](crate::steps::journal) |
-//! | | | ready | it is found in the queue of a worker that is dead, too busy or stopped; or its chunk, which such a worker has begun, was cut before it |
+//! | | | ready | it is found in the queue of a worker that is dead, too busy or stopped; or such a worker has begun its chunk, and the chunk was cut before this task |
 //! | | | failed | the pool's thread: its worker died while running it |
 //! | failed | the pool's thread, which holds no lock and consults the [`RetryPolicy`](crate::tasks::retry_policy::RetryPolicy) | ready, or scheduled | the policy allows a retry, now or later |
 //! | | | settled with its error | the retries are used up, the filter returns `false`, its worker received Ctrl-C, its call is cancelled, the pool has ended, or its arguments could not be kept |
@@ -123,7 +123,7 @@ mod tests {
     use crate::tasks::call_state::tests::job;
     use crate::tasks::source::SavedArgs;
 
-    /// Otherwise its call would wait for it forever.
+    /// Otherwise the call of the task would wait for it forever.
     #[test]
     fn cancel_takes_tasks_that_wait_for_retry() {
         let (mut tasks, now) = (PendingTasks::default(), Instant::now());

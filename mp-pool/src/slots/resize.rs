@@ -6,7 +6,7 @@
 //! | slot | worker | transition | condition |
 //! |---|---|---|---|
 //! | wanted | any | not wanted: `leaves_at` is set | the pool shrinks |
-//! | not wanted, `leaves_at` set | alive | tasks that it has not begun are ready again; it is `asked_to_leave`: the message to end is in its queue | at that time, repeated until no more tasks can be withdrawn |
+//! | not wanted, `leaves_at` set | alive | tasks that it has not begun are ready again; it is `asked_to_leave`: the message to end is in its queue | at the time `leaves_at`, repeated until no more tasks can be withdrawn |
 //! | not wanted, `asked_to_leave` | finishes its task | the slot is empty | the worker ends |
 //! | not wanted, empty | – | the slot is removed | the pool's thread checks, and no later slot has a worker |
 //! | wanted again, `leaves_at` set | alive | the worker stays | the pool grows |
@@ -62,7 +62,7 @@ impl PoolState {
                 continue;
             }
             worker.leaves_at = None;
-            // A worker that was not wanted has no time of its next start.
+            // A surplus worker has no time of its next start.
             if worker.process.is_none() && worker.restart_at.is_none() {
                 worker.restart_at = Some(now);
             }
@@ -140,7 +140,7 @@ mod tests {
         let mut state = PoolState::new(vec![worker(), worker()]);
         state.resize(1, 1024, now);
         state.resize(2, 1024, now);
-        assert!(state.workers[1].wants_tasks(), "it was not asked yet");
+        assert!(state.workers[1].wants_tasks(), "the worker was not asked to end");
         let leave = state.workers[1].tasks.pack(WorkerRequest::Forget { code: LEAVE });
         assert!(leave.is_ok_and(|packed| state.workers[1].ask_to_leave(packed)));
         state.resize(1, 1024, now);

@@ -31,8 +31,8 @@ const MOST_CHUNKS: u64 = 512;
 /// Duration of the assigned work up to which a worker receives more. If workers use all processors, the
 /// pool's thread may have to wait for a time slice of the kernel.
 const AHEAD_NANOS: u64 = 5_000_000;
-/// Chunk duration above which a worker has only one chunk. For shorter chunks, another one is in its queue
-/// when it begins one.
+/// Chunk duration above which a worker has only one chunk. For shorter chunks, another chunk is in its queue
+/// when it begins a chunk.
 const LONG_NANOS: u64 = 10_000_000;
 /// Time without a reply after which the pool reads a worker's journal. Doubled when there are no new results.
 const JOURNAL_INTERVAL: Duration = Duration::from_millis(10);
@@ -41,8 +41,8 @@ const LONGEST_JOURNAL_INTERVAL: Duration = Duration::from_secs(1);
 /// Time after which the first task is withdrawn from a worker that has not taken it from its queue, while
 /// another worker is idle.
 const SLOW: Duration = Duration::from_millis(100);
-/// Number that is never assigned to a function. A worker answers a request to forget it, and does nothing
-/// else.
+/// Number that is never assigned to a function. A worker answers a request to forget this number, and does
+/// nothing else.
 pub(crate) const NO_CODE: u64 = 0;
 
 /// Message that was sent to a worker.
@@ -54,7 +54,7 @@ pub(crate) enum SentMessage {
     /// Request to learn or forget a function.
     FunctionChange {
         code: u64,
-        /// `false` for a request to forget it.
+        /// `true` for a request to learn the function, `false` to forget it.
         learn: bool,
         message: Option<u32>,
     },
@@ -82,24 +82,24 @@ pub(crate) struct WorkerSlot {
     pub(crate) pid: u32,
     /// `true` if the worker is initialized and alive.
     pub(crate) ready: bool,
-    /// `true` if a thread is about to assign tasks to it.
+    /// `true` if a thread is about to assign tasks to the worker.
     pub(crate) feeding: bool,
     pub(crate) unanswered: VecDeque<SentMessage>,
     /// Number of tasks in `unanswered`.
     pub(crate) outstanding: usize,
-    /// Maximum number of chunks that it has in advance.
+    /// Maximum number of chunks that the worker has in advance.
     most_chunks: u64,
-    /// Time since which it has its first task.
+    /// Time since which the worker has had its first unanswered task.
     pub(crate) since: Instant,
     /// Recent duration of a chunk in nanoseconds; 0 if unknown.
     pace: u64,
     /// Functions that the worker knows, or will know after reading its queue.
     pub(crate) known_functions: HashSet<u64>,
-    /// Time at which its process was started, or began to create its state again, while it is not ready.
+    /// Time at which the process was started, or began to create its state again, while it is not ready.
     pub(crate) starts_since: Option<Instant>,
-    /// `true` if it was killed for exceeding the start time-out.
+    /// `true` if the process was killed for exceeding the start time-out.
     pub(crate) start_timed_out: bool,
-    /// Number of consecutive deaths before it was ready.
+    /// Number of consecutive processes that ended before they were ready.
     pub(crate) failed_starts: u32,
     /// Time of the last failed start.
     pub(crate) failed_at: Option<Instant>,
@@ -107,20 +107,20 @@ pub(crate) struct WorkerSlot {
     pub(crate) failed_why: String,
     /// `true` if the failed starts were reported.
     pub(crate) start_failures_reported: bool,
-    /// Number of consecutive deaths without having had a task.
+    /// Number of consecutive processes that were ready and died without having had a task.
     pub(crate) idle_deaths: u32,
     pub(crate) had_tasks: bool,
-    /// `true` if its process replaces another and has answered nothing yet.
+    /// `true` if the process replaces another and has answered nothing yet.
     pub(crate) is_new: bool,
     pub(crate) restart_at: Option<Instant>,
     /// Chunk and item that exceeded the time limit.
     pub(crate) condemned: Option<(u64, usize)>,
-    /// `true` if its queue was checked since its first task became the first.
+    /// `true` if the queue was checked since the current first task became the first.
     pub(crate) queue_checked: bool,
-    /// `true` if the worker did not take its messages. It receives nothing more before it answers the request
-    /// in its queue.
+    /// `true` if the worker did not take its messages. It receives nothing more before it has answered a
+    /// request in its queue.
     pub(crate) suspect: bool,
-    /// Time without a reply after which its journal is read.
+    /// Time without a reply after which the worker's journal is read.
     journal_interval: Duration,
     /// `true` if the worker was asked to end after its remaining tasks. It receives no more.
     pub(crate) asked_to_leave: bool,
@@ -233,12 +233,12 @@ impl WorkerSlot {
         messages.into_iter().zip(rest).collect()
     }
 
-    /// Returns one of its chunks.
+    /// Returns the worker's chunk with this number.
     pub(crate) fn chunk(&mut self, id: u64) -> Option<&mut Chunk> {
         self.chunks().find(|chunk| chunk.id == id)
     }
 
-    /// Returns its chunks, the current one first.
+    /// Returns the worker's chunks, the current chunk first.
     fn chunks(&mut self) -> impl Iterator<Item = &mut Chunk> {
         self.unanswered.iter_mut().filter_map(|sent| match sent {
             SentMessage::Chunk { chunk, .. } => Some(chunk),
@@ -270,15 +270,15 @@ impl WorkerSlot {
         }
     }
 
-    /// Records that it answered `answered` chunks since the previous replies.
+    /// Records that the worker answered `answered` chunks since the previous replies.
     pub(crate) fn record_pace(&mut self, answered: u32, now: Instant) {
         let took = now.saturating_duration_since(self.since).as_nanos() as u64 / u64::from(answered.max(1));
         // Adapts quickly to faster chunks and slowly to slower ones, because then other workers help.
         self.pace = if took < self.pace || self.pace == 0 { took } else { (self.pace + took) / 2 }.max(1);
     }
 
-    /// Withdraws the unclaimed items of its current chunk, as a new chunk. The second value is the current
-    /// chunk if nothing is left of it.
+    /// Withdraws unclaimed items of the worker's current chunk, as a new chunk. The second value is the
+    /// current chunk if nothing is left of it.
     pub(crate) fn cut(&mut self, share: CutShare) -> (Option<Chunk>, Option<Chunk>) {
         let shared_words = self.shared_words.clone();
         let Some(chunk) = self.current_chunk() else { return (None, None) };
@@ -302,7 +302,7 @@ impl WorkerSlot {
         self.ready && self.pid != pid
     }
 
-    /// Records that it is ready.
+    /// Records that the worker is ready.
     pub(crate) fn mark_ready(&mut self, now: Instant) {
         (self.ready, self.failed_starts, self.since, self.starts_since) = (true, 0, now, None);
         self.publish();
@@ -336,18 +336,18 @@ impl WorkerSlot {
         }
     }
 
-    /// Returns `true` if its process replaces another and reads its first function.
+    /// Returns `true` if the process replaces another and reads its first function.
     fn reads_first_function(&self) -> bool {
         self.is_new && self.is_learning()
     }
 
-    /// Returns `true` if it has read a function.
+    /// Returns `true` if the worker has read this function.
     pub(crate) fn knows(&self, code: u64) -> bool {
         self.known_functions.contains(&code) && !self.is_learning()
     }
 
-    /// Returns `true` if it may have to learn a function that its tasks need. Then either all messages are
-    /// withdrawn or none, and the function is sent again.
+    /// Returns `true` if the worker may still have to learn a function that its tasks need. Then either all
+    /// messages are withdrawn or none, and the function is sent again.
     pub(crate) fn is_learning(&self) -> bool {
         self.unanswered.iter().any(|sent| matches!(sent, SentMessage::FunctionChange { .. }))
     }
@@ -358,21 +358,21 @@ impl WorkerSlot {
         !(self.feeding && self.is_learning())
     }
 
-    /// Returns `true` if it has chunks of this call in addition to a chunk that it may have begun.
+    /// Returns `true` if the worker has chunks of this call in addition to a chunk that it may have begun.
     pub(crate) fn has_more_of(&self, job: &Arc<CallState>) -> bool {
         let is_its = |chunk: &Chunk| Arc::ptr_eq(&chunk.job, job);
         let is = |sent: &SentMessage| matches!(sent, SentMessage::Chunk { chunk, .. } if is_its(chunk));
         self.outstanding > 1 && self.unanswered.iter().any(is)
     }
 
-    /// Withdraws all unclaimed items of its current chunk, if that belongs to this call.
+    /// Withdraws all unclaimed items of the worker's current chunk, if the chunk belongs to this call.
     pub(crate) fn cut_all_of(&mut self, job: &Arc<CallState>) -> (Option<Chunk>, Option<Chunk>) {
         let is_its = self.current_chunk().is_some_and(|chunk| Arc::ptr_eq(&chunk.job, job));
         if is_its { self.cut(CutShare::All) } else { (None, None) }
     }
 
-    /// Adds its chunks of this call (or of any call) to `chunks`, if it is a forwarder: those that no earlier
-    /// cancellation has added.
+    /// Adds the chunks of this call (or of any call) to `chunks`, if the process is a forwarder. Omits chunks
+    /// that an earlier cancellation has added.
     #[cfg(feature = "net")]
     pub(crate) fn find_forwarded(&mut self, job: Option<&Arc<CallState>>, chunks: &mut Vec<ForwardedChunk>) {
         let Some(forwarder) = self.forwarder.clone() else { return };
@@ -392,12 +392,12 @@ impl WorkerSlot {
         may && self.chunks().any(|chunk| chunk.remaining() > 1 && is_its(chunk) && !word.is_of(chunk.id))
     }
 
-    /// Withdraws the next unread message from its queue.
+    /// Withdraws the next unread message from the worker's queue.
     pub(crate) fn recall(&mut self) -> Option<(EncodedMessage<WorkerRequest>, SentMessage)> {
         let packed = self.tasks.try_get_packed().ok()??;
         let number = packed.number();
-        // Chunks that it has taken precede those in its queue. Numbers are reused, so the last message with
-        // this number is meant.
+        // Chunks that the worker has taken precede the chunks in its queue. Numbers are reused, so the last
+        // message with this number is the message in the queue.
         let queued = self.unanswered.len().saturating_sub(1 + self.tasks.len());
         let is = |sent: &SentMessage| sent.message() == number;
         let at = match self.unanswered.get(queued) {
@@ -424,7 +424,7 @@ impl WorkerSlot {
         back
     }
 
-    /// Withdraws all unread messages from its queue.
+    /// Withdraws all unread messages from the worker's queue.
     pub(crate) fn recall_all(&mut self, dead: bool) -> Vec<ReadyChunk> {
         if !dead && !self.may_be_recalled() {
             return Vec::new();
@@ -440,9 +440,9 @@ impl WorkerSlot {
                 }
             }
         }
-        // Before the withdrawal, a live worker may have taken a task that came after a withdrawn request to
-        // learn its function: it waits for that request. There is room for requests that were in the
-        // queue before.
+        // A live worker may have taken a task just before the withdrawal, while the request to learn its
+        // function was withdrawn: the worker waits for this request, so requests are sent again. There is
+        // room for them, since they were in the queue before.
         for (_, sent) in self.send_messages(notes, given_back) {
             if let SentMessage::FunctionChange { code, learn: true, .. } = sent {
                 self.known_functions.remove(&code);
@@ -451,7 +451,7 @@ impl WorkerSlot {
         recalled
     }
 
-    /// Kills its process.
+    /// Kills the worker's process.
     pub(crate) fn kill(&self) {
         // Fails only if the process has ended.
         self.process.iter().for_each(|process| _ = process.kill());
@@ -496,7 +496,7 @@ impl WorkerSlot {
         may.then(|| self.since + SLOW)
     }
 
-    /// Returns the deadline of its running task, with its chunk and time limit.
+    /// Returns the deadline of the worker's running task, with its chunk and time limit.
     pub(crate) fn deadline(&self) -> Option<(&Chunk, Instant, Duration)> {
         // A served pool enforces the limits of its workers.
         if self.condemned.is_some() || !self.ready || self.place.is_some() {
@@ -514,14 +514,14 @@ impl WorkerSlot {
         })
     }
 
-    /// Returns the time at which its journal should be read: it may run a long task, with unsent results of
-    /// others.
+    /// Returns the time at which the worker's journal should be read: the worker may run a long task while
+    /// results of earlier tasks are not sent.
     pub(crate) fn journal_due(&self) -> Option<Instant> {
         let may_have = self.ready && self.first().is_some_and(|chunk| chunk.remaining() > 1);
         may_have.then(|| self.since + self.journal_interval)
     }
 
-    /// Reads its journal. Returns its current chunk and the results.
+    /// Reads the worker's journal. Returns its current chunk and the results.
     pub(crate) fn read_journal(&mut self) -> Option<(&mut Chunk, JournalResults)> {
         self.journal_interval = (2 * self.journal_interval).min(LONGEST_JOURNAL_INTERVAL);
         let shared_words = self.shared_words.clone();

@@ -7,18 +7,18 @@ use mp_spawn::Backoff;
 use crate::slots::slot::WorkerSlot;
 use crate::slots::state::PoolState;
 
-/// Number of consecutive failed starts of each worker after which the pool may break,
+/// Number of consecutive failed starts of each worker after which the pool may break.
 const MOST_FAILED_STARTS: u32 = 5;
-/// and time without a ready worker after which it breaks, if a worker was ever ready.
+/// Time without a ready worker after which the pool breaks, if a worker was ever ready.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Delay before the second start. Doubled each time.
 const FIRST_BACK_OFF: Duration = Duration::from_millis(10);
 /// Maximum delay before a start.
 const LONGEST_BACK_OFF: Duration = Duration::from_secs(1);
-/// Delays after [`MOST_FAILED_STARTS`] consecutive failures of a worker while other workers run the tasks:
-/// the first delay, doubled each time,
+/// First delay after [`MOST_FAILED_STARTS`] consecutive failures of a worker while other workers run the
+/// tasks. Doubled each time.
 const FIRST_LONG_BACK_OFF: Duration = Duration::from_secs(2);
-/// and the maximum.
+/// Maximum delay before a start while other workers run the tasks.
 const LONGEST_LONG_BACK_OFF: Duration = Duration::from_secs(60);
 
 /// Returns the delay after this number of consecutive failures.
@@ -42,7 +42,7 @@ fn back_off_of_starts(failures: u32, has_other_ready: bool) -> Duration {
 impl WorkerSlot {
     /// Records that the worker could not be started, or died before it was ready, and schedules the next
     /// start. Returns `true` if the failures must be reported, which happens once, while other workers run
-    /// the tasks. Otherwise the pool breaks and its error reports them.
+    /// the tasks. Without other workers, the pool breaks, and its error reports the failures.
     pub(crate) fn start_failed(&mut self, now: Instant, why: String, has_other_ready: bool) -> bool {
         self.failed_starts = self.failed_starts.saturating_add(1);
         (self.failed_at, self.failed_why) = (Some(now), why);

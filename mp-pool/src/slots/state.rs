@@ -40,7 +40,7 @@ impl PoolPhase {
     }
 }
 
-/// Everything protected by the lock.
+/// State of a pool, protected by one lock.
 #[derive(Default)]
 pub(crate) struct PoolState {
     pub(crate) phase: PoolPhase,
@@ -51,18 +51,18 @@ pub(crate) struct PoolState {
     pub(crate) workers: Vec<WorkerSlot>,
     /// Tasks that are not assigned to a worker.
     pub(crate) tasks: PendingTasks,
-    /// Active if there was no room for the messages of tasks, which are ready then.
+    /// Active while ready tasks wait for room for their messages.
     pub(crate) backpressure: Backpressure,
     /// Number of consecutive workers that died while they read a function, by function.
     pub(crate) reader_deaths: HashMap<u64, u32>,
-    /// Last time at which a worker was ready and died or began to create its state again; `None` if there was
-    /// none.
+    /// Last time at which a ready worker died or began to create its state again; `None` if this has not
+    /// happened.
     pub(crate) last_ready: Option<Instant>,
     /// Number of tasks without an outcome.
     pub(crate) unsettled: usize,
-    /// Number of retries,
+    /// Number of retries.
     pub(crate) retried: u64,
-    /// and of replaced workers.
+    /// Number of replaced workers.
     pub(crate) restarts: u64,
     /// `true` if all workers have ended, and no more will be started.
     pub(crate) over: bool,
@@ -105,8 +105,8 @@ impl PoolState {
         self.workers[worker].is_new && self.workers.iter().any(knows)
     }
 
-    /// Records that there was no room for a task, after room for `found`. Returns `true` if that must be
-    /// reported.
+    /// Records that there was no room for a task, after room for `found` tasks. Returns `true` if the lack of
+    /// room must be reported.
     pub(crate) fn lacks_room(&mut self, now: Instant, found: usize) -> bool {
         let idle = self.workers.iter().all(|worker| worker.outstanding == 0);
         self.backpressure.lacks_room(now, found, idle)
@@ -168,7 +168,7 @@ impl PoolState {
     }
 
     fn assignment_for(&self, worker: usize) -> Option<TaskAssignment> {
-        // Equal for all calls.
+        // The filter is equal for all calls.
         let mut filter = None;
         self.tasks.calls.iter().find_map(|job| {
             let (source, has_lanes) = (&job.source, job.source.has_lanes());
@@ -184,8 +184,8 @@ impl PoolState {
         })
     }
 
-    /// Returns the lanes that this worker may take: those of missing workers, and, while it is idle, those of
-    /// busy workers.
+    /// Returns the lanes that this worker may take: lanes of missing workers and, while this worker is idle,
+    /// lanes of busy workers.
     fn lane_filter(&self, worker: usize) -> LaneFilter {
         let idle = self.workers[worker].outstanding == 0;
         let is_gone = |other: &WorkerSlot| !other.ready || other.suspect || !other.is_staying();
@@ -215,6 +215,6 @@ mod tests {
         state.workers[3].ready = false;
         state.workers[4].feeding = true;
         assert_eq!(state.lane_filter(0).lanes_of, [false, false, true, true, false]);
-        assert_eq!(state.lane_filter(2).lanes_of, [false, false, false, true, false], "it has work");
+        assert_eq!(state.lane_filter(2).lanes_of, [false, false, false, true, false], "worker 2 is busy");
     }
 }

@@ -1,4 +1,4 @@
-//! Withdrawal of tasks from busy or stopped workers, for idle ones.
+//! Withdrawal of tasks from busy or stopped workers, for idle workers.
 
 use std::time::Instant;
 
@@ -76,8 +76,8 @@ impl PoolState {
     }
 
     /// Withdraws tasks, for idle workers, from workers that leave all of them in their queues, such as
-    /// stopped ones. Such a worker receives a request made by `note`, and nothing else until it has answered
-    /// that. It can't take withdrawn messages after it resumes, so each task is done once.
+    /// stopped workers. Such a worker receives a request made by `note`, and nothing else until it has
+    /// answered this request. It can't take withdrawn messages after it resumes, so each task is done once.
     pub(crate) fn relieve_slow_workers(
         &mut self,
         now: Instant,
@@ -180,7 +180,7 @@ mod tests {
         }
     }
 
-    /// Otherwise an idle worker would receive them only later.
+    /// Otherwise an idle worker would receive the tasks only later.
     #[test]
     fn stolen_tasks_are_assigned_at_once() {
         let mut state = PoolState::new(vec![worker(), worker()]);

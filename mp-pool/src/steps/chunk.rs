@@ -10,7 +10,7 @@
 //! | word | meaning | changed by |
 //! |---|---|---|
 //! | `chunk, next, end` | item `next - 1` runs, and `next..end` may be claimed | the worker → `next + 1` ([`ClaimItem`]), which also finishes item `next - 1`; → DONE ([`FinishItem`]); the pool → a smaller `end`, not below `next` ([`CutChunk`]); → CONDEMNED ([`CondemnWorker`]) |
-//! | `chunk, next, end`, DONE | item `next - 1` is finished, and no item runs | the worker → `next + 1` without DONE ([`ClaimItem`]); → the next chunk with `next` = 1 ([`BeginChunk`]), when `next` = `end` or it ends; the pool as above |
+//! | `chunk, next, end`, DONE | item `next - 1` is finished, and no item runs | the worker → `next + 1` without DONE ([`ClaimItem`]); → the next chunk with `next` = 1 ([`BeginChunk`]), when `next` = `end` or the worker ends; the pool as above |
 //! | … CONDEMNED | the running item, or the next one, exceeded its time limit: the worker will be killed, and does nothing more | the pool, when the worker is dead → 0 |
 //!
 //! Each change is one compare-and-swap. So an item is either claimed by the worker or withdrawn by the pool,

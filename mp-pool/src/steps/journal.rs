@@ -1,8 +1,8 @@
 //! Journal of a worker: results of its chunk that were not sent yet, preserved if the worker dies.
 //!
 //! A worker sends results when its chunk is finished, or some time after it last sent results. Until then
-//! each result is in its journal, where it is written before the next item is claimed. After sending them,
-//! the worker restarts the journal with the next item.
+//! each result is in its journal, where it is written before the next item is claimed. After sending the
+//! results, the worker restarts the journal with the next item.
 //!
 //! # The words and their transitions
 //! | word | meaning | changed by |
@@ -14,7 +14,7 @@
 //! | the worker is killed | journal | pool |
 //! |---|---|---|
 //! | while it writes a result | the head does not include that result | reads the results before it |
-//! | between the head and its next claim | includes that result | treats it as finished, although the chunk word does not contain that |
+//! | between the head and its next claim | includes that result | treats the item as finished, although it runs according to the chunk word |
 //! | after it has sent the results | still contains them | skips results that were reported |
 //!
 //! The pool also reads the journal of a live worker that runs a long item: head, data, head again. If the
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(count, BYTES / 104);
         assert!(!journal.append(&vec![1; BYTES], |w, v| m.store(w, v)));
         assert_eq!(read(&m, HEAD, 1).unwrap().ends.len(), count);
-        assert_eq!(m.load(HEAD.plus(WORDS)), 0, "the word behind it");
+        assert_eq!(m.load(HEAD.plus(WORDS)), 0, "the word after the journal");
     }
 
     /// For any amount of room left, the last result is complete or missing, and nothing is written after the

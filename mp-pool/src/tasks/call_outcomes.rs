@@ -73,7 +73,7 @@ pub(super) struct OutcomeWaiters {
 
 /// Number of parts in which a thread takes the results of a call while others arrive.
 pub(super) const PARTS: usize = 32;
-/// Number of runs in memory at which the thread is woken earlier.
+/// Number of runs in memory at which a waiting thread is woken earlier.
 pub(super) const MANY_RUNS: usize = 256;
 
 /// Reason why a push is refused.

@@ -73,8 +73,8 @@ pub(crate) struct CallOptions {
 
 /// State of one call.
 pub(crate) struct CallState {
-    /// Process that made the call. A fork of it locks nothing here: other threads may have held the locks at
-    /// the fork, and no thread settles its tasks.
+    /// Process that made the call. A fork of this process locks nothing here: other threads may have held the
+    /// locks at the fork, and no thread settles its tasks.
     owner: OwnerProcess,
     pub(crate) code: Arc<TaskFunction>,
     pub(crate) options: CallOptions,
@@ -352,7 +352,7 @@ impl CallState {
         let outcomes = &mut self.outcomes.lock();
         let Progress { total, .. } = outcomes.progress;
         let wanted = total.min(done + (total / PARTS).max(1));
-        // If another thread already waits this way, this one checks at each change.
+        // If another thread already waits this way, this thread checks at each change.
         let is_first = outcomes.waiters.some.is_none();
         if is_first {
             outcomes.waiters.some = Some(wanted);
@@ -466,7 +466,7 @@ pub(crate) mod tests {
             assert_eq!(next(), first);
         }
         assert_eq!([next(), next(), next(), next()], [Some(3..7), Some(7..8), Some(8..10), None]);
-        assert!(!settle(&job, 7..8), "it was handed out");
+        assert!(!settle(&job, 7..8), "the outcome was taken");
         assert!(job.outcomes.lock().is_empty());
     }
 
@@ -477,6 +477,6 @@ pub(crate) mod tests {
         (1..=MANY_RUNS).for_each(|first| assert!(settle(&job, first..first + 1)));
         assert!(!job.outcomes().has(MANY_RUNS + 1));
         settle(&job, 0..1);
-        assert!(job.outcomes().has(900), "there is much to be taken");
+        assert!(job.outcomes().has(900), "enough results are available");
     }
 }

@@ -1,4 +1,4 @@
-//! Consecutive tasks of one call, which a worker receives in one message and answers in a few.
+//! Consecutive tasks of one call, which a worker receives in one message and answers in a few messages.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub(crate) struct Chunk {
     /// Number of earlier attempts at its only item.
     pub(crate) tries: u32,
     pub(crate) saved: SavedArgs,
-    /// `true` if a served pool was asked to cancel it.
+    /// `true` if a served pool was asked to cancel the chunk.
     pub(crate) is_cancelled_there: bool,
 }
 
@@ -47,7 +47,7 @@ impl Chunk {
         self.end - self.reported
     }
 
-    /// Splits off the items from `from` on as a new chunk. Returns `None` if there are none, or their
+    /// Splits off the items from `from` on as a new chunk. Returns `None` if no item is left, or the
     /// arguments were not kept.
     pub(crate) fn split_off(&mut self, from: usize) -> Option<Chunk> {
         let SavedArgs::Packed(slice) = &self.saved else { return None };

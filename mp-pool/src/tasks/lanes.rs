@@ -4,8 +4,8 @@
 //! |---|---|---|
 //! | a lane's worker | whenever a task of that lane is sent to a worker | number of the dead worker: any worker may take its lanes, and so may the replacement as soon as it is ready |
 //!
-//! A lane's worker is a hint for the first choice. Any other worker may run its tasks, so only performance
-//! depends on it.
+//! A lane's worker is a hint for the first choice. Any other worker may run tasks of the lane, so only
+//! performance depends on the hint.
 //!
 //! The oldest task that a worker may take is found with one lookup per worker, independent of the number of
 //! lanes: the first tasks of the lanes are sorted under the worker that ran the lane last.
@@ -31,7 +31,8 @@ pub(crate) struct PushedTasks<A> {
 }
 
 struct LaneQueues<A> {
-    /// Tasks of each lane that has some, and of no lane (`None`), the oldest first, with their indices.
+    /// Tasks of each lane with tasks, and tasks without a lane (`None`), the oldest first, with their
+    /// indices.
     rows: HashMap<Option<u64>, VecDeque<(usize, UserValue<A>)>>,
     /// First task of each row and its lane, by the worker that ran the lane last.
     heads: HashMap<Option<usize>, BTreeMap<usize, Option<u64>>>,
@@ -79,7 +80,7 @@ impl<A> LaneQueues<A> {
         let is_first = self.head(lane).is_none_or(|head| index < head);
         let push = |waiting: &mut Self| {
             let row = waiting.rows.entry(lane).or_default();
-            // Two threads may push at the same time.
+            // Two threads may push at the same time, so a higher index may arrive first.
             let at = row.partition_point(|(other, _)| *other < index);
             row.insert(at, (index, args));
         };
@@ -224,7 +225,7 @@ mod tests {
         assert_eq!(given(&pushed, &takes(1, [false; 2])), [3]);
         assert!(!pushed.has_task_for(&takes(1, [false; 2])));
         assert!(given(&pushed, &takes(1, [false; 2])).is_empty());
-        assert!(pushed.has_task_for(&takes(1, [true, false])), "the other one has work");
+        assert!(pushed.has_task_for(&takes(1, [true, false])), "worker 0 is busy");
         push(4, Some(8));
         // The oldest task comes first.
         assert_eq!(given(&pushed, &takes(0, [false, true])), [2, 4]);

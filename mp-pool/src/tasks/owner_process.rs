@@ -1,4 +1,4 @@
-//! Process that created a pool or a call. In a fork of it, none of its locks are taken: other threads may
+//! Process that created a pool or a call. A fork of this process takes none of their locks: other threads may
 //! have held them at the fork.
 
 use mp_core::Arena;

@@ -1,7 +1,7 @@
 //! Retries of failed tasks.
 //!
-//! A task that fails after a worker has begun it is handled by the pool's thread, which holds no lock at that
-//! time. The thread consults the [`RetryPolicy`] of the call before the task gets an outcome.
+//! If a task fails after a worker has begun it, the pool's thread handles the failure, and holds no lock at
+//! that time. The thread consults the [`RetryPolicy`] of the call before the task gets an outcome.
 //! [`pending`](crate::slots::pending) has the states of a task.
 
 use std::sync::Arc;
@@ -35,7 +35,8 @@ impl RetryPolicy {
     /// not retried. Calls user code: if it panics, the task is not retried.
     pub(crate) fn wait(&self, tries: u32, error: &TaskError) -> Option<Duration> {
         let tries_left = tries <= self.times && self.times > 0;
-        // A worker may receive Ctrl-C before this process does.
+        // A worker may receive Ctrl-C before this process does. A task that ends because of it is not
+        // retried.
         let reported = matches!(error, TaskError::Raised(raised) if raised.kind == RaisedKind::Interrupted);
         let wanted = || self.when.as_deref().and_then(UserValue::get).is_some_and(|when| when(error));
         if !tries_left || reported || !catch_panic(wanted).unwrap_or(false) {

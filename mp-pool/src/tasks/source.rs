@@ -1,5 +1,5 @@
-//! Sources of a call's arguments, which encode them because they know their type, and arguments that are kept
-//! in this process until their task is done.
+//! Sources of a call's arguments, and arguments that are kept in this process until their task is done. A
+//! source knows the type of its arguments and encodes them.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -54,7 +54,7 @@ pub(crate) type UnneededValues = Box<dyn Send>;
 /// Worker for which tasks are taken.
 pub(crate) struct LaneFilter {
     pub(crate) worker: usize,
-    /// Workers whose lanes it may take.
+    /// `true` for each worker whose lanes `worker` may take.
     pub(crate) lanes_of: Vec<bool>,
 }
 
@@ -72,15 +72,15 @@ pub(crate) trait TaskSource: Send + Sync {
     /// are counted in `transit` from the moment they are taken.
     fn take(&self, most: usize, filter: Option<&LaneFilter>, transit: &TransitCounter) -> Vec<ArgsPiece>;
     fn remaining(&self) -> usize;
-    /// Takes the rest: the indices of the tasks, and their values, for the caller to drop.
+    /// Takes all remaining tasks: their indices, and their values, which the caller drops.
     fn clear(&self) -> (Vec<Range<usize>>, UnneededValues);
 
-    /// Returns `true` if tasks prefer certain workers: then [`take`](Self::take) gets the worker.
+    /// Returns `true` if tasks prefer certain workers. [`take`](Self::take) then receives a filter.
     fn has_lanes(&self) -> bool {
         false
     }
 
-    /// Returns `true` if there is a task for that worker.
+    /// Returns `true` if the filter allows a task.
     fn has_task_for(&self, _: &LaneFilter) -> bool {
         self.remaining() > 0
     }
@@ -222,8 +222,8 @@ impl PieceEncoder {
                         return Ok(());
                     }
                     self.ends.push(end);
-                    // A drop of the item must not affect whether it is sent. Items without a drop need no
-                    // separation.
+                    // A panic while an item is dropped must not affect whether the item is sent, so items
+                    // with a `Drop` are encoded one by one.
                     if std::mem::needs_drop::<A>() || end >= MOST_BYTES {
                         return Ok(());
                     }
@@ -276,7 +276,7 @@ pub(crate) enum SavedArgs {
 type EncodeAgain = dyn FnMut() -> Result<Outgoing, EncodeError> + Send;
 
 impl SavedArgs {
-    /// Returns the arguments to be sent again. Calls user code: a panic of it is returned as an error.
+    /// Returns the arguments to be sent again. Calls user code: a panic is returned as an error.
     pub(crate) fn args(&mut self) -> Result<TaskArgs, EncodeError> {
         let again = match self {
             SavedArgs::Packed(slice) => return Ok(TaskArgs::Packed(slice.clone())),

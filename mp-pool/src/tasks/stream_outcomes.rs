@@ -1,5 +1,5 @@
-//! Outcomes of a stream between arrival and being taken: in the order of arrival, in the order of tickets, or
-//! by ticket.
+//! Outcomes of a stream from their arrival until they are taken: in the order of arrival, in the order of
+//! tickets, or by ticket.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -22,7 +22,7 @@ pub(crate) struct TicketOutcomes {
     pub(crate) closed: bool,
     /// Runs by the index of their first task, with the number of outcomes that were not taken.
     runs: BTreeMap<usize, (OutcomeRun, usize)>,
-    /// Indices in the order of arrival. The first was not taken. At most about half of the others were.
+    /// Indices in the order of arrival. The first was not taken. At most about half of the others were taken.
     arrivals: VecDeque<usize>,
     /// Number of outcomes that have arrived and were not taken.
     untaken: usize,
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(text(tickets.take(2)), Some((2, "two".into())));
         assert_eq!(tickets.next(), Some(4), "3 was taken");
         tickets.in_order = true;
-        assert_eq!(tickets.next(), None, "the oldest is not here");
+        assert_eq!(tickets.next(), None, "the oldest has not arrived");
         assert!(tickets.add(run(0, &["zero"])));
         for (index, is) in [(0, "zero"), (1, "one"), (4, "four")] {
             assert_eq!(tickets.next(), Some(index));

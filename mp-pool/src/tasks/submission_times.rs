@@ -34,7 +34,8 @@ impl SubmissionTimes {
         first
     }
 
-    /// Records outcomes of tasks from `first` on, which had none. Returns the submission time of the first.
+    /// Records outcomes of tasks from `first` on, which had no outcome. Returns the submission time of the
+    /// first task.
     pub(crate) fn settled(&mut self, first: usize, count: usize) -> Option<Instant> {
         let at = self.times.partition_point(|(end, ..)| *end <= first);
         let when = self.times.get(at).map(|(.., when)| *when);

@@ -80,7 +80,7 @@ fn full_queue_of_functions_wants_no_tasks() {
 
 /// Tasks that are about to be assigned assume the functions that the worker knows after reading its requests.
 #[test]
-fn no_recall_while_learning_and_being_fed() {
+fn learning_worker_is_not_recalled_while_fed() {
     let mut worker = worker();
     for (feeding, learning, may_be) in [(true, false, true), (false, true, true), (true, true, false)] {
         worker.feeding = feeding;
