@@ -42,7 +42,7 @@ fn tasks(bytes: &[u8]) {
         }
         Some(WorkerRequest::Learn { runner, .. }) => _ = runner.read(),
         Some(WorkerRequest::Forget { .. }) | None => {}
-        Some(WorkerRequest::Run { .. }) => panic!("it was read as what is to be sent"),
+        Some(WorkerRequest::Run { .. }) => panic!("a received task has the form of an unsent one"),
     }
 }
 
@@ -58,7 +58,7 @@ fn replies(bytes: &[u8]) {
             assert!(bytes.ends_with(inc.rest()));
         }
         TaskReply::Results { .. } | TaskReply::Done(_) | TaskReply::Unread { .. } => {
-            panic!("it was read as what is to be sent")
+            panic!("a received reply has the form of an unsent one")
         }
         _ => again(reply),
     }

@@ -432,16 +432,16 @@ fn given_ahead(pool: &Pool) -> usize {
     let given = GIVEN.load(Ordering::SeqCst) - before;
     results.cancel();
     gate.open(500);
-    common::eventually("those that were not cancelled are done", || results.ready());
+    common::eventually("the other tasks are done", || results.ready());
     given
 }
 
 #[test]
 fn only_short_tasks_are_queued_ahead() {
     let pool = Pool::new(1).unwrap();
-    assert_eq!(given_ahead(&pool), 1, "it is not known yet how long they take");
+    assert_eq!(given_ahead(&pool), 1, "the duration is unknown");
     let mut ahead = 0;
-    common::eventually("it is given many when they are quick", || {
+    common::eventually("the worker receives many short tasks", || {
         pool.map(square, 0..2000).unwrap();
         ahead = given_ahead(&pool);
         ahead > 16
@@ -450,7 +450,7 @@ fn only_short_tasks_are_queued_ahead() {
     assert!(ahead < 512 + 64, "{ahead}");
     let slow = |x: u64| std::thread::sleep(Duration::from_millis(x)); // sleep: a task that takes its time
     pool.map(slow, [20, 20]).unwrap();
-    assert_eq!(given_ahead(&pool), 1, "each takes longer than that");
+    assert_eq!(given_ahead(&pool), 1, "long tasks are sent one by one");
     join(&pool);
 }
 

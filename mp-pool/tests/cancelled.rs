@@ -23,7 +23,7 @@ fn cancelled_of<T: mp_reduce::Message>(results: MapResult<T>) -> usize {
 static ENCODING: Mutex<(bool, bool)> = Mutex::new((false, false));
 static CHANGED: Condvar = Condvar::new();
 
-/// Blocks in its `Serialize`, in the pool's thread.
+/// Argument whose `Serialize` blocks in the pool's thread.
 #[derive(Deserialize)]
 struct Slow(#[allow(dead_code, reason = "only its encoding matters")] u32);
 

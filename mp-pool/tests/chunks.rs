@@ -41,7 +41,7 @@ fn worker_stopped_in_a_chunk_delays_one_item() {
     let results = call.chunksize(TASKS).map_async(0..TASKS);
     let (_, pid) = gate.arrived();
     signal(pid, Signal::STOP);
-    eventually("it stands still", || stopped(pid));
+    eventually("the worker is stopped", || stopped(pid));
     other.open(1);
     got(busy).unwrap();
     gate.open(1);
@@ -113,7 +113,7 @@ fn unbegun_items_of_a_chunk_are_cancelled() {
     assert_eq!(begun.to_vec(), [[1; 5], [0; 5]].concat());
 }
 
-/// Holds even for a chunk that the worker has taken while its answer to the previous one is being sent.
+/// Holds even for a chunk that the worker has taken while its answer to the previous chunk is being sent.
 #[test]
 fn worker_begins_no_item_after_a_cancel() {
     const QUICK: usize = 3000;
@@ -335,7 +335,7 @@ fn running_names_the_long_item_of_a_chunk() {
         let results = call.chunksize(TASKS).map_async(0..TASKS);
         gate.arrived();
         assert_eq!(pool.running().iter().map(|task| task.task).collect::<Vec<_>>(), [long]);
-        eventually("those before it are done", || results.progress().done == long);
+        eventually("the earlier items are done", || results.progress().done == long);
         assert_eq!(pool.running().iter().map(|task| task.task).collect::<Vec<_>>(), [long]);
         // All later items can be withdrawn.
         let cancelled = results.cancel();
@@ -362,12 +362,12 @@ fn time_of_single_reply_excludes_next_items() {
         if item == 0 { Err("no") } else { Ok(item) }
     }));
     let results = slow_first.chunksize(16).map_async(0..16);
-    eventually("the error is there", || results.progress().failed == 1);
+    eventually("the error has arrived", || results.progress().failed == 1);
     gate.open(1);
     assert!(results.wait_timeout(DEADLINE), "{results:?}");
     assert_eq!(results.results().iter().filter(|result| result.is_ok()).count(), 15);
     let times = pool.metrics().running_time;
-    // One item took that long, and no other.
+    // Only one item took longer than `least`.
     let least = Duration::from_millis(200);
     assert!(times.count == 16 && times.max >= least && times.p90 < least, "{times:?}");
     join(&pool);

@@ -44,7 +44,7 @@ fn undecodable_function_fails_its_tasks() {
         assert!(matches!(&error, TaskError::Arguments { why, .. } if why.contains(what)), "{error}");
     }
     assert_eq!(pool.map(|x: u32| x, 0..4).unwrap(), [0, 1, 2, 3]);
-    assert_eq!(pool.pids(), pids, "no worker died of it");
+    assert_eq!(pool.pids(), pids, "no worker died");
     join(&pool);
 }
 
@@ -54,7 +54,7 @@ fn function_that_kills_its_readers_loses_its_tasks() {
     let bad = Unreadable(ABORTS);
     let call = pool.task_closure(closure!([bad] |x: u32| x + u32::from(bad.0)));
     let results = call.map_async(0..3);
-    eventually("they have an outcome", || results.ready());
+    eventually("all tasks have outcomes", || results.ready());
     for result in results.results() {
         assert!(lost(result).to_string().contains("SIGABRT"));
     }
@@ -80,22 +80,22 @@ fn stopped_worker_with_unused_functions_delays_none() {
     assert!(learnt[most] > ROOM, "{learnt:?}");
     let pid = pool.pids()[most];
     signal(pid, Signal::STOP);
-    eventually("it stands still", || stopped(pid));
+    eventually("the worker is stopped", || stopped(pid));
     drop(closures);
-    // The queue then contains nothing else, check after check.
+    // Then the queue contains only requests to forget functions, and stays full.
     let mut looks = 0;
-    eventually("its queue is full", || {
+    eventually("the worker's queue is full", || {
         looks = if in_use().1 == ROOM { looks + 1 } else { 0 };
         looks == 20
     });
     let pool = Arc::new(pool);
     let (report, reported) = channel();
     let caller = Arc::clone(&pool);
-    // Runs in a thread of its own, because it must not be delayed.
+    // Runs in a separate thread, because the call must not block.
     std::thread::spawn(move || _ = report.send(caller.map_async(|x: u32| x, 0..10)));
-    let results = reported.recv_timeout(DEADLINE).expect("it only takes the tasks");
+    let results = reported.recv_timeout(DEADLINE).expect("the call does not block");
     // All tasks except the one that an idle worker receives.
-    eventually("the other one has done the rest", || results.progress().done >= 9);
+    eventually("the other worker has done the rest", || results.progress().done >= 9);
     signal(pid, Signal::CONT);
     assert_eq!(got(results).unwrap().len(), 10);
     join(&pool);
@@ -108,7 +108,7 @@ fn stopped_worker_returns_tasks_of_unknown_function() {
     pool.task(|x: u32| x).chunksize(50).map(0..1000).unwrap();
     let pid = pool.pids()[0];
     signal(pid, Signal::STOP);
-    eventually("it stands still", || stopped(pid));
+    eventually("the worker is stopped", || stopped(pid));
     let results = pool.task(|x: u32| x + 1).chunksize(50).map_async(0..100);
     eventually("all but one are done", || results.progress().done >= 99);
     signal(pid, Signal::CONT);
@@ -150,21 +150,21 @@ fn closures_receive_the_state_of_their_worker() {
     assert_eq!(
         got(pool.task(|state: &mut State, (): ()| state.sum).apply_async(())).unwrap(),
         19,
-        "it is the same"
+        "the state is the same"
     );
     let raised = |x, what: &str| {
         let error = got(call.apply_async(x)).unwrap_err();
         assert!(matches!(&error, TaskError::Raised(raised) if raised.message == what), "{error}");
     };
     raised(7, "it is seven");
-    assert_eq!(got(call.apply_async(0)).unwrap(), 40, "it is kept after an error");
+    assert_eq!(got(call.apply_async(0)).unwrap(), 40, "the state is kept after an error");
     // After a panic the state is created again, even if its drop panics.
     let pid = pool.pool().pids();
     for (x, what) in [(8, "it is eight"), (9, "it is nine")] {
         raised(x, what);
         assert_eq!(got(call.apply_async(1)).unwrap(), 13);
     }
-    assert_eq!(pool.pool().pids(), pid, "no worker died of it");
+    assert_eq!(pool.pool().pids(), pid, "no worker died");
     // Arguments that can't be decoded do not affect the state. Several arguments are a tuple.
     let sum = closure!([] |state: &mut State, bad: Unreadable, y: u64| state.sum + u64::from(bad.0) + y);
     let call = pool.task_closure(sum);
@@ -190,7 +190,7 @@ impl<'de> Deserialize<'de> for SlowCapture {
     }
 }
 
-/// Otherwise the lost task would wait for that, although another worker could run it.
+/// Otherwise the lost task would wait for the replacement, although another worker could run it.
 #[test]
 fn replacement_reads_the_function_before_tasks() {
     let (pool, gate) = (Pool::new(2).unwrap(), Gate::new());

@@ -1,6 +1,5 @@
-//! Public interface in a fork of the process that has the pool: each call returns, with an error or nothing,
-//! and none crashes. Threads of the parent use the pool meanwhile, so the forks are made while locks are
-//! held.
+//! Public interface in a fork of the process that owns the pool: each call returns an error or nothing, and
+//! no call crashes. Threads of the parent use the pool meanwhile, so the forks are made while locks are held.
 #![allow(unsafe_code)]
 
 mod common;
@@ -360,7 +359,7 @@ fn calls_in_a_forked_copy_return_without_effect() {
     assert!(owned.stream.next().is_none());
     assert!(owned.pool.join_timeout(DEADLINE).unwrap());
     borrowed.pool.resize(1).unwrap();
-    eventually("it is smaller", || borrowed.pool.pids().len() == 1);
+    eventually("the pool has one worker", || borrowed.pool.pids().len() == 1);
     for pool in [&borrowed.pool, borrowed.states.pool()] {
         assert!(pool.join_timeout(DEADLINE).unwrap());
     }

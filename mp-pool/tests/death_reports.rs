@@ -23,7 +23,7 @@ fn first_of_many_killed_workers_is_reported() {
             assert_eq!(pool.apply(|x: u32| x, 7).unwrap(), 7);
             let pid = pool.pids()[0];
             kill(pid);
-            eventually("another worker follows", || ![0, pid].contains(&pool.pids()[0]));
+            eventually("the worker is replaced", || ![0, pid].contains(&pool.pids()[0]));
         }
         pool.close();
         join(&pool);

@@ -176,7 +176,7 @@ fn metrics_count_outcomes_and_show_workers() {
         worker.state == WorkerState::Idle && worker.pid != next && worker.busy_for.is_zero(),
         "{metrics}"
     );
-    // A slow task shows in the times: it waits for none, and the next task waits for it.
+    // A slow task appears in the times: it does not wait, and the next task waits for it.
     let slow = |ms: u64| std::thread::sleep(Duration::from_millis(ms)); // sleep: a task that takes its time
     let pair = pool.map_async(slow, [300, 0]);
     got(pair).unwrap();
@@ -247,7 +247,7 @@ fn task_that_begins_late_has_its_full_time() {
     pool.apply(slow, 0).unwrap();
     let pid = pool.pids()[0];
     signal(pid, Signal::STOP);
-    eventually("it stands still", || stopped(pid));
+    eventually("the worker is stopped", || stopped(pid));
     let result = pool.task(slow).timeout(Duration::from_secs(4)).apply_async(2500);
     let result = result.get_timeout(Duration::from_millis(2500)).unwrap_err();
     signal(pid, Signal::CONT);
@@ -318,7 +318,7 @@ fn failed_initializer_is_retried() {
     assert_eq!(count.to_vec(), [3]);
 }
 
-/// Kills one of two workers, whose slot is not lost, or all of them.
+/// Kills one of two workers, or all workers. Each slot gets a worker again.
 #[test]
 fn proven_pool_survives_failing_starts() {
     for (processes, killed) in [(2, 1), (2, 2), (1, 1)] {
@@ -331,7 +331,7 @@ fn proven_pool_survives_failing_starts() {
         let builder = Pool::builder().processes(processes as usize);
         let pool = builder.initializer(not_for_a_while, (count.clone(), failing.clone())).build().unwrap();
         // The tasks wait for each other, so both workers, or all existing ones, are ready.
-        eventually("all are ready", || count.to_vec() == [processes]);
+        eventually("all workers are ready", || count.to_vec() == [processes]);
         let gates: Vec<Gate> = (0..processes).map(|_| Gate::new()).collect();
         let results: Vec<_> = gates.iter().map(|gate| pool.apply_async(stop_at, (gate.clone(), 1))).collect();
         gates.iter().for_each(|gate| _ = gate.arrived());
@@ -342,7 +342,7 @@ fn proven_pool_survives_failing_starts() {
         eventually("starts fail and are tried again", || count.to_vec()[0] >= failing.end + killed);
         assert_eq!(got(pool.map_async(square, 0..100)).unwrap().len(), 100);
         let alive = || pool.pids().iter().filter(|pid| **pid != 0).count() as u64;
-        eventually("all places have a worker", || alive() == processes);
+        eventually("all slots have a worker", || alive() == processes);
         join(&pool);
     }
 }
@@ -389,7 +389,7 @@ fn random_kills_cost_at_most_one_task_each() {
     };
     let check =
         |x: u64, (y, tensor): (u64, mp_tensor::FrozenTensor<u64>)| assert_eq!((x, x), (y, tensor[[0]]));
-    // A pool whose workers never get ready breaks at once.
+    // Without a worker that was ready once, the pool would break at once.
     assert_eq!(pool.apply(square, 9).unwrap(), 81);
     let mut killed = HashSet::new();
     let (mut lost_tasks, mut total) = (0, [0; 3]);
@@ -464,7 +464,7 @@ fn replacement_keeps_the_output_of_a_dead_worker() {
         text.lines().filter(|line| line.starts_with("task")).collect::<Vec<_>>(),
         ["task 0", "task 1", "task 2"]
     );
-    assert!(!text.contains("another pool"), "the first one begins anew: {text}");
+    assert!(!text.contains("another pool"), "the first worker truncates the file: {text}");
     std::fs::remove_dir_all(&folder).unwrap();
 }
 

@@ -1,4 +1,4 @@
-//! Shutdown of a pool: no caller waits forever, and nothing is left behind.
+//! Shutdown of a pool: no caller waits forever, and all resources are released.
 
 mod common;
 
@@ -35,11 +35,11 @@ fn released() {
     while in_use() != (0, 0, 1) {
         Arena::current().unwrap().reclaim().unwrap();
         assert!(Instant::now() < until, "blocks, messages, members: {:?}", in_use());
-        std::thread::sleep(Duration::from_millis(1)); // sleep: between two looks at what other processes hold
+        std::thread::sleep(Duration::from_millis(1)); // sleep: the interval of checks of shared memory
     }
 }
 
-/// Ends something in a thread of its own, which must finish.
+/// Runs `end` in a separate thread. Panics if it does not return in time.
 fn ends(what: &str, end: impl FnOnce() + Send + 'static) {
     let (report, reported) = mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -147,7 +147,7 @@ fn pool_is_dropped_in_a_callback() {
     });
     gate.open(1);
     reported.recv_timeout(DEADLINE).unwrap();
-    eventually("the worker is gone", || !alive(pid));
+    eventually("the worker has ended", || !alive(pid));
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn waiting_in_a_callback_is_an_error() {
     });
     gate.arrived();
     gate.open(1);
-    let (refused, result, caller) = reported.recv_timeout(DEADLINE).expect("it does not wait for itself");
+    let (refused, result, caller) = reported.recv_timeout(DEADLINE).expect("the callback returns");
     assert!(matches!(refused, Err(PoolError::InCallback)), "{refused:?}");
     assert_eq!(got(result).unwrap(), 9);
     drop(caller);
@@ -179,10 +179,10 @@ fn waiting_in_a_callback_is_an_error() {
     let waits = pool.apply_async(stop_at, (gate.clone(), 3));
     result.on_done(move |_| _ = report.send(pool.join()));
     gate.open(1);
-    let refused = reported.recv_timeout(DEADLINE).expect("it does not wait for itself");
+    let refused = reported.recv_timeout(DEADLINE).expect("the callback returns");
     assert!(matches!(refused, Err(PoolError::InCallback)), "{refused:?}");
     assert!(matches!(got(waits), Err(TaskError::Terminated)));
-    eventually("the worker is gone", || !alive(pid));
+    eventually("the worker has ended", || !alive(pid));
 }
 
 #[test]
@@ -227,13 +227,13 @@ fn nested_pool_ends_with_its_worker() {
     let (first, second) = (gate.arrived().1, gate.arrived().1);
     kill(outer.pids()[0]);
     common::lost(got(result));
-    eventually("its workers are gone", || !alive(first) && !alive(second));
+    eventually("the inner workers have ended", || !alive(first) && !alive(second));
     // In the opposite order: the outer pool is ended while the inner pool works.
     let result = outer.apply_async(nested, gate.clone());
     let (first, second) = (gate.arrived().1, gate.arrived().1);
     ends("dropping the outer pool", move || drop(outer));
     assert!(matches!(got(result), Err(TaskError::Terminated)));
-    eventually("its workers are gone", || !alive(first) && !alive(second));
+    eventually("the inner workers have ended", || !alive(first) && !alive(second));
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn submission_blocks_at_the_limit_of_waiting_tasks() {
         let waits = scope.spawn(|| pool.apply_async(stop_at, (gate.clone(), 4)));
         gate.open(1);
         let result = waits.join().unwrap();
-        assert!(first.iter().any(AsyncResult::ready), "it did not wait");
+        assert!(first.iter().any(AsyncResult::ready), "the submission did not wait");
         gate.open(3);
         assert_eq!(got(result).unwrap(), 4);
     });
@@ -265,13 +265,13 @@ fn callback_submits_to_a_full_pool() {
         let more = [3, 4, 5].map(|x| caller.apply_async(square, x));
         _ = report.send((result, more));
     });
-    let (first, more) = reported.recv_timeout(DEADLINE).expect("it does not wait for itself");
+    let (first, more) = reported.recv_timeout(DEADLINE).expect("the callback returns");
     assert_eq!(first.unwrap(), 4);
     assert_eq!(more.map(|result| got(result).unwrap()), [9, 16, 25]);
     join(&pool);
 }
 
-/// Records that it was called.
+/// Waker that records its call.
 #[derive(Default)]
 struct Woken(AtomicBool);
 
@@ -324,36 +324,36 @@ fn futures_wait_for_room_in_a_queue() {
     assert!(!a.is_woken() && !b.is_woken() && !c.is_woken());
     gates[0].open(1);
     assert_eq!(got(first).unwrap(), 0);
-    eventually("the one that waits longest is woken", || a.is_woken());
+    eventually("the oldest future is woken", || a.is_woken());
     assert!(!b.is_woken() && !c.is_woken(), "one at a time");
-    // The future is dropped: its wake-up is passed on to the next one.
+    // The future is dropped: its wake-up is passed on to the next future.
     drop(a);
-    eventually("the next one is woken", || b.is_woken());
+    eventually("the next future is woken", || b.is_woken());
     // Another caller takes the room: the future keeps its position.
     let Ok(between) = call.try_apply_async((gates[1].clone(), 9)) else { panic!("there is no room") };
     assert!(b.poll().is_none());
     gates[1].open(1);
     assert_eq!(got(between).unwrap(), 9);
-    eventually("it is woken again", || b.is_woken());
+    eventually("the future is woken again", || b.is_woken());
     let second = b.poll().expect("there is room");
     assert!(!c.is_woken());
     gates[2].open(1);
     assert_eq!(got(second).unwrap(), 2);
-    eventually("the last one is woken", || c.is_woken());
+    eventually("the last future is woken", || c.is_woken());
     let last = c.poll().expect("there is room");
     // Calls of dropped futures were not begun, and the end of a pool ends each wait.
     let mut too_late = submit(1);
     assert!(too_late.poll().is_none());
     pool.close();
     assert!(too_late.is_woken());
-    let refused = too_late.poll().expect("no wait");
+    let refused = too_late.poll().expect("the pool is closed");
     assert!(matches!(got(refused), Err(TaskError::Closed { .. })));
     gates[3].open(1);
     assert_eq!(got(last).unwrap(), 3);
     join(&pool);
 }
 
-/// The future was not woken, and took the room before the woken one.
+/// The future was not woken, and took the room before the woken future.
 #[test]
 fn future_that_finds_room_leaves_the_wait_queue() {
     let _alone = alone();
@@ -369,16 +369,16 @@ fn future_that_finds_room_leaves_the_wait_queue() {
     assert!(a.poll().is_none() && b.poll().is_none() && c.poll().is_none());
     gates[0].open(1);
     assert_eq!(got(first).unwrap(), 0);
-    eventually("the one that waits longest is woken", || a.is_woken());
+    eventually("the oldest future is woken", || a.is_woken());
     let second = b.poll().expect("there is room");
     assert!(a.poll().is_none());
     gates[2].open(1);
     assert_eq!(got(second).unwrap(), 2);
-    eventually("it is woken again", || a.is_woken());
+    eventually("the future is woken again", || a.is_woken());
     let third = a.poll().expect("there is room");
     gates[1].open(1);
     assert_eq!(got(third).unwrap(), 1);
-    eventually("and then the last one", || c.is_woken());
+    eventually("the last future is woken", || c.is_woken());
     let last = c.poll().expect("there is room");
     gates[3].open(1);
     assert_eq!(got(last).unwrap(), 3);

@@ -96,11 +96,11 @@ fn tasks_without_room_are_cancelled_or_moved() {
     let (pid, task) = (pool.apply(|_: u64| std::process::id(), 0).unwrap(), pool.task(|x: u64| x + 1));
     let full = all_messages_beside(&pool);
     let (cancelled, kept) = (task.map_async(0..1000), task.map_async(0..1000));
-    assert_eq!(cancelled.cancel(), 1000, "none has found room");
+    assert_eq!(cancelled.cancel(), 1000, "no task has found room");
     assert!(matches!(got(cancelled), Err(TaskError::Cancelled)));
     kill(pid);
-    eventually("the worker is gone", || !alive(pid));
-    let kept = kept.get_timeout(Duration::ZERO).expect_err("none has found room");
+    eventually("the worker has ended", || !alive(pid));
+    let kept = kept.get_timeout(Duration::ZERO).expect_err("no task has found room");
     drop(full);
     assert!(got(kept).unwrap().into_iter().eq(1..=1000));
     assert_eq!(pool.apply(|x: u64| x + 1, 1).unwrap(), 2);

@@ -107,11 +107,11 @@ fn failures_on_other_hosts_are_reported() -> Outcome {
     };
     let results = pool.map_async(aborts, 0..12).results();
     let lost: Vec<_> = results.into_iter().filter_map(Result::err).collect();
-    let TaskError::WorkerLost(first_lost) = lost.first().expect("some run there") else {
+    let TaskError::WorkerLost(first_lost) = lost.first().expect("some tasks run on rank 1") else {
         panic!("{}", lost[0])
     };
     assert_eq!(first_lost.pool.as_deref(), Some("pool of rank 1"), "{first_lost}");
-    // The others are tried again until they run here.
+    // Lost tasks are retried until they run on this host.
     assert_eq!(got(pool.task(aborts).retries(100).map_async(0..12))?, (0..12).collect::<Vec<_>>());
 
     let hangs = |x: u64| if slow_rank(x) == 0 { x } else { stop_here() };
@@ -217,7 +217,7 @@ fn pool_that_is_served_again_is_used_again() -> Outcome {
         there.metrics().done > done
     };
     eventually("the pool that is served again gets tasks", answers);
-    // A pool that has ended, and is still published.
+    // The pool has ended, and is still published.
     there.terminate();
     served.wait();
     assert_eq!(got(pool.map_async(rank, 0..100))?, [0; 100]);
@@ -310,7 +310,7 @@ fn served_pool_of_another_build_is_not_used() -> Outcome {
     let cluster = first();
     let (member, _) = Member::start_program(other.path(), "1", cluster.address());
     let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
-    eventually("it is reported", || IS_REPORTED.load(Ordering::Relaxed));
+    eventually("the other build is reported", || IS_REPORTED.load(Ordering::Relaxed));
     assert_eq!(pool.processes(), 1);
     assert_eq!(got(pool.map_async(slow_rank, 0..4))?, [0; 4]);
     drop(member);

@@ -50,8 +50,8 @@ fn large_results_travel_one_by_one() -> Outcome {
             Err(other) => panic!("{other}"),
         }
     }
-    assert!(refused > 0, "the second member makes some of them");
-    // A closure that is too large for the second member, with an error that says so.
+    assert!(refused > 0, "the second member runs some tasks");
+    // A closure that is too large for the third member: the error names the function.
     let captured = vec![1_u8; 300_000];
     let closure = closure!([captured] |x: u64| (slow_rank(x), captured.len()).1);
     let third = Cluster::join(&config(2, cluster.address()).largest_message(100_000))?;
@@ -59,7 +59,7 @@ fn large_results_travel_one_by_one() -> Outcome {
     let also_served = small.serve(&third)?;
     ready(&pool, 2 + WORKERS);
     let results = pool.task_closure(closure).map_async(0..40).results();
-    let refused = results.into_iter().find_map(Result::err).expect("the third member can't have it");
+    let refused = results.into_iter().find_map(Result::err).expect("the third member refuses the closure");
     assert!(
         matches!(&refused, TaskError::Arguments { why, .. } if why.contains("the function")),
         "{refused}"
@@ -68,8 +68,8 @@ fn large_results_travel_one_by_one() -> Outcome {
     Ok(())
 }
 
-/// Each reply has room for one result: two short texts don't fit, and neither does a long one, which is sent
-/// in a block, after a short one.
+/// Each reply has room for one result. Neither two short texts fit, nor a short text and a long one, which is
+/// sent in a block.
 #[test]
 fn task_with_a_large_result_runs_once() -> Outcome {
     const SIZES: [usize; 3] = [15_000, 15_000, 17_000];
@@ -178,7 +178,7 @@ fn tensor_task_of_a_lost_session_runs_elsewhere() -> Outcome {
     eventually("the served pool has tasks", || there.metrics().queued == WORKERS);
     let pids = pool.pids();
     pids.iter().for_each(|pid| signal(*pid, Signal::STOP));
-    eventually("the served pool drops them", || there.metrics().cancelled == WORKERS as u64);
+    eventually("the served pool drops the tasks", || there.metrics().cancelled == WORKERS as u64);
     pids.iter().for_each(|pid| signal(*pid, Signal::CONT));
     gate.open(WORKERS);
     got(busy)?;
@@ -237,15 +237,15 @@ fn lane_stays_in_a_process_of_another_host() -> Outcome {
     let stream = pool.task(located).stream();
     let next = || stream.next().unwrap().1;
     let mut lanes = Vec::new();
-    eventually("lanes stay where they are", || {
+    eventually("lanes stay in their processes", || {
         // All workers are busy, so each runs some lanes.
         (0..9).try_for_each(|lane| stream.push_to(lane, lane).map(drop)).unwrap();
         let mut places = (0..9).map(|_| next()).collect::<Result<BTreeMap<_, _>, _>>().unwrap();
         places.retain(|_, (rank, _)| *rank == 1);
         lanes = places.keys().copied().collect();
         let processes: BTreeSet<u32> = places.values().map(|(_, pid)| *pid).collect();
-        // One task at a time, so that all workers are free. On a busy machine, one may still lose a task that
-        // it does not take in time.
+        // One task at a time, so that all workers are free. On a busy machine, a worker may still lose a task
+        // that it does not take in time.
         let stays = |lane: &u64| {
             stream.push_to(*lane, *lane).unwrap();
             next().unwrap() == (*lane, places[lane])
@@ -330,7 +330,7 @@ fn cancelled_chunk_stops_on_another_host() -> Outcome {
     assert_eq!(ranks.get(&1).copied(), Some(log.len()), "executed tasks have results");
     let done = log.len();
     assert_eq!(got(pool.map_async(slow_rank, 0..30))?.len(), 30);
-    assert_eq!(log.len(), done, "none runs later");
+    assert_eq!(log.len(), done, "no task runs later");
     log.remove();
     drop(member);
     Ok(())
@@ -348,7 +348,7 @@ fn cancelled_task_of_a_busy_host_never_runs() -> Outcome {
     let call = pool.task(slow_rank).chunksize(1).map_async(0..40);
     eventually("other tasks are done", || call.progress().done >= 40 - 2 * WORKERS);
     let counted_first = call.cancel();
-    assert!(call.wait_timeout(DEADLINE), "they end while the workers are busy");
+    assert!(call.wait_timeout(DEADLINE), "the tasks end while the workers are busy");
     let counted = counted_first + call.cancel();
     let (_, cancelled) = done_and_cancelled(call);
     assert!(counted == cancelled && cancelled >= WORKERS, "{counted} {cancelled}");

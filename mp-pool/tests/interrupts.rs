@@ -71,7 +71,7 @@ fn result_of(stream: &TaskStream<u64, u64>, x: u64) -> Result<u64, TaskError> {
     }
 }
 
-/// Tasks that are pushed meanwhile are refused, and nothing else.
+/// Only tasks that are pushed before the interrupt is acknowledged are refused.
 #[test]
 fn stream_continues_after_take_interrupt() {
     alone(|(): ()| {
@@ -84,7 +84,7 @@ fn stream_continues_after_take_interrupt() {
         assert_eq!(unsafe { libc::kill(0, libc::SIGINT) }, 0);
         let until = Instant::now() + DEADLINE;
         while !interrupted() {
-            assert!(Instant::now() < until, "it was not interrupted");
+            assert!(Instant::now() < until, "no interrupt was received");
             std::thread::yield_now();
         }
         assert!(matches!(result_of(&stream, 2), Err(TaskError::Interrupted)));

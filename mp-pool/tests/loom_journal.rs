@@ -82,7 +82,7 @@ fn journal_contains_all_items_finished_in_the_word() {
         let word = ChunkWord(m.load(CHUNK));
         if word.is_of(ID) {
             assert!(cut.is_none_or(|from| word.next() <= from), "an item that was taken back is claimed");
-            let found = run(ReadJournal::new(JOURNAL, ID), &*m).expect("it does not begin anew");
+            let found = run(ReadJournal::new(JOURNAL, ID), &*m).expect("the journal is not restarted");
             assert!(check(&found) + 1 >= word.next(), "a result is missing");
         }
         worker.join().unwrap();

@@ -23,7 +23,8 @@ fn allocate(mib: usize) -> Result<Tensor<u8>, mp_core::Error> {
     Tensor::zeros([mib * MIB])
 }
 
-/// Returns `true` if this process holds less than 2 MiB and at least nothing: 6 MiB fit, and 3 more don't.
+/// Returns `true` if this process holds at most 2 MiB, and its count is not negative: 6 MiB fit, and 3 more
+/// don't.
 fn holds_nothing() -> bool {
     let first = allocate(6);
     first.is_ok() && allocate(3).is_err()
@@ -53,7 +54,7 @@ fn sent_tensors_count_for_the_receiver() {
     for _ in 0..3 {
         pool.apply(keep, frozen[0].clone()).unwrap();
     }
-    assert!(pool.apply(|(): ()| allocate(1).is_ok() && allocate(4).is_err(), ()).unwrap(), "it counts once");
+    assert!(pool.apply(|(): ()| allocate(1).is_ok() && allocate(4).is_err(), ()).unwrap(), "counted once");
     // More than the limit can be received, but then no allocation succeeds.
     pool.apply(keep, frozen[1].clone()).unwrap();
     assert!(pool.apply(|(): ()| allocate(1).is_err(), ()).unwrap());
@@ -69,7 +70,7 @@ fn limit_counts_each_way_of_dropping_a_tensor() {
         let closed = Queue::<Tensor<u8>>::bounded(1).map_err(|e| failed(&e))?;
         closed.close();
         for _ in 0..50 {
-            // Through a queue and back, and one that is returned.
+            // Sends a tensor through a queue, and one into a closed queue, which returns it.
             queue.put(allocate(2)?).map_err(|e| failed(&e))?;
             let arrived = queue.get().map_err(|e| failed(&e))?;
             let refused = closed.put(arrived.ok_or_else(|| failed(&"nothing arrived"))?);

@@ -8,7 +8,7 @@ use common::{DEADLINE, Gate, eventually, got, join, kill, lost};
 use mp_pool::{Pool, TaskError, note};
 use mp_spawn::closure;
 
-/// Notes numbers up to `number`, then waits. Notes nothing if it is 0.
+/// Notes the numbers from 1 to `number`, then waits at the gate.
 fn with_panics_recorded((gate, number): (Gate, u64)) -> u64 {
     (1..=number).for_each(note);
     gate.pass(number as u32);
@@ -19,7 +19,7 @@ fn with_panics_recorded((gate, number): (Gate, u64)) -> u64 {
 fn lost_and_timed_out_tasks_report_their_note() {
     let pool = Pool::new(1).unwrap();
     let gate = Gate::new();
-    // Alone, and in a chunk. The note of the previous task does not apply to this one.
+    // Alone, and in a chunk. The note of one task does not apply to the next task.
     let alone = |number| pool.apply_async(with_panics_recorded, (gate.clone(), number));
     let captured = gate.clone();
     let of_chunk = pool
@@ -56,7 +56,7 @@ fn lost_and_timed_out_tasks_report_their_note() {
     let result = pool.apply_async(|(): ()| -> u32 { std::process::abort() }, ());
     assert_eq!(lost(got(result)).note, None);
     join(&pool);
-    note(7); // No worker: nothing.
+    note(7); // No effect: this process is not a worker.
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn running_tasks_are_listed_with_their_notes() {
         let chunk = call.map_async([3, 0, 8]);
         let (_, second) = gate.arrived();
         let seen = |pid: u32| {
-            let running = pool.running().into_iter().find(|task| task.pid == pid).expect("it runs");
+            let running = pool.running().into_iter().find(|task| task.pid == pid).expect("the task runs");
             assert!(running.running_for < DEADLINE, "{running}");
             (running.task, running.note)
         };
@@ -89,10 +89,10 @@ fn running_tasks_are_listed_with_their_notes() {
         }
         gate.open(1);
         assert_eq!(got(chunk).unwrap(), [3, 0, 8]);
-        eventually("one is left", || pool.running().len() == 1);
+        eventually("one task is left", || pool.running().len() == 1);
         of_alone.open(1);
         assert_eq!(got(alone).unwrap(), 1000);
-        eventually("all is done", || pool.running().is_empty());
+        eventually("no task runs", || pool.running().is_empty());
     }
     join(&pool);
 }

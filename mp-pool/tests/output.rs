@@ -28,7 +28,7 @@ impl Drop for Folder {
     }
 }
 
-/// Reports the worker that runs it, waits until the other one does the same, and returns its number.
+/// Prints the worker that runs this task, waits at the gate, and returns the number of the worker.
 fn present((gate, number): (Gate, u32)) -> usize {
     let worker = current_worker().expect("it runs in a worker");
     println!("worker {worker} is at task {number}");
@@ -51,7 +51,7 @@ fn both_write(pool: &Pool) {
 
 #[test]
 fn teed_lines_name_their_worker() {
-    // The lines of its workers go to its own stdout.
+    // The workers' lines go to the stdout of the process that has the pool.
     let middle = |(): ()| {
         let pool = Pool::builder().processes(2).name("reader").stdout(Stdio::Tee).build().unwrap();
         both_write(&pool);
@@ -125,12 +125,12 @@ fn lost_worker_error_includes_its_last_output() {
         assert!(text.contains(&format!("had this task when it {what}")), "{text}");
         assert!(text.ends_with(&format!("\n  the last lines of its stderr:\n    {line}")), "{text}");
     }
-    // The next worker has none of that output, and captured output is in the order of writing.
+    // The output of the next worker contains none of these lines. Captured output is in the order of writing.
     got(pool.apply_async(write_and_end, 7)).unwrap();
     assert_eq!(
         lost(got(pool.task(write_and_end).retries(1).apply_async(0))).stderr.as_deref(),
         Some("about to end by 0"),
-        "that of its last attempt"
+        "the output of the last attempt"
     );
 }
 

@@ -28,7 +28,7 @@ fn said(parts: &[&str]) -> String {
     found.unwrap()
 }
 
-/// Ends the waits of a failed test, which waits for their threads.
+/// Guard that ends the waits if the test fails, because the test waits for their threads.
 struct Ends<'a>(&'a Gate, Option<u32>);
 
 impl Drop for Ends<'_> {
@@ -57,7 +57,7 @@ fn wait_report_names_task_and_worker() {
     let result = pool.apply_async(stop_at, (gate.clone(), 8));
     let (_, other) = gate.arrived();
     signal(pid, Signal::STOP);
-    eventually("it stands still", || stopped(pid));
+    eventually("the worker is stopped", || stopped(pid));
     let its = |pid: u32| format!("(pid {pid}): task 0, for ");
     std::thread::scope(|scope| {
         let _ends = Ends(&gate, Some(pid));
@@ -72,7 +72,7 @@ fn wait_report_names_task_and_worker() {
         let next = said(&["pool \"resize\": 1 task, 0 of them done, 0 results not taken", &its(pid)]);
         assert!(next.contains(&format!("pid {pid} (")) && next.contains("stopped by a signal"), "{next}");
         let get = said(&["pool \"resize\": 1 task, 0 of them done; worker", &its(other)]);
-        assert!(!get.contains(&its(pid)), "that is another call's: {get}");
+        assert!(!get.contains(&its(pid)), "a task of another call: {get}");
         assert!(get.contains(&format!("pid {other} (resize-")), "{get}");
         said(&["pool \"resize\", for room for one more task: 3 wait", &its(pid), &its(other)]);
         signal(pid, Signal::CONT);

@@ -34,7 +34,7 @@ fn zeros(len: usize) -> SharedTensor<i64> {
 fn counted_pool(processes: usize) -> (StatePool<Counted>, SharedTensor<i64>) {
     let counts = zeros(2);
     let pool = Pool::builder().processes(processes).try_state(counted, counts.clone()).build().unwrap();
-    eventually("all have a state", || counts.to_vec()[0] == processes as i64);
+    eventually("all workers have a state", || counts.to_vec()[0] == processes as i64);
     (pool, counts)
 }
 
@@ -47,7 +47,7 @@ fn workers_are(pool: &Pool, count: usize) {
     assert_eq!(pool.processes(), count);
 }
 
-/// Records that it ran, and stops at the gate if it has one.
+/// Records that the task ran, and stops at the gate, if any.
 fn note_and_stop((ran, number, gate): (SharedTensor<i64>, u32, Option<Gate>)) -> u32 {
     ran.fetch_add(number as usize, 1);
     gate.into_iter().for_each(|gate| gate.pass(number));
@@ -62,7 +62,7 @@ fn grown_pool_starts_workers_with_states() {
     let results: Vec<_> = (0..3).map(|number| pool.apply_async(stop, (gate.clone(), number))).collect();
     pool.pool().resize(3).unwrap();
     assert_eq!(pool.pool().processes(), 3);
-    // Each runs in another process: all stop at the same time.
+    // Each task runs in another process: all stop at the same time.
     let pids: HashSet<u32> = (0..3).map(|_| gate.arrived().1).collect();
     assert_eq!((pids.len(), counts.to_vec()), (3, vec![3, 0]));
     assert_eq!(pool.pool().metrics().workers.len(), 3);
@@ -83,15 +83,15 @@ fn surplus_workers_finish_their_running_task() {
     let gate = |number: usize| number.is_multiple_of(50).then(|| gates[number / 50].clone());
     let tasks = (0..TASKS).map(|number| (ran.clone(), number as u32, gate(number)));
     let stop = |_: &mut Counted, args: (SharedTensor<i64>, u32, Option<Gate>)| note_and_stop(args);
-    // Arguments with attachments are sent alone, and so are these.
+    // Arguments with attachments, which are sent one by one.
     let results = pool.task(stop).map_async(tasks);
     let arrived = gates.each_ref().map(|gate| gate.arrived().1);
     let first = pool.pool().pids()[0];
     pool.pool().resize(1).unwrap();
     let stays = arrived.iter().position(|pid| *pid == first).unwrap();
     gates[stays].open(1);
-    eventually("the worker that stays does all others", || results.progress().done == TASKS - 2);
-    assert_eq!(counts.to_vec(), [3, 0], "the others are at their tasks");
+    eventually("the remaining worker does all others", || results.progress().done == TASKS - 2);
+    assert_eq!(counts.to_vec(), [3, 0], "the other workers run their tasks");
     assert_eq!(pool.pool().pids().iter().filter(|pid| **pid != 0).count(), 3);
     gates.iter().for_each(|gate| gate.open(1));
     assert_eq!(got(results).unwrap(), (0..TASKS as u32).collect::<Vec<_>>());
@@ -143,7 +143,7 @@ fn idle_and_starting_surplus_workers_end() {
     pool.resize(1).unwrap();
     gate.open(2);
     workers_are(&pool, 1);
-    eventually("they have ended", || !starting.iter().any(|pid| alive(*pid)));
+    eventually("the surplus workers have ended", || !starting.iter().any(|pid| alive(*pid)));
     assert_eq!(pool.apply(|x: u32| x + 1, 1).unwrap(), 2);
     let metrics = pool.metrics();
     assert_eq!((metrics.workers.len(), metrics.failed_starts.len(), metrics.restarts), (1, 0, 0));
@@ -159,10 +159,10 @@ fn re_added_slot_starts_a_new_worker() {
     let before = pool.pids();
     pool.resize(1).unwrap();
     pool.resize(2).unwrap();
-    assert_eq!(pool.pids(), before, "both are at their tasks");
+    assert_eq!(pool.pids(), before, "both workers run their tasks");
     gates.iter().for_each(|gate| gate.open(1));
     results.into_iter().for_each(|result| assert_eq!(got(result).unwrap(), 7));
-    eventually("the second place has another", || ![0, before[1]].contains(&pool.pids()[1]));
+    eventually("the second slot has a new worker", || ![0, before[1]].contains(&pool.pids()[1]));
     assert!(arrived.contains(&pool.pids()[0]) && pool.pids().len() == 2);
     assert_eq!(pool.map(|x: u32| x + 1, 0..100).unwrap().len(), 100);
     join(&pool);
@@ -229,12 +229,12 @@ fn stopped_surplus_worker_keeps_only_its_task() {
 }
 
 #[test]
-fn surplus_place_of_an_ended_worker_stays_empty() {
+fn surplus_slot_of_ended_worker_stays_empty() {
     let pool = Pool::builder().processes(4).max_tasks_per_child(1).build().unwrap();
     let results = pool.task(|x: u32| x + 1).chunksize(1).map_async(0..40);
     pool.resize(1).unwrap();
     assert_eq!(got(results).unwrap().len(), 40);
-    eventually("one is left", || pool.pids().len() == 1);
+    eventually("one worker is left", || pool.pids().len() == 1);
     assert_eq!(pool.apply(|x: u32| x + 1, 1).unwrap(), 2);
     join(&pool);
 }
@@ -259,7 +259,7 @@ fn output_file_of_a_slot_is_appended_to() {
 }
 
 #[test]
-fn failed_starts_of_removed_places_break_no_pool() {
+fn failed_starts_of_removed_slots_break_no_pool() {
     let begin = |(): ()| match mp_pool::current_worker() {
         Some(0) => Ok(()),
         _ => Err("no device"),
@@ -267,9 +267,9 @@ fn failed_starts_of_removed_places_break_no_pool() {
     let pool = Pool::builder().processes(1).initializer(begin, ()).build().unwrap();
     assert_eq!(pool.apply(|x: u32| x + 1, 1).unwrap(), 2);
     pool.resize(2).unwrap();
-    eventually("its start fails", || pool.metrics().failed_starts.iter().any(|failed| failed.worker == 1));
+    eventually("a start fails", || pool.metrics().failed_starts.iter().any(|failed| failed.worker == 1));
     pool.resize(1).unwrap();
-    eventually("the place is gone", || pool.pids().len() == 1);
+    eventually("the slot is removed", || pool.pids().len() == 1);
     assert!(pool.metrics().failed_starts.is_empty());
     assert_eq!(pool.apply(|x: u32| x + 1, 1).unwrap(), 2);
     join(&pool);

@@ -50,7 +50,7 @@ fn as_completed_yields_results_in_completion_order() {
         let (at, value) = completed.next_timeout(DEADLINE).unwrap().unwrap();
         assert_eq!((at, value.unwrap()), (place, place as u32));
     }
-    // A call whose pool is gone, and the end.
+    // A call whose pool was dropped, and the end of the iterator.
     drop(pool);
     let (at, value) = completed.next().unwrap();
     assert!(at == 1 && matches!(value, Err(TaskError::Terminated)));
@@ -85,7 +85,7 @@ fn result_is_waited_for_with_queues_and_processes() {
         seen.extend(wait(&things, Some(DEADLINE)).unwrap());
     }
     assert_eq!(seen, BTreeSet::from([1, 2, 3]));
-    // Alone, and when it is already available.
+    // Results that are already available.
     assert_eq!(wait(&[&result, &map], None).unwrap(), [0, 1]);
     assert_eq!((got(result).unwrap(), got(map).unwrap()), (1, vec![0, 1, 2]));
     let later = pool.apply_async(|x: u32| x, 5);

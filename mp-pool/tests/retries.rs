@@ -76,7 +76,7 @@ fn each_kind_of_failure_can_be_retried() {
     assert_eq!((counts.to_vec(), metrics.retried), (vec![3; 4], 16));
     assert_eq!((metrics.done, metrics.failed, metrics.lost), (4, 3, 1), "each is counted once: {metrics}");
 
-    // Separately: `retries` applies to deaths.
+    // `retries` applies only to deaths.
     let counts = begun(4);
     let deaths = pool.task(fragile).timeout(Duration::from_millis(200)).retries(1);
     let results = deaths.map_async(tasks(1).map(fails(&counts))).results();
@@ -120,7 +120,7 @@ fn errors_list_all_attempts() {
     // A task that was not begun has no attempts.
     let waiting = pool.task(fragile).retry_if(1, |_| true).backoff(LONG);
     let result = waiting.apply_async(Fails { begun: begun(1), task: 0, how: 0, times: 1 });
-    eventually("it waits", || pool.metrics().queued == 1 && pool.metrics().retried > 5);
+    eventually("the task waits for its retry", || pool.metrics().queued == 1 && pool.metrics().retried > 5);
     result.cancel();
     assert_eq!(got(result).unwrap_err().attempts().count(), 0);
 }
@@ -149,19 +149,19 @@ fn backoff_uses_no_worker_and_ends_with_its_call() {
         let pool = Pool::new(1).unwrap();
         let fails = pool.task(|x: u32| Err::<u32, _>(format!("{x}"))).retry_if(9, |_| true).backoff(LONG);
         let (first, second) = (fails.apply_async(1), fails.map_async(0..10));
-        eventually("all wait", || pool.metrics().retried == 11);
-        // The only worker is free, even if another one replaces it.
+        eventually("all tasks wait for their retry", || pool.metrics().retried == 11);
+        // The only worker is free, and so is its replacement.
         assert_eq!(got(pool.apply_async(|x: u32| x, 5)).unwrap(), 5);
         let pid = pool.pids()[0];
         kill(pid);
-        eventually("it is replaced", || ![0, pid].contains(&pool.pids()[0]));
+        eventually("the worker is replaced", || ![0, pid].contains(&pool.pids()[0]));
         assert_eq!(got(pool.apply_async(|x: u32| x, 6)).unwrap(), 6);
         assert!(!first.ready() && pool.metrics().queued == 11 && pool.metrics().running == 0);
         assert_eq!(second.cancel(), 10);
         assert!(second.results().iter().all(|result| matches!(result, Err(TaskError::Cancelled))));
         if close {
             pool.close();
-            assert!(!pool.join_timeout(Duration::from_millis(50)).unwrap(), "it has a task still");
+            assert!(!pool.join_timeout(Duration::from_millis(50)).unwrap(), "a task is left");
         }
         drop(pool);
         assert!(matches!(got(first), Err(TaskError::Terminated)));
@@ -216,7 +216,7 @@ fn panicking_retry_filter_does_not_retry() {
     let result = call.backoff(Duration::from_millis(100)).apply_async((gate.clone(), 3));
     let began = Instant::now();
     kill(gate.arrived().1);
-    eventually("it waits", || pool.metrics().retried == 1);
+    eventually("the task waits for its retry", || pool.metrics().retried == 1);
     pool.pids().into_iter().filter(|pid| *pid != 0).for_each(kill);
     kill(gate.arrived().1);
     gate.arrived();

@@ -39,7 +39,7 @@ fn blocks() -> u64 {
     in_use().0
 }
 
-/// Has the arguments refused repeatedly.
+/// Calls `refuse`, which returns the arguments, repeatedly. Checks that no memory is lost.
 fn given_back(what: &str, mut refuse: impl FnMut(Args) -> Args) {
     let mut args = args();
     // Memory that the first attempt allocates and keeps for a thread's messages is ignored.
@@ -143,7 +143,7 @@ fn refused() {
 /// Single test, because other tests in this program would change the counts.
 #[test]
 fn returned_values_keep_their_handles_and_memory() {
-    // A program with a queue and a pool keeps some memory for later ones.
+    // A program keeps some memory of its first queue and pool for later queues and pools.
     let gate = Gate::new();
     let warm = Pool::new(1).unwrap();
     gate.open(1);
@@ -157,5 +157,5 @@ fn returned_values_keep_their_handles_and_memory() {
     pushes(&gate);
     puts();
     refused();
-    eventually("nothing is left", || in_use() == before);
+    eventually("all memory is released", || in_use() == before);
 }

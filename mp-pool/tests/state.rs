@@ -14,7 +14,7 @@ use mp_tensor::{SharedTensor, Tensor};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize, Serializer};
 
-/// Neither serde nor `Send`. Counts its creations in `made`, its drops in `dropped`, and its tasks.
+/// Neither a serde value nor `Send`. Counts its creations and drops in `life`, and its tasks in `tasks`.
 struct Counter {
     life: SharedTensor<u64>,
     tasks: Rc<u64>,
@@ -75,10 +75,10 @@ fn replacement_worker_creates_its_own_state() {
     assert_eq!(lost(got(first)).pid, victim);
     gates[1].open(1);
     assert_eq!(got(second).unwrap(), 1);
-    eventually("its successor has a state", || life.to_vec() == [3, 0]);
+    eventually("the replacement has a state", || life.to_vec() == [3, 0]);
     assert_eq!(pool.map(Counter::count, 0..50).unwrap().len(), 50);
     join(pool.pool());
-    assert_eq!(life.to_vec(), [3, 2], "that of the killed one was not dropped");
+    assert_eq!(life.to_vec(), [3, 2], "the killed worker's state was not dropped");
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn failing_state_breaks_the_pool_with_count() {
     assert!(broken.why.contains("SIGABRT"), "{broken}");
 }
 
-/// Behaves as `first` at its first calls, by number. Later calls succeed.
+/// Calls `first` with the number of this call, from 0, and then creates a state.
 fn init_at_first(first: fn(u64, &Gate), args: (SharedTensor<u64>, Gate)) -> Result<Counter, String> {
     let (count, gate) = args;
     let number = count.fetch_add(0, 1);
@@ -207,7 +207,7 @@ fn hanging_or_killed_init_is_a_failed_start() {
     let (number, pid) = gate.arrived();
     assert_eq!(number, 1);
     let third = gate.arrived();
-    assert!(!alive(pid) && third.0 == 2, "killed for its time");
+    assert!(!alive(pid) && third.0 == 2, "killed by the start time-out");
     signal(third.1, Signal::STOP);
     assert_eq!(got(result).unwrap(), 1);
     assert!(!alive(third.1));
@@ -227,7 +227,7 @@ fn panic_recreates_the_state_and_an_error_does_not() {
     let values: Vec<Option<u64>> = results.into_iter().map(Result::ok).collect();
     let expected = [Some(1), Some(2), Some(3), None, Some(1), None, Some(2), Some(3), Some(4), Some(5)];
     assert_eq!(values, expected);
-    assert_eq!(life.to_vec(), [2, 1], "made anew once, and the old one dropped");
+    assert_eq!(life.to_vec(), [2, 1], "created again once, and the old state dropped");
     assert!(
         matches!(pool.apply(count, 3), Err(TaskError::Raised(raised)) if raised.message == "half changed")
     );
@@ -300,8 +300,8 @@ fn others_work_while_a_state_is_recreated() {
         let results = results.results();
         assert!(results[0].is_err() && results[1..].iter().all(Result::is_ok), "{results:?}");
         if timeout.is_some() {
-            eventually("it is killed", || !alive(pid));
-            eventually("and replaced", || count.to_vec() == [4]);
+            eventually("the worker is killed", || !alive(pid));
+            eventually("the worker is replaced", || count.to_vec() == [4]);
         } else {
             gate.open(1);
         }

@@ -22,7 +22,7 @@ fn counts((begun, task): (SharedTensor<u64>, usize)) -> Option<usize> {
 fn stop(pool: &Pool, worker: usize) -> u32 {
     let pid = pool.pids()[worker];
     signal(pid, Signal::STOP);
-    eventually("it stands still", || stopped(pid));
+    eventually("the worker is stopped", || stopped(pid));
     pid
 }
 
@@ -46,7 +46,7 @@ fn unbegun_tasks_of_a_stopped_worker_run_once() {
     warm(&pool, &unused);
     for round in 0..2 {
         let pid = stop(&pool, round);
-        // One after the other: the stopped worker receives the first of them, and no second one.
+        // One by one: the stopped worker receives the first task, and no second one.
         for task in 0..TASKS / 4 {
             assert_eq!(
                 got(pool.apply_async(counts, count(round * TASKS / 2 + task))).unwrap(),
@@ -56,8 +56,8 @@ fn unbegun_tasks_of_a_stopped_worker_run_once() {
         let rest = (TASKS / 4..TASKS / 2).map(|task| count(round * TASKS / 2 + task));
         got(pool.map_async(counts, rest)).unwrap();
         signal(pid, Signal::CONT);
-        // The worker has none of them, and continues to work.
-        eventually("it is given tasks again", || {
+        // The resumed worker has no task left, and continues to work.
+        eventually("the resumed worker receives tasks", || {
             pool.map(counts, (0..8).map(|_| (unused.clone(), 0))).unwrap().contains(&Some(round))
         });
     }
@@ -66,7 +66,7 @@ fn unbegun_tasks_of_a_stopped_worker_run_once() {
 }
 
 #[test]
-fn unknown_function_and_timeout_of_stopped_worker() {
+fn stopped_worker_delays_no_new_function_or_timeout() {
     let pool = Pool::new(2).unwrap();
     let unused: SharedTensor<u64> = Tensor::zeros([1]).unwrap().share();
     warm(&pool, &unused);
@@ -105,14 +105,14 @@ fn unbegun_tasks_of_stopped_workers_time_out() {
             Err(other) => panic!("{other:?}"),
         };
         // A task of each stopped worker timed out, and the worker was killed. The other tasks ran in a
-        // replacement, which may exist before the time of the other worker has ended and then takes all that
-        // this one has not begun.
+        // replacement. It may start before the time of the other stopped worker has ended, and then takes all
+        // tasks that this worker has not begun.
         let killed: Vec<u32> = results.iter().filter_map(timed_out).collect();
         assert!((1..=workers).contains(&killed.len()), "{results:?}");
         let times: Vec<u64> = results.iter().map(|result| u64::from(result.is_ok())).collect();
         assert_eq!(begun.to_vec(), times);
         // A replacement may have run all remaining tasks before the other worker has one.
-        eventually("the killed ones are replaced", || pool.pids().iter().all(|pid| !killed.contains(pid)));
+        eventually("the killed workers are replaced", || pool.pids().iter().all(|pid| !killed.contains(pid)));
         let stays: Vec<u32> = pids.into_iter().filter(|pid| !killed.contains(pid)).collect();
         assert!(stays.iter().all(|pid| pool.pids().contains(pid)), "{stays:?} {killed:?} {pool:?}");
         stays.into_iter().for_each(|pid| signal(pid, Signal::CONT));

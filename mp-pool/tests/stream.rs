@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const SOON: Duration = Duration::from_millis(20);
 
-/// Returns the next result, which must arrive.
+/// Waits for the next result. Panics if none arrives in time.
 #[track_caller]
 fn next<A: Message + Send, T: Message + Send>(stream: &TaskStream<A, T>) -> (Ticket, Result<T, TaskError>) {
     match stream.next_timeout(DEADLINE) {
@@ -29,7 +29,7 @@ fn next<A: Message + Send, T: Message + Send>(stream: &TaskStream<A, T>) -> (Tic
     }
 }
 
-/// Returns the result of a task, which must arrive.
+/// Waits for the result of a task. Panics if it does not arrive in time.
 #[track_caller]
 fn of<A: Message + Send, T: Message + Send>(
     stream: &TaskStream<A, T>,
@@ -45,7 +45,7 @@ fn pid(_: u64) -> Result<u32, String> {
     Ok(std::process::id())
 }
 
-/// Stops at the gate, if there is one. Returns its process.
+/// Stops at the gate, if any. Returns the id of this process.
 fn pid_at((gate, number): (Option<Gate>, u32)) -> Result<u32, String> {
     if let Some(gate) = gate {
         gate.pass(number);
@@ -76,7 +76,7 @@ fn results_are_taken_by_arrival_order_or_ticket() {
     both_began();
     gates[1].open(1);
     eventually("the second is done", || pool.metrics().done == 3);
-    assert!(in_order.next_timeout(SOON).is_err(), "the first is not");
+    assert!(in_order.next_timeout(SOON).is_err(), "the first task is not done");
     gates[0].open(1);
     assert_eq!([next(&in_order).0, next(&in_order).0], tickets);
 
@@ -85,7 +85,7 @@ fn results_are_taken_by_arrival_order_or_ticket() {
     both_began();
     gates[1].open(1);
     assert_eq!(of(&by_ticket, tickets[1]).unwrap(), 1);
-    assert!(by_ticket.take(tickets[1]).is_none(), "it was taken");
+    assert!(by_ticket.take(tickets[1]).is_none(), "the result was taken");
     assert!(by_ticket.take_timeout(tickets[0], SOON).is_err());
     gates[0].open(1);
     assert_eq!(of(&by_ticket, tickets[0]).unwrap(), 0);
@@ -123,7 +123,7 @@ fn short_tasks_share_messages_and_keep_tickets() {
 #[test]
 fn lane_stays_with_its_worker_until_it_is_busy() {
     const ROUNDS: usize = 50;
-    /// Time after which an idle worker takes a task that another one has not begun.
+    /// Time after which an idle worker takes a task that another worker has not begun.
     const SLOW: Duration = Duration::from_millis(100);
     let pool = Pool::new(2).unwrap();
     let gate = Gate::new();
@@ -139,7 +139,7 @@ fn lane_stays_with_its_worker_until_it_is_busy() {
     assert_eq!(of(&stream, ticket).unwrap(), other);
     gate.open(1);
     next(&stream).1.unwrap();
-    // The worker has lane 0 now, too. Then each of them gets one again.
+    // The other worker has both lanes now. While it is busy, lane 0 returns to the first worker.
     let busy = stream.push_to(1, (Some(gate.clone()), 3)).unwrap();
     assert_eq!(gate.arrived().1, other);
     let ticket = stream.push_to(0, (None, 4)).unwrap();
@@ -170,10 +170,10 @@ fn lane_of_a_killed_worker_moves_to_another() {
         let victim = gates[0].arrived().1;
         let elsewhere = stream.push((Some(gates[1].clone()), 1)).unwrap();
         assert_ne!(gates[1].arrived().1, victim);
-        // Both have work: these tasks wait for either.
+        // Both workers are busy: these tasks wait for either.
         let waiting: Vec<Ticket> = (2..12).map(|i| stream.push_to(3, (None, i)).unwrap()).collect();
         kill(victim);
-        eventually("the death is known", || pool.metrics().lost + pool.metrics().retried == 1);
+        eventually("the death was handled", || pool.metrics().lost + pool.metrics().retried == 1);
         gates[0].open(usize::from(retries > 0));
         for ticket in waiting {
             assert_ne!(of(&stream, ticket).unwrap(), victim);
@@ -272,13 +272,13 @@ fn drop_cancels_unbegun_tasks_without_waiting() {
     gate.open(2);
     assert_eq!(got(later).unwrap(), [1, 2, 3, 4]);
     assert_eq!(begun.load(0), 2);
-    // The results of those tasks are not kept.
+    // Results that were not taken are dropped with the stream.
     let before = in_use().0;
     let stream = pool.stream(|x: u64| Tensor::full([100_000], x));
     let ticket = stream.push(1).unwrap();
     stream.push(2).unwrap();
     drop(of(&stream, ticket).unwrap());
-    eventually("the other one is done", || pool.metrics().queued + pool.metrics().running == 0);
+    eventually("the other task is done", || pool.metrics().queued + pool.metrics().running == 0);
     drop(stream);
     eventually("its result is dropped", || in_use().0 <= before);
     join(&pool);
@@ -327,7 +327,7 @@ fn push_blocks_at_the_limit_in_flight() {
     assert!(matches!(stream.try_push(task(2)), Err(PushError::Full((_, 2)))));
     assert!(matches!(stream.push_timeout(task(2), SOON), Err(PushError::Full((_, 2)))));
     gate.open(9);
-    eventually("both are done", || pool.metrics().done == 2);
+    eventually("both tasks are done", || pool.metrics().done == 2);
     assert!(
         matches!(stream.try_push_to(0, task(2)), Err(PushError::Full(_))),
         "their results were not taken"
@@ -428,16 +428,16 @@ impl Wake for Woken {
     }
 }
 
-/// Polls a pending future, does `what`, which must wake it, and polls it again.
+/// Polls a pending future, calls `what`, which must wake the future, and polls the future again.
 #[track_caller]
 fn woken_by<F: Future>(future: F, what: impl FnOnce()) -> F::Output {
     let woken = Arc::new(Woken::default());
     let waker = Waker::from(Arc::clone(&woken));
     let (mut future, mut context) = (pin!(future), Context::from_waker(&waker));
-    assert!(future.as_mut().poll(&mut context).is_pending(), "it waits");
+    assert!(future.as_mut().poll(&mut context).is_pending(), "the future waits");
     what();
     loop {
-        eventually("it is woken", || woken.0.swap(false, Ordering::SeqCst));
+        eventually("the future is woken", || woken.0.swap(false, Ordering::SeqCst));
         if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
             return value;
         }
@@ -454,7 +454,7 @@ fn futures_wait_for_room_and_results() {
     assert_eq!((ticket, result.unwrap()), (first, 1));
     let second = stream.push((gate.clone(), 2)).unwrap();
     gate.open(1);
-    eventually("it is done", || pool.metrics().done == 2);
+    eventually("the second task is done", || pool.metrics().done == 2);
     let third =
         woken_by(stream.push_async((gate.clone(), 3)), || assert_eq!(of(&stream, second).unwrap(), 2));
     let third = third.unwrap();
@@ -465,7 +465,7 @@ fn futures_wait_for_room_and_results() {
     assert!(pin!(stream.push_to_async(1, (gate.clone(), 5))).poll(&mut context).is_pending());
     assert!(pin!(stream.next_async()).poll(&mut context).is_pending());
     assert_eq!(stream.in_flight(), 1);
-    // After the close, no push waits for room, and the last result is the end.
+    // After the close, no push waits for room, and the stream ends after the last result.
     let refused = woken_by(stream.push_async((gate.clone(), 6)), || stream.close());
     assert!(matches!(refused, Err(PushError::Closed((_, 6)))));
     let end = woken_by(stream.next_async(), || {

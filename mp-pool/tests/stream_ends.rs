@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use common::{DEADLINE, Gate, eventually, got, join, stop_at};
 use mp_pool::{Pool, PushError, TaskError, TaskStream, Ticket};
 
-/// Returns the result of a task, which must arrive.
+/// Waits for the result of a task. Panics if it does not arrive in time.
 #[track_caller]
 fn of(stream: &TaskStream<(Gate, u32), u32>, ticket: Ticket) -> Result<u32, TaskError> {
     match stream.take_timeout(ticket, DEADLINE) {
@@ -45,7 +45,7 @@ fn sleeps(thread: &str) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
 }
 
-/// Creates a pool that has room for one task, and a stream of it.
+/// Creates a pool that has room for one task, and a stream of the pool.
 fn full_pool() -> (Pool, Gate, TaskStream<(Gate, u32), u32>) {
     let pool = Pool::builder().processes(1).max_waiting(1).build().unwrap();
     let (gate, stream) = (Gate::new(), pool.stream(stop_at));
@@ -67,7 +67,7 @@ fn close_wakes_a_thread_that_waits_for_room() {
             _ = report.send(stream.push((gate_of_it, 1)));
         });
         let thread = said.recv_timeout(DEADLINE).unwrap();
-        eventually("it waits", || sleeps(&thread));
+        eventually("the thread waits", || sleeps(&thread));
         stream.close();
         let refused = reported.recv_timeout(DEADLINE / 4);
         // The thread must end in any case.
@@ -116,7 +116,7 @@ fn close_ends_only_futures_of_its_stream() {
     assert!(closed.as_mut().poll(&mut Context::from_waker(&first)).is_pending());
     assert!(open.as_mut().poll(&mut Context::from_waker(&second)).is_pending());
     stream.close();
-    eventually("it is woken", || wakers[0].0.load(Ordering::SeqCst));
+    eventually("the future is woken", || wakers[0].0.load(Ordering::SeqCst));
     let refused = closed.as_mut().poll(&mut Context::from_waker(&first));
     assert!(matches!(refused, Poll::Ready(Err(PushError::Closed((_, 1))))), "{refused:?}");
     // The other future still waits, and is woken when there is room.
@@ -124,7 +124,7 @@ fn close_ends_only_futures_of_its_stream() {
     wakers[1].0.store(false, Ordering::SeqCst);
     gate.open(2);
     assert_eq!(got(at_work).unwrap(), 0);
-    eventually("it is woken", || wakers[1].0.load(Ordering::SeqCst));
+    eventually("the future is woken", || wakers[1].0.load(Ordering::SeqCst));
     let Poll::Ready(Ok(ticket)) = open.as_mut().poll(&mut Context::from_waker(&second)) else {
         panic!("there is room")
     };

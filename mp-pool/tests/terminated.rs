@@ -26,7 +26,7 @@ fn counted(counts: SharedTensor<i64>) -> Result<Counted, std::io::Error> {
     Ok(Counted(counts))
 }
 
-/// Creates a pool of two workers, which ignore SIGTERM or are ended by it, and its counts.
+/// Creates a pool of two workers, and the counts of their states. `ignores` makes the workers ignore SIGTERM.
 fn pool(ignores: bool, finish: Duration) -> (StatePool<Counted>, SharedTensor<i64>) {
     let counts = Tensor::full([2], 0).unwrap().share();
     let mut builder = Pool::builder().processes(2).grace_period(LONG).finish_period(finish);
@@ -36,7 +36,7 @@ fn pool(ignores: bool, finish: Duration) -> (StatePool<Counted>, SharedTensor<i6
         builder = builder.start_method(StartMethod::Spawn).per_worker(move |_, p| p.command(command()));
     }
     let pool = builder.try_state(counted, counts.clone()).build().unwrap();
-    eventually("both have begun", || counts.to_vec()[0] == 2);
+    eventually("both workers have a state", || counts.to_vec()[0] == 2);
     let squares = pool.map(|_: &mut Counted, x: u64| x * x, 0..10).unwrap();
     assert_eq!(squares[9], 81);
     (pool, counts)
@@ -73,7 +73,7 @@ fn worker_that_ignores_sigterm_ends_after_its_task() {
     let since = Instant::now();
     pool.pool().terminate();
     // Otherwise a worker may claim one more task before the pool's thread withdraws it.
-    eventually("what has not begun is settled", || results.progress().done == 498);
+    eventually("tasks that have not begun are settled", || results.progress().done == 498);
     gate.open(2);
     join(pool.pool());
     assert!(since.elapsed() < LONG, "{:?}", since.elapsed());
@@ -99,7 +99,7 @@ fn task_finished_in_the_finish_period_succeeds() {
     assert_eq!(counts.to_vec(), [2, 2]);
 }
 
-/// The time of a task begins with it, so a time-out of zero is then over.
+/// The time counts from the start of the task, so a time-out of zero expires at once.
 #[test]
 fn time_out_of_zero_ends_a_running_task() {
     let pool = Pool::new(1).unwrap();
@@ -124,7 +124,7 @@ fn tasks_of_a_terminated_pool_are_never_cancelled() {
             x
         };
         let results = pool.task(nap).chunksize(500).map_async(0..20_000);
-        eventually("some are done", || results.progress().done > 2 + round % 5);
+        eventually("some tasks are done", || results.progress().done > 2 + round % 5);
         pool.terminate();
         let cancelled = results.cancel();
         assert!(results.wait_timeout(DEADLINE), "{results:?}");

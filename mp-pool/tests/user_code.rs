@@ -320,7 +320,7 @@ fn panicking_settings_are_a_failed_start() {
         .unwrap();
     kill(pool.apply(|(): ()| std::process::id(), ()).unwrap());
     assert_eq!(got(pool.apply_async(square, 5)).unwrap(), 25);
-    eventually("it was started anew", || times.load(Ordering::Relaxed) == 4);
+    eventually("the worker was started again", || times.load(Ordering::Relaxed) == 4);
     join(&pool);
 }
 
@@ -352,7 +352,8 @@ fn slow_backtrace_is_not_a_timeout() {
     join(&pool);
 }
 
-/// Like a hook that prints to a terminal that blocks. Time after the task has caught the panic counts again.
+/// Like a hook that prints to a terminal that blocks. After the task has caught the panic, its time counts
+/// again.
 #[test]
 fn slow_panic_hook_does_not_time_a_task_out() {
     const TIMEOUT: Duration = Duration::from_millis(200);

@@ -35,7 +35,7 @@ pub fn first() -> Cluster {
     Cluster::join(&config(0, "127.0.0.1:0")).unwrap()
 }
 
-/// Returns the rank of the member in whose worker it runs.
+/// Returns the rank of the member whose worker runs this function, or 0 in the test's own program.
 pub fn rank(_: u64) -> usize {
     part().map_or(0, |rank| rank.parse().unwrap())
 }

@@ -14,7 +14,7 @@ use mp_reduce::Message;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-/// Returns the result, which must arrive.
+/// Waits for a result. Panics if it does not arrive in time.
 #[track_caller]
 pub fn got<T, S: ResultKind<T>>(result: AsyncResult<T, S>) -> Result<S::Value, TaskError> {
     match result.get_timeout(DEADLINE) {
@@ -23,13 +23,13 @@ pub fn got<T, S: ResultKind<T>>(result: AsyncResult<T, S>) -> Result<S::Value, T
     }
 }
 
-/// Joins the pool, which must end.
+/// Joins the pool. Panics if it does not end in time.
 #[track_caller]
 pub fn join(pool: &Pool) {
     assert!(pool.join_timeout(DEADLINE).unwrap(), "not over within {DEADLINE:?}: {pool:?}");
 }
 
-/// Returns the next message, which must arrive, even from a process that is still to be started.
+/// Waits for the next message, even from a process that is not started yet. Panics if none arrives in time.
 #[track_caller]
 pub fn take<T: Message>(queue: &Queue<T>) -> T {
     let mut got = None;
@@ -40,7 +40,7 @@ pub fn take<T: Message>(queue: &Queue<T>) -> T {
     got.unwrap()
 }
 
-/// Returns the loss of a task.
+/// Returns the error of a lost task. Panics for any other result.
 #[track_caller]
 pub fn lost<T: Debug>(result: Result<T, TaskError>) -> WorkerLost {
     match result {
@@ -80,7 +80,7 @@ impl Gate {
     /// Stops at the gate; used in a task.
     pub fn pass(&self, number: u32) {
         self.begun.put((number, std::process::id())).unwrap();
-        // If the test is gone, this process will end soon.
+        // If the test has ended, this process will end soon.
         _ = self.go.get_timeout(DEADLINE);
     }
 
@@ -96,7 +96,7 @@ impl Gate {
     }
 }
 
-/// Stops at the gate, and returns its number.
+/// Stops at the gate, and returns the number of the task.
 pub fn stop_at((gate, number): (Gate, u32)) -> u32 {
     gate.pass(number);
     number
