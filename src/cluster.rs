@@ -11,14 +11,14 @@
 //!
 //! // On any host.
 //! let remote = RemoteQueue::<(u32, String)>::connect(&cluster, "jobs")?;
-//! remote.put((1, "first".into()))?; // `Ok`: it is in the queue
+//! remote.put((1, "first".into()))?; // `Ok`: the message is in the queue
 //! assert_eq!(jobs.get()?, Some((1, "first".into())));
 //! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
 //! Start with three types: [`Cluster`] is the membership of this process. [`ClusterConfig`] has its rank, the
-//! address of rank 0 and the key or certificates. [`RemoteQueue`] is a queue of another member, and its
-//! documentation has the table of what faults can lose or double.
+//! address of rank 0 and the key or certificates. [`RemoteQueue`] is a queue of another member. Its
+//! documentation has a table of the messages that faults can lose or duplicate.
 //!
 //! | task | items |
 //! |---|---|

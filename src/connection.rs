@@ -17,8 +17,8 @@
 //! ```
 //!
 //! Programs that share no memory yet can share it by invitation. [`invite`] puts a value, such as a queue,
-//! into a `std::process::Command`. [`Connection::invite`] sends it to a connected program. The other program
-//! takes it by [`accept_invitation`] or [`Connection::accept_invitation`].
+//! into a `std::process::Command`. [`Connection::invite`] sends a value to a connected program. The other
+//! program takes the value by [`accept_invitation`] or [`Connection::accept_invitation`].
 //!
 //! Programs on several machines meet at a host and a port: [`Address::tcp`].
 //!

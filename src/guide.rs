@@ -1,6 +1,6 @@
-//! The programs of the book, as doc tests: each page that has some is a type here.
+//! Programs of the book as doc tests. Each page with programs is a type here.
 
-/// Makes a type whose documentation is a page of the book.
+/// Defines a type for each page of the book, with the page as its documentation.
 macro_rules! pages {
     ($($(#[$attribute:meta])* $name:ident: $path:literal,)*) => {$(
         $(#[$attribute])*

@@ -13,11 +13,11 @@
 //! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
-//! Start with [`Snapshot`]. It can be serialized, and the command `mp` of the crate `multiproc-cli` shows the
-//! same of any program of the user, through an [`Observer`]: the guide's page on hangs has examples.
+//! Start with [`Snapshot`]. A snapshot can be serialized. The command `mp` of the crate `multiproc-cli` shows
+//! the snapshot of any program of the user, through an [`Observer`]: the guide's page on hangs has examples.
 //!
-//! `MP_REPORT=DIRECTORY` in the environment makes the parent of a worker that fails write a file about it
-//! there: its error, its last output, and what it held and waited for.
+//! With `MP_REPORT=DIRECTORY` in the environment, the parent of a failed worker writes a file into this
+//! directory: the worker's error, its last output, and the objects that it held and waited for.
 
 pub use mp_core::{
     FailureSnapshot, HoldersSnapshot, MemorySnapshot, ObjectSnapshot, Observer, OwnerSnapshot, PoolSnapshot,

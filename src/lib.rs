@@ -11,7 +11,7 @@
 //!     sums: Queue<(usize, f32)>,
 //! }
 //!
-//! // Runs in a process of its own. An `Err` or a panic in here reaches the parent, whole.
+//! // Runs in a process of its own. An `Err` or a panic in it reaches the parent, with all details.
 //! fn worker(rank: usize, work: Work) -> mp::AnyResult<()> {
 //!     while let Some(batch) = work.jobs.get()? {
 //!         // The batch was not copied: this is the memory that the parent filled.
@@ -152,8 +152,8 @@
 //!
 //! The feature has no effect within a runtime without I/O (`enable_io`). Tokio reports that by a panic, which
 //! is caught, and whose message appears once on stderr outside of workers. The feature also has no effect in
-//! programs that abort on panic, and in forked processes. These are forked by the start method `fork`, by a
-//! fork server that preloads something, or by the program itself.
+//! programs that abort on panic, and in forked processes. Processes are forked by the start method `fork`, by
+//! a fork server that preloads something, or by the program itself.
 //!
 //! # Limits
 //! Linux only. Memory is shared on one machine, by at most 1024 processes, including the first one (256 in an

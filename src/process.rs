@@ -46,14 +46,14 @@
 //! | [`Ignore`](Interrupt::Ignore) | continues | decides: it closes a queue, terminates the worker, or ends together with it |
 //! | [`Graceful`](Interrupt::Graceful) | [`interrupted`] is true, and blocking calls return `Interrupted`; the worker finishes and returns | as in the worker; `join` returns values, or one error; a second signal kills all |
 //!
-//! A SIGTERM sent by the parent is `terminate`, and always kills a worker. docs/production.md contains a
+//! A SIGTERM that the parent sends (`terminate`) always kills a worker. docs/production.md contains a
 //! service that stops gracefully.
 //!
 //! `PoolBuilder::interrupt` sets the effect on the workers of a pool. With `Graceful`, tasks that have not
 //! begun return an error, and the pool continues with workers that were not interrupted.
 //!
-//! So a pipeline drains: its source is interrupted and stops, and its other stages ignore Ctrl-C and work
-//! until their queue is closed. The example `ctrl_c` in a terminal:
+//! With these settings, a pipeline drains: its source is interrupted and stops, and its other stages ignore
+//! Ctrl-C and work until their queue is closed. The example `ctrl_c` in a terminal:
 //!
 //! ```text
 //! $ cargo run --release --example ctrl_c

@@ -35,8 +35,8 @@ use crate::unused_names::{UnusedNames, primitive};
 /// # Names for other languages
 /// `#[message(name = "vision/batch/1")]` gives a struct a schema, which replaces the name of the type in
 /// queues and messages: `vision/batch/1(pixels:tensor<f32>,class:tensor<i64>,path:str)`. Programs with
-/// another build and programs in Python read it, so they exchange such messages without a shared type. Each
-/// field has a type with a `Schema`. Change the name when the meaning changes.
+/// another build and programs in Python read the schema, so they exchange such messages without a shared
+/// type. Each field has a type with a `Schema`. Change the name when the meaning changes.
 ///
 /// # Renamed packages
 /// The macro finds the name of the package `multiproc` in the program's `Cargo.toml`. With
@@ -46,10 +46,11 @@ use crate::unused_names::{UnusedNames, primitive};
 /// parallel = { package = "multiproc", version = "0.1" }
 /// ```
 ///
-/// it uses `::parallel::message`. `#[message(crate = path)]` sets the path of the crate with the module
-/// `message` explicitly. Set it if the program names the package twice, uses it through another crate that
-/// re-exports it (`#[message(crate = ::framework::mp)]`), or is not built by Cargo. The default is `::mp`,
-/// and the compiler's error "cannot find `mp` in the crate root".
+/// the macro uses `::parallel::message`. `#[message(crate = path)]` sets the path of the crate with the
+/// module `message` explicitly. Set it if the program names the package twice, uses it through another crate
+/// that re-exports it (`#[message(crate = ::framework::mp)]`), or is not built by Cargo. If the macro finds
+/// no name, it uses `::mp`. The compiler then reports "cannot find `mp` in the crate root" if there is no
+/// such crate.
 #[proc_macro_derive(Message, attributes(message))]
 pub fn derive_message(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
@@ -115,7 +116,7 @@ fn options(input: &DeriveInput, attribute: &str, words: &str) -> syn::Result<Opt
     Ok(options)
 }
 
-/// Returns the name of a package in the crate that is being compiled.
+/// Returns the name under which the crate that is being compiled uses a package, or `None` if it does not.
 fn known(package: &str, library: &str) -> Option<syn::Ident> {
     // A package that is not renamed is found under the name of its library.
     match crate_name(package) {
@@ -236,8 +237,8 @@ fn expand(mut input: DeriveInput) -> syn::Result<Tokens> {
                 backs.push(quote!(Self::#name #pattern => { #back }));
                 reads.push(quote!(#i => #ok(Self::#name #read)));
             }
-            // An enum without variants is matched by value, because a reference to it is considered
-            // inhabited.
+            // An enum without variants is matched by value, because the compiler considers a reference to
+            // such an enum inhabited.
             let this = if e.variants.is_empty() { quote!(*self) } else { quote!(self) };
             (
                 quote!(match #this { #(#writes)* }),
