@@ -28,7 +28,7 @@ fn read<M: Message>(bytes: &[u8]) -> Option<M> {
 }
 
 fn written<M: Message>(mut message: M) -> Vec<u8> {
-    // Keeps long texts in the bytes.
+    // `in_band` keeps long texts in the bytes, instead of shared memory.
     let mut out = Outgoing::in_band();
     message.encode::<MessagePack>(&mut out).unwrap();
     std::mem::take(out.bytes())

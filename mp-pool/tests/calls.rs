@@ -102,7 +102,7 @@ fn tensors_are_passed_without_a_copy() {
     let swap = |Bundle((a, b)): Bundle<(Tensor<u8>, Tensor<u8>)>| Bundle((b, a));
     let Bundle((a, b)) = pool.apply(swap, pair).unwrap();
     assert_eq!((a.len(), b.len()), (3, 2));
-    // Written by all workers.
+    // A tensor that all workers write.
     let sums: SharedTensor<u64> = Tensor::zeros([4]).unwrap().share();
     let add = |(sums, x): (SharedTensor<u64>, usize)| _ = sums.fetch_add(x % 4, 1);
     pool.map(add, (0..400).map(|x| (sums.clone(), x))).unwrap();
@@ -246,7 +246,7 @@ fn undecodable_result_has_type_path_and_bytes() {
             "{error:?}"
         );
     };
-    // Received directly, among many, one after another, and after a panic.
+    // Results received alone, together, one after another, and after a panic of `Deserialize`.
     let error = pool.apply(reports, vec![2, 4, 5]).map(|_| ()).unwrap_err();
     check(error, vec![2, 4, 5], "parts[2].number", "5 is odd");
     let result = pool.map_async(reports, [vec![2], vec![7]]);

@@ -64,7 +64,7 @@ fn function_that_kills_its_readers_loses_its_tasks() {
 }
 
 #[test]
-fn stopped_worker_with_unused_functions_delays_none() {
+fn stopped_worker_with_full_queue_delays_no_task() {
     const ROOM: u64 = 1024; // in the queue of a worker
     const CLOSURES: u32 = 2200; // so that one of them learns more than that
     let pool = Pool::new(2).unwrap();
@@ -94,7 +94,7 @@ fn stopped_worker_with_unused_functions_delays_none() {
     // Runs in a separate thread, because the call must not block.
     std::thread::spawn(move || _ = report.send(caller.map_async(|x: u32| x, 0..10)));
     let results = reported.recv_timeout(DEADLINE).expect("the call does not block");
-    // All tasks except the one that an idle worker receives.
+    // All tasks, except one that the stopped worker may have received.
     eventually("the other worker has done the rest", || results.progress().done >= 9);
     signal(pid, Signal::CONT);
     assert_eq!(got(results).unwrap().len(), 10);
@@ -213,7 +213,7 @@ fn replacement_reads_the_function_before_tasks() {
     let workers = pool.metrics().workers;
     let its = workers.iter().find(|worker| worker.pid == replacement).unwrap();
     assert_eq!(its.tasks, 0, "{workers:?}");
-    // The other worker ends its task, and runs the lost one meanwhile.
+    // The other worker ends its task, and runs the lost task while the replacement reads the function.
     gate.open(1);
     assert_eq!(gate.arrived(), (lost, live));
     gate.open(1);

@@ -330,7 +330,7 @@ fn proven_pool_survives_failing_starts() {
         };
         let builder = Pool::builder().processes(processes as usize);
         let pool = builder.initializer(not_for_a_while, (count.clone(), failing.clone())).build().unwrap();
-        // The tasks wait for each other, so both workers, or all existing ones, are ready.
+        // The tasks wait for each other, so all workers are ready.
         eventually("all workers are ready", || count.to_vec() == [processes]);
         let gates: Vec<Gate> = (0..processes).map(|_| Gate::new()).collect();
         let results: Vec<_> = gates.iter().map(|gate| pool.apply_async(stop_at, (gate.clone(), 1))).collect();

@@ -81,7 +81,7 @@ fn task_with_a_large_result_runs_once() -> Outcome {
     ready(&pool, 1 + WORKERS);
     let log = Log::new("large");
     let to_log = log.clone();
-    // The tasks of a chunk take longer than the worker waits for the next result.
+    // Each task takes longer than a worker holds back a result to send it with the next one.
     let text = closure!([to_log] |x: u64| {
         to_log.write();
         (slow_rank(x), "x".repeat(SIZES[x as usize % 3])).1
@@ -120,7 +120,7 @@ fn task_runs_once_after_a_stop_of_its_forwarder() -> Outcome {
             eventually("the served pool runs tasks", || there.metrics().done > done);
             let pids = pool.pids();
             pids.iter().for_each(|pid| signal(*pid, Signal::STOP));
-            // sleep: the duration of the stop. The end of a session at its home can't be observed.
+            // sleep: the duration of the stop. The end of a session in the served pool can't be observed.
             std::thread::sleep(Duration::from_secs(1));
             pids.iter().for_each(|pid| signal(*pid, Signal::CONT));
         }
@@ -212,7 +212,7 @@ fn tensor_task_whose_result_is_lost_runs_again() -> Outcome {
     pids.iter().for_each(|pid| signal(*pid, Signal::STOP));
     go.write();
     eventually("the served pool has results", || there.metrics().done == WORKERS as u64);
-    // sleep: the duration of the stop. The end of a session at its home can't be observed.
+    // sleep: the duration of the stop. The end of a session in the served pool can't be observed.
     std::thread::sleep(Duration::from_secs(1));
     pids.iter().for_each(|pid| signal(*pid, Signal::CONT));
     assert!(got(call)?.iter().all(|(len, result)| *len == 100 && result.len() == LEN));

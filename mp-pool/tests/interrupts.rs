@@ -28,7 +28,7 @@ fn forkserver_pool_survives_ctrl_c() {
         let pool = Pool::builder().processes(2).start_method(StartMethod::ForkServer).build().unwrap();
         let pid = |_: u32| Ok::<_, String>(std::process::id());
         let before = pool.map(pid, 0..8_u32).unwrap();
-        // SAFETY: sends to the group of this process.
+        // SAFETY: sends the signal to the group of this process, which the test has created.
         assert_eq!(unsafe { libc::kill(0, libc::SIGINT) }, 0);
         let until = Instant::now() + DEADLINE;
         loop {
@@ -80,7 +80,7 @@ fn stream_continues_after_take_interrupt() {
         let pool = Pool::builder().processes(1).interrupt(Interrupt::Graceful).build().unwrap();
         let stream = pool.stream(|x: u64| x + 1);
         assert_eq!(result_of(&stream, 1).unwrap(), 2);
-        // SAFETY: sends to the group of this process.
+        // SAFETY: sends the signal to the group of this process, which the test has created.
         assert_eq!(unsafe { libc::kill(0, libc::SIGINT) }, 0);
         let until = Instant::now() + DEADLINE;
         while !interrupted() {

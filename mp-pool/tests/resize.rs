@@ -287,7 +287,7 @@ fn callback_resizes_its_pool() {
 }
 
 #[test]
-fn concurrent_resizes_lose_and_double_no_task() {
+fn concurrent_resizes_lose_or_repeat_no_task() {
     const TASKS: usize = 4000;
     let pool = Pool::new(2).unwrap();
     let stop = AtomicBool::new(false);

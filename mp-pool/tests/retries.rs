@@ -21,7 +21,7 @@ fn begun(tasks: usize) -> Begun {
 /// Back-off that exceeds any test.
 const LONG: Duration = Duration::from_secs(600);
 
-/// Longer than a death takes on a busy machine.
+/// Time-out that is longer than the death of a worker takes on a busy machine.
 const A_WHILE: Duration = Duration::from_secs(1);
 
 /// Fails `times` times: 0 with an error, 1 with a panic, 2 by dying, 3 with a time-out.
@@ -193,7 +193,7 @@ fn attempts_are_spaced_by_the_backoff() {
     assert!(got(result).is_err());
     assert!(second - first >= wait && third - second >= 3 * wait, "{first:?} {second:?} {third:?}");
 
-    // The upper bound fails if the pool's thread notices only in its periodic check, once a second.
+    // The upper bound fails if the pool's thread retries only at its periodic check, once a second.
     let counts = begun(1);
     let task = Fails { begun: counts.clone(), task: 0, how: 0, times: 12 };
     let began = Instant::now();

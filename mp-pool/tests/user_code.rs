@@ -145,7 +145,7 @@ fn panicking_arguments_kept_for_retry_are_dropped() {
     let task = |(gate, ..): (Gate, Writes, Bomb)| gate.pass(3);
     let kept = |gate: &Gate, writes, times| (gate.clone(), Writes(Cell::new(writes)), bomb(times));
     let gate = Gate::new();
-    // Kept arguments panic when the task is done.
+    // Arguments that are kept for a retry panic on drop when the task is done.
     let results = pool.task(task).retries(1).map_async([1, 2, 0].map(|times| kept(&gate, 1, times)));
     gate.open(3);
     assert!(results.wait_timeout(DEADLINE), "{results:?}");
@@ -194,7 +194,7 @@ fn pool_survives_panicking_wakers_and_callbacks() {
     join(&pool);
 }
 
-/// Can't be displayed.
+/// Error whose `Display` panics.
 #[derive(Debug)]
 struct Mute;
 
@@ -206,7 +206,7 @@ impl fmt::Display for Mute {
 
 impl std::error::Error for Mute {}
 
-/// Can be displayed, but panics on drop.
+/// Error that panics on drop.
 #[derive(Debug)]
 struct Last;
 
@@ -307,7 +307,7 @@ fn panicking_settings_are_a_failed_start() {
     });
     let error = error.build().unwrap_err();
     assert!(matches!(&error, PoolError::Settings(why) if why.contains("no settings")), "{error}");
-    // For a worker's replacement: the start is retried.
+    // After a panic for a replacement, the start is retried.
     let times = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&times);
     let pool = Pool::builder()

@@ -225,8 +225,8 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
     }
 
     /// Waits for room without blocking a thread, calls the function in a worker, and returns a handle of the
-    /// result, which is a future too. A program on an async runtime thereby respects the
-    /// [limit](crate::PoolBuilder::max_waiting) of the pool while its other tasks run. Without a limit this
+    /// result. The handle is a future, too. A program on an async runtime can thus respect the
+    /// [limit](crate::PoolBuilder::max_waiting) of the pool while its other tasks run. Without a limit, this
     /// future is ready at once.
     ///
     /// ```

@@ -60,7 +60,7 @@ struct TaskClockState {
     began: Option<u64>,
     /// Number of threads in the hooks.
     hooks: u32,
-    /// Time at which the first of them entered.
+    /// Time at which the first of these threads entered a hook.
     stopped: u64,
 }
 

@@ -1,4 +1,4 @@
-//! State that a worker keeps between tasks, which receive it as `&mut S`.
+//! State that a worker keeps between tasks. Tasks receive the state as `&mut S`.
 //!
 //! # Ownership, and effects of a death
 //! The state is in private memory of the worker, and no other process has access to it. Its arguments are

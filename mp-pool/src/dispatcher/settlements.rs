@@ -318,7 +318,7 @@ pub(crate) fn cut_if_cancelled(worker: &mut WorkerSlot, id: u64, settled: &mut S
     emptied_chunks.into_iter().for_each(|chunk| settled.drop_later(chunk));
 }
 
-/// Reports new results from a worker's journal, up to an item.
+/// Reports the results in a worker's journal before the item `before`, except results reported earlier.
 pub(crate) fn report_journal(
     chunk: &mut Chunk,
     found: &JournalResults,
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn endless_period_is_a_finite_instant() {
+    fn longest_delay_ends_in_the_far_future() {
         let now = Instant::now();
         assert_eq!(after(now, Duration::from_secs(3)), now + Duration::from_secs(3));
         assert!(after(now, Duration::MAX) >= now + NEVER);

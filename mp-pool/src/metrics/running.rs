@@ -15,7 +15,7 @@ const READ_ATTEMPTS: usize = 4;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct RunningTask {
-    /// Number of the worker, which [`current_worker`](crate::current_worker) returns in the worker.
+    /// Number of the worker. In the worker, [`current_worker`](crate::current_worker) returns this number.
     pub worker: usize,
     /// Process id of the worker.
     pub pid: u32,

@@ -106,7 +106,7 @@ pub enum WorkerState {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct WorkerMetrics {
-    /// Number of the worker, which [`current_worker`](crate::current_worker) returns in the worker.
+    /// Number of the worker. In the worker, [`current_worker`](crate::current_worker) returns this number.
     pub worker: usize,
     /// Process id of the worker; 0 if it has no process.
     pub pid: u32,

@@ -28,8 +28,8 @@ use crate::tasks::chunk::{Chunk, ReadyChunk};
 pub(crate) const QUEUE_CAPACITY: usize = 1024;
 /// Maximum number of chunks that a worker has in advance.
 const MOST_CHUNKS: u64 = 512;
-/// Duration of the assigned work up to which a worker receives more. If workers use all processors, the
-/// pool's thread may have to wait for a time slice of the kernel.
+/// Duration of assigned work up to which a worker receives more chunks. This work lasts while the pool's
+/// thread waits for a processor, if the workers use all processors.
 const AHEAD_NANOS: u64 = 5_000_000;
 /// Chunk duration above which a worker has only one chunk. For shorter chunks, another chunk is in its queue
 /// when it begins a chunk.
@@ -273,7 +273,7 @@ impl WorkerSlot {
     /// Records that the worker answered `answered` chunks since the previous replies.
     pub(crate) fn record_pace(&mut self, answered: u32, now: Instant) {
         let took = now.saturating_duration_since(self.since).as_nanos() as u64 / u64::from(answered.max(1));
-        // Adapts quickly to faster chunks and slowly to slower ones, because then other workers help.
+        // Adapts quickly to faster chunks, and slowly to slower chunks, because other workers can take those over.
         self.pace = if took < self.pace || self.pace == 0 { took } else { (self.pace + took) / 2 }.max(1);
     }
 
@@ -488,7 +488,8 @@ impl WorkerSlot {
         self.wants_tasks() && self.outstanding == 0
     }
 
-    /// Returns the time of the check whether the worker has begun its first task, if another worker is idle.
+    /// Returns the time at which the pool checks if the worker has begun its first task. The pool checks only
+    /// while another worker is idle.
     pub(crate) fn slow_check_at(&self) -> Option<Instant> {
         // A worker that creates its state again may have received tasks just before.
         let lives = self.ready || self.starts_since.is_some();

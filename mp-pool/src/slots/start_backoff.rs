@@ -90,8 +90,8 @@ mod tests {
     use super::*;
     use crate::slots::slot::tests::worker;
 
-    /// A worker that can't start costs little while others run the tasks, and is started often when none
-    /// does.
+    /// A worker that can't start costs little while other workers run the tasks, and is started often when no
+    /// worker runs them.
     #[test]
     fn failed_starts_back_off_and_are_reported_once() {
         let (now, why) = (Instant::now(), || "no device".to_owned());

@@ -174,7 +174,7 @@ mod tests {
     fn long_or_unknown_tasks_are_stolen_one_by_one() {
         for nanos in [0, 1_000_000_000] {
             let mut state = one_of_two_busy(nanos);
-            // From an earlier call.
+            // The pace of the worker is known from an earlier call.
             state.workers[1].portion(20_000);
             assert_eq!((state.steal(1), state.tasks.ready.len()), (1, 1), "{nanos}");
         }

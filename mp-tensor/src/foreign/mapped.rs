@@ -155,7 +155,7 @@ impl<T: Element> MappedFile<T> {
         Ok(())
     }
 
-    /// Iterates over the elements. Each is read when the iterator reaches it.
+    /// Iterates over the elements. An element is read when the iterator reaches it.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = T> + '_ {
         (0..self.len).map(|i| self.load(i))
     }

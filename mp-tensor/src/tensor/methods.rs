@@ -47,7 +47,7 @@ macro_rules! shape_methods {
             self.len() == 0
         }
 
-        /// Returns the size of the elements in bytes.
+        /// Returns the size of all elements in bytes.
         pub fn nbytes(&self) -> usize {
             self.len().saturating_mul(self.dtype().size())
         }

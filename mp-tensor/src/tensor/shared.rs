@@ -87,12 +87,12 @@ impl<T: Element> Tensor<T, Shared> {
         Ok(())
     }
 
-    /// Iterates over the elements in row-major order. Each is read when the iterator reaches it.
+    /// Iterates over the elements in row-major order. An element is read when the iterator reaches it.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = T> + '_ {
         self.loads()
     }
 
-    /// Copies the elements into private memory. Each is read separately, not all at one moment.
+    /// Copies the elements into private memory. Elements are read one by one, not all at one moment.
     #[doc(alias = "tolist")]
     pub fn to_vec(&self) -> Vec<T> {
         let mut all = vec![T::zeroed(); self.len()];

@@ -87,7 +87,7 @@ impl<T: Element, M: Sendable> TypedStorage<T, M> {
         self.0.is_empty()
     }
 
-    /// Returns the size of the elements in bytes.
+    /// Returns the size of all elements in bytes.
     pub fn nbytes(&self) -> usize {
         self.0.nbytes()
     }

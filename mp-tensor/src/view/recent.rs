@@ -13,7 +13,7 @@ use std::sync::Arc;
 use crate::view::View;
 use mp_core::Result;
 
-/// View of a tensor, on the heap, because it is large, and tensors are moved more often than created.
+/// View of a tensor, on the heap, because a view is large, and tensors are moved more often than created.
 #[derive(Clone)]
 pub(crate) enum ViewBox {
     /// View of this tensor alone. Without a count, creating and dropping it takes no atomic operation.
@@ -59,7 +59,7 @@ thread_local! {
     static NOTHING: Arc<View> = Arc::new(View::NONE);
 }
 
-/// Returns the last view, if it is the row-major one of this shape from `offset` on.
+/// Returns the view that this thread created last, if it is row-major, of this shape and from `offset` on.
 #[inline]
 pub(crate) fn same(offset: usize, shape: impl ExactSizeIterator<Item = usize>) -> Option<Arc<View>> {
     // While the thread ends, there is no cache.

@@ -167,7 +167,7 @@ fn malformed(len: usize) -> Error {
     Error::Malformed(format!("{len} bytes that are not a handle to a tensor"))
 }
 
-/// Returns the last view, if these numbers describe the same row-major view.
+/// Returns the view that this thread created last, if these numbers describe the same row-major view.
 #[inline]
 fn same(numbers: &[u8], flags: u8) -> Option<Arc<View>> {
     let mut numbers = numbers.as_chunks().0.iter().map(|n| u32::from_le_bytes(*n) as usize);
