@@ -42,7 +42,7 @@ fn all_messages() -> Vec<Queue<String>> {
     }
 }
 
-/// Short tasks in chunks of one are assigned far in advance; the tests of `slots::state` check how far.
+/// Short tasks in chunks of one are assigned far in advance; the tests of `slots::slot` check how far.
 #[test]
 fn short_tasks_finish_with_few_messages() {
     let _alone = few_messages();

@@ -2,7 +2,7 @@
 //!
 //! # Ownership, and effects of a death
 //! The state is in private memory of the worker, and no other process has access to it. Its arguments are
-//! encoded once, by the process that creates the pool ([`InitArgs`]). Each worker decodes the same bytes.
+//! encoded once, by the process that creates the pool, unless they have attachments ([`InitArgs`]).
 //!
 //! | event | worker | pool |
 //! |---|---|---|

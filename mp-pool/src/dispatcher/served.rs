@@ -58,7 +58,7 @@ struct StoredFunctions {
 /// Service of a pool.
 pub(crate) struct PoolService {
     shared: Arc<PoolShared>,
-    /// Pool and member for errors of tasks, such as `resize at rank 1`.
+    /// Pool and member for errors of tasks, such as `resize of rank 1`.
     place: Arc<str>,
     functions: Mutex<StoredFunctions>,
     forwarders: Arc<ForwarderTable>,

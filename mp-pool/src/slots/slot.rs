@@ -99,7 +99,7 @@ pub(crate) struct WorkerSlot {
     pub(crate) starts_since: Option<Instant>,
     /// `true` if the process was killed for exceeding the start time-out.
     pub(crate) start_timed_out: bool,
-    /// Number of consecutive processes that ended before they were ready.
+    /// Number of consecutive failed starts.
     pub(crate) failed_starts: u32,
     /// Time of the last failed start.
     pub(crate) failed_at: Option<Instant>,
@@ -440,9 +440,9 @@ impl WorkerSlot {
                 }
             }
         }
-        // A live worker may have taken a task just before the withdrawal, while the request to learn its
-        // function was withdrawn: the worker waits for this request, so requests are sent again. There is
-        // room for them, since they were in the queue before.
+        // A live worker may have taken a task after this loop had withdrawn the request to learn its
+        // function. The worker waits for the request, so requests are sent again. There is room for them,
+        // since they were in the queue before.
         for (_, sent) in self.send_messages(notes, given_back) {
             if let SentMessage::FunctionChange { code, learn: true, .. } = sent {
                 self.known_functions.remove(&code);
