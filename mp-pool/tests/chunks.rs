@@ -1,5 +1,5 @@
-//! Tasks that a worker receives in one chunk: after any failure of one task, the others have their results,
-//! in order, and each was begun once.
+//! Tasks that a worker receives in one chunk: after any failure of one task, the other tasks have their
+//! results, in order, and each task was begun once.
 //!
 //! The arguments are numbers, and shared objects are captured by the function, because arguments with
 //! attachments are sent alone.
@@ -27,7 +27,7 @@ fn worker_stopped_in_a_chunk_delays_one_item() {
     const TASKS: usize = 8;
     let pool = Pool::new(2).unwrap();
     let (begun, gate, other) = (counts(TASKS), Gate::new(), Gate::new());
-    // The other worker is busy until this one is stopped.
+    // One worker is busy until the other worker is stopped.
     let busy = pool.apply_async(stop_at, (other.clone(), 0));
     other.arrived();
     let (seen, way) = (begun.clone(), gate.clone());

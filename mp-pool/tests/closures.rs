@@ -66,7 +66,7 @@ fn function_that_kills_its_readers_loses_its_tasks() {
 #[test]
 fn stopped_worker_with_full_queue_delays_no_task() {
     const ROOM: u64 = 1024; // in the queue of a worker
-    const CLOSURES: u32 = 2200; // so that one of them learns more than that
+    const CLOSURES: u32 = 2200; // so that one worker learns more than `ROOM`
     let pool = Pool::new(2).unwrap();
     let add = |n: u32| pool.task_closure(closure!([n] |x: u32| (current_worker(), x + n)));
     let closures: Vec<_> = (0..CLOSURES).map(add).collect();

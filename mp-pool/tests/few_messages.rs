@@ -19,7 +19,7 @@ fn few_messages() -> MutexGuard<'static, ()> {
     }
 }
 
-/// Creates queues that hold all messages, including those reserved for queues with few.
+/// Creates queues that hold all messages, including messages reserved for queues with few messages.
 fn all_messages() -> Vec<Queue<String>> {
     let mut full = Vec::new();
     loop {
@@ -47,7 +47,7 @@ fn all_messages() -> Vec<Queue<String>> {
 fn short_tasks_finish_with_few_messages() {
     let _alone = few_messages();
     let pool = Pool::new(4).unwrap();
-    // A pool that knows the duration of a task assigns many more.
+    // A pool that knows the duration of a task assigns many more tasks in advance.
     for _ in 0..3 {
         let sums = got(pool.task(|x: u64| x + 1).chunksize(1).map_async(0..20_000)).unwrap();
         assert!(sums.into_iter().eq(1..=20_000));
@@ -88,7 +88,7 @@ fn all_messages_beside(pool: &Pool) -> [Vec<Queue<String>>; 2] {
     [reported.recv_timeout(DEADLINE).unwrap(), all_messages()]
 }
 
-/// Tasks that wait for room can be cancelled, and the others outlive their worker.
+/// Tasks that wait for room can be cancelled. Other tasks survive the death of the worker.
 #[test]
 fn tasks_without_room_are_cancelled_or_moved() {
     let _alone = few_messages();

@@ -96,7 +96,7 @@ fn task_with_a_large_result_runs_once() -> Outcome {
 }
 
 /// A forwarder that is stopped for longer than the lease gets a new session. The served pool stores the
-/// outcomes of its chunk, also those that do not fit into one reply.
+/// outcomes of its chunk, also outcomes that do not fit into one reply.
 #[test]
 fn task_runs_once_after_a_stop_of_its_forwarder() -> Outcome {
     let lease = Duration::from_millis(200);

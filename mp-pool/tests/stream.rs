@@ -134,7 +134,7 @@ fn lane_stays_with_its_worker_until_it_is_busy() {
     stream.push_to(1, (None, 1)).unwrap();
     let other = next(&stream).1.unwrap();
     assert_ne!(first, other);
-    // The worker of lane 0 is busy, and the other one is idle.
+    // The worker of lane 0 is busy, and the other worker is idle.
     let ticket = stream.push_to(0, (None, 2)).unwrap();
     assert_eq!(of(&stream, ticket).unwrap(), other);
     gate.open(1);

@@ -12,7 +12,7 @@
 //! | the worker is killed | its queue | its chunk |
 //! |---|---|---|
 //! | before it has taken a chunk | still contains the chunk | is sent to another worker |
-//! | between taking it and its first task | still contains the other chunks | the first task is lost, the others are sent to another worker |
+//! | between taking a chunk and beginning its first task | still contains the other chunks | the first task is lost, the others are sent to another worker |
 //! | in a task | still contains the other chunks | that task is lost; earlier tasks are done, later ones are sent to another worker |
 //! | between two tasks, or before it has sent the last part | still contains the other chunks | finished tasks are done: their results are in the journal; the others are sent to another worker |
 //! | after a task whose result needs a reply of its own, before it has sent that reply | still contains the other chunks | that task is lost |

@@ -213,8 +213,8 @@ impl Dispatcher {
         let now = Instant::now();
         let mut state = self.shared.state.lock();
         let mut answered = vec![0_u32; state.workers.len()];
-        // For each worker with replies: number of tasks that it answers one by one, and duration of the
-        // others.
+        // For each worker with replies: number of tasks that it answers one by one, and duration of the tasks
+        // that it answers together.
         let mut heard = vec![None; state.workers.len()];
         for (worker, took) in replies.iter().filter_map(PoolReply::duration) {
             if let Some(heard) = heard.get_mut(worker) {

@@ -8,7 +8,7 @@ use crate::slots::slot::WorkerSlot;
 use crate::slots::state::PoolState;
 use crate::tasks::call_state::CallState;
 
-/// Number of attempts at a consistent read, if the worker continues meanwhile.
+/// Number of attempts at a consistent read of the shared words, which the worker may change meanwhile.
 const READ_ATTEMPTS: usize = 4;
 
 /// Task that a worker is running. Returned by [`Pool::running`](crate::Pool::running).

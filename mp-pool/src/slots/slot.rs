@@ -352,8 +352,8 @@ impl WorkerSlot {
         self.unanswered.iter().any(|sent| matches!(sent, SentMessage::FunctionChange { .. }))
     }
 
-    /// Returns `true` if tasks may be withdrawn from the worker's queue while it is alive. Tasks that a
-    /// thread is about to assign assume the functions that it knows now.
+    /// Returns `true` if tasks may be withdrawn from the worker's queue while it is alive. A thread that is
+    /// about to assign tasks relies on the functions that the worker knows now.
     pub(crate) fn may_be_recalled(&self) -> bool {
         !(self.feeding && self.is_learning())
     }

@@ -66,8 +66,8 @@ pub(crate) struct CallOutcomes {
 pub(super) struct OutcomeWaiters {
     /// Number of threads that check each change.
     pub(super) all: usize,
-    /// For a thread that takes results while tasks run: number of done tasks at which it is woken. Waking it
-    /// for every few results would take longer than reading them.
+    /// For a thread that takes results while tasks run: number of done tasks at which the thread is woken. A
+    /// wake-up for every few results would take longer than reading the results.
     pub(super) some: Option<usize>,
 }
 

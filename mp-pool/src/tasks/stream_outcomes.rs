@@ -8,7 +8,7 @@ use crate::child::values::ReceivedValues;
 use crate::error::TaskError;
 use crate::tasks::outcome_run::{OutcomeData, OutcomeRun};
 
-/// Number of taken entries in `arrivals` below which cleaning up is not worth it.
+/// Number of taken entries in `arrivals` below which they are not removed.
 const FEW: usize = 64;
 
 /// Outcomes of a stream's tasks by index.

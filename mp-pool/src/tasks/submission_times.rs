@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Number of finished entries below which cleaning up is not worth it.
+/// Number of finished entries below which they are not removed.
 const FEW: usize = 64;
 
 /// Submission times of the tasks that have no outcome, and of a few others.

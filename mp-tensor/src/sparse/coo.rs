@@ -10,8 +10,8 @@ use crate::view::dims::Dims;
 use crate::{Element, Frozen, Number, Readable, Sendable, Tensor};
 use mp_core::Result;
 
-/// A sparse tensor of the coordinates and values of some elements; all others are 0. Torch's layout
-/// `sparse_coo`.
+/// A sparse tensor, which stores the coordinates and values of some elements. All other elements are 0. The
+/// layout is torch's `sparse_coo`.
 ///
 /// ```
 /// use mp_tensor::{ShareMemory, SparseCoo};

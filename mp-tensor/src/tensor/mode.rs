@@ -33,7 +33,7 @@ pub(crate) mod sealed {
 /// | [`Exclusive`] | [`Tensor`](crate::Tensor) | `&[T]` | `&mut [T]` | one among all processes |
 /// | [`Frozen`] | [`FrozenTensor`](crate::FrozenTensor) | `&[T]` | none, ever again | any number |
 /// | [`Shared`] | [`SharedTensor`](crate::SharedTensor) | atomic | atomic | any number |
-/// | [`Borrowed`] | [`TensorView`](crate::TensorView) | `&[T]` | none meanwhile | any number, in this process |
+/// | [`Borrowed`] | [`TensorView`](crate::TensorView) | `&[T]` | none while borrowed | any number, in this process |
 /// | [`BorrowedMut`] | [`TensorViewMut`](crate::TensorViewMut) | `&[T]` | `&mut [T]` | one for each element |
 pub trait Mode: sealed::Mode {}
 

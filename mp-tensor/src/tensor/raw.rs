@@ -166,7 +166,7 @@ impl<M: Sendable> RawTensor<M> {
     /// Attaches the memory to a message.
     pub(crate) fn send(&self, out: &mut Attached, dtype: DType) -> Result<TensorHandle<&View>> {
         let requires = self.grad.to_wire()?;
-        // SAFETY: all tensors of this memory have this mode, and access it as the grant says.
+        // SAFETY: all tensors of this memory have this mode, and access it as the grant allows.
         let attachment = unsafe { out.attach(self.keep.hold(), grant(M::ACCESS, dtype)) }?;
         let storage = beyond(&self.view, dtype, self.keep.len());
         Ok(TensorHandle {

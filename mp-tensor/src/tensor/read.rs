@@ -194,8 +194,8 @@ impl<T: Element, M: Readable> Tensor<T, M> {
 /// # Ok::<(), mp_tensor::Error>(())
 /// ```
 ///
-/// Shared tensors have no comparison: other processes may write them meanwhile, so that a tensor could differ
-/// from itself. Compare copies (`to_vec`, `contiguous`).
+/// Shared tensors have no comparison: other processes may write them at the same time, so that a tensor could
+/// differ from itself. Compare copies (`to_vec`, `contiguous`).
 impl<T: Element, M: Readable, N: Readable> PartialEq<Tensor<T, N>> for Tensor<T, M> {
     fn eq(&self, other: &Tensor<T, N>) -> bool {
         if self.shape() != other.shape() {

@@ -27,7 +27,7 @@ pub struct View {
     len: usize,
     /// Number of elements if all are consecutive in row-major order from the offset on, otherwise 0.
     straight: usize,
-    /// `true` if all strides, also those of dimensions with one entry, are those of a new tensor of this
+    /// `true` if all strides, also in dimensions with one entry, equal the strides of a new tensor of this
     /// shape.
     row_major: bool,
 }

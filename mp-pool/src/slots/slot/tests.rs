@@ -61,7 +61,7 @@ fn note() -> SentMessage {
     SentMessage::FunctionChange { code: 5, learn: true, message: None }
 }
 
-/// The next process in its slot knows none of its functions.
+/// The next process in the slot knows no functions.
 #[test]
 fn dead_worker_knows_no_functions() {
     let mut worker = worker();
@@ -78,7 +78,8 @@ fn full_queue_of_functions_wants_no_tasks() {
     assert!(!worker.wants_tasks());
 }
 
-/// Tasks that are about to be assigned assume the functions that the worker knows after reading its requests.
+/// A thread that is about to assign tasks relies on the functions that the worker knows after reading its
+/// requests.
 #[test]
 fn learning_worker_is_not_recalled_while_fed() {
     let mut worker = worker();
