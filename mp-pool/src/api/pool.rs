@@ -235,8 +235,8 @@ impl Pool {
         }
     }
 
-    /// Returns the number of workers, as set by the builder or by the last [`resize`](Self::resize). Workers of
-    /// other hosts are counted, too.
+    /// Returns the number of workers, as set by the builder or by the last [`resize`](Self::resize). Workers
+    /// of other hosts are counted, too.
     #[must_use]
     pub fn processes(&self) -> usize {
         self.shared.workers()
