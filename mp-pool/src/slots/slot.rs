@@ -273,7 +273,7 @@ impl WorkerSlot {
     /// Records that the worker answered `answered` chunks since the previous replies.
     pub(crate) fn record_pace(&mut self, answered: u32, now: Instant) {
         let took = now.saturating_duration_since(self.since).as_nanos() as u64 / u64::from(answered.max(1));
-        // Adapts quickly to faster chunks, and slowly to slower ones, because other workers can take those over.
+        // Adapts quickly to faster chunks, and slowly to slower chunks: then other workers take some of them.
         self.pace = if took < self.pace || self.pace == 0 { took } else { (self.pace + took) / 2 }.max(1);
     }
 
