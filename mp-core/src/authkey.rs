@@ -1,9 +1,9 @@
 //! Secret shared by a family of processes: a process, the processes that it has started, and so on.
 //!
-//! It is in this crate because the code that starts processes passes it on, the code that connects proves it,
-//! and neither depends on the other. The secret exists only in the memory of these processes, and in the data
-//! that a parent sends to a child over a private socket. It is never in the environment, in arguments or in
-//! shared memory.
+//! The crate that starts processes passes the secret on, and the crate that connects processes proves
+//! knowledge of it. Neither depends on the other, so the secret is defined here. The secret exists only in
+//! the memory of these processes, and in the data that a parent sends to a child over a private socket. It is
+//! never in the environment, in arguments or in shared memory.
 use std::fmt;
 use std::sync::Arc;
 
@@ -47,8 +47,8 @@ impl fmt::Debug for AuthKey {
 /// Key of this process; a forked copy gets its key from its parent, like every started process.
 static KEY: PerProcess<Mutex<Option<AuthKey>>> = per_process!(Mutex::new(None));
 
-/// Returns the secret of this process: the parent's at the start of this process, or the one set by
-/// [`set_authkey`]; else 32 random bytes, created by the first call.
+/// Returns the secret of this process: the key inherited from the parent, or set by [`set_authkey`]. If this
+/// process has neither, the first call creates 32 random bytes.
 ///
 /// ```
 /// let key = mp_core::authkey()?;

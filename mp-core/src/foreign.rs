@@ -1,5 +1,5 @@
-//! Files of other programs, for tensors and named lists: reading, writing, mapping and locking. For the
-//! crates above.
+//! Files of other programs: reading, writing, mapping and locking. Used by the crates above for tensors and
+//! named lists.
 
 pub use crate::mem::bytes::{read, write};
 pub use crate::shared_memory::checked;

@@ -3,8 +3,8 @@
 //!
 //! `fork(2)` copies a process without the cooperation of its libraries. A copy that was not prepared is
 //! not a member of the arena: operations that need shared memory return [`Error::Forked`]. Operations
-//! that can't return an error find nothing or, for example accesses to the elements of a tensor, end the
-//! copy by SIGSEGV, unless [`keep_memory_readable`] was called. A copy prepared by this module begins
+//! that can't return an error return an empty result. Accesses to memory, for example to the elements of a
+//! tensor, raise SIGSEGV, unless [`keep_memory_readable`] was called. A copy prepared by this module begins
 //! like a newly started process: it may join the arena as a separate member, like any child.
 //!
 //! | state of the original | in the copy |
@@ -14,20 +14,20 @@
 //! | files of the arena, and their open-file-description locks, which show that their owner lives | closed: a copy that kept them open would make a crashed owner seem alive |
 //! | identity of the thread, its lane, its unused envelopes | reset |
 //! | locks of this crate and of the crates above it | replaced by new locks, see [`PerProcess`]: no thread missing in the copy holds them |
-//! | values looked up once (processors, features of the kernel) | kept; they are looked up before the fork, so that no thread is in the middle of it |
+//! | values looked up once (processors, features of the kernel) | kept. All are looked up before the fork, so that no look-up is half done in the copy |
 //!
-//! The forking thread holds, meanwhile, the lock under which an arena is created or joined, and the lock
-//! under which files are opened. So the copy knows all of them.
+//! During the fork, the forking thread holds the lock under which an arena is created or joined, and the lock
+//! under which files are opened. So the copy has a complete list of the arena's files.
 //!
-//! | killed process | left behind |
+//! | killed process | consequence |
 //! |---|---|
-//! | the forking process, before or after the fork | the same as at any other time: nothing of it affects the copy |
-//! | the copy, before it has joined | nothing: it has no seat, and its copies of files keep locks only while it lives |
+//! | the forking process, before or after the fork | the same as at any other time. The copy is not affected |
+//! | the copy, before it has joined | none: the copy has no seat, and its copies of files keep locks only while it lives |
 //!
 //! # Safety
-//! Unsafe, because [`Fork::begin`] declares a contract, and takes the original's files away. Sound, because
-//! the arena's files are used by handles that detect that they were copied, and the caller vouches for the
-//! others.
+//! [`Fork::begin`] is `unsafe`, because it replaces files that the copy has inherited. This is sound, because
+//! handles that use the arena's files detect that they were copied, and the caller vouches for the other
+//! files.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -49,7 +49,7 @@ use crate::{alloc, sys};
 
 pub use crate::process::{GENERATIONS, PerProcess, SetOnce};
 
-// fork: the reason against copying is in the process's memory, and so in a copy made meanwhile.
+// fork: the state that forbids copying is in the process's memory, so a copy inherits it, too.
 static FORBIDDEN: OnceLock<&'static str> = OnceLock::new();
 
 /// Forbids copying this process from now on, with a reason: something in it, for example a driver's memory,
@@ -69,7 +69,7 @@ pub fn forbidden() -> Option<&'static str> {
 }
 
 /// `true` while this process may not create an arena.
-// fork: a copy is made when it is `false` again.
+// fork: always `false` when a copy is made.
 static CREATION_REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// Calls `f`, and meanwhile refuses to create an arena in this process: for code that prepares a process
@@ -137,7 +137,7 @@ extern "C" fn map_in_child() {
 static CLEAN_PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// Records that this process was copied from a process in which nothing was in use, so that it inherits as
-/// little as an executed one.
+/// little as an executed process.
 #[doc(hidden)]
 pub fn record_clean_copy() {
     CLEAN_PROCESS.store(std::process::id(), Ordering::Relaxed);
@@ -170,7 +170,8 @@ pub struct Fork {
 }
 
 impl Fork {
-    /// Prepares the copy. Until the result is dropped, no arena is created and none of its files is opened.
+    /// Prepares the copy. Until the result is dropped, no arena is created, and no file of an arena is
+    /// opened.
     ///
     /// # Errors
     /// [`Error::Os`] if no descriptor is available.
@@ -180,15 +181,15 @@ impl Fork {
         Ok(Self { inherited: ForkState::lock(), placeholder })
     }
 
-    /// Makes the copy a process of its own, which is not a member of any arena. Called first in the copy. It
-    /// also closes the original's files `more`.
+    /// Turns the copy into a separate process, which is not a member of any arena, and closes the inherited
+    /// files `more`. Called first in the copy.
     ///
     /// # Errors
     /// [`Error::Os`] if the addresses of the arena can't be reserved.
     ///
     /// # Safety
-    /// - The calling process is a copy by `fork(2)`, made by this thread after [`prepare`](Self::prepare);
-    ///   this is called once, and before anything else of this library is used.
+    /// - The calling process is a copy by `fork(2)`, made by this thread after [`prepare`](Self::prepare).
+    ///   This function is called once, before anything else of this library is used.
     /// - The numbers `more` belong to files that the calling thread kept other threads from closing when it
     ///   made the copy, and that are not used in the copy.
     pub unsafe fn begin(self, more: &[RawFd]) -> Result<()> {
@@ -238,8 +239,7 @@ impl ForkState {
     /// Reserves the addresses of the arena and of mappings of it in the child, so that nothing else is mapped
     /// there. Allocates no memory before that.
     pub(crate) fn reserve_addresses(&self) -> Result<()> {
-        // Private memory has no file. The child's copy of it is private to the child, and is not inherited
-        // either.
+        // An arena in private memory has no file, and its mapping is not inherited either.
         self.arena.as_ref().map_or(Ok(()), |(arena, _)| arena.map().reserve_in_copy())?;
         self.mapped.iter().try_for_each(|(&address, range)| range.reserve_in_copy(address))
     }
@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_poison_reason_is_kept() {
+    fn forbid_called_twice_keeps_the_first_reason() {
         assert_eq!(forbidden(), None);
         forbid("a test says so");
         forbid("another one");

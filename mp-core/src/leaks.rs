@@ -1,11 +1,11 @@
 //! Test only: descriptors, blocks and messages that this process still has when it ends.
 //!
 //! `cargo xtask leaks PROGRAM`, the runner of `cargo test`, requests the report by the environment variable
-//! `MP_LEAKS`: its own process id, the descriptors that the program inherits, and the path of the report.
-//! Only its child writes a report: for the child's own children and copies, the variable names a process that
-//! isn't their parent. Orphans become its children, too, so each process appends its id to the name of its
-//! report. The report is written by the last of all exit functions, after all threads and callbacks of the
-//! library have run.
+//! `MP_LEAKS`: the runner's process id, the descriptors that the program inherits, and the path of the
+//! report. Only children of the runner write a report: in their own children, the variable names a process
+//! that isn't the parent. Orphans become children of the runner, too, so each process appends its id to the
+//! name of its report. The last of all exit functions writes the report, after all threads and callbacks of
+//! the library have run.
 
 use std::fmt::Write;
 use std::fs;
@@ -70,7 +70,7 @@ fn begin() {
     }
 }
 
-/// Implements [`known`](crate::known).
+/// Implements [`register`](crate::long_lived_fds::register).
 pub(crate) fn register(what: &'static str, fd: RawFd) {
     if CHECK.get().is_none() {
         return;
@@ -81,8 +81,8 @@ pub(crate) fn register(what: &'static str, fd: RawFd) {
     all.push(LongLivedFd { what, fd, target });
 }
 
-/// Implements [`register_made`](crate::long_lived_fds::register_made). Another thread that opens a descriptor
-/// meanwhile has it recorded as well.
+/// Implements [`register_made`](crate::long_lived_fds::register_made). A descriptor that another thread opens
+/// meanwhile is recorded as well.
 pub(crate) fn register_made<R>(what: &'static str, make: impl FnOnce() -> R) -> R {
     if CHECK.get().is_none() {
         return make();
@@ -101,16 +101,16 @@ pub(crate) fn register_made<R>(what: &'static str, make: impl FnOnce() -> R) -> 
 fn open_fds() -> Vec<RawFd> {
     let entries = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let all: Vec<RawFd> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    // The descriptor of the directory that was read is closed.
+    // Excludes the descriptor of the directory that was read, which is closed by now.
     all.into_iter().filter(|fd| target(*fd).is_some()).collect()
 }
 
-/// Implements [`skip_memory_check`](crate::known::skip_memory_check).
+/// Implements [`skip_memory_check`](crate::long_lived_fds::skip_memory_check).
 pub(crate) fn skip_memory_check() {
     _ = MEMORY_SKIPPED.set(());
 }
 
-/// Returns the kernel's description of a descriptor. An eventfd has an identifier in it.
+/// Returns the kernel's description of a descriptor. The description of an eventfd contains an identifier.
 fn info(fd: RawFd) -> String {
     fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default()
 }
@@ -146,7 +146,7 @@ fn descriptors(check: &LeakCheck, found: &mut String) {
     let all = open_fds();
     let of_arena = Arena::get().map(|arena| Backing(arena).descriptors()).unwrap_or_default();
     for fd in all {
-        // The descriptor of the directory that was read is closed.
+        // A descriptor without a target was closed meanwhile.
         let Some(target) = target(fd) else { continue };
         let known = LONG_LIVED.lock().iter().any(|known| known.fd == fd && known.target == target);
         if !known && !check.inherited.contains(&fd) && !of_arena.contains(&fd) {

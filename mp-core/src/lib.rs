@@ -3,7 +3,7 @@
 //! ```
 //! use mp_core::{Arena, Storage};
 //!
-//! let arena = Arena::current()?; // one region for this process and all that it starts
+//! let arena = Arena::current()?; // one region for this process and all processes that it starts
 //! let weights = Storage::new(arena, 12, 4)?; // memory for twelve elements of four bytes
 //! let stats = arena.memory_stats();
 //! assert!(stats.allocated >= 48 && weights.len() == 48);

@@ -1,4 +1,4 @@
-//! Creation of an arena, attachment to the one of a parent, and the operations on it for programs.
+//! Creation of an arena, attachment to a parent's arena, and operations on the arena for programs.
 //!
 //! # Safety
 //! Nothing here is dereferenced. Functions are `unsafe` because a caller that breaks their contract could
@@ -178,12 +178,12 @@ impl Arena {
         Allocator(*self).memory_stats()
     }
 
-    /// Returns the pages of free blocks to the kernel, and returns their number of bytes.
+    /// Returns the pages of free blocks to the kernel. The result is the number of bytes returned.
     ///
     /// The next tensors of these sizes fill cold memory again, at a fifth of the speed. Blocks below 16 KiB
     /// share their pages, and keep them. The memory of messages (256 bytes each) is returned in runs of 16
-    /// KiB that no process uses. While any process of the program waits, that also happens automatically,
-    /// some seconds after a burst.
+    /// KiB that no process uses. While any process of the program waits, the memory of messages is also
+    /// returned automatically, some seconds after a burst.
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked).
@@ -219,7 +219,7 @@ impl Arena {
         self.map().load(Word::at(control::CACHE_LIMIT))
     }
 
-    /// Limits the number of bytes that the arena may have pages for, for all members. 0 means no limit.
+    /// Limits the memory of the arena, in bytes of reserved pages, for all members. 0 means no limit.
     pub fn set_budget(&self, bytes: u64) {
         self.map().store(Word::at(control::BUDGET), bytes);
     }
@@ -270,7 +270,7 @@ impl Arena {
     /// to call it.
     ///
     /// A process whose program is not linked with the layer of queues (`mp-queue`) does not reclaim dead
-    /// members whose program was. Members with that layer free their memory.
+    /// members whose program was linked with it. Members with that layer reclaim them.
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked).
@@ -282,7 +282,7 @@ impl Arena {
     ///
     /// ```
     /// let arena = mp_core::Arena::current()?;
-    /// arena.set_deadlock_detection(false); // locks may be waited for in a cycle for good
+    /// arena.set_deadlock_detection(false); // threads in a cycle of locks now wait forever
     /// arena.set_deadlock_detection(true);
     /// # Ok::<(), mp_core::Error>(())
     /// ```
@@ -336,7 +336,7 @@ fn unbounded_size() -> u64 {
     if under_valgrind() { 256 << 20 } else { 1 << 40 }
 }
 
-/// Makes `arena` the arena of this process. Called under the lock, while this process has no arena.
+/// Makes `arena` the arena of this process, which has none yet. The caller holds `MAKING`.
 fn make_current(arena: Arena) -> Arena {
     if let Ok(me) = arena.me() {
         waits::publish(arena, me);
@@ -363,13 +363,13 @@ fn attach_to(fd: OwnedFd) -> Result<Arena> {
     Ok(arena)
 }
 
-/// Checks that an arena may have this size. The sizes of its parts can be computed then.
+/// Returns `size` if an arena may have this size. The sizes of the arena's parts can then be computed.
 pub(crate) fn check_size(size: u64) -> Result<u64> {
     let why = || Error::NotAnArena(format!("{size} bytes are too few or too many for one"));
     (ArenaLayout::MIN..=configure::MOST_SIZE).contains(&size).then_some(size).ok_or_else(why)
 }
 
-/// Attaches this process to the arena in `fd`. Called under the lock.
+/// Attaches this process to the arena in `fd`. The caller holds `MAKING`.
 fn attach_now(fd: OwnedFd) -> Result<Arena> {
     if CURRENT.get().is_some() {
         return Err(has_one());
@@ -381,7 +381,7 @@ fn attach_now(fd: OwnedFd) -> Result<Arena> {
     // that file.
     let own = memory::reopen(fd.as_fd())?;
     if !SharingStrategy::FileDescriptor.supported() {
-        // A named file, which the parent holds as long as the parent lives.
+        // The arena is a named file, which the parent keeps locked as long as the parent lives.
         directory::lock_shared(own.as_fd()).map_err(os("flock of an arena"))?;
     }
     drop(fd);
@@ -398,8 +398,8 @@ fn create(settings: &settings::Settings) -> Result<Arena> {
     files::clean_default();
     let (space, space_limit) = limits::address_space();
     let (file, file_limit) = limits::file_size();
-    // Named files take twice this size in addresses on top, and the rest of the process needs address
-    // space too.
+    // Named files need address space of twice this size in addition, and the rest of the process needs
+    // address space, too.
     let (most, limit) = if space / 4 < file { (space / 4, space_limit) } else { (file, file_limit) };
     let configured = configure::settings()?;
     let mut size = configured.size.unwrap_or(unbounded_size());
@@ -421,15 +421,15 @@ fn create(settings: &settings::Settings) -> Result<Arena> {
             files::remove_arena_file();
         }
         match made {
-            // Less can be mapped under valgrind, under sanitizers and in small address spaces.
+            // Valgrind, sanitizers and small address spaces allow only smaller mappings.
             Err(Error::Os { .. }) if configured.size.is_none() && size > ArenaLayout::MIN => size /= 2,
             other => return other,
         }
     }
 }
 
-/// Maps an arena and becomes a member. `header` has the words of an existing arena, and is `None` for a new
-/// one. Nothing is ever unmapped, so they are compared before the file is mapped.
+/// Maps an arena, and makes this process a member. `header` contains the first words of an existing arena, or
+/// is `None` for a new arena. A mapping is never removed, so the header is checked before the file is mapped.
 fn map_and_join(
     fd: Option<OwnedFd>,
     size: u64,
@@ -444,7 +444,7 @@ fn map_and_join(
         );
         return Err(Error::InvalidArgument(why));
     }
-    // An attaching process got the file from a living process, so in this boot.
+    // The boot id is not checked: the file was received from a living process.
     let checked = header.map(|header| layout.check(|word| header[(word.offset() / 8) as usize], None));
     let id = checked.transpose()?.unwrap_or_else(memory::random_u64);
     let file = fd.as_ref().map(AsFd::as_fd);
@@ -481,8 +481,7 @@ fn map_and_join(
             Ok(arena)
         }
         Err(error) => {
-            // Closes the file.
-            // SAFETY: made by `Box::into_raw` above; `join` keeps no copy of the handle.
+            // Closes the file. SAFETY: made by `Box::into_raw` above; `join` keeps no copy of the handle.
             drop(unsafe { Box::from_raw(state) });
             Err(error)
         }
@@ -496,7 +495,7 @@ mod tests {
     use crate::sys::locks;
 
     #[test]
-    fn size_of_no_arena_is_refused() {
+    fn check_size_out_of_range_is_refused() {
         for size in [0, ArenaLayout::MIN - 1, configure::MOST_SIZE + 1, i64::MAX as u64] {
             let checked = check_size(size);
             assert!(matches!(checked, Err(Error::NotAnArena(_))), "{size}: {checked:?}");
@@ -506,10 +505,10 @@ mod tests {
         }
     }
 
-    /// Another open file description has the locks of all slots.
+    /// The arena is full: another open file description has the locks of all slots.
     #[test]
     #[cfg_attr(miri, ignore = "makes files")]
-    fn full_arena_is_not_left_open() {
+    fn join_of_full_arena_closes_its_file() {
         let (size, envelopes) = (ArenaLayout::MIN, ArenaLayout::envelopes_for(ArenaLayout::MIN));
         let layout = ArenaLayout::new(size, size_class::CLASSES, envelopes);
         let words = HeapMem::new(64);

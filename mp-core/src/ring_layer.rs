@@ -14,7 +14,7 @@ use crate::words::{BlockId, EnvelopeId, Member, Owner};
 use serde::{Deserialize, Serialize};
 
 /// The ring layer, in a program that is linked with it.
-// fork: code, which a child has as well.
+// fork: a reference to code, which a child has as well.
 pub(crate) static RINGS: SetOnce<&'static dyn RingLayer> = SetOnce::new();
 
 /// Possible location of a message that both a dead member and a living thread were handling.
@@ -47,11 +47,11 @@ pub struct RingState {
     pub puts: u64,
     /// Number of gets since the queue was created. Wraps around.
     pub gets: u64,
-    /// Waits of gets for messages. Waits that timed out or failed, and those for several things, are
+    /// Durations of waits for messages. Waits that timed out or failed, and waits for several objects, are
     /// not counted.
     #[serde(default)]
     pub get_waits: WaitTimes,
-    /// Waits of puts for room.
+    /// Durations of waits for room.
     #[serde(default)]
     pub put_waits: WaitTimes,
 }
@@ -83,8 +83,8 @@ pub unsafe trait RingLayer: Send + Sync {
     /// Settles the intents of a dead member. `dead` is that member and the locations of its intents. `others`
     /// lists the intent words of all members not known to be dead, at the time of the call. Any number of
     /// processes may call this at once. Messages in doubt that belong to no living process then belong to the
-    /// dead member, or are leased by it. Returns the messages that a living thread kept from being settled:
-    /// call again later.
+    /// dead member, or are leased by it. Returns the location of messages that could not be settled because
+    /// of a living thread. The caller retries later.
     fn settle(&self, arena: Arena, dead: (Member, &[Word]), others: &dyn Fn() -> Vec<Word>) -> InDoubt;
 
     /// Returns an envelope that a dead member leased to its queue, if its owner word is still `owner`.
@@ -100,23 +100,24 @@ pub unsafe trait RingLayer: Send + Sync {
     /// ring.
     fn contents(&self, arena: Arena, memory: (Word, u64), block: BlockId, each: &mut dyn FnMut(EnvelopeId));
 
-    /// Records that a member that held this ring died or gives it up, or that a process never received the
-    /// ring's handle, and wakes the sleepers. `memory` is the ring's place. This process holds the ring or
-    /// recovers the dead member, whose seat remains in place meanwhile. Messages that the member had leased
-    /// were [taken back](Self::take_back) before. Any number of processes may call this at once.
+    /// Records that a member that held this ring died or is about to release it, or that a process never
+    /// received the ring's handle. Then wakes the ring's sleepers. `memory` is the position and length of the
+    /// ring. This process holds the ring or recovers the dead member, whose seat remains in place meanwhile.
+    /// Messages that the member had leased were [taken back](Self::take_back) before. Any number of processes
+    /// may call this at once.
     fn holder_gone(&self, arena: Arena, memory: (Word, u64), block: BlockId, gone: DetachedProcess, pid: u32);
 
     /// Returns the state of a ring, or `None` if the block contains none. Changes no word: the ring may be
     /// another program's, or be freed meanwhile.
     fn describe(&self, arena: Arena, memory: (Word, u64), block: BlockId) -> Option<RingState>;
 
-    /// Wakes all sleepers of a ring, under the same conditions. Called when a condition that they check has
-    /// changed outside of the ring.
+    /// Wakes all sleepers of a ring. Called when a condition that they check has changed outside of the ring.
     fn wake(&self, arena: Arena, memory: (Word, u64), block: BlockId);
 }
 
-/// Registers the ring layer, before this process joins an arena. With it, the process can release what
-/// other processes had in queues, even if it uses none itself. The layer that is registered first stays.
+/// Registers the ring layer, before this process joins an arena. With a ring layer, the process can release
+/// messages that dead processes had in queues, even if it uses no queue itself. Only the first call has an
+/// effect.
 pub fn register(rings: &'static &'static dyn RingLayer) {
     RINGS.set_static(rings);
 }

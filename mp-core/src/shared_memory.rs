@@ -26,7 +26,7 @@ use crate::sys::region::{MapMode, Region};
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///
-/// Processes of one tree can share tensors and arrays without names, which leave no files.
+/// Processes of one tree can share tensors and arrays, which need no names and leave no files.
 ///
 /// # Access
 /// The file is readable and writable by its user only (0600). Opening fails for files of other users and for
@@ -118,7 +118,7 @@ impl SharedMemory {
         }
     }
 
-    /// Opens all of an existing shared memory, created by any process.
+    /// Opens existing shared memory, created by any process, and maps all of it.
     ///
     /// # Errors
     /// [`Error::Os`] if the name does not exist (`ENOENT`), [`Error::NotShareable`] if the file belongs to

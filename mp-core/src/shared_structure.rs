@@ -1,22 +1,24 @@
-//! # Safety
-//! Words of the arena for the structures of layers above. Nothing here dereferences anything.
-//! [`Structure::bytes`] is `unsafe` because a caller that breaks its contract could create two owners of the
-//! same memory.
+//! Words of the arena for the structures of layers above.
 //!
+//! # Safety
+//! Nothing here dereferences anything. [`Structure::bytes`] is `unsafe` because a caller that breaks its
+//! contract could create two owners of the same memory.
+//!
+//! # Header
 //! The first 64 bytes of the block are a header:
 //!
 //! | word | contents | written by |
 //! |---|---|---|
-//! | 0 | mark of a structure | its creator, before any other code knows the block |
-//! | 1 | fingerprint of its name | its creator |
+//! | 0 | mark of a structure | its creator, before any other code can access the block |
+//! | 1 | fingerprint of its type name | its creator |
 //! | 2 | number of words after the header | its creator |
-//! | 3 – 6 | a name for people, 32 bytes; zeros: none | its creator; any holder later |
-//! | 7 | the descriptor that it keeps in the locker: see `transport::attachments`; zero: none | its creator; a holder later |
+//! | 3 – 6 | name for people, 32 bytes; zeros if there is none | its creator; any holder later |
+//! | 7 | descriptor in the locker that the structure keeps (see `transport::attachments`); 0 if there is none | its creator; a holder later |
 //! | 7, of a child | its seat in its parent: see `alloc::children` | its creator |
 //!
-//! The block has kind [`Object`](BlockKind::Object) from its creation, and only this crate creates such
-//! blocks. So every header in such a block was written here, and its words are accessed only through the
-//! structure.
+//! The block has kind [`Object`](BlockKind::Object) from its creation, and only this module creates blocks of
+//! that kind. So this module wrote every header in them, and their words are accessed only through a
+//! [`Structure`].
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -57,8 +59,8 @@ fn data(arena: Arena, block: BlockId) -> Word {
     header(arena, block).plus(STRUCTURE_WORDS)
 }
 
-/// Checks that a block is a structure with this name, whose fingerprint is passed as well. Returns its number
-/// of words. The caller guarantees that the block has a holder meanwhile.
+/// Returns the number of words of the structure in a block, if the structure has this fingerprint. `name` is
+/// for errors. The caller guarantees that the block has a holder meanwhile.
 fn check(arena: Arena, block: BlockId, name: &str, fingerprint: u64) -> Result<u64> {
     arena.me()?;
     let wrong = |why: &str| wrong(name, why);
@@ -142,7 +144,7 @@ impl Structure {
 
     /// Makes this structure a child of another one, the parent, which lives as long as the child has a
     /// holder: a process, or a message in flight. So a receiver of the child can find the parent
-    /// ([`Arena::parent`](crate::Messages::parent)), even if all its other holders are dead.
+    /// ([`Messages::parent`](crate::Messages::parent)), even if all other holders of the parent are dead.
     ///
     /// ```
     /// use mp_core::{Messages, Structure};
@@ -157,9 +159,9 @@ impl Structure {
     /// # Ok::<(), mp_core::Error>(())
     /// ```
     ///
-    /// Call it at most once, before any other process, thread or handle has the child; the exclusive borrow
-    /// serves only that rule. If the caller is killed, the structure either is a child or is not (table:
-    /// `alloc::children`).
+    /// Call it at most once, before any other process, thread or handle has the child. This rule is the only
+    /// reason for the exclusive borrow. If the caller is killed, the structure is either a complete child or
+    /// not a child (table: `alloc::children`).
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if others hold this structure, it is already
@@ -172,8 +174,8 @@ impl Structure {
 
     /// Returns the parent of a held structure, if the parent has this name. The result does not hold the
     /// parent. The child keeps the parent alive: after the last holder has released the child, the words of
-    /// the result may belong to another block. [`Arena::parent`](crate::Messages::parent) holds the parent,
-    /// and may need memory for the additional holder.
+    /// the result may belong to another block. [`Messages::parent`](crate::Messages::parent) returns a handle
+    /// that holds the parent, and may need memory for the additional holder.
     ///
     /// # Errors
     /// [`Error::Malformed`](crate::Error::Malformed) if the structure is not a child, or its parent has
@@ -221,8 +223,9 @@ impl Structure {
         self.base.plus(i)
     }
 
-    /// Sleeps while the low half of word `i` is `low`, until a death is noticed, or a check for dead
-    /// processes is due. Returns `true` if the sleep may have ended because of a wake-up.
+    /// Sleeps until word `i` is [woken](Self::wake), a death is noticed, or a check for dead processes is
+    /// due. Does not sleep if the low half of the word is not `low`. Returns `true` if the sleep may have
+    /// ended because of a wake-up.
     pub fn sleep(&self, i: u64, low: u32, asking: &LivenessTimer, wait: Wait) -> bool {
         asking.sleep(self.arena(), self.futex(i), low, wait)
     }
@@ -262,7 +265,8 @@ impl Structure {
     }
 
     /// Moves the structure into a message. Returns the number of the attachment. The structure has no words
-    /// afterwards. If the message is not sent, the returned block is [opened](Self::open) again.
+    /// afterwards. If the message can't be sent, the block is returned, and the caller [opens](Self::open) it
+    /// again.
     ///
     /// ```
     /// use mp_core::Structure;
@@ -293,8 +297,8 @@ impl Structure {
     }
 
     /// Returns the identity of the structure among all that ever existed in this arena, as one word that is
-    /// never 0. With it, any member can check if the structure [lives](crate::Blocks::lives), and get the
-    /// [descriptor that it keeps](crate::Descriptors::kept_descriptor), without holding it.
+    /// never 0. With this word, any member can check if the structure [lives](crate::Blocks::lives), and get
+    /// its [kept descriptor](crate::Descriptors::kept_descriptor), without holding the structure.
     ///
     /// ```
     /// use mp_core::{Arena, Blocks, Structure};
@@ -311,9 +315,9 @@ impl Structure {
         self.hold.mark()
     }
 
-    /// Keeps a copy of a descriptor while this structure lives. Every member can get it by
-    /// [`Arena::kept_descriptor`](crate::Descriptors::kept_descriptor), any number of times, even after the
-    /// end of this process.
+    /// Keeps a copy of a descriptor while this structure lives. Every member can get the descriptor by
+    /// [`Descriptors::kept_descriptor`](crate::Descriptors::kept_descriptor), any number of times, even after
+    /// the end of this process.
     ///
     /// ```
     /// use mp_core::{Arena, Descriptors, Structure};
@@ -327,16 +331,16 @@ impl Structure {
     /// ```
     ///
     /// A structure keeps at most one descriptor. The call blocks only while another process makes room in the
-    /// locker. If this process dies during the call, the structure keeps no descriptor. After the call, it
-    /// keeps the descriptor until its last holder releases it.
+    /// locker. If this process dies during the call, the structure keeps no descriptor. After the call, the
+    /// structure keeps the descriptor until the last holder releases the structure.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the structure already keeps a descriptor
     /// or is a [child](Self::set_parent), or the descriptor isn't open.
     /// [`Error::TooManyDescriptors`](crate::Error::TooManyDescriptors),
     /// [`Error::OutOfDescriptors`](crate::Error::OutOfDescriptors), [`Error::Held`](crate::Error::Held) and
-    /// [`Error::Unsupported`](crate::Error::Unsupported), like for descriptors in messages. After an error it
-    /// keeps no descriptor, and the call can be repeated.
+    /// [`Error::Unsupported`](crate::Error::Unsupported), as for descriptors in messages. After one of these
+    /// errors, the structure keeps no descriptor, and the call can be repeated.
     pub fn keep_descriptor(&self, fd: impl AsFd) -> Result<()> {
         Descriptors(self.arena()).keep_descriptor(&self.hold, fd.as_fd())
     }
@@ -354,7 +358,8 @@ impl Structure {
         self.arena().map().bytes(self.base.plus(i).offset(), len as u64)
     }
 
-    /// Returns the processes that hold the structure, and the number of messages that do, for diagnosis.
+    /// Returns the processes that hold the structure, and the numbers of messages and children that hold it,
+    /// for diagnosis.
     ///
     /// ```
     /// let mine = mp_core::Structure::new("example::Counter", 2)?;

@@ -28,7 +28,7 @@ use crate::error::Error;
 /// | | [`FileDescriptor`](Self::FileDescriptor) | [`FileSystem`](Self::FileSystem) |
 /// |---|---|---|
 /// | memory | one anonymous file | some files in a directory of the user, of 64 GiB of addresses each |
-/// | a new process | receives its descriptor | opens each file by name when it first uses a tensor in it |
+/// | a new process | receives the file's descriptor | opens each file by name when it first uses a tensor in it |
 /// | limits | memory of the machine, the cgroup, the budget | also the free space of the directory; RLIMIT_FSIZE |
 /// | after all processes have died | nothing is left | files without holders, which the next start removes |
 /// | use for | nearly everything | huge pages (a hugetlbfs directory), a disk, a separate size limit (a tmpfs) |
@@ -36,8 +36,8 @@ use crate::error::Error;
 #[non_exhaustive]
 #[doc(alias = "torch_shm_manager")]
 pub enum SharingStrategy {
-    /// A single anonymous file (memfd) whose descriptor is passed to each child. Nothing has a name, and
-    /// nothing is left behind.
+    /// A single anonymous file (memfd) whose descriptor is passed to each child. The file has no name, and
+    /// does not remain after the last process has ended.
     FileDescriptor,
     /// Named files, in the directory set by [`set_sharing_directory`](crate::set_sharing_directory).
     FileSystem,

@@ -1,11 +1,11 @@
 //! Atomics of the library.
 //!
-//! All its code uses these names (`cargo xtask tidy` rejects others; tests and benchmarks may use the
-//! standard library's). So `--cfg mp_loom` switches the whole crate to [loom](https://docs.rs/loom)'s types,
-//! and this file lists all primitives in use.
+//! All code of the library uses these names (`cargo xtask tidy` rejects others; tests and benchmarks may use
+//! the standard library's). So `--cfg mp_loom` switches the whole crate to [loom](https://docs.rs/loom)'s
+//! types, and this file lists all primitives in use.
 //!
 //! Words in the arena are not values of these types: they are accessed through [`Mem`](crate::mem::Mem).
-//! [`HeapMem`](crate::mem::HeapMem) implements it over a plain `Vec` of these atomics, for loom models and
+//! [`HeapMem`](crate::mem::HeapMem) implements `Mem` over a plain `Vec` of these atomics, for loom models and
 //! single-process explorations.
 
 #[cfg(not(mp_loom))]

@@ -29,8 +29,8 @@ impl Members {
 }
 
 impl Hold {
-    /// Turns the block, whose memory is initialized, into a ring. When the ring has no more holders, it is
-    /// drained before it is freed.
+    /// Turns the block, whose memory is initialized, into a ring. After its last holder has released it, the
+    /// ring is drained before it is freed.
     ///
     /// # Safety
     /// Only this process holds the block, and the memory is a ring for the ring layer

@@ -5,8 +5,8 @@
 //! | 0 | the sum of the durations in µs | a thread whose wait has ended, second |
 //! | 1 + `i`, for `i` < 14 | the numbers of waits in the buckets `2 i` (low half) and `2 i + 1` | a thread whose wait has ended adds 1, first |
 //!
-//! Each change is one access. A death between the two leaves a sum without one duration. A number stops
-//! growing at 2^31, so that no half runs over into the other one.
+//! Each change is one access. A death between the two accesses leaves a sum without one duration. A number
+//! stops growing at 2^31, so that the low half never overflows into the high half.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::mem::{Mem, Word};
 
-/// Largest number in a bucket. Threads that add at the same time may pass it by one each.
+/// Largest number in a bucket. Threads that add at the same time may exceed it by one each.
 const FULL: u64 = 1 << 31;
 
-/// Number of waits by duration. Bucket `i` counts the waits of less than 2^`i` µs that are in no bucket
-/// before it.
+/// Number of waits by duration. Bucket `i` counts the waits of less than 2^`i` µs that no earlier bucket
+/// counts.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct WaitTimes {
     /// Numbers of waits, without the empty buckets at the end.
@@ -30,7 +30,7 @@ pub struct WaitTimes {
 impl WaitTimes {
     /// Number of words of a histogram in shared memory.
     pub const WORDS: u64 = 15;
-    /// Number of buckets. The last one has all waits of more than a minute.
+    /// Number of buckets. The last bucket counts all waits of at least 2^26 µs (67 s).
     pub const BUCKETS: usize = 2 * (Self::WORDS as usize - 1);
 
     /// Counts a wait in the histogram at these words.
@@ -79,15 +79,15 @@ impl WaitTimes {
         self.counts.iter().copied().chain(std::iter::repeat(0)).take(Self::BUCKETS)
     }
 
-    /// Returns the buckets that are not empty: the duration that their waits don't reach, and their number.
-    /// The last bucket has longer waits, too.
+    /// Returns the buckets that are not empty. Each is a duration that exceeds all waits of the bucket, and
+    /// their number. Waits in the last bucket may be longer than its duration.
     pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> {
         let counts = self.counts().enumerate().filter(|(_, count)| *count > 0);
         counts.map(|(i, count)| (Duration::from_micros(1 << i), count))
     }
 
-    /// Returns the duration that `percent` percent of the waits don't reach, to the next power of two of
-    /// microseconds. `None` if there are no waits.
+    /// Returns the smallest power of two of microseconds that exceeds `percent` percent of the waits, or
+    /// `None` if there are no waits.
     #[must_use]
     pub fn percentile(&self, percent: u8) -> Option<Duration> {
         let wanted = (u128::from(self.count()) * u128::from(percent)).div_ceil(100).max(1);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn full_bucket_leaves_its_neighbour_alone() {
+    fn record_in_full_bucket_keeps_its_neighbour() {
         let m = HeapMem::new(64);
         let first = at().plus(1);
         m.store(first, FULL | 7 << 32);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn difference_has_only_later_waits() {
+    fn since_returns_only_later_waits() {
         let m = HeapMem::new(64);
         WaitTimes::record(&m, at(), Duration::from_micros(3));
         let earlier = WaitTimes::read(&m, at());
