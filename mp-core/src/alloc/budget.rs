@@ -16,8 +16,9 @@
 //! equals [`MemberStats::bytes`](crate::MemberStats::bytes), except for messages that the process is filling
 //! or emptying.
 //!
-//! Allocations of two threads at once are served one after the other: allocating never raises the sum above
-//! the limit, except by the difference between the requested block and a larger one that was found for it.
+//! Threads that allocate at the same time change the count one after the other. So an allocation never raises
+//! the sum above the limit, except by the difference between the requested size and a larger block that was
+//! found.
 
 use crate::Hold;
 use crate::alloc::Allocator;
@@ -31,7 +32,7 @@ use crate::sync::Ordering;
 use crate::sync::shared::AtomicU64;
 use crate::words::{BlockId, BlockKind};
 
-/// Limit of this process in bytes, also before it has joined an arena. 0 means no limit.
+/// Limit of this process in bytes, valid even before the process joins an arena. 0 means no limit.
 static LIMIT: PerProcess<AtomicU64> = per_process!(AtomicU64::new(0));
 
 impl Budget {

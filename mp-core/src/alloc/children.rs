@@ -13,8 +13,8 @@
 //!
 //! | step | state if killed after it | cleared by |
 //! |---|---|---|
-//! | the block is a child | a child without a parent, as if there is no memory for a seat | the reclaim of its maker, its only holder |
-//! | its word stores a seat of the parent | the same, and a seat that doesn't name this block | the same, which does not touch that seat |
+//! | the block is a child | a child without a parent, as after a failure to get a seat | the reclaim of its maker, its only holder |
+//! | its word stores a seat of the parent | the same, and the stored seat doesn't name this block | the same, which does not touch that seat |
 //! | the seat is the maker's (`steps::block::child` has the reason) | the same, and a second seat of the dead member | recovery of that member, like its first seat |
 //! | the parent's version is incremented | the same | the same |
 //! | the seat names the block | a child of its parent | its last holder, or the reclaim |
@@ -63,7 +63,7 @@ impl Allocator {
 
     fn take_seat_for(self, child: BlockId, parent: BlockId, me: Member) -> Result<()> {
         let (entry, first) = (self.whole_word(child), Blocks(self.0).memory_of(child).0);
-        // The step that counts notes has nothing to count here: it writes the present value.
+        // There are no attachments to count here: the step writes the present value of the word.
         let note =
             AttachRecord { entry, count: first, counted: self.map().load_relaxed(first), grant: OBJECT };
         loop {
@@ -106,7 +106,7 @@ impl Allocator {
         let Ok(me) = self.me() else { return };
         let at = |parent| {
             let exists = Blocks(self.0).block_exists(parent);
-            // This process may have to free it.
+            // This process may have to free the parent.
             if exists {
                 Members(self.0).touch(me, parent / SLAB_BLOCKS);
             }
@@ -152,9 +152,9 @@ mod tests {
         drop((one, other));
         let found = Messages(arena).parent(last.hold()).unwrap();
         assert!(found.mark() == mark && found.count() == 1);
-        assert_eq!(Messages(arena).parent(last.hold()).unwrap().count(), 2, "it is held already");
+        assert_eq!(Messages(arena).parent(last.hold()).unwrap().count(), 2, "the second handle is counted");
         drop(last);
-        assert!(Blocks(arena).lives(mark), "this process holds it");
+        assert!(Blocks(arena).lives(mark), "`found` holds the parent");
         drop(found);
         assert!(!Blocks(arena).lives(mark));
     }

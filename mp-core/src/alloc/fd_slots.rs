@@ -1,4 +1,5 @@
-//! Slots of the store for descriptors: the blocks that use them, and how they are emptied.
+//! Slots (compartments) of the locker, the store for descriptors: the blocks that use them, and their
+//! emptying.
 //!
 //! `transport::attachments` describes the states of a slot.
 
@@ -36,7 +37,7 @@ pub(crate) fn name_of(block: BlockId) -> u64 {
     u64::from(block) + 1
 }
 
-/// Returns a packet by its number, which is its position. A truncated packet is an error.
+/// Returns the packet at a position of the locker, without taking it. A truncated packet is an error.
 pub(crate) fn look(socket: &OwnedFd, place: u64) -> Result<Packet> {
     for _ in 0..TRIES {
         match packets::peek(socket, Some(place)) {
@@ -56,7 +57,7 @@ pub(crate) fn look(socket: &OwnedFd, place: u64) -> Result<Packet> {
 }
 
 view! {
-    /// Slots of the store for descriptors.
+    /// Slots (compartments) of the locker, the store for descriptors.
     pub struct FdSlots;
 }
 
@@ -82,8 +83,8 @@ impl FdSlots {
         has.then_some(i).filter(|i| *i < COMPARTMENTS)
     }
 
-    /// Closes the descriptors of a block that this process has claimed for freeing. Returns `false` if that
-    /// failed. This process then retries later, or the reclaim of this process does.
+    /// Closes the descriptors of a block that this process has claimed for freeing. Returns `false` on
+    /// failure. Then this process retries later, or the reclaim does so after its death.
     pub(crate) fn close_descriptors(self, block: BlockId, state: BlockState) -> bool {
         if self.empty_compartment(block).is_ok() {
             return true;
@@ -103,7 +104,7 @@ impl FdSlots {
         Ok(())
     }
 
-    /// Frees the blocks that could not be freed before.
+    /// Frees the blocks whose descriptors could not be closed before.
     pub(crate) fn close_what_was_left(self) {
         let left = std::mem::take(&mut *LATER.lock());
         for (arena, block, state) in left {
@@ -126,7 +127,7 @@ impl FdSlots {
         (0..2 * self.pairs()).map(count).sum()
     }
 
-    /// Returns the number of compartments that have a message, for tests.
+    /// Returns the number of compartments that belong to a block, for tests.
     #[doc(hidden)]
     pub fn compartments_in_use(self) -> u64 {
         (0..2 * self.pairs()).filter(|i| self.map().load(compartment(*i)) != 0).count() as u64

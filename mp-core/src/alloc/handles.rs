@@ -19,11 +19,11 @@ use crate::sync::shared::{AtomicU64, Ordering};
 use crate::words::{Access, Attachment, BlockId, BlockKind, EnvelopeId, Seat, SeatAt};
 
 /// An entry packs the number of handles (31 bits), a ring flag (1 bit) and the seat (32 bits). A ring is
-/// notified when the last handle is dropped. The flag repeats the block's state word, which other processes
-/// write often.
+/// notified when the last handle is dropped. The flag is a copy of information in the block's state word,
+/// which is slow to read because other processes write it often.
 const ONE: u64 = 1;
 const RING: u64 = 1 << 31;
-/// Block of a handle that was moved into a message: no block. Such a handle is not counted.
+/// Block number of a handle whose seat was moved into a message. The handle holds nothing and is not counted.
 const NOWHERE: BlockId = BlockId::MAX;
 
 /// Maximum number of handles, reached only by forgetting handles without dropping them. More could overflow
@@ -110,8 +110,8 @@ impl Hold {
         (Word::at(at), len)
     }
 
-    /// Returns the mark of the block, never 0: `block + 1` in 24 bits, the generation in 40 bits. Other
-    /// processes may [check](Blocks::lives) with it whether the block still lives.
+    /// Returns the mark of the block, never 0: `block + 1` in 24 bits, the generation in 40 bits. With the
+    /// mark, other processes may [check](Blocks::lives) whether the block still lives.
     #[inline]
     pub fn mark(&self) -> u64 {
         Blocks(self.arena).mark_of(self.block)
@@ -144,9 +144,9 @@ impl Hold {
             || self.other_holders() == 0
     }
 
-    /// Returns `true` if only this process holds a ring that some process has announced to leave. Processes
-    /// that are about to give it up will notify, including waiters for several objects and tasks. If the
-    /// caller is going to sleep, it has announced itself.
+    /// Returns `true` if no other process or message holds this ring. If the result is `false`, processes
+    /// that are about to release the ring will notify its waiters, including waiters for several objects and
+    /// tasks. A caller that sleeps afterwards must have announced itself before.
     #[cold]
     pub fn is_alone_at(&self, last: LastDetached) -> bool {
         let has = |member| Blocks(self.arena).ring_is_held_by(self.block, member);
@@ -166,7 +166,8 @@ impl Hold {
         self.arena.holds().get(self.block as usize)
     }
 
-    /// Returns the number of handles of this process to the block. Other threads may change it meanwhile.
+    /// Returns the number of handles of this process to the block. Other threads may change the number at any
+    /// time.
     pub fn count(&self) -> u32 {
         self.entry().map_or(0, |at| count(at.load(Ordering::Acquire)))
     }
@@ -244,8 +245,8 @@ impl Allocator {
     fn give_up_seat(self, block: BlockId, e: u64) {
         let Ok(me) = self.me() else { return };
         let Some(word) = Blocks(self.0).seat_word(block, seat(e)) else { return };
-        // The waiter of the ring may be its last holder afterwards. The ring must be notified while this
-        // process holds it.
+        // After the release, a waiter may be the ring's only holder. So waiters are notified, and this must
+        // happen while this process still holds the ring.
         let wakes_waiters = e & RING != 0;
         let (at, m) = (Blocks(self.0).block_at(block), *self.map());
         let releases = || {
@@ -258,25 +259,26 @@ impl Allocator {
         if !wakes_waiters {
             return releases();
         }
-        // Waiters may check before the release, and sleep again.
+        // A waiter may check after `says` and before the release, and sleep again. Then `give_up` returns
+        // `true`.
         let says = || Blocks(self.0).ring_holder_gone(block, DetachedProcess::Member(me), std::process::id());
         if detach_notice::give_up(&m, detach_notice::ASKED, says, releases) {
             Notices(self.0).tell_of_a_lost_holder();
         }
     }
 
-    /// Takes over an envelope's seat as a handle of this process.
+    /// Takes over an envelope's seat, and returns a handle to the block. This process owns the envelope.
     ///
-    /// This process owns the envelope. If the process already holds the block, the seat is only released.
+    /// If this process already holds the block, the envelope's seat is released instead.
     #[inline(always)]
     pub(crate) fn adopt(self, e: EnvelopeId, attach: Attachment) -> Result<Hold> {
         self.adopt_seat(e, attach)?;
         Ok(self.adopted(attach))
     }
 
-    /// Returns the handle that [`adopt_seat`](Self::adopt_seat) has counted. `adopt_seat` has several exits,
-    /// and could return the handle only through memory, from where it would be
-    /// copied (`transport::push`).
+    /// Returns the handle that [`adopt_seat`](Self::adopt_seat) has counted. A separate function, because
+    /// `adopt_seat` has several exits, and could return the handle only through memory, from where it would
+    /// be copied (`transport::push`).
     #[inline(always)]
     pub(crate) fn adopted(self, attach: Attachment) -> Hold {
         Hold { arena: self.0, block: attach.block }
@@ -324,8 +326,8 @@ impl Allocator {
                 }
             }
         }
-        // Already held in another seat: this seat is superfluous. The block has a holder, so no check whether
-        // it is free.
+        // This process already holds the block in another seat, so this seat is released. No check whether
+        // the block is free: it has a holder.
         let extra = if seated { Seat::Member(me) } else { Seat::Envelope(e) };
         match self.map().cas(word, extra.pack(), Seat::Free.pack()) {
             Ok(()) => Ok(()),
@@ -336,8 +338,8 @@ impl Allocator {
         }
     }
 
-    /// Returns the seat of the only handle, which then holds nothing. Returns `None` if other handles exist,
-    /// which keep the seat.
+    /// Takes the seat out of the handle, which then holds nothing. Returns `None` if this process has other
+    /// handles to the block, which keep the seat.
     pub(crate) fn take_seat(self, hold: &mut Hold) -> Option<SeatAt> {
         let at = hold.entry()?;
         let e = at.load(Ordering::Acquire);

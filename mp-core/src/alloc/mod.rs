@@ -183,17 +183,17 @@ impl Allocator {
         }
     }
 
-    /// Returns a block for the class that is probably free, with the block's own class and slab. Takes its
-    /// hint.
+    /// Returns a block that fits the class and is probably free, with the block's own class and slab. Clears
+    /// the block's hint.
     fn find_free(self, class: u32, me: Member) -> Option<(BlockId, u32, SlabSnapshot)> {
         let cursor = &self.0.alloc_state().cursors[class as usize];
         let last = cursor.load(Ordering::Relaxed);
         let mut found = None;
         if last != NO_CURSOR {
-            // Probably the same block again, and probably freed by another process meanwhile.
+            // Probably the same block is found again, and was freed by another process meanwhile.
             self.map().will_write(Blocks(self.0).block_at(last).state);
-            // Any near class will do: if all blocks of the class itself are taken and larger blocks are used,
-            // searching the class each time would read all its slabs.
+            // A block of any near class is accepted: if all blocks of the class itself are taken, and larger
+            // ones are used instead, searching the class each time would read all its slabs.
             found = self.take_hint(last / SLAB_BLOCKS, me, last, |c| is_near(class, c));
         }
         let found = found.or_else(|| near(class).find_map(|c| self.search(c, last, me)))?;
@@ -218,7 +218,7 @@ impl Allocator {
             while bits != 0 {
                 let slab = word * 64 + (bits.trailing_zeros() + first) % 64;
                 bits &= bits - 1;
-                // In a directory that this process did not select: for other processes.
+                // Slabs in a directory that this process did not select are for other processes.
                 if Blocks(self.0).slab(slab).is_some_and(|(_, base)| !Backing(self.0).slab_is_chosen(base)) {
                     continue;
                 }
@@ -243,9 +243,9 @@ impl Allocator {
     }
 
     /// Selects a slab for this process that other processes don't begin with. Processes that share a slab
-    /// write the same words again and again, and each write costs a transfer between processors. The number
-    /// of slabs with free blocks is raised to the number of member slots. A member begins with the slab of
-    /// its slot.
+    /// write the same words again and again, and each write costs a transfer between processors. If fewer
+    /// slabs have free blocks than member slots are in use, adds a slab. Otherwise, selects the slab by the
+    /// member's slot.
     fn begin_apart(self, class: u32, me: Member) {
         let end = self.map().load(Word::at(control::CLASS_ENDS + 8 * u64::from(class))) as u32;
         let words =
@@ -442,6 +442,6 @@ mod tests {
             });
             each.map(|thread| thread.join().unwrap())
         });
-        assert_ne!(intents[0], intents[1], "two threads that live");
+        assert_ne!(intents[0], intents[1], "two live threads share a lane");
     }
 }

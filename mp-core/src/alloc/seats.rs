@@ -54,7 +54,7 @@ impl Allocator {
         if meta.attachments != 0 || meta.spilled {
             map.store(meta_word, Meta::default().pack());
         }
-        // After the attachments in it, whose number is 0 by now.
+        // The spill may contain the list of attachments. Their number is 0 by now.
         if let Some(attach) = spill {
             self.release_attachment(id, attach);
             map.store(spill_word, 0);
@@ -67,7 +67,7 @@ impl Allocator {
             return;
         }
         let Some(word) = Blocks(self.0).seat_word(attach.block, attach.seat) else { return };
-        // This process may have to free it.
+        // This process may have to free the block.
         Members(self.0).touch(me, attach.block / SLAB_BLOCKS);
         let release = Blocks(self.0).release(attach.block, me, (word, Seat::Envelope(e)));
         if let ReleaseOutcome::MustFree(state) = run(release, self.map()) {
@@ -80,7 +80,7 @@ impl Allocator {
     /// Frees the pages of seats of a block that this process has claimed for freeing.
     #[inline]
     pub(crate) fn free_seat_pages(self, block: BlockId) {
-        // Most blocks have none.
+        // Most blocks have no pages of seats.
         if link_of(self.map().load(Blocks(self.0).block_at(block).link())).is_none() {
             return;
         }
@@ -91,7 +91,7 @@ impl Allocator {
     fn free_pages_of(self, block: BlockId) {
         let Ok(me) = self.me() else { return };
         let at = |page| {
-            // This process has to free it.
+            // This process has to free the page.
             Members(self.0).touch(me, page / SLAB_BLOCKS);
             Blocks(self.0).block_at(page)
         };
@@ -117,7 +117,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Returns the block of a page of seats, if the page is linked to it.
+    /// Returns the block that a page of seats belongs to, if the page is linked to that block.
     pub(crate) fn page_is_linked(self, page: BlockId) -> Option<BlockId> {
         let owner = page_owner(Blocks(self.0).memory_of(page).0);
         let owner = self.map().load(owner).checked_sub(1)? as BlockId;

@@ -1,7 +1,7 @@
 //! Memory statistics of the arena: blocks, counted one by one, and cheap counts of operations.
 //!
-//! Each thread counts in the cache line of its own lane, which no other thread
-//! writes. So an allocation costs a few stores to a line in this core's cache.
+//! Each thread counts in the cache line of its own lane, which no other thread writes. So an allocation costs
+//! a few stores to a line in this core's cache.
 //!
 //! Counts remain when a member leaves: they are sums over all members that ever had the lane. A process that
 //! is killed while it allocates or frees a block may leave that block uncounted. Nothing depends on the
@@ -106,7 +106,8 @@ pub struct MemoryStats {
 
 /// Counts of held blocks, while blocks are read one by one.
 struct Tally {
-    /// For each member slot, the last block found to be held by its member, + 1. So each block counts once.
+    /// For each member slot, the number + 1 of the last block that the member was found to hold. So a block
+    /// with several seats of one member counts once.
     last: Vec<u64>,
     held: Vec<(u64, u64)>,
     last_queued: u64,

@@ -5,11 +5,11 @@
 //! that has freed an eighth of the limit checks, and returns blocks from the end of the arena until three
 //! quarters of the limit remain.
 //!
-//! | word | changed by | killed | consequence |
+//! | word | change | if the process is killed | consequence |
 //! |---|---|---|---|
-//! | state of a block | the trimmer claims it, as if to allocate it | `BUSY(dead)` | the reclaim frees it |
-//! | pages bit | cleared before the pages are released | in between | the pages stay, and the next owner reserves them again |
-//! | trims | incremented after the pages were released | before | others keep page tables of that range until the next trim |
+//! | state of a block | the block is claimed, as if to allocate it | after the claim: `BUSY(dead)` | the reclaim frees the block |
+//! | pages bit | cleared before the pages are released | between the two | the pages stay, and the next owner reserves them again |
+//! | trims | incremented after the pages were released | before the increment | other processes keep page tables of that range until the next trim |
 //!
 //! The kernel removes the pages from every process's page tables, but not the tables themselves, each for 2
 //! MiB of addresses. Each process drops the tables for the blocks that it had mapped, after it detects a
@@ -46,8 +46,8 @@ impl Allocator {
         Ok(before.saturating_sub(Backing(self.0).committed()))
     }
 
-    /// Returns the excess to the kernel, if this thread has freed enough since its last check. Returns `true`
-    /// if it checked.
+    /// Returns the excess of cached pages to the kernel, if this thread has freed enough since its last
+    /// check. Returns `true` if the thread checked.
     pub(crate) fn trim_if_due(self, me: Member, returned: u64) -> bool {
         let limit = self.0.cache_limit();
         if returned < limit / 8 {
@@ -131,7 +131,7 @@ impl Allocator {
             let has_pages =
                 Blocks(self.0).slab_committed(block / SLAB_BLOCKS) >> (block % SLAB_BLOCKS) & 1 == 1;
             let stays = has_pages && Blocks(self.0).data_of(block) == (at, len);
-            // Private memory is in these tables only.
+            // The memory of a local arena has no file: dropping its page tables would discard the data.
             if !stays && !self.0.is_local() {
                 self.map().drop_page_tables(at, len);
             }
@@ -145,17 +145,17 @@ mod tests {
     use super::*;
     use crate::arena::Arena;
 
-    /// The next process finds the block, even if an earlier search found nothing, and this process no longer
-    /// maps it.
+    /// A search finds the trimmed block, even if its hint was cleared before, and this process drops its
+    /// mapping.
     #[test]
     #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]
-    fn block_without_pages_is_found_and_not_mapped() {
+    fn trimmed_block_is_hinted_and_unmapped() {
         let arena = Arena::current().unwrap();
         let block = Allocator(arena).alloc(23 << 20).unwrap().block();
         let (hints, bit) = (Blocks(arena).slab_word(block / SLAB_BLOCKS, 1), 1 << (block % SLAB_BLOCKS));
         let mut mapped = HashMap::from([(block, Blocks(arena).data_of(block))]);
         Allocator(arena).forget_trimmed(&mut mapped);
-        assert_eq!(mapped.len(), 1, "it has its pages");
+        assert_eq!(mapped.len(), 1, "the block still has its pages");
         arena.map().and(hints, !bit);
         assert!(Allocator(arena).trim_block(block, arena.me().unwrap()) >= 23 << 20);
         assert_ne!(arena.map().load(hints) & bit, 0);

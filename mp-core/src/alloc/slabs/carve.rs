@@ -95,7 +95,7 @@ impl Allocator {
             if u64::from(slab) + 1 >= limit {
                 return Err(Error::ArenaFull { what: "slabs", asked: 1, limit });
             }
-            // The pages of its metadata are reserved first: an update must not run out of memory.
+            // The pages of the slab's metadata are reserved first: an update must not run out of memory.
             self.commit_slab_row(slab)?;
             self.commit_slab_row(slab + 1)?;
             self.commit_class_map(class, slab + 1)?;
@@ -110,7 +110,7 @@ impl Allocator {
                 [slab, slab + 1].map(|row| [0, 3].map(|word| Blocks(self.0).slab_word(row, word)));
             let count = Word::at(control::SLABS);
             let reads = [frontier, count, first[0], first[1], second[0], second[1]];
-            // A full file has a successor.
+            // Not checked for named files: a full file has a successor.
             if !is_in_files(class) && !fits(class, self.map().load(frontier), limit) {
                 let left = self.0.size().saturating_sub(self.map().load(frontier));
                 let limit = "the address range of the arena".into();
@@ -153,7 +153,7 @@ impl Allocator {
         self.0.commit(map, len)
     }
 
-    /// Marks all blocks of a new slab as free.
+    /// Sets the hints of a new slab, all of whose blocks are free.
     pub(crate) fn hint_new_slab(self, slab: u32, class: u32) {
         self.map().or(Blocks(self.0).slab_word(slab, 1), u64::MAX >> (64 - blocks_of(class)));
         let (map, bit) = self.class_map(class, slab);

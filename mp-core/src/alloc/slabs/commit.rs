@@ -3,9 +3,9 @@
 //!
 //! # Growing blocks
 //! Unbounded rings reserve pages as they grow. Such a block has addresses for its maximum size, and pages for
-//! the part that it has used. Its bit among the blocks with pages is never set, so the process that claims
-//! the block next reserves pages as for a new block. The block begins with zeros everywhere, and so does
-//! every part that it grows by.
+//! the part that it has used. Its bit in the slab's map of blocks with pages is never set, so the process
+//! that claims the block next reserves pages as for a new block. Every part of the block reads as zeros until
+//! it is written.
 //!
 //! | killed | state left behind | consequence |
 //! |---|---|---|
@@ -165,21 +165,21 @@ impl Allocator {
             return Ok(());
         }
         let (slab, bit) = (block / SLAB_BLOCKS, 1 << (block % SLAB_BLOCKS));
-        // In this order: a set bit promises pages.
+        // The bit is cleared first: a set bit means that the block has pages.
         self.map().and(Blocks(self.0).slab_word(slab, 2), !bit);
         // Not `punch_at`, which ignores errors: the block begins with zeros only if the pages are gone.
         memory::punch(self.0.file()?, at, len).map_err(|e| no_memory(self.0, len, e))?;
         self.reserve_pages(at, Self::GROWING_START)
     }
 
-    /// Returns the pages of a claimed block that got them as it grew. Other blocks keep their pages for the
-    /// next tensor.
+    /// Returns the pages of a claimed growing block to the kernel. Other blocks keep their pages for the next
+    /// tensor.
     pub(crate) fn shrink(self, block: BlockId) {
         let (slab, bit) = (block / SLAB_BLOCKS, 1_u64 << (block % SLAB_BLOCKS));
         let alone = Blocks(self.0).slab(slab).is_some_and(|(class, _)| commits_alone(class));
         if alone && Blocks(self.0).slab_committed(slab) & bit == 0 {
             let (at, len) = Blocks(self.0).data_of(block);
-            // If the kernel refuses, the next owner releases them.
+            // If the kernel refuses, the next owner of the block releases its pages.
             Backing(self.0).punch_at(at, len);
         }
     }

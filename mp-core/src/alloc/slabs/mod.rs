@@ -1,7 +1,7 @@
 //! Slabs: addresses and pages of blocks of one size class.
 //!
-//! `carve` adds slabs, and `reuse` takes the addresses of unused ones. `commit` reserves pages, as huge
-//! pages if the program asked for them (`huge_pages`).
+//! `carve` adds slabs. `reuse` takes the addresses of unused slabs. `commit` reserves pages, as huge pages if
+//! the program has enabled them.
 
 pub(crate) mod carve;
 pub(crate) mod commit;

@@ -49,7 +49,8 @@ use crate::setup::Backing;
 use crate::steps::{ClaimBlock, SlabSnapshot, UnclaimBlock, UpdateOutcome, UpdatePlan};
 use crate::words::{BlockLife, BlockState, Member};
 
-/// Number of searches for addresses, if others change the slabs during a search.
+/// Maximum number of searches for addresses. A search is repeated if other processes change the slabs
+/// meanwhile.
 const TRIES: u32 = 8;
 
 /// Slab number for the addresses from the frontier to the end of the arena, which belong to no slab.
@@ -117,8 +118,8 @@ impl Range {
 }
 
 /// Returns the first neighbours that are all idle and together have room for `need` bytes at a multiple of
-/// `align`. The first, not the smallest, so the remainder is next to the range that is searched next, and is
-/// not lost.
+/// `align`. It selects the first run, not the smallest: the remainder is then next to the range that is
+/// searched next, and is not lost.
 ///
 /// If a range does not begin at the end of its predecessor, a slab between them was split off while they were
 /// read, and was missed.
@@ -139,7 +140,7 @@ fn room(extents: &[Range], need: u64, align: u64) -> Option<&[Range]> {
 impl Allocator {
     /// Makes a slab of the class out of unused slabs. Returns `false` if there is no room.
     pub(crate) fn reuse(self, class: u32, me: Member) -> Result<bool> {
-        // A full file has a successor.
+        // Addresses of named files are not reused: a full file has a successor.
         let tries = if is_in_files(class) { 0 } else { TRIES };
         for _ in 0..tries {
             let ranges = self.ranges();
@@ -186,7 +187,8 @@ impl Allocator {
         };
         let mut extents: Vec<_> = (0..Blocks(self.0).slab_count()).filter_map(extent).collect();
         extents.sort_unstable_by_key(|e| e.base);
-        // If a slab was added meanwhile, it was missed, and this range is not a neighbour of the last one.
+        // A slab that was added meanwhile was missed. Then this range is not a neighbour of the last slab's
+        // range.
         let (base, end) = (self.map().load(Word::at(control::FRONTIER)), self.layout().size);
         if base < end {
             let span = end - base;
@@ -205,8 +207,8 @@ impl Allocator {
         (0..self.layout().slabs.saturating_sub(1)).filter(is_unused)
     }
 
-    /// Joins two neighbouring unused slabs, to free the second one's row. Returns `false` if there were none,
-    /// or if they changed.
+    /// Joins two neighbouring unused slabs, to free the second slab's row. Returns `false` if there is no
+    /// such pair, or if the slabs have changed.
     fn join_idle(self, ranges: &[Range], me: Member) -> Result<bool> {
         let is_pair = |pair: &&[Range]| {
             pair.iter().all(|e| e.idle && e.slab != BEYOND) && pair[0].end() == pair[1].base
@@ -295,7 +297,7 @@ impl Allocator {
     }
 
     /// Moves addresses beyond the frontier to the end of a retired slab, or to a new retired slab. Returns
-    /// its number, base and span, or `None` if no row is free or another process has taken some of the
+    /// the slab's number, base and span, or `None` if no row is free or another process has taken some of the
     /// addresses.
     fn take_beyond(
         self,
@@ -350,7 +352,7 @@ impl Allocator {
         Ok(done)
     }
 
-    /// Makes a change. Returns `true` if the words still had their expected values.
+    /// Changes the words in one update. Returns `true` if the words still had their expected values.
     fn change(self, words: &[WordChange], me: Member) -> Result<bool> {
         let (change, start) = (Change::new(words), Instant::now());
         loop {
@@ -396,13 +398,13 @@ mod tests {
         assert_eq!(slabs(&spans, 10, 1), None);
         assert_eq!(slabs(&[(8, false)], 1, 1), None);
         assert_eq!(slabs(&[], 1, 1), None);
-        // A range between them was missed.
+        // The second range was missed.
         let mut apart = extents(&[(4, true), (4, true), (4, true)]);
         apart.remove(1);
         assert!(room(&apart, 5, 1).is_none() && room(&apart, 4, 1).is_some());
     }
 
-    /// Returns the ranges as two consecutive reads agree on: tests in other threads add slabs meanwhile.
+    /// Returns the ranges once two consecutive reads agree: tests in other threads add slabs meanwhile.
     fn settled_ranges(arena: Arena) -> Vec<Range> {
         let until = Instant::now() + Duration::from_secs(30);
         loop {
@@ -458,10 +460,10 @@ mod tests {
         assert_whole(&settled_ranges(arena));
     }
 
-    /// A slab changes its class only if all its blocks are free. It has no pages then.
+    /// A slab changes its class only if all its blocks are free. A retired slab has no pages.
     #[test]
     #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]
-    fn slab_in_use_keeps_its_class() {
+    fn retire_of_slab_in_use_is_refused() {
         let arena = Arena::current().unwrap();
         let me = arena.me().unwrap();
         let hold = Allocator(arena).alloc(19 << 20).unwrap();
