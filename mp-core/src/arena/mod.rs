@@ -152,7 +152,7 @@ impl Arena {
     /// Returns the arena's own file.
     ///
     /// # Errors
-    /// [`Error::Local`] if it has none.
+    /// [`Error::Local`] if the arena has no file.
     pub(crate) fn file(&self) -> Result<BorrowedFd<'static>> {
         self.files().own.as_ref().map(AsFd::as_fd).ok_or(Error::Local)
     }

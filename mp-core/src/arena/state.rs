@@ -33,8 +33,8 @@ pub(crate) struct State {
 #[derive(Debug)]
 pub(crate) struct AllocState {
     pub(crate) populated: Mutex<Populated>,
-    /// Block that was last found in `populated` or added to it, and the count of trims: `trims 40, block + 1
-    /// 24`.
+    /// Block that was last found in `populated` or added to it, and the count of trims: `block + 1` in 24
+    /// bits, the trims in 40 bits.
     pub(crate) last_populated: AtomicU64,
     /// Most recent block that this process found, for each class.
     pub(crate) cursors: Box<[AtomicU32]>,
@@ -79,11 +79,11 @@ pub(crate) struct OpenedFile {
 pub(crate) struct Files {
     /// The arena's own file. `None` for private memory.
     pub(crate) own: Option<OwnedFd>,
-    /// The same file for children and for mappings that a raw fork inherits, under a separate description:
-    /// they would keep locks of this process's description, which signal that this process lives. Never
-    /// closed, because that would drop the other locks.
+    /// The same file under a separate open file description, for children and for mappings that a raw fork
+    /// inherits. With this process's description, children would keep its locks, which signal that this
+    /// process lives. Never closed, because closing it would drop this process's POSIX locks on the file.
     pub(crate) unlocked: OnceLock<OwnedFd>,
-    /// Socket passed to children: that file, and the locker.
+    /// Socket passed to children, which contains that file and the locker.
     pub(crate) parcel: OnceLock<OwnedFd>,
     /// Table of the locker. If there is none, `no_locker` has the reason.
     pub(crate) locker: OnceLock<OwnedFd>,
@@ -100,7 +100,7 @@ pub(crate) struct Files {
 
 #[derive(Debug, Default)]
 pub(crate) struct Opening {
-    /// Files locked before this process could read that they are ready, by name.
+    /// Files that this process has locked and not yet mapped, by name. They may not be marked as ready yet.
     pub(crate) early: Vec<(u128, OwnedFd)>,
     /// Files that could not be mapped. The contents of their addresses are unknown, so mapping is not
     /// retried.

@@ -1,8 +1,8 @@
 //! Tables of slabs and blocks: the memory, kind, seats and generation of each block.
 //!
-//! The holders of a block are the members, messages and parts that its seats name. A mark is a block and its
-//! generation in one word: a process with a mark can check if the block lives, without holding it. For blocks
-//! that are rings, this module calls the layer of queues.
+//! The holders of a block are the members, messages and child objects that its seats name. A mark is a block
+//! and its generation in one word: a process with a mark can check if the block lives, without holding it.
+//! For blocks that are rings, this module calls the layer of queues.
 
 use crate::arena::{Arena, view};
 use crate::layout::size_class::{self, blocks_of, size_of};
@@ -137,8 +137,8 @@ impl Blocks {
         }
     }
 
-    /// Makes a held [`BlockKind::Data`] block frozen or shared, before any such handle exists. A block of
-    /// another kind is unchanged.
+    /// Makes a held [`BlockKind::Data`] block frozen or shared, before any frozen or shared handle exists. A
+    /// block of another kind is unchanged.
     pub(crate) fn share_as(self, block: BlockId, kind: BlockKind) {
         if self.kind_of(block) == BlockKind::Data {
             // Bits are set: other processes may increment the version meanwhile.
@@ -187,15 +187,17 @@ impl Blocks {
     }
 }
 
-/// Maximum number of pages of seats that a walk follows. More mean that the links form a cycle.
+/// Maximum number of pages of seats that a walk follows. More pages mean that the links form a cycle.
 const MOST_PAGES: u32 = 1 << 16;
 
 impl Blocks {
     /// Calls `f` with each seat word of a block. The links may change meanwhile, but always lead to seats.
     ///
-    /// Reads the seats in the same order as `FreeCheck`: a dead member may have taken a second seat in the
-    /// header without incrementing the version (`steps::block::child`). That seat is released before its
-    /// first one, if a check has already passed it (`tools/models/tests/models/child_blocks.rs`).
+    /// The order of the seats is that of `FreeCheck`, and recovery releases seats in this order. A dead
+    /// member may have taken a second seat in the header without incrementing the version
+    /// (`steps::block::child`). A check that has passed this second seat, and then finds the member's first
+    /// seat released, must not miss the second seat: it was released before
+    /// (`tools/models/tests/models/child_blocks.rs`).
     pub(crate) fn each_seat(self, block: BlockId, mut f: impl FnMut(Word)) {
         let at = self.block_at(block);
         (0..INLINE_SEATS).for_each(|i| f(at.seat(i)));
@@ -230,13 +232,13 @@ impl Blocks {
         (mark & 0xff_ffff).checked_sub(1).map(|block| block as BlockId)
     }
 
-    /// Returns `true` if a marked block still has a holder: a process, a message in flight, or a part. A
-    /// block without a holder never has one again. A killed holder counts until another process has released
-    /// everything it held.
+    /// Returns `true` if a marked block still has a holder: a process, a message in flight, or a child
+    /// object. A block without a holder never has one again. A killed holder counts until another process has
+    /// released everything it held.
     #[inline]
     pub fn lives(self, mark: u64) -> bool {
         let Some(block) = Self::marked(mark) else { return false };
-        // A block in no slab has words too, and is not live.
+        // A block that is in no slab also has words, and is not live.
         if !self.0.is_here() || block as usize >= self.0.holds().len() {
             return false;
         }
