@@ -46,8 +46,8 @@ pub trait Blocking {
         None
     }
 
-    /// Announces a sleeper, and returns the value to pass to [`sleep`](Self::sleep). Returns `None` if the
-    /// condition must be checked again, because a word has changed.
+    /// Announces that this thread is about to sleep, and returns the value to pass to [`sleep`](Self::sleep).
+    /// Returns `None` if the condition must be checked again, because a word has changed.
     fn announce(&mut self) -> Option<u64>;
 
     /// Checks the condition once more after the announcement, because changes before the announcement wake no
@@ -69,8 +69,8 @@ pub trait Blocking {
     /// Returns a description of the wait, for reports.
     fn subject(&self) -> Subject;
 
-    /// Called with the result of a wait that began at `since`. Not called if the first checks, which spin,
-    /// have found it, nor if the time has expired.
+    /// Called with the result of a wait that began at `since`. Not called if the time has expired, or if the
+    /// first spin or the checks right after it have found the result.
     fn ended(&mut self, _found: &Self::Found, _since: Instant) {}
 
     /// Called first after a sleep that may have ended because of a wake-up, by waiters that must check their
@@ -158,11 +158,11 @@ fn wait_on<B: Blocking>(
 const FIRST: Duration = Duration::from_millis(1);
 
 /// Timer for a waiter's checks for dead processes. The timer uses the clock and the count of detected deaths.
-/// The end of a sleep is no criterion, since signals may end each sleep early.
+/// It does not count sleeps, because signals may end every sleep early.
 #[derive(Clone, Copy, Debug)]
 pub struct LivenessTimer {
     next: Instant,
-    /// Number of detected deaths at the last check, if there was one.
+    /// Number of detected deaths at the last check. `None` before the first check.
     asked: Option<u32>,
 }
 
@@ -209,7 +209,8 @@ impl LivenessTimer {
     /// Sleeps while `word` has the expected value, until the next check is due. Returns `true` if the sleep
     /// may have ended because of a wake-up.
     ///
-    /// The first sleep is short and most waits end in it. It sleeps on one word only, which is cheaper.
+    /// The first sleep is short, and most waits end in it. Therefore it sleeps on one word only, which is
+    /// cheaper. Later sleeps also end when a death is detected.
     pub(crate) fn sleep(&self, arena: Arena, word: &AtomicU32, expected: u32, wait: Wait) -> bool {
         self.sleep_for(arena, word, expected, self.until(wait).saturating_duration_since(Instant::now()))
     }

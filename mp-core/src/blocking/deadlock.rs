@@ -40,8 +40,8 @@ use crate::words::{BlockId, LockKind, Member, WaitGoal};
 /// | | |
 /// |---|---|
 /// | found | cycles of any length of `Lock`, `Array`, `RLock`, `RwLock` and `Once`, in calls without a time-out, of threads of any processes |
-/// | not found | cycles that include a wait with a time-out, which ends by itself; a wait for a queue, semaphore, event, condition or barrier; a reader that waits because there are too many; a thread that waits while 64 others of its process do |
-/// | thread that gets the error | the last one to begin waiting, within about 200 ms, or when its process continues, if stopped. Never a thread that returns from a `Condition` to an `RLock` of which it has other guards, as it needs the lock |
+/// | not found | cycles that include a wait with a time-out, which ends by itself; a wait for a queue, semaphore, event, condition or barrier; a reader that waits because there are too many readers; a thread that waits while 64 other threads of its process wait |
+/// | thread that gets the error | the thread that began to wait last, within about 200 ms, or when its process continues, if it was stopped. Never a thread that returns from a `Condition` to an `RLock` of which it has other guards, because it needs the lock |
 /// | what to do | drop the guards of this thread, as `?` does, and the others continue. Lock in the same order everywhere |
 /// | a process dies | no cycle includes it: its locks are adopted, with `OwnerDied` |
 /// | costs | nothing if a lock is acquired within 100 ms. After that some microseconds each 100 ms, in the waiting thread |
@@ -178,7 +178,7 @@ impl LockWait {
     }
 
     /// Searches for a deadlock, if the wait has lasted a poll interval. Returns the deadlock if the calling
-    /// thread is the one that must give up.
+    /// thread is the thread of the cycle that gets the error.
     pub fn look(&mut self, now: Instant) -> Option<Box<Deadlock>> {
         let waited = now.saturating_duration_since(*self.begun.get_or_insert(now));
         if !self.endless || waited < POLL_INTERVAL {
@@ -293,7 +293,7 @@ mod tests {
         let before = map.load(notes.mark(last, 0));
         Members(arena).free_wait_notes(last);
         assert!((0..64).all(|i| run(WriteNote::new(notes, last, i, goal, 1), map).is_some()));
-        assert_ne!(map.load(notes.mark(last, 0)), before, "another note has another mark");
+        assert_ne!(map.load(notes.mark(last, 0)), before, "a new note has a new mark");
         Members(arena).free_wait_notes(last);
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! A waiter spins for an adaptive time of up to 50 µs, then sleeps on the lock's own word, at most a poll
 //! interval ([`POLL_INTERVAL`](crate::POLL_INTERVAL)) at a time. It checks whether the holder is dead after a
-//! millisecond, after each poll interval, after a death was detected, and before it gives up. It does not
-//! check earlier, since most waits are shorter than the check. No wait relies on a wake-up. From the first
-//! poll interval on, the waiter also searches for a cycle of waiters (`deadlock`).
+//! millisecond, after each poll interval, after a death was detected, and before it returns an error. It does
+//! not check earlier, since most waits are shorter than the check. No wait relies on a wake-up. From the
+//! first poll interval on, the waiter also searches for a cycle of waiters (`deadlock`).
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -32,7 +32,7 @@ use crate::words::{BlockId, LockKind, Member, WaitGoal};
 
 /// Error returned when a lock, or the data that it protects, is not available.
 ///
-/// It can be sent, like [`Error`].
+/// The error can be sent to another process, like [`Error`].
 #[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum LockError {
@@ -115,7 +115,7 @@ impl OsThread {
 pub struct RawLock {
     arena: Arena,
     at: LockAt,
-    /// Block held by the lock's holders, for reports of waits.
+    /// Block that contains the lock, for reports of waits.
     block: Option<BlockId>,
 }
 
@@ -182,7 +182,8 @@ impl RawLock {
     /// Returns the holder, if it is dead.
     fn dead_holder(&self, word: LockWord) -> Option<DeadHolder> {
         let holder = word.holder()?;
-        // The member table loses the holder once it is reclaimed. The `by` word retains it.
+        // After the reclaim of the holder, the member table has no pid of it. The lock's `by` word may have
+        // it.
         (Members(self.arena).is_dead(holder))
             .then(|| DeadHolder { word, pid: Members(self.arena).pid_of(holder) })
     }
@@ -326,8 +327,8 @@ impl RawGuard<'_> {
 impl Drop for RawGuard<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        // In a forked child the lock does not belong to this process: the child is not a member, or another
-        // one.
+        // In a forked child, the lock does not belong to this process, which is not a member, or is another
+        // member.
         if self.lock.arena.me().ok() != Some(self.me) {
             return;
         }

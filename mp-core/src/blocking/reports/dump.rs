@@ -26,10 +26,10 @@ const ANSWERED_AFTER: Duration = Duration::from_millis(1500);
 
 static LISTENS: PerProcess<OnceLock<()>> = per_process!(OnceLock::new());
 
-/// Prints the blocking call of this library that each thread of this process is in, and its duration, on
-/// stderr. This takes up to 1.5 s, since each thread reports its own wait. More lines list the locks that
-/// this process holds, the messages that it has leased and not acknowledged, and the processes that wait to
-/// be restarted.
+/// Prints the blocking call of this library in which each thread of this process waits, and the duration of
+/// the wait, on stderr. This takes up to 1.5 s, since each thread reports its own wait. More lines list the
+/// locks that this process holds, the messages that it has leased and not acknowledged, and the processes
+/// that wait to be restarted.
 ///
 /// ```
 /// mp_core::waits::dump();
@@ -154,8 +154,8 @@ fn named(arena: Arena, what: &str, block: BlockId) -> String {
     }
 }
 
-/// Appends a line for each held lock. Locks are the first words of their structures, and a holder signs them.
-/// No other words have this form.
+/// Appends a line for each lock that this process holds. The words of a lock are the first words of its
+/// structure, and name its holder. No other words have this form.
 fn locks(text: &mut String, arena: Arena, me: Member) {
     for (block, count) in (0..).zip(arena.holds()) {
         if count.load(Ordering::Acquire) == 0 || !Blocks(arena).block_exists(block) {

@@ -76,7 +76,7 @@ pub(crate) fn last(arena: Arena) -> Vec<(u64, String)> {
 mod tests {
     use super::*;
 
-    /// The only test that writes these rows.
+    /// No other test writes these rows.
     #[test]
     fn last_failures_are_read_in_order() {
         let arena = Arena::current().unwrap();

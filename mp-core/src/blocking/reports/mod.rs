@@ -5,8 +5,8 @@
 //! shared memory ([`table`]) if its thread has its own lane. At each check that finds nothing, the waiting
 //! thread itself tests whether a report is due, and writes it ([`report`]). No other thread does that for it.
 //!
-//! Two kinds of waits are reported: all that last for `MP_STALL` seconds, if that is set, and by default
-//! those that provably can't end by themselves ([`proof`]), after [`HANGS_AFTER`].
+//! Two kinds of waits are reported: all waits that last for `MP_STALL` seconds, if that variable is set, and
+//! by default waits that provably can't end by themselves ([`proof`]), after [`HANGS_AFTER`].
 
 pub(crate) mod call;
 mod dump;
@@ -65,7 +65,7 @@ pub enum WaitObject {
     Other,
 }
 
-/// Description of a thread's wait, for readers.
+/// Description of a thread's wait, for reports.
 #[derive(Clone, Debug)]
 pub struct Subject {
     /// The blocking call.
@@ -92,7 +92,7 @@ impl Subject {
     }
 }
 
-/// A wait that is shown.
+/// Entry of a shown wait in the registry of this process.
 #[derive(Debug)]
 struct ActiveWait {
     thread: u32,
@@ -118,7 +118,7 @@ pub struct Watch {
     #[cfg(feature = "tracing")]
     slept: bool,
     shown: Option<Box<WatchState>>,
-    /// The wait that this one is a part of.
+    /// Sliced wait that this wait is a part of.
     sliced: Option<Box<Slices>>,
 }
 
@@ -136,7 +136,7 @@ struct WatchState {
 
 impl Watch {
     /// Creates the watch over a wait that began at `since`, in a call at `place`. Within
-    /// [`SlicedWait::run`], continues the watch over that wait.
+    /// [`SlicedWait::run`], continues the watch over the sliced wait.
     pub fn new(since: Instant, wait: Wait, place: &'static Location<'static>) -> Self {
         let due = since + SHOWN_AFTER;
         let mut watch = Self {
@@ -209,7 +209,7 @@ impl Watch {
             None => Place::of(self.place),
         };
         let subject = || Subject { place: place.clone(), ..subject() };
-        // The parts of a wait may be at different objects.
+        // The parts of a sliced wait may wait for different objects.
         if self.sliced.is_some()
             && let Some(shown) = self.shown.take_if(|shown| !shown.is_of(&subject(), forever))
         {
@@ -298,7 +298,7 @@ impl WatchState {
         shown
     }
 
-    /// Returns `true` if the row is that of this subject.
+    /// Returns `true` if the row shows a wait for this subject.
     fn is_of(&self, subject: &Subject, forever: bool) -> bool {
         self.row.as_ref().is_none_or(|row| row.is_of(subject, forever))
     }

@@ -17,8 +17,8 @@ impl Place {
         Self { file: Cow::Owned(file), line }
     }
 
-    /// Returns the place of a call in a Rust program. Returns `None` for a call by the standard library, such
-    /// as that of an adapter of an iterator.
+    /// Returns the place of a call in a Rust program. Returns `None` for a call by the standard library, for
+    /// example by an iterator adapter.
     #[doc(hidden)]
     pub fn of(at: &'static Location<'static>) -> Option<Self> {
         let file = at.file();

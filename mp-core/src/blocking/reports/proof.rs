@@ -10,11 +10,11 @@
 //!    flight that has a handle, a thread without a row, a time-out, a dead member whose recovery is not
 //!    complete, or a wait for anything else. Threads of this library that run no user code and free nothing
 //!    that a waiter waits for need no row ([`serves`](super::serves)).
-//! 2. It is **confirmed** by a second pass that finds the same rows of the same waits, each with at least two
-//!    more checks counted. A thread with the same row at both times was in its wait all the time between: it
-//!    put, set or released nothing. So from the end of the first pass to the beginning of the second no
-//!    thread of the set did, and no other process could. And each thread began at least one check after the
-//!    first pass, and found nothing: anything put before would have been found.
+//! 2. The suspicion is **confirmed** by a second pass that finds the same rows of the same waits, each with
+//!    at least two more checks counted. A thread with the same row at both times was in its wait all the time
+//!    between: it put, set or released nothing. So from the end of the first pass to the beginning of the
+//!    second, no thread of the set ended a wait, and no other process could. Each thread also began at least
+//!    one check after the first pass, and found nothing: an earlier put would have been found.
 //!
 //! A stopped process checks nothing: its row counts no checks, and the suspicion is never confirmed. Signal
 //! handlers, debuggers and another user's `kill` are not considered: a hang is a wait that doesn't end *by
@@ -76,7 +76,7 @@ fn alive(arena: Arena, member: Member) -> Option<u32> {
     (info.live && !Members(arena).is_dead(member)).then_some(info.pid)
 }
 
-/// Returns the rows of a process, if each of its threads serves or has a row without a time-out.
+/// Returns the rows of a process, if each of its threads is a service thread or has a row without a time-out.
 fn rows_of_all_threads(arena: Arena, member: Member, pid: u32) -> Option<Vec<ShownWait>> {
     let mut rows = Vec::new();
     table::each(arena, member, |seen| rows.push(seen));
@@ -125,7 +125,7 @@ fn needed_by(
 
 impl Suspicion {
     /// Makes a second pass. Returns `true` if it confirms the suspicion, and `None` as long as some thread
-    /// has not checked twice since.
+    /// has not checked its condition twice since the first pass.
     pub(super) fn is_confirmed(&self, subject: &Subject) -> Option<bool> {
         let Some(again) = suspect(subject) else { return Some(false) };
         if again.processes.len() != self.processes.len() {

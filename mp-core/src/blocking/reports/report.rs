@@ -208,8 +208,8 @@ pub(super) fn publish(text: &str, hang: bool) {
     }
 }
 
-/// Passes a report to the subscriber of `tracing` if that accepts it, otherwise to the logger. A bridge from
-/// `log` to `tracing` thus delivers it once.
+/// Passes a report to the `tracing` subscriber, or to the logger if the subscriber does not accept the
+/// report. So a bridge from `log` to `tracing` delivers each report once.
 fn log(_text: &str, _hang: bool) {
     #[cfg(feature = "tracing")]
     let _is_traced = super::trace::report(_text, _hang);

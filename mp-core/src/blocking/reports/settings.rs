@@ -17,16 +17,16 @@ const UNSET: u64 = u64::MAX - 1;
 
 // fork: a child reports like its parent.
 static WAITS: AtomicU64 = AtomicU64::new(UNSET);
-// fork: as above.
+// fork: a child reports like its parent.
 static HANGS: AtomicU64 = AtomicU64::new(UNSET);
-// fork: as above.
+// fork: a child reports like its parent.
 static VERSION: AtomicU32 = AtomicU32::new(1);
 
 /// Function called with each report, and `true` for a report of a hang.
 type Hook = fn(&str, bool);
 static HOOK: PerProcess<OnceLock<Hook>> = per_process!(OnceLock::new());
 
-/// Times after which waits and hangs are reported, by the environment.
+/// Times after which waits and hangs are reported, according to the environment.
 type Times = (Option<Duration>, Option<Duration>);
 const DEFAULT: Times = (None, Some(HANGS_AFTER));
 static ENVIRONMENT: PerProcess<OnceLock<Times>> = per_process!(OnceLock::new());
@@ -89,9 +89,9 @@ pub(super) fn hook() -> Option<Hook> {
     HOOK.get().copied()
 }
 
-/// Reports each wait of this process that lasts this long, again after twice the time, and so on. `None`
-/// disables these reports, whatever `MP_STALL` is. Idle waits are reported as well, such as a consumer with
-/// nothing to do.
+/// Enables reports of each wait of this process that lasts for this time, repeated after twice the time, and
+/// so on. `None` disables these reports, regardless of `MP_STALL`. Idle waits are also reported, such as the
+/// wait of a consumer for work.
 ///
 /// ```
 /// use std::time::Duration;
@@ -101,13 +101,13 @@ pub(super) fn hook() -> Option<Hook> {
 /// ```
 ///
 /// A report is one block of text on stderr, and an event of the crate `log` or `tracing` if that feature is
-/// enabled.
-/// Processes started later have their own settings. `MP_STALL=60` in the environment applies to all.
+/// enabled. Processes started later have their own settings. `MP_STALL=60` in the environment applies to all
+/// processes.
 pub fn report_waits_after(after: Option<Duration>) {
     set(&WAITS, after);
 }
 
-/// Reports each wait of this process that provably can't end by itself, when it has lasted this long. `None`
+/// Sets the time after which a wait of this process that provably can't end by itself is reported. `None`
 /// disables these reports. The default is 10 s, or `MP_STALL` seconds if that is less.
 pub fn report_hangs_after(after: Option<Duration>) {
     set(&HANGS, after);
@@ -120,8 +120,8 @@ pub fn reported_after() -> Option<Duration> {
     hangs_after().into_iter().chain(waits_after()).min()
 }
 
-/// Passes each report to `hook` as well, with `true` for a hang. The waiting thread calls it. Only the first
-/// hook is set.
+/// Passes each report to `hook` as well, with `true` for a hang. The waiting thread calls the hook. Only the
+/// first call of this function has an effect.
 #[doc(hidden)]
 pub fn on_report(hook: Hook) {
     _ = HOOK.set(hook);
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_seconds_and_off_are_accepted() {
+    fn parse_accepts_only_seconds_and_off() {
         assert_eq!(parse("off"), Some((None, None)));
         let after = Some(Duration::from_millis(2500));
         assert_eq!(parse("2.5"), Some((after, after)));

@@ -1,7 +1,7 @@
 //! Waits that consist of many short ones.
 //!
 //! An interpreter must return to its signal handlers while a thread waits, so its waits are *sliced*:
-//! repeated calls with short timeouts. None of them lasts until it would be shown. Calls within
+//! repeated calls with short timeouts. Each call alone is too short to be shown. Calls within
 //! [`SlicedWait::run`] continue one wait: with its beginning, its limit, and its row.
 
 use std::cell::Cell;
@@ -29,7 +29,7 @@ impl Slices {
         CURRENT.try_with(Cell::take).ok().flatten()
     }
 
-    /// Leaves the sliced wait to the next watch.
+    /// Stores the sliced wait for the next watch of the calling thread.
     pub(super) fn leave(self: Box<Self>) {
         _ = CURRENT.try_with(|current| current.set(Some(self)));
     }
@@ -43,7 +43,7 @@ impl Drop for Slices {
     }
 }
 
-/// A wait of the calling thread that consists of many short ones. Readers see it as one wait, until it is
+/// A wait of the calling thread that consists of many short waits. Reports show one wait until this value is
 /// dropped.
 #[derive(Debug)]
 pub struct SlicedWait(Option<Box<Slices>>);
@@ -55,11 +55,11 @@ impl SlicedWait {
         Self(Some(Box::new(Slices { since, forever, place, due, shown: None })))
     }
 
-    /// Calls `slice`, whose blocking calls are parts of this wait. It must do nothing that another thread may
-    /// wait for: the proof of a hang relies on that. Within another such call of the thread, they are parts
-    /// of the outer wait.
+    /// Calls `slice`, whose blocking calls are parts of this wait. `slice` must do nothing that another
+    /// thread may wait for: the proof of a hang relies on that. In a nested call of `run`, the blocking calls
+    /// are parts of the outer wait.
     pub fn run<R>(&mut self, slice: impl FnOnce() -> R) -> R {
-        /// Takes the state back, also when `slice` panics.
+        /// Takes the state back when `slice` returns or panics.
         struct Running<'a>(&'a mut SlicedWait);
         impl Drop for Running<'_> {
             fn drop(&mut self) {

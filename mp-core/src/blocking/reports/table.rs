@@ -15,7 +15,7 @@
 //! | 3 – 5 | the processes whose end the thread waits for, two in a word; zeros: none; `u32::MAX`: more | as word 1 |
 //! | 6 – 9 | line and end of the path of the source file that contains the call; zeros: unknown | as word 1 |
 //!
-//! Each word has one writer, so each change is one store. A reader loads word 0, the others, and word 0
+//! Each word has one writer, so each change is one store. A reader loads word 0, the other words, and word 0
 //! again. Word 1 distinguishes two waits of a thread: a wait is shown after it has lasted for 100 ms.
 //!
 //! # State after a death
@@ -55,7 +55,7 @@ pub(crate) struct Row {
     word: Word,
 }
 
-/// Wait that another process or this one shows.
+/// Wait shown in a row of this or another process.
 #[derive(Clone, Debug)]
 pub(crate) struct ShownWait {
     pub(crate) thread: u32,
@@ -78,8 +78,8 @@ impl ShownWait {
         of(self) == of(other)
     }
 
-    /// Returns the processes whose end the thread waits for, and `true` if there are more. Words of a later
-    /// wait may be read.
+    /// Returns the processes whose end the thread waits for, and `true` if there are more. If the thread has
+    /// begun another wait, the result may be that wait's.
     pub(crate) fn processes(&self, arena: Arena) -> (Vec<u32>, bool) {
         let words = (0..PROCESSES as u64 / 2).map(|i| arena.map().load(self.row.plus(ROW_PROCESSES + i)));
         let mut pids: Vec<u32> = words.flat_map(|word| [word as u32, (word >> 32) as u32]).collect();
@@ -88,8 +88,8 @@ impl ShownWait {
         (pids, more)
     }
 
-    /// Returns the place of the call in the source, such as `src/train.rs:88`, if it is known. Words of a
-    /// later wait may be read.
+    /// Returns the place of the call in the source, such as `src/train.rs:88`, if it is known. If the thread
+    /// has begun another wait, the result may be that wait's.
     pub(crate) fn place(&self, arena: Arena) -> Option<String> {
         let bytes = Members(arena).read_bytes::<{ PLACE_BYTES + 4 }>(self.row.plus(ROW_PLACE));
         let (line, path) = bytes.split_at(4);
@@ -110,7 +110,7 @@ fn row_word(arena: Arena, member: Member, row: u32) -> Word {
 
 impl Row {
     /// Takes the row of the calling thread, which waits for `subject`. Returns `None` if the thread has no
-    /// row, or uses it for an enclosing wait.
+    /// row, or if an enclosing wait uses the row.
     pub(super) fn take(subject: &Subject, forever: bool) -> Option<Self> {
         let (arena, block) = match subject.on {
             WaitObject::Block(arena, block) => (arena, Some(block)),
