@@ -1,10 +1,9 @@
 //! Clocks of streams: the progress of a device's work, visible to every process.
 //!
-//! [`steps::clock`](crate::steps::clock) describes the words of a clock and their
-//! state after a death.
+//! [`steps::clock`](crate::steps::clock) describes the words of a clock and their state after a death.
 //!
-//! `mod.rs` has the operations of an owner, `table.rs` the view of all members, `ending.rs` the clocks of
-//! dead members, and `orders.rs` the ordering of each device's streams.
+//! `mod.rs` has the operations of an owner, `table.rs` the operations of all members and the clocks of dead
+//! members, and `orders.rs` the ordering of each device's streams.
 
 mod orders;
 mod table;
@@ -25,8 +24,8 @@ use crate::steps::clock::{ClaimClock, ClockAt, EndClock, ReleaseClock};
 use crate::sys::memory;
 use crate::words::{ClockPhase, ClockState, Member};
 
-/// Time in ms for which a clock's owner must have been dead before the clock gets another owner. The device
-/// of the dead owner may write late, by some milliseconds. This is much more.
+/// Time in ms for which a clock's owner must have been dead before the clock gets another owner. The dead
+/// owner's device may write some milliseconds late, which is much less.
 const REST_MS: u64 = 1000;
 
 /// A clock of this process: the order of one stream's work, visible to every process and every device.
@@ -47,14 +46,14 @@ const REST_MS: u64 = 1000;
 ///
 /// Only one stream at a time may tick a clock. Two streams would let the clock run backwards.
 ///
-/// # When it is dropped
-/// The clock may get another owner as soon as all submitted work has completed. The stream may be gone by
-/// then while its work continues. If a device is lost, so that its work never ends, the owner must call
+/// # When a clock is dropped
+/// The clock may get another owner as soon as all submitted work has completed. The stream may be destroyed
+/// earlier, while its work continues. If a device is lost, so that its work never ends, the owner must call
 /// [`declare_dead`](Self::declare_dead). Dropping doesn't block.
 ///
-/// # When its process dies
+/// # When the owner dies
 /// Any member that [reclaims](Arena::reclaim) dead members releases the devices that wait for the clock's
-/// ticks, once the process has ended. Completed ticks stay complete. Others are [`TickState::Died`].
+/// ticks, once the process has ended. Completed ticks stay complete. Other ticks are [`TickState::Died`].
 #[derive(Debug)]
 #[must_use = "dropping a clock gives it up"]
 pub struct Clock {
@@ -91,7 +90,7 @@ impl Clock {
                 return Ok(clock);
             }
         }
-        // Clocks without a hint.
+        // Free clocks below the hint.
         if let Some(clock) = (0..first).find_map(|index| claim(index, false)) {
             return Ok(clock);
         }
@@ -150,8 +149,8 @@ impl Clock {
         Ok(())
     }
 
-    /// Completes a tick, after all work before it is done. For a stream that can't write the clock itself,
-    /// and that the host waits for.
+    /// Completes a tick, after all work before it is done. Used if the stream can't write the clock itself,
+    /// and the host waits for the stream.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the tick is another clock's, or wasn't submitted. [`Error::Forked`].
@@ -203,8 +202,8 @@ impl Clocks {
     }
 
     /// Ends the clock of a member that is dead or has lost its device, or ends a dead clock again (`None`).
-    /// Counts the end of unfinished work first. So a process that finds a tick complete because its stream
-    /// continued without that work reads a changed count.
+    /// First counts the end of unfinished work. Another stream may continue without this work and complete
+    /// its own tick. A process that finds this tick complete then reads a changed count.
     fn end_clock(self, clock: ClockAt, member: Option<Member>) {
         let m = self.0.map();
         if member.is_some() && m.load(clock.done()) != m.load(clock.submitted()) {

@@ -38,8 +38,8 @@ impl Clocks {
     /// ```
     /// let clocks = mp_core::clocks::Clocks(mp_core::Arena::current()?);
     /// assert_eq!(clocks.order(7)?, None);
-    /// assert_eq!(clocks.choose_order(7, 1)?, 1); // the first one
-    /// assert_eq!(clocks.choose_order(7, 2)?, 1); // others have the same
+    /// assert_eq!(clocks.choose_order(7, 1)?, 1); // the first call decides
+    /// assert_eq!(clocks.choose_order(7, 2)?, 1); // later calls return the same order
     /// assert_eq!(clocks.order(7)?, Some(1));
     /// # Ok::<(), mp_core::Error>(())
     /// ```
@@ -72,9 +72,9 @@ impl Clocks {
         self.0.commit(control::ORDERS, PAGE)
     }
 
-    /// Returns the event that a pending tick's owner has recorded after the work before the tick. The owner
-    /// may record later ticks in the same event, but no earlier ones. Returns `None` if the tick is not
-    /// pending, or its owner has no events of this device.
+    /// Returns the event that the owner of a pending tick has recorded after the work that the tick
+    /// completes. The owner may record the event again for later ticks, but not for earlier ones. Returns
+    /// `None` if the tick is not pending, or its owner has no events of this device.
     ///
     /// ```
     /// use mp_core::clocks::{Clock, Clocks};
@@ -139,8 +139,8 @@ impl Clocks {
 }
 
 impl Clock {
-    /// Publishes the events that are recorded for the clock's ticks, of the device with this key, for other
-    /// processes to open. Call this before the first tick is submitted.
+    /// Publishes the events that are recorded for the clock's ticks, for other processes to open. `key`
+    /// identifies the device of the events. Call this before the first tick is submitted.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if a tick was submitted. [`Error::OutOfMemory`], [`Error::Forked`].
@@ -196,7 +196,7 @@ mod tests {
                 tick
             })
             .collect();
-        assert!(clock.has_events(5, &names).is_err(), "ticks name them already");
+        assert!(clock.has_events(5, &names).is_err(), "a tick was submitted already");
         for (one, later) in ticks.iter().zip(&ticks[Clocks::EVENTS..]) {
             let name = clocks.event(*one, 5).unwrap().unwrap();
             assert_eq!(
@@ -211,14 +211,14 @@ mod tests {
         assert_eq!(
             clocks.state(ticks[3]),
             TickState::Complete,
-            "an earlier one that comes later changes nothing"
+            "an earlier tick completed later changes nothing"
         );
         assert_eq!(clocks.event(ticks[3], 5).unwrap(), None);
         assert!(clocks.event(ticks[4], 5).unwrap().is_some());
         clocks.complete(ticks[2 * Clocks::EVENTS - 1]);
         let index = clock.index();
         drop(clock);
-        // The next owner's ticks don't name these events, unless it publishes its own.
+        // The ticks of the clock's next owner have no events until that owner publishes its own.
         assert_eq!(clocks.event(ticks[4], 5).unwrap(), None);
         let mut others = Vec::new();
         let mut next = loop {

@@ -5,8 +5,8 @@
 //! the dead owner no longer writes. That is certain when the owner's process has ended, since the kernel has
 //! then closed its files, including the driver's. The process's locks in the arena's file, by which others
 //! detect its death, may be released earlier, since descriptors are closed in the order of their numbers. So
-//! the process itself is checked, by its pidfd. Every reclaim checks a clock of a dead member until its
-//! process has ended, even if the member was reclaimed long ago.
+//! the process itself is checked, by its pidfd. Every reclaim checks a clock of a dead member until the
+//! member's process has ended, even if the member was reclaimed long ago.
 //!
 //! A device may still write late. So a reclaim also checks dead clocks, and releases their waiters again.
 
@@ -72,8 +72,8 @@ impl Clocks {
     /// Returns the present state of a tick. A tick that died stays dead. A forged tick may become a submitted
     /// one. A complete tick stays complete
     ///
-    /// - always, if no owner of its clock has died until its own owner gave the clock up;
-    /// - otherwise for the next 63 owners of the clock, and if its own owner died, as long as none of these
+    /// - forever, if no owner of the clock had died when the tick's owner released the clock;
+    /// - otherwise, while the clock has its next 63 owners, and, if the tick's owner died, until one of these
     ///   dies. After that the tick is reported as dead, which is safe: completed work is repeated, or its
     ///   memory is not reused.
     ///
@@ -95,7 +95,7 @@ impl Clocks {
             return None;
         }
         let state = ClockState::unpack(self.0.map().load(clock_at(tick.clock()).state()));
-        // A pending tick has the same owner as before.
+        // If the tick is still pending, its owner is unchanged since the state was read.
         let owner = state.member();
         owner.filter(|_| self.state(tick) == TickState::Pending)
     }
@@ -106,7 +106,8 @@ impl Clocks {
         self.word(clock, ClockAt::submitted)
     }
 
-    /// Returns the last value that a clock's stream has written. Exceeds all values if the owner is dead.
+    /// Returns the last value that a clock's stream has written, or a value above every tick's if the owner
+    /// is dead.
     #[must_use]
     pub fn done(&self, clock: u32) -> u64 {
         self.word(clock, ClockAt::done)
@@ -115,8 +116,9 @@ impl Clocks {
     /// Returns the number of clocks that ended with unfinished work, because the owner died or lost its
     /// device. A clock may be counted twice.
     ///
-    /// Streams that waited for such work continue without it, so their ticks may complete before work that
-    /// they follow. The number was increased before: read it after the state of the tick.
+    /// Streams that waited for such work continue without it, so their ticks may complete although the work
+    /// before them is unfinished. The number is increased before such a tick completes: read the number after
+    /// the state of the tick.
     #[must_use]
     pub fn unfinished_ends(&self) -> u64 {
         if self.0.is_here() { self.0.map().load(Word::at(control::UNFINISHED_ENDS)) } else { 0 }
@@ -197,8 +199,8 @@ mod tests {
     #[test]
     fn owner_is_matched_by_pid_and_start_time() {
         assert!(is_the_owner(7, Some(7)));
-        assert!(!is_the_owner(7, Some(8)), "its number is used again");
-        assert!(!is_the_owner(0, Some(8)), "when the owner began was not known");
-        assert!(!is_the_owner(7, None) && !is_the_owner(0, None), "when this one began isn't");
+        assert!(!is_the_owner(7, Some(8)), "the ID was reused");
+        assert!(!is_the_owner(0, Some(8)), "the owner's start time is unknown");
+        assert!(!is_the_owner(7, None) && !is_the_owner(0, None), "the process's start time is unknown");
     }
 }

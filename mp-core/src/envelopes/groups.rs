@@ -4,14 +4,16 @@
 //! memory that it can. In addition, one of the waiting processes counts the free groups every 100 ms. Groups
 //! that were free in all counts of a second are surplus, except [`KEPT`] of them, and are returned in small
 //! parts, so that a new message never waits for all of them. So neither a queue that fills and empties
-//! continually, nor the first message after a pause, pays for it.
+//! continually, nor the first message after a pause, is slowed down.
 //!
-//! | word | changed by | killed | consequence |
+//! All groups are searched, without hints, before an error that no envelopes are left.
+//!
+//! | word | changed by | if the process is killed | consequence |
 //! |---|---|---|---|
 //! | group | see `steps::envelope` | | |
-//! | absent from | a filler: to the group after the filled one; a trimmer: down to the group that it made absent, and increments the high bits | before it | more memory is taken than needed, until all groups are searched, which happens before an error that no envelopes are left |
-//! | absent to | a filler raises it, a trimmer lowers it | before it | free envelopes above it are not found, until all groups are searched, as above |
-//! | group map | a freer sets the bit of a group after a hint of it; a process that finds no hint there clears it, and sets it again if there is one by then | between the two accesses | free envelopes of that group are not found until another of them is freed, or all groups are searched, as above |
+//! | absent from | a process that fills a group: to the next group; a process that trims: down to the group that it made absent, and increments the high bits | before the change | more memory is taken than needed, until all groups are searched |
+//! | absent to | raised by a process that fills a group, lowered by a process that trims | before the change | free envelopes above it are not found, until all groups are searched |
+//! | group map | a process that frees an envelope sets the bit of the group after the envelope's hint; a process that finds no hint in the group clears the bit, and sets it again if there is a hint by then | between the two accesses | free envelopes of that group are not found until another of them is freed, or all groups are searched |
 //! | idle groups | the counting process | | the surplus is found a second later |
 //!
 //! Arenas in private memory keep the memory of their envelopes.
@@ -178,14 +180,14 @@ impl Envelopes {
         used.min(u32::try_from(last).unwrap_or(u32::MAX))
     }
 
-    /// Returns `true` if there is a group that could be filled.
+    /// Returns `true` if some group of this range could be filled.
     pub(crate) fn could_fill(self, mut of: Range<u32>) -> bool {
         let used = self.used_groups();
         used < of.end || of.any(|group| matches!(self.group(group), GroupState::Absent { .. }))
     }
 
-    /// Adds 64 envelopes, from these groups: with `all`, from any of them, else from one that the hint of
-    /// absent groups leads to.
+    /// Adds 64 envelopes by filling a group of this range. With `all`, searches the whole range, otherwise
+    /// only the groups from the hint of absent groups on.
     pub(crate) fn more_envelopes(self, of: Range<u32>, all: bool) -> Result<()> {
         let me = self.me()?;
         let hint_at = Word::at(control::ABSENT_FROM);
@@ -208,7 +210,7 @@ impl Envelopes {
         }
     }
 
-    /// Counts one more group as once used. The group is still absent.
+    /// Adds the group to the groups that were ever in use. The group is still absent.
     fn use_group(self, group: u32) -> Result<()> {
         for word in [self.group_hints(group), self.group_map(group), self.group_at(group).word] {
             self.0.commit(word.offset() & !4095, 4096)?;
@@ -273,9 +275,9 @@ impl Envelopes {
         given
     }
 
-    /// Returns the memory of free groups in this range, in parts of at most half of the remaining free ones.
-    /// Groups that are claimed for emptying are not available to a put, so a process that is stopped here
-    /// leaves enough for others.
+    /// Returns the memory of free groups in this range to the kernel, in parts of at most half of the
+    /// remaining free groups. Groups that are claimed for emptying are not available to a put, so a process
+    /// that is stopped here leaves enough for others.
     fn trim_part(self, of: Range<u32>, me: Member, kept: u32, most: u32) -> u32 {
         let (used, kept) = (self.used_groups(), kept as usize);
         let free: Vec<u32> = (of.start..of.end.min(used)).filter(|&group| self.seems_free(group)).collect();
@@ -331,7 +333,7 @@ impl Envelopes {
         let taken = Backing(self.0).punch_at(at, len);
         for &(group, base) in emptying {
             if !taken {
-                // The memory stays. The words must have the same values as without it.
+                // The kernel has kept the memory. The words must read as in new memory.
                 self.clear_owners(group);
             }
             self.map().store(self.group_at(group).word, GroupState::Absent { base }.pack());

@@ -2,17 +2,18 @@
 //! bit map has hints for them.
 //!
 //! # The share of each queue
-//! The last eighth of the envelopes is taken only when no hint leads to another one. They are taken one by
-//! one, by a put into a queue that has fewer than [`SHARE`] messages in such envelopes (not counting threads
-//! that are just putting), and by messages that belong to no queue (arguments of processes, reading a lease).
-//! So a queue that takes as many envelopes as it can leaves some for the others.
+//! The last eighth of the envelopes, the *share*, is used only when no hint leads to another envelope.
+//! Envelopes of the share are taken one by one: by puts into a queue that has fewer than [`SHARE`] messages
+//! in such envelopes (not counting threads that are just putting), and by messages that belong to no queue
+//! (arguments of processes, reading a lease). So a queue that takes as many envelopes as it can leaves some
+//! for other queues.
 //!
-//! | word | states | changed by | killed |
+//! | word | states | changed by | if the owner is killed |
 //! |---|---|---|---|
-//! | owner of an envelope of the share | as of any | as of any, except that its process frees it as soon as it is emptied, and retains none | as of any: the reclaim frees it |
+//! | owner of an envelope of the share | the same as of any envelope | the same, except that no thread keeps an idle envelope: its process frees it as soon as it is empty | the same: the reclaim frees it |
 //!
-//! The envelopes of a share are not counted: a process that needs one scans all that were ever in use at
-//! once. Their place words name their queues.
+//! A queue's envelopes of the share are not counted: a process that needs one scans all envelopes of the
+//! share that were ever in use. Their place words name their queues.
 
 use std::cell::RefCell;
 
@@ -26,8 +27,8 @@ use crate::words::{BlockId, EnvelopeId, GroupState, Holder, Owner, RingPlace};
 
 /// Maximum number of idle envelopes that a thread keeps.
 const IDLE: usize = 64;
-/// Number of marked groups without hints that a search leaves marked. A few groups that empty and fill in
-/// turns keep their marks, and no process writes the group map then.
+/// Number of marked groups without hints that a search leaves marked. So a few groups that empty and fill in
+/// turns keep their marks, and no process writes the group map.
 const STALE: u32 = 32;
 /// Maximum number of messages of a queue in envelopes of the share.
 pub(crate) const SHARE: usize = 16;
@@ -198,9 +199,9 @@ impl Envelopes {
         }
     }
 
-    /// Claims free envelopes: one to return, and a batch to keep; or one of the share. All groups are
-    /// searched only before an error is returned, to find what hints don't lead to. So a message that uses
-    /// the share costs no search.
+    /// Claims free envelopes: returns one, and keeps a batch of others. If hints lead to none, claims an
+    /// envelope of the share. All groups are searched only before an error is returned, to find envelopes
+    /// without a hint. So a message that uses the share costs no search.
     #[cold]
     pub(crate) fn new_envelopes(
         self,
@@ -269,7 +270,7 @@ impl Envelopes {
                         done => return done,
                     },
                     Err(e) if !all && e.is_out_of_memory() => all = true,
-                    // Same as an allocation does: free memory of other sizes first.
+                    // As in an allocation, memory of other sizes is freed first.
                     Err(e) if e.is_out_of_memory() && free_memory.is_some() => {
                         if free_memory.take().map_or(Ok(0), |free| free())? == 0 {
                             return Err(e);
@@ -348,7 +349,7 @@ mod tests {
         use crate::inject::seen;
         exhausted("envelope_of_the_share_needs_no_full_search", |envelopes, _| {
             for share in [QUEUE, Share::Any] {
-                // The first one of the share adds 64.
+                // The first envelope of the share fills a group of 64.
                 take(envelopes, share).unwrap();
                 let before = seen();
                 take(envelopes, share).unwrap();

@@ -83,12 +83,12 @@ pub(crate) const DESCRIPTORS: Grant = Grant::new(Access::Object, 1);
 
 /// Number of inline bytes of an envelope.
 pub(crate) const INLINE: usize = (ENVELOPE - field::INLINE) as usize;
-/// Number of these bytes that a queue may use if the message does not.
+/// Number of inline bytes at the end that a queue may use if the message does not.
 pub(crate) const TAIL: usize = 16;
 /// Version of the format and meaning of the bytes in an envelope.
 ///
 /// All versions share the bits of the meta word, the spill word, and the list of attachments that these two
-/// locate. So a process that can't read a message can read its version, and release the attachments.
+/// words locate. So a process that can't read a message can read its version, and release the attachments.
 pub(crate) const WIRE_VERSION: u64 = 6;
 
 /// The meta word: number of attachments (16 bits), "attachments are in the spill block" (1), number of
