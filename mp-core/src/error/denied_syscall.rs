@@ -7,8 +7,8 @@ use std::io;
 const EPERM: i32 = 1;
 const ENOSYS: i32 = 38;
 
-/// System calls that filters may refuse, each preceded by the word for it in error texts. The first match
-/// counts.
+/// Words of error texts, each with the system call that it stands for, which a filter may refuse. The first
+/// match counts.
 const CALLS: [(&str, &str); 16] = [
     ("memfd_create", "memfd_create"),
     ("fallocate", "fallocate"),
@@ -31,8 +31,8 @@ const CALLS: [(&str, &str); 16] = [
 /// Returns the cause and the remedy of a call that failed with `source` during `what`. Returns `None` if no
 /// sandbox refused it.
 ///
-/// A sandbox or an old kernel returns ENOSYS. EPERM is attributed to a sandbox if a filter is in force for
-/// this process.
+/// A sandbox or an old kernel returns ENOSYS. EPERM is attributed to a sandbox, except from `fcntl` in a
+/// process without a seccomp filter.
 #[doc(hidden)]
 #[cold]
 pub fn denied_syscall(what: &str, source: &io::Error) -> Option<String> {

@@ -83,7 +83,7 @@ pub enum Error {
         limit: u64,
     },
     /// A message could not be put into a queue that never waits, because the limit of messages in flight is
-    /// reached. The error lists the queues that hold them.
+    /// reached. The error lists the queues with most of these messages.
     TooManyMessages(Box<MessagesInFlight>),
     /// This process has reached its limit of open descriptors, and a message that it sends or receives needs
     /// some. The text names the limit and the remedy.
@@ -151,11 +151,11 @@ pub enum Error {
     NoInvitation(String),
     /// A message can't be decoded as its type. The error contains the bytes of the message.
     Undecodable(Box<Undecodable>),
-    /// A message was not put into a queue; the text names the cause. The conversion by `?` from the queue's
-    /// own error, which contains the message, dropped it.
+    /// A message was not put into a queue; the text names the cause. The queue's own error contains the
+    /// message. Its conversion to this error, for example by `?`, has dropped the message.
     NotPut(String),
-    /// A wait was ended by SIGINT (Ctrl-C) or SIGTERM, in a process that asked to be notified of them
-    /// ([`interrupted`](crate::interrupted)).
+    /// A wait was ended by SIGINT (Ctrl-C) or SIGTERM, in a process that asked to be notified of these
+    /// signals ([`interrupted`](crate::interrupted)).
     Interrupted,
     /// A file can't be shared.
     NotShareable(String),
@@ -194,9 +194,7 @@ impl Error {
         matches!(self, Error::OutOfMemory { .. })
     }
 
-    /// Creates the error for a number that is out of bounds: above the maximum if `above`, else below the
-    /// minimum.
-    /// Returns the same error, if descriptors were refused.
+    /// Returns a copy of the error if a message was refused because of its descriptors.
     pub(crate) fn as_refusal(&self) -> Option<Self> {
         match self {
             Error::TooManyDescriptors(why) => Some(Error::TooManyDescriptors(why.clone())),
@@ -205,6 +203,8 @@ impl Error {
         }
     }
 
+    /// Creates the error for a number that is out of bounds: above the maximum if `above`, else below the
+    /// minimum.
     #[doc(hidden)]
     pub fn out_of_range(above: bool, why: String) -> Self {
         if above { Error::LimitExceeded(why) } else { Error::InvalidArgument(why) }
@@ -263,8 +263,8 @@ pub fn quantity(number: impl fmt::Display, noun: &str) -> String {
     format!("{number} {noun}{end}")
 }
 
-/// Writes an error as `unwrap` and a `main` that returns it show it: its `Display`, followed by the sources
-/// that the text does not contain yet.
+/// Writes the `Debug` output of an error, which `unwrap` and a failed `main` print: the error's `Display`,
+/// followed by the sources that this text does not contain yet.
 #[doc(hidden)]
 pub fn fmt_debug(f: &mut fmt::Formatter<'_>, error: &(dyn std::error::Error + 'static)) -> fmt::Result {
     let mut shown = error.to_string();
@@ -413,8 +413,8 @@ impl std::error::Error for Error {
         }
     }
 }
-/// Returns a text with its control characters replaced, and those that change the direction of writing. Texts
-/// of other processes are printed to terminals.
+/// Returns a text in which control characters, and characters that change the direction of writing, are
+/// replaced. For texts of other processes, which are printed to terminals.
 pub fn printable(text: &str) -> String {
     let is_harmful =
         |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');

@@ -1,5 +1,4 @@
-//! Serialization of error types: serde implementations for fields of the error types of all crates. For
-//! `#[serde(with = "…")]`.
+//! Serde implementations for fields of the error types of all crates, for `#[serde(with = "…")]`.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -25,7 +24,7 @@ pub mod text {
         text.serialize(s)
     }
 
-    /// Returns the equal text of this process.
+    /// Returns an equal text with static lifetime.
     pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<&'static str, D::Error> {
         String::deserialize(d).map(interned)
     }
@@ -40,7 +39,7 @@ pub mod texts {
         texts.serialize(s)
     }
 
-    /// Returns the equal texts of this process.
+    /// Returns equal texts with static lifetime.
     pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<&'static str>, D::Error> {
         Ok(Vec::<String>::deserialize(d)?.into_iter().map(interned).collect())
     }
@@ -218,7 +217,8 @@ impl ErrorChain {
     }
 }
 
-/// From a list with the outermost error first, so that a long chain is not nested deeply.
+/// Converts from a list with the outermost error first. As a list, a long chain is not nested deeply in a
+/// message.
 impl From<Vec<(String, String)>> for ErrorChain {
     fn from(mut all: Vec<(String, String)>) -> Self {
         all.truncate(MAX_SOURCES);
@@ -257,8 +257,8 @@ impl Error for ErrorChain {
     }
 }
 
-/// Maximum number of texts, and maximum length of a text. A program has some hundreds; more come only from a
-/// program that does not use this library.
+/// Maximum number of texts, and maximum length of a text. This library has some hundreds of texts. Only a
+/// program that does not use this library sends more.
 const MAX_TEXTS: usize = 4096;
 const LONGEST: usize = 4096;
 /// Replacement for texts beyond the limits.
@@ -323,7 +323,7 @@ impl IoError {
             (None, None) if error.to_string() == error.kind().to_string() => {
                 IoError::Kind(name(error.kind()))
             }
-            // A text of the standard library.
+            // The text belongs to the standard library.
             (None, None) => IoError::Text(name(error.kind()), ErrorChain::new(error)),
         }
     }

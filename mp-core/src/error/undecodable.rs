@@ -36,7 +36,7 @@ impl Undecodable {
         Error::Undecodable(Box::new(Self { bytes: bytes.to_vec(), ..Self::new::<T>(path, why) }))
     }
 
-    /// Converts any error of a message of type `T` with these bytes.
+    /// Converts any error in decoding a message of type `T` with these bytes.
     #[cold]
     pub fn of_message<T>(error: Error, bytes: &[u8]) -> Error {
         let mut all = match error {
@@ -59,14 +59,15 @@ impl Undecodable {
     }
 
     /// Returns the path to the invalid part: fields, variants and indices, for example `jobs[3].name`. The
-    /// path is empty for the value itself. It does not lead into values that serde buffers before it reads
-    /// them (untagged and internally tagged enums, flattened fields).
+    /// path is empty for the value itself. The path does not lead into values that serde buffers before it
+    /// reads them (untagged and internally tagged enums, flattened fields).
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Returns the bytes of the message. Each serde value in it is preceded by its length: one byte, or from
-    /// 255 on a byte 255 and four bytes, little-endian. The value is encoded in MessagePack.
+    /// Returns the bytes of the message. Each serde value in the message is encoded in MessagePack and
+    /// preceded by its length. A length below 255 is one byte. Other lengths are a byte 255 and four bytes,
+    /// little-endian.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }

@@ -2,13 +2,13 @@
 
 use super::*;
 
-/// Passes the bytes of a packet, as many as were received.
+/// Decodes the bytes of a packet, of which at most `PACKET + 1` are received.
 pub(crate) fn invitations(bytes: &[u8]) {
     let got = bytes.len().min(PACKET + 1);
     match read_packet(&bytes[..got], got < bytes.len()) {
         Ok(ticket) => assert_eq!(packet_of(ticket), bytes),
         Err(Error::NoInvitation(_) | Error::Version { .. }) => {}
-        Err(other) => panic!("an error of something else than bytes: {other:?}"),
+        Err(other) => panic!("unexpected error: {other:?}"),
     }
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn places(bytes: &[u8]) {
             assert_eq!(FdAddress::read(OsStr::new(&place.to_string())).unwrap(), place);
         }
         Err(Error::NoInvitation(_) | Error::Version { .. }) => {}
-        Err(other) => panic!("an error of something else than bytes: {other:?}"),
+        Err(other) => panic!("unexpected error: {other:?}"),
     }
 }
 

@@ -1,8 +1,10 @@
+//! Transfer of an invitation from one process to another.
+//!
 //! # Safety
-//! Transfer of an invitation from one process to another. Unsafe, because the arena's file is sent and
-//! attached, an envelope is claimed by its ticket, a descriptor is adopted by its number, and a child
-//! inherits it. Sound, because file and ticket are one packet in a socket that the kernel gives to one
-//! receiver, that receiver is of the same user, and it only attaches the file.
+//! The code is `unsafe` because it sends and attaches the arena's file, claims an envelope by its ticket,
+//! adopts a descriptor by its number, and lets a child inherit a descriptor. It is sound because file and
+//! ticket are one packet in a socket. The kernel gives the packet to one receiver, which is a process of the
+//! same user and only attaches the file.
 #![allow(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -25,7 +27,7 @@ use crate::transport::promise::{EnvelopeTicket, Promise};
 
 /// Environment variable with the location of a child's invitation.
 const VARIABLE: &str = "MP_INVITATION";
-/// Version of that variable.
+/// Version of the format of `MP_INVITATION`.
 const FORMAT: u64 = 1;
 /// Version of the packet.
 const VERSION: u32 = 2;
@@ -39,7 +41,8 @@ pub(super) const NOT_READ: u8 = 0;
 /// Error for an invitation that was not sent, and the message, if this process still owns it.
 type InviteError = (Error, Option<Envelope>);
 
-/// Puts an invitation into a command. The first of its processes to accept gets the value.
+/// Adds an invitation to a command. Of the processes that the command starts, the first one that accepts the
+/// invitation gets the value.
 ///
 /// # Errors
 /// The same as for [`invite_by_socket`]; the command is unchanged then.
@@ -130,12 +133,12 @@ pub fn accept_by_socket(socket: OwnedFd) -> Result<(Envelope, Acceptance)> {
     accept(socket, NOT_FILLED)
 }
 
-/// Lock of the thread that accepts. The file that another thread has just received would look like that of
-/// another copy of this library.
+/// Lock held while a thread accepts an invitation. Without the lock, an arena's file that another thread has
+/// just received would look like the file of another copy of this library.
 static ACCEPTING: PerProcess<Mutex<()>> = per_process!(Mutex::new(()));
 
-/// Accepts the invitation in a socket, and joins its arena. `empty` is the reason why the socket may hold
-/// none. Called under the lock `ACCEPTING`.
+/// Accepts the invitation in a socket, and joins its arena. `empty` is the reason for the error if the socket
+/// is empty. The caller holds `ACCEPTING`.
 fn accept(socket: OwnedFd, empty: &str) -> Result<(Envelope, Acceptance)> {
     no_arena_yet()?;
     let mut packet = [0; PACKET + 1];
@@ -143,7 +146,7 @@ fn accept(socket: OwnedFd, empty: &str) -> Result<(Envelope, Acceptance)> {
     let acceptance = Acceptance { socket, answer: NOT_READ, process: std::process::id() };
     let (ticket, file) = open_packet(&packet, received);
     if file.as_ref().is_ok_and(|file| memory::is_open_twice(file.as_fd())) {
-        // Closing it would drop the POSIX locks of the other copy.
+        // Closing the file would drop the POSIX locks of the other copy.
         std::mem::forget(file);
         return Err(Error::ArenaExists(OTHER_COPY));
     }
@@ -161,7 +164,7 @@ fn accept(socket: OwnedFd, empty: &str) -> Result<(Envelope, Acceptance)> {
     Ok((envelope, acceptance))
 }
 
-/// Receives a packet.
+/// Receives a packet. `empty` is the reason for the error if the socket is empty.
 fn receive(socket: &OwnedFd, packet: &mut [u8; PACKET + 1], empty: &str) -> Result<SocketPacket> {
     let closed = || none(&format!("{empty}. The other end of the socket is closed"));
     match socket::receive(socket.as_fd(), packet) {
@@ -173,7 +176,7 @@ fn receive(socket: &OwnedFd, packet: &mut [u8; PACKET + 1], empty: &str) -> Resu
     }
 }
 
-/// Returns the contents of a packet, whose first byte the kernel wrote.
+/// Returns the ticket and the arena's file in a received packet.
 fn open_packet(
     packet: &[u8; PACKET + 1],
     received: SocketPacket,
@@ -183,14 +186,14 @@ fn open_packet(
     (ticket, file)
 }
 
-/// Invitation whose packet this process has received. On drop, it reports a failure unless the value was
-/// read.
+/// Invitation whose packet this process has received. Dropping it reports to the inviting process that the
+/// value was read, or that it was not.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Acceptance {
     socket: OwnedFd,
     answer: u8,
-    /// Process that accepts. A forked copy of it sends no answer.
+    /// Process that accepts. A forked copy of that process sends no answer.
     process: u32,
 }
 
@@ -264,7 +267,7 @@ fn none(why: &str) -> Error {
     Error::NoInvitation(why.into())
 }
 
-/// Value of the variable.
+/// Value of `MP_INVITATION`: the number of the socket, and the process that created it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct FdAddress {
     fd: RawFd,
@@ -304,7 +307,8 @@ mod tests {
     use super::*;
     use crate::sys::packets;
 
-    /// Receives a packet, which must be refused for this reason, or accepted if it is empty.
+    /// Receives a packet. Asserts that it is refused with the reason `expected`, or accepted if `expected` is
+    /// empty.
     #[track_caller]
     fn receives(socket: &OwnedFd, expected: &str) {
         let mut packet = [0; PACKET + 1];
@@ -319,10 +323,10 @@ mod tests {
         }
     }
 
-    /// Sockets are streams, as between two processes of this library, or keep packets apart.
+    /// The sockets are streams, as between two processes of this library, or preserve packets.
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no such sockets")]
-    fn packet_that_is_not_whole_is_refused() {
+    fn invalid_packets_are_refused() {
         let whole = packet_of(EnvelopeTicket::from_bytes(&[5; EnvelopeTicket::BYTES]).unwrap());
         let other = [&MAGIC[..], &[9, 0, 0, 0], &[0; 100]].concat();
         let (stream, packet) = (true, false);

@@ -2,12 +2,13 @@
 //! that joins the arena to receive it.
 //!
 //! # Layout
-//! The inviting process packs the value into an envelope, which it keeps owning, and promises it
-//! ([`Promise`](crate::Promise)). It writes one packet into a socket: magic, version, the ticket of the
-//! envelope, and, as `SCM_RIGHTS`, the arena's file. The other end of the socket is handed over: a child
-//! started by `std::process::Command` inherits it, and finds its number in the variable `MP_INVITATION`; or a
-//! program of the same user has connected. So an accepting process gets everything by one `recvmsg`, at most
-//! once, whichever processes have the socket.
+//! The inviting process packs the value into an envelope, and promises the envelope
+//! ([`Promise`](crate::Promise)), of which it remains the owner. It writes one packet into a socket: magic,
+//! version, the ticket of the envelope, and, as `SCM_RIGHTS`, the arena's file. The other end of the socket
+//! is handed over: a child started by `std::process::Command` inherits it, and finds its number in the
+//! variable `MP_INVITATION`; or this process sends it to a connected program of the same user. An accepting
+//! process receives the whole packet by one `recvmsg`. So only one process gets the packet, even if several
+//! have the socket.
 //!
 //! `MP_INVITATION` is `v1:FD:PID`: format, number of the socket, process that created it. The socket is
 //! close-on-exec in the inviting process. The child makes it inheritable between `fork` and `exec`, only in
@@ -23,12 +24,12 @@
 //!
 //! The inviter takes the envelope back when the invitation is withdrawn, or when the other end of the socket
 //! is closed everywhere: in the `Command`, which has been dropped, and in each process that has inherited it.
-//! The inviter detects this when it checks ([`Invitation::state`], [`Arena::reclaim`](crate::Arena::reclaim), the
-//! next invitation). Only the swap decides which process owns the envelope. The byte reports the result of
-//! reading the value.
+//! The inviter detects this when it checks ([`Invitation::state`], [`Arena::reclaim`](crate::Arena::reclaim),
+//! the next invitation). Only the swap decides which process owns the envelope. The byte reports the result
+//! of reading the value.
 //!
 //! # Deaths
-//! | killed process | left behind | released by |
+//! | killed process | state left behind | released by |
 //! |---|---|---|
 //! | the inviter, before the claim | an envelope of the dead inviter: a process that accepts before the recovery gets the value, after it an error; one swap decides | the reclaim by any member |
 //! | the inviter, after the claim | nothing | |
@@ -85,7 +86,7 @@ pub enum InvitationState {
 pub struct Invitation(Arc<InvitationInner>);
 
 struct InvitationInner {
-    /// Process that created it. A forked copy has no rights to it.
+    /// Process that created the invitation. A forked copy of that process can't change its state.
     process: u32,
     socket: OwnedFd,
     phase: Mutex<InvitationPhase>,
@@ -157,8 +158,8 @@ impl Invitation {
         self.wait_until(None)
     }
 
-    /// Blocks until the invitation is no longer open, at most for `timeout`. The result may be
-    /// [`Open`](InvitationState::Open) then.
+    /// Blocks until the invitation is no longer open, at most for `timeout`. Returns
+    /// [`Open`](InvitationState::Open) if the time has expired.
     ///
     /// # Errors
     /// The same as for [`wait`](Self::wait).
@@ -181,10 +182,10 @@ impl Invitation {
         }
     }
 
-    /// Withdraws the invitation, and releases the objects held by its value. Returns
-    /// [`Lapsed`](InvitationState::Lapsed) then, and [`Accepted`](InvitationState::Accepted) if a process has
-    /// accepted it. Returns [`Open`](InvitationState::Open) if a process is reading the value, which can no
-    /// longer be taken back.
+    /// Withdraws the invitation, releases the objects held by its value, and returns
+    /// [`Lapsed`](InvitationState::Lapsed). Returns [`Accepted`](InvitationState::Accepted) if a process has
+    /// already accepted the invitation, and [`Open`](InvitationState::Open) if a process is reading the
+    /// value, which can no longer be taken back.
     pub fn withdraw(self) -> InvitationState {
         drop(self.take_back());
         self.state()
