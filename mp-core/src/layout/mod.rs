@@ -3,7 +3,7 @@
 //! ```text
 //! 0          header: magic, versions, sizes, the offset and stride of every table
 //! 4 KiB      control words, 128 bytes apart
-//! 8 KiB      for each size class, the slab after its last one
+//! 8 KiB      for each size class, a number above those of its slabs
 //! 12 KiB     extents      64 bytes each: named files; then, 64 bytes each, the seats of spinning threads
 //! 16 KiB     directories  of extents, 256 bytes each
 //! …          compartments 8 bytes each: block that uses this compartment of the locker
@@ -107,9 +107,10 @@ pub(crate) mod control {
     pub(crate) const LOOKED: u64 = 4096 + 1024;
     /// Number of members that were reclaimed.
     pub(crate) const DEATHS: u64 = 4096 + 640;
-    /// Number of detected deaths. Waiters sleep on it modulo 2^32: `park`.
+    /// Number of detected deaths. Waiters sleep on its low half: see `parking`.
     pub(crate) const NOTICED: u64 = 4096 + 640 + 8;
-    /// Number of times that a waiter asked processes to report when they give a queue up: `park`.
+    /// Number of requests by waiters to be notified when a process has released a queue: see
+    /// `parking::detach_notice`.
     pub(crate) const ASKED: u64 = 4096 + 640 + 16;
     /// Maximum number of bytes that the arena may have pages for. 0 means no budget.
     pub(crate) const BUDGET: u64 = 4096 + 768;
@@ -117,9 +118,10 @@ pub(crate) mod control {
     pub(crate) const HUGE: u64 = 4096 + 768 + 8;
     /// 1 if deadlock checks of threads that wait for locks are disabled, else 0.
     pub(crate) const NO_DEADLOCKS: u64 = 4096 + 768 + 16;
-    /// Number of failures of processes, followed by the last ones: `blocking::reports::failures`.
+    /// Number of failures of processes, followed by rows of the last failures: see
+    /// `blocking::reports::failures`.
     pub(crate) const FAILURES: u64 = 4096 + 2048;
-    /// For each class, the slab after its last one.
+    /// For each class, a number above those of its slabs.
     pub(crate) const CLASS_ENDS: u64 = 8192;
     /// The table of extents.
     pub(crate) const EXTENTS: u64 = 12288;
@@ -129,8 +131,8 @@ pub(crate) mod control {
     pub(crate) const FIRST_BYTES: u64 = 16384;
     /// Directories of extents. Pages are reserved when a directory is first needed.
     pub(crate) const PATHS: u64 = 16384;
-    /// Number of socket pairs in the locker. After it, three words: the lock for adding a pair. After them, a
-    /// hint: the first compartment that may be free (`fd_store`).
+    /// Number of socket pairs in the locker. The next three words are the lock for adding a pair. The word
+    /// after these is a hint: the first compartment that may be free (`fd_store`).
     pub(crate) const LOCKER: u64 = 4096 + 1536;
     /// Words of the locker's compartments. Pages are reserved when a compartment is first needed.
     pub(crate) const COMPARTMENTS: u64 = PATHS + 8192;
@@ -151,7 +153,8 @@ pub(crate) mod control {
     pub(crate) const END: u64 = EVENTS + super::EVENTS * super::CLOCKS as u64;
 }
 
-/// Maximum number of messages in flight that carry descriptors.
+/// Number of compartments of the locker: the maximum number of messages in flight with descriptors, and of
+/// kept descriptors, together.
 pub(crate) const COMPARTMENTS: u64 = 1 << 13;
 /// Number of clocks, and the size of each in bytes.
 pub(crate) const CLOCKS: u32 = 1 << Tick::CLOCK_BITS;
@@ -163,7 +166,7 @@ pub(crate) const ORDERS: u64 = PAGE / 8;
 pub(crate) const EVENTS: u64 = 512;
 /// Maximum number of named files of an arena.
 pub(crate) const EXTENTS: u32 = 32;
-/// Sizes in bytes of a row of the table of extents and of its directory's row.
+/// Sizes in bytes of a row of the table of extents, and of a row of the table of their directories.
 pub(crate) const EXTENT: u64 = 64;
 pub(crate) const EXTENT_PATH: u64 = 256;
 
@@ -206,7 +209,7 @@ pub(crate) mod envelope {
     pub(crate) const INLINE: u64 = 40;
 }
 
-/// Returns the size in bytes of as many bits, in whole pages.
+/// Returns the size in bytes of `bits` bits, rounded up to whole pages.
 const fn bit_pages(bits: u32) -> u64 {
     (bits as u64).div_ceil(8).next_multiple_of(PAGE)
 }
@@ -444,7 +447,7 @@ mod tests {
     use super::*;
     use crate::mem::HeapMem;
 
-    /// Headers of no build of this library, of another build, or of another user.
+    /// Headers that are not from this library, from another build, or from another user.
     #[test]
     fn header_of_another_build_or_user_is_refused() {
         let layout = ArenaLayout::new(ArenaLayout::MIN, 8, ArenaLayout::envelopes_for(ArenaLayout::MIN));
@@ -469,7 +472,8 @@ mod tests {
         }
     }
 
-    /// A scan of all members reads one page for 128 of them. A joiner commits each page with its first head.
+    /// A scan of all members reads one page for 128 members. A joining process reserves each page with the
+    /// page's first head.
     #[test]
     fn heads_of_members_fill_whole_pages() {
         let layout = ArenaLayout::new(ArenaLayout::MIN, 8, ArenaLayout::envelopes_for(ArenaLayout::MIN));
@@ -484,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn other_version_is_refused_whatever_follows_it() {
+    fn envelopes_in_other_version_is_refused() {
         let mut header = [u64::MAX; ArenaLayout::HEADER_WORDS];
         (header[0], header[8]) = (MAGIC, VERSION + 1);
         let refused = ArenaLayout::envelopes_in(&header);

@@ -15,8 +15,8 @@ const SMALL_CLASSES: u32 = (SMALL / 64) as u32;
 const MEDIUM_CLASSES: u32 = 4 * 10;
 const LARGE_DOUBLINGS: u32 = 22;
 
-/// Class of pages of seats. The class has no other use, so a page of seats stays one forever. A process that
-/// follows a link that has changed meanwhile reads seats, never a tensor's data.
+/// Class of pages of seats. The class has no other use, so a page of seats is never used for other data. A
+/// process that follows a link that has changed meanwhile reads seats, never a tensor's data.
 pub(crate) const SEAT_PAGES: u32 = SIZES;
 /// Size of a page of seats in bytes.
 pub(crate) const SEAT_PAGE: u64 = 2048;
@@ -113,8 +113,8 @@ const fn compute_size(class: u32) -> u64 {
     base + base / steps as u64 * (i % steps + 1) as u64
 }
 
-/// Returns the classes whose blocks can serve for this class: the same kind of memory, and up to a quarter
-/// larger, which is better than taking more memory. Pages of seats serve no other class.
+/// Returns the classes whose blocks can be used for this class: of the same kind of memory, and at most a
+/// quarter larger. A free larger block is used before new memory. Pages of seats are used for no other class.
 pub(crate) fn near(class: u32) -> impl Iterator<Item = u32> {
     let end = match class {
         SEAT_PAGES => class + 1,
@@ -125,7 +125,7 @@ pub(crate) fn near(class: u32) -> impl Iterator<Item = u32> {
     (class..end).take_while(move |&c| size_of(c) <= most)
 }
 
-/// Returns `true` if blocks of `other` can serve for this class: see [`near`].
+/// Returns `true` if blocks of `other` can be used for this class: see [`near`].
 #[inline]
 pub(crate) fn is_near(class: u32, other: u32) -> bool {
     other == class || (other > class && near(class).any(|c| c == other))
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(size_of(class_of(64 << 20).unwrap()), 64 << 20);
     }
     #[test]
-    fn block_is_reused_only_for_equal_size_and_memory() {
+    fn near_returns_up_to_a_quarter_larger_blocks() {
         assert_eq!(near(SEAT_PAGES).collect::<Vec<_>>(), [SEAT_PAGES]);
         for class in (0..CLASSES).filter(|&c| c != SEAT_PAGES) {
             assert!((0..CLASSES).all(|c| is_near(class, c) == near(class).any(|n| n == c)), "{class}");

@@ -1,6 +1,6 @@
-//! Words of a member's slot that show its threads' waits, and of the names of objects.
+//! Positions of the words in a member's slot that show its threads' waits, and of the names of objects.
 //!
-//! `blocking::reports::table` describes their states.
+//! `blocking::reports::table` describes the states of the words.
 
 /// Number of lanes with a row. The first is lane 1, since threads share lane 0.
 pub(crate) const ROWS: u32 = 48;
@@ -25,7 +25,7 @@ pub(crate) const STRUCTURE_NAME: u64 = 3;
 pub(crate) const STRUCTURE_WORDS: u64 = 8;
 /// Position of the name of a queue, relative to its first word.
 pub const RING_NAME: u64 = 100;
-/// Position of the first row: behind the lanes.
+/// Position of the first row, after the lanes.
 pub(crate) const FIRST: u64 = 1024;
 /// First word after the rows.
 pub(crate) const END: u64 = FIRST + ROW_WORDS * ROWS as u64;

@@ -52,9 +52,9 @@ impl Mem for HeapMem {
     fn has_pairs(&self) -> bool {
         true
     }
-    /// The first word decides. A non-zero second word is written before the first, a zero second word after
-    /// it. So a thread that has read the first word also sees the matching second word, provided that a pair
-    /// that waits to be written has 0 there.
+    /// The swap of the first word decides. A non-zero second word is written before it, a zero second word
+    /// after it. So a thread that has read the first word also reads the matching second word, provided that
+    /// the second word is 0 before it gets a non-zero value.
     fn cas_pair(&self, w: Word, old: [u64; 2], new: [u64; 2]) -> bool {
         let Ok(_alone) = self.pairs.lock() else { return false };
         let (first, second) = (self.at(w), self.at(w.plus(1)));

@@ -13,11 +13,11 @@
 //! processors.
 //!
 //! Loads acquire, stores release, and read-modify-writes do both, unless the name contains `relaxed`. Two
-//! places need a stronger order, because two processes each write one word and then read the other's. First,
-//! a sleeper announces itself and checks its condition again, while a waker publishes a change and checks for
-//! sleepers. Second, two holders release the last two seats of a block, and each checks if it was the last.
-//! They use [`Mem::fence_after_rmw`], like Linux's `smp_mb__after_atomic`. Without it, loom finds the lost
-//! wake-up and the leaked block.
+//! places need a stronger order, because each of two processes writes a word and then reads the word that the
+//! other process writes. First, a sleeper announces itself and checks its condition again, while a waker
+//! publishes a change and checks for sleepers. Second, two holders release the last two seats of a block, and
+//! each checks if it was the last. Both places use [`Mem::fence_after_rmw`], like Linux's
+//! `smp_mb__after_atomic`. Without it, loom finds the lost wake-up and the leaked block.
 //!
 //! Every implementation takes its orders from one place, `order`, so loom checks the orders that the arena
 //! uses.
@@ -187,7 +187,7 @@ pub fn run_straight<S: Steps + Clone, M: Mem + ?Sized>(mut steps: S, mem: &M) ->
         )*};
     }
     next!(1 2 3 4 5 6 7 8 9 10 11 12);
-    // A clone, so that the address of the original is never taken and it needs no memory.
+    // A clone, so that the address of the original is never taken and the original stays in registers.
     rest(steps.clone(), mem)
 }
 

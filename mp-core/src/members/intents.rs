@@ -1,7 +1,7 @@
 //! Lanes: each thread that changes shared words has an intent word.
 //!
-//! A thread takes a lane when it first needs one, and keeps it until it ends. When only one lane is left, the
-//! other threads share it under a lock of this process.
+//! A thread takes a lane when it first needs one, and keeps the lane until the thread ends. Threads that find
+//! no free lane share lane 0, under a lock of this process.
 
 use std::cell::Cell;
 
@@ -56,7 +56,8 @@ pub(crate) fn with<R>(taken: impl Fn(u32), f: impl FnOnce(u32) -> R) -> R {
 #[cold]
 fn first<R>(taken: impl Fn(u32), f: impl FnOnce(u32) -> R) -> R {
     let Some(lane) = take(&taken) else { return common(&taken, f) };
-    // Can't fail, since it did not a moment ago. If it does, the lane stays taken, which is harmless.
+    // Can't fail, since the variable was accessible a moment ago. A failure would leave the lane taken, which
+    // is harmless.
     _ = MINE.try_with(|mine| mine.0.set(Some(lane)));
     f(lane)
 }

@@ -5,8 +5,8 @@
 //! |---|---|---|
 //! | `FREE(epoch)` | | a joiner that holds both locks of the slot → `LIVE(epoch + 1)` |
 //! | `LIVE(epoch)` | | a process that has detected the member's death → `DEAD` |
-//! | `DEAD(epoch)` | | recovering processes count themselves in it; the only recovering process, if it left nothing to do → `VACATING` |
-//! | `VACATING(epoch)` | | recovering processes count themselves in it; the only recovering process, if it left nothing to do → `RECLAIMING(me)` |
+//! | `DEAD(epoch)` | | recovering processes count themselves in the word; a process that is the only one counted, and has recovered everything → `VACATING` |
+//! | `VACATING(epoch)` | | recovering processes count themselves in the word; a process that is the only one counted, and has recovered everything → `RECLAIMING(me)` |
 //! | `RECLAIMING(epoch)` | reclaiming process | that process → `FREE`; if it is dead, another process → `RECLAIMING(me)` |
 //!
 //! The module `recovery` recovers and reclaims. [`BeginRecovery`](crate::steps::BeginRecovery) describes how
@@ -76,12 +76,13 @@ impl Members {
         self.map().cas(self.layout().member(slot, STATE), from.pack(), to.pack()).is_ok()
     }
 
-    /// Becomes a member: takes both locks first, then the epoch.
+    /// Makes this process a member, and returns its tag. Takes both locks of a slot first, then its epoch.
     pub(crate) fn join(self) -> Result<Member> {
         for slot in 0..self.layout().members {
             if u64::from(slot) >= self.map().load(Word::at(control::MEMBERS)) {
                 let (own, touched) = (self.layout().member_bytes(slot), self.layout().touched_bytes(slot));
-                // Earlier heads of a page are of slots that this process has passed.
+                // A page of heads is reserved with its first head: for this slot, or before, for an earlier
+                // one.
                 for (at, len) in self.layout().heads_from(slot).into_iter().chain([own, touched]) {
                     self.0.commit(at, len)?;
                 }
@@ -93,8 +94,8 @@ impl Members {
             if !self.lock_slot(slot)? {
                 continue;
             }
-            // Another process may have had the slot, and died in it, since it was read. From here on no other
-            // process can join in it.
+            // Since the state was read, another process may have joined in this slot and died. From here on,
+            // no other process can join in this slot.
             if self.tenancy(slot) != before {
                 self.unlock_slot(slot);
                 continue;
@@ -221,7 +222,8 @@ impl Members {
     /// Returns process IDs and start times of live members. The times are read here, not by each member when
     /// it joins: few programs need them, and reading `/proc` is a fifth of joining.
     ///
-    /// Without `/proc` the time is 0. Such a file names no namespace, so no process reads the time.
+    /// Without `/proc`, the start time is 0. A file that lists these processes then has no namespace, and no
+    /// process reads its times.
     pub(crate) fn live_processes(self) -> impl Iterator<Item = (Member, u32, u64)> + use<> {
         self.live_members().filter_map(move |member| {
             let pid = self.map().load(self.layout().member(member.slot(), PID)) as u32;
@@ -301,7 +303,8 @@ impl Members {
         (0..used as u32).map(move |lane| self.layout().intent(m, lane))
     }
 
-    /// Returns the intent words of the lanes that any member of a slot has ever used. Their counts remain.
+    /// Returns the intent words of the lanes that any member of a slot has ever used. The lanes' counts
+    /// remain when a member leaves.
     pub(crate) fn lanes_ever(self, slot: u32) -> impl Iterator<Item = Word> + use<> {
         let used = self.map().load_relaxed(self.layout().member(slot, LANES_EVER)).min(u64::from(LANES));
         (0..used as u32).map(move |lane| self.layout().intent(Member::new(slot, 0), lane))
@@ -323,13 +326,13 @@ impl Members {
         self.map().load(self.layout().member(m.slot(), KNOWS_RINGS)) != 0
     }
 
-    /// Same as [`register_ring_layer`](crate::register_ring_layer), for a process that is already a member,
-    /// before it uses its first ring. For platforms on which no function runs before `main`.
+    /// Same as [`register_ring_layer`](crate::register_ring_layer), for a process that is already a member.
+    /// Called before the process uses its first ring, on platforms on which no function runs before `main`.
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked).
     pub fn set_ring_layer(self, rings: &'static &'static dyn RingLayer) -> Result<()> {
-        // Before it can access a ring.
+        // Recorded before this process can access a ring.
         self.note_rings(self.me()?);
         ring_layer::register(rings);
         Ok(())
@@ -348,7 +351,7 @@ impl Members {
     }
 
     /// Clears the words that show the waits of the slot's previous member. Called before the slot has a new
-    /// one.
+    /// member.
     fn clear_waits(self, slot: u32) {
         for word in wait_table::NAME..wait_table::SERVICES + 2 {
             self.map().store(self.layout().member(slot, word), 0);

@@ -5,12 +5,12 @@
 //!
 //! # Slabs in which a member may hold something
 //! Each member has a bit for each slab. It sets the bit **before** its first action in the slab that a
-//! reclaim would have to undo. Such actions are: taking a hint, claiming a block, taking a seat for itself,
-//! and giving up the seat of a message or child object, after which the member may have to free the block.
+//! reclaim would have to undo. These actions are: taking a hint, claiming a block, taking a seat for itself,
+//! and releasing the seat of a message or child object, after which the member may have to free the block.
 //! The member never clears a bit, so the bits describe a superset of what it may hold, and a reclaim reads no
 //! other slabs.
 //!
-//! | word | changed by | killed | consequence |
+//! | word | changed by | if killed | consequence |
 //! |---|---|---|---|
 //! | bits of a member | the member sets | after the bit, before the announced action | the reclaim reads 64 blocks without result |
 //! | | the reclaiming process clears, when all blocks are reclaimed | half way | the next reclaiming process repeats the work for the remaining bits |
