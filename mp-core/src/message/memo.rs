@@ -1,8 +1,8 @@
-//! Data that a codec keeps while a message is written or read, for example the parts already mentioned.
+//! Memo: data that a codec keeps while a message is written or read, for example the parts already written.
 //!
 //! The memo belongs to one message: it is empty at first, and dropped after the outermost value of the
-//! message, also after an error or a panic. (At that time no [level](super::nesting_depth) is entered.) A
-//! message that is written or read inside another one has its own memo.
+//! message, even after an error or a panic. (At that time no [level](super::nesting_depth) is entered.) A
+//! message that is written or read inside another message has its own memo.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -23,7 +23,7 @@ pub fn exists() -> bool {
 }
 
 /// Calls `f`, which runs no user code, with the memo of the message. Returns `None` if the thread is ending
-/// and no longer has messages.
+/// and has destroyed the variable of the memo.
 pub fn with<M: Any + Default, R>(f: impl FnOnce(&mut M) -> R) -> Option<R> {
     MEMO.try_with(|variable| {
         let mut memo = match variable.take().map(<Box<dyn Any>>::downcast::<M>) {
@@ -38,7 +38,7 @@ pub fn with<M: Any + Default, R>(f: impl FnOnce(&mut M) -> R) -> Option<R> {
     .ok()
 }
 
-/// Ends the message.
+/// Drops the memo at the end of a message.
 #[inline]
 pub(super) fn end() {
     if IS_THERE.get() {
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn memo_lasts_for_one_message() {
         with_message(|_| assert_eq!((push(1), push(2)), (vec![1], vec![1, 2])));
-        assert!(!exists(), "left of a message that is done");
+        assert!(!exists(), "the memo outlived its message");
         let level = Level::enter().unwrap();
         with_message(|_| assert_eq!(push(3), [3]));
         with_nested_message(|| with_message(|_| assert_eq!(push(4), [4])));

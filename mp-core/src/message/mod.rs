@@ -63,25 +63,26 @@ pub trait Message: Sized + 'static {
     /// `encode` did not reach stay unchanged.
     fn take_back(&mut self, back: &mut UnsentValues);
 
-    /// Returns the schema of a named message: see `name` in `#[derive(Message)]`. `None` for other types,
-    /// whose name is that of Rust.
+    /// Returns the schema of a named message: see `name` in `#[derive(Message)]`. Returns `None` for other
+    /// types, which have only a Rust name.
     #[doc(hidden)]
     fn schema() -> Option<String> {
         None
     }
 
-    /// `true` if the schema is a property of each queue instead of the type, as in programs without types.
+    /// `true` if the schema is a property of each queue instead of the type, as in dynamically typed
+    /// languages.
     #[doc(hidden)]
     const DYNAMIC: bool = false;
 
-    /// Runs `read` so that [`schema`](Self::schema) is this one. For types with a dynamic schema.
+    /// Calls `read` while [`schema`](Self::schema) returns this schema. For types with a dynamic schema.
     #[doc(hidden)]
     fn with_schema<R>(_schema: &str, read: impl FnOnce() -> R) -> R {
         read()
     }
 
     /// Returns the bytes that [`encode`](Self::encode) writes, if they are few, have no attachments and are
-    /// written without user code. `None` makes no statement about the value.
+    /// written without user code. Implementations may return `None` for any value.
     #[doc(hidden)]
     #[inline(always)]
     fn to_small_bytes<C: Codec>(&self) -> Option<SmallBytes> {
@@ -91,11 +92,11 @@ pub trait Message: Sized + 'static {
     /// Reads the value that [`encode`](Self::encode) wrote.
     ///
     /// # Errors
-    /// [`Error::Malformed`] if the bytes or attachments are not those of a `Self`.
+    /// [`Error::Malformed`] if the bytes or attachments do not encode a `Self`.
     fn decode<C: Codec>(inc: &mut Incoming) -> Result<Self>;
 
-    /// Reads the value like [`decode`](Self::decode) into `slot`, which is empty. A return value would be
-    /// copied by each of several callers.
+    /// Reads the value like [`decode`](Self::decode), into the empty `slot`. Several callers would each copy
+    /// a returned value.
     ///
     /// # Errors
     /// The same as for `decode`.
@@ -107,8 +108,8 @@ pub trait Message: Sized + 'static {
     }
 
     /// `true` if [`decode`](Self::decode) leaves attachments to be read later. A queue then delivers the
-    /// message even if its receiver has no free descriptors for the attached ones, and the reader must check
-    /// for that.
+    /// message even if its receiver has no room for the attached descriptors, and the code that reads the
+    /// attachments later must check for that.
     #[doc(hidden)]
     const READ_LATER: bool = false;
 
@@ -135,7 +136,7 @@ pub trait Message: Sized + 'static {
 impl<T: Serialize + DeserializeOwned + 'static> Message for T {
     #[inline]
     fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> Result<()> {
-        // A constant for each type.
+        // The match is resolved at compile time for each type.
         match PlainNumber::of(self) {
             Some(number) => C::write_number(out, number),
             None => C::write_whole(out, self),
@@ -144,7 +145,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Message for T {
 
     #[inline]
     fn take_back(&mut self, _: &mut UnsentValues) {
-        // The value holds nothing exclusively: it still has all that is attached.
+        // The value has no exclusive parts: it still holds everything that it has attached.
     }
 
     #[inline]
@@ -159,7 +160,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Message for T {
 
     #[inline]
     fn decode_plain<C: Codec>(bytes: &[u8]) -> Result<Self> {
-        // Like `encode`.
+        // The condition is a constant for each type.
         if PlainNumber::has::<Self>() { C::read_plain_number(bytes) } else { C::read_plain(bytes) }
     }
 
@@ -175,7 +176,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Message for T {
 }
 
 /// Writes a value like [`Message::encode`], but with a fixed size for all numbers of a type. A sequence of
-/// them is written and read faster, and needs no positions.
+/// numbers is written and read faster this way, and needs no positions of its elements.
 ///
 /// # Errors
 /// The same as for `encode`.
@@ -256,15 +257,15 @@ macro_rules! numbers {
 macro_rules! integers {
     ($($t:ty)*) => {
         impl PlainNumber {
-            /// Returns an integer as a value of type `T`, if that is an integer type or an option of one and
-            /// the integer fits.
+            /// Returns an integer as a value of type `T`, if `T` is an integer type, or an option of an
+            /// integer type, and the integer fits.
             #[inline(always)]
             pub fn integer_as<T: 'static, N: Copy>(n: N) -> Option<T>
             where
                 $($t: TryFrom<N>,)*
             {
                 let mut value: Option<T> = None;
-                // A constant for each type.
+                // The downcasts are resolved at compile time for each type.
                 let slot: &mut dyn Any = &mut value;
                 $(
                     if let Some(slot) = slot.downcast_mut::<Option<$t>>() {
@@ -285,7 +286,7 @@ macro_rules! integers {
 integers! { u8 u16 u32 u64 usize i8 i16 i32 i64 isize }
 
 impl PlainNumber {
-    /// Returns `float` as a value of type `T`, if that is `F` or an option of it.
+    /// Returns `float` as a value of type `T`, if `T` is `F` or `Option<F>`.
     #[inline(always)]
     pub fn float_as<T: 'static, F: Copy + 'static>(float: F) -> Option<T> {
         let mut value: Option<T> = None;
@@ -298,7 +299,7 @@ impl PlainNumber {
         value
     }
 
-    /// Returns `()` as a value of type `T`, if that is `()`.
+    /// Returns `()` as a value of type `T`, if `T` is `()`.
     #[inline(always)]
     pub fn unit_as<T: 'static>() -> Option<T> {
         let mut value: Option<T> = None;
@@ -347,8 +348,8 @@ pub trait Codec {
         None
     }
 
-    /// Appends a number in the given size in bytes, which is the same for all numbers of its type. It is read
-    /// like other numbers.
+    /// Appends a number in the given size in bytes, which is the same for all numbers of its type. The number
+    /// is read like other numbers.
     ///
     /// # Errors
     /// The same as for `write`.
@@ -390,9 +391,9 @@ pub trait Codec {
         read: impl FnOnce(&[u8]) -> Result<T>,
     ) -> Result<T>;
 
-    /// Passes the next value to `read` if it was written as [a few bytes](Self::write_bytes). Returns `true`
-    /// if it was; otherwise the value remains the next one. Codecs implement this if [`read`](Self::read)
-    /// can't read what [`write_bytes`](Self::write_bytes) wrote.
+    /// Passes the next value to `read` and returns `true`, if the value was written as [a few
+    /// bytes](Self::write_bytes). Otherwise returns `false` and does not advance. Codecs implement this if
+    /// [`read`](Self::read) can't read what [`write_bytes`](Self::write_bytes) wrote.
     ///
     /// # Errors
     /// Any error of `read`, and an error if the message is too short.

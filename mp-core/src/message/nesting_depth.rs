@@ -22,12 +22,12 @@ use crate::error::Error;
 /// messages of every other process.
 pub const MAX_NESTING: u16 = 1024;
 
-/// Number of levels that are written without a check of the stack that reading needs. It is the limit for
-/// messages by `#[derive(Message)]`, which are not read back when they are written.
+/// Number of levels that are written without a check of the stack that reading needs. This is the limit for
+/// messages by `#[derive(Message)]`, for which no trial is made.
 pub const SHALLOW: u16 = 128;
 
-/// Maximum number of stack bytes for reading a value of more levels: 1.375 MiB of the 2 MiB of a thread of
-/// the standard library.
+/// Maximum number of stack bytes for reading a value of more than [`SHALLOW`] levels: 1.375 MiB of the 2 MiB
+/// of a thread of the standard library.
 pub const READER_STACK: usize = 11 << 17;
 
 thread_local! {
@@ -39,7 +39,7 @@ thread_local! {
 
 /// Number of levels that are entered without a check of the stack.
 const FREE: u16 = 12;
-/// Stack bytes reserved for one level and for an error; a quarter of a small stack.
+/// Stack bytes reserved for one level and for an error, but at most a quarter of the stack.
 const RESERVE: usize = 128 << 10;
 
 /// Enters a level if `left` and the stack allow it. Returns `true` if the level was entered; the caller
@@ -67,7 +67,7 @@ fn is_stack_used_up() -> bool {
     crate::sys::environment::remaining_stack().is_some_and(|(rest, all)| rest < RESERVE.min(all / 4).max(end))
 }
 
-/// Calls `f` while levels are entered only within the next [`READER_STACK`] bytes of this thread's stack.
+/// Calls `f` with a limit of [`READER_STACK`] bytes: beyond this use of the stack, no level can be entered.
 /// Returns `None` if the stack can't be measured.
 pub fn with_reader_stack<R>(f: impl FnOnce() -> R) -> Option<R> {
     struct Restore(usize);
@@ -81,7 +81,8 @@ pub fn with_reader_stack<R>(f: impl FnOnce() -> R) -> Option<R> {
     Some(f())
 }
 
-/// Checks that this thread's stack has room for a message inside another one that is being written or read.
+/// Checks that this thread's stack has room for a message inside another message that is being written or
+/// read.
 #[cold]
 #[inline(never)]
 pub(super) fn check_stack() -> Result<()> {
@@ -105,8 +106,8 @@ impl Level {
     /// Enters a level.
     ///
     /// # Errors
-    /// [`Error::LimitExceeded`] if it is nested in [`SHALLOW`] levels, or this thread's stack is nearly used
-    /// up.
+    /// [`Error::LimitExceeded`] if [`SHALLOW`] levels are already entered, or this thread's stack is nearly
+    /// used up.
     #[inline]
     pub fn enter() -> Result<Self> {
         const LAST: u16 = MAX_NESTING - SHALLOW;
@@ -151,7 +152,7 @@ pub fn too_deep(left: &Cell<u16>, last: u16) -> Error {
     })
 }
 
-/// Count to restore on drop, also after an error or a panic.
+/// Count to restore on drop, even after an error or a panic.
 struct Restore(u16);
 
 impl Drop for Restore {
@@ -162,7 +163,7 @@ impl Drop for Restore {
 }
 
 /// Calls `f` with the number of levels that can be entered, for a codec to decrement and increment. Restores
-/// the number afterwards, also after an error or a panic.
+/// the number afterwards, even after an error or a panic.
 #[inline]
 pub fn with_depth<R>(f: impl FnOnce(&Cell<u16>) -> R) -> R {
     // Not `with`, which is not an inline function: the value would be written or read in a separate function.
@@ -178,8 +179,8 @@ pub fn with_depth<R>(f: impl FnOnce(&Cell<u16>) -> R) -> R {
     }
 }
 
-/// Calls `f` like [`with_depth`], for a value that is a whole message unless it is inside another one. At the
-/// end of the message, its [`memo`] is dropped.
+/// Calls `f` like [`with_depth`], for a value that is a whole message, or a part of an enclosing message. The
+/// [`memo`] is dropped at the end of the whole message.
 #[inline]
 pub fn with_message<R>(f: impl FnOnce(&Cell<u16>) -> R) -> R {
     struct MemoEnd(bool);

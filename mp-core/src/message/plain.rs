@@ -1,7 +1,8 @@
 //! Plain old data as bytes: values that are [`bytemuck::Pod`] are written and read by one copy, regardless of
 //! their fields.
 //!
-//! Messages of a few bytes without attachments ([`SmallBytes`]) stay in registers. Others use buffers.
+//! Messages of a few bytes without attachments ([`SmallBytes`]) stay in registers. Other messages use
+//! buffers.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -27,7 +28,7 @@ use crate::error::{Error, Result};
 ///     values: [f32; 12],
 /// }
 ///
-/// // A queue of these takes one copy for each, on either side.
+/// // A queue of `AsBytes` copies each value once when it is put, and once when it is got.
 /// fn sendable(reading: Reading) -> impl Message {
 ///     AsBytes(reading)
 /// }
@@ -126,7 +127,7 @@ pub mod as_bytes {
     /// Reads a value from its bytes.
     ///
     /// # Errors
-    /// An error if their number is not the size of the type, and any error of the deserializer.
+    /// An error if the number of bytes is not the size of the type, and any error of the deserializer.
     #[inline]
     pub fn deserialize<'de, T: Pod, D: Deserializer<'de>>(d: D) -> Result<T, D::Error> {
         AsBytes::deserialize(d).map(|AsBytes(value)| value)

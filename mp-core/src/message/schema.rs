@@ -1,4 +1,4 @@
-//! Names of types that programs in other languages read.
+//! Names of types, for programs in other languages.
 
 use std::collections::{BTreeMap, HashMap};
 

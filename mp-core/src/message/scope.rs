@@ -13,7 +13,7 @@ thread_local! {
     static ARRIVED: Cell<Option<Box<ReceivedAttachments>>> = const { Cell::new(None) };
 }
 
-/// Previous value of the variable, restored on drop, also after a panic.
+/// Previous value of the variable, restored on drop, even after a panic.
 struct Scope<T: 'static> {
     variable: &'static LocalKey<Cell<Option<Box<T>>>>,
     before: Option<Box<T>>,
@@ -38,7 +38,7 @@ impl<T: 'static> Scope<T> {
 impl<T: 'static> Drop for Scope<T> {
     fn drop(&mut self) {
         let before = self.before.take();
-        // Dropped after the replacement, because its drop runs code.
+        // The inner value is dropped after the replacement, because its destructor runs code.
         drop(self.variable.try_with(|v| v.replace(before)));
     }
 }
@@ -53,7 +53,7 @@ impl<T> Scope<T> {
     }
 }
 
-/// Calls `f` with the bytes of `out` while serde values can attach to it.
+/// Calls `f` with the bytes of `out` while serde values can attach blocks to `out`.
 ///
 /// # Errors
 /// [`Error::LimitExceeded`] for a message inside another one, if this thread's stack is nearly used up.
