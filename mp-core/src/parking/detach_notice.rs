@@ -1,8 +1,8 @@
 //! Protocol for a process that gives a queue up and notifies its waiters.
 //!
 //! The process wakes the queue's sleepers while it still holds the queue, since it may not access the queue's
-//! words afterwards. A waiter that checks between that wake-up and the release still finds the process there,
-//! and no wake-up of the queue follows. Three words report the release to such a waiter:
+//! words afterwards. A waiter that checks between that wake-up and the release still finds the process among
+//! the holders, and no wake-up of the queue follows. Three words report the release to this waiter:
 //!
 //! | word | states | changed by |
 //! |---|---|---|
@@ -19,26 +19,26 @@
 //! queue or *several* is set, the waiter increments *asked* (a barrier follows) and checks the seats again.
 //! Then it sleeps while the parking word and *noticed* are unchanged.
 //!
-//! Proof, for each leaving process and each waiter that finds it still there:
+//! Proof, for each leaving process and each waiter that finds this process among the holders:
 //!
-//! - The waiter was announced before the process incremented the parking word. The increment wakes the
-//!   waiter, and it checks again, like a waiter that was announced afterwards.
-//! - The waiter was announced after that, and asks. Its increment follows the process's first read of
-//!   *asked*. If the increment precedes the second read, the process notifies. Otherwise the waiter's second
-//!   check of the seats follows the release, and finds it.
-//! - The waiter was announced after that, and does not ask. Then it has read a *last gone* that is not older
-//!   than the process's own word. With the process's own word the waiter would ask, unless the process's seat
-//!   was free by then. Otherwise the word is of another process, which swapped it in later and without
-//!   *several*, because that process had found the first one's seat free. In both cases the waiter checks the
-//!   seats afterwards, and finds this seat free as well.
+//! - The waiter announced itself before the process incremented the parking word. The increment wakes the
+//!   waiter, which checks again, like a waiter that announced itself after the increment.
+//! - The waiter announced itself after the increment, and asks. Its increment of *asked* follows the
+//!   process's first read of *asked*. If it precedes the second read, the process notifies. Otherwise the
+//!   waiter's second check of the seats follows the release, and finds the seat free.
+//! - The waiter announced itself after the increment, and does not ask. Then it has read a *last gone* that
+//!   is not older than the process's own word. If it has read the process's own word, the process's seat was
+//!   free by then: otherwise the waiter would ask. If it has read another process's word, that process
+//!   swapped its word in later and without *several*, because it found the first process's seat free. In both
+//!   cases the waiter checks the seats afterwards, and finds the first process's seat free as well.
 //!
 //! A process that discards a message holds the queue while it notes *never joined*. It increments *noticed*
-//! after the message and its own handle are gone, and gives its last handle up like any process. *Never
+//! after the message and its own handle are gone, and releases its last handle like any process. *Never
 //! joined* names no holder, so no waiter asks because of it.
 //!
 //! | killed | state left behind |
 //! |---|---|
-//! | a leaving process, at any point | the same as after any death: the death is noticed, and the processes that recover it note it in its queues |
+//! | a leaving process, at any point | the same as after any death: the death is noticed, and the processes that recover the member note it in its queues |
 //! | a waiter that has asked | a number that no process depends on: at most one additional increment of *noticed* |
 //!
 //! Checked by `loom_waiter_arrives_while_two_processes_leave`, and by
@@ -134,7 +134,7 @@ pub fn is_alone<M: Mem + ?Sized>(
     has: impl Fn(Member) -> bool,
     alone: impl Fn() -> bool,
 ) -> bool {
-    // Before the check of the seats: a process that is gone here is also gone there.
+    // Read before the seats are checked: a process that has left by now has no seat in that check.
     let may_come = last.may_come(m, &has);
     if alone() {
         return true;
@@ -146,8 +146,8 @@ pub fn is_alone<M: Mem + ?Sized>(
     alone()
 }
 
-/// Asks processes that are giving queues up to notify afterwards. The caller checks again after this, and
-/// only then sleeps.
+/// Asks processes that are leaving queues to notify waiters afterwards. The caller must check again after
+/// this, before it sleeps.
 fn ask<M: Mem + ?Sized>(m: &M, asked: Word) {
     m.add(asked, 1);
     m.fence_after_rmw();

@@ -42,8 +42,8 @@ pub(crate) fn found() {
     }
 }
 
-/// Counts a wait whose condition is true after a sleep on these words, unless a wake-up has arrived after
-/// all. A wake-up follows the change, so it is checked last.
+/// Counts a wait whose condition is true after a sleep on these words, unless a wake-up has arrived by now. A
+/// wake-up follows the change of the condition, so the words are checked last.
 #[inline]
 pub(crate) fn count(_words: impl IntoIterator<Item = SleptOn>) {
     #[cfg(feature = "inject")]

@@ -18,13 +18,13 @@
 //! | word | changed by | killed | consequence |
 //! |---|---|---|---|
 //! | noticed: count, low 32 bits to sleep on | the process that swaps a member's word from `LIVE` to `DEAD`: afterwards adds 1 and wakes all | between the two | waiters check after a poll interval, as if the word did not exist |
-//! | | the process that has released its seat of a queue, if a waiter has asked meanwhile: likewise | between the two | likewise |
-//! | asked: count | a waiter that finds a process which gives up a queue and may still hold it: adds 1 | before it | as if it had not waited |
+//! | | the process that has released its seat of a queue, if a waiter has asked meanwhile: adds 1 and wakes all | between the release and the addition | the same |
+//! | asked: count | a waiter that finds a process which is leaving the queue and may still hold it: adds 1 | before the addition | the same as without this waiter |
 //!
 //! A waiter reads the count, *then* checks whether the holder is dead, then sleeps while the count is
 //! unchanged. So a death that the check missed ends the sleep.
 //!
-//! A process that gives up a queue is also counted there, if a waiter may wait for that: see
+//! The release of a queue is also counted in *noticed*, if a waiter may wait for it: see
 //! [`detach_notice`](self::detach_notice). All waiters of the queue check once more when the count changes.
 //! If the kernel can't sleep on two words, a call that waits for a single queue polls instead, first after 1
 //! ms.
@@ -55,8 +55,8 @@ fn begun<M: Mem + ?Sized>(m: &M) -> u64 {
     u64::from(m.ticks()) << 32
 }
 
-/// Announces a sleeper, and returns the value to sleep on. The sleeper must check its condition again before
-/// it sleeps.
+/// Steps that announce a sleeper, and return the value to sleep on. The sleeper must check its condition
+/// again before it sleeps.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Announce {
     word: Word,
@@ -78,7 +78,7 @@ impl Steps for Announce {
             self.seen = Some(m.load(self.word));
             return None;
         };
-        // Also if the bit is already set: the barrier needs a read-modify-write before it.
+        // Swaps even if the bit is already set: the barrier needs a read-modify-write before it.
         let asleep = ASLEEP;
         match m.cas(self.word, seen, seen | asleep) {
             Ok(()) => {
@@ -93,8 +93,8 @@ impl Steps for Announce {
     }
 }
 
-/// Checks for a sleeper after a change was published by a read-modify-write. Returns the incremented value of
-/// the word, if a sleeper must be woken.
+/// Steps that check for a sleeper after a change was published by a read-modify-write. They return the
+/// incremented value of the word, if a sleeper must be woken.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NotifyOne {
     word: Word,
@@ -137,7 +137,7 @@ impl Steps for NotifyOne {
     }
 }
 
-/// Same as [`NotifyOne`], for all sleepers: clears the announcement.
+/// Steps like [`NotifyOne`], for all sleepers: they clear the announcement.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NotifyAll(NotifyOne);
 
@@ -185,7 +185,7 @@ impl Parking {
         self.arena
     }
 
-    /// Returns the half of the word that changes.
+    /// Returns the low half of the word, which changes with each wake-up.
     pub(crate) fn futex(&self) -> &'static AtomicU32 {
         self.arena.map().futex_at(self.word)
     }
@@ -223,7 +223,7 @@ impl Parking {
         }
     }
 
-    /// Wakes all sleepers.
+    /// Wakes all sleepers. Always increments the word and makes a system call.
     pub fn wake_all(&self) {
         count_up(self.arena.map(), self.word);
         futex::wake(self.futex(), i32::MAX as u32);
@@ -266,8 +266,8 @@ impl Parking {
         let noticed = Notices(self.arena).noticed();
         let woken = how(self.futex(), (announced & LOW) as u32, left.min(next));
         if !woken && left >= POLL_INTERVAL {
-            // Also if the thread did not sleep on the second word: its change follows the change of the
-            // first.
+            // Both words are recorded, even if the thread slept only on the first: the second one changes
+            // later.
             missed_wakes::through([
                 (self.futex(), (announced & LOW) as u32),
                 (Notices(self.arena).noticed_word(), noticed),
@@ -291,24 +291,25 @@ impl Parking {
 }
 
 view! {
-    /// Notices of deaths in an arena.
+    /// Count of the deaths that were detected in an arena, and of releases of queues that waiters asked for.
     pub struct Notices;
 }
 
 impl Notices {
-    /// Returns the word that counts the detected deaths, to sleep on.
+    /// Returns the low half of the count, to sleep on.
     pub(crate) fn noticed_word(self) -> &'static AtomicU32 {
         self.map().futex_at(Word::at(control::NOTICED))
     }
 
-    /// Returns the number of deaths that any process has detected.
+    /// Returns the number of deaths that any process has detected, and of releases of queues that waiters
+    /// asked for, modulo 2^32.
     #[inline]
     pub fn noticed(self) -> u32 {
         self.map().load(Word::at(control::NOTICED)) as u32
     }
 
-    /// Wakes all waiters that may depend on a member that is marked dead, or on a queue that this
-    /// process has given up.
+    /// Wakes all waiters that may depend on a member that is marked dead, or on a queue that this process has
+    /// released.
     #[cold]
     pub(crate) fn tell_of_a_lost_holder(self) {
         self.map().add(Word::at(control::NOTICED), 1);
@@ -336,7 +337,7 @@ mod tests {
         assert!(run(NotifyAll::new(WORD), &m));
         let second = run(Announce::new(WORD), &m);
         assert_eq!(m.load(WORD), second);
-        assert_ne!(first, second, "the first one would sleep through its wake-up");
+        assert_ne!(first, second, "the first sleeper would miss its wake-up");
     }
 
     fn parking() -> (Parking, crate::Hold) {
@@ -352,7 +353,7 @@ mod tests {
         let (parking, _hold) = parking();
         let announced = parking.announce();
         parking.wake_all();
-        assert_ne!(parking.announce(), announced, "it would sleep through its wake-up");
+        assert_ne!(parking.announce(), announced, "the sleeper would miss its wake-up");
     }
 
     #[test]
@@ -361,21 +362,21 @@ mod tests {
         let took = |announced, asleep| parking.took(announced, asleep);
         let asleep = parking.arena.map().ticks();
         let announced = parking.announce();
-        assert_eq!(took(announced, asleep), None, "it was not woken");
+        assert_eq!(took(announced, asleep), None, "the sleeper was not woken");
         parking.wake_one();
-        let woken = took(announced, asleep).expect("it was woken while it slept");
+        let woken = took(announced, asleep).expect("the sleeper was woken");
         assert!(woken <= parking.arena.map().ticks().wrapping_sub(asleep));
-        assert_eq!(took(announced, parking.arena.map().ticks()), None, "it did not sleep yet");
+        assert_eq!(took(announced, parking.arena.map().ticks()), None, "the sleep began after the wake-up");
         let second = parking.announce();
         parking.wake_one();
-        assert_eq!(took(announced, asleep), None, "it is another sleeper's");
+        assert_eq!(took(announced, asleep), None, "another sleeper was woken, too");
         assert!(took(second, asleep).is_some());
         _ = parking.announce();
         parking.notify_all();
         assert_eq!(took(second, asleep), None);
     }
 
-    /// A wake-up may be lost with the process that owes it: a sleeper checks again by itself.
+    /// A wake-up is lost if its process is killed. A sleeper wakes by itself after a poll interval.
     #[test]
     fn sleeper_rechecks_without_a_wake_up() {
         let (send, woken) = mpsc::channel();
@@ -385,6 +386,6 @@ mod tests {
             parking.sleep(announced, Some(Instant::now() + 1000 * POLL_INTERVAL));
             send.send(()).unwrap();
         });
-        woken.recv_timeout(100 * POLL_INTERVAL).expect("it sleeps for longer than a poll interval");
+        woken.recv_timeout(100 * POLL_INTERVAL).expect("the sleep ends after a poll interval");
     }
 }

@@ -1,25 +1,26 @@
 //! Spin time before a sleep.
 //!
 //! A sleep costs a wake-up: the time from the moment at which another process begins it until the sleeper
-//! runs, and the system call of that other process. So a thread spins for as long as both take, and sleeps
-//! then. Whatever the wait turns out to be, it costs at most twice the better choice (Karlin et al.,
+//! runs, and the system call of that other process. So a thread spins for as long as both take, and then
+//! sleeps. However long the wait is, it costs at most twice as much as the better choice (Karlin et al.,
 //! *Competitive randomized algorithms for non-uniform problems*, 1990). If spinning never pays, the thread
-//! spins for less, down to [`LEAST`]. If the thread slept, but would have found its result within twice that
-//! time, it then spins for up to twice as long. For such a wait, that is also within twice the better choice.
+//! spins for less, down to [`LEAST`]. If the thread slept, but would have found its result within twice the
+//! cost of a wake-up, it then spins for up to twice that cost. Such a wait also costs at most twice as much
+//! as the better choice.
 //!
 //! # Two sides that both sleep
-//! If two processes answer each other, and each sleeps while the other works, each answer arrives a wake-up
-//! later: the wake-up of its sender. For each side alone sleeping is right, so the two would never stop
-//! sleeping. Spinning for twice as long finds an answer whose sender still sleeps. Once one such answer is
-//! found by spinning, neither side sleeps.
+//! If two processes answer each other, and each sleeps while the other works, each answer arrives later, by
+//! the wake-up of its sender. For each side alone, sleeping is the better choice, so the two would never stop
+//! sleeping. Spinning for twice as long finds an answer even if its sender had to be woken. Once one such
+//! answer is found by spinning, neither side sleeps.
 //!
 //! # A processor that other threads need
 //! A spinning thread yields to other threads. If one of them runs for the rest of the spin time or longer,
-//! the spin has not paid, even if it found a result. No process wakes a spinning thread, so it has waited for
-//! its turn after that other thread. The kernel could have run a sleeper on another processor, or on this one
-//! sooner.
+//! the spin has not paid, even if it found a result. No process wakes a spinning thread, so it runs only
+//! after the other thread has left the processor. The kernel could have run a sleeper on another processor,
+//! or on this one sooner.
 //!
-//! If results come in such a way again and again, the thread moves to another processor: [`migration`].
+//! If this happens again and again, the thread moves to another processor: [`migration`].
 //!
 //! # Cost of a wake-up
 //! The cost is measured by each wake-up, since it differs tenfold between machines and workloads. A process
@@ -33,10 +34,10 @@
 //! already spins there, and this one sleeps at once. (A thread that moves to another processor meanwhile
 //! keeps its seat: there are as many as processors.)
 //!
-//! | seat | changed by | killed there |
+//! | seat | changed by | if the process is killed |
 //! |---|---|---|
 //! | 0: free → owner: member + 1 | a thread of that member, by one swap | the seat names a dead member: threads on that processor sleep at once, until the member is reclaimed |
-//! | owner → 0 | the same thread, by one store | likewise |
+//! | owner → 0 | the same thread, by one store | before the store: the same |
 //! | dead owner → 0 | the process that reclaims the member, before its slot gets another member, by one swap | another process reclaims the member |
 //!
 //! Seats affect only timing.
@@ -73,8 +74,8 @@ pub enum Spin {
     Never,
     /// Spins for as long as a wake-up costs on this machine, as measured while the program runs: up to twice
     /// as long if that succeeds, and less if it doesn't, down to half a microsecond. At most as many threads
-    /// spin at once as there are processors, and a spinning thread yields to threads with work. If it finds
-    /// that it shares its processor with the thread it waits for, it moves to another one, unless its
+    /// spin at once as there are processors, and a spinning thread yields to threads with work. A spinning
+    /// thread that shares its processor with the thread it waits for moves to another processor, unless its
     /// affinity is restricted.
     #[default]
     Adaptive,
@@ -115,9 +116,10 @@ fn nanos(time: Duration) -> u32 {
     u32::try_from(time.as_nanos()).unwrap_or(u32::MAX)
 }
 
-/// Adaptive time of spinning before a sleep. Longer if spinning has paid, zero if it can't.
+/// Adaptive time of spinning before a sleep. The time grows if spinning has paid, and is zero if there is
+/// only one processor.
 ///
-/// Each process has one for each object that it waits for.
+/// Each process has a value for each object that it waits for.
 #[derive(Debug)]
 pub struct AdaptiveSpin {
     nanos: AtomicU32,
@@ -274,7 +276,7 @@ struct SpinState {
     /// Seat of the thread, if it spins for long.
     seat: Option<Seat>,
     limited: bool,
-    /// Another thread ran on this processor since the last check but one.
+    /// `true` if another thread ran on this processor during the last yield.
     shared: bool,
 }
 
@@ -314,8 +316,8 @@ impl SpinState {
         migration::record_wait(self.shared);
     }
 
-    /// Makes a last check when the time has expired, maybe long ago. A result that arrived in time is found,
-    /// but does not count as a spin that paid.
+    /// Makes a last check when the spin time has expired, possibly long ago. The result is returned, but does
+    /// not count as the result of a spin that paid.
     fn last<R>(&self, look: &mut impl FnMut() -> Option<R>) -> Option<R> {
         let found = look();
         if found.is_some() {
@@ -336,7 +338,7 @@ struct Seat {
     word: Word,
 }
 
-/// Another thread has the seat.
+/// Error returned when another thread has the seat.
 struct SeatTaken;
 
 const fn seat(processor: u32) -> Word {
@@ -400,8 +402,8 @@ impl Cost {
         Self { wake_up: AtomicU32::new(Self::FIRST), call: AtomicU32::new(0) }
     }
 
-    /// Returns the sum of both. The call counts at most as much as the wake-up: if it takes longer, the
-    /// sleeper ran on its caller's processor.
+    /// Returns the sum of both times. The call counts at most as much as the wake-up: in a longer call, the
+    /// sleeper ran on the waker's processor.
     fn now(&self) -> u32 {
         let wake_up = self.wake_up.load(Ordering::Relaxed);
         wake_up + self.call.load(Ordering::Relaxed).min(wake_up)
@@ -420,7 +422,8 @@ impl Cost {
     }
 }
 
-/// Falls faster than it rises: spinning would not avoid the time that a busy machine adds.
+/// Returns a moving average that falls faster than it rises: a busy machine adds time that spinning would not
+/// avoid.
 fn follows(before: u32, measured: u32) -> u32 {
     if measured < before {
         before - (before - measured) / 8

@@ -1,5 +1,5 @@
-//! Fates of the child processes of this process, by process id. Errors and reports caused by the end of a
-//! child include the child's own failure. The layer that starts processes records them.
+//! States and failures of this process's children, by process id. The layer that starts processes records
+//! them. Errors and reports caused by the end of a child include the child's own failure.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,7 +10,8 @@ use crate::process::{PerProcess, per_process};
 
 /// Maximum number of stored failures; the oldest are removed first.
 const MOST_FAILURES: usize = 256;
-/// Time that a waiter gives a child to report its failure. The child drops its handles before the report.
+/// Maximum time that a waiter waits for a child to report its failure. The child drops its handles before the
+/// report.
 const REPORTED_WITHIN: Duration = Duration::from_millis(250);
 
 /// Running or ended child.
@@ -83,8 +84,8 @@ pub fn last_failures(most: usize) -> Vec<Arc<str>> {
     last
 }
 
-/// Blocks until the failure or the end of a child is known: once for each child, for 250 ms and until `until`
-/// at most. A child that has dropped its handles may continue to run without a limit.
+/// Blocks until the failure or the end of a child is known, at most for 250 ms and until `until`. Blocks only
+/// once for each child: a child that has dropped its handles may continue to run without a limit.
 pub fn wait_for_failure(pid: u32, until: Option<Instant>) {
     let last = Instant::now() + REPORTED_WITHIN;
     let until = until.map_or(last, |until| until.min(last));

@@ -1,9 +1,9 @@
 //! Locks inside one process, for all crates of this library.
 //!
-//! They are the locks of the standard library, which consist of a single word. That matters when a process is
-//! copied ([`fork`](crate::fork)). Other locks keep waiters in a table of the program, and the copy inherits
-//! that table. If another thread of the original was changing the table at that time, it stays locked in the
-//! copy forever, also for new locks.
+//! The locks are those of the standard library, which consist of a single word. This matters when a process
+//! is copied ([`fork`](crate::fork)). Other implementations keep waiters in a table of the program, and the
+//! copy inherits that table. If another thread of the original was changing the table at that time, the table
+//! stays locked in the copy forever, even for new locks.
 //!
 //! ```
 //! use mp_core::mutex::{Condvar, Mutex};
@@ -47,7 +47,7 @@ pub struct Mutex<T>(StdMutex<T>);
 #[must_use = "it is unlocked at once unless this is kept"]
 pub struct MutexGuard<'a, T> {
     lock: &'a StdMutex<T>,
-    /// `None` only while a method has unlocked it.
+    /// `None` only while a method has unlocked the lock.
     held: Option<StdGuard<'a, T>>,
 }
 
@@ -62,7 +62,8 @@ impl<T> Mutex<T> {
         MutexGuard { lock: &self.0, held: Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)) }
     }
 
-    /// Returns a mutable reference to the value. No lock is needed, because no other thread can access it.
+    /// Returns a mutable reference to the value. The lock is not acquired, because no other thread can access
+    /// the value.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
@@ -77,7 +78,7 @@ impl<T> Mutex<T> {
         Some(MutexGuard { lock: &self.0, held: Some(held) })
     }
 
-    /// Blocks until no other thread holds the lock, at most for `timeout`.
+    /// Blocks until no other thread holds the lock, and acquires it. Returns `None` after `timeout`.
     pub fn try_lock_for(&self, timeout: Duration) -> Option<MutexGuard<'_, T>> {
         let begin = Instant::now();
         let mut pause = SHORTEST;

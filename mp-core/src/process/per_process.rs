@@ -1,6 +1,8 @@
+//! Variables of the program that are reset in a copy of the process, and variables that are set once.
+//!
 //! # Safety
-//! Variables of the program that are reset in a copy of the process, and variables that are set once. Unsafe,
-//! because [`SetOnce`] keeps its value behind a pointer. Sound, because the value was leaked.
+//! The code is `unsafe` because [`SetOnce`] keeps its value behind a pointer. It is sound because the value
+//! is a static, or was leaked.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;

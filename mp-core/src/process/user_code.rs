@@ -1,8 +1,8 @@
 //! User code in places where it must not unwind: destructors, wakers, callbacks.
 //!
-//! The panic hook has shown such a panic, and it is caught where it was raised. The library's state stays
-//! consistent. Each value is dropped separately, so that a second panic in another destructor does not abort
-//! the process.
+//! A panic is reported by the panic hook, and caught where the library calls the user code. The library's
+//! state stays consistent. Each value is dropped separately, so that a second panic in another destructor
+//! does not abort the process.
 
 use std::any::Any;
 #[cfg(feature = "tracing")]
@@ -52,13 +52,13 @@ pub fn drop_payload(payload: Box<dyn Any + Send>) {
 #[inline]
 pub fn drop_caught<T>(value: T) {
     if std::mem::needs_drop::<T>() {
-        // In place: a closure that captures the value would copy it.
+        // Dropped in place: a closure that captures the value would copy it.
         let mut value = Some(value);
         catch_panic(|| value = None);
     }
 }
 
-/// User value whose drop lets no panic out.
+/// User value whose panic on drop is caught.
 pub struct UserValue<T>(Option<T>);
 
 impl<T> UserValue<T> {
@@ -97,7 +97,7 @@ impl<T> Drop for UserValue<T> {
     }
 }
 
-/// User values; each is dropped separately, and lets no panic out.
+/// User values that are dropped separately. Panics of their drops are caught.
 pub struct UserValues<T>(VecDeque<T>);
 
 impl<T> Default for UserValues<T> {

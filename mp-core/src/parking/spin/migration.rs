@@ -5,10 +5,10 @@
 //! enough to be placed anew: each message costs two context switches, 17 µs instead of 5, until the kernel
 //! balances its run queues, 10 to 30 ms later.
 //!
-//! A spinning thread detects this: it yields, another thread runs, and the result is there. After
-//! [`WAITS_BEFORE_MOVE`] such waits in a row it excludes its processor from its affinity, and allows it again
-//! at once. It does so only if it may run on all processors, so that neither pinning nor a set of processors
-//! is lost.
+//! A spinning thread detects this: it yields, another thread runs, and then the result has arrived. After
+//! [`WAITS_BEFORE_MOVE`] such waits in a row, the thread excludes its processor from its affinity, and allows
+//! it again at once. A thread does so only if it may run on all processors, so that no affinity chosen by the
+//! user is lost.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ pub(super) const MIN_SHARED_YIELD: Duration = Duration::from_micros(1);
 const WAITS_BEFORE_MOVE: u32 = 16;
 /// Time after a move in which the thread does not move again. Doubled by each move that does not help.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Maximum of that time.
+/// Maximum of the doubled [`PAUSE`].
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// Thread's count of waits ended by a thread on the same processor, and its last move.
@@ -63,8 +63,8 @@ thread_local! {
     static STATE: Cell<SharingState> = const { Cell::new(SharingState::NONE) };
 }
 
-/// Records a wait that found its result. `shared`: it was found after another thread had run on this
-/// processor.
+/// Records a wait that found its result. `shared` is `true` if another thread ran on this processor just
+/// before the result was found.
 pub(super) fn record_wait(shared: bool) {
     let mut state = STATE.get();
     let moves = state.record_wait(shared, Instant::now);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn moves_are_rare_and_rarer_if_they_do_not_help() {
+    fn record_wait_limits_the_rate_of_moves() {
         assert_eq!(moves(WAITS_BEFORE_MOVE), 0);
         let mostly_shared = moves(WAITS_BEFORE_MOVE + 1);
         assert!((1_000..=2_000).contains(&mostly_shared), "{mostly_shared} moves");

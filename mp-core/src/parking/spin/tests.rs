@@ -35,8 +35,8 @@ fn sleep_of_seconds_does_not_extend_the_spin() {
     assert!(after_a_sleep(LEAST, 60_000, 50_000).is_some());
 }
 
-/// Simulates two processes that answer each other, with a simulated clock. Returns how many of 50 answers are
-/// awaited asleep.
+/// Simulates two processes that answer each other, with a simulated clock. Returns the number of sleeps
+/// during 50 answers.
 fn sleeps_of_two_sides(cost: u32, work: u32) -> usize {
     // Both have learnt that spinning does not pay.
     let mut patience = [LEAST; 2];
@@ -67,7 +67,7 @@ fn two_sleeping_sides_return_to_spinning() {
             assert!(sleeps < 20, "{sleeps} sleeps, wake-ups of {cost} ns, work of {work}");
         }
         let sleeps = sleeps_of_two_sides(cost, 3 * cost);
-        assert_eq!(sleeps, 50, "to look for an answer that takes three wake-ups costs more than to sleep");
+        assert_eq!(sleeps, 50, "spinning for three wake-ups costs more than a sleep");
     }
 }
 
@@ -105,7 +105,7 @@ fn short_sleep_extends_the_adaptive_spin() {
     let set =
         AdaptiveSpin { nanos: AtomicU32::new(LEAST), kind: Spin::For(Duration::from_nanos(LEAST.into())) };
     set.slept(Instant::now());
-    assert_eq!(set.nanos.load(Ordering::Relaxed), LEAST, "not where the time was set");
+    assert_eq!(set.nanos.load(Ordering::Relaxed), LEAST, "a fixed spin time does not change");
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn fixed_spin_time_stays_constant() {
     let set = AdaptiveSpin { nanos: AtomicU32::new(nanos(time)), kind: Spin::For(time) };
     let adaptive = AdaptiveSpin { nanos: AtomicU32::new(40_000), kind: Spin::Adaptive };
     let spun = (0..50).filter(|_| looks_for(&set) >= time).count();
-    // Not if a thread of another test spins on the same processor at that moment.
+    // A wait does not spin while a thread of another test spins on the same processor.
     assert!(spun > 25, "{spun} of 50");
     (0..50).for_each(|_| _ = looks_for(&adaptive));
     assert_eq!(adaptive.nanos.load(Ordering::Relaxed), LEAST);
@@ -161,8 +161,8 @@ fn second_thread_sleeps_and_dead_members_free_seats() {
     free_processors(arena, other);
     let short = Duration::from_millis(3);
     let patience = AdaptiveSpin { nanos: AtomicU32::new(nanos(short)), kind: Spin::For(short) };
-    // Repeatedly, since a seat is returned at the end of a wait, unless a thread of another test spins at
-    // that moment.
+    // Each wait returns its seat at the end. A wait does not spin while a thread of another test spins on the
+    // same processor.
     let spun = (0..50).filter(|_| looks_for(&patience) >= short).count();
     assert!(spun > 25, "{spun} of 50");
 }
@@ -178,7 +178,7 @@ fn preempted_spin_is_not_recorded_as_a_hit() {
     let looks = std::thread::spawn(|| {
         environment::pin_to_current();
         let until = Instant::now() + Duration::from_secs(10);
-        // In the others, the answer arrived in time or after the spin.
+        // In shorter spins, the answer did not arrive during a yield.
         let late = || while_another_thread_runs().filter(|(_, took)| *took > Duration::from_micros(400));
         let mut found = Vec::new();
         while found.len() < LATE && Instant::now() < until {
@@ -187,7 +187,7 @@ fn preempted_spin_is_not_recorded_as_a_hit() {
         found
     });
     let found = looks.join().unwrap();
-    assert_eq!(found.len(), LATE, "what came during a yield was not found");
+    assert_eq!(found.len(), LATE, "an answer during a yield was not found");
     // The kernel may also take the processor away at another moment.
     let longer = found.iter().filter(|longer| **longer).count();
     assert!(longer < LATE / 2, "{longer} of {LATE}");
@@ -202,7 +202,7 @@ fn while_another_thread_runs() -> Option<(bool, Duration)> {
         scope.spawn(|| {
             let waits = Instant::now();
             while asked.load(Ordering::Acquire) == 0 {
-                assert!(waits.elapsed() < Duration::from_secs(10), "no thread looks");
+                assert!(waits.elapsed() < Duration::from_secs(10), "no thread spins");
                 // The spinning thread is on this processor too.
                 std::thread::yield_now();
             }
