@@ -1,16 +1,17 @@
 //! Reclaim: release of everything that dead members held.
 //!
 //! First any number of processes at once [recover](super::recover) everything that others wait for. Then one
-//! process reclaims each dead member: it releases the member's memory, and no process waits for it. If that
-//! process dies as well, another process starts again from the beginning. Every step may be done twice. All
-//! members to be reclaimed are reclaimed in one pass:
+//! process reclaims each dead member: it releases the member's memory. No process waits for a reclaim. If the
+//! reclaiming process dies as well, another process starts again from the beginning. Every step may be done
+//! twice. All members to be reclaimed are reclaimed in one pass:
 //!
 //! 1. the multi-word update that one of them had begun, if no process has completed it;
 //! 2. the envelopes that they owned: taken over by the reclaiming process, then emptied;
 //! 3. the blocks that they were claiming or freeing, and blocks that recovering processes have claimed for
-//!    them: taken over and freed. Their seats, which by now are in pages of seats only, are released. (A live
-//!    block without seats, which may be a queue, stays: recovering processes have handled all such blocks
-//!    that existed. A process that has released the last seat since then handles the block itself.)
+//!    them: taken over and freed. The members' seats, which by now are in pages of seats only, are
+//!    released. (A live block without seats, which may be a queue, stays: recovering processes have
+//!    handled all such blocks that existed. A process that has released the last seat since then handles
+//!    the block itself.)
 //! 4. hints of free blocks and envelopes that were lost: set again;
 //! 5. their slots: freed.
 //!
@@ -70,7 +71,7 @@ fn tell_of_deaths(deaths: u64) {
 /// it recovers.
 static RECOVERIES: PerProcess<Mutex<()>> = per_process!(Mutex::new(()));
 
-/// The empty plan: completes an update that another process had begun.
+/// Plan without changes, to complete an update that another process had begun.
 struct Complete;
 impl UpdatePlan for Complete {
     fn reads(&self) -> &[Word] {
@@ -117,7 +118,8 @@ impl Recovery {
 
     /// Same as [`reclaim_unreported`](Self::reclaim_unreported), after the end of the process `pid`: for its
     /// member, for members that are known to be dead, and, [at most every 100 ms](Self::reclaim_if_due), for
-    /// all others. The check of each of these takes a system call, whose time grows with their number.
+    /// all other members. The check of each other member takes a system call, whose time grows with the
+    /// number of members.
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked).
@@ -181,8 +183,8 @@ impl Recovery {
     }
 
     /// Sets a function that this process calls when it detects that any process has reclaimed members since
-    /// its last check. It checks in each [`reclaim`](crate::Arena::reclaim), and in waits of all kinds. For
-    /// caches of objects that only dead members held.
+    /// its last check. This process checks in each [`reclaim`](crate::Arena::reclaim), and in waits of all
+    /// kinds. For caches of objects that only dead members held.
     ///
     /// The thread that checks calls the hook, holding no lock of this crate, and waits until it returns. Only
     /// the first call sets a hook. A forked child may set its own.
@@ -190,8 +192,8 @@ impl Recovery {
         _ = ON_DEATHS.set(hook);
     }
 
-    /// Same as [`Arena::reclaim`](crate::Arena::reclaim), unless such a call of any member has reclaimed
-    /// within the last 100 ms: a thousand waiting processes reclaim no more often than one.
+    /// Same as [`Arena::reclaim`](crate::Arena::reclaim), unless any member has made such a reclaim within
+    /// the last 100 ms: a thousand waiting processes reclaim no more often than one process.
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked).
@@ -202,7 +204,8 @@ impl Recovery {
         if self.takes_turn(me) { self.reclaim() } else { Ok(0) }
     }
 
-    /// Returns `true` if all members have not been checked within the last 100 ms. The caller checks them.
+    /// Returns `true` if no process has checked all members within the last 100 ms. The caller then checks
+    /// them.
     fn takes_turn(self, me: Member) -> bool {
         let (at, now) = (Word::at(control::LOOKED), memory::monotonic_ms());
         let last = self.map().load(at);
@@ -233,7 +236,7 @@ impl Recovery {
         reclaimer_died && t.epoch == dead.epoch && Members(self.0).change_tenancy(dead.member.slot(), t, mine)
     }
 
-    /// Reclaims members that are marked as reclaimed by this process, and returns their number.
+    /// Reclaims members whose state names this process as their reclaimer. Returns their number.
     fn reclaim_all(self, dead: &[Dead], me: Member, begun: Instant) -> usize {
         if dead.is_empty() {
             return 0;
@@ -253,7 +256,7 @@ impl Recovery {
             if slab >= Blocks(self.0).slab_count() {
                 return;
             }
-            // Everything that this process takes over there belongs to it until it is released.
+            // This process holds everything that it takes over in this slab, until it is released.
             Members(self.0).touch(me, slab);
             // All blocks that a slab can have: the member may have died while it gave this slab a class with
             // fewer blocks.

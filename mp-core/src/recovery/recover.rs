@@ -15,7 +15,7 @@
 //! 4. Messages that no process will ever get, because they are in a queue held only by dead members: their
 //!    attachments are released as in step 2.
 //!
-//! Once the only recovering process has completed these steps, recoveries make this step:
+//! Once a process has completed these steps while no other process was recovering, recoveries make this step:
 //!
 //! 5. The blocks: the member's seats in queues are released. A queue without any holder then belongs to the
 //!    dead member, and the attachments of its messages are released. This process takes the handle of a queue
@@ -30,8 +30,8 @@
 //! Step 4 exists although step 5 does the same, since step 4 need not wait until all recoveries have ended.
 //! In step 5 a process may leave a queue at any time. If it finds the dead member's seat released, it is the
 //! last holder, and owns the queue. If the seat is not released yet, the recovering process that releases it
-//! claims the queue for the dead member. Then every recovering process releases the attachments of its
-//! messages.
+//! claims the queue for the dead member. Then every recovering process releases the attachments of the
+//! queue's messages.
 //!
 //! A block that loses its last holder in a recovery is claimed for the dead member (`BUSY(dead)`), and left
 //! to the reclaim.
@@ -168,8 +168,8 @@ impl Recovery {
         (settled, pass.to_wake)
     }
 
-    /// Settles the intents of a dead member. Returns those that could not be settled, because a living thread
-    /// is handling that envelope.
+    /// Settles the intents of a dead member. Returns the location of envelopes that could not be settled,
+    /// because a living thread is handling them.
     fn settle_intents(self, dead: Member) -> InDoubt {
         let Some(rings) = RINGS.get() else { return InDoubt::Nothing };
         let intents: Vec<_> = Members(self.0).intents(dead).filter(|&w| self.map().load(w) != 0).collect();
@@ -218,7 +218,7 @@ impl<'a> Pass<'a> {
     fn recover_envelope(&mut self, e: EnvelopeId) {
         let word = Envelopes(self.arena).owner_words().of(e);
         let mut found = self.arena.map().load(word);
-        // Again if another process was faster: a recovering process, or the child that the envelope was
+        // Repeated if another process was faster: a recovering process, or the child that the envelope was
         // promised to.
         while let Holder::Member(m) = Owner::unpack(found).holder
             && self.is_dead(m)
@@ -353,8 +353,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Returns `true` if all holders of a live block are dead members. If so, it never gets a living holder
-    /// again.
+    /// Returns `true` if all holders of a live block are dead members. The block then never gets a living
+    /// holder again.
     fn only_dead_hold(&self, block: BlockId) -> bool {
         let at = Blocks(self.arena).block_at(block).state;
         // A holder that takes one more seat already has a seat, and increments the state before it gives up

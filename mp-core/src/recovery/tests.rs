@@ -137,7 +137,7 @@ fn recovery_frees_everything_of_a_dead_member() {
     let claimed = data_of(arena, 43 << 10, its);
     set_seat(arena, claimed, 3, its);
     set_state(arena, claimed, BlockLife::Busy(dead.member));
-    // The member gave up the last seat, and did not check whether it was the last one.
+    // The member released the last seat, and did not check whether it was the last one.
     let let_go = data_of(arena, 85 << 10, Seat::Free);
     // The member took the hint of this block.
     let free = Allocator(arena).alloc(21 << 10).unwrap().block();
@@ -168,17 +168,17 @@ fn recovery_frees_everything_of_a_dead_member() {
         assert!(is_hinted(arena, block));
         assert!(
             Members(arena).has_touched(me, block / SLAB_BLOCKS),
-            "a recoverer that dies now would leave it"
+            "the reclaim of this process would miss {block}"
         );
     }
     assert!(is_hinted(arena, free));
     assert_eq!(owner(arena, e).holder, Holder::Free);
-    assert!(has_touched_group(arena, me, e), "a recoverer that dies now would leave it");
+    assert!(has_touched_group(arena, me, e), "the reclaim of this process would miss {e}");
     assert!([e, unhinted].iter().all(|&e| !has_touched_group(arena, dead.member, e)));
     let is_hinted = m.load(map) >> (unhinted % 64) & 1 == 1;
     assert!(is_hinted || owner(arena, unhinted).holder != Holder::Free);
     assert!(things.iter().all(|block| !Members(arena).has_touched(dead.member, block / SLAB_BLOCKS)));
-    assert_eq!(m.load(word), 6, "the update that it had begun");
+    assert_eq!(m.load(word), 6, "the member's update was not completed");
     assert_eq!(m.load(Members(arena).recovering_word(me.slot())), 0);
 }
 
@@ -244,7 +244,7 @@ fn awaited_recovery_runs_during_another_recovery() {
     // The envelope may be promised to a child, by this owner word.
     let (e, promised) = envelope_with(arena, dead, attached);
     touched(arena, dead, &[held]);
-    assert!(!Members(arena).has_left(dead.member, 0), "it lives");
+    assert!(!Members(arena).has_left(dead.member, 0), "the member is alive");
     kill(arena, dead);
     for _ in 0..2 {
         Recovery(arena).reclaim().unwrap();
@@ -254,8 +254,8 @@ fn awaited_recovery_runs_during_another_recovery() {
         }
     }
     assert_eq!(owner(arena, e).holder, Holder::Member(dead.member));
-    assert_ne!(owner(arena, e), promised, "the child would get it");
-    assert!(Members(arena).has_left(dead.member, 0), "not all of it was recovered");
+    assert_ne!(owner(arena, e), promised, "the child could still claim the envelope");
+    assert!(Members(arena).has_left(dead.member, 0), "the recovery is incomplete");
     // The other process finishes, or dies, and its word no longer counts.
     kill(arena, recoverer);
     while presence(arena, dead) != Presence::Free || presence(arena, recoverer) != Presence::Free {
@@ -303,10 +303,10 @@ fn only_a_dead_reclaimer_is_replaced() {
     assert_eq!((presence(arena, dead), presence(arena, recoverer)), (Presence::Free, Presence::Free));
 }
 
-/// This process has no ring layer: it leaves a dead member that used queues to others.
+/// This process has no ring layer, and leaves a dead member that used queues to other processes.
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
-fn member_with_queues_needs_a_process_with_queues() {
+fn member_with_queues_is_left_without_ring_layer() {
     let (_one, arena) = one();
     let dead = living(arena);
     Members(arena).note_rings(dead.member);
@@ -331,7 +331,7 @@ fn next_member_in_a_slot_has_a_new_identity() {
     let second = living(arena);
     assert_eq!(second.member.slot(), first.member.slot(), "no other slot was free before it");
     assert_ne!(second.member, first.member);
-    assert_eq!(arena.map().load(making), 0, "exclusive updates would wait for it");
+    assert_eq!(arena.map().load(making), 0, "exclusive updates would wait for the first member");
     // Records about the first member don't count for the second.
     Members(arena).set_dead(first.member);
     assert_eq!(presence(arena, second), Presence::Live);
@@ -356,14 +356,14 @@ fn recovered_member_has_left_its_rings() {
     Members(arena).note_recovered(slot, epoch, None);
     assert!(left(RING));
     Members(arena).note_recovered(slot, epoch, Some(RING));
-    assert!(left(RING), "a late recoverer has taken it back");
+    assert!(left(RING), "an older record replaced a newer one");
     kill(arena, dead);
     Recovery(arena).reclaim().unwrap();
-    assert!(left(RING), "it is gone");
+    assert!(left(RING), "the member was reclaimed");
 }
 
 #[test]
-fn thread_intents_are_found_by_process() {
+fn intents_of_a_process_include_its_threads() {
     let arena = Arena::current().unwrap();
     let intent = Members(arena).with_intent(|_, intent| intent).unwrap();
     assert!(Members(arena).intents(arena.me().unwrap()).any(|word| word == intent));
