@@ -1,5 +1,4 @@
-//! Forked copies of this process that become processes of their own: the memory part of the start method
-//! `fork`.
+//! Forked copies of this process that become separate processes: the memory part of the start method `fork`.
 //!
 //! `fork(2)` copies a process without the cooperation of its libraries. A copy that was not prepared is
 //! not a member of the arena: operations that need shared memory return [`Error::Forked`]. Operations
@@ -106,8 +105,8 @@ thread_local! {
 
 /// Maps the arena in each forked process that was not prepared, at the addresses of its parent, for private
 /// writes. Code that has only an address, such as a view of another language, can continue to read. The
-/// process reads what the members write, except in pages that it has written itself. It owns no block:
-/// members may free a block and allocate it again at any time.
+/// forked process reads the changes of the members, except in pages that it has written itself. It owns no
+/// block: members may free a block and allocate it again at any time.
 ///
 /// The files are opened again for that: a process that closes its inherited descriptors must not keep the
 /// locks that make a dead parent seem alive. A file that can't be opened (without `/proc`, or at the limit of
@@ -133,7 +132,7 @@ extern "C" fn map_in_child() {
 }
 
 /// Id of the process that inherited no state of this library from another process.
-// fork: a process id, which a copy recognizes as not its own.
+// fork: a process id, which differs from the id of a copy.
 static CLEAN_PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// Records that this process was copied from a process in which nothing was in use, so that it inherits as

@@ -99,8 +99,8 @@ impl Arena {
     /// ```
     ///
     /// The environment may set options that are not set here (`MP_ARENA_SIZE` in bytes, `MP_ARENA_MESSAGES`;
-    /// both accept `K`, `M`, `G`, `T`). Processes that this one starts use its arena, at its size, regardless
-    /// of their environment. Never waits for another process.
+    /// both accept `K`, `M`, `G`, `T`). Processes started by this process use its arena, at its size,
+    /// regardless of their environment. Never waits for another process.
     ///
     /// # Errors
     /// [`Error::ArenaExists`] if this process already has an arena, its own or its parent's.

@@ -2,8 +2,8 @@
 //!
 //! | word | content | changed by |
 //! |---|---|---|
-//! | 0 | the sum of the durations in µs | a thread whose wait has ended, second |
-//! | 1 + `i`, for `i` < 14 | the numbers of waits in the buckets `2 i` (low half) and `2 i + 1` | a thread whose wait has ended adds 1, first |
+//! | 1 + `i`, for `i` < 14 | the numbers of waits in the buckets `2 i` (low half) and `2 i + 1` | a thread whose wait has ended: adds 1 to a half |
+//! | 0 | the sum of the durations in µs | the same thread, after that: adds the duration |
 //!
 //! Each change is one access. A death between the two accesses leaves a sum without one duration. A number
 //! stops growing at 2^31, so that the low half never overflows into the high half.

@@ -96,8 +96,8 @@ impl Hold {
         }
     }
 
-    /// Marks the block as a ring, which this process has just made of it. The ring is notified when the last
-    /// handle is dropped.
+    /// Marks the block as a ring, into which this process has just turned it. The ring is notified when the
+    /// last handle is dropped.
     pub(crate) fn note_ring(&self) {
         if let Some(at) = self.entry() {
             at.fetch_or(RING, Ordering::AcqRel);
@@ -236,7 +236,7 @@ impl Allocator {
         let more =
             |now| ((1..=MOST).contains(&count(now)) && self.is_held(block, generation)).then_some(now + ONE);
         at.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
-        // The block is held from here on, and its generation stays: this check decides.
+        // From here on the block is held, so its generation can't change: this check decides.
         let hold = Hold { arena: self.0, block };
         (Blocks(self.0).generation(block) == generation).then_some(hold)
     }

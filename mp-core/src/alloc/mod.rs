@@ -103,13 +103,13 @@ impl Allocator {
                 self.count_alloc(me, size_of(c), fresh);
                 return Ok(self.first_hold(block, kind));
             }
-            // Another process may take the slab's blocks first, but not forever.
+            // Other processes may take all blocks of the new slab first. The limit ends the loop in any case.
             carved += 1;
             if carved > 1000 {
                 return Err(Error::ArenaFull { what: "blocks", asked: 1, limit: carved });
             }
             match self.carve(class, me) {
-                // Addresses or rows for slabs are exhausted: reuse those of unused slabs.
+                // Addresses or rows for slabs are exhausted: reuse the addresses and rows of unused slabs.
                 Err(Error::OutOfMemory { .. } | Error::ArenaFull { .. }) if self.reuse(class, me)? => {}
                 done => done?,
             }

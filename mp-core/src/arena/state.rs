@@ -1,4 +1,4 @@
-//! State of this process that belongs to its arena. None of it is shared.
+//! State of this process that belongs to its arena, in private memory.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -85,7 +85,7 @@ pub(crate) struct Files {
     pub(crate) unlocked: OnceLock<OwnedFd>,
     /// Socket passed to children, which contains that file and the locker.
     pub(crate) parcel: OnceLock<OwnedFd>,
-    /// Table of the locker. If there is none, `no_locker` has the reason.
+    /// Table of the locker. If the program has no locker, `no_locker` has the reason.
     pub(crate) locker: OnceLock<OwnedFd>,
     pub(crate) no_locker: OnceLock<String>,
     pub(crate) named: [OnceLock<OpenedFile>; EXTENTS as usize],

@@ -73,8 +73,8 @@ pub trait Blocking {
     /// first spin or the checks right after it have found the result.
     fn ended(&mut self, _found: &Self::Found, _since: Instant) {}
 
-    /// Called first after a sleep that may have ended because of a wake-up, by waiters that must check their
-    /// condition before the clock is read.
+    /// Called first after a sleep that may have ended because of a wake-up. Implemented by waiters that must
+    /// check their condition before the clock is read.
     fn woken(&mut self) -> Option<Self::Found> {
         None
     }

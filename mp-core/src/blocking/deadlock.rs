@@ -1,5 +1,5 @@
-//! Detection of deadlocks between locks, of threads in any processes. The waiting threads detect a deadlock,
-//! and one of them gets an error.
+//! Detection of deadlocks: cycles of threads in any processes that wait for each other's locks. The waiting
+//! threads detect a deadlock, and one of them gets an error.
 //!
 //! A thread that has waited for a lock for a poll interval, without a time-out, writes a
 //! [note](crate::steps::lock::wait_note) with the lock that it waits for. After each poll interval it
@@ -8,9 +8,9 @@
 //! extra.
 //!
 //! Included are waits without a time-out for `Lock`, `Array`, `RLock`, `RwLock` and `Once`. Not included are:
-//! waits with a time-out, which end by themselves, and waits for the threads in them; readers that wait
-//! because there are too many readers; and waits for queues, semaphores, conditions and barriers, since any
-//! process can put, release or notify.
+//! waits with a time-out, which end by themselves, and waits for locks of threads that wait with a time-out;
+//! readers that wait because there are too many readers; and waits for queues, semaphores, conditions and
+//! barriers, since any process can put, release or notify.
 
 use std::fmt;
 use std::sync::OnceLock;

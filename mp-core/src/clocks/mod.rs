@@ -170,13 +170,13 @@ impl Clock {
         Ok(())
     }
 
-    /// Gives the clock up as if its process had died: its device is lost, and pending ticks never complete.
-    /// Completed ticks stay complete.
+    /// Releases the clock as after the death of its process: the device is lost, and pending ticks never
+    /// complete. Completed ticks stay complete.
     pub fn declare_dead(self) {
         if let Ok(me) = self.arena.me() {
             Clocks(self.arena).end_clock(clock_at(self.index), Some(me));
         }
-        // The clock no longer has a member, so dropping it does not give it up a second time.
+        // The clock no longer names this member, so dropping the handle does not release it a second time.
     }
 }
 

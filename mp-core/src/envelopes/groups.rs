@@ -151,7 +151,7 @@ impl Envelopes {
         group < self.used_groups() && self.group(group).is_scanned()
     }
 
-    /// Returns all envelopes that may be in use, beginning at `from`, the first envelope of its group.
+    /// Returns all envelopes that may be in use, beginning at `from`, which is the first envelope of a group.
     pub fn envelopes_in_use(self, from: EnvelopeId) -> impl Iterator<Item = EnvelopeId> + use<> {
         let arena = self.0;
         let groups = (from / GroupState::ENVELOPES..Envelopes(arena).used_groups())
@@ -173,7 +173,7 @@ impl Envelopes {
         });
     }
 
-    /// Returns the number of groups to search for an envelope: those up to the last one in use, or all.
+    /// Returns the number of groups to search for an envelope: up to the last group in use, or all groups.
     pub(crate) fn groups_to_look_at(self, all: bool) -> u32 {
         let last = if all { u64::MAX } else { self.map().load_relaxed(Word::at(control::ABSENT_TO)) };
         let used = self.used_groups().min(self.ordinary_groups().end);

@@ -1,5 +1,5 @@
-//! Unused envelopes. Each thread keeps a few, whose owner words name its process. The others are free, and a
-//! bit map has hints for them.
+//! Unused envelopes. Each thread keeps a few, whose owner words name its process. Other unused envelopes are
+//! free, and a bit map has hints for them.
 //!
 //! # The share of each queue
 //! The last eighth of the envelopes, the *share*, is used only when no hint leads to another envelope.

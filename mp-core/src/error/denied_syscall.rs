@@ -45,7 +45,7 @@ pub fn denied_syscall(what: &str, source: &io::Error) -> Option<String> {
     let cause = match (is_seccomp_filtered(), unknown) {
         (true, _) => "a seccomp filter is in force for this process, and refuses the system call",
         (false, true) => "the kernel lacks the system call, or a sandbox refuses it",
-        // The kernel refuses locks and seals for reasons of its own.
+        // Without a filter, the kernel itself refuses some locks and seals.
         (false, false) if call == "fcntl" => return None,
         (false, false) => "most likely a seccomp filter or a security module refuses the system call",
     };

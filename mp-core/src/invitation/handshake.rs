@@ -123,7 +123,7 @@ pub fn accept_inherited() -> Result<(Envelope, Acceptance)> {
     accept(socket, TAKEN)
 }
 
-/// Accepts the invitation whose socket another process has sent to this one, and joins its arena.
+/// Accepts the invitation whose socket another process has sent to this process, and joins its arena.
 ///
 /// # Errors
 /// The same as for [`accept_inherited`].

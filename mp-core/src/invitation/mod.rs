@@ -65,7 +65,7 @@ pub enum InvitationState {
     /// Can be accepted: it is in a command that may start a process, or a process has it and has not accepted
     /// it.
     Open,
-    /// A process has accepted it and read its value. That process may have died since.
+    /// A process has accepted the invitation and read its value. That process may have died since.
     Accepted,
     /// Can no longer be accepted, and was not: it was withdrawn, all processes that had it have ended, or the
     /// process that took it could not read its value, for example because of its type. The objects held by
@@ -78,10 +78,10 @@ pub enum InvitationState {
 /// Created by the layers above: `mp_queue::invite`, for a program that `std::process::Command` starts, and
 /// `mp_queue::Connection::invite`, for a program that has connected.
 ///
-/// Dropping the handle changes nothing: the invitation stays open until a process accepts it, or none can.
-/// [`withdraw`](Self::withdraw) ends it.
+/// Dropping the handle changes nothing: the invitation stays open until a process accepts it, or no process
+/// can accept it any more. [`withdraw`](Self::withdraw) ends it.
 ///
-/// It can be [waited for](crate::wait()): it is ready when it is no longer open.
+/// An invitation can be [waited for](crate::wait()): it is ready when it is no longer open.
 #[derive(Clone)]
 pub struct Invitation(Arc<InvitationInner>);
 

@@ -3,7 +3,7 @@
 //! ```text
 //! 0          header: magic, versions, sizes, the offset and stride of every table
 //! 4 KiB      control words, 128 bytes apart
-//! 8 KiB      for each size class, a number above those of its slabs
+//! 8 KiB      for each size class, a number above the numbers of its slabs
 //! 12 KiB     extents      64 bytes each: named files; then, 64 bytes each, the seats of spinning threads
 //! 16 KiB     directories  of extents, 256 bytes each
 //! …          compartments 8 bytes each: block that uses this compartment of the locker
@@ -121,7 +121,7 @@ pub(crate) mod control {
     /// Number of failures of processes, followed by rows of the last failures: see
     /// `blocking::reports::failures`.
     pub(crate) const FAILURES: u64 = 4096 + 2048;
-    /// For each class, a number above those of its slabs.
+    /// For each class, a number above the numbers of its slabs.
     pub(crate) const CLASS_ENDS: u64 = 8192;
     /// The table of extents.
     pub(crate) const EXTENTS: u64 = 12288;

@@ -52,7 +52,8 @@ pub trait Message: Sized + 'static {
     /// Writes the value. Exclusive parts move into the message: an exclusive tensor is empty afterwards.
     ///
     /// The value is kept until its message has been sent or has failed. After success it is dropped. After a
-    /// failure, [`take_back`](Self::take_back) returns the moved parts to it, and the sender gets it back.
+    /// failure, [`take_back`](Self::take_back) returns the moved parts to the value, and the value is
+    /// returned to the sender.
     ///
     /// # Errors
     /// Any error that prevents the value from being written. The sender gets the value back.

@@ -41,7 +41,7 @@ use crate::error::{Error, Result};
 /// stacks, like any value that is moved. Use a tensor for values larger than about ten KiB.
 ///
 /// Your own type needs no wrapper if it has `#[derive(Message)] #[message(as_bytes)]`. A field of a serde
-/// type needs none with `#[serde(with = "mp::message::as_bytes")]` (in `mp-reduce`:
+/// type needs no wrapper if it has `#[serde(with = "mp::message::as_bytes")]` (in `mp-reduce`:
 /// `mp_reduce::message::as_bytes`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 #[repr(transparent)]
@@ -82,7 +82,7 @@ impl<'de, T: Pod> Visitor<'de> for AsBytesVisitor<T> {
         }
     }
 
-    /// For formats without byte strings, which write numbers.
+    /// For formats without byte strings, which write each byte as a number.
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<T, A::Error> {
         let mut value = T::zeroed();
         let bytes = bytes_of_mut(&mut value);

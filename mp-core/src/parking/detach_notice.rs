@@ -1,4 +1,4 @@
-//! Protocol for a process that gives a queue up and notifies its waiters.
+//! Protocol for a process that releases a queue and notifies its waiters.
 //!
 //! The process wakes the queue's sleepers while it still holds the queue, since it may not access the queue's
 //! words afterwards. A waiter that checks between that wake-up and the release still finds the process among
@@ -48,7 +48,7 @@ use crate::layout::control;
 use crate::mem::{Mem, Word};
 use crate::words::Member;
 
-/// Word that counts the requests of waiters to be notified when a process has given up a queue.
+/// Word that counts the requests of waiters to be notified when a process has released a queue.
 pub(crate) const ASKED: Word = Word::at(control::ASKED);
 
 /// Process that held a queue, or should have received it, and is gone.
@@ -86,7 +86,7 @@ impl DetachedProcess {
     }
 }
 
-/// Word of a queue that stores the last process that gave the queue up.
+/// Word of a queue that stores the last process that announced its leaving.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LastDetached(pub Word);
 
@@ -126,7 +126,7 @@ impl LastDetached {
 
 /// Returns `true` if no other process holds a waiter's queue. `alone` checks the seats, and is called once or
 /// twice. `has` is as in [`LastDetached::note`]. If the result is `false`, the processes that are about to
-/// give the queue up will notify the waiter.
+/// release the queue will notify the waiter.
 pub fn is_alone<M: Mem + ?Sized>(
     m: &M,
     asked: Word,

@@ -331,7 +331,7 @@ mod tests {
     /// A process that has announced itself, and does not sleep yet, must not fall asleep on the word after a
     /// wake-up for all, even if another process announces itself afterwards.
     #[test]
-    fn wake_all_reaches_a_process_before_its_sleep() {
+    fn notify_all_prevents_an_announced_sleep() {
         let m = HeapMem::new(1);
         let first = run(Announce::new(WORD), &m);
         assert!(run(NotifyAll::new(WORD), &m));
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn unconditional_wake_all_precedes_a_sleep() {
+    fn wake_all_prevents_an_announced_sleep() {
         let (parking, _hold) = parking();
         let announced = parking.announce();
         parking.wake_all();

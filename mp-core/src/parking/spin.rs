@@ -60,7 +60,7 @@ use crate::words::Member;
 /// use std::time::Duration;
 /// use mp_core::Spin;
 ///
-/// /// For a queue whose answers come after about this long.
+/// /// For a queue whose answers arrive after about this time.
 /// fn for_answers_after(usual: Duration) -> Spin {
 ///     if usual < Duration::from_millis(1) { Spin::For(2 * usual) } else { Spin::Never }
 /// }
@@ -72,11 +72,11 @@ use crate::words::Member;
 pub enum Spin {
     /// Sleeps at once.
     Never,
-    /// Spins for as long as a wake-up costs on this machine, as measured while the program runs: up to twice
-    /// as long if that succeeds, and less if it doesn't, down to half a microsecond. At most as many threads
-    /// spin at once as there are processors, and a spinning thread yields to threads with work. A spinning
-    /// thread that shares its processor with the thread it waits for moves to another processor, unless its
-    /// affinity is restricted.
+    /// Spins for as long as a wake-up costs on this machine, as measured while the program runs. The time
+    /// grows up to twice this cost if spinning succeeds, and falls to half a microsecond if it doesn't. At
+    /// most as many threads spin at once as there are processors, and a spinning thread yields to threads
+    /// with work. A spinning thread that shares its processor with the thread it waits for moves to another
+    /// processor, unless its affinity is restricted.
     #[default]
     Adaptive,
     /// Spins for this time (at most 4 s), whether that pays or not. At most as many threads spin at once as
@@ -395,7 +395,8 @@ impl Cost {
     /// Value before the first measurement.
     const FIRST: u32 = 50_000;
     const LEAST: u32 = 5_000;
-    /// A woken thread may have to wait for its processor. That time is no reason to spin longer.
+    /// Maximum of the measured wake-up time. A woken thread may wait longer for a processor, which is no
+    /// reason to spin longer.
     const MOST: u32 = 200_000;
 
     const fn new() -> Self {

@@ -187,7 +187,7 @@ impl Recovery {
     /// kinds. For caches of objects that only dead members held.
     ///
     /// The thread that checks calls the hook, holding no lock of this crate, and waits until it returns. Only
-    /// the first call sets a hook. A forked child may set its own.
+    /// the first call sets a hook. A forked child may set another hook.
     pub fn on_deaths(hook: fn()) {
         _ = ON_DEATHS.set(hook);
     }

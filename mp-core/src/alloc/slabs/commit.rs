@@ -36,7 +36,7 @@ const LOOK_EVERY: u64 = 16 << 20;
 static UNSEEN: PerProcess<AtomicU64> = per_process!(AtomicU64::new(LOOK_EVERY));
 
 impl Allocator {
-    /// Reserves pages for a claimed block, if it has none. Returns `true` if it had none.
+    /// Reserves pages for a claimed block that has no pages. Returns `true` if the block had no pages.
     pub(crate) fn commit_block(self, block: BlockId, class: u32) -> Result<bool> {
         let (slab, bit) = (block / SLAB_BLOCKS, 1 << (block % SLAB_BLOCKS));
         let (at, len) = Blocks(self.0).data_of(block);

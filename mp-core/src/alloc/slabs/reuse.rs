@@ -118,7 +118,7 @@ impl Range {
 }
 
 /// Returns the first neighbours that are all idle and together have room for `need` bytes at a multiple of
-/// `align`. It selects the first run, not the smallest: the remainder is then next to the range that is
+/// `align`. They are the first such run, not the smallest: the remainder is then next to the range that is
 /// searched next, and is not lost.
 ///
 /// If a range does not begin at the end of its predecessor, a slab between them was split off while they were

@@ -174,7 +174,7 @@ fn preempted_spin_is_not_recorded_as_a_hit() {
     const LATE: usize = 10;
     let _alone = SEATS_OF_TESTS.lock();
     Arena::current().unwrap();
-    // In a separate thread, because it stays on one processor.
+    // In a separate thread, which stays pinned to one processor.
     let looks = std::thread::spawn(|| {
         environment::pin_to_current();
         let until = Instant::now() + Duration::from_secs(10);
