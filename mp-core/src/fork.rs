@@ -126,7 +126,7 @@ extern "C" fn map_in_child() {
     if let Some(&arena) = CURRENT.get()
         && !PREPARING.get()
     {
-        // On failure, the process has no memory there.
+        // On failure, the process has no memory at these addresses.
         _ = Backing(arena).map_privately();
     }
 }

@@ -151,8 +151,8 @@ impl Arena {
     /// # Safety
     /// The caller sends the file only to children that [`attach`](Self::attach) it. Reading, writing or
     /// mapping the file elsewhere gives access to all tensors of all processes. No descriptor of the same
-    /// file may be closed in this process: that would drop its POSIX lock, one of two signs that the process
-    /// is alive.
+    /// file may be closed in this process: closing it would drop this process's POSIX lock, one of two signs
+    /// that the process is alive.
     pub unsafe fn fd(&self) -> Result<BorrowedFd<'static>> {
         Backing(*self).file_to_hand_down()
     }

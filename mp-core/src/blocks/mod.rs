@@ -161,8 +161,8 @@ impl Blocks {
         move |page| self.seat_page(page)
     }
 
-    /// Returns the first word of a page of seats, or `None` if the block is not a page of seats. A block that
-    /// is a page of seats stays one.
+    /// Returns the first word of a page of seats, or `None` if the block is not a page of seats. A page of
+    /// seats is never used for other data.
     #[inline]
     pub(crate) fn seat_page(self, page: BlockId) -> Option<Word> {
         let (class, base) = self.slab(page / layout::SLAB_BLOCKS)?;

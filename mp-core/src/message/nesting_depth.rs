@@ -67,7 +67,7 @@ fn is_stack_used_up() -> bool {
     crate::sys::environment::remaining_stack().is_some_and(|(rest, all)| rest < RESERVE.min(all / 4).max(end))
 }
 
-/// Calls `f` with a limit of [`READER_STACK`] bytes: beyond this use of the stack, no level can be entered.
+/// Calls `f`, within which no level can be entered after [`READER_STACK`] bytes of the stack are used.
 /// Returns `None` if the stack can't be measured.
 pub fn with_reader_stack<R>(f: impl FnOnce() -> R) -> Option<R> {
     struct Restore(usize);

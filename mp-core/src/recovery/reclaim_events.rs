@@ -59,7 +59,7 @@ impl Tally {
         self.members.iter_mut().filter(|dead| dead.member == _of).for_each(|dead| dead.envelopes += 1);
     }
 
-    /// Ends the reclaim. Its recovery began at `since`.
+    /// Ends the counts of a reclaim, which began with a recovery at `since`, and prepares the events.
     pub(super) fn end(self, _since: Instant) {
         #[cfg(feature = "tracing")]
         PENDING.lock().extend(self.members.into_iter().map(|mut dead| {

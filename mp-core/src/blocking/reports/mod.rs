@@ -106,7 +106,7 @@ static ENTRIES: PerProcess<Mutex<Vec<Arc<ActiveWait>>>> = per_process!(Mutex::ne
 /// Number of dumps requested.
 static DUMPS: PerProcess<AtomicU32> = per_process!(AtomicU32::new(0));
 
-/// Watch over one wait.
+/// Watch over one wait: shows and reports the wait if it lasts long.
 #[derive(Debug)]
 pub struct Watch {
     since: Instant,

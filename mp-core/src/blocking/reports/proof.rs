@@ -100,7 +100,7 @@ fn rows_of_all_threads(arena: Arena, member: Member, pid: u32) -> Option<Vec<Sho
     (!found.is_empty()).then_some(found)
 }
 
-/// Returns the members that can end a wait, or `None` if the wait may also end otherwise or is unknown.
+/// Returns the members that can end a wait, or `None` if the wait may end in another way, or is unknown.
 fn needed_by(
     arena: Arena,
     member: Member,
