@@ -71,8 +71,8 @@ pub fn forbidden() -> Option<&'static str> {
 // fork: always `false` when a copy is made.
 static CREATION_REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// Calls `f`, and meanwhile refuses to create an arena in this process: for code that prepares a process
-/// which will be copied, and that can do without shared memory.
+/// Calls `f`, and meanwhile refuses to create an arena in this process. For code without shared memory that
+/// prepares a process for being copied.
 #[doc(hidden)]
 pub fn with_creation_refused<R>(f: impl FnOnce() -> R) -> R {
     struct Restore;
@@ -189,8 +189,8 @@ impl Fork {
     /// # Safety
     /// - The calling process is a copy by `fork(2)`, made by this thread after [`prepare`](Self::prepare).
     ///   This function is called once, before anything else of this library is used.
-    /// - The numbers `more` belong to files that the calling thread kept other threads from closing when it
-    ///   made the copy, and that are not used in the copy.
+    /// - The numbers `more` belong to files that are not used in the copy. The calling thread kept other
+    ///   threads from closing them when it made the copy.
     pub unsafe fn begin(self, more: &[RawFd]) -> Result<()> {
         let Self { inherited, placeholder } = self;
         // First, before an allocation can get those addresses.

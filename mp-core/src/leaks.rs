@@ -1,11 +1,11 @@
 //! Test only: descriptors, blocks and messages that this process still has when it ends.
 //!
 //! `cargo xtask leaks PROGRAM`, the runner of `cargo test`, requests the report by the environment variable
-//! `MP_LEAKS`: the runner's process id, the descriptors that the program inherits, and the path of the
-//! report. Only children of the runner write a report: in their own children, the variable names a process
-//! that isn't the parent. Orphans become children of the runner, too, so each process appends its id to the
-//! name of its report. The last of all exit functions writes the report, after all threads and callbacks of
-//! the library have run.
+//! `MP_LEAKS`. The variable contains the runner's process id, the descriptors that the program inherits, and
+//! the path of the report. Only children of the runner write a report: in their own children, the variable
+//! names a process that isn't the parent. Orphans become children of the runner, too, so each process appends
+//! its id to the name of its report. The last of all exit functions writes the report, after all threads and
+//! callbacks of the library have run.
 
 use std::fmt::Write;
 use std::fs;

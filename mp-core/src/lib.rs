@@ -10,8 +10,8 @@
 //! # Ok::<(), mp_core::Error>(())
 //! ```
 //!
-//! The three main types are [`Arena`], the shared region and its statistics; [`Storage`], a block of the
-//! arena held by processes; and [`Error`], which names the request, the state found and the remedy.
+//! The three main types are [`Arena`], the shared region and its statistics, [`Storage`], a block of the
+//! arena held by processes, and [`Error`]. An error names the request, the state found and the remedy.
 //!
 //! | | |
 //! |---|---|

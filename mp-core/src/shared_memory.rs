@@ -31,8 +31,8 @@ use crate::sys::region::{MapMode, Region};
 /// # Access
 /// The file is readable and writable by its user only (0600). Opening fails for files of other users and for
 /// files that are not regular. Symbolic links are not followed. Any process that has the file open may write
-/// to it at any time: a read can return a mixture of old and new bytes, which must be validated like data
-/// from a network.
+/// to it at any time. So a read can return a mixture of old and new bytes. Validate them like data from a
+/// network.
 ///
 /// # Lifetime of names
 /// A name exists until a process [`unlink`](Self::unlink)s it, or the machine restarts. The library never
@@ -47,7 +47,7 @@ use crate::sys::region::{MapMode, Region};
 ///
 /// # When the file shrinks
 /// Pages are reserved when the file is created and when it is opened, so a full `/dev/shm` is reported as an
-/// error, not by a signal. But named files can't be sealed: if a process of this user shortens the file
+/// error, not by a signal. But named files can't be sealed. If a process of this user shortens the file
 /// (`ftruncate`), an access after the new end raises SIGBUS, which ends the process. This library never
 /// shortens a file.
 ///
@@ -246,9 +246,9 @@ impl SharedMemory {
 
     /// Returns the address of the memory in this process, valid while this handle exists.
     ///
-    /// Access through the pointer is `unsafe`: other processes may access the memory at the same time, which
-    /// is a data race unless both sides use atomics of one width, as [`read_at`](Self::read_at) and
-    /// [`write_at`](Self::write_at) do (8 bytes).
+    /// Access through the pointer is `unsafe`: other processes may access the memory at the same time. That
+    /// is a data race unless both sides use atomics of one width. [`read_at`](Self::read_at) and
+    /// [`write_at`](Self::write_at) use atomics of 8 bytes.
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.region.base().as_ptr()
     }

@@ -46,7 +46,7 @@ const fn seat(e: u64) -> SeatAt {
 /// nothing.
 ///
 /// A handle keeps memory alive, but gives no access to it. The tensor that owns the handle decides whether
-/// the caller may read and write: a block has one exclusive tensor, which moves, regardless of the number of
+/// the caller may read and write. A block has one exclusive tensor, which moves, regardless of the number of
 /// handles.
 pub struct Hold {
     arena: Arena,

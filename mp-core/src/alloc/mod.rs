@@ -192,8 +192,8 @@ impl Allocator {
         if last != NO_CURSOR {
             // Probably the same block is found again, and was freed by another process meanwhile.
             self.map().will_write(Blocks(self.0).block_at(last).state);
-            // A block of any near class is accepted: if all blocks of the class itself are taken, and larger
-            // ones are used instead, searching the class each time would read all its slabs.
+            // A block of any near class is accepted. If all blocks of the class itself are taken, a search of
+            // the class would read all its slabs each time.
             found = self.take_hint(last / SLAB_BLOCKS, me, last, |c| is_near(class, c));
         }
         let found = found.or_else(|| near(class).find_map(|c| self.search(c, last, me)))?;

@@ -173,9 +173,9 @@ impl Default for LivenessTimer {
 }
 
 impl LivenessTimer {
-    /// Returns `true` if a check is due: after a millisecond, then after each poll interval, after a death
-    /// was detected that was not checked, and when the time is `over`. After a poll interval, also reclaims
-    /// the arena's dead members if that is due.
+    /// Returns `true` if a check is due. Checks are due after a millisecond, then after each poll interval,
+    /// after each newly detected death, and when the time is `over`. After a poll interval, also reclaims the
+    /// arena's dead members if that is due.
     ///
     /// # Errors
     /// [`Error::Forked`].

@@ -7,10 +7,10 @@
 //! about 200 ms after the last of its threads began to wait. A lock that is acquired sooner costs nothing
 //! extra.
 //!
-//! Included are waits without a time-out for `Lock`, `Array`, `RLock`, `RwLock` and `Once`. Not included are:
-//! waits with a time-out, which end by themselves, and waits for locks of threads that wait with a time-out;
-//! readers that wait because there are too many readers; and waits for queues, semaphores, conditions and
-//! barriers, since any process can put, release or notify.
+//! Included are waits without a time-out for `Lock`, `Array`, `RLock`, `RwLock` and `Once`. A wait with a
+//! time-out ends by itself, so no deadlock includes it. Waits of readers because of too many readers are not
+//! included either, nor waits for queues, semaphores, conditions and barriers: any process can put, release
+//! or notify.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -34,8 +34,8 @@ use crate::words::{BlockId, LockKind, Member, WaitGoal};
 
 /// A deadlock: a cycle of threads, each of which waits for a lock that the next thread holds.
 ///
-/// `Display` writes one sentence: for each thread its number, name and process, the lock that it waits for
-/// and the time waited, and that the next thread holds the lock.
+/// `Display` writes one sentence with the number, name and process of each thread, the lock that the thread
+/// waits for, and the time waited.
 ///
 /// | | |
 /// |---|---|

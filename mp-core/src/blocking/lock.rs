@@ -1,7 +1,7 @@
 //! Waiting for a lock between processes: the [steps](crate::steps::lock) run on an arena.
 //!
-//! A waiter spins for an adaptive time of up to 50 µs, then sleeps on the lock's own word, at most a poll
-//! interval ([`POLL_INTERVAL`](crate::POLL_INTERVAL)) at a time. It checks whether the holder is dead after a
+//! A waiter spins for an adaptive time. Then it sleeps on the lock's own word, at most a poll interval
+//! ([`POLL_INTERVAL`](crate::POLL_INTERVAL)) at a time. It checks whether the holder is dead after a
 //! millisecond, after each poll interval, after a death was detected, and before it returns an error. It does
 //! not check earlier, since most waits are shorter than the check. No wait relies on a wake-up. From the
 //! first poll interval on, the waiter also searches for a cycle of waiters (`deadlock`).

@@ -42,8 +42,8 @@ use crate::words::{ClockPhase, ClockState, Member, Tick};
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///
-/// The addresses of the table stay the same as long as the process lives, and its memory is never returned,
-/// so it may be registered with a driver. (A child created by `fork` does not have the table.)
+/// The addresses of the table stay the same as long as the process lives, and its memory is never returned.
+/// So the table may be registered with a driver. (A child created by `fork` does not have the table.)
 #[derive(Clone, Copy, Debug)]
 pub struct Clocks(pub Arena);
 
@@ -186,8 +186,8 @@ impl Clocks {
 }
 
 /// Returns `true` if the process that has the owner's ID now is the owner, according to their start times. If
-/// a start time is unknown (0 or `None`, without `/proc`), the process counts as another one: the locks have
-/// shown that the owner is dead, and waiting for a reused ID would last as long as that process lives.
+/// a start time is unknown (0 or `None`, without `/proc`), the process counts as another process. The locks
+/// have shown that the owner is dead, and a wait for the end of another process with its ID could last long.
 fn is_the_owner(start: u64, now: Option<u64>) -> bool {
     start != 0 && now == Some(start)
 }

@@ -2,9 +2,9 @@
 //!
 //! States and proof are in `steps::envelope`. [`Arena::empty_cache`](crate::Arena::empty_cache) returns all
 //! memory that it can. In addition, one of the waiting processes counts the free groups every 100 ms. Groups
-//! that were free in all counts of a second are surplus, except [`KEPT`] of them, and are returned in small
-//! parts, so that a new message never waits for all of them. So neither a queue that fills and empties
-//! continually, nor the first message after a pause, is slowed down.
+//! that were free in all counts of a second are surplus, except [`KEPT`] of them. Surplus groups are returned
+//! in small parts, so that a new message never waits for all of them. So neither a queue that fills and
+//! empties continually, nor the first message after a pause, is slowed down.
 //!
 //! All groups are searched, without hints, before an error that no envelopes are left.
 //!

@@ -3,10 +3,10 @@
 //!
 //! # The share of each queue
 //! The last eighth of the envelopes, the *share*, is used only when no hint leads to another envelope.
-//! Envelopes of the share are taken one by one: by puts into a queue that has fewer than [`SHARE`] messages
-//! in such envelopes (not counting threads that are just putting), and by messages that belong to no queue
-//! (arguments of processes, reading a lease). So a queue that takes as many envelopes as it can leaves some
-//! for other queues.
+//! Envelopes of the share are taken one by one. A put may take one if its queue has fewer than [`SHARE`]
+//! messages in such envelopes (not counting threads that are just putting). A message that belongs to no
+//! queue (arguments of a process, reading a lease) may take one, too. So a queue that takes as many envelopes
+//! as it can leaves some for other queues.
 //!
 //! | word | states | changed by | if the owner is killed |
 //! |---|---|---|---|

@@ -4,11 +4,11 @@
 //! # Layout
 //! The inviting process packs the value into an envelope, and promises the envelope
 //! ([`Promise`](crate::Promise)), of which it remains the owner. It writes one packet into a socket: magic,
-//! version, the ticket of the envelope, and, as `SCM_RIGHTS`, the arena's file. The other end of the socket
-//! is handed over: a child started by `std::process::Command` inherits it, and finds its number in the
-//! variable `MP_INVITATION`; or this process sends it to a connected program of the same user. An accepting
-//! process receives the whole packet by one `recvmsg`. So only one process gets the packet, even if several
-//! have the socket.
+//! version, the ticket of the envelope, and, as `SCM_RIGHTS`, the arena's file. The invited process gets the
+//! other end of the socket. A child started by `std::process::Command` inherits it, and finds its number in
+//! the variable `MP_INVITATION`. A connected program of the same user receives it over its connection. An
+//! accepting process receives the whole packet by one `recvmsg`. So only one process gets the packet, even if
+//! several have the socket.
 //!
 //! `MP_INVITATION` is `v1:FD:PID`: format, number of the socket, process that created it. The socket is
 //! close-on-exec in the inviting process. The child makes it inheritable between `fork` and `exec`, only in
@@ -23,10 +23,10 @@
 //! | lapsed | the envelope was emptied, and the objects held by the value are released | final |
 //!
 //! The inviter takes the envelope back when the invitation is withdrawn, or when the other end of the socket
-//! is closed everywhere: in the `Command`, which has been dropped, and in each process that has inherited it.
-//! The inviter detects this when it checks ([`Invitation::state`], [`Arena::reclaim`](crate::Arena::reclaim),
-//! the next invitation). Only the swap decides which process owns the envelope. The byte reports the result
-//! of reading the value.
+//! is closed everywhere. That is the case when the `Command` was dropped, and each process that has inherited
+//! the socket has closed it or ended. The inviter detects this when it checks ([`Invitation::state`],
+//! [`Arena::reclaim`](crate::Arena::reclaim), the next invitation). Only the swap decides which process owns
+//! the envelope. The byte reports the result of reading the value.
 //!
 //! # Deaths
 //! | killed process | state left behind | released by |

@@ -1,7 +1,7 @@
 //! Size classes: sizes of blocks, and numbers of blocks in a slab.
 //!
 //! A class also determines the kind of memory of its slabs. Each size has one class in the arena's own file
-//! and one in named files, so blocks of the two kinds never mix and a search for one kind never meets the
+//! and one in named files. So blocks of the two kinds never mix, and a search for one kind never meets the
 //! other.
 
 /// Blocks smaller than this get their pages slab by slab, others block by block.

@@ -1,8 +1,8 @@
 //! Byte access to memory that is only accessed as 64-bit words.
 //!
-//! A process that reads while another process writes gets a mixture of old and new bytes, and never undefined
-//! behavior: all accesses are atomic and of one width. A write preserves the neighboring bytes, including
-//! bytes of the same word that another process writes at the same time.
+//! A process that reads while another process writes gets a mixture of old and new bytes. The behavior is
+//! never undefined, because all accesses are atomic and of one width. A write preserves the neighboring
+//! bytes, including bytes of the same word that another process writes at the same time.
 
 use crate::mem::{Mem, Word};
 

@@ -6,9 +6,9 @@
 //! # Slabs in which a member may hold something
 //! Each member has a bit for each slab. It sets the bit **before** its first action in the slab that a
 //! reclaim would have to undo. These actions are: taking a hint, claiming a block, taking a seat for itself,
-//! and releasing the seat of a message or child object, after which the member may have to free the block.
-//! The member never clears a bit, so the bits describe a superset of what it may hold, and a reclaim reads no
-//! other slabs.
+//! and releasing the seat of a message or child object. (After the release, the member may have to free the
+//! block.) The member never clears a bit, so the bits describe a superset of what it may hold, and a reclaim
+//! reads no other slabs.
 //!
 //! | word | changed by | if killed | consequence |
 //! |---|---|---|---|
@@ -16,9 +16,9 @@
 //! | | the reclaiming process clears, when all blocks are reclaimed | half way | the next reclaiming process repeats the work for the remaining bits |
 //!
 //! For the same reason each member has a bit for each group of 64 envelopes. It sets the bit before it owns
-//! or leases an envelope of the group, announces that it may ([`TouchedGroups`]), takes hints of the group,
-//! or begins to fill or empty it. A member that has had many messages has many bits, and its recovery reads
-//! all envelopes of these groups.
+//! or leases an envelope of the group, or announces that it may do so ([`TouchedGroups`]). It also sets the
+//! bit before it takes hints of the group, or begins to fill or empty the group. A member that has had many
+//! messages has many bits, and its recovery reads all envelopes of these groups.
 //!
 //! A reclaiming process sets its own bits for all slabs that it reads, since it takes over the blocks that it
 //! finds. A recovering process sets the dead member's bits, since a block that loses its last holder is

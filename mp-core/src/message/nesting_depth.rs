@@ -1,10 +1,10 @@
 //! Nesting depth of a message: one limit, counted in the same way by writers and readers.
 //!
-//! A level is a sequence, tuple, map, struct, non-empty enum variant, newtype, or `Some`; or a type with
-//! `#[derive(Message)]`, a `Bundle`, or the captures of a closure. serde and codecs recurse once for each
-//! level, so the limit protects the thread's stack from overflow. The remaining stack is also checked, for
-//! values that need more of it and for threads with small stacks. The count is thread-local, because nested
-//! values (the captures of a closure) are written by another serializer on the same stack.
+//! A level is a sequence, tuple, map, struct, non-empty enum variant, newtype, or `Some`. A type with
+//! `#[derive(Message)]`, a `Bundle`, and the captures of a closure are levels, too. serde and codecs recurse
+//! once for each level, so the limit protects the thread's stack from overflow. The remaining stack is also
+//! checked, for values that need more of it and for threads with small stacks. The count is thread-local,
+//! because nested values (the captures of a closure) are written by another serializer on the same stack.
 //!
 //! | levels | written if |
 //! |---|---|
@@ -196,7 +196,7 @@ pub fn with_message<R>(f: impl FnOnce(&Cell<u16>) -> R) -> R {
     with_depth(f)
 }
 
-/// Calls `f` for an independent message: a value that sends or receives messages while it is written or read
+/// Calls `f` for an independent message. A value that sends or receives messages while it is written or read
 /// does not share its levels and its memo with them.
 #[inline]
 pub fn with_nested_message<R>(f: impl FnOnce() -> R) -> R {

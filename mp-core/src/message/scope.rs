@@ -45,8 +45,8 @@ impl<T: 'static> Drop for Scope<T> {
 
 impl<T> Scope<T> {
     /// Checks the stack for a message inside another one. A value may send or receive messages while it is
-    /// written or read, without a limit: each of these messages begins its own count of levels, so only the
-    /// stack limits them.
+    /// written or read. Each of these messages begins its own count of levels, so only the stack limits their
+    /// nesting.
     #[inline]
     fn has_room(&self) -> Result<()> {
         if self.before.is_some() { nesting_depth::check_stack() } else { Ok(()) }

@@ -328,8 +328,8 @@ mod tests {
 
     const WORD: Word = Word::at(0);
 
-    /// A process that has announced itself, and does not sleep yet, must not fall asleep on the word after a
-    /// wake-up for all, even if another process announces itself afterwards.
+    /// A process that has announced itself, and does not sleep yet, must not fall asleep after a wake-up for
+    /// all. This holds even if another process announces itself afterwards.
     #[test]
     fn notify_all_prevents_an_announced_sleep() {
         let m = HeapMem::new(1);

@@ -1,7 +1,7 @@
 //! Times in which this process did not run, detected by a thread that enforces deadlines.
 //!
 //! A stop of the whole program (SIGSTOP of its group, a frozen cgroup, a paused virtual machine) stops the
-//! work and the thread that watches it, but not the clock. So that thread sleeps in short pieces, and the
+//! work and the watching thread, but not the clock. So the watching thread sleeps in short pieces, and the
 //! excess of each piece is a pause, which does not count toward the deadlines:
 //!
 //! | interval | pause |

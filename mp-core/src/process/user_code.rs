@@ -29,9 +29,9 @@ thread_local! {
     static IS_EMITTING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls a subscriber of the crate `tracing`. Returns `None` if it panicked, or if the calling thread is
-/// already within such a call: otherwise a subscriber that uses this library would receive events about
-/// itself forever.
+/// Calls a subscriber of the crate `tracing`. Returns `None` if the subscriber panicked, or if the calling
+/// thread is already within such a call. Otherwise a subscriber that uses this library would receive events
+/// about itself forever.
 #[cfg(feature = "tracing")]
 pub fn emit<R>(call: impl FnOnce() -> R) -> Option<R> {
     let Ok(false) = IS_EMITTING.try_with(|is_emitting| is_emitting.replace(true)) else { return None };

@@ -116,8 +116,8 @@ impl Recovery {
         self.reclaim_where(|member| Members(self.0).is_dead(member))
     }
 
-    /// Same as [`reclaim_unreported`](Self::reclaim_unreported), after the end of the process `pid`: for its
-    /// member, for members that are known to be dead, and, [at most every 100 ms](Self::reclaim_if_due), for
+    /// Same as [`reclaim_unreported`](Self::reclaim_unreported), after the end of the process `pid`. Checks
+    /// this process and members that are known to be dead, and, [at most every 100 ms](Self::reclaim_if_due),
     /// all other members. The check of each other member takes a system call, whose time grows with the
     /// number of members.
     ///

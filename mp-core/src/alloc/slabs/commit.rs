@@ -3,9 +3,9 @@
 //!
 //! # Growing blocks
 //! Unbounded rings reserve pages as they grow. Such a block has addresses for its maximum size, and pages for
-//! the part that it has used. Its bit in the slab's map of blocks with pages is never set, so the process
-//! that claims the block next reserves pages as for a new block. Every part of the block reads as zeros until
-//! it is written.
+//! the part that it has used. Its bit in the slab's map of blocks with pages is never set. So the next
+//! process that claims the block reserves pages as for a new block. Every part of the block reads as zeros
+//! until it is written.
 //!
 //! | killed | state left behind | consequence |
 //! |---|---|---|

@@ -7,8 +7,8 @@
 //! neighbour of the last slab. Each step is one [`Update`](crate::steps::Update), which is checked against
 //! the values that were read, and leaves a correct table. A process that is killed between two steps leaves
 //! retired slabs, which the next process that runs out of addresses finds. These updates are exclusive,
-//! because a slab's words may return to an earlier value: a process that is stopped in one, or in any other
-//! update, blocks processes that need other addresses.
+//! because a slab's words may return to an earlier value. So a process that is stopped in an update, of this
+//! or any other kind, blocks processes that need addresses of unused slabs.
 //!
 //! | slab: class, base; span | meaning | changed by |
 //! |---|---|---|

@@ -1,12 +1,13 @@
 //! Waits of threads, for reports and for the proof that a wait can't end.
 //!
 //! A blocking call has a [`Watch`]. While the wait is short, the watch is only a point in time. A wait that
-//! has lasted for [`SHOWN_AFTER`] is *shown*: it has an entry in the registry of this process, and a row in
-//! shared memory ([`table`]) if its thread has its own lane. At each check that finds nothing, the waiting
-//! thread itself tests whether a report is due, and writes it ([`report`]). No other thread does that for it.
+//! has lasted for [`SHOWN_AFTER`] is *shown*. A shown wait has an entry in the registry of this process, and
+//! a row in shared memory ([`table`]) if its thread has its own lane. At each check that finds nothing, the
+//! waiting thread itself tests whether a report is due, and writes it ([`report`]). No other thread does that
+//! for it.
 //!
-//! Two kinds of waits are reported: all waits that last for `MP_STALL` seconds, if that variable is set, and
-//! by default waits that provably can't end by themselves ([`proof`]), after [`HANGS_AFTER`].
+//! By default, waits that provably can't end by themselves ([`proof`]) are reported after [`HANGS_AFTER`]. If
+//! `MP_STALL` is set, all waits that last for this number of seconds are reported as well.
 
 pub(crate) mod call;
 mod dump;

@@ -1,15 +1,16 @@
 //! Proof that a wait can't end by itself.
 //!
-//! A set of processes *hangs* if at one moment each of their threads waits without a time-out, in a call of
-//! this library, for an event that only processes of the set can cause, and none of these events has
-//! happened. Then none of these threads can do anything. This is proved without stopping a process:
+//! A set of processes *hangs* if two conditions hold at one moment. Each of their threads waits without a
+//! time-out, in a call of this library, for an event that only processes of the set can cause. None of these
+//! events has happened. Then none of these threads can continue. The conditions are proved without stopping a
+//! process:
 //!
 //! 1. A **suspicion** is one pass over the processes, beginning with this one. Each thread of a process
-//!    (`/proc/PID/task`) must have a row in the [`table`](super::table) that shows such a wait, and all
-//!    members that hold the object in a row are in the set, too. The suspicion is refuted by a message in
-//!    flight that has a handle, a thread without a row, a time-out, a dead member whose recovery is not
-//!    complete, or a wait for anything else. Threads of this library that run no user code and free nothing
-//!    that a waiter waits for need no row ([`serves`](super::serves)).
+//!    (`/proc/PID/task`) must have a row in the [`table`](super::table) that shows such a wait. All members
+//!    that hold the object in a row belong to the set, too. There is no suspicion if a message in flight has
+//!    a handle, a thread has no row, a wait has a time-out or another kind of object, or the recovery of a
+//!    dead member is not complete. Threads of this library that run no user code and free nothing that a
+//!    waiter waits for need no row ([`serves`](super::serves)).
 //! 2. The suspicion is **confirmed** by a second pass that finds the same rows of the same waits, each with
 //!    at least two more checks counted. A thread with the same row at both times was in its wait all the time
 //!    between: it put, set or released nothing. So from the end of the first pass to the beginning of the

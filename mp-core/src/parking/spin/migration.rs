@@ -1,9 +1,9 @@
 //! Move of a spinning thread away from a processor that it shares with the thread it waits for.
 //!
-//! The kernel often puts a woken thread on the processor of its waker, most of all on a virtual machine,
-//! where a halted processor does not count as idle. If both then answer each other, neither sleeps for long
-//! enough to be placed anew: each message costs two context switches, 17 µs instead of 5, until the kernel
-//! balances its run queues, 10 to 30 ms later.
+//! The kernel often puts a woken thread on the processor of its waker, above all on a virtual machine, where
+//! a halted processor does not count as idle. If both threads then answer each other, neither sleeps for long
+//! enough to be moved. Each message costs two context switches, 17 µs instead of 5, until the kernel balances
+//! its run queues, 10 to 30 ms later.
 //!
 //! A spinning thread detects this: it yields, another thread runs, and then the result has arrived. After
 //! [`WAITS_BEFORE_MOVE`] such waits in a row, the thread excludes its processor from its affinity, and allows
