@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn pending_tick_names_its_event() {
+    fn event_returns_the_event_of_a_pending_tick() {
         let arena = Arena::current().unwrap();
         let (clocks, mut clock) = (Clocks(arena), Clock::claim(arena).unwrap());
         let names: [EventHandle; Clocks::EVENTS] = std::array::from_fn(|i| [i as u8 + 1; 64]);

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn schema_of_nested_types_is_their_text() {
+    fn schema_text_includes_nested_types() {
         assert_eq!(Vec::<Option<f32>>::schema_text(), "list<option<f32>>");
         assert_eq!(HashMap::<String, Vec<u8>>::schema_text(), "map<list<u8>>");
         let fields = [("a", u64::schema_text()), ("b", String::schema_text())];

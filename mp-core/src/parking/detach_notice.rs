@@ -169,7 +169,7 @@ mod tests {
     use crate::mem::HeapMem;
 
     #[test]
-    fn lost_handle_is_recorded_and_hides_no_holder() {
+    fn lost_handle_note_keeps_an_earlier_holder() {
         let (m, last) = (HeapMem::new(8), LastDetached(Word::at(0)));
         let (first, second) = (Member::new(0, 0), Member::new(4095, 4095));
         assert_eq!(last.read(&m), None);

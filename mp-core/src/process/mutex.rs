@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn unlocked_lets_others_lock_meanwhile() {
+    fn unlocked_releases_the_mutex_during_the_call() {
         let lock = Mutex::new(1);
         let mut guard = lock.lock();
         MutexGuard::unlocked(&mut guard, || *lock.lock() += 1);

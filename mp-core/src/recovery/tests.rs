@@ -290,7 +290,7 @@ fn ended_process_is_reclaimed_by_its_id() {
 
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
-fn only_a_dead_reclaimer_is_replaced() {
+fn reclaimer_is_replaced_only_after_its_death() {
     let (_one, arena) = one();
     let (dead, recoverer) = (living(arena), living(arena));
     kill(arena, dead);
@@ -343,7 +343,7 @@ fn next_member_in_a_slot_has_a_new_identity() {
 /// older record.
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
-fn recovered_member_has_left_its_rings() {
+fn recovered_member_no_longer_holds_its_rings() {
     const RING: BlockId = 3;
     let (_one, arena) = one();
     let dead = living(arena);

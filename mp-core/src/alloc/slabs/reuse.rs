@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn first_sufficient_room_is_found() {
+    fn room_returns_the_first_sufficient_run() {
         let slabs = |spans: &[(u64, bool)], need, align| {
             room(&extents(spans), need, align).map(|run| run.iter().map(|e| e.slab).collect::<Vec<_>>())
         };

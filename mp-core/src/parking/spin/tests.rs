@@ -144,7 +144,7 @@ fn fixed_spin_time_stays_constant() {
 
 /// Simulates threads of another process that spin on all processors.
 #[test]
-fn second_thread_sleeps_and_dead_members_free_seats() {
+fn taken_seat_prevents_spinning_until_reclaim() {
     let _alone = SEATS_OF_TESTS.lock();
     let arena = Arena::current().unwrap();
     let me = arena.me().unwrap();
