@@ -413,6 +413,7 @@ impl std::error::Error for Error {
         }
     }
 }
+
 /// Returns a text in which control characters, and characters that change the direction of writing, are
 /// replaced. For texts of other processes, which are printed to terminals.
 pub fn printable(text: &str) -> String {

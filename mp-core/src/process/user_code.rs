@@ -85,7 +85,7 @@ impl<T> UserValue<T> {
 
 impl<T> fmt::Debug for UserValue<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Apart(..)")
+        f.write_str("UserValue(..)")
     }
 }
 
@@ -114,7 +114,7 @@ impl<T> From<VecDeque<T>> for UserValues<T> {
 
 impl<T> fmt::Debug for UserValues<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Each({})", self.0.len())
+        write!(f, "UserValues({})", self.0.len())
     }
 }
 
