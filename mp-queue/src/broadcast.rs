@@ -6,14 +6,14 @@
 //! let (sender, one) = broadcast::channel::<String>(2)?;
 //! let other = one.resubscribe()?;
 //! for text in ["a", "b", "c"] {
-//!     sender.send(text.into())?; // never waits: the oldest goes where there is no room
+//!     sender.send(text.into())?; // never waits: a full channel drops its oldest message
 //! }
-//! // "a" is gone: a receiver gets the number of missed messages, and continues with the oldest one.
+//! // "a" was dropped. A receiver gets the number of missed messages, and continues with the oldest one left.
 //! assert!(matches!(one.recv(), Err(RecvError::Lagged(1))));
 //! assert_eq!((one.recv()?, one.recv()?), ("b".to_string(), "c".to_string()));
 //! drop(sender);
 //! assert!(matches!(other.recv(), Err(RecvError::Lagged(1))));
-//! assert_eq!(other.recv()?, "b"); // what was sent before the last sender left is still received
+//! assert_eq!(other.recv()?, "b"); // messages of dropped senders are still received
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -76,7 +76,7 @@ pub enum RecvError {
 }
 
 impl RecvError {
-    /// Returns `true` if there was only no message yet.
+    /// Returns `true` if there was no message during the wait, and messages may still arrive.
     pub fn is_empty(&self) -> bool {
         matches!(self, RecvError::Empty)
     }
@@ -144,7 +144,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
     /// Sends an encoded message, also without receivers. The caller has compared the types.
     ///
     /// # Errors
-    /// [`PutError::Full`] if the arena has no envelope left. The message is unchanged then.
+    /// Returns [`PutError::Full`] if the arena has no envelope left. The message is then unchanged.
     #[doc(hidden)]
     pub fn send_encoded(&self, out: &mut Outgoing) -> Result<(), PutError<()>> {
         self.end.send_encoded(self.fingerprint, out)

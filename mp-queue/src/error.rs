@@ -165,7 +165,7 @@ impl<T> PutError<T> {
 /// queue.close();
 /// let Err(Error::NotPut(why)) = produce(&queue) else { panic!("it is closed") };
 /// assert!(why.contains("closed"));
-/// // The value is returned, and may go elsewhere.
+/// // The error contains the value.
 /// let value = queue.put(Tensor::zeros(&[1])?).unwrap_err().into_value();
 /// assert_eq!(value.len(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -241,7 +241,7 @@ impl<T> std::error::Error for PutError<T> {
     }
 }
 
-/// Last process of a deserted queue. If this process is its parent, the text includes its failure.
+/// Last process of a deserted queue. The parent of that process also gets the text of its failure.
 struct LastProcess(Option<Member>, u32);
 
 impl fmt::Display for LastProcess {
@@ -290,7 +290,7 @@ pub struct Leaseholder {
     pub member: Member,
     /// Process id of the process, or 0 if it is unknown.
     pub pid: u32,
-    /// Number of messages that it works on.
+    /// Number of messages that the process works on.
     pub messages: usize,
 }
 

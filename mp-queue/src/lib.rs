@@ -5,7 +5,7 @@
 //!
 //! let jobs = Queue::<(u32, String)>::bounded(8)?;
 //! jobs.put((1, "first".into()))?;
-//! jobs.close(); // no more will come
+//! jobs.close(); // no further messages follow
 //! assert_eq!(jobs.get()?, Some((1, "first".into())));
 //! assert_eq!(jobs.get()?, None); // closed and drained
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -15,8 +15,8 @@
 //! value in a [`PutError`]. A [`Lease`] is a message that is redelivered if its consumer dies before it
 //! acknowledges the message.
 //!
-//! - [`channel`]: a queue whose senders and receivers are counted, so each side sees when the other side has
-//!   disconnected
+//! - [`channel`]: a queue whose senders and receivers are counted, so each side detects when the other side
+//!   has disconnected
 //! - [`JoinableQueue`]: a queue that can wait until all tasks are done
 //! - [`pipe`]: a connection with two ends
 //! - [`Listener`]: connections to other programs
@@ -39,12 +39,12 @@
 //! let jobs = Queue::<String>::bounded(8)?;
 //! let mut command = Command::new("worker");
 //! invite(&mut command, jobs.clone())?;
-//! let child = command.spawn()?; // there: let jobs: Queue<String> = mp_queue::accept_invitation()?;
+//! let child = command.spawn()?; // in `worker`: let jobs: Queue<String> = mp_queue::accept_invitation()?;
 //! jobs.put("resize".to_string())?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The module [`ring`] describes the algorithm and the state that a kill at each point leaves.
+//! The module [`ring`] describes the algorithm and the state after a kill at each point.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -13,7 +13,7 @@ const INTENT: Word = Word::at(8 * 10);
 const OWNERS: Column = Column { base: Word::at(8 * 12), stride: 32 };
 const PLACES: Column = Column { base: Word::at(8 * 13), stride: 32 };
 const ENDS: Column = Column { base: Word::at(8 * 14), stride: 32 };
-/// Number of envelopes.
+/// Location of the number of envelopes.
 const COUNT: Word = Word::at(8 * 11);
 const GROUPS: Column = Column { base: Word::at(8 * 32), stride: 8 };
 const ALL: EnvelopesAt = EnvelopesAt { count: COUNT, groups: GROUPS, owners: OWNERS, places: PLACES };
@@ -88,18 +88,18 @@ fn text(small: SmallMessage) -> Vec<u8> {
 }
 
 fn ends<S: Steps>(mut s: S, m: &HeapMem) -> S::Out {
-    (0..1 << 20).find_map(|_| s.step(m)).expect("it goes round in a circle")
+    (0..1 << 20).find_map(|_| s.step(m)).expect("the steps never end")
 }
 
-/// Runs steps until `until` returns `true`, which must be soon.
+/// Runs at most 1000 steps until `until` returns `true`.
 fn steps<S: Steps>(s: &mut S, m: &HeapMem, until: impl Fn(&HeapMem) -> bool) {
     for _ in 0..1000 {
         if until(m) {
             return;
         }
-        assert!(s.step(m).is_none(), "it has ended before");
+        assert!(s.step(m).is_none(), "the steps ended earlier");
     }
-    panic!("it does not come");
+    panic!("the condition never held");
 }
 
 /// Each operation moves the hint past its own slot, so the next operation begins there.
@@ -124,9 +124,8 @@ fn lagging_hints_are_advanced_by_each_operation() {
     assert_eq!(position(2).previous(3), position(1));
 }
 
-/// Every operation ends, even if the laps form a cycle.
 #[test]
-fn cyclic_laps_end_every_operation() {
+fn every_operation_ends_with_cyclic_laps() {
     const THIRD: u64 = (1 << 38) / 3;
     let m = memory();
     for i in 0..3 {
@@ -142,7 +141,7 @@ fn cyclic_laps_end_every_operation() {
 }
 
 #[test]
-fn message_without_an_envelope_is_removed() {
+fn slot_naming_a_missing_envelope_is_emptied() {
     let m = memory();
     set(&m, 0, SlotState::Full(Content::of(ENVELOPES)));
     assert_eq!(run(FindOldest::new(ring()), &m), GetOutcome::Done(OldestMessage::Stray(ENVELOPES)));
@@ -170,7 +169,7 @@ fn small_message_stays_whole_until_leased() {
 }
 
 #[test]
-fn emptied_slot_is_empty_in_both_words() {
+fn taken_small_message_clears_both_words() {
     let m = memory();
     put_small(&m, b"nine ones");
     assert_ne!(m.load(ring().slot(0).plus(1)), 0);
@@ -182,7 +181,7 @@ fn emptied_slot_is_empty_in_both_words() {
 }
 
 #[test]
-fn closed_full_ring_refuses_as_closed() {
+fn put_into_closed_full_ring_returns_closed() {
     let m = memory();
     (0..3).for_each(|e| assert!(matches!(run(to_put(ring(), e), &m), PutOutcome::Done(_))));
     assert!(matches!(run(to_put(ring(), 0), &m), PutOutcome::Full(_)));
@@ -233,7 +232,6 @@ fn overtaken_put_owns_its_envelope_again() {
     }
 }
 
-/// A put that is restricted to one position uses no other.
 #[test]
 fn put_at_one_position_uses_no_other() {
     let m = memory();
@@ -254,8 +252,8 @@ fn small_message_is_leased_before_its_slot_is_freed() {
     let mut steps_of = enclose(small(b"task"), at);
     steps(&mut steps_of, &m, |m| holder(m, 0) == Holder::Leased(me()));
     assert_eq!(RingPlace::unpack(m.load(PLACES.of(0))), RingPlace { ring: 4, slot: 8 });
-    assert_ne!(m.load(PLACES.of(0)) & RingPlace::ENCLOSING, 0, "it is in its slot, too");
-    assert_eq!(slot(&m, 0).lap, LAP, "it is taken before a death would bring it back");
+    assert_ne!(m.load(PLACES.of(0)) & RingPlace::ENCLOSING, 0, "marked while it is in its slot");
+    assert_eq!(slot(&m, 0).lap, LAP, "the slot is not freed yet");
     let (now, leased) = run(steps_of, &m);
     assert!(leased && now.pack() == m.load(OWNERS.of(0)));
     assert_eq!(m.load(PLACES.of(0)), RingPlace { ring: 4, slot: 8 }.pack());
@@ -264,7 +262,7 @@ fn small_message_is_leased_before_its_slot_is_freed() {
 
 /// Another process took the message first, and the slot has another message, or the same one in a later lap.
 #[test]
-fn received_small_message_is_not_leased() {
+fn taken_small_message_is_not_leased() {
     let other_lap = Slot { lap: LAP + 1, state: Slot::unpack(full(b"task")).state }.pack();
     for found in [full(b"last"), other_lap] {
         let m = memory();
@@ -277,8 +275,7 @@ fn received_small_message_is_not_leased() {
     }
 }
 
-/// Returns the word of a slot with this message, which must differ from others of its length in its first two
-/// bytes.
+/// Returns the first word of a slot with this message. The word contains the length and the first two bytes.
 fn full(text: &[u8]) -> u64 {
     let m = memory();
     put_small(&m, text);
@@ -308,12 +305,12 @@ fn returned_messages_are_found_in_any_envelope() {
 
 /// A consumer that loses a message to another consumer continues with the next one.
 #[test]
-fn lost_returned_message_continues_the_scan() {
+fn scan_continues_after_a_lost_race() {
     let m = memory();
     returned(&m, 0, ring().block);
     returned(&m, 1, ring().block);
     let mut look = reclaim();
-    // The hint, the count, the owner, the place.
+    // Reads the hint, the count, the group and the owner.
     (0..4).for_each(|_| assert_eq!(look.step(&m), None));
     m.store(OWNERS.of(0), owner(Holder::Leased(Member::new(2, 1))).pack());
     assert!(matches!(run(look, &m), Some((1, _))));
@@ -332,7 +329,7 @@ fn deliveries_are_limited() {
     }
 }
 
-/// Surroundings of a dead member that has a seat in one ring, whose slots exist.
+/// Context of a dead member that has a seat in the ring `held`.
 #[derive(Clone, Copy)]
 struct TestContext {
     held: BlockId,
@@ -383,7 +380,7 @@ fn queued_envelope_goes_to_the_crashed_member() {
 }
 
 #[test]
-fn envelope_of_another_holder_is_left_alone() {
+fn envelope_of_another_holder_is_unchanged() {
     let m = memory();
     let held = ring().block;
     // The dead member was done with the envelope, and another member has it now.
@@ -404,7 +401,7 @@ fn envelope_of_another_holder_is_left_alone() {
 #[test]
 fn intent_beyond_the_envelopes_is_cleared() {
     let m = memory();
-    // Words as of an envelope beyond the last one that exists.
+    // Words of a missing envelope, after the last one.
     m.store(OWNERS.of(ENVELOPES), owner(Holder::Queued).pack());
     m.store(PLACES.of(ENVELOPES), RingPlace { ring: ring().block, slot: 0 }.pack());
     m.store(INTENT, u64::from(ENVELOPES) + 1);

@@ -112,9 +112,9 @@ fn loom_one_of_two_puts_fits_by_bytes() {
 }
 
 /// The oldest message's envelope is put again while another producer measures. The producer may use the new
-/// beginning only if it also sees that the old message is gone.
+/// beginning only if it also reads that the old message was taken.
 #[test]
-fn loom_repeated_put_makes_no_room() {
+fn loom_reused_oldest_envelope_makes_no_room() {
     check(|| {
         let m = memory();
         assert!(matches!(put(&m, 0, 0, 1), PutOutcome::Done(_)));
@@ -126,13 +126,13 @@ fn loom_repeated_put_makes_no_room() {
     });
 }
 
-/// The newest message's envelope is put again while another producer measures. There is room at all times,
-/// and the producer finds it.
+/// The newest message's envelope is put again while another producer measures. There is always room, so the
+/// put of that producer succeeds.
 #[test]
-fn loom_repeated_put_takes_no_room() {
+fn loom_reused_newest_envelope_takes_no_room() {
     check(|| {
         let m = memory();
-        // Its bytes end at 3. When the same envelope is put again, they end at 1.
+        // The bytes of envelope 0 end at 3. When it is put again, they end at 1.
         assert!(matches!(put(&m, 0, 1, 2), PutOutcome::Done(_)));
         assert!(matches!(put(&m, 0, 0, 1), PutOutcome::Done(_)));
         get(&m, 0);
@@ -143,9 +143,9 @@ fn loom_repeated_put_takes_no_room() {
     });
 }
 
-/// Others take the newest message, and publish at the position for which a producer measures and under the
-/// next one. The values that it has read of the newest message don't apply to those. There is room at all
-/// times, and the producer finds it.
+/// Another thread takes the newest message, and publishes at the position for which a producer measures and
+/// at the next one. The words of the newest message that the producer has read don't apply to these
+/// positions. There is always room, so the put of that producer succeeds.
 #[test]
 fn loom_republished_position_is_rechecked() {
     check(|| {

@@ -17,7 +17,7 @@ const OWNER: Column = Column { base: Word::at(48), stride: 24 };
 const PLACE: Column = Column { base: Word::at(56), stride: 24 };
 const PAYLOAD: Column = Column { base: Word::at(64), stride: 24 };
 const SECOND: Word = Word::at(120);
-/// Includes a second segment, whose head, tail and slot are 128 bytes apart.
+/// Number of words, including a second segment, whose head, tail and slot are 128 bytes apart.
 const WORDS: usize = 15 + 34;
 
 fn intent(i: u32) -> Word {
@@ -28,7 +28,7 @@ fn member(i: u32) -> Member {
     Member::new(i, 1)
 }
 
-/// Two segments of one slot each.
+/// Returns a chain of two segments of one slot each.
 fn chain() -> ChainAt {
     let first = RingAt {
         block: 0,
@@ -71,7 +71,7 @@ fn send(m: &HeapMem, me: u32, e: u32) -> bool {
         match run(Extend::new(chain().segment(i), link), m) {
             Link::Open => {}
             Link::End => return false,
-            Link::None => panic!("it must be one of the others"),
+            Link::None => panic!("the link is still unset"),
         }
     }
     false
@@ -93,7 +93,7 @@ fn all(m: &HeapMem, me: u32) -> (Vec<u32>, bool) {
                 Some(Link::End) | None => return (got, true),
             },
             GetOutcome::Done(TakenMessage::Small(..)) | GetOutcome::Done(TakenMessage::Stray(_)) => {
-                panic!("no message is small, and all are there")
+                panic!("a small or missing message")
             }
         }
     }
@@ -102,7 +102,7 @@ fn all(m: &HeapMem, me: u32) -> (Vec<u32>, bool) {
 /// A producer makes the queue grow while another thread closes it: a message is received if and only if its
 /// put succeeded.
 #[test]
-fn loom_close_during_growth() {
+fn loom_close_during_growth_loses_no_message() {
     loom::model(|| {
         let m = memory();
         assert!(send(&m, 0, 0));
@@ -110,10 +110,10 @@ fn loom_close_during_growth() {
             let m = Arc::clone(&m);
             thread::spawn(move || send(&m, 0, 1))
         };
-        assert!(run(CloseChain::new(chain()), &*m), "no other thread closes it");
+        assert!(run(CloseChain::new(chain()), &*m), "another thread has closed it");
         let put = producer.join().unwrap();
         let (got, ended) = all(&m, 1);
-        assert!(ended, "closed, and not at its end");
+        assert!(ended, "closed without an end");
         assert_eq!(got, if put { vec![0, 1] } else { vec![0] });
     });
 }
@@ -147,8 +147,8 @@ fn loom_small_message_is_either_leased_or_taken() {
             let m = Arc::clone(&m);
             thread::spawn(move || {
                 let got = run(Get::new(ring, intent(1), OWNER, member(1)), &*m);
-                // The slot is used again at once: a thread that has seen the first message there must not
-                // mistake this one for it.
+                // The slot is used again at once: a thread that has read the first message must not mistake
+                // the second one for it.
                 let again = matches!(run(PutSmall::new(ring, small(6)), &*m), PutOutcome::Done(_));
                 (got, again)
             })

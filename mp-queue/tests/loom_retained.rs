@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | of a reader, between its pin and its second read of the slot | the message is dropped while it is read | `loom_pinned_message_is_not_dropped` |
 //! | of a collector, between the swap to `LAST` and its read of the pins | the message is dropped while it is read | `loom_pinned_message_is_not_dropped` |
-//! | of a reader, between clearing its pin and its read of the slot | neither collects the retired message | `loom_unpinned_message_is_collected_once` |
+//! | of a reader, between clearing its pin and its read of the slot | neither reader nor sender collects the retired message | `loom_unpinned_message_is_collected_once` |
 #![cfg(mp_loom)]
 
 use loom::sync::Arc;
@@ -81,7 +81,7 @@ fn retire(m: &HeapMem, me: u32) -> bool {
 fn read(m: &HeapMem, me: u32, seen: Slot) -> bool {
     let pin = match run(Pin::new(RING, PINS, member(me), 0, seen), m) {
         PinOutcome::Pinned(pin) => {
-            assert_eq!(m.load_relaxed(PAYLOAD), WHOLE, "dropped under its reader");
+            assert_eq!(m.load_relaxed(PAYLOAD), WHOLE, "dropped while it is read");
             pin
         }
         PinOutcome::Changed(pin) => pin,

@@ -115,7 +115,7 @@ fn get(m: &HeapMem, slots: u32, me: u32) -> Option<u64> {
             GetOutcome::Done(TakenMessage::Small(small, _)) => {
                 return Some(u64::from_le_bytes(small.bytes().as_slice()[..8].try_into().unwrap()));
             }
-            GetOutcome::Done(TakenMessage::Stray(e)) => panic!("{e} is not in it"),
+            GetOutcome::Done(TakenMessage::Stray(e)) => panic!("message {e} is not in the ring"),
             GetOutcome::Closed => return None,
             GetOutcome::Empty => thread::yield_now(),
         }
@@ -137,7 +137,7 @@ fn reclaim(m: &HeapMem, me: u32) -> Option<(u32, Owner)> {
     run(Reclaim::new(RETURNS, ring(1), all, (Holder::Returned, Holder::Leased(member(me)))), m)
 }
 
-/// A consumer that sees a small message sees all of it, and gets it once.
+/// A consumer reads each small message completely, and gets it once.
 #[test]
 fn loom_small_messages_arrive_once() {
     loom::model(|| {
@@ -173,7 +173,7 @@ fn loom_small_messages_and_envelopes_arrive_once() {
 }
 
 #[test]
-fn loom_put_arrives_at_a_get() {
+fn loom_get_receives_a_concurrent_put() {
     loom::model(|| {
         let m = memory(1);
         let producer = spawn(&m, move |m| put(m, 1, 0, 0));
@@ -210,7 +210,7 @@ fn loom_two_consumers_take_once_each() {
 }
 
 #[test]
-fn loom_message_arrives_before_the_close() {
+fn loom_put_racing_a_close_is_received_or_refused() {
     check_bounded(|| {
         let m = memory(1);
         let producer = spawn(&m, move |m| put(m, 1, 0, 0));
@@ -221,7 +221,7 @@ fn loom_message_arrives_before_the_close() {
         }
         assert!(closer.join().unwrap());
         match producer.join().unwrap() {
-            PutOutcome::Done(_) => assert_eq!(got, Some(100), "committed, and stranded"),
+            PutOutcome::Done(_) => assert_eq!(got, Some(100), "published, but lost"),
             PutOutcome::Closed(_) => assert_eq!(got, None),
             PutOutcome::Full(_) => panic!("the ring was empty"),
         }
@@ -240,14 +240,14 @@ fn loom_settled_envelope_has_one_owner() {
         let consumer = spawn(&m, move |m| get(m, 1, 1));
         let steps = Settle::new(intent(0), (OWNER, PLACE), TestContext);
         let settled = run(steps, &*m);
-        assert!(!matches!(settled, SettleOutcome::Owned(_)), "robbed a live consumer");
+        assert!(!matches!(settled, SettleOutcome::Owned(_)), "took the envelope of a live consumer");
         assert_eq!(consumer.join().unwrap(), Some(100));
     });
 }
 
 /// The intent of a dead member names an envelope that a living producer is putting. The recovering process
-/// sees the producer's intent or the changed slot, and doesn't take the envelope. So a recovering process
-/// that sees `QUEUED` also sees the producer's earlier writes (its intent, the place).
+/// reads the producer's intent or the changed slot, and doesn't take the envelope. So if it reads `QUEUED`,
+/// it also reads the producer's earlier writes (its intent, the place).
 #[test]
 fn loom_stale_intent_takes_no_envelope_of_a_put() {
     loom::model(|| {
@@ -255,14 +255,14 @@ fn loom_stale_intent_takes_no_envelope_of_a_put() {
         m.store(intent(0), 1);
         let producer = spawn(&m, move |m| put(m, 1, 1, 0));
         let settled = run(Settle::new(intent(0), (OWNER, PLACE), TestContext), &*m);
-        assert!(!matches!(settled, SettleOutcome::Owned(_)), "robbed a live producer");
+        assert!(!matches!(settled, SettleOutcome::Owned(_)), "took the envelope of a live producer");
         assert!(matches!(producer.join().unwrap(), PutOutcome::Done(_)));
         assert_eq!(get(&m, 1, 2), Some(100));
     });
 }
 
-/// Two producers find the segment full and open the next one: both see it opened, and the first message can
-/// still be taken.
+/// Two producers find the segment full and open the next one: both find the link open, and the first message
+/// can still be taken.
 #[test]
 fn loom_segment_is_extended_once() {
     loom::model(|| {
@@ -293,8 +293,8 @@ fn loom_returned_message_is_reclaimed_once() {
     });
 }
 
-/// Like above, with two consumers that scan because of an earlier note: a scan that finds nothing does not
-/// hide a message that the other scan missed.
+/// A message is given back while two consumers scan because of an earlier note: a scan that finds no message
+/// does not hide a message that the other scan missed.
 #[test]
 fn loom_empty_scan_hides_no_returned_message() {
     check_bounded(|| {
@@ -357,8 +357,8 @@ fn loom_batch_arrives_in_order() {
     });
 }
 
-/// The last sender sends and is dropped while the receiver checks: a receiver that sees the drop also finds
-/// the message.
+/// The last sender sends and is dropped while the receiver checks: a receiver that detects the drop also
+/// finds the message.
 #[test]
 fn loom_last_sender_disconnects_after_its_message() {
     loom::model(|| {
@@ -373,14 +373,14 @@ fn loom_last_sender_disconnects_after_its_message() {
         let sender = spawn(&m, move |m| {
             put_ok(m, 1, 0, 0);
             let release = ReleaseSeat::new(TOKEN, pages, member(0), TOKEN.seat(0), mine);
-            let ReleaseOutcome::MustFree(state) = run(release, m) else { panic!("it was the last") };
+            let ReleaseOutcome::MustFree(state) = run(release, m) else { panic!("other seats exist") };
             run(UnclaimBlock::new(TOKEN, state), m);
         });
         let look = || run(Get::new(ring(1), intent(1), OWNER, member(1)), &*m);
         if look() == GetOutcome::Empty && BlockState::unpack(m.load(TOKEN.state)).life != BlockLife::Live {
             assert!(
                 matches!(look(), GetOutcome::Done(TakenMessage::Envelope(0, ..))),
-                "told so before all was received"
+                "disconnected before the last message"
             );
         }
         sender.join().unwrap();

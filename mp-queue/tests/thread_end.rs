@@ -1,5 +1,4 @@
-//! Values dropped by destructors of thread-local variables when a thread ends: they are freed with the
-//! thread.
+//! Destructors of thread-local variables that drop queues when their thread ends.
 
 use std::cell::RefCell;
 

@@ -53,7 +53,8 @@ pub enum CheckpointError {
     #[error("message {message} of the queue can't be written to a file: {error}")]
     Unsendable {
         /// Number of the message: 0 is the oldest one. Leased messages, and messages that were given back,
-        /// are numbered after all others. In a queue whose messages are taken meanwhile, it is a hint.
+        /// are numbered after all others. In a queue whose messages are taken meanwhile, the number is a
+        /// hint.
         message: usize,
         /// Reason.
         error: mp_core::Error,

@@ -20,9 +20,9 @@ use super::format::{
 pub(super) const CHUNK: usize = 256 << 10;
 /// Number of bytes after which the buffer is written.
 const BUFFER: usize = 4 * CHUNK;
-/// Room for the header at first.
+/// Initial room for the header, in bytes.
 const HEADER: u64 = 64 << 10;
-/// Largest room for the header.
+/// Largest room for the header, in bytes.
 const MAX_ROOM: u64 = (8 + MAX_HEADER) / ALIGN * ALIGN;
 /// Number of attempts to open the file to be written.
 const TRIES: usize = 100;
@@ -123,7 +123,7 @@ impl CheckpointWriter {
 
     /// Discards the bytes from this position on.
     pub(super) fn rewind(&mut self, to: u64) {
-        // Bytes beyond it in the file are overwritten, or cut off at the end.
+        // Bytes of the file after this position are overwritten, or truncated at the end.
         self.buffered = self.buffered.min(to.saturating_sub(self.buffer_at) as usize);
         self.buffer_at = self.buffer_at.min(to);
     }
@@ -134,8 +134,8 @@ impl CheckpointWriter {
         self.failed(io::Error::new(io::ErrorKind::InvalidInput, why))
     }
 
-    /// Completes the file, and replaces an earlier one at its path. Returns the necessary room for the header
-    /// if there is too little: nothing is written then.
+    /// Completes the file, and replaces an earlier one at its path. If there is too little room for the
+    /// header, nothing is written, and the writer and the necessary room are returned.
     pub(super) fn finish(mut self, queue: &SavedQueue) -> Result<Result<(), (Self, u64)>, CheckpointError> {
         let table = table(queue);
         let table_at = self.position();
@@ -173,7 +173,7 @@ impl CheckpointWriter {
         let folder = folder.unwrap_or(Path::new("."));
         let durable = |e| file_error("can't make durable the directory", folder, e);
         let opened = match File::open(folder) {
-            // A directory without the right to read has no way to be synchronized.
+            // A directory that this process can't read can't be synchronized either.
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => None,
             opened => Some(opened.map_err(durable)?),
         };
@@ -215,7 +215,7 @@ fn lock(partial: &Path, path: &Path) -> Result<File, CheckpointError> {
             Err(Errno::WOULDBLOCK) => return Err(CheckpointError::Written { path: path.to_owned() }),
             Err(e) => return Err(failed(e.into())),
         }
-        // Between the two calls, its writer may have renamed or removed the file.
+        // Another writer may have renamed or removed the file between the two calls.
         let opened = file.metadata().map_err(failed)?;
         match fs::symlink_metadata(partial) {
             Ok(found) if (found.dev(), found.ino()) == (opened.dev(), opened.ino()) => {}
@@ -253,7 +253,7 @@ impl CheckpointReader {
         let failed = |source| file_error("can't read", path, source);
         let damaged = |what| CheckpointError::Damaged { path: path.to_owned(), what };
         let mut options = OpenOptions::new();
-        // A named pipe would wait for its writer.
+        // Without `O_NONBLOCK`, a named pipe would wait for a writer.
         let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
         let mut start = Vec::new();

@@ -3,8 +3,8 @@
 //! | part | contents |
 //! |---|---|
 //! | header | length, and JSON that names the attachments `M.A` (message, attachment). Padded with spaces |
-//! | data | encoded bytes and attachments of the messages. Whatever is no attachment is named `encoded.N` |
-//! | table | type, bounds of the queue, and for each message its parts and checksum. Named as a part of the data |
+//! | data | encoded bytes and attachments of the messages. All other bytes after the header are named `encoded.N` |
+//! | table | type, bounds of the queue, and for each message its parts and checksum |
 //! | trailer | eight words: magic, version, lengths of header and table, position of the table, length of the file, checksums |
 //!
 //! Restoring reads the table and not the JSON. All numbers are little-endian.
@@ -26,10 +26,10 @@ pub(super) const MAX_HEADER: u64 = 100_000_000;
 const MAX_TABLE: u64 = 1 << 30;
 pub(super) const TRAILER: usize = 64;
 const MAGIC: u64 = u64::from_le_bytes(*b"mp-queue");
-/// Multiple at which attachments begin.
+/// Alignment of attachments in the file, in bytes.
 pub(super) const ALIGN: u64 = 64;
 
-/// Bytes of the file.
+/// Range of bytes in the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct FileRange {
     pub(super) at: u64,
@@ -120,7 +120,8 @@ pub(super) fn header(queue: &SavedQueue, data_at: u64, end: u64) -> String {
     json
 }
 
-/// Returns the name of an element type in safetensors, and its size. Bytes for types that safetensors lacks.
+/// Returns the name of an element type in safetensors, and its size. Returns bytes (`U8`) for a type that
+/// safetensors lacks.
 fn dtype(element: u8, len: u64) -> (&'static str, u64) {
     let Some(dtype) = DType::from_code(element) else { return ("U8", 1) };
     let name = match dtype {
@@ -172,7 +173,7 @@ pub(super) fn table(queue: &SavedQueue) -> Vec<u8> {
     to
 }
 
-/// Rest of a table.
+/// Unread part of a table.
 struct TableReader<'a>(&'a [u8]);
 
 impl<'a> TableReader<'a> {

@@ -1,4 +1,4 @@
-//! Hostile files.
+//! Fuzz target for hostile files.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -60,8 +60,8 @@ fn take_all(path: &str, options: Option<QueueOptions>) {
     }
 }
 
-/// Creates queues until the memory of one had no queue whose messages are lost. Tests that overwrite the
-/// words of queues leave such memory, and a message that is lost there is never in its slot.
+/// Creates queues until one has memory without lost messages of an earlier queue. Tests that overwrite the
+/// words of queues lose messages, which stay marked as queued in this memory and are in no slot.
 pub(crate) fn with_clean_memory<T: Message>(create: impl Fn() -> Queue<T>) -> Queue<T> {
     let mut others = Vec::new();
     loop {
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use crate::checkpoint::format::{read_table, table};
 
-    /// A file that passes every checksum still can't name memory that it does not contain.
+    /// Even a file with valid checksums can't request more memory than it has bytes.
     #[test]
     fn table_with_overlapping_ranges_is_refused() {
         let bytes = seeds().swap_remove(0);

@@ -44,8 +44,8 @@ impl<T: Message> Queue<T> {
     /// ```
     ///
     /// # Contents of the file
-    /// The queue is kept, and nothing in it changes. The file has the bounds of the queue, and the messages
-    /// that it contained at one instant of the call, in their order. It also has messages that consumers have
+    /// The queue is unchanged. The file has the bounds of the queue, and the messages that the queue
+    /// contained at one instant of the call, in their order. It also has messages that consumers have
     /// [leased](Self::get_lease) and not yet acknowledged, messages that were given back, and [dead
     /// letters](Self::dead_letter), with their numbers of deliveries. [`QueueOptions::spin`] is not in the
     /// file.
@@ -55,8 +55,8 @@ impl<T: Message> Queue<T> {
     /// least one of the two. No message is in the file twice, unless a consumer was killed while it took a
     /// lease.
     ///
-    /// A message that a consumer has taken by [`get`](Self::get) is not in the file. To continue a job, take
-    /// its messages by [`get_lease`](Self::get_lease).
+    /// A message that a consumer has taken by [`get`](Self::get) is not in the file. For a job that can be
+    /// continued, consumers must take messages by [`get_lease`](Self::get_lease).
     ///
     /// The file has the format [safetensors](https://github.com/huggingface/safetensors), so that other tools
     /// can read the memory of the tensors. The memory of attachment `a` of message `m` has the name `m.a`. It
@@ -65,16 +65,17 @@ impl<T: Message> Queue<T> {
     /// messages is written once for each of them.
     ///
     /// # Blocking
-    /// Waits for the file system. Other processes continue, and their puts and gets are not delayed. The
-    /// call ends with [`CheckpointError::Busy`] if consumers take messages faster than it can write them for
-    /// about 10 s. In a queue with leases, it also needs a short moment in which no consumer takes a
-    /// message, within about 10 s after the first complete copy. The moment grows with the number of
-    /// messages of the program. Pause the consumers and call again.
+    /// Waits for the file system. Other processes continue, and their puts and gets are not delayed. The call
+    /// ends with [`CheckpointError::Busy`] if consumers take messages faster than the call can write them for
+    /// about 10 s. In a queue with leases, the call also needs a short time in which no consumer takes a
+    /// message, within about 10 s after the first complete copy. This time grows with the number of messages
+    /// of the program. After `Busy`, pause the consumers and call again.
     ///
     /// # Errors
-    /// [`CheckpointError`]. A message with a shared tensor, queue, lock, file or device tensor can't be
-    /// written. The queue is unchanged after any error. After an error, an earlier file at the path is
-    /// unchanged too, unless only the synchronization of the directory failed: then the new file is in place.
+    /// Returns a [`CheckpointError`]. A message with a shared tensor, queue, lock, file or device tensor
+    /// can't be written. The queue is unchanged after any error. After an error, an earlier file at the path
+    /// is unchanged too, unless only the synchronization of the directory failed: then the new file is in
+    /// place.
     ///
     /// # When a process dies
     /// The file is written with the suffix `.mp-partial` and renamed when it is on the disk. So an earlier
@@ -86,7 +87,7 @@ impl<T: Message> Queue<T> {
     }
 
     /// Creates a queue with the messages and bounds of a file that [`checkpoint`](Self::checkpoint) has
-    /// written. The file stays as it is.
+    /// written. The file is unchanged.
     ///
     /// ```
     /// use mp_queue::Queue;
@@ -114,7 +115,7 @@ impl<T: Message> Queue<T> {
     /// Waits for the file system.
     ///
     /// # Errors
-    /// [`CheckpointError`], also if there is not enough shared memory.
+    /// Returns a [`CheckpointError`], also if there is not enough shared memory.
     pub fn restore(path: impl AsRef<Path>) -> Result<Self, CheckpointError> {
         restore::restore(path.as_ref(), None)
     }
@@ -137,8 +138,8 @@ impl QueueOptions {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`Queue::restore`], and [`CheckpointError::TooMany`] or [`CheckpointError::TooLarge`] if
-    /// the messages exceed the bounds.
+    /// Returns the errors of [`Queue::restore`], and [`CheckpointError::TooMany`] or
+    /// [`CheckpointError::TooLarge`] if the messages exceed the bounds.
     pub fn restore<T: Message>(self, path: impl AsRef<Path>) -> Result<Queue<T>, CheckpointError> {
         restore::restore(path.as_ref(), Some(self))
     }

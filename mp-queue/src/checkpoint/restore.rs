@@ -1,4 +1,4 @@
-//! Queues from files.
+//! Creation of queues from files.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ pub(super) fn restore<T: Message>(
         return Err(file.other_type(name));
     }
     let mut messages = std::mem::take(&mut file.queue.messages);
-    // Held messages come first, and leave their slots at once.
+    // Held messages are put first, since they leave their slots at once.
     messages.sort_by_key(|message| !message.set_aside);
     let queued = messages.iter().filter(|message| !message.set_aside).count();
     let mut of_file = file.queue.options;

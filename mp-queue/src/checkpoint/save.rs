@@ -1,12 +1,13 @@
-//! Writing of a queue that other processes use meanwhile.
+//! Writing of a queue to a file while other processes use the queue.
 //!
 //! Nothing in the queue is changed, so a kill of this process loses nothing. Messages are copied while they
-//! are in their slots or leased. A copy counts only if its message is still there afterwards.
+//! are in their slots or leased. A copy is valid only if its message is still there afterwards.
 //!
 //! At the end, all messages that were taken meanwhile are removed from the list, and then the position of the
-//! next message is read. If no message was put since the last copy, the list is what the queue contained at
-//! that instant. It may also have messages that were taken between these two reads. The end is read before
-//! the position: a queue that was closed by then gets no more messages.
+//! next message is read. If no message was put since the last copy, the list has all messages that the queue
+//! contained at that instant. The list may also have messages that were taken between the removal and the
+//! read. Before the position, the state *closed* is read: a queue that was closed by then gets no more
+//! messages.
 //!
 //! In a queue with leases, messages move from their slots to their holders. Between the two reads, all
 //! envelopes are scanned for held messages, and no message may leave a slot meanwhile. Otherwise the scan
@@ -29,12 +30,13 @@ use crate::raw::memory::RingMemory;
 use crate::raw::memory::peek::{HeldEnvelope, PeekedSlot, QueuePosition, SlotMessage};
 use crate::raw::options::QueueOptions;
 
-/// Time in which an instant without changes must be found after the first pass, and in which a pass whose
-/// messages are taken must come to its end.
+/// Time limit for finding an instant without changes after the first pass, and for a pass whose messages are
+/// taken meanwhile.
 const RETRY_TIME: Duration = Duration::from_secs(10);
-/// Number of bytes of taken messages from which on the file is begun again, if they are the larger part.
+/// The file is begun again when it exceeds twice the bytes of its valid messages by more than this number of
+/// bytes.
 const SURPLUS: u64 = 64 << 20;
-/// Number of steps of a pass in addition to those for the messages that there are at its start.
+/// Number of steps of a pass in addition to two for each message in the queue at its start.
 const MORE_STEPS: usize = 1 << 12;
 
 struct Saver<'a> {
@@ -87,7 +89,7 @@ impl Saver<'_> {
         self.raw.memory()
     }
 
-    /// Returns everything that is written.
+    /// Returns the contents of the file.
     fn contents(&mut self) -> SavedQueue {
         let memory = *self.memory();
         let queued = self.queued.drain(..).map(|(_, message)| message);
@@ -118,7 +120,8 @@ impl Saver<'_> {
         }
     }
 
-    /// Copies the messages in slots, up to the newest one, or more than there were at first.
+    /// Copies the messages in slots up to the newest one. If messages are added meanwhile, ends after a
+    /// limited number of steps.
     fn copy_queued(&mut self) -> Result<(), CheckpointError> {
         let memory = *self.memory();
         let mut steps = 2 * memory.len() + MORE_STEPS;
@@ -156,8 +159,8 @@ impl Saver<'_> {
         self.queued.front().is_some_and(|(at, _)| self.memory().is_taken(*at))
     }
 
-    /// Removes the messages that have left their slots. Begins the file again if most of it is copies of
-    /// messages that are gone. Returns `true` if it does.
+    /// Removes the messages that have left their slots. Begins the file again, and returns `true`, if most of
+    /// the file is copies of taken messages.
     fn discard_taken(&mut self) -> Result<bool, CheckpointError> {
         while self.oldest_is_taken() {
             self.queued.pop_front();
@@ -178,8 +181,8 @@ impl Saver<'_> {
         Ok(true)
     }
 
-    /// Removes the messages that are gone, and copies new held messages. Returns `true` if the copies are the
-    /// contents of the queue at an instant.
+    /// Removes the messages that were taken, and copies new held messages. Returns `true` if the copies are
+    /// the contents of the queue at an instant.
     fn is_complete(&mut self) -> Result<bool, CheckpointError> {
         let memory = *self.memory();
         if self.discard_taken()? {
@@ -227,7 +230,7 @@ impl Saver<'_> {
         number: usize,
         is_there: impl Fn() -> bool,
     ) -> Result<Option<SavedMessage>, CheckpointError> {
-        // The copy is read before its place is.
+        // The message is read before its place is checked.
         let is_there = || {
             fence(Ordering::Acquire);
             is_there()
@@ -316,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn pass_that_is_overtaken_discards_its_copies() {
+    fn overtaken_pass_discards_its_copies() {
         let queue = Queue::bounded(8).unwrap();
         let mut saver = saver(&queue, "overtaken");
         queue.put_many((0..4).map(|n| format!("{n}").repeat(100))).unwrap();

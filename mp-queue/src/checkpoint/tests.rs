@@ -69,7 +69,7 @@ fn parts(file: &[u8]) -> HashMap<String, (String, Vec<u8>)> {
 }
 
 #[test]
-fn other_tools_find_the_memory_of_tensors() {
+fn tensors_are_readable_as_safetensors() {
     let path = TestPath::new("parts");
     let queue = Queue::<Tensor<f32>>::bounded(4).unwrap();
     queue.put(Tensor::full([100], 0.5).unwrap()).unwrap();
@@ -101,14 +101,14 @@ fn messages_of_all_sizes_keep_their_order() {
         assert_eq!((again.len(), again.capacity()), (250, queue.capacity()));
         for n in 250..500 {
             assert_eq!(again.try_get().unwrap(), Some(long(7 * (n % 100))));
-            assert_eq!(queue.try_get().unwrap(), Some(long(7 * (n % 100))), "the queue is kept");
+            assert_eq!(queue.try_get().unwrap(), Some(long(7 * (n % 100))), "the queue is unchanged");
         }
         assert!(again.try_get().unwrap_err().is_empty());
     }
 }
 
 #[test]
-fn small_messages_and_the_end_are_kept() {
+fn small_messages_and_closed_state_are_restored() {
     let path = TestPath::new("small");
     let queue = Queue::bounded(3).unwrap();
     (0..3_u64).for_each(|n| queue.put(n).unwrap());
@@ -139,7 +139,7 @@ fn tensors_keep_kind_and_aliasing() {
             a.fill(7.0).unwrap();
             assert_eq!((b.shape(), b.iter().sum::<u16>()), (&[3, 5][..], 15 * n as u16));
             assert_eq!(c.iter().sum::<i64>(), 70 * n);
-            assert_eq!(c.as_slice().unwrap().as_ptr(), d.as_slice().unwrap().as_ptr(), "one memory");
+            assert_eq!(c.as_slice().unwrap().as_ptr(), d.as_slice().unwrap().as_ptr(), "same memory");
         }
     }
 }
@@ -155,7 +155,7 @@ fn leased(queue: &Queue<String>) -> Vec<(String, u32)> {
 }
 
 #[test]
-fn held_messages_are_undelivered_with_their_counts() {
+fn held_messages_keep_their_delivery_counts() {
     let path = TestPath::new("held");
     let queue = with_clean_memory(|| QueueOptions::new().capacity(3).deliveries(3).create().unwrap());
     (0..3).for_each(|n| queue.put(long(n)).unwrap());
@@ -173,13 +173,13 @@ fn held_messages_are_undelivered_with_their_counts() {
     assert_eq!(again.dead_letter().unwrap(), None);
     let rest = [(long(3), 1), (long(4), 1), (long(5), 1)];
     assert_eq!(leased(&again), [&rest[..], &[(long(2), 2), (long(1), 3)]].concat());
-    // The queue has the other messages still.
+    // The original queue still has the other messages.
     assert_eq!(queue.dead_letter().unwrap(), Some(long(0)));
     assert_eq!(leased(&queue), rest);
 }
 
 #[test]
-fn last_lease_of_a_message_is_a_dead_letter() {
+fn message_in_its_last_lease_becomes_a_dead_letter() {
     let path = TestPath::new("last");
     let queue = with_clean_memory(|| QueueOptions::new().deliveries(1).create().unwrap());
     queue.put(long(0)).unwrap();
@@ -189,7 +189,7 @@ fn last_lease_of_a_message_is_a_dead_letter() {
 }
 
 #[test]
-fn byte_bound_and_other_options_are_kept() {
+fn byte_bound_and_options_are_restored() {
     let path = TestPath::new("options");
     let options = QueueOptions::new().capacity(5).bytes(1 << 20).deliveries(3);
     let queue = options.create::<Tensor<u8>>().unwrap();
@@ -207,7 +207,7 @@ fn byte_bound_and_other_options_are_kept() {
 }
 
 #[test]
-fn many_tensors_make_room_for_the_header() {
+fn header_room_grows_with_the_number_of_tensors() {
     let path = TestPath::new("header");
     let queue = Queue::<FrozenTensor<u8>>::unbounded().unwrap();
     for n in 0..2000 {
@@ -221,7 +221,7 @@ fn many_tensors_make_room_for_the_header() {
 }
 
 #[test]
-fn message_that_stays_is_named_and_changes_nothing() {
+fn unsendable_message_is_named_and_file_unchanged() {
     let path = TestPath::new("stays");
     let queue = Queue::<Option<SharedTensor<u8>>>::bounded(4).unwrap();
     queue.put(None).unwrap();
@@ -254,7 +254,7 @@ fn second_writer_of_a_path_is_refused() {
 }
 
 #[test]
-fn partial_file_with_another_name_is_replaced() {
+fn partial_file_with_a_hard_link_is_replaced() {
     let (path, victim) = (TestPath::new("link"), TestPath::new("victim"));
     fs::write(&victim.0, "text").unwrap();
     fs::hard_link(&victim.0, path.partial()).unwrap();
@@ -273,7 +273,7 @@ fn partial_file_of_another_mode_becomes_private() {
 
 /// A producer that waited for room puts a small message, though a consumer has leased by then.
 #[test]
-fn small_message_after_a_lease_is_kept() {
+fn small_message_after_a_lease_is_restored() {
     let path = TestPath::new("later");
     let queue = with_clean_memory(|| Queue::bounded(1).unwrap());
     queue.put(1_u64).unwrap();
@@ -288,7 +288,7 @@ fn small_message_after_a_lease_is_kept() {
 
 /// Consumers race for small messages, and a producer waits for room.
 #[test]
-fn small_messages_of_a_race_are_saved_once() {
+fn small_messages_are_saved_once_despite_races() {
     let path = TestPath::new("race");
     for round in 0..50 {
         let queue = with_clean_memory(|| Queue::bounded(4).unwrap());
@@ -319,7 +319,7 @@ fn small_messages_of_a_race_are_saved_once() {
 }
 
 #[test]
-fn other_files_are_refused_by_their_errors() {
+fn invalid_files_are_refused_with_distinct_errors() {
     let path = TestPath::new("other");
     let error = Queue::<u64>::restore(&path.0).unwrap_err();
     assert!(matches!(&error, CheckpointError::File { source, .. } if source.raw_os_error() == Some(2)));
@@ -344,7 +344,7 @@ fn other_files_are_refused_by_their_errors() {
     let is_later = matches!(error, CheckpointError::Version { found, .. } if found == 8000 + expected);
     assert!(is_later, "{error}");
 
-    // Every truncation, and every changed bit of what is read.
+    // Truncations, and changed bits in the bytes that are read.
     for len in (whole.len() - 400..whole.len()).chain([100, 1000, 70_000.min(whole.len() - 1)]) {
         fs::write(&path.0, &whole[..len]).unwrap();
         let error = Queue::<u64>::restore(&path.0).unwrap_err();
@@ -357,7 +357,7 @@ fn other_files_are_refused_by_their_errors() {
         fs::write(&path.0, &changed).unwrap();
         match Queue::<u64>::restore(&path.0) {
             Err(CheckpointError::Damaged { .. }) => {}
-            // Padding.
+            // Padding is not read.
             Ok(_) => assert!(whole[byte] == 0, "byte {byte} of {}", whole.len()),
             Err(error) => panic!("byte {byte}: {error}"),
         }

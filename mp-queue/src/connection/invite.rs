@@ -16,7 +16,7 @@ use crate::error::{GetError, PutError};
 /// uses this library can be invited. It does not run any function of this program.
 ///
 /// ```
-/// # // This program is the other one as well: it finds out by the variable, which is only there for a child.
+/// # // This program is also the started one: the variable is set only for the child.
 /// # if std::env::var_os("EXAMPLE_CHILD").is_some() {
 /// #     let (jobs, sums) = mp_queue::accept_invitation::<(String, u64)>().unwrap();
 /// #     std::process::exit((jobs != "jobs" || sums != 3) as i32);
@@ -73,7 +73,7 @@ impl Connection {
     /// takes the value with [`accept_invitation`](Self::accept_invitation).
     ///
     /// ```
-    /// # // This program is the other one as well.
+    /// # // This program is also the one at the other end.
     /// # if let Some(address) = std::env::var_os("EXAMPLE_ADDRESS") {
     /// #     let there = mp_queue::connect(address.to_str().unwrap()).unwrap();
     /// #     let jobs: mp_queue::Queue<u32> = there.accept_invitation().unwrap();

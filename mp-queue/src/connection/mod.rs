@@ -65,7 +65,7 @@ use crate::raw::waiting::{WaitError, WaitSite};
 /// without an error. Only an answer proves that a message was received.
 pub struct Connection {
     transport: Transport,
-    /// Created on first use. Each clone has its own.
+    /// Descriptor of [`as_fd`](Self::as_fd) for a pipe, created on first use. Each clone has its own.
     ready: OnceLock<ReadyFd>,
 }
 
@@ -73,7 +73,7 @@ pub struct Connection {
 #[derive(Clone)]
 #[allow(clippy::large_enum_variant, reason = "each connection has one, and it is seldom moved")]
 pub(crate) enum Transport {
-    /// End of a pipe, with at least one of the two.
+    /// End of a pipe, with at least one of the two directions.
     Pipe {
         recv: Option<ChannelEnd>,
         send: Option<ChannelEnd>,
@@ -167,7 +167,7 @@ impl Connection {
     }
 
     /// Sends a value. If the other end of a socket does not receive because it is stopped or busy, waits for
-    /// at most `timeout`. A pipe always has room, so it never waits.
+    /// at most `timeout`. A pipe always has room, so the call does not wait for it.
     ///
     /// If at least one byte was sent when the time has expired, the message counts as sent. Its rest follows
     /// as soon as there is room, before any other message, also if this was the last handle. If this process
@@ -276,7 +276,7 @@ impl Connection {
     /// Updates the descriptor of `as_fd` after a receive, whether it found a message or not.
     pub(crate) fn update_ready_fd(&self) {
         if let Some(ready) = self.ready.get() {
-            // If it can no longer be watched, it stays readable.
+            // If the pipe can no longer be watched, the descriptor stays readable.
             _ = ready.update();
         }
     }
@@ -309,7 +309,7 @@ impl Connection {
         let (wait, at) = (Wait::at_most(timeout), WaitSite::for_message(raw, BlockingCall::ConnectionPoll));
         let found = match raw.attempt_until(wait, (raw.get_spin(), None), at, ready) {
             Ok(()) => {
-                // This thread may have been woken instead of a process that would have received.
+                // This thread may have been woken instead of a thread that would receive the message.
                 at.parking.wake_one();
                 true
             }
@@ -333,7 +333,7 @@ impl Connection {
     /// let fd = Descriptor(here.as_fd()?);
     /// assert!(!fd.is_ready());
     /// there.send(5)?;
-    /// while !fd.is_ready() {} // at once, but by another thread
+    /// while !fd.is_ready() {} // soon: another thread makes it readable
     /// assert_eq!(here.try_recv::<i32>()?, 5);
     /// assert!(!fd.is_ready());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -346,7 +346,7 @@ impl Connection {
     /// - The descriptor stops being readable in calls to receive or to `poll` **by this handle** that leave
     ///   nothing to be received. So it is readable once without a message if another handle or process was
     ///   faster: receive with [`try_recv`](Self::try_recv), and continue if that returns nothing.
-    /// - Callers must not read it or write to it.
+    /// - Callers must not read or write the descriptor.
     ///
     /// The descriptor can be used for level-triggered and edge-triggered waiting. If edge-triggered, receive
     /// until there is nothing. For a socket, the descriptor is the socket. A socket that was connected

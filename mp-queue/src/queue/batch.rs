@@ -1,4 +1,4 @@
-//! Batches of messages: the ring's hint is moved and sleepers are woken once per batch.
+//! Batches of messages: the ring's hint is advanced and sleepers are woken once per batch.
 
 use std::fmt;
 
@@ -75,7 +75,7 @@ impl<'a> BatchOperation<'a> {
         }
     }
 
-    /// Puts the next message. Returns `false` if this needs more than the current segment.
+    /// Puts the next message. Returns `false` if the message can't be put into the current segment.
     pub(crate) fn put(&mut self, payload: &mut Payload) -> Result<bool, Error> {
         // In the last segment of a growing queue, messages in earlier segments count, too.
         let segments = self.raw.memory().segments();

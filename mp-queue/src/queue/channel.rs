@@ -5,7 +5,7 @@
 //! that contain a handle all hold blocks in the same way, and a recovery removes crashed holders. A side is
 //! therefore connected as long as its token's block is alive. A freed block never becomes alive again.
 //!
-//! | killed | left | the others |
+//! | killed | left | other processes |
 //! |---|---|---|
 //! | with a handle | a seat in the token | consider the side connected until the crashed process is recovered, within about 100 ms |
 //! | after its token was freed, before the sleepers were woken | sleepers | check again within 100 ms |
@@ -49,7 +49,7 @@ impl Drop for ChannelEnd {
     }
 }
 
-/// Makes a ring that was just created a channel. Returns the sender's and the receiver's end.
+/// Makes a channel of a new ring. Returns the sender's and the receiver's end.
 pub(crate) fn ends_for(raw: RawQueue) -> Result<(ChannelEnd, ChannelEnd), Error> {
     let arena = raw.arena();
     let (sender, receiver) = (Allocator(arena).alloc(1)?, Allocator(arena).alloc(1)?);
@@ -138,7 +138,7 @@ impl fmt::Debug for ChannelEnd {
 /// drop(sender);
 /// another.send("two".into())?;
 /// drop(another);
-/// // No sender is left, so this ends, after what was sent.
+/// // No sender is left, so the iteration ends after the last message.
 /// assert_eq!(receiver.iter().collect::<Result<Vec<_>, _>>()?, ["one", "two"]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -146,8 +146,8 @@ impl fmt::Debug for ChannelEnd {
 /// Both handles can be cloned and sent to other processes. When the last [`Sender`] in all processes is
 /// dropped or its process dies, receivers get the remaining messages and then [`GetError::Disconnected`].
 /// When the last [`Receiver`] is dropped, senders get their values back in [`PutError::Disconnected`]. A
-/// handle in a message in transit counts. A sender that is sent through its own channel and never received
-/// keeps the channel connected.
+/// handle in a message in transit keeps its side connected. A sender that is sent through its own channel and
+/// never received keeps the channel connected.
 ///
 /// A crashed process is recovered at once by its parent, and within about 100 ms by other processes that
 /// wait.
@@ -245,7 +245,7 @@ impl<T: Message> Receiver<T> {
     }
 }
 
-/// `Debug` and methods for names, of the sides of a channel.
+/// Implements `Debug` and the methods for names, for sides of a channel.
 macro_rules! sides {
     ($($side:ident: $name:literal)*) => {$(
         impl<T> ::std::fmt::Debug for $side<T> {

@@ -14,8 +14,8 @@ use crate::queue::Queue;
 use crate::queue::batch::BatchOperation;
 use crate::raw::payload::{Payload, pack_envelope, put_error};
 
-/// An encoded message outside of any queue. Putting it runs no code of the value, so it can be put while
-/// holding a lock.
+/// An encoded message outside of any queue. Putting it runs no code of the value, so a thread can put it
+/// while it holds a lock.
 ///
 /// ```
 /// use mp_queue::Queue;
@@ -23,7 +23,7 @@ use crate::raw::payload::{Payload, pack_envelope, put_error};
 /// let (here, there) = (Queue::bounded(4)?, Queue::bounded(4)?);
 /// let packed = here.pack("a job".to_string())?;
 /// here.try_put_packed(packed)?;
-/// // It was given to the wrong worker, which has not begun yet: from one queue into another, unread.
+/// // Moves the job into the queue of another worker, without decoding it.
 /// let packed = here.try_get_packed()?.expect("it is not closed");
 /// there.try_put_packed(packed)?;
 /// assert_eq!(there.get()?.as_deref(), Some("a job"));
@@ -111,21 +111,22 @@ impl<T: Message> Queue<T> {
         }
     }
 
-    /// Makes all further messages ones that can be [put back](Self::put_back).
+    /// Gives all further messages an envelope, so that they can be [put back](Self::put_back).
     #[doc(hidden)]
     pub fn allow_put_back(&self) {
         self.raw().memory().enable_redelivery();
     }
 
-    /// Returns a message that was taken out of this queue. It will be taken again before all others.
+    /// Puts a message back into this queue, from which it was taken. Consumers take it before all other
+    /// messages.
     ///
     /// # Errors
-    /// Returns the message if it is too small to have an envelope, which happens before
-    /// [`allow_put_back`](Self::allow_put_back) only: it has to be put.
+    /// Returns the message if it is small and has no envelope because it was put before
+    /// [`allow_put_back`](Self::allow_put_back). The caller can put it as a new message.
     #[doc(hidden)]
     pub fn put_back(&self, mut message: EncodedMessage<T>) -> Result<(), EncodedMessage<T>> {
         match &mut message.payload {
-            // In a forked child only, which has no messages, this fails.
+            // Fails only in a forked child, which has no messages.
             Payload::Envelope(envelope) => _ = self.raw().memory().put_back(envelope),
             Payload::Small(_) => return Err(message),
         }
@@ -150,8 +151,8 @@ impl<T: Message> Queue<T> {
         }
     }
 
-    /// Returns `true` if [`pack`](Self::pack) would find room for a message now. The next `pack` of this
-    /// thread finds it, if it is called at once.
+    /// Returns `true` if [`pack`](Self::pack) would find room for a message now. This thread's next `pack`
+    /// uses that room if it is called at once.
     #[doc(hidden)]
     pub fn can_pack(&self) -> bool {
         Messages(self.raw().arena()).keeps_envelope(self.raw().hold().block())

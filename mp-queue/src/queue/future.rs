@@ -71,7 +71,7 @@ pub(crate) fn poll_put(
     end.map(|end| end.unwrap_or_else(|error| Err(PutError::Failed { value: (), error })))
 }
 
-/// Polls until `poll` returns a result, when there may be an envelope for one more message.
+/// Calls `poll` when there may be an envelope for one more message, until it returns a result.
 pub(crate) fn poll_envelope<R>(
     watch: &mut Option<WakeRegistration>,
     cx: &Context<'_>,
@@ -116,7 +116,7 @@ fn poll_write<T: Message>(
     })
 }
 
-/// An encoded message that is being put. If this is dropped before the put, the value is moved back to
+/// An encoded message that is being put. If the guard is dropped before the put, the value is moved back to
 /// `from`.
 struct PutGuard<'a, T: Message> {
     from: &'a mut Option<T>,
@@ -232,8 +232,8 @@ impl<T: Message> Queue<T> {
     /// let queue = Queue::bounded(1)?;
     /// queue.put(Tensor::<f32>::zeros(&[4])?)?;
     /// let mut batch = Some(Tensor::full(&[4], 0.5)?);
-    /// assert!(!poll_once(queue.put_async_from(&mut batch))); // given up while the queue is full
-    /// assert_eq!(batch.as_ref().expect("it is here again")[[0]], 0.5);
+    /// assert!(!poll_once(queue.put_async_from(&mut batch))); // dropped while the queue is full
+    /// assert_eq!(batch.as_ref().expect("the future has moved it back")[[0]], 0.5);
     /// queue.get()?;
     /// assert!(poll_once(queue.put_async_from(&mut batch)));
     /// assert!(batch.is_none());

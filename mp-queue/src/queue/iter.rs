@@ -1,4 +1,5 @@
-//! Iterator over the messages of a queue. Its `next` is the caller's place in reports, so it is no closure.
+//! Iterator over the messages of a queue. A type instead of a closure, so that reports of waits name the
+//! caller of `next`.
 
 use mp_core::Message;
 

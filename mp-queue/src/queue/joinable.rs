@@ -29,13 +29,13 @@ use crate::ring::MessageCounts;
 ///     println!("{}", *task * *task);
 ///     task.ack();
 /// }
-/// tasks.join()?; // nothing is left
+/// tasks.join()?; // returns at once: all tasks are done
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// A task is unfinished from [`put`](Self::put) until [`Lease::ack`] (Python's `task_done`, which here can't
-/// be forgotten or called once too often). A task whose consumer dies, panics or drops it before that is not
-/// redelivered. [`join`](Self::join) does not wait for it and reports it as lost, and
+/// be forgotten or called once too often). If its consumer dies, panics or drops the lease before that, the
+/// task is lost and not redelivered. [`join`](Self::join) does not wait for a lost task and reports it, and
 /// [`dead_letter`](Self::dead_letter) returns it.
 ///
 /// The queue can be cloned and sent to other processes. Tasks are serde types. Memory in a task stays
@@ -62,8 +62,8 @@ impl<T: Serialize + DeserializeOwned + 'static> fmt::Debug for JoinableQueue<T> 
 #[derive(thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum JoinableQueueError {
-    /// No task is left to wait for, but this number of tasks were not done: their consumers died, panicked or
-    /// dropped them.
+    /// No task is unfinished, but this number of tasks were lost: their consumers died, panicked or dropped
+    /// them.
     #[error(
         "{} not done: consumers died or gave tasks back (dead_letter() returns the tasks)",
         quantity(.0, "task")
@@ -74,7 +74,7 @@ pub enum JoinableQueueError {
     Unfinished {
         /// Number of unfinished tasks: not begun, or leased by a consumer.
         tasks: usize,
-        /// Processes that work on some of them. A stopped process keeps its tasks.
+        /// Processes that work on some of these tasks. A stopped process keeps its tasks.
         holders: Vec<Leaseholder>,
     },
     /// This process was forked and can't access the queue.
@@ -120,14 +120,14 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         self.queue.given_name()
     }
 
-    /// Returns a handle of the queue of tasks that are not begun, for the methods that this type lacks. A
-    /// task that [`Queue::get`] takes by it is done.
+    /// Returns the queue of tasks that are not begun, for methods that this type lacks. A task that
+    /// [`Queue::get`] takes out of it is done.
     pub fn queue(&self) -> &Queue<T> {
         &self.queue
     }
 
-    /// Creates a queue with these options. A task is delivered once, whatever their
-    /// [`deliveries`](QueueOptions::deliveries) are.
+    /// Creates a queue with these options. A task is delivered once: the option
+    /// [`deliveries`](QueueOptions::deliveries) is ignored.
     ///
     /// # Errors
     /// Returns the same errors as [`QueueOptions::create`].
@@ -210,8 +210,7 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         QueueTasks(self)
     }
 
-    /// Returns a `Waitable` for room: see [`Queue::put_ready`]. To wait for tasks, wait
-    /// for the queue itself.
+    /// Returns a `Waitable` for room: see [`Queue::put_ready`]. To wait for tasks, wait for the queue itself.
     pub fn put_ready(&self) -> PutReady<T> {
         self.queue.put_ready()
     }

@@ -1,4 +1,5 @@
-//! Messages with acknowledgement: if a consumer dies before it is done, its message goes to another consumer.
+//! Messages with acknowledgement: if a consumer dies before it acknowledges a message, another consumer gets
+//! the message.
 
 use std::fmt;
 use std::ops::Deref;
@@ -107,8 +108,8 @@ impl<T: fmt::Debug> fmt::Debug for Lease<T> {
 }
 
 impl RawQueue {
-    /// Leases a message into `into`. If `into` stays empty, the queue is closed and drained. Messages that
-    /// other processes work on may then be given back.
+    /// Leases a message into `into`. If `into` stays empty, the queue is closed and drained. Other processes
+    /// may then still give messages back.
     fn attempt_lease(&self, into: &mut Option<Leased>) -> Option<Result<(), GetError>> {
         match self.lease_next(into) {
             Ok(GetOutcome::Done(()) | GetOutcome::Closed) => Some(Ok(())),
@@ -117,8 +118,7 @@ impl RawQueue {
         }
     }
 
-    /// Leases a message, if there is one or the end is reached, for a future. Returns `Some(Ok(None))` at the
-    /// end.
+    /// Leases a message without waiting, for a future. Returns `Some(Ok(None))` at the end of the queue.
     pub(crate) fn poll_lease(&self) -> Option<Result<Option<Leased>, GetError>> {
         let mut leased = None;
         let mut attempt = || self.attempt_lease(&mut leased);
@@ -160,7 +160,7 @@ impl RawQueue {
         }
     }
 
-    /// Returns the processes that work on messages of this queue, without one process.
+    /// Returns the processes that work on messages of this queue, except `without`.
     pub(crate) fn leaseholders(&self, without: Option<Member>) -> Vec<Leaseholder> {
         let mut holders: Vec<Leaseholder> = Vec::new();
         self.memory().each_leaseholder(|member| match holders.iter_mut().find(|h| h.member == member) {
@@ -174,8 +174,8 @@ impl RawQueue {
     }
 
     /// Returns `true` if another process still works on a message of this queue, which is closed and drained.
-    /// A message that still counts as queued was just taken by a process that has not yet become its owner,
-    /// or is about to be refused.
+    /// A message whose holder is still `Queued` counts, too: a process has just taken it and not yet become
+    /// its owner, or its put is about to fail.
     pub(crate) fn has_other_leases(&self) -> bool {
         let me = self.arena().me().ok();
         let others = |h| match h {
@@ -382,8 +382,8 @@ impl<T: Message> Queue<T> {
         LeaseReady(self.raw().clone())
     }
 
-    /// Leases a message, if there is one or the end is reached, for a future. Returns `Some(Ok(None))` at the
-    /// end: when no process has a lease, not even this one, which works for several consumers.
+    /// Leases a message without waiting, for a future. Returns `Some(Ok(None))` at the end of the queue, if
+    /// no process has a lease. Leases of this process count, too, because it works for several consumers.
     #[doc(hidden)]
     pub fn poll_encoded_lease(&self) -> Option<Result<Option<EncodedLease>, GetError>> {
         let lease = |leased: Leased| {

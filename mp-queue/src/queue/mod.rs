@@ -38,7 +38,7 @@ use crate::raw::pending::PendingMessage;
 /// use mp_queue::Queue;
 ///
 /// let queue = Queue::<Tensor<f32>>::bounded(4)?;
-/// queue.put(Tensor::full(&[1000], 2.0)?)?; // moves: the memory itself stays where it is
+/// queue.put(Tensor::full(&[1000], 2.0)?)?; // moves the tensor: its memory stays in place
 /// let got = queue.get()?.expect("it is not closed");
 /// assert_eq!(got.iter().sum::<f32>(), 2000.0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -205,8 +205,8 @@ impl<T: Message> Queue<T> {
         Self { raw: self.raw.counted(capabilities), fingerprint: self.fingerprint, messages: PhantomData }
     }
 
-    /// Returns a handle that is used only for waiting. Such a handle keeps no other wait from ending with
-    /// `Deserted`.
+    /// Returns a handle that is used only for waiting. Such a handle does not prevent other waits from ending
+    /// with `Deserted`.
     pub(crate) fn for_waiting(&self) -> Self {
         Self { raw: self.raw.clone(), fingerprint: self.fingerprint, messages: PhantomData }
     }
@@ -242,8 +242,8 @@ impl<T: Message> Queue<T> {
         mp_core::waits::object_name(self.raw.hold())
     }
 
-    /// Returns this handle with another spin policy. Calls through the returned handle and its clones spin
-    /// like this before they sleep.
+    /// Returns this handle with another spin policy. Calls through the returned handle and its clones follow
+    /// this policy before they sleep.
     ///
     /// [`QueueOptions::spin`] sets the policy for the handles of all processes.
     pub fn spinning(self, spin: Spin) -> Self {
@@ -259,7 +259,7 @@ impl<T: Message> Queue<T> {
     /// use std::time::Duration;
     /// use mp_queue::{DesertedWhen, Queue};
     ///
-    /// // Shared by threads that come and go: waits end with `Deserted` for none of them.
+    /// // Threads share this handle, so no wait ends with `Deserted`.
     /// let jobs = Queue::<u32>::bounded(4)?.deserted_when(DesertedWhen::Never);
     /// assert!(jobs.get_timeout(Duration::ZERO).unwrap_err().is_empty());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -330,7 +330,7 @@ impl<T: Message> Queue<T> {
     /// Closes the queue. Nothing more can be put, and consumers get the remaining messages and then `None`.
     /// Returns `true` if the queue was open.
     ///
-    /// A message that is put at the same time is either refused or will be taken.
+    /// A message that is put concurrently is either refused or taken later.
     #[doc(alias = "join_thread")]
     #[doc(alias = "cancel_join_thread")]
     pub fn close(&self) -> bool {
@@ -526,7 +526,7 @@ mod tests {
         }
     }
 
-    /// A message as two programs define it, and one with another field.
+    /// A message as two programs define it, and a message with another field.
     mod named {
         pub(super) mod here {
             #[derive(mp_reduce::Message, Debug, PartialEq)]
@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn message_of_another_schema_is_refused_by_both_texts() {
+    fn refusal_of_another_schema_names_both_schemas() {
         use named::there;
         let schema =
             "point/2(at:point/1(x:f64,tags:list<str>),next:option<queue<point/1(x:f64,tags:list<str>)>>)";

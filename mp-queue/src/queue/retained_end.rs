@@ -1,4 +1,4 @@
-//! Ends of channels whose messages are not taken, shared by [`watch`](crate::watch) and
+//! Ends of channels with retained messages: the common part of [`watch`](crate::watch) and
 //! [`broadcast`](crate::broadcast).
 
 use std::fmt;
@@ -22,12 +22,12 @@ use crate::raw::pending::PendingMessage;
 use crate::raw::waiting::{WaitError, WaitSite};
 use crate::ring::{Position, PutOutcome, Slot, SmallMessage};
 
-/// Side of the channel, and its ring.
+/// One side of a channel with retained messages, and the channel's ring.
 pub(crate) struct RetainedEnd {
     end: ChannelEnd,
     retained: RetainedRing,
-    /// Most recently detached process at the time when this handle last released the pins of dead readers. 0
-    /// means none.
+    /// Most recently detached process when this handle last collected the messages that dead readers had
+    /// pinned. 0 means none.
     collected: AtomicU64,
 }
 
@@ -111,14 +111,14 @@ impl RetainedEnd {
         Ok(&self.retained)
     }
 
-    /// Publishes a value. With `after`, only if the newest value has this position.
+    /// Publishes a value. With `after`, it publishes only if the newest value has this position.
     pub(crate) fn send<T: Message>(
         &self,
         fingerprint: TypeFingerprint<T>,
         mut value: T,
         after: Option<Position>,
     ) -> Result<SendOutcome<T>, PutError<T>> {
-        // As in `put_as`.
+        // Small values take this short path, as in `put_as`.
         if let Some(mut payload) = Payload::from_small(self.raw(), &value) {
             return match self.publish(&mut payload, after) {
                 Ok(PutOutcome::Done(position)) => {
@@ -156,17 +156,17 @@ impl RetainedEnd {
             let died = self.collected.load(Ordering::Relaxed) != gone;
             if died {
                 self.collected.store(gone, Ordering::Relaxed);
-                // If this fails, the next sender does it.
+                // If this fails, a later sender collects them.
                 _ = self.retained.collect_all();
             }
         }
         Ok(outcome)
     }
 
-    /// Publishes a message that is encoded already. The caller has compared the types.
+    /// Publishes an encoded message. The caller has compared the types.
     ///
     /// # Errors
-    /// [`PutError::Full`] if the arena has no envelope left. The message is unchanged then.
+    /// Returns [`PutError::Full`] if the arena has no envelope left. The message is then unchanged.
     pub(crate) fn send_encoded<T: Message>(
         &self,
         fingerprint: TypeFingerprint<T>,
@@ -213,7 +213,7 @@ impl RetainedEnd {
             return Ok(None);
         }
         done();
-        // No exclusive value was taken out of it.
+        // Not `None`: no exclusive value was taken out of the message.
         Ok(Some(incoming.into_outgoing().unwrap_or_default()))
     }
 
@@ -255,8 +255,8 @@ impl RetainedEnd {
                 gone = true;
                 return Err(mp_core::Error::Stale("a message was replaced while it was read".into()));
             }
-            // Claim before the message counts as read: a receiver that has no free descriptors now can then
-            // read it later.
+            // The message's descriptors are claimed before it counts as read, so a receiver that has no free
+            // descriptors can read the message later.
             inc.claim()?;
             done();
             Ok(())
@@ -285,7 +285,7 @@ impl RetainedEnd {
         attempt().or_else(|| self.raw().end_if_gone(Some(WaitPurpose::Message), Wait::Never, attempt))
     }
 
-    /// Waits until the other side is closed. Returns `true` if it is.
+    /// Waits until the other side has no handles. Returns `true` if it has none.
     #[track_caller]
     pub(crate) fn wait_peer_gone(&self, wait: Wait) -> Result<bool, Error> {
         let raw = self.raw();

@@ -95,7 +95,7 @@ impl<T: Message> Queue<T> {
     /// queue.put(5)?;
     /// queue.close();
     /// let mut stream = pin!(queue.stream());
-    /// let mut cx = Context::from_waker(Waker::noop()); // a runtime has better ones
+    /// let mut cx = Context::from_waker(Waker::noop()); // a runtime passes its own waker
     /// assert!(matches!(stream.as_mut().poll_next(&mut cx), Poll::Ready(Some(Ok(5)))));
     /// assert!(stream.poll_next(&mut cx).is_ready()); // the end
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -6,9 +6,9 @@
 //! puts. A clone that is only used for waiting (`PutReady`, `LeaseReady`, a watched future, a lease) can do
 //! neither and is not counted.
 //!
-//! A handle is *blocked* while a call on it waits without a time-out. Such a call can't do anything else
-//! until there is a message or room. A call with a time-out, or a future, which can be dropped, may do
-//! something else at any time.
+//! A handle is *blocked* while a call on it waits without a time-out: its thread can do nothing else until
+//! there is a message or room. A call with a time-out does not count as blocked, and neither does a future,
+//! which can be dropped.
 //!
 //! | a wait for | is deserted when no other process and no message has the queue, and |
 //! |---|---|
@@ -19,13 +19,13 @@
 //!
 //! **No wake-up is lost.** A waiter announces itself, then checks these counts, then sleeps. A thread that
 //! drops a handle first decrements the count, then wakes the announced waiters. One lock of this process
-//! protects all counts. They are not shared with other processes.
+//! protects all counts. The counts are not shared with other processes.
 //!
 //! **One queue has one `LocalHandles`.** It is found by the number of the queue's block. A
 //! [`RawQueue`](crate::raw::RawQueue) drops its share before it releases the block, so no `LocalHandles` is
 //! left when the block is reused for another queue.
 //!
-//! In a forked copy of the process, handles are not counted: nothing can wait there.
+//! In a forked copy of the process, handles are not counted, because no thread can wait there.
 //!
 //! [`Deserted`]: crate::GetError::Deserted
 
@@ -83,7 +83,7 @@ struct HandleCounts {
 pub(crate) struct LocalHandles {
     block: BlockId,
     counts: Mutex<HandleCounts>,
-    /// Each `LocalState` is shared by some of the [`RawQueue`](crate::raw::RawQueue)s.
+    /// States of the queue's [`RawQueue`](crate::raw::RawQueue)s. Several of them may share a `LocalState`.
     locals: Mutex<Vec<Weak<LocalState>>>,
 }
 
@@ -101,9 +101,9 @@ impl LocalHandles {
         })
     }
 
-    /// Registers the `LocalState` that some of the `RawQueue`s share. Each `RawQueue` holds the queue before
-    /// and for as long as it has a share of the `LocalState`. So the number of shares never exceeds the
-    /// process's count of holds.
+    /// Registers a `LocalState`, which several `RawQueue`s may share. Each `RawQueue` takes its hold on the
+    /// queue before its share of the `LocalState`, and releases the share first. So the number of shares
+    /// never exceeds the process's count of holds.
     pub(crate) fn register(&self, local: &Arc<LocalState>) {
         let mut locals = self.locals.lock();
         locals.retain(|local| local.strong_count() > 0);
@@ -113,7 +113,7 @@ impl LocalHandles {
     /// Returns `true` if all holds of the queue in this process are registered here. Otherwise, some thread
     /// is taking a handle out of a message or cloning one.
     pub(crate) fn has_registered_all(&self, hold: &Hold) -> bool {
-        // Compared before and after: a handle dropped in between must not stand in for a new one.
+        // The count of holds is read before and after: a handle dropped in between must not offset a new one.
         let before = hold.count() as usize;
         let raws: usize = self.locals.lock().iter().map(Weak::strong_count).sum();
         raws == before && raws == hold.count() as usize
@@ -146,16 +146,16 @@ impl Drop for LocalHandles {
 pub(crate) struct CountedHandle {
     of: Arc<LocalHandles>,
     capable: Capabilities,
-    /// Number of its calls that wait without a time-out, by [`WaitPurpose`]. Changed while the counts are
-    /// locked.
+    /// Number of calls on this handle that wait without a time-out, by [`WaitPurpose`]. Changed while the
+    /// counts are locked.
     calls: Mutex<[u32; 2]>,
     memory: RingMemory,
 }
 
 impl CountedHandle {
-    /// Creates a counted handle. It is dropped before the process releases the queue's block.
+    /// Creates a counted handle, which must be dropped before the process releases the queue's block.
     pub(crate) fn new(of: Arc<LocalHandles>, capable: Capabilities, memory: RingMemory) -> Box<Self> {
-        // As in `drop`: not in a forked copy, where nothing waits and the lock may be held forever.
+        // As in `drop`: not in a forked copy, where no thread waits and the lock may be held forever.
         if memory.is_accessible() {
             let each = [WaitPurpose::Message, WaitPurpose::Room];
             each.iter().for_each(|&purpose| {

@@ -42,7 +42,7 @@ pub(crate) const NAME_MAX: usize = 128;
 /// Type name of the queues of pipes.
 pub(crate) const PIPE: &str = "anything (a pipe)";
 
-/// Returns the beginning of a type's name as words.
+/// Returns the beginning of a type's name as words, with their indexes.
 pub(crate) fn name_words(name: &str) -> impl Iterator<Item = (u64, u64)> {
     let name = &name.as_bytes()[..name.len().min(NAME_MAX)];
     (0..).zip(name.chunks(8)).map(|(i, part)| {
@@ -83,7 +83,7 @@ pub(crate) struct CreateParams<'a> {
     pub(crate) type_of: (u64, &'a str),
     /// `true` if small messages may be stored in slots, because all messages have the queue's type.
     pub(crate) small_slots: bool,
-    /// Number of retained messages. 0 means that messages are taken.
+    /// Number of retained messages, or 0 for a queue whose messages are taken.
     pub(crate) retain: u32,
 }
 
@@ -123,11 +123,11 @@ impl QueueHeader {
     pub(crate) const fn not_full(self) -> Word {
         self.word(640)
     }
-    /// First word of the durations of waits for messages.
+    /// Returns the first word of the durations of waits for messages.
     pub(crate) const fn get_waits(self) -> Word {
         self.not_empty().plus(1)
     }
-    /// First word of the durations of waits for room.
+    /// Returns the first word of the durations of waits for room.
     pub(crate) const fn put_waits(self) -> Word {
         self.not_full().plus(1)
     }
@@ -141,7 +141,7 @@ impl QueueHeader {
         self.word(200)
     }
 
-    /// Word with the bound of bytes.
+    /// Returns the word with the bound of bytes.
     pub(crate) const fn byte_bound(self) -> Word {
         self.word(232)
     }
@@ -187,7 +187,7 @@ impl QueueHeader {
         (SECOND + from, len)
     }
 
-    /// Initializes an empty queue in fresh memory. Later segments stay zero, which is the state of an empty
+    /// Initializes an empty queue in new memory. Later segments stay zero, which is the state of an empty
     /// ring. The magic is written last.
     pub(crate) fn write<M: Mem>(self, m: &M, chain: &ChainAt, params: CreateParams<'_>) {
         for i in 1..SLOTS / 8 {
@@ -221,7 +221,7 @@ impl QueueHeader {
         m.store(self.base, MAGIC);
     }
 
-    /// Reads the queue in these `len` bytes. Returns `None` if they don't contain one.
+    /// Reads the queue in these `len` bytes. Returns `None` if they don't contain a queue.
     pub(crate) fn read<M: Mem>(self, m: &M, block: BlockId, len: u64) -> Option<ChainAt> {
         if len < SLOTS || m.load(self.base) != MAGIC {
             return None;

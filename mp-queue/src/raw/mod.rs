@@ -51,7 +51,8 @@ impl Side {
 pub(crate) struct LocalState {
     get: Side,
     put: Side,
-    /// Returned message that this process took last. The next scan for returned messages starts at it.
+    /// Envelope of the returned message that this process took last. The next scan for returned messages
+    /// starts there.
     last_returned: AtomicU32,
     handles: Arc<LocalHandles>,
 }
@@ -75,7 +76,7 @@ pub(crate) struct RawQueue {
     memory: RingMemory,
     /// Mark of the other side's token, if this is a handle of one side of a channel.
     peer: Option<u64>,
-    /// Condition for `Deserted` of this handle, if it is not the queue's.
+    /// Condition for `Deserted` that this handle uses instead of the queue's condition.
     deserted: Option<DesertedWhen>,
 }
 
@@ -91,8 +92,8 @@ const CAPACITY_ADVICE: &str = ". For a queue without a limit, use `Queue::unboun
                                wait until a message was taken, use a `JoinableQueue` and its `join()`";
 
 impl RawQueue {
-    /// Creates a queue in the current arena. `small_slots`: `true` if small messages may be stored in slots,
-    /// because all messages have this type.
+    /// Creates a queue in the current arena. `small_slots` is `true` if small messages may be stored in
+    /// slots, because all messages have this type.
     pub(crate) fn create(
         options: QueueOptions,
         type_of: (u64, &str),
@@ -248,7 +249,7 @@ impl RawQueue {
         if self.arena().me().is_ok() { self.memory.len_with_returned() } else { 0 }
     }
 
-    /// Returns `true` if the queue has no room. Returned messages use none.
+    /// Returns `true` if the queue has no room. Returned messages use no room.
     pub(crate) fn is_full(&self) -> bool {
         // A growing queue may exceed its limit by one message per producer.
         self.arena().me().is_ok() && self.memory.len() >= self.capacity()
@@ -264,10 +265,11 @@ impl RawQueue {
         closed
     }
 
-    /// Tries once to put a message. An envelope is emptied only on success. Wakes no waiters.
+    /// Tries once to put a message. Unless it returns `Done`, the caller still owns the message. Wakes no
+    /// waiters.
     #[inline]
     fn attempt_put(&self, payload: &mut Payload) -> Result<PutOutcome<(), ()>, Error> {
-        // Complete for a queue that has not grown.
+        // Sufficient for a queue that has not grown.
         if self.local.put.segment.load(Ordering::Relaxed) == 0 {
             let end = self.memory.put(0, payload)?;
             if matches!(end, PutOutcome::Done(())) || self.memory.segments() == 1 {
@@ -395,9 +397,9 @@ impl RawQueue {
         mp_core::Error::TooManyMessages(Box::new(Messages(self.arena()).on_their_way(block, len))).into()
     }
 
-    /// Repeats the attempt until it ends or the wait does, when an envelope may have become free. Consumers
-    /// of this queue wake the waiter. Consumers of other queues also free envelopes but don't wake it: this
-    /// is detected within [`POLL_INTERVAL`](mp_core::POLL_INTERVAL).
+    /// Repeats the attempt when an envelope may have become free, until it returns a result or the wait ends.
+    /// Consumers of this queue wake the waiter. Consumers of other queues also free envelopes, but without
+    /// waking it: the waiter detects this within [`POLL_INTERVAL`](mp_core::POLL_INTERVAL).
     #[cold]
     #[track_caller]
     pub(crate) fn wait_for_envelope<R>(

@@ -1,4 +1,4 @@
-//! Options of a queue beyond those of `bounded` and `unbounded`.
+//! Options for creating a queue.
 
 use mp_core::Spin;
 use mp_reduce::Error;
@@ -73,25 +73,25 @@ impl QueueOptions {
     /// use mp_tensor::Tensor;
     /// use mp_queue::{PutError, QueueOptions};
     ///
-    /// // However large the batches are: no more than 64 MiB of them wait.
+    /// // At most 64 MiB of batches wait in the queue, whatever their sizes are.
     /// let batches = QueueOptions::new().capacity(100).bytes(64 << 20).create::<Tensor<u8>>()?;
     /// batches.put(Tensor::zeros(&[40 << 20])?)?;
     /// let error = batches.try_put(Tensor::zeros(&[40 << 20])?).unwrap_err();
     /// assert!(error.is_full());
     /// batches.get()?;
     /// batches.put(error.into_value())?;
-    /// // What would never fit is no reason to wait.
+    /// // A message that can never fit is refused at once.
     /// let error = batches.put(Tensor::zeros(&[65 << 20])?).unwrap_err();
     /// assert!(matches!(error, PutError::TooLarge { bytes, limit, .. } if bytes > limit));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A message counts its encoded bytes. Each tensor, queue or other handle in it counts the memory of the
-    /// object, as allocated (sizes are rounded up). An object that is in several messages counts in each of
-    /// them. A message counts from the moment it is put until it is taken. Messages that a consumer works on,
-    /// with or without acknowledgement, and messages that have been given back don't count. The bound is
-    /// exact, also with concurrent puts. The bound needs no repair after a process dies, since no separate
-    /// counter could become wrong.
+    /// The size of a message is the number of its encoded bytes, plus the memory of each tensor, queue or
+    /// other object in it, as allocated (sizes are rounded up). An object that is in several messages counts
+    /// in each of them. A message counts from the moment it is put until it is taken. Messages that a
+    /// consumer works on, with or without acknowledgement, and messages that have been given back don't
+    /// count. The bound is exact, also with concurrent puts. The bound needs no repair after a process dies,
+    /// since no separate counter could become wrong.
     ///
     /// Smaller messages of other producers may overtake a large message that waits. 0 means no bound.
     ///
@@ -100,15 +100,16 @@ impl QueueOptions {
         Self { bytes, ..self }
     }
 
-    /// Limits how often [`Queue::get_lease`](crate::Queue::get_lease) delivers a message before the message is
-    /// set aside ([`Queue::dead_letter`](crate::Queue::dead_letter)). 0 means no limit. Values above 127 count as 127.
+    /// Limits how often [`Queue::get_lease`](crate::Queue::get_lease) delivers a message before the message
+    /// is set aside (see [`Queue::dead_letter`](crate::Queue::dead_letter)). 0 means no limit. Values above
+    /// 127 count as 127.
     pub const fn deliveries(self, times: u32) -> Self {
         Self { deliveries: if times > 127 { 127 } else { times }, ..self }
     }
 
-    /// Sets when a wait ends with `Deserted`. By default, it does when no other process has the queue and
-    /// this process has no other handle that could end the wait. [`DesertedWhen`] describes the conditions
-    /// and the programs for which they can't be detected.
+    /// Sets the condition under which a wait ends with `Deserted`. By default, this is that no other process
+    /// has the queue and this process has no other handle that could end the wait. [`DesertedWhen`] describes
+    /// the conditions and the programs for which they can't be detected.
     pub const fn deserted_when(self, deserted: DesertedWhen) -> Self {
         Self { deserted, ..self }
     }
@@ -119,7 +120,7 @@ impl QueueOptions {
     /// ```
     /// use mp_queue::{QueueOptions, Spin};
     ///
-    /// // Idle consumers are to use no processor time at all.
+    /// // Idle consumers use no processor time.
     /// let events = QueueOptions::new().spin(Spin::Never).create::<u64>()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -128,7 +129,7 @@ impl QueueOptions {
     }
 }
 
-/// Condition under which a wait on a queue ends with `Deserted`, because nothing can end it.
+/// Condition under which a wait on a queue ends with `Deserted`, because no message or room can be expected.
 ///
 /// In each case, some process that had the queue has ended or dropped its last handle, and no other process
 /// and no message in transit has the queue. A process that was sent the queue and never received it counts as
@@ -142,7 +143,7 @@ impl QueueOptions {
 /// use std::time::Duration;
 /// use mp_queue::{DesertedWhen, QueueOptions};
 ///
-/// // One handle in a scope, used by two threads: nothing counts references, so waiting has to go on.
+/// // Two threads share one handle by reference, which is not counted: no wait may end with `Deserted`.
 /// let jobs = QueueOptions::new().deserted_when(DesertedWhen::Never).create::<u32>()?;
 /// std::thread::scope(|threads| {
 ///     threads.spawn(|| jobs.put(7));
@@ -153,8 +154,8 @@ impl QueueOptions {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum DesertedWhen {
-    /// This process has no other handle that could end the wait: by a put for a wait for a message, or by a
-    /// get for a wait for room. A handle that is blocked in the same kind of wait without a time-out does not
+    /// This process has no other handle that could end the wait. A put ends a wait for a message, and a get
+    /// ends a wait for room. A handle that is blocked in the same kind of wait without a time-out does not
     /// count. This is the default.
     ///
     /// A clone in this or another thread keeps waits going until it is dropped. Only handles are counted:

@@ -5,19 +5,19 @@
 //! same line: two transfers per message. A consumer that backs off for a while finds many messages, at one
 //! transfer per line. The same applies to a producer that waits for room.
 //!
-//! Backing off helps only while the other side continues to work, and it would delay a response. Therefore it
-//! begins only when a wait was followed by more than one message. It is doubled while it yields messages in
-//! proportion, and halved otherwise. In request and response, one message ends each wait, so there is no
-//! back-off.
+//! Backing off helps only while the other side continues to work, and it would delay a response. Therefore a
+//! thread backs off only after a wait was followed by more than one message. The length of the back-off is
+//! doubled while the number of messages after it grows in proportion, and halved otherwise. In request and
+//! response, one message ends each wait, so there is no back-off.
 //!
 //! These words are local to this process and are hints.
 
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU32;
 
-/// First hold, in pauses of the processor of 10 to 50 ns each.
+/// Length of the first back-off, in pauses of the processor of 10 to 50 ns each.
 const FIRST: u32 = 4;
-/// Longest hold: a few microseconds.
+/// Length of the longest back-off: a few microseconds.
 const MOST: u32 = 64;
 
 /// Pace of one side of a queue in one process.
@@ -29,11 +29,12 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// In a smaller queue, the other side could not continue during a hold: the queue would be full or empty.
+    /// Minimum capacity of a queue for back-off. During a back-off, a smaller queue would become full or
+    /// empty, so the other side could not continue.
     pub(crate) const MIN_SLOTS: u32 = 64;
 
-    /// Minimum capacity of a channel that replaces messages, for its receivers to hold. During the longest
-    /// hold, a sender could fill a smaller one.
+    /// Minimum capacity of a channel with retained messages, for back-off of its receivers. During the
+    /// longest back-off, a sender could replace all messages of a smaller channel.
     pub(crate) const MIN_RETAINED: u32 = 4 * MOST;
 
     /// Counts a message that was put or taken.
@@ -43,8 +44,8 @@ impl Pace {
         self.messages.store(self.messages.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Backs off after an attempt that found the queue empty or full, for as long as this has been
-    /// worthwhile.
+    /// Backs off after an attempt that found the queue empty or full. The length depends on the messages
+    /// after earlier back-offs.
     pub(crate) fn back_off(&self) {
         let messages = self.messages.load(Ordering::Relaxed);
         self.messages.store(0, Ordering::Relaxed);
@@ -54,7 +55,8 @@ impl Pace {
     }
 }
 
-/// Returns the next hold after a hold of `hold` that was followed by `messages` messages.
+/// Returns the length of the next back-off, after a back-off of `hold` that was followed by `messages`
+/// messages.
 fn next(hold: u32, messages: u32) -> u32 {
     match messages {
         0 | 1 => hold / 2,
@@ -70,8 +72,8 @@ fn next(hold: u32, messages: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// Returns the hold that results after some time, with a sender that needs `pauses_each` pauses per
-    /// message.
+    /// Returns the longest back-off in the long run. The sender needs `pauses_each` pauses per message, and
+    /// each wait is followed by at least `at_once` messages.
     fn settles(pauses_each: u32, at_once: u32) -> u32 {
         let mut hold = 0;
         let mut all = Vec::new();
@@ -83,11 +85,11 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_not_delayed() {
+    fn requests_and_responses_are_hardly_delayed() {
         assert_eq!(settles(u32::MAX, 1), 0, "one request at a time");
         assert!(settles(u32::MAX, 2) <= 8, "two at a time");
         assert!(settles(u32::MAX, 4) <= 16, "four at a time");
-        assert_eq!((0..10).fold(MOST, |hold, _| next(hold, 1)), 0, "a stream that becomes one");
+        assert_eq!((0..10).fold(MOST, |hold, _| next(hold, 1)), 0, "requests after a stream");
     }
 
     #[test]

@@ -19,7 +19,7 @@ impl Payload {
     /// Returns the message of a small value that needs no envelope.
     #[inline(always)]
     pub(crate) fn from_small<T: Message>(raw: &RawQueue, value: &T) -> Option<Self> {
-        // Known at compile time for most types.
+        // Decided at compile time for most types.
         let few = value.to_small_bytes::<MessagePack>()?;
         raw.memory().accepts_small().then(|| Payload::Small(SmallMessage::of(few)))
     }
@@ -43,7 +43,7 @@ impl Payload {
     }
 
     /// Decodes a message that was just taken out of this queue: see [`unpack`](Self::unpack). If this process
-    /// can't open enough descriptors for those in the message, the message is put back into the queue.
+    /// can't open as many descriptors as the message contains, the message is put back into the queue.
     #[inline]
     pub(crate) fn unpack_from<T: Message>(
         mut self,
@@ -130,7 +130,7 @@ fn unpack_attached<T: Message>(
     }
 }
 
-/// Converts an encoding error: [`PutError::Full`] if a put waits in this case.
+/// Converts an encoding error into the error of a put: [`PutError::Full`] in the cases in which a put waits.
 #[cold]
 pub(crate) fn put_error(raw: &RawQueue, error: Error) -> PutError<()> {
     let Error::Memory(why) = &error else { return PutError::Failed { value: (), error } };

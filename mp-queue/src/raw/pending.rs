@@ -59,7 +59,7 @@ impl PendingMessage {
         Ok(Self { payload, lent })
     }
 
-    /// Encodes a value that is not small. If there are too many messages and the queue has a bound, it waits.
+    /// Encodes a value that is not small. Waits if there are too many messages and the queue has a bound.
     #[inline]
     #[track_caller]
     pub(crate) fn encode<T: Message>(
@@ -74,8 +74,8 @@ impl PendingMessage {
         }
     }
 
-    /// Encodes a value whose first attempt failed, perhaps for lack of envelopes. If there are too many
-    /// messages and the queue has a bound, it waits.
+    /// Encodes a value whose first attempt failed, perhaps for lack of envelopes. Waits if there are too many
+    /// messages and the queue has a bound.
     #[cold]
     #[inline(never)]
     #[track_caller]

@@ -23,7 +23,7 @@ pub(crate) enum WaitError {
     /// The time has expired.
     TimedOut,
     /// No other process has the queue, so the wait can never succeed. Contains the last process that had the
-    /// queue or was sent it.
+    /// queue, or to which the queue was sent.
     Deserted(Option<Member>, u32),
     /// The other side of the channel has no handles.
     Disconnected,
@@ -63,7 +63,7 @@ impl From<WaitError> for GetError {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitSite {
     pub(crate) parking: Parking,
-    /// Kind of wait, if the wait ends when nothing can end it.
+    /// Kind of wait, if the wait fails when no other process or handle can end it.
     pub(crate) purpose: Option<WaitPurpose>,
     /// The call, for a queue. For channels and pipes, it is derived from the queue.
     pub(crate) call: BlockingCall,
@@ -98,22 +98,23 @@ impl RawQueue {
 }
 
 impl WaitSite {
-    /// Waits that a put by another handle ends.
+    /// Returns the site of a wait for a message, which a put by another handle ends.
     pub(crate) fn for_message(raw: &RawQueue, call: BlockingCall) -> Self {
         Self { parking: raw.memory.not_empty(), purpose: Some(WaitPurpose::Message), call }
     }
 
-    /// Waits that a get by another handle ends.
+    /// Returns the site of a wait for room, which a get by another handle ends.
     pub(crate) fn for_room(raw: &RawQueue, call: BlockingCall) -> Self {
         Self { parking: raw.memory.not_full(), purpose: Some(WaitPurpose::Room), call }
     }
 }
 
-/// First sleep of a waiter while a process may be about to release the queue. It is doubled each time.
+/// Length of a waiter's first sleep while a process may be about to release the queue. Doubled after each
+/// sleep.
 const NAP: Duration = Duration::from_millis(1);
 
 impl RawQueue {
-    /// Repeats the attempt until it ends or the wait does.
+    /// Repeats the attempt until it returns a result or the wait ends.
     #[track_caller]
     pub(crate) fn attempt_until<R, E: From<WaitError>>(
         &self,
@@ -128,9 +129,9 @@ impl RawQueue {
         }
     }
 
-    /// Waits after a first attempt. Spins, at the pace of the messages if there is one, and then sleeps.
-    /// Recovers and reclaims dead members once per poll interval. At the end of the wait and before each
-    /// sleep, checks whether another process or handle is left.
+    /// Waits after a first attempt. Backs off according to `pace`, spins, and then sleeps. Recovers and
+    /// reclaims dead members once per poll interval. At the end of the wait and before each sleep, checks
+    /// whether another process or handle is left.
     #[track_caller]
     pub(super) fn wait<R, E: From<WaitError>>(
         &self,
@@ -173,8 +174,8 @@ impl RawQueue {
         member.is_some_and(|member| Blocks(self.arena()).ring_is_held_by(self.hold.block(), member))
     }
 
-    /// Returns the reason if nothing can end this kind of wait. Returns `None` in a forked copy, where the
-    /// attempt itself returns the error.
+    /// Returns the reason if no other process or handle can end this kind of wait. Returns `None` in a forked
+    /// copy, where the attempt itself returns the error.
     pub(crate) fn peer_gone(&self, purpose: WaitPurpose) -> Option<WaitError> {
         match self.peer {
             Some(_) => self.is_disconnected().then_some(WaitError::Disconnected),
@@ -251,7 +252,7 @@ struct QueueWaiter<'a, Attempt> {
 }
 
 impl<R, E: From<WaitError>, Attempt: FnMut() -> Option<Result<R, E>>> QueueWaiter<'_, Attempt> {
-    /// Returns the end if the wait can never succeed.
+    /// Returns the result of the wait if it can never succeed.
     fn deserted(&mut self) -> Option<Result<R, E>> {
         self.raw.end_if_gone(self.at.purpose, self.wait, &mut self.attempt)
     }
@@ -297,9 +298,8 @@ impl<R, E: From<WaitError>, Attempt: FnMut() -> Option<Result<R, E>>> Blocking f
         if let Some(found) = (self.attempt)() {
             return Some(found);
         }
-        // A process records that it releases the queue while it still has it. The release shortly after wakes
-        // no waiters. This check precedes the check of the holders, so a release in between is detected
-        // there.
+        // A process records that it will release the queue, and releases it shortly afterwards without waking
+        // waiters. This check precedes the check of the holders, which detects a release in between.
         self.detach_pending = self.nap < POLL_INTERVAL && self.raw.is_detach_pending();
         self.noticed = self.raw.memory.last_gone().map(|_| Notices(self.raw.arena()).noticed());
         // After the announcement: dropping the last handle wakes the sleepers.
@@ -318,7 +318,7 @@ impl<R, E: From<WaitError>, Attempt: FnMut() -> Option<Result<R, E>>> Blocking f
         }
         self.nap = if self.detach_pending { self.nap * 2 } else { POLL_INTERVAL };
         match self.noticed {
-            // This case is rare. Waiting for one word is cheaper.
+            // A sleep on two words. It is rarely needed, and a sleep on one word is cheaper.
             Some(noticed) => self.at.parking.sleep_unless_noticed(announced, noticed, until),
             None => self.at.parking.sleep(announced, until),
         }
@@ -334,11 +334,11 @@ impl<R, E: From<WaitError>, Attempt: FnMut() -> Option<Result<R, E>>> Blocking f
             Some(WaitPurpose::Room) if found.is_ok() && self.at.call != BlockingCall::Envelope => {
                 memory.record_wait(true, since);
                 if mp_core::waits::IS_TRACED {
-                    // Before a subscriber is called.
+                    // Wakes consumers before a subscriber of traces is called.
                     memory.not_empty().wake_one();
                 }
             }
-            // An end is no message.
+            // The end of the queue is not counted as a message.
             Some(WaitPurpose::Message) if found.is_ok() && !(memory.is_put_closed() && memory.len() == 0) => {
                 memory.record_wait(false, since);
                 if mp_core::waits::IS_TRACED {
@@ -377,6 +377,6 @@ mod tests {
         drop(sender);
         assert!(matches!(end(purpose, Some(Ok(5))), Some(Ok(5))));
         assert!(matches!(end(purpose, None), Some(Err(GetError::Disconnected))));
-        assert!(end(None, None).is_none(), "it waits for something else");
+        assert!(end(None, None).is_none(), "a wait without a purpose continues");
     }
 }

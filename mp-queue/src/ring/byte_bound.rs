@@ -1,30 +1,31 @@
 //! Puts of envelopes into a ring that also has a bound of bytes.
 //!
 //! The bytes in the ring are counted without a counter, which a killed process could leave wrong. Each
-//! envelope has two words: where its bytes *begin* and *end* if the bytes of all messages are laid out in
-//! the order of positions. A producer that is about to publish position `t` reads the message of `t - 1`. If
-//! that message is still in the ring, the new bytes begin at its end. Otherwise all earlier messages are
-//! taken, and the new bytes begin at 0. The bytes in the ring extend from the beginning of the oldest
-//! message to the end of the newest one.
+//! envelope has two words: the offsets at which its bytes *begin* and *end* if the bytes of all messages are
+//! laid out in the order of positions. A producer that is about to publish position `t` reads the message of
+//! `t - 1`. If that message is still in the ring, the new bytes begin at its end. Otherwise all earlier
+//! messages are taken, and the new bytes begin at 0. The bytes in the ring extend from the beginning of the
+//! oldest message to the end of the newest one.
 //!
 //! | word | written by | when |
 //! |---|---|---|
-//! | begin, end | owner of the envelope | before it is published. They are unchanged while it is in a slot. In a queue without such a bound, they are bytes of the message |
+//! | begin, end | owner of the envelope | before the envelope is published. Both are unchanged while it is in a slot. In a queue without a bound of bytes, these words store bytes of the message |
 //!
-//! The words that are read may already belong to the envelope's next message. The producer reads the slot
-//! first and the words afterwards. Both words are stored with release and loaded with acquire. So a reader of
-//! a word of the next message also sees everything that was done before it was written, including that the
-//! earlier message was taken. Therefore one second read of the oldest message's slot, after all words were
-//! read, is enough. If that message is still in the slot, no later message was taken. So the end of `t - 1`
-//! was that message's, and each message was laid out after its predecessor. If the oldest message is gone,
-//! the producer searches for it again. If no message is left, `t` may begin anywhere. (A second read of the
-//! slot of `t - 1` would detect nothing more.)
+//! The words that a producer reads may already belong to the envelope's next message. The producer reads the
+//! slot first and the words afterwards. Both words are stored with release and loaded with acquire. So a
+//! producer that reads a word of the next message then also reads that the earlier message was taken, which
+//! happened before. Therefore one second read of the oldest message's slot, after all words were read, is
+//! enough. If the oldest message is still in the slot, no later message was taken. So the end that was read
+//! belongs to the message of `t - 1`, and each message was laid out after its predecessor. If the oldest
+//! message was taken, the producer searches for the new oldest one. If no message is left, `t` may begin
+//! anywhere. (A second read of the slot of `t - 1` would detect nothing more.)
 //!
 //! If another producer publishes `t` first, the calculation is void and starts again. The oldest message may
-//! then be `t` or a later message, which was laid out after other bytes than the bytes of `t - 1`. So a
-//! producer that has found no room checks `t` last, and one that has found room publishes under `t` or not at
-//! all. Messages that are taken meanwhile only reduce the number of bytes. Thus the bound is never exceeded,
-//! however many producers put at once, and a message that fits at all times is never refused.
+//! then be at `t` or a later position, and may have been laid out after other bytes than the bytes of
+//! `t - 1`. So a producer that has found no room finally checks that `t` is still free. A producer that has
+//! found room publishes at `t` or not at all. Messages that are taken meanwhile only reduce the number of
+//! bytes. Thus the bound is never exceeded, however many producers put at once, and a message that fits at
+//! all times is never refused.
 //!
 //! | killed | left | |
 //! |---|---|---|
@@ -38,7 +39,7 @@ use mp_core::words::{EnvelopeId, Member, Owner};
 use super::slot::{Lag, Position, PositionState, Slot, SlotState, Turns};
 use super::{Put, PutOutcome, RingAt};
 
-/// A bound of bytes, and the weight of one message.
+/// Bound of bytes of a ring, and size of one message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Weight {
     /// Words of each envelope: begin, followed by end.
@@ -82,7 +83,7 @@ pub struct PutByteBounded {
     at: Position,
     seen: Slot,
     found: u64,
-    /// Beginning of the bytes.
+    /// Offset at which the bytes of the message begin.
     begin: u64,
     turns: Turns,
     pc: Pc,
@@ -115,7 +116,7 @@ impl PutByteBounded {
         }
     }
 
-    /// Returns the envelope in the slot that was read. Such a queue has no other messages.
+    /// Returns the envelope in the slot that was read. A queue with a bound of bytes has no small messages.
     fn envelope(&self) -> Option<EnvelopeId> {
         self.seen.envelope().filter(|&e| e < self.ring.envelopes)
     }
@@ -129,8 +130,8 @@ impl PutByteBounded {
         used <= self.weight.limit - self.weight.bytes.min(self.weight.limit)
     }
 
-    /// Continues after `used` bytes were found in the ring: with the put if the message fits. Otherwise the
-    /// position is checked again before the put ends with [`PutOutcome::Full`].
+    /// Sets the next step after `used` bytes were found in the ring: the put if the message fits, and
+    /// otherwise a last check of the position before [`PutOutcome::Full`].
     fn decide(&mut self, used: u64) -> Option<PutOutcome> {
         self.pc = if self.fits(used) { Pc::Begin } else { Pc::Full };
         None
@@ -203,7 +204,7 @@ impl Steps for PutByteBounded {
                         self.begin = 0;
                         return self.decide(0);
                     }
-                    // Garbage: if there is a next slot, the one before it was used.
+                    // Garbage: the position before a free one was always used.
                     PositionState::Empty | PositionState::Closed => return self.decide(0),
                 }
             }
@@ -229,8 +230,8 @@ impl Steps for PutByteBounded {
                     PositionState::Empty | PositionState::Closed => self.pc = Pc::Beyond,
                 }
             }
-            // The search went past its position because another producer has published at it, or the head is
-            // garbage.
+            // The search for the oldest message has passed this put's position: another producer has
+            // published there, or the head is garbage.
             Pc::Beyond => {
                 let slot = Slot::unpack(m.load(slot_at(self.position)));
                 if (self.position.lag(slot), slot.state) == (Lag::Equal, SlotState::Empty) {
@@ -239,8 +240,8 @@ impl Steps for PutByteBounded {
                 self.pc = Pc::Tail;
             }
             // If the position is free, the oldest message precedes it and the measured bytes are valid.
-            // Otherwise the oldest message may have been published under this or a later position, after
-            // bytes that were not read.
+            // Otherwise the oldest message may have been published at this or a later position, after bytes
+            // that were not read.
             Pc::Full => {
                 let slot = Slot::unpack(m.load(slot_at(self.position)));
                 if (self.position.lag(slot), slot.state) == (Lag::Equal, SlotState::Empty) {

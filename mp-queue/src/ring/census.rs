@@ -2,11 +2,11 @@
 //!
 //! A scan of all envelopes, one after the other, is not a snapshot. A worker may put a subtask into an
 //! envelope that was already scanned, and then finish its task in an envelope that is not scanned yet. So a
-//! scan counts only if no message was published meanwhile. The position of the next message shows how many
+//! scan is valid only if no message was published meanwhile. The position of the next message shows how many
 //! were ever published: the first unused slot after the tail. (The tail itself is a hint and may lag.)
-//! Messages are published in the order of segment, lap and slot, so this position moves with each message.
+//! Messages are published in the order of segment, lap and slot, so this position changes with each message.
 //!
-//! Nothing is written: a process that is killed here leaves nothing, and a stopped one blocks no other.
+//! A count writes nothing. So a killed process leaves nothing, and a stopped process blocks no other process.
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::steps::EnvelopesAt;
@@ -63,7 +63,8 @@ impl Census {
         Self { chain, envelopes, segment, position, before, count, envelope, holder, found, turns, pc }
     }
 
-    /// Handles the position of the next message. The count ends if it is the same as before.
+    /// Ends the count if the position of the next message is the same as before the scan. Otherwise starts a
+    /// scan.
     fn published(&mut self) -> Option<MessageCounts> {
         let now = Some((self.segment, self.position));
         if self.before == now {
@@ -128,7 +129,8 @@ impl Steps for Census {
                     }
                 }
             }
-            // Read after the owner: the place belongs to this envelope's message, or to one published since.
+            // Read after the owner: the place belongs to this envelope's message, or to a message published
+            // since.
             Pc::Place => {
                 let place = RingPlace::unpack(m.load(self.envelopes.places.of(self.envelope)));
                 let lost = self.holder == Holder::Undeliverable;

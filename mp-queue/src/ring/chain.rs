@@ -1,8 +1,8 @@
 //! Chains of rings: queues that grow.
 //!
-//! The segments of a chain are rings in one block, each four times as large as the previous one. All have
-//! their addresses from the start, and get their pages when they are opened. A segment is not reused while
-//! the queue lives, so a process that slept can't mistake it for another segment. A closed segment is never
+//! The segments of a chain are rings in one block, each four times as large as the previous one. Each segment
+//! has its address from the start, and gets its pages when it is opened. A segment is not reused while the
+//! queue lives, so a process that slept can't mistake it for another segment. A closed segment is never
 //! opened again. The largest segment, once open, is used like a single ring, and no further one is opened.
 //!
 //! A producer that finds the last open segment full closes it ([`Close`]: its messages can still be taken)
@@ -12,13 +12,13 @@
 //!
 //! | link word of a segment | meaning | changed by |
 //! |---|---|---|
-//! | `NONE` | no successor yet | a producer that found the segment full or closed → `OPEN`; a closer of the queue → `END` |
+//! | `NONE` | no next segment yet | a producer that found the segment full or closed → `OPEN`; a closer of the queue → `END` |
 //! | `OPEN` | the next segment is in use; this one is closed | no process |
 //! | `END` | the queue is closed; so is this segment | no process |
 //!
 //! The last segment has no link: closing it closes the queue.
 //!
-//! | killed | left | the others |
+//! | killed | left | other processes |
 //! |---|---|---|
 //! | after pages were reserved for the next segment | unused pages | reserve them again, which changes nothing |
 //! | after the segment was closed, before the link | a closed segment, `NONE` | producers open the next one; consumers find it empty |
@@ -79,13 +79,14 @@ const PAGE: u64 = 4096;
 const HEAD: u64 = 256;
 
 impl ChainAt {
-    /// Returns the same chain with at most this many envelopes.
+    /// Returns the same chain for an arena with at most this many envelopes.
     #[must_use]
     pub const fn of(self, envelopes: u32) -> Self {
         Self { first: RingAt { envelopes, ..self.first }, ..self }
     }
 
-    /// Returns the number of segments for a first one of `first` slots and a last one of `most` slots.
+    /// Returns the number of segments of a chain whose first segment has `first` slots and whose last one has
+    /// `most`.
     pub fn segments_for(first: u32, most: u32) -> u32 {
         let mut n = 1;
         let mut slots = u64::from(first);
@@ -157,8 +158,8 @@ impl ChainAt {
     }
 }
 
-/// Closes a segment and opens the next one, whose memory must be ready. Ends with the successor of the
-/// segment: another producer may have been faster, or another process may have closed the queue.
+/// Closes a segment and opens the next one, whose memory must be ready. Ends with [`Link::Open`], also if
+/// another producer has opened the next segment, or with [`Link::End`] if the queue was closed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Extend {
     close: Close,
@@ -188,7 +189,7 @@ impl Steps for Extend {
     }
 }
 
-/// Closes a chain: the last open segment, and then its link. Ends with `true` if this call closed it.
+/// Closes a chain: the last open segment, and then its link. Ends with `true` if this call closed the chain.
 ///
 /// If a producer opens the next segment in between, the close continues with that segment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

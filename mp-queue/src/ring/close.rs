@@ -15,10 +15,10 @@ enum Pc {
 
 /// Closes a ring by marking its next slot. Every message published before the mark can still be taken, and
 /// none is published after it. (A separate flag would not be enough: a producer that has read the flag before
-/// it was set could publish after the consumers have ended.)
+/// it was set could publish after the consumers have found the end.)
 ///
-/// A full ring has no next slot. Then its oldest slot, to which the next message would go, is marked as the
-/// last of its lap.
+/// In a full ring, the next message would go to the slot of the oldest message. This slot is then marked as
+/// `LAST`: when its message is taken, it becomes `CLOSED`.
 ///
 /// Ends with `true` if this call closed the ring, and with `false` if it was closed already.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -1,5 +1,5 @@
-//! Search for the oldest message of a ring. A small message is in the slot and is taken at once. For an
-//! envelope, [`Get`](super::Get) continues.
+//! Search for the oldest message of a ring. A small message is taken at once. An envelope is taken by
+//! [`Get`](super::Get).
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::{EnvelopeId, Owner};
@@ -7,8 +7,8 @@ use mp_core::words::{EnvelopeId, Owner};
 use super::RingAt;
 use super::slot::{Lag, Position, Slot, SlotState, SmallMessage, Turns};
 
-/// Result of an attempt to get, in every layer. `M` is the message that a step machine has found or taken. In
-/// the layers above, which store the message in a place of the caller, `M` is `()`.
+/// Result of an attempt to get a message, in all layers. The steps return the message in `M`. In the layers
+/// above, which store the message in a variable of the caller, `M` is `()`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum GetOutcome<M = TakenMessage> {
     /// A message was found or taken.
@@ -27,8 +27,8 @@ pub enum TakenMessage {
     /// The slot named an envelope that does not exist or is not queued, because a process wrote garbage. Only
     /// the slot is taken.
     Stray(EnvelopeId),
-    /// A small message, taken at this position. If it is to be leased, it is still in the slot, for
-    /// [`Enclose`].
+    /// A small message, taken at this position. If the message is to be leased, it stays in the slot until
+    /// [`Enclose`] takes it.
     ///
     /// [`Enclose`]: super::Enclose
     Small(SmallMessage, Position),
@@ -41,8 +41,8 @@ pub enum OldestMessage {
     Envelope(u64, Position),
     /// The slot named an envelope that does not exist. The slot is taken.
     Stray(EnvelopeId),
-    /// A small message, taken at this position. If it is to be leased, it is still in the slot, for
-    /// [`Enclose`](super::Enclose).
+    /// A small message, taken at this position. If the message is to be leased, it stays in the slot until
+    /// [`Enclose`](super::Enclose) takes it.
     Small(SmallMessage, Position),
 }
 
@@ -69,7 +69,7 @@ pub struct FindOldest {
     /// Second word of the slot.
     rest: u64,
     leasing: bool,
-    /// `true` if it is part of a batch and does not advance the head past its message.
+    /// `true` if the get is part of a batch and does not advance the head past its message.
     batched: bool,
     turns: Turns,
     pc: Pc,
@@ -92,13 +92,13 @@ impl FindOldest {
         }
     }
 
-    /// Leaves a small message in its slot, to be leased.
+    /// Leaves a small message in its slot, so that the caller can lease it.
     #[must_use]
     pub fn leasing(self) -> Self {
         Self { leasing: true, ..self }
     }
 
-    /// Makes it part of a batch: see [`Get::batched`](super::Get::batched).
+    /// Makes the get part of a batch: see [`Get::batched`](super::Get::batched).
     #[must_use]
     pub(super) fn batched(self, last: Option<Position>) -> Self {
         match last {
@@ -125,8 +125,8 @@ impl FindOldest {
         )))
     }
 
-    // Not computed at the beginning of each step: without common code there, the compiler merges all steps
-    // into straight-line code.
+    // Each step computes this itself. With common code before the `match`, the compiler would not merge all
+    // steps into straight-line code.
     #[inline(always)]
     fn slot_at(&self) -> Word {
         self.ring.slot(self.position.index)
@@ -161,8 +161,7 @@ impl Steps for FindOldest {
                     }
                     (Lag::Equal, SlotState::Stray { .. }) => self.pc = Pc::Drop,
                     (Lag::Equal, SlotState::Closed) => return Some(GetOutcome::Closed),
-                    // A slot whose lap is earlier would mean that the head had passed it, which never
-                    // happens.
+                    // An earlier lap would mean that the head has passed an unused slot, which never happens.
                     (Lag::Equal, SlotState::Empty) | (Lag::Behind, _) => return Some(GetOutcome::Empty),
                     (Lag::Ahead, _) => self.pc = Pc::Help,
                 }
@@ -182,7 +181,8 @@ impl Steps for FindOldest {
                 self.pc = Pc::Head;
                 return taken.then_some(GetOutcome::Done(OldestMessage::Stray(e)));
             }
-            // If the slot has changed since, this is another message's word, and the swap below fails.
+            // If the slot has changed since the first word was read, this word belongs to another message,
+            // and the swap below fails.
             Pc::Rest => {
                 self.rest = m.load(self.slot_at().plus(1));
                 self.pc = if self.leasing { Pc::Again } else { Pc::Take };

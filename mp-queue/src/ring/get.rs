@@ -57,14 +57,15 @@ impl Get {
         }
     }
 
-    /// Records first that the calling process touches the envelope's group, if the group's bit is not set.
+    /// Before the get, records that the calling process touches the envelope's group, unless the group's bit
+    /// is set already.
     #[inline]
     #[must_use]
     pub fn touching(self, groups: TouchedGroups) -> Self {
         Self { touched: Some(groups), ..self }
     }
 
-    /// Takes the message as a lease: if its holder dies, the message is redelivered.
+    /// Takes the message as a lease: if the caller dies, the message is redelivered.
     #[must_use]
     pub fn leasing(self) -> Self {
         match self.to {
@@ -73,15 +74,15 @@ impl Get {
         }
     }
 
-    /// Makes it part of a batch: it starts after `last`, the position of the previous message, and does not
-    /// advance the head. The batch ends with [`Advance`](super::Advance).
+    /// Makes the get part of a batch. The get starts after `last`, the position of the previous message, and
+    /// does not advance the head. The batch ends with [`Advance`](super::Advance).
     #[must_use]
     pub fn batched(self, last: Option<Position>) -> Self {
         Self { find: self.find.batched(last), ..self }
     }
 
-    /// Starts with an envelope that was already found, in the slot with this word, at this position. The
-    /// caller has recorded that it touches the envelope's group.
+    /// Takes an envelope that was already found at this position, in a slot with this first word. The caller
+    /// has recorded that it touches the envelope's group.
     #[inline]
     #[must_use]
     pub fn found(self, word: u64, position: Position) -> Self {
@@ -94,8 +95,8 @@ impl Get {
     }
 }
 
-/// Makes `to` the holder of a queued envelope. Returns the owner word, and `false` if the envelope was not
-/// queued. Then the word must be [restored](unclaim).
+/// Makes `to` the holder of a queued envelope. Returns the new owner word, and `false` if the envelope was
+/// not queued. In that case, the word must be [restored](unclaim).
 #[inline(always)]
 pub(super) fn claim<M: Mem + ?Sized>(m: &M, at: Word, to: Holder) -> (Owner, bool) {
     let found = Owner::unpack(m.add(at, Owner::queued_to(to)));
@@ -119,7 +120,7 @@ impl Steps for Get {
                 GetOutcome::Done(OldestMessage::Envelope(word, position)) => {
                     *self = self.found(word, position);
                     self.pc = if self.touched.is_some() { Pc::Touch } else { Pc::Intend };
-                    // Prefetches its line while the slot is being taken.
+                    // Prefetches the owner word's line while the slot is being taken.
                     m.will_write(self.owners.of(self.envelope()));
                 }
                 GetOutcome::Done(OldestMessage::Stray(e)) => {
@@ -160,9 +161,9 @@ impl Steps for Get {
                 self.ring.pass(m, self.ring.head, self.position);
                 self.pc = Pc::Claim;
             }
-            // A single access, which fetches the envelope's line for writing, instead of one for reading and
-            // another for writing. No other process changes the word now: while the caller's intent names the
-            // envelope, no recovery takes the envelope over.
+            // A single addition: it fetches the envelope's line once, for writing, instead of first for
+            // reading and then for writing. No other process changes the owner word now: while the caller's
+            // intent names the envelope, no recovery takes the envelope over.
             Pc::Claim => {
                 let (owner, queued) = claim(m, self.owners.of(self.envelope()), self.to);
                 self.owner = owner;
@@ -244,8 +245,8 @@ mod tests {
         idle();
     }
 
-    /// A recovery reads no other groups. The consumer loses the first message to another one, and takes a
-    /// message of another group.
+    /// A recovery reads only groups that the dead process has touched. Here the consumer loses the first
+    /// message to another consumer, and takes a message of another group.
     #[test]
     fn group_is_touched_before_its_message_is_taken() {
         let (m, me, others) = (memory(), Member::new(1, 1), [0, 64]);

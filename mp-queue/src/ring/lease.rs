@@ -6,7 +6,7 @@
 //!
 //! | owner | meaning | changed by |
 //! |---|---|---|
-//! | `LEASED(m)` | `m` works on it | `m` → `MEMBER(m)` when it is done; `m`, or a process that recovers `m` → `RETURNED` or `UNDELIVERABLE` |
+//! | `LEASED(m)` | `m` works on the message | `m` → `MEMBER(m)` when it is done; `m`, or a process that recovers `m` → `RETURNED` or `UNDELIVERABLE` |
 //! | `RETURNED` | to be redelivered | a consumer of its queue → `LEASED(c)`, `MEMBER(c)` |
 //! | `UNDELIVERABLE` | delivered as often as the queue allows | a caller that takes dead letters → `MEMBER(c)` |
 //!
@@ -18,16 +18,16 @@
 //! | `noted` counts notes of returned messages | the process that returns a message, afterwards; a process that recovers a dead member whose seat is in the ring |
 //! | `seen` is the value of `noted` before the last scan that found no message | the consumer that scanned, if the word is unchanged |
 //!
-//! There may be a returned message while the two counts differ. The word never returns to an earlier value,
-//! so a consumer that was stopped during its scan can't hide messages returned meanwhile. (It could only
-//! after exactly 2^32 notes in between.)
+//! While the two counts differ, there may be a returned message. The word never returns to an earlier value,
+//! so a consumer that was stopped during its scan can't hide messages returned meanwhile. (That would need
+//! exactly 2^32 notes in between.)
 //!
 //! | killed | left | recovery or reclaim |
 //! |---|---|---|
-//! | leasing: slot taken, owner still `QUEUED` | no slot contains it, no live thread intends it | makes it a lease of the dead member ([`Settle`](super::Settle)) |
+//! | leasing: slot taken, owner still `QUEUED` | no slot contains the envelope, no live thread intends it | makes it a lease of the dead member ([`Settle`](super::Settle)) |
 //! | holding a lease | `LEASED(dead)` | returns it |
 //! | returning: owner `RETURNED`, not yet noted | a returned message without a note | notes it, while the seat of the dead member exists |
-//! | done: owner `MEMBER(dead)` | | frees it: it was done |
+//! | done: owner `MEMBER(dead)` | | frees it: the message was finished |
 //! | recovering: after it created or returned a lease; also if stopped there | `LEASED(dead)`, or `RETURNED`; the seat of the dead member | other recovering processes do the same |
 //!
 //! A recovering process need not hold the ring. While the seat of the dead member that held the ring exists,
@@ -56,7 +56,7 @@ pub struct ReturnWords {
 /// Increment of a hint for one note.
 const NOTE: u64 = 1 << 32;
 
-/// Returns `true` if this value of a hint reports that there may be a message.
+/// Returns `true` if this value of a hint reports that there may be a returned message.
 #[inline]
 pub fn may_have_returned(hint: u64) -> bool {
     (hint >> 32) as u32 != hint as u32
@@ -69,8 +69,8 @@ enum Pc {
     Note,
 }
 
-/// Returns a leased message to its queue. Ends with the new state of the message, or with `None` if another
-/// process already had it.
+/// Returns a leased message to its queue. Ends with the new state of the message, or with `None` if the owner
+/// word has changed, because another process has the message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Return {
     at: ReturnWords,
@@ -78,7 +78,7 @@ pub struct Return {
     meta_at: Word,
     from: Owner,
     to: Holder,
-    /// `true` if the caller holds the ring, so that it notes the return.
+    /// `true` if the caller holds the ring and notes the return.
     notes: bool,
     pc: Pc,
 }
@@ -188,8 +188,8 @@ pub struct Reclaim {
 }
 
 impl Reclaim {
-    /// Creates the steps to take a message of the queue in `ring` that is `wanted` (returned, or
-    /// undeliverable), for `to`.
+    /// Creates the steps to take a message of the queue in `ring` whose holder is `wanted` (returned or
+    /// undeliverable). `to` becomes its holder.
     pub fn new(
         at: ReturnWords,
         ring: RingAt,
@@ -198,7 +198,7 @@ impl Reclaim {
     ) -> Self {
         let owner = Owner { holder: Holder::Free, seq: 0 };
         let (start, hint, count, envelope, place) = (0, 0, 0, 0, 0);
-        // These messages have no hint, so all envelopes are scanned.
+        // Undeliverable messages have no hint, so all envelopes are scanned.
         let all = wanted == Holder::Undeliverable;
         let pc = if all { ReclaimPc::Count } else { ReclaimPc::Hint };
         let (ring, most, touched) = (ring.block, ring.envelopes, None);
@@ -378,7 +378,7 @@ mod tests {
         assert_eq!((m.load(OWNERS.of(0)), m.load(PLACES.of(0))), (owner.pack(), place));
     }
 
-    /// A recovery reads no other groups.
+    /// A recovery reads only groups that the dead process has touched.
     #[test]
     fn group_is_touched_before_its_message_is_leased() {
         let m = HeapMem::new(16);

@@ -1,44 +1,44 @@
 //! The envelope ring: the algorithm of every queue, as steps of one shared memory access each.
 //!
-//! A ring is an array of slots of two words. The first word contains the lap for which the slot waits, and
-//! its contents:
+//! A ring is an array of slots of two words. The first word contains the slot's lap and its contents:
 //!
 //! | first word | meaning | changed by |
 //! |---|---|---|
 //! | `(lap, EMPTY)` | waits for the message of this lap | a producer → `(lap, FULL, e)`, or a closer → `(lap, CLOSED)` |
 //! | `(lap, FULL, e)` | envelope `e`, published by **one** compare-and-swap | a consumer → `(lap+1, EMPTY)`, or a closer of a full ring → `(lap, LAST, e)` |
-//! | `(lap, LAST, e)` | like FULL, and the last message of the ring | a consumer → `(lap+1, CLOSED)` |
-//! | `(lap, CLOSED)` | the end; helpers never pass it | no process |
+//! | `(lap, LAST, e)` | like FULL, and the ring is closed: the slot's next position is the end | a consumer → `(lap+1, CLOSED)` |
+//! | `(lap, CLOSED)` | the end of the ring; hints never advance past it | no process |
 //!
-//! `head` and `tail` are hints that any process may advance, never further than the slots allow. No operation
-//! can be left half-done, so no process ever waits until another process has finished.
+//! `head` and `tail` are hints. Any process may advance them, but only past used slots. A put or get takes
+//! effect by one swap of a slot, so no process ever waits until another process has finished.
 //!
-//! An envelope's owner word changes `MEMBER(p) → QUEUED → MEMBER(c)`. Between the change of the slot and the
-//! change of the owner the two disagree, and a kill there would leave the owner in doubt. Therefore each
-//! thread first writes the envelope into its **intent** word before it changes either, and clears it when
-//! done. A dead member's intent names the only envelope whose owner may be in doubt. [`Settle`] decides it.
+//! An envelope's owner word changes `MEMBER(p) → QUEUED → MEMBER(c)`. The slot and the owner word change one
+//! after the other, and a kill in between would leave the owner in doubt. Therefore each thread writes the
+//! envelope's number into its **intent** word before the first change, and clears the intent after the second
+//! one. A dead member's intent names the only envelope whose owner may be in doubt. [`Settle`] decides who
+//! owns that envelope.
 //!
 //! State after a kill at each point:
 //!
 //! | killed in | after | found by recovery or reclaim | action |
 //! |---|---|---|---|
 //! | put | intent written | owner `MEMBER(dead)` | frees the envelope: the message was never sent |
-//! | put | owner `QUEUED`, slot unchanged | no slot contains it, no live thread intends it | takes it over, frees it |
-//! | put | slot `FULL` | the slot contains it | leaves it: the message was sent |
-//! | get | intent written, slot unchanged | the slot contains it | leaves it: not taken |
-//! | get | slot `EMPTY`, owner still `QUEUED` | no slot contains it, no live thread intends it | takes it over, frees it: the one lost message |
+//! | put | owner `QUEUED`, slot unchanged | no slot contains the envelope, no live thread intends it | takes it over, frees it |
+//! | put | slot `FULL` | the slot contains the envelope | leaves it: the message was sent |
+//! | get | intent written, slot unchanged | the slot contains the envelope | leaves it: the message was not taken |
+//! | get | slot `EMPTY`, owner still `QUEUED` | no slot contains the envelope, no live thread intends it | takes it over, frees it: the one lost message |
 //! | get | owner `MEMBER(dead)` | owned by a dead member | frees it: the one lost message |
 //!
-//! A process that loses a slot, or the hint, to another process of the same side reports this
-//! ([`Mem::lost`]), and may back off for a moment before it retries. Until then it has changed only its own
-//! words: an envelope that it owns, and its intent.
+//! If another process changes the slot or the hint first, the operation calls [`Mem::lost`], which may wait
+//! for a moment, and then retries. Until then, the operation has changed only words of its own process: an
+//! envelope that the process owns, and its intent.
 //!
 //! A message of a few bytes needs no envelope: it is stored in the slot itself, see [`SmallMessage`]. For an
 //! envelope, the second word is 0.
 //!
 //! A queue without a bound is a chain of such rings, its segments: see [`ChainAt`]. A queue with a bound of
-//! bytes puts with [`PutByteBounded`]. A third kind of ring retains its messages, and readers copy them: see
-//! [`Pin`] and [`RetainedAt`].
+//! bytes uses [`PutByteBounded`] for its puts. A third kind of ring retains its messages, and its readers
+//! copy them: see [`Pin`] and [`RetainedAt`].
 //!
 //! # Garbage in these words
 //! A faulty or malicious member may write anything into these words. No step accesses memory outside of its
@@ -50,13 +50,14 @@
 //! | a hint that lags | is advanced in one step to the position of its slot ([`Position::skip_used`]) |
 //! | a hint that is ahead | the ring appears empty or full until it reaches that position |
 //! | a slot that names no envelope, or an envelope that is not queued | the slot is taken, and that get returns an error ([`TakenMessage::Stray`]) |
-//! | laps that form a cycle | after 65,536 turns the ring is empty, full or closed for this call |
+//! | laps that form a cycle | after 65,536 turns, the call treats the ring as empty, full or closed |
 //! | an intent that names no envelope | is cleared |
 //! | a small message whose length is too large | is truncated |
-//! | wrong counts of bytes | one message more or less than the bound, or full until all messages are taken |
+//! | wrong counts of bytes | the ring accepts a message too many or too few, or appears full until all messages are taken |
 //!
 //! Laps have 38 bits and are compared modulo 2^38. If a process sleeps for an exact multiple of 2^38 laps,
-//! its compare-and-swap succeeds on a slot in exactly the state that it expects, which is correct.
+//! its compare-and-swap may succeed. The slot is then in exactly the state that the process expects, so the
+//! result is correct.
 
 mod byte_bound;
 mod census;
@@ -99,7 +100,7 @@ use mp_core::words::{BlockId, RingPlace};
 /// Locations of a ring's words.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RingAt {
-    /// Block that contains them.
+    /// Block that contains the ring.
     pub block: BlockId,
     /// Number of slots, at most [`RingAt::MAX_SLOTS`].
     pub slots: u32,
@@ -111,7 +112,7 @@ pub struct RingAt {
     pub tail: Word,
     /// First slot, at a multiple of 16, followed by the others. Each has two words.
     pub first: Word,
-    /// Largest number of envelopes.
+    /// Largest number of envelopes in the arena. Envelope numbers are smaller.
     pub envelopes: u32,
 }
 
@@ -122,13 +123,13 @@ impl RingAt {
     /// Number of bytes of a slot.
     pub const SLOT: u64 = 16;
 
-    /// Returns the slot of an index: the first one if the index is out of range.
+    /// Returns `i`, or 0 if `i` is out of range.
     #[inline]
     pub const fn index(&self, i: u32) -> u32 {
         if i < self.slots { i } else { 0 }
     }
 
-    /// Returns the location of slot `i`. Its second word follows.
+    /// Returns the location of the first word of slot `i`. The second word follows.
     #[inline]
     pub const fn slot(&self, i: u32) -> Word {
         self.first.plus(self.index(i) as u64 * (Self::SLOT / 8))
@@ -140,14 +141,14 @@ impl RingAt {
         RingPlace { ring: self.block, slot: self.before + self.index(position.index) }.pack()
     }
 
-    /// Advances a hint past a position, unless another process has advanced it.
+    /// Advances a hint past a position, unless another process has advanced the hint.
     #[inline(always)]
     fn pass<M: Mem + ?Sized>(&self, m: &M, hint: Word, position: Position) {
         _ = m.cas(hint, position.pack(), position.next(self.slots).pack());
     }
 
     /// Advances a lagging hint past a position, whose slot is used. Returns `false` if another process has
-    /// advanced it.
+    /// advanced the hint.
     #[inline(always)]
     fn help<M: Mem + ?Sized>(&self, m: &M, hint: Word, position: Position, slot: Slot) -> bool {
         m.cas(hint, position.pack(), position.skip_used(slot, self.slots).pack()).is_ok()

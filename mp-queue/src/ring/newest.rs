@@ -1,5 +1,5 @@
 //! Searches of readers in a ring with retained messages: for the newest message, or for the message at a
-//! reader's position. Table: module `pins`.
+//! reader's position. The module `pins` lists the states.
 
 use mp_core::mem::{Mem, Steps};
 
@@ -13,7 +13,8 @@ enum NewestPc {
     Tail,
     Forward,
     Back,
-    /// Checks that `unpublished` still has no message. The message that was found is not directly before it.
+    /// Checks that `unpublished` still has no message. The message that was found is not at the previous
+    /// position.
     Check(Slot),
 }
 
@@ -202,7 +203,7 @@ impl Steps for FindNext {
                 self.pc = self.missed();
             }
             NextPc::Missed(ref mut newest) => {
-                // Without a message, all positions up to here were skipped.
+                // If there is no newest message, all positions up to here were skipped.
                 return Some(match newest.step(m)? {
                     Some(newest) => NextMessage::Missed(self.next_after(newest)),
                     None => NextMessage::Nothing,
@@ -223,8 +224,8 @@ enum ReadSkipsPc {
 /// Reads the number of skipped positions before a message that a reader has found. Ends with `None` if the
 /// message was replaced.
 ///
-/// The next sender in the slot may write its own count before it overwrites the message. It does so only
-/// after the message was replaced, which is checked last.
+/// The next sender that uses the slot writes its own count before it overwrites the message, but only after
+/// the message was replaced. Therefore the last step checks that the message was not replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ReadSkips {
     at: RetainedAt,
@@ -293,7 +294,7 @@ enum AssignPc {
 ///
 /// Until a position is published, the newest message before it stays the newest. So all senders that try the
 /// position write the same count. Counts of a slot never decrease, so a sender that was stopped before its
-/// swap and finds the position complete, finds a larger count and changes nothing. Without skipped positions
+/// swap while the position was completed finds a larger count and changes nothing. Without skipped positions
 /// no count changes. From counts and positions, a reader computes how many messages it has missed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct AssignSkips {
@@ -318,7 +319,7 @@ impl Steps for AssignSkips {
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
         let (ring, count_at) = (&self.at.ring, self.at.skips(self.position.index));
         self.pc = match &mut self.pc {
-            // The search begins at the tail, and usually ends here.
+            // The newest message is usually at the previous position, and no search from the tail is needed.
             AssignPc::Previous => {
                 let previous = self.position.previous(ring.slots);
                 let slot = Slot::unpack(m.load(ring.slot(previous.index)));
@@ -353,7 +354,7 @@ impl Steps for AssignSkips {
                 AssignPc::Swap(*count, *found)
             }
             AssignPc::Swap(count, found) => {
-                // Fails if another sender has written it, who may also have published.
+                // Fails if another sender has written the count. That sender may also have published.
                 _ = m.cas(count_at, *found, *count);
                 return Some(true);
             }

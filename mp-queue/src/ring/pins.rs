@@ -2,10 +2,10 @@
 //!
 //! `watch` and `broadcast` use such rings. A sender publishes as into any other ring
 //! ([`Put::at`](super::Put::at)). Then it *retires* messages beyond the ring's limit, each by one swap of the
-//! slot from `FULL` to `LAST`. A reader *pins* the slot before it reads it, and checks afterwards that the
-//! slot's word is still the one it has seen. Otherwise it reads another message. A retired message that is
-//! not pinned is *collected*: taken out of its slot, as a consumer takes a message out of any other ring, and
-//! dropped. Small messages need none of this: see [`RetainedAt`].
+//! slot from `FULL` to `LAST`. A reader *pins* the slot of a message, and then checks that the slot's word is
+//! unchanged. Only then does it read the message. Otherwise it reads another message. A retired message that
+//! is not pinned is *collected*: taken out of its slot, as a consumer takes a message out of any other ring,
+//! and dropped. Small messages need none of this: see [`RetainedAt`].
 //!
 //! | word | states | changed by |
 //! |---|---|---|
@@ -18,19 +18,20 @@
 //! | head (hint) | all messages in envelopes before this position are retired | any sender, forward |
 //!
 //! **No message is dropped while a reader reads it.** A reader writes its pin and then reads the slot again.
-//! A collector sees `LAST` and then reads the pins. A reader that still finds `FULL` has written its pin
-//! before the slot became `LAST`, so the collector sees the pin (both have a full barrier in between). A
-//! reader that clears its pin reads the slot after that, and collects the message itself if it was retired
-//! meanwhile.
+//! A collector reads `LAST` in the slot and then reads the pins. Each of them has a full barrier between its
+//! two accesses. A reader that still finds `FULL` has written its pin before the slot became `LAST`, so the
+//! collector finds the pin. A reader that clears its pin reads the slot after that, and collects the message
+//! itself if it was retired meanwhile.
 //!
 //! **No process waits for another.** A slot that stays pinned because its reader is stopped is skipped. There
-//! are more slots than retained messages and pins together, so one slot always has neither a retained nor a
-//! pinned message.
+//! are more slots than retained messages and pins together, so at least one slot always has neither a
+//! retained nor a pinned message.
 //!
-//! **Messages have one order.** A position is published by a swap from `(lap, EMPTY)`. A slot gets into that
-//! state only when its earlier position is complete. A skipped position stays skipped forever.
+//! **Messages have one order.** A position is published by a swap from `(lap, EMPTY)`. A slot reaches that
+//! state only after the message of its earlier position was taken out. A skipped position stays skipped
+//! forever.
 //!
-//! | killed | left | the others |
+//! | killed | left | other processes |
 //! |---|---|---|
 //! | publishing, collecting | as in `put` and `get` of any ring | [`Settle`](super::Settle) decides |
 //! | published, older ones not retired | more envelopes than the limit | the next sender of an envelope retires them |
@@ -47,8 +48,7 @@ use super::get::{claim, unclaim};
 use super::retained::{Pins, RetainedAt};
 use super::slot::{Lag, Position, Slot, SlotState, Turns};
 
-/// Distance of two positions, in laps, from which on they count as being in the opposite order: half of all
-/// laps.
+/// Distance in laps from which two positions count as being in the opposite order: half of all laps.
 const FAR: u64 = 1 << 37;
 
 /// Returns the number of positions from `earlier` to `position`, or `None` if `position` is before `earlier`.
@@ -223,7 +223,7 @@ impl Collect {
         Self { touched: Some(groups), ..self }
     }
 
-    /// Takes the message whether it is retired or not, when no readers and senders are left.
+    /// Takes the message even if it is pinned or not retired. For a ring without readers and senders.
     #[must_use]
     pub fn unconditional(self) -> Self {
         Self { all: true, ..self }
@@ -289,8 +289,7 @@ impl Steps for Collect {
                 m.store(self.intent, 0);
                 return Some(CollectOutcome::Nothing);
             }
-            // As for a consumer: while the caller's intent names the envelope, no recovery takes the envelope
-            // over.
+            // As in `Get`: while the caller's intent names the envelope, no recovery takes the envelope over.
             CollectPc::Claim => {
                 let (owner, queued) = claim(m, self.owners.of(self.envelope()), Holder::Member(self.me));
                 self.owner = owner;
@@ -321,13 +320,13 @@ enum RetirePc {
 }
 
 /// Retires the oldest message in an envelope if there are more messages than the limit, after the position
-/// `newest` was published. Ends with the slot to collect, or with `None` if nothing is left to retire. After
-/// a slot, repeat it.
+/// `newest` was published. Ends with the slot to collect, and must then be repeated. Ends with `None` if no
+/// message is left to retire.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Retire {
     ring: RingAt,
     keep: u32,
-    /// Position after the newest one.
+    /// Position after the newest message.
     end: Position,
     head: Position,
     /// First position that may have to be retired.
@@ -385,7 +384,8 @@ impl Steps for Retire {
                 _ = m.cas(self.ring.slot(self.position.index), self.slot.pack(), retired.pack());
                 self.pc = RetirePc::Advance(Some(self.position.index));
             }
-            // After the slot: all messages in envelopes before the head are retired.
+            // The head is advanced after the slot was changed, so all messages in envelopes before the head
+            // are retired.
             RetirePc::Advance(collect) => {
                 let passed = u32::from(collect.is_some());
                 let to = self.position.plus(passed, self.ring.slots);
@@ -404,7 +404,8 @@ pub enum PublishSlot {
     Free(Position, Slot),
     /// The slot of this position has a retired message, which must be collected or skipped.
     Retired(Position, Slot),
-    /// The slot has a message that is not retired. It has to be retired, with this position as the newest.
+    /// The slot has a message that is not retired. The caller must retire it, with this position as the
+    /// newest one.
     Current(Position),
     /// The words are inconsistent.
     Inconsistent,
@@ -442,7 +443,7 @@ impl Steps for FindPublishSlot {
         match self.pc {
             PublishSlotPc::Tail => {
                 self.position = Position::unpack(m.load(ring.tail));
-                // As for a small message of another ring.
+                // Fetches the line once, for writing, as `PutSmall` does.
                 m.will_write(ring.slot(self.position.index));
                 self.pc = PublishSlotPc::Load;
             }

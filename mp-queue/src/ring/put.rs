@@ -6,9 +6,8 @@ use mp_core::words::{EnvelopeId, Holder, Member, Owner};
 use super::RingAt;
 use super::slot::{Content, Lag, Position, Slot, SlotState, Turns};
 
-/// Result of an attempt to put, for every kind of message and in every layer. The caller still owns a message
-/// that was not put. `Back` contains what the caller needs in that case: for an envelope, its owner word.
-/// `At` is the position, if needed.
+/// Result of an attempt to put a message, in all layers. The caller still owns a message that was not put:
+/// for an envelope, `Back` contains its owner word. `At` is the position, or `()` in the layers above.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PutOutcome<Back = Owner, At = Position> {
     /// The message was published at this position. The caller no longer owns it.
@@ -59,13 +58,13 @@ pub struct Put {
     owner: Owner,
     position: Position,
     end: Option<PutOutcome>,
-    /// `true` if it is part of a batch and does not advance the tail past its message.
+    /// `true` if the put is part of a batch and does not advance the tail past its message.
     batched: bool,
     /// `true` if the caller has set the position at which the search starts.
     known: bool,
-    /// `true` if the message may be published only at that position.
+    /// `true` if the message may be published only at `position`.
     only: bool,
-    /// A used slot.
+    /// Used slot past which the tail is advanced.
     seen: Slot,
     turns: Turns,
     pc: Pc,
@@ -100,14 +99,15 @@ impl Put {
         }
     }
 
-    /// Restricts the put to this position. If it can't be published there, it ends with [`PutOutcome::Full`].
+    /// Restricts the put to this position. If the message can't be published there, the put ends with
+    /// [`PutOutcome::Full`].
     #[must_use]
     pub fn at(self, position: Position) -> Self {
         Self { position, known: true, only: true, ..self }
     }
 
-    /// Makes it part of a batch: it starts after `last`, the position of the previous message, and does not
-    /// advance the tail. The batch ends with [`Advance`].
+    /// Makes the put part of a batch. The put starts after `last`, the position of the previous message, and
+    /// does not advance the tail. The batch ends with [`Advance`].
     #[must_use]
     pub fn batched(self, last: Option<Position>) -> Self {
         let position = last.map_or(self.position, |last| last.next(self.ring.slots));
@@ -120,8 +120,8 @@ impl Put {
         None
     }
 
-    // Not computed at the beginning of each step: without common code there, the compiler merges all steps
-    // into straight-line code.
+    // Each step computes this itself. With common code before the `match`, the compiler would not merge all
+    // steps into straight-line code.
     #[inline(always)]
     fn slot_at(&self) -> Word {
         self.ring.slot(self.position.index)
@@ -140,7 +140,7 @@ impl Steps for Put {
             }
             Pc::Tail => {
                 self.position = Position::unpack(m.load(self.ring.tail));
-                // As for a small message.
+                // Fetches the line once, for writing, as `PutSmall` does.
                 m.will_write(self.slot_at());
                 self.pc = Pc::Load;
             }
@@ -210,8 +210,9 @@ impl Steps for Put {
     }
 }
 
-/// Advances a hint past a batch of messages, from the position of the first one to the one after the last. If
-/// another process has advanced it meanwhile, other operations advance it the rest of the way.
+/// Advances a hint past a batch of messages, from the position of the first message to the position after the
+/// last one. Changes nothing if another process has advanced the hint meanwhile: later operations advance it
+/// further.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Advance {
     hint: Word,

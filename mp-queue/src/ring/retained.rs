@@ -1,32 +1,34 @@
 //! Words of a ring with retained messages, and small messages in its slots.
 //!
 //! A message of a few bytes is stored in its slot, as in [other rings](super::SmallMessage). It has no
-//! envelope. So no reader pins it, no sender retires or collects it, and it is overwritten in place.
+//! envelope, so no reader pins it and no sender retires or collects it. A later message overwrites it in
+//! place.
 //!
 //! | both words of a slot | changed by one swap of both words |
 //! |---|---|
 //! | `(lap, EMPTY)`, 0 | a sender → `(lap, FULL, small)`, remaining bytes |
 //! | `(lap, FULL, small)`, remaining bytes | a sender at the slot's next position → `(lap+1, FULL, small)`, remaining bytes, or `(lap+1, EMPTY)`, 0 before it publishes an envelope there |
 //!
-//! A reader loads the first word, the second one, and the first one again. The first word never returns to an
-//! earlier value, so an unchanged one belongs to the second.
+//! A reader loads the first word, the second one, and the first one again. If the first word is unchanged,
+//! both words belong to one message, since the first word never returns to an earlier value.
 //!
 //! # Replaced messages
 //! A ring keeps [`keep`](RetainedAt::keep) messages. A message is *replaced* as soon as a message at least
-//! `keep` positions later is published. This holds for every kind of message, also if its slot does not show
-//! it yet. A reader checks it by the slot `keep` positions later, which is usually in a cache line that it
-//! has read one lap before. If that position was skipped, or its message is retired, the reader checks the
-//! next one. The search ends: the newest message is always in its slot as `FULL`, and the position after it
-//! is not published.
+//! `keep` positions later is published. This holds for every kind of message, even if its slot is still
+//! unchanged. To check this, a reader reads the slot `keep` positions later, which is usually in a cache line
+//! that it has read in the previous lap. If that position was skipped, or its message is retired, the reader
+//! checks the next one. The search always ends: the slot of the newest message is `FULL`, and the position
+//! after that message is not published.
 //!
-//! A slot's next position is used only after a message that replaces the present one was published: between
-//! the two are more positions than pins, and only pinned slots are skipped. So a replaced message is never
-//! the newest, and no message is overwritten before it is replaced.
+//! A slot's next position is used only after another message has replaced the slot's message: between the
+//! position of that other message and the slot's next position are more positions than pins, and only pinned
+//! slots are skipped. So a replaced message is never the newest, and no message is overwritten before it is
+//! replaced.
 //!
-//! A sender of a small message retires no envelopes, unless the slot `keep` positions earlier contains one or
-//! its position begins a batch. So the head may lag by a batch.
+//! A sender of a small message retires no envelopes, unless the slot `keep` positions earlier contains an
+//! envelope, or the message's position begins a batch of 64 positions. So the head may lag by a batch.
 //!
-//! | killed | left | the others |
+//! | killed | left | other processes |
 //! |---|---|---|
 //! | slot made empty for an envelope | an empty slot | the next sender publishes there |
 //! | small message published, tail not advanced | a tail that lags | the next sender advances it |
@@ -65,7 +67,7 @@ impl Pins {
         me.raw() | (index as u64 + 1) << Member::BITS
     }
 
-    /// Returns the member and the slot of a pin.
+    /// Returns the member and the slot of a pin, or `None` if the pin is free.
     #[inline]
     pub const fn unpack(word: u64) -> Option<(Member, u32)> {
         match (word >> Member::BITS) as u32 {
@@ -82,7 +84,7 @@ pub struct RetainedAt {
     pub ring: RingAt,
     /// Pins of its readers.
     pub pins: Pins,
-    /// First count of skipped positions, followed by those of the other slots: see
+    /// First count of skipped positions, followed by the counts of the other slots: see
     /// [`AssignSkips`](super::AssignSkips).
     pub skips: Word,
     /// Number of messages that the ring keeps, smaller than its number of slots.
@@ -96,7 +98,7 @@ impl RetainedAt {
         self.skips.plus(self.ring.index(i) as u64)
     }
 
-    /// Returns the position whose message replaces the message of this one.
+    /// Returns the position whose message replaces the message of `position`.
     #[inline]
     pub(super) const fn replacement(&self, position: Position) -> Position {
         position.plus(self.keep, self.ring.slots)

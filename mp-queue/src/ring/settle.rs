@@ -36,33 +36,33 @@ enum Pc {
     Forget,
 }
 
-/// State around an intent, as a recovering process can determine it.
+/// State of the arena that a recovering process needs to settle an intent.
 pub trait IntentContext {
     /// Returns the intent words of all threads of members that are not known to be dead, at present.
     fn intents(&self) -> Vec<Word>;
 
-    /// Returns the location of slot `slot` of the ring in `ring`, or `None` if there is no such ring.
+    /// Returns the location of slot `slot` of the ring in block `ring`, or `None` if there is no such ring.
     fn slot(&self, ring: BlockId, slot: u32) -> Option<Word>;
 
-    /// Returns `true` if the envelope exists. Any process could have written to an intent.
+    /// Returns `true` if the envelope exists. An intent may contain garbage.
     fn exists(&self, envelope: EnvelopeId) -> bool;
 
-    /// Returns `true` if the dead member has a seat in the ring in `ring`, or died while it freed the ring.
-    /// It can't get a new seat, and keeps the existing one until its intents are settled.
+    /// Returns `true` if the dead member has a seat in block `ring`, or died while it freed the ring. The
+    /// member can't get a new seat, and keeps the existing one until its intents are settled.
     fn holds(&self, ring: BlockId) -> bool;
 
-    /// Returns `true` if the queue in `ring` redelivers messages of dead consumers. Consumers set this before
-    /// their first lease.
+    /// Returns `true` if the queue in block `ring` redelivers messages of dead consumers. Consumers set this
+    /// before their first lease.
     fn redelivers(&self, ring: BlockId) -> bool;
 
-    /// Returns the dead member. If it [holds](Self::holds) the ring, it does so until all its leases are
-    /// returned: the recovering process may have no seat there.
+    /// Returns the dead member. If it [holds](Self::holds) the ring, the ring stays held until all leases of
+    /// the dead member are returned. The recovering process itself may have no seat there.
     fn dead(&self) -> Member;
 }
 
 /// Settles the intent of one lane of a dead member. Any number of recovering processes may do this at once,
-/// and may be killed or stopped meanwhile: the envelope is taken over in the dead member's name, not in
-/// theirs.
+/// and may be killed or stopped meanwhile: the new owner of the envelope is the dead member, not the
+/// recovering process.
 ///
 /// An intent may be *stale*: its thread lost the envelope to another thread and died before it cleared the
 /// intent. The envelope may have gone through other queues since. So the intent is compared with the actual
@@ -71,33 +71,33 @@ pub trait IntentContext {
 /// | owner | its slot | the dead member | the intent |
 /// |---|---|---|---|
 /// | not `QUEUED` | | | stale or complete: cleared |
-/// | `QUEUED` | contains it | | stale, or its thread had not taken it or had put it: cleared |
-/// | `QUEUED` | does not | does not hold the ring | stale: cleared |
-/// | `QUEUED` | does not | holds the ring, and a living thread intends the envelope | undecided: retry later |
-/// | `QUEUED` | does not | holds the ring, and no living thread intends the envelope | may be stale: another dead member may have it. The envelope is taken over in any case |
+/// | `QUEUED` | contains it | | stale, or its thread has put the envelope or has not taken it: cleared |
+/// | `QUEUED` | does not contain it | does not hold the ring | stale: cleared |
+/// | `QUEUED` | does not contain it | holds the ring, and a living thread intends the envelope | undecided: retry later |
+/// | `QUEUED` | does not contain it | holds the ring, and no living thread intends the envelope | may be stale: another dead member may have taken the envelope. The envelope is taken over in any case |
 ///
 /// **The third row.** A process that puts into a ring or takes out of it holds the ring: by a seat, or
 /// because it drains the ring to free it. If it dies, it holds the ring until its intents are settled, which
 /// happens here. While the envelope is `QUEUED` and in no slot, the process that put or took it last still
-/// holds the ring. So a dead member that doesn't hold the ring is another process, and leaves the envelope
-/// alone. This is necessary: processes that concurrently recover the member that has the envelope note the
-/// returned messages in the ring, as long as that member's seat exists. A lease of a member without a seat
-/// would be returned too late for that, into a ring that may already be freed.
+/// holds the ring. So if a dead member doesn't hold the ring, another process put or took the envelope, and
+/// the envelope is left unchanged. This is necessary. Processes that concurrently recover that other process
+/// note its returned messages in the ring while its seat exists. A lease of a member without a seat would be
+/// returned too late for such a note, into a ring that may already be freed.
 ///
 /// **The last row.** With a seat, the ring exists until the messages leased in its name are returned and
 /// noted with that seat. It does not matter which of the dead members that may have the envelope becomes its
-/// owner. The swap of the owner word lets one win.
+/// owner. The swap of the owner word decides.
 ///
-/// If the envelope is `QUEUED` and not in its slot, there are two cases. A live thread took it and is about
-/// to become its owner: that thread still intends it, so retry later. Or its taker is dead and it has no
-/// other: it is taken over. A thread that starts to intend it after its slot was read can't succeed in taking
-/// it. Therefore the intents are listed only after that read: a thread that joined before and took the
-/// envelope is among them.
+/// If the envelope is `QUEUED` and not in its slot, there are two cases. If a live thread took the envelope
+/// and is about to become its owner, that thread still intends it, and the recovery retries later. If the
+/// thread that took the envelope is dead, and no live thread intends it, it is taken over. A thread that
+/// writes its intent after the slot was read can't take the envelope. Therefore the intents are listed only
+/// after that read: the list then includes a thread that has joined and taken the envelope before.
 ///
 /// A thread that is *putting* the envelope intends it from before the owner word became `QUEUED` until after
-/// the slot contains it. So either it is seen among the intents, or the slot has changed meanwhile. Therefore
-/// the slot is read again. If its word is the same, the envelope was not in it in between, since the word
-/// never returns to an earlier value.
+/// the slot contains it. So either its intent is found, or the slot has changed meanwhile. Therefore the slot
+/// is read again. If the slot's word is the same, the slot did not contain the envelope in between, since the
+/// word never returns to an earlier value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Settle<S> {
     dead: Word,
@@ -108,7 +108,7 @@ pub struct Settle<S> {
     envelope: EnvelopeId,
     owner: Owner,
     place: RingPlace,
-    /// Location and contents of its slot, if there is one.
+    /// Location and word of the envelope's slot, if that slot exists.
     slot: Option<(Word, u64)>,
     out: SettleOutcome,
     pc: Pc,
@@ -186,8 +186,8 @@ impl<S: IntentContext> Steps for Settle<S> {
                 let same = self.slot.is_none_or(|(at, slot)| m.load(at) == slot);
                 self.pc = if same { Pc::Take } else { Pc::Owner };
             }
-            // In the dead member's name, so that the next recovery finds the envelope if this one does not
-            // continue.
+            // The dead member becomes the owner, so the next recovery finds the envelope if this one is
+            // killed or stopped.
             Pc::Take => {
                 let (dead, e) = (self.context.dead(), self.envelope);
                 let (to, out) = match self.context.redelivers(self.place.ring) {

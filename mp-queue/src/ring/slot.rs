@@ -8,7 +8,7 @@ use mp_core::words::EnvelopeId;
 const LAP_BITS: u32 = 38;
 const LAP_MASK: u64 = (1 << LAP_BITS) - 1;
 
-/// A message in a slot, or its beginning: 24 bits.
+/// Content of a slot's first word, 24 bits: an envelope's number, or the beginning of a small message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Content(u32);
 
@@ -37,13 +37,14 @@ impl Content {
         Self(Self::SMALL | head)
     }
 
-    /// Returns the envelope, if the content is one.
+    /// Returns the envelope, or `None` for a small message.
     #[inline]
     pub const fn envelope(self) -> Option<EnvelopeId> {
         if self.0 < Self::SMALL { Some(self.0) } else { None }
     }
 
-    /// Returns the small message, if the content is one, with the slot's second word.
+    /// Returns the small message that begins with this content and continues in `rest`, the slot's second
+    /// word. Returns `None` for an envelope.
     #[inline]
     pub(super) const fn small_message(self, rest: u64) -> Option<SmallMessage> {
         if self.0 < Self::SMALL { None } else { Some(SmallMessage { head: self.0 & !Self::SMALL, rest }) }
@@ -53,7 +54,7 @@ impl Content {
 /// A message of up to [`MOST`](Self::MOST) bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SmallMessage {
-    /// `0 4 | len 4 | second byte 8 | first byte 8`.
+    /// Length and first bytes: `0 4 | len 4 | second byte 8 | first byte 8`, high bits first.
     head: u32,
     rest: u64,
 }
@@ -108,7 +109,7 @@ impl SmallMessage {
         }
     }
 
-    /// Returns the words of a slot with this message.
+    /// Returns the words of a slot that contains this message in this lap.
     #[inline]
     pub(super) fn slot(self, lap: u64) -> [u64; 2] {
         [Slot { lap, state: SlotState::Full(Content::small(self.head())) }.pack(), self.rest()]
@@ -124,9 +125,10 @@ pub enum SlotState {
     Full(Content),
     /// No message, and none will follow.
     Closed,
-    /// The last message: the ring is closed after it.
+    /// A message in a closed ring: the slot's next position is the end of the ring.
     Last(Content),
-    /// Empty or closed, but with a content, which no step writes: garbage, to be taken like a message.
+    /// Empty or closed, but with a content. No step writes this: it is garbage, and a get takes it like a
+    /// message.
     Stray {
         /// The garbage.
         content: Content,
@@ -145,7 +147,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Empty slot of no position.
+    /// Placeholder before a slot is read.
     pub(super) const NONE: Self = Self { lap: 0, state: SlotState::Empty };
 
     /// Converts the slot into a word.
@@ -161,8 +163,8 @@ impl Slot {
         self.lap << 26 | low
     }
 
-    /// Converts a word into a slot. Different words are different slots, so any word that was read can be
-    /// swapped.
+    /// Converts a word into a slot. Different words yield different slots, so a swap can expect the packed
+    /// slot.
     #[inline]
     pub const fn unpack(w: u64) -> Self {
         let c = Content((w & 0xff_ffff) as u32);
@@ -214,16 +216,17 @@ pub struct Position {
     pub index: u32,
 }
 
-/// Number of times that one call has continued at another slot. With garbage in the laps, it could continue
-/// forever. Otherwise each turn means that others have put or taken a message meanwhile. It is not part of an
-/// algorithm's state: states that differ only in this behave the same.
+/// Number of times that one call has continued at another slot. Usually, each turn means that another process
+/// has put or taken a message meanwhile. With garbage in the laps, the call could continue forever, so the
+/// number is limited. All values compare as equal: states of an algorithm that differ only in this number
+/// behave the same.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Turns(u32);
 
 impl Turns {
     const MOST: u32 = 1 << 16;
 
-    /// Returns `true` if the call may continue once more.
+    /// Counts a turn. Returns `true` if the call may continue.
     pub(super) const fn one_more(&mut self) -> bool {
         self.0 += 1;
         self.0 <= Self::MOST
@@ -261,7 +264,7 @@ pub(super) enum Lag {
 }
 
 impl Position {
-    /// No position: laps start at 1.
+    /// Placeholder for a position. No message of a first segment has it: there, laps start at 1.
     pub(crate) const NONE: Self = Self { lap: 0, index: 0 };
 
     /// Returns the slot of this position before its message is published.
@@ -292,9 +295,9 @@ impl Position {
         }
     }
 
-    /// Returns the first position that may still be unused, judging by this position's slot, which is used:
-    /// under this position or a later one. So all positions before that are used, too. A hint lags by
-    /// little, unless a process wrote garbage into it.
+    /// Returns the first position that may still be unused, according to `slot`, the slot of this position.
+    /// It was used at this position or a later one, so all earlier positions are used, too. Without garbage,
+    /// a hint lags by few positions.
     pub fn skip_used(self, slot: Slot, slots: u32) -> Self {
         let lap = match self.lag(slot) {
             Lag::Ahead => slot.lap.wrapping_sub(1) & LAP_MASK,
@@ -311,7 +314,7 @@ impl Position {
         }
     }
 
-    /// Returns the position `n` positions later, in a ring of `slots`, which are not fewer than `n`.
+    /// Returns the position `n` positions later, in a ring of `slots`. `n` is at most `slots`.
     #[inline]
     pub(super) const fn plus(self, n: u32, slots: u32) -> Self {
         let index = self.index + n;
@@ -322,7 +325,7 @@ impl Position {
         }
     }
 
-    /// Returns the position `n` positions earlier, in a ring of `slots`, which are not fewer than `n`.
+    /// Returns the position `n` positions earlier, in a ring of `slots`. `n` is at most `slots`.
     #[inline]
     pub(super) const fn minus(self, n: u32, slots: u32) -> Self {
         match self.index.checked_sub(n) {
@@ -350,7 +353,7 @@ impl Position {
         }
     }
 
-    /// Returns the state that a consumer with this position finds in the slot.
+    /// Returns the state that a consumer at this position finds in the slot.
     pub(crate) const fn state_in(self, slot: Slot) -> PositionState {
         match (self.lag(slot), slot.state) {
             (Lag::Ahead, _) => PositionState::Taken,
@@ -373,8 +376,8 @@ impl Position {
         }
     }
 
-    /// Returns `true` if a producer with this position finds the end in the slot, and `None` if the slot is
-    /// used, so that the next one must be checked.
+    /// Returns `true` if a producer at this position finds the ring closed, and `false` if it finds the ring
+    /// open. Returns `None` if the slot is used, so that the next one must be checked.
     pub(crate) const fn check_end(self, slot: Slot) -> Option<bool> {
         match (self.lag(slot), slot.state) {
             (Lag::Equal, SlotState::Closed) | (Lag::Behind, SlotState::Last(_)) => Some(true),
@@ -383,8 +386,9 @@ impl Position {
         }
     }
 
-    /// Returns `true` if a producer with this position need not wait at the slot, because it is free or the
-    /// end. Returns `None` if the slot is used, so that the next one must be checked.
+    /// Returns `true` if a producer at this position need not wait, because the slot is free or the ring is
+    /// closed. Returns `false` if the slot has a message of the previous lap. Returns `None` if the slot is
+    /// used, so that the next one must be checked.
     pub(crate) const fn check_room(self, slot: Slot) -> Option<bool> {
         match (self.lag(slot), slot.state) {
             (Lag::Equal, SlotState::Closed | SlotState::Empty) | (Lag::Behind, SlotState::Last(_)) => {

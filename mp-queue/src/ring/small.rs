@@ -3,19 +3,19 @@
 //! | first word | second word | meaning |
 //! |---|---|---|
 //! | `(lap, FULL, small)` | remaining bytes | a message of up to 10 bytes: its length and first two bytes are in `small` |
-//! | `(lap, LAST, small)` | remaining bytes | like FULL, and the last message of the ring |
+//! | `(lap, LAST, small)` | remaining bytes | like FULL, and the ring is closed: the slot's next position is the end |
 //! | any other | 0 | as in [the ring](super) |
 //!
-//! Both words are published and taken by one compare-and-swap of 16 bytes. So there is no intermediate state:
-//! a killed process has put or taken the message or not, and leaves nothing to reclaim. No intent is needed.
-//! A process that swaps only the first word (a closer, or a producer or consumer of an envelope) succeeds
-//! only if the second word belongs to the first.
+//! Both words are published and taken by one compare-and-swap of 16 bytes. There is no intermediate state, so
+//! a killed process leaves nothing to reclaim, and no intent is needed. A process that swaps only the first
+//! word (a closer, or a producer or consumer of an envelope) succeeds only if the second word belongs to the
+//! first.
 //!
 //! A message that is to be leased needs an envelope, since its consumer may die later. As soon as a consumer
-//! has leased, producers use envelopes (they read a word that consumers set). A consumer that leases may find
-//! a small message that was put before. [`Enclose`] then creates an envelope with a copy, which is already
-//! leased, and takes the slot afterwards. Meanwhile the envelope's place word has a mark
-//! ([`RingPlace::ENCLOSING`]): a process that lists the messages of the queue finds it in its slot only. A
+//! has leased, producers use envelopes (producers read a word that consumers set). A consumer that leases may
+//! find a small message that was put before. It then copies the message into an envelope. [`Enclose`] leases
+//! the envelope and takes the slot afterwards. Meanwhile the envelope's place word has a mark
+//! ([`RingPlace::ENCLOSING`]), so that a process that lists the queue's messages does not list both copies. A
 //! consumer that is killed leaves the mark, and the next leaseholder removes it.
 //!
 //! | killed in `Enclose` | left | recovery or reclaim |
@@ -59,7 +59,7 @@ pub struct PutSmall {
     message: SmallMessage,
     position: Position,
     batched: bool,
-    /// A used slot.
+    /// Used slot past which the tail is advanced.
     seen: Slot,
     /// Second word of an empty slot.
     rest: u64,
@@ -74,7 +74,7 @@ impl PutSmall {
         Self { ring, message, position, batched: false, seen, rest: 0, turns, pc: Pc::Tail }
     }
 
-    /// Makes it part of a batch: see [`Put::batched`](super::Put::batched).
+    /// Makes the put part of a batch: see [`Put::batched`](super::Put::batched).
     #[must_use]
     pub fn batched(self, last: Option<Position>) -> Self {
         match last {
@@ -83,8 +83,8 @@ impl PutSmall {
         }
     }
 
-    // Not computed at the beginning of each step: without common code there, the compiler merges all steps
-    // into straight-line code.
+    // Each step computes this itself. With common code before the `match`, the compiler would not merge all
+    // steps into straight-line code.
     #[inline(always)]
     fn slot_at(&self) -> Word {
         self.ring.slot(self.position.index)
@@ -188,7 +188,7 @@ pub struct Enclose {
 }
 
 impl Enclose {
-    /// Creates the steps to lease `message`, which [`Get`](super::Get) has found under `position`, in an
+    /// Creates the steps to lease `message`, which [`Get`](super::Get) has found at `position`, in an
     /// envelope of `me` that contains a copy of it. The envelope's owner word, at `owner_at`, is `owner`. Its
     /// place word is at `place_at`.
     pub fn new(
@@ -217,7 +217,7 @@ impl Steps for Enclose {
                 m.store(self.owner_at, self.owner.pack());
                 self.pc = EnclosePc::Load;
             }
-            // The slot may have become the last one since.
+            // A closer may have marked the slot as `LAST` meanwhile.
             EnclosePc::Load => {
                 self.slot = Slot::unpack(m.load(slot_at));
                 let same = self.slot.content() == Some(Content::small(self.message.head()));

@@ -8,9 +8,9 @@
 //! let (weights, actor) = watch::channel(first)?;
 //! assert_eq!(actor.borrow()?[[7]], 0.0);
 //!
-//! weights.send(Tensor::full(&[1000], 0.5)?.freeze())?; // replaces: no reader holds a sender up
+//! weights.send(Tensor::full(&[1000], 0.5)?.freeze())?; // replaces the value, and never waits for a reader
 //! assert!(actor.has_changed()?);
-//! let newest = actor.borrow_and_update()?; // the very memory that the sender filled
+//! let newest = actor.borrow_and_update()?; // the same memory that the sender filled
 //! assert!(newest.iter().all(|w| w == 0.5));
 //! assert!(!actor.has_changed()?);
 //! # Ok::<(), Box<dyn std::error::Error>>(())

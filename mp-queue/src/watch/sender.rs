@@ -121,11 +121,10 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
-    /// Replaces the value by one that is encoded already, also without receivers. The caller has compared the
-    /// types.
+    /// Replaces the value with an encoded value, also without receivers. The caller has compared the types.
     ///
     /// # Errors
-    /// [`PutError::Full`] if the arena has no envelope left. The message is unchanged then.
+    /// Returns [`PutError::Full`] if the arena has no envelope left. The message is then unchanged.
     #[doc(hidden)]
     pub fn send_encoded(&self, out: &mut Outgoing) -> Result<(), PutError<()>> {
         self.end.send_encoded(self.fingerprint, out)

@@ -1,10 +1,10 @@
 //! Addresses of listeners: a path, an abstract name, or a host and a port (see [`tcp`]).
 //!
-//! A path outlives the program that listened there. A process that finds its path taken therefore locks the
-//! directory and checks whether a process still listens there. If none does and the socket belongs to this
-//! user, the process replaces the path. A process that has bound a path holds the lock until it listens:
-//! before that, other processes would take the path for abandoned. Removing its own path needs no lock: while
-//! the process listens there, no other process replaces the path.
+//! A path outlives the program that listened there. So a process that listens at a path first locks the
+//! directory. If the path is taken, it checks whether a process still listens there. If none does and the
+//! socket belongs to this user, the process replaces the path. A process that has bound a path holds the lock
+//! until it listens: before that, other processes would regard the path as abandoned. Removing its own path
+//! needs no lock: while the process listens there, no other process replaces the path.
 //!
 //! The lock is `flock(2)`. Any process that can read the directory can take it and so prevent others from
 //! listening there. The others give up after [`TIME_LIMIT`], with an error that names the cause.
@@ -44,7 +44,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// use mp_queue::Address;
 ///
 /// let path = Address::from("/run/user/1000/service");
-/// let name = Address::from("@service"); // of no file: the kernel's "abstract" names
+/// let name = Address::from("@service"); // not a file, but an "abstract" name of the kernel
 /// assert_eq!((path.to_string(), name.to_string()), ("/run/user/1000/service".into(), "@service".into()));
 /// let port = Address::tcp("127.0.0.1:6000")?; // TCP: also `("localhost", 6000)`
 /// assert_eq!(port.to_string(), "127.0.0.1:6000");
@@ -72,14 +72,14 @@ pub struct Address(AddressKind);
 enum AddressKind {
     Path(#[serde(with = "serde_with::path")] PathBuf),
     Name(Vec<u8>),
-    /// Never empty, unless it was received so. An empty address can't be connected to.
+    /// Addresses of the hosts. Only a received list can be empty, and connecting to it fails.
     Tcp(Vec<SocketAddr>),
 }
 
 /// Listening socket.
 pub(super) struct ListeningSocket {
     pub(super) fd: OwnedFd,
-    /// Path that was created for it.
+    /// Path that was created for the socket.
     pub(super) path: Option<SocketPath>,
     /// Address of the socket, with the port that the kernel has chosen for port 0.
     pub(super) address: Address,
@@ -224,13 +224,13 @@ fn new_socket() -> Result<OwnedFd, Errno> {
 pub(crate) struct SocketPath {
     path: PathBuf,
     id: (u64, u64),
-    /// Process that created it. A forked copy does not remove the path.
+    /// Process that created the path. A forked copy does not remove the path.
     process: u32,
 }
 
 impl Drop for SocketPath {
     fn drop(&mut self) {
-        // Not if another process has replaced the path. If the directory is gone, so is the path.
+        // Removes the path unless another process has replaced it. If the directory is gone, so is the path.
         if self.process == std::process::id()
             && let Ok(directory) = SocketDirectory::open(&self.path)
             && directory.identify(&self.path).is_ok_and(|id| id == self.id)

@@ -112,7 +112,7 @@ impl<'a> ConnectAttempt<'a> {
                 }
             }
             Stage::Handshaking(mut handshake) => {
-                // The listener may accept a client without a key later.
+                // Without a key, the client does not wait: the listener may accept it later.
                 let is_over = self.options.key.is_none() || handshake.advance()?;
                 if !is_over {
                     return Ok(StepOutcome::Wait(Stage::Handshaking(handshake)));
@@ -171,7 +171,7 @@ impl<'a> ConnectAttempt<'a> {
         ConnectError::io(error::CONNECTING, self.address, errno)
     }
 
-    /// Returns the socket that is waited for, unless it is only a pause, and the deadline.
+    /// Returns the socket to wait for, or `None` for a pause, and the deadline.
     fn pending(&self) -> (Option<WaitPoint<'_>>, Option<Instant>) {
         match &self.stage {
             Stage::NextHost(_) => (None, Some(Instant::now() + PAUSE)),
@@ -216,7 +216,7 @@ impl<'a> ConnectAttempt<'a> {
 }
 
 /// Returns the rank of an error of one host among several. A refused connection means that the server has
-/// ended, and a time-out may mean that it is busy. Any other error, such as a missing route, is local.
+/// ended, and a time-out may mean that the host is busy. Any other error, such as a missing route, is local.
 fn error_rank(error: &ConnectError) -> u8 {
     match error {
         ConnectError::Io { source, .. } if source.kind() == io::ErrorKind::ConnectionRefused => 2,

@@ -70,7 +70,7 @@ pub enum ConnectError {
          use a loopback address, such as 127.0.0.1"
     )]
     KeyRequired {
-        /// Address that is not a loopback address, or includes others.
+        /// Address that includes a host other than loopback.
         address: Address,
     },
     /// The other side does not use this library, or uses an incompatible version.
@@ -94,9 +94,9 @@ impl ConnectError {
         Self::Io { what, address: address.clone(), source: source.into() }
     }
 
-    /// Returns `true` if one peer is the cause, so that a listener can continue with other peers. `false` for
-    /// [`Io`](Self::Io), [`EmptyKey`](Self::EmptyKey) and [`KeyRequired`](Self::KeyRequired), which are
-    /// errors of this side.
+    /// Returns `true` if one peer is the cause, so that a listener can continue with other peers. Returns
+    /// `false` for [`Io`](Self::Io), [`EmptyKey`](Self::EmptyKey) and [`KeyRequired`](Self::KeyRequired),
+    /// which are errors of this side.
     pub fn is_of_peer(&self) -> bool {
         use ConnectError::{EmptyKey, Io, KeyRequired};
         !matches!(self, Io { .. } | EmptyKey | KeyRequired { .. })

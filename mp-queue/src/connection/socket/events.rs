@@ -1,4 +1,4 @@
-//! Waiting for several descriptors of one side, by futures.
+//! Futures that wait for several descriptors.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ impl Waitable for DescriptorEvents {
     }
 }
 
-/// Waits until `poll` returns a result. Calls it whenever `events` is readable.
+/// Calls `poll` whenever `events` is readable, until it returns a result.
 pub(super) async fn until<R>(
     events: &Arc<OwnedFd>,
     address: &Address,
@@ -50,7 +50,7 @@ impl Timer {
     pub(super) fn set(&self, until: Option<Instant>) -> Result<(), Errno> {
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
         let it_value = until.map_or(zero, |until| {
-            // Not zero, which means never.
+            // Not zero, which would disarm the timer.
             let left = until.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
             let tv_sec = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
             Timespec { tv_sec, tv_nsec: left.subsec_nanos().into() }

@@ -11,10 +11,10 @@
 //! A peer that receives a proof can try keys offline. So the listener, which any stranger can reach, proves
 //! its key only to a client that has proved it.
 //!
-//! A client without a key does not wait for the listener's hello, since it may still be in the listener's
-//! queue. The hello is read before the first message ([`Greeting`]). An error in it is returned by the first
-//! receive, or by the first send that finds the other side gone. With a key, the proof precedes all messages,
-//! so `connect` waits for it.
+//! A client without a key does not wait for the listener's hello, since the client may still be in the
+//! listener's queue. The hello is read before the first message ([`Greeting`]). An error in it is returned by
+//! the first receive, or by the first send that finds the other side gone. With a key, the proof precedes all
+//! messages, so `connect` waits for it.
 //!
 //! Every part has a fixed length, is read into a buffer of that length, and must arrive before the deadline.
 //! The sockets are non-blocking, so a process that is silent or stopped does not block the listener.
@@ -54,8 +54,8 @@ pub(crate) struct Handshake {
     timeout: Duration,
 }
 
-/// Received bytes of a hello or a proof. A hello may still be expected after the handshake: from a listener
-/// that may not have accepted yet, to a client without a key.
+/// Received bytes of a hello or a proof. A client without a key may still expect the hello after its
+/// handshake, since the listener may not have accepted yet.
 pub(crate) struct Greeting {
     buffer: [u8; HELLO],
     have: usize,
@@ -72,7 +72,7 @@ impl Greeting {
         Ok(self.fill(fd, HELLO)? && check_hello(&self.buffer, false).map(|_| true)?)
     }
 
-    /// Reads available bytes. Returns `true` if there are as many as `wanted`.
+    /// Reads available bytes. Returns `true` if `wanted` bytes have arrived.
     fn fill(&mut self, fd: BorrowedFd<'_>, wanted: usize) -> Result<bool, ConnectError> {
         while self.have < wanted {
             match read(fd, &mut self.buffer[self.have..wanted]) {
@@ -143,8 +143,8 @@ impl Handshake {
         (self.peer.host().is_some() && self.has_received_nothing()).then_some(self.began)
     }
 
-    /// Returns `true` if the other side, which is closed, has sent nothing or did not wait for the proof that
-    /// it needs.
+    /// Returns `true` if the other side, which is closed, has sent nothing, or had left before it was
+    /// accepted.
     pub(crate) fn is_probe(&self) -> bool {
         self.left || self.has_received_nothing()
     }
@@ -173,7 +173,7 @@ impl Handshake {
         }
     }
 
-    /// Handles a received hello and returns its random bytes. A client with a key then proves it.
+    /// Handles a received hello and returns its random bytes. A client with a key then sends its proof.
     fn check_greeting(&self) -> Result<[u8; NONCE], ConnectError> {
         let theirs = check_hello(&self.part.buffer, self.key.is_some())?;
         if !self.listener {
@@ -182,13 +182,13 @@ impl Handshake {
         Ok(theirs)
     }
 
-    /// Handles a received proof. A listener answers it.
+    /// Handles a received proof. A listener answers with its own proof or a refusal.
     fn check_proof(&self, theirs: &[u8; NONCE]) -> Result<(), ConnectError> {
         let input = ProofInput { listener: !self.listener, provers: theirs, others: &self.mine };
         let is_proof = self.key.as_ref().is_none_or(|key| key.is_proof(&input, &self.part.buffer[..PROOF]));
         if !is_proof {
             if self.listener {
-                // The error is the same if the client has ended.
+                // A failed send is ignored: the client may have ended.
                 _ = send_short(self.fd.as_fd(), &REFUSAL);
             }
             return Err(ConnectError::KeyMismatch { pid: self.peer.pid(), host: self.peer.host() });
@@ -203,8 +203,8 @@ impl Handshake {
         send_short(self.fd.as_fd(), &key.prove(&input))
     }
 
-    /// Ends the handshake. Returns the state of the other side's hello, if this side continues before it has
-    /// arrived.
+    /// Ends the handshake. Returns the socket, and the received part of the other side's hello if this side
+    /// does not wait for the rest.
     pub(super) fn end(self) -> (SocketStream, Option<Greeting>) {
         let greeting = self.theirs.is_none().then_some(self.part);
         (SocketStream { fd: self.fd, peer: self.peer }, greeting)
@@ -248,7 +248,7 @@ pub(super) fn check_hello(hello: &[u8; HELLO], key: bool) -> Result<[u8; NONCE],
     Ok(theirs)
 }
 
-/// Sends a few bytes, for which a fresh socket has room.
+/// Sends a few bytes, for which a new socket has room.
 fn send_short(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), ConnectError> {
     match rustix::net::send(fd, bytes, SendFlags::NOSIGNAL) {
         Ok(n) if n == bytes.len() => Ok(()),

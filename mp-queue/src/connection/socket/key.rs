@@ -1,4 +1,4 @@
-//! Authentication key, and its proof without sending it.
+//! Authentication key, and proofs of knowing the key without sending it.
 //!
 //! Each side has sent 32 random bytes. A proof is HMAC-SHA256, under the key, of the prover's role, its own
 //! random bytes and those of the other side. So a proof can't be replayed or reflected. It is compared in
@@ -114,10 +114,10 @@ mod tests {
         let input = |listener, provers, others| ProofInput { listener, provers, others };
         let proof = key.prove(&input(true, &a, &b));
         assert!(key.is_proof(&input(true, &a, &b), &proof));
-        assert!(!key.is_proof(&input(false, &a, &b), &proof), "turned round");
-        assert!(!key.is_proof(&input(true, &b, &a), &proof), "sent back");
-        assert!(!key.is_proof(&input(true, &a, &c), &proof), "used again");
-        assert!(!key.is_proof(&input(true, &a, &b), &proof[..31]), "cut");
+        assert!(!key.is_proof(&input(false, &a, &b), &proof), "proof of the other role");
+        assert!(!key.is_proof(&input(true, &b, &a), &proof), "reflected");
+        assert!(!key.is_proof(&input(true, &a, &c), &proof), "replayed");
+        assert!(!key.is_proof(&input(true, &a, &b), &proof[..31]), "truncated");
         assert!(!Key::new(b"Secret").is_proof(&input(true, &a, &b), &proof));
         assert!(Key::new(b"").is_empty());
     }

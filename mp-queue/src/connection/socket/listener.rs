@@ -52,21 +52,21 @@ const GRACE: Duration = Duration::from_secs(1);
 /// since the proof precedes all messages.
 ///
 /// # When a process dies
-/// Processes that are connected to it get `Disconnected` at once. The path of a killed listener is replaced
-/// by the next listener at that path.
+/// Processes that are connected to a dead process get `Disconnected` at once. The path of a killed listener
+/// is replaced by the next listener at that path.
 pub struct Listener {
     /// Dropped before the socket is closed: while the socket is open, another process's path can't be
     /// mistaken for this one.
     _path: Option<address::SocketPath>,
     fd: OwnedFd,
-    /// Readable when a process connects or has sent data, or when its time has expired.
+    /// Readable when a process connects or has sent data, or when the time of a handshake has expired.
     events: Arc<OwnedFd>,
     /// Readable when the time of the first handshake has ended.
     timer: Timer,
     address: Address,
     options: SocketOptions,
     name: Option<String>,
-    /// No thread waits while it holds the lock.
+    /// Handshakes in progress. No thread waits while it holds the lock.
     handshakes: Mutex<Vec<Handshake>>,
 }
 
@@ -75,8 +75,8 @@ impl Listener {
     ///
     /// # Errors
     /// Returns [`ConnectError::Io`] with `AddrInUse` if another process listens there, or if the path is not
-    /// a socket of this user. With `TimedOut` if another process keeps the directory of a path locked.
-    /// Otherwise with the kernel's error.
+    /// a socket of this user. The error is `TimedOut` if another process keeps the directory of a path
+    /// locked, and otherwise the kernel's error.
     pub fn bind(address: impl Into<Address>) -> Result<Self, ConnectError> {
         SocketOptions::new().listen(address)
     }
@@ -253,7 +253,8 @@ impl Listener {
     /// handshake is complete.
     fn poll_accept(&self) -> Result<Option<Connection>, ConnectError> {
         let mut handshakes = self.handshakes.lock();
-        // Handshakes continue also if no connection can be accepted, since the end of one frees a descriptor.
+        // Handshakes continue even if no connection can be accepted, since a handshake that ends frees a
+        // descriptor.
         let accepted = self.accept_pending(&mut handshakes);
         let done = self.advance_handshakes(&mut handshakes);
         let waits = self.arm_events(&handshakes);
@@ -306,7 +307,7 @@ impl Listener {
     /// Removes a handshake. The others keep their order.
     fn remove(&self, handshakes: &mut Vec<Handshake>, number: usize) -> Handshake {
         let handshake = handshakes.remove(number);
-        // Fails only if it is not registered.
+        // Fails only if the handshake is not registered.
         _ = epoll::delete(&self.events, &handshake);
         handshake
     }

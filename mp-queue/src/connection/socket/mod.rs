@@ -97,7 +97,7 @@ impl SocketOptions {
         Self { key: None, open: true, ..self }
     }
 
-    /// Returns `true` if a key was set, or explicitly none.
+    /// Returns `true` if the caller has set a key, or has explicitly chosen to have none.
     #[doc(hidden)]
     pub fn states_key(&self) -> bool {
         self.key.is_some() || self.open
@@ -140,15 +140,15 @@ impl SocketOptions {
         }
     }
 
-    /// Uses the secret that this process shares with its children, its parent, and so on: see
-    /// `current_process().authkey()` in the layer of processes. The current value is used. Later changes have
-    /// no effect.
+    /// Uses the secret that all processes of a family (this process, its parent, its children and so on)
+    /// share: see `current_process().authkey()` in the layer of processes. The current value is used. Later
+    /// changes have no effect.
     ///
     /// ```
     /// use mp_queue::SocketOptions;
     ///
     /// let listener = SocketOptions::new().authkey_of_family()?.listen("@example-of-family")?;
-    /// // In any process of the family, or as here in the same:
+    /// // In any process of the family. Here, in the same process:
     /// let options = SocketOptions::new().authkey_of_family()?;
     /// let client = std::thread::spawn(move || {
     ///     options.connect("@example-of-family")?.send(1).map_err(Into::into)
@@ -166,15 +166,15 @@ impl SocketOptions {
     }
 
     /// Limits the bytes of a message that is sent or received. Values above 4 GiB minus one byte count as
-    /// that.
+    /// that number.
     #[must_use]
     pub fn max_message(self, bytes: usize) -> Self {
         Self { limit: bytes, ..self }
     }
 
     /// Limits the time of the handshake. A client waits for a place in the listener's queue, over TCP for the
-    /// other host, and with a key for its proof. A listener waits, after it has accepted, for the client's
-    /// first bytes.
+    /// other host, and with a key for the listener's proof. A listener waits, after it has accepted, for the
+    /// client's first bytes.
     #[must_use]
     pub fn handshake_timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
@@ -190,7 +190,7 @@ impl SocketOptions {
     ///
     /// let listener = SocketOptions::new().backlog(2).listen("@example-of-backlog")?;
     /// for i in 0..2 {
-    ///     connect("@example-of-backlog")?.send(i)?; // and leaves
+    ///     connect("@example-of-backlog")?.send(i)?; // and drops the connection
     /// }
     /// assert_eq!(listener.accept()?.recv::<i32>()?, 0);
     /// assert_eq!(listener.accept()?.recv::<i32>()?, 1);
@@ -288,10 +288,10 @@ fn wait_for(what: &dyn Waitable, left: Option<Duration>, address: &Address) -> R
 /// until the listener accepts.
 ///
 /// # Errors
-/// Returns a [`ConnectError`] if no program or a program of another user listens at the address. Also if too
-/// many connections wait to be accepted and there is no place within ten seconds. Beyond loopback, returns
-/// [`ConnectError::KeyRequired`]. With a key, also fails if the other side has no key or another key, does
-/// not use this library, or does not answer within that time. For keys and limits, see
+/// Returns a [`ConnectError`] if no program or a program of another user listens at the address. Also returns
+/// an error if too many connections wait to be accepted and there is no place within ten seconds. Beyond
+/// loopback, returns [`ConnectError::KeyRequired`]. With a key, also fails if the other side has no key or
+/// another key, does not use this library, or does not answer within that time. For keys and limits, see
 /// [`SocketOptions::connect`].
 #[doc(alias = "Client")]
 #[track_caller]

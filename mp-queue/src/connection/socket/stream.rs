@@ -18,7 +18,7 @@ pub(crate) enum PeerIdentity {
 }
 
 impl PeerIdentity {
-    /// Process id, or 0 if unknown.
+    /// Returns the process id, or 0 if it is unknown.
     pub(crate) fn pid(&self) -> u32 {
         match self {
             PeerIdentity::Process(process) => process.pid,
@@ -43,13 +43,13 @@ pub(super) struct SocketStream {
 impl SocketStream {
     /// Returns `true` if the other end is closed. Its messages may still be unread.
     pub(super) fn is_disconnected(&self) -> bool {
-        // Over TCP, the end of the other side alone is not a hang-up.
+        // Over TCP, the kernel reports a closed other side as `RDHUP` without `HUP`.
         let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::RDHUP;
         found(self.as_fd(), PollFlags::RDHUP).intersects(gone)
     }
 
-    /// Returns `true` if sending would be useless. For a Unix socket, the kernel reports this by itself. Over
-    /// TCP, the kernel accepts bytes until the host of the other side has refused them.
+    /// Returns `true` if sending over TCP would be useless, because the other side is closed: the kernel
+    /// accepts bytes until the other host has refused them. For a Unix socket, the send itself fails.
     pub(super) fn is_peer_closed(&self) -> bool {
         self.peer.host().is_some() && self.is_disconnected()
     }

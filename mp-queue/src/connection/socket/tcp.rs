@@ -78,7 +78,7 @@ fn listen_at_one(address: SocketAddr, backlog: i32) -> Result<(OwnedFd, SocketAd
     Ok((socket, bound))
 }
 
-/// Begins to connect. The socket becomes writable when that has succeeded or failed: see [`opened`].
+/// Begins to connect. The socket becomes writable when the attempt has succeeded or failed: see [`opened`].
 pub(super) fn open(address: SocketAddr) -> Result<OwnedFd, Errno> {
     let socket = new_socket(address)?;
     match connect(&socket, &address) {
@@ -91,7 +91,8 @@ pub(super) fn open(address: SocketAddr) -> Result<OwnedFd, Errno> {
 pub(super) fn opened(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     socket_error(socket)??;
     if is_own(socket)? {
-        // The kernel has connected the socket to itself: its own port was the one where no process listens.
+        // The kernel has given the socket the target's port and connected the socket to itself, so no process
+        // listens there.
         return Err(Errno::CONNREFUSED);
     }
     set_up(socket)

@@ -67,8 +67,8 @@ fn within_a_minute(test: impl FnOnce() + Send + 'static) {
         test();
         _ = done.send(());
     });
-    assert_ne!(ended.recv_timeout(Duration::from_secs(60)), Err(mpsc::RecvTimeoutError::Timeout), "it hangs");
-    thread.join().expect("it does not panic");
+    assert_ne!(ended.recv_timeout(Duration::from_secs(60)), Err(mpsc::RecvTimeoutError::Timeout), "hangs");
+    thread.join().expect("the test does not panic");
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn slot_naming_a_missing_message_is_an_error() {
         assert!(error.to_string().contains(&format!("message {e}")), "{error}");
         assert!(queue.try_get().unwrap_err().is_empty());
     }
-    assert_eq!(m.load(Envelopes(arena).owner_words().of(mine)), owner, "it is as it was");
+    assert_eq!(m.load(Envelopes(arena).owner_words().of(mine)), owner, "the owner word is unchanged");
     assert!(matches!(Owner::unpack(owner).holder, Holder::Member(_)));
     queue.put("the next one, which is too long for a slot".to_owned()).unwrap();
     assert!(queue.get().unwrap().is_some());

@@ -44,7 +44,7 @@ impl RingMemory {
     }
 
     /// Returns the steps to take a message, by a scan that [starts](Reclaim::starting_at) at `start`. `to`
-    /// makes this process its holder.
+    /// returns the message's new holder for this process.
     fn reclaim(
         &self,
         wanted: Holder,
@@ -68,7 +68,8 @@ impl RingMemory {
         self.run_reclaim(self.reclaim(wanted, Holder::Member, start)?)
     }
 
-    /// Takes a returned message, whether or not it was noted, out of a ring that no process holds.
+    /// Takes a message whose holder is `wanted` out of a ring that no process holds, even if the message was
+    /// not noted.
     pub(super) fn drain_returned(
         &self,
         wanted: Holder,
@@ -162,8 +163,8 @@ impl RingMemory {
         end == Some(Holder::Returned)
     }
 
-    /// Returns an unchanged message that was taken out of this queue. It will be taken again before all
-    /// others. If this process is killed in here, it leaves a message that it got, or a lease.
+    /// Puts an unchanged message back into this queue, from which it was taken. Consumers take it before all
+    /// other messages. A kill in this call leaves a message of this process, or a lease.
     pub(crate) fn put_back(&self, envelope: &mut Envelope) -> mp_core::Result<()> {
         self.enable_redelivery();
         let leased = envelope.owner().then(Holder::Leased(self.arena.me()?));
@@ -177,8 +178,8 @@ impl RingMemory {
         Ok(())
     }
 
-    /// Returns a lease of a dead member that holds this queue. This process need not hold it: it reads the
-    /// queue's words and changes none of them. Waiters are woken later, see
+    /// Returns a lease of a dead member that holds this queue. This process need not hold the queue: the
+    /// queue's words are read and not changed. Waiters are woken later, see
     /// [`note_returned`](Self::note_returned).
     pub(super) fn return_for_dead_holder(&self, id: EnvelopeId, owner: Owner) {
         run(self.return_steps(id, owner).for_dead_holder(), Self::words(self.arena));
@@ -240,7 +241,8 @@ impl RingMemory {
             && RingPlace::unpack(m.load(Envelopes(arena).place_words().of(e))).ring == self.chain.block()
     }
 
-    /// Calls `each` with every message that is in this queue or was returned to it. No living process has it.
+    /// Calls `each` with every message that is in this queue or was returned to it. No living process owns
+    /// these messages.
     pub(super) fn contents(&self, each: &mut dyn FnMut(EnvelopeId)) {
         let m = Self::words(self.arena);
         for i in 0..self.segments() {
@@ -268,10 +270,11 @@ mod tests {
     use crate::Queue;
     use crate::checkpoint::fuzz::with_clean_memory;
 
-    /// Returns a queue without leases. Its memory may have belonged to a queue whose words `garbage` has
-    /// overwritten. The lost messages of that queue are marked as queued there forever.
+    /// Returns a queue without leases. Its block may have belonged to a queue whose words the tests with
+    /// hostile words have overwritten. The lost messages of that queue are marked as queued in this block
+    /// forever.
     fn unburdened() -> Queue<String> {
-        // Queues with leases are retained, so that the next one gets other memory.
+        // Queues that seem to have leases are retained, so that the next queue gets other memory.
         let mut burdened = Vec::new();
         loop {
             let queue = Queue::bounded(1).unwrap();
@@ -319,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn message_being_leased_has_a_holder() {
+    fn message_being_leased_counts_as_leased() {
         let queue = unburdened();
         // Too long for a slot, so it has an envelope, which is leased.
         let text = "a message in an envelope".to_owned();

@@ -123,7 +123,7 @@ impl RingMemory {
         self.len() + if self.any_returned() { self.count(is_returned) } else { 0 }
     }
 
-    /// Returns the present state, for readers.
+    /// Returns the queue's present state, for tools.
     pub(crate) fn describe(&self) -> RingState {
         let type_name = self.type_name();
         let is_retained = self.retained_limit() > 0;
@@ -163,7 +163,7 @@ impl RingMemory {
         if ahead <= 2 * u64::from(ring.slots) { ahead.min(u64::from(ring.slots)) as usize } else { 0 }
     }
 
-    /// Returns the link that follows segment `i`.
+    /// Returns the link of segment `i`.
     pub(crate) fn link(&self, i: u32) -> Link {
         match self.chain.link(i) {
             Some(link) => Link::unpack(Self::words(self.arena).load(link)),
@@ -171,8 +171,8 @@ impl RingMemory {
         }
     }
 
-    /// Closes segment `i`, which is full or closed, and opens the next one. Returns the link that follows it
-    /// now.
+    /// Closes segment `i`, which is full or closed, and opens the next one. Returns the link of segment `i`
+    /// afterwards.
     pub(crate) fn extend(&self, hold: &Hold, i: u32) -> mp_core::Result<Link> {
         let Some(link) = self.chain.link(i) else { return Ok(Link::End) };
         match self.link(i) {
@@ -202,7 +202,7 @@ impl RingMemory {
     /// Counts a wait for room, or else for a message, that began at `since`.
     pub(crate) fn record_wait(&self, for_room: bool, since: Instant) {
         let at = if for_room { self.header.put_waits() } else { self.header.get_waits() };
-        // A fork of the process has no memory.
+        // A forked copy must not access the words.
         if self.is_accessible() {
             WaitTimes::record(Self::words(self.arena), at, since.elapsed());
         }
@@ -232,8 +232,8 @@ impl RingMemory {
         Ok(end.without_position())
     }
 
-    /// Like [`put`](Self::put), after the position of the last message of a batch. Also returns `Full` for a
-    /// queue that can't be filled in batches.
+    /// Puts a message of a batch after `last`, the position of the batch's previous message. Also returns
+    /// `Full` for a queue with a bound of bytes, which can't be filled in batches.
     pub(crate) fn put_next(
         &self,
         i: u32,
@@ -266,7 +266,7 @@ impl RingMemory {
         Ok(run_straight(how(PutSmall::new(self.chain.segment(i), small)), &m))
     }
 
-    /// Like [`put`](Self::put), if the queue's bound of bytes allows it.
+    /// Like [`put`](Self::put), for a queue with a bound of bytes.
     #[cold]
     fn put_byte_bounded(&self, i: u32, envelope: &mut Envelope) -> mp_core::Result<PutOutcome<(), ()>> {
         envelope.free_tail()?;
@@ -331,8 +331,8 @@ impl RingMemory {
         self.is_closed(last)
     }
 
-    /// Returns the first decision of `check` about the positions from a hint on, which may lag, and their
-    /// slots.
+    /// Calls `check` with each position from a hint on, which may lag, and with the slot of that position.
+    /// Returns the first result.
     fn find_from<R>(
         &self,
         ring: RingAt,
@@ -439,7 +439,7 @@ impl RingMemory {
         ))
     }
 
-    /// Like [`get`](Self::get), after the position of the last message of a batch.
+    /// Takes a message of a batch after `last`, the position of the batch's previous message.
     pub(crate) fn get_next(
         &self,
         i: u32,
@@ -454,7 +454,7 @@ impl RingMemory {
         })?;
         Ok(match got {
             GetOutcome::Done(TakenMessage::Envelope(id, owner, position)) => {
-                // SAFETY: as in `get`.
+                // SAFETY: as in `get_envelope`.
                 Some((Payload::Envelope(unsafe { Envelope::from_raw(arena, id, owner) }), position))
             }
             GetOutcome::Done(TakenMessage::Small(small, position)) => Some((Payload::Small(small), position)),
@@ -473,7 +473,7 @@ impl RingMemory {
         self.head_state() == PositionState::Closed
     }
 
-    /// Returns what a consumer would find: a message, nothing, or the end.
+    /// Returns the state that a consumer would find: a message, an empty queue, or the end.
     fn head_state(&self) -> PositionState {
         let untaken = |position: Position, slot| {
             Some(position.state_in(slot)).filter(|state| *state != PositionState::Taken)

@@ -1,4 +1,4 @@
-//! Messages of a queue, read in order while they stay in it. Nothing is written.
+//! Reads of a queue's messages, in order and without taking them. Nothing is written.
 
 use mp_core::Envelopes;
 use mp_core::mem::Mem;
@@ -42,7 +42,7 @@ pub(crate) struct HeldEnvelope {
 }
 
 impl RingMemory {
-    /// Returns the position of the oldest message in a slot, or else of the next message.
+    /// Returns the position of the oldest message in a slot, or of the next message if there is none.
     pub(crate) fn first_position(&self) -> QueuePosition {
         let mut at = self.first_in(0);
         while self.peek_slot(at) == PeekedSlot::NextSegment && at.segment + 1 < self.chain.segments {
@@ -51,7 +51,7 @@ impl RingMemory {
         at
     }
 
-    /// Returns the position of the oldest message of a segment, or else of the next one.
+    /// Returns the position of the oldest message of a segment, or of the next message if there is none.
     fn first_in(&self, segment: u32) -> QueuePosition {
         let ring = self.chain.segment(segment);
         let untaken =
@@ -61,7 +61,7 @@ impl RingMemory {
         QueuePosition { segment, position }
     }
 
-    /// Returns the position after one with a message.
+    /// Returns the position after `at`, which has a message.
     pub(crate) fn after(&self, at: QueuePosition) -> QueuePosition {
         QueuePosition { position: at.position.next(self.chain.segment(at.segment).slots), ..at }
     }
@@ -76,7 +76,7 @@ impl RingMemory {
         let m = Self::words(self.arena);
         let first = self.chain.segment(at.segment).slot(at.position.index);
         loop {
-            // Read before the slot: a segment is closed before it is followed by the next one.
+            // The link is read before the slot, since a segment is closed before the next one is opened.
             let is_followed = self.link(at.segment) == Link::Open;
             let word = m.load(first);
             let slot = Slot::unpack(word);

@@ -20,7 +20,7 @@ use crate::ring::{
 
 /// Number of threads that can read one ring at once, including stopped ones. Further reads fail.
 const PINS: u32 = 256;
-/// Bytes between a ring's slots and its pins, and before the first pin.
+/// Number of bytes of a cache line. The count of used pins begins a line, and the pins begin the next line.
 const LINE: u64 = 64;
 
 /// Number of retries of a publisher or reader that finds inconsistent words.
@@ -52,7 +52,8 @@ pub(crate) const fn slots_for(limit: u32) -> u32 {
     limit.saturating_add(PINS + 8)
 }
 
-/// Number of bytes for the pins and the counts of skipped positions, which follow this number of slots.
+/// Returns the number of bytes for the pins and the counts of skipped positions, which follow this number of
+/// slots.
 pub(crate) const fn bytes_after(slots: u32) -> u64 {
     2 * LINE + 8 * (PINS as u64 + slots as u64)
 }
@@ -100,9 +101,9 @@ impl RetainedRing {
         RingMemory::words(self.arena())
     }
 
-    /// Publishes a message and retires older ones beyond the limit. With `after`, only if the newest message
-    /// has this position, and otherwise returns [`PutOutcome::Closed`]. Unless it returns `Done`, the caller
-    /// still owns the message.
+    /// Publishes a message and retires older ones beyond the limit. With `after`, it publishes only if the
+    /// newest message has this position, and otherwise returns [`PutOutcome::Closed`]. Unless it returns
+    /// `Done`, the caller still owns the message.
     pub(crate) fn publish(
         &self,
         payload: &mut Payload,
@@ -247,9 +248,8 @@ impl RetainedRing {
         run(FindNewest::new(self.at.ring), self.words())
     }
 
-    /// Returns `to`, the position of a message that was found, as the next position of a reader at `from`,
-    /// and the number of messages that the reader has missed before it. Returns `None` if the message was
-    /// replaced.
+    /// Returns the new position of a reader at `from` that has found a message at `to`, and the number of
+    /// messages that the reader has missed in between. Returns `None` if the message was replaced.
     pub(crate) fn advance(&self, from: ReadPosition, to: Position) -> Option<(ReadPosition, u64)> {
         if from.position == to && from.skips != ReadPosition::UNKNOWN {
             return Some((from, 0));
@@ -320,8 +320,8 @@ impl RetainedRing {
         run(FindNext::new(self.at, position), self.words())
     }
 
-    /// Reads the message of a position that was found in this slot, in an envelope, into `inc`, which must be
-    /// empty. Returns `false` if the message was replaced.
+    /// Reads a message in an envelope, which was found in this slot at this position, into `inc`, which must
+    /// be empty. Returns `false` if the message was replaced.
     ///
     /// # Errors
     /// Returns an error if there are too many concurrent readers, most of which must be stopped.

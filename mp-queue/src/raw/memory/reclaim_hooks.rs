@@ -99,9 +99,9 @@ struct Rings;
 // fork: never changes.
 pub(crate) static LAYER: &dyn RingLayer = &Rings;
 
-/// Registers the layer before `main`, and thus before this process joins an arena. The process may be the
-/// last one that can release messages in the queues of others, without using a queue itself. No function of
-/// this crate needs to be called for that.
+/// Registers the layer before `main`, and thus before this process joins an arena. A process that uses no
+/// queue itself may be the last one that can release messages in the queues of other processes. It need not
+/// call a function of this crate for that.
 #[cfg(not(any(mp_loom, miri)))]
 mod at_load {
     #[used]
@@ -129,7 +129,7 @@ unsafe impl RingLayer for Rings {
     ) -> InDoubt {
         let columns = (Envelopes(arena).owner_words(), Envelopes(arena).place_words());
         let mut left = InDoubt::Nothing;
-        // Settles all intents, also if one has to wait.
+        // Settles all intents, even if one is undecided.
         for &intent in intents {
             let settle = Settle::new(intent, columns, RingContext { arena, others, dead });
             if let SettleOutcome::Undecided(ring) = run(settle, RingMemory::words(arena)) {
@@ -203,7 +203,8 @@ unsafe impl RingLayer for Rings {
         if arena.me().is_ok_and(|me| member.is_some_and(|member| member != me)) {
             ring.note_returned();
         }
-        // Before the death is recorded: a sender that sees the record collects the messages that were pinned.
+        // Pins are cleared before the death is recorded: a sender that reads the record collects the messages
+        // that were pinned.
         if let (Some(retained), Some(dead)) = (ring.retained(), member) {
             retained.unpin_dead(dead);
         }

@@ -24,7 +24,7 @@ use crate::connection::socket::tcp;
 /// End of a connection between two programs.
 pub(crate) struct Socket {
     pub(super) stream: SocketStream,
-    /// Process that has connected. A forked copy does not read the data of the original.
+    /// Process that established the connection. A forked copy must not discard the data of this process.
     process: u32,
     pub(super) limit: usize,
     /// Name in this process.
@@ -72,12 +72,12 @@ impl Socket {
         self.stream.is_disconnected()
     }
 
-    /// Provides the memory for the next message that begins.
+    /// Provides a buffer for the next message that begins.
     pub(crate) fn lend(&self, memory: Vec<u8>) {
         self.reader.lock().lent = memory;
     }
 
-    /// Returns the memory that was lent, if no message is in it.
+    /// Returns the lent buffer, unless it contains a message.
     pub(crate) fn take_back(&self) -> Vec<u8> {
         std::mem::take(&mut self.reader.lock().lent)
     }

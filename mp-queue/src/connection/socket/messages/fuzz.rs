@@ -27,7 +27,7 @@ fn arrived(bytes: &[u8]) -> OwnedFd {
     here
 }
 
-/// The first byte decides whether the hello of a listener is still expected.
+/// Reads frames. The first byte decides whether the hello of a listener is still expected.
 pub(crate) fn frames(bytes: &[u8]) {
     let Some((greeted, bytes)) = bytes.split_first() else { return };
     let greeting = (greeted % 2 == 1).then(Greeting::empty);
@@ -35,7 +35,7 @@ pub(crate) fn frames(bytes: &[u8]) {
     match reader.is_greeted(fd.as_fd()) {
         Ok(true) => {}
         Ok(false) => return,
-        // The hello was not one of a listener of this version.
+        // The bytes were not the hello of a listener of this version.
         Err(GetError::Failed(_) | GetError::Disconnected) => return,
         Err(other) => panic!("an error of something else than a hello: {other:?}"),
     }
@@ -76,7 +76,7 @@ fn is_of_bytes(error: &GetError) {
     assert!(of_bytes, "{error:?}");
 }
 
-/// The first byte decides whether this side has a key.
+/// Checks hellos. The first byte decides whether this side has a key.
 pub(crate) fn hellos(bytes: &[u8]) {
     let Some((key, bytes)) = bytes.split_first() else { return };
     if let Some(&input) = bytes.first_chunk::<HELLO>() {

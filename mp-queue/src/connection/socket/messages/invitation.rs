@@ -1,7 +1,7 @@
 //! Transfer of an invitation's descriptor over a connection: the socket from which the other side accepts the
 //! invitation.
 //!
-//! The descriptor is attached to a message of no bytes, whose type has a special name. A side that receives a
+//! The descriptor is attached to an empty message, whose type has a special name. A side that receives a
 //! value instead gets an error with that name, and the kernel closes the descriptor.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

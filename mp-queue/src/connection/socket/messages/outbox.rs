@@ -4,14 +4,14 @@
 //! [`MessageWriter`](super::writer::MessageWriter) stores its rest, and the next send finishes it first.
 //!
 //! A blocking send of long bytes lends them instead: the rest of the message stays with the caller, and only
-//! its thread continues the message. Other senders have no room until it is done. If the call ends before the
+//! its thread continues the message. Until then, other senders wait for room. If the call ends before the
 //! message is complete, the rest moves to the writer.
 //!
 //! | dropped, or timed out | left | effect |
 //! |---|---|---|
 //! | before the message is begun | nothing | it is not sent |
-//! | after that | the rest in the writer | the next send sends it, or a [`Flusher`] when there is room |
-//! | the last handle of the connection, after that | the flusher has the socket | it closes it when the rest is sent |
+//! | after that | the rest in the writer | the next send or a [`Flusher`] sends the rest when there is room |
+//! | the last handle of the connection, after that | the flusher has the socket | the flusher closes the socket when the rest is sent |
 //! | the process ends, or is killed | part of a message in the socket | the other end gets an error for a truncated message |
 
 use std::os::fd::AsFd;
@@ -25,7 +25,7 @@ use rustix::net::Shutdown;
 use super::endpoint::{Socket, SocketReady};
 use super::writer::{OutgoingFrame, WriteError};
 
-/// A message that is being sent. If it was begun, dropping this continues it in the background.
+/// A message that is being sent. Dropping this continues a begun message in the background.
 pub(super) struct PendingSend<'a> {
     socket: &'a Arc<Socket>,
     frame: OutgoingFrame<'a>,
@@ -86,7 +86,7 @@ impl Drop for PendingSend<'_> {
 }
 
 /// Sends the rest of a message whose sender no longer waits. It is woken when there is room, and dropped when
-/// nothing is left.
+/// all bytes are sent.
 struct Flusher {
     socket: Arc<Socket>,
     watch: Mutex<Option<WakeRegistration>>,

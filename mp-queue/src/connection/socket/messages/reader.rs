@@ -17,7 +17,7 @@ use crate::connection::socket::tcp;
 use crate::error::{GetError, TypeRefusal};
 
 /// Number of notes that are read at once: a side that sends only notes must not delay a caller beyond its
-/// time.
+/// deadline.
 pub(super) const NOTES_AT_ONCE: u32 = 1024;
 /// Initial size of the buffer in bytes.
 const FIRST: usize = 1 << 16;
@@ -37,10 +37,10 @@ pub(super) struct MessageReader {
     have: usize,
     name: Vec<u8>,
     body: Vec<u8>,
-    /// Empty memory of a caller that waits, for the next message.
+    /// Empty buffer of a waiting caller, for the next message.
     pub(super) lent: Vec<u8>,
-    /// Messages that a send has received while it searched for a note, and the error that ended them, unless
-    /// the other side just closed.
+    /// Messages that a send has received while it searched for a note, followed by the error that ended the
+    /// connection, unless the other side has only closed it.
     early: VecDeque<Result<ReceivedFrame, GetError>>,
     /// Last refusal reported by the other side.
     refusal: Option<Box<TypeRefusal>>,
@@ -223,10 +223,10 @@ impl MessageReader {
             Ok(false) => {}
             Ok(true) => self.greeting = None,
             Err(refused) => {
-                // A listener that is gone has not refused.
+                // A listener that has ended has not refused the connection.
                 let refused = Some(refused).filter(|e| !matches!(e, ConnectError::Gone));
                 (self.greeting, self.refused, self.closed) = (None, refused, true);
-                // As in `end`.
+                // Reports the end to the other side, as in `end`.
                 _ = rustix::net::shutdown(fd, Shutdown::Both);
             }
         }
@@ -237,7 +237,8 @@ impl MessageReader {
     fn end(&mut self, fd: BorrowedFd<'_>, error: mp_core::Error) -> GetError {
         self.closed = true;
         (self.name, self.body) = (Vec::new(), Vec::new());
-        // Reports the end to the other side. If that is gone, this fails, and nothing is left to do.
+        // Reports the end to the other side. If the other side is closed, this fails, and nothing is left to
+        // do.
         _ = rustix::net::shutdown(fd, Shutdown::Both);
         GetError::Failed(error.into())
     }

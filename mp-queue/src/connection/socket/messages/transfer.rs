@@ -79,15 +79,15 @@ impl Socket {
         SocketReady { socket: self.clone(), room: true }
     }
 
-    /// Asynchronous [`send`](Self::send). If dropped before the message is begun, it has sent nothing.
-    /// Afterwards, the message is sent completely.
+    /// Sends a value like [`send`](Self::send), asynchronously. A future that is dropped before the message
+    /// is begun has sent nothing. A begun message is sent completely.
     pub(crate) async fn send_async<T: Message>(self: &Arc<Self>, mut value: T) -> Result<(), PutError<T>> {
         let frame = frame_of(&mut value, self.limit);
         self.send_frame_async(frame).await.map_err(|e| self.not_sent(e, value))
     }
 
-    /// Asynchronous [`send_bytes`](Self::send_bytes). The bytes are copied once, so that no task has to poll
-    /// the future until they are sent.
+    /// Sends bytes like [`send_bytes`](Self::send_bytes), asynchronously. The bytes are copied once, so that
+    /// no task has to poll the future until they are sent.
     pub(crate) async fn send_bytes_async(self: &Arc<Self>, bytes: &[u8]) -> Result<(), PutError<Bytes>> {
         let frame = length(bytes.len(), self.limit).map(|len| [&head_of::<Bytes>(len), bytes].concat());
         self.send_frame_async(frame).await.map_err(|e| self.not_sent(e, Bytes(bytes.to_vec())))
@@ -128,8 +128,8 @@ impl Socket {
         SocketReady { socket: self.clone(), room: false }
     }
 
-    /// Asynchronous [`recv`](Self::recv). If the future is dropped, the received part of a message is
-    /// retained.
+    /// Receives a value like [`recv`](Self::recv), asynchronously. If the future is dropped, the received
+    /// part of a message is retained.
     pub(crate) async fn recv_async<T: Message>(self: &Arc<Self>) -> Result<T, GetError> {
         let what = || Arc::new(self.data()) as SharedWaitable;
         let frame = mp_core::until(what, || Ok::<_, Error>(self.poll_frame().transpose())).await??;

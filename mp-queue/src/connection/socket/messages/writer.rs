@@ -50,7 +50,7 @@ impl OutgoingFrame<'_> {
         self.head.len() + self.body.len()
     }
 
-    /// Returns the bytes of one part that follow the first `sent`.
+    /// Returns bytes after the first `sent`: the rest of the head, or of the body if the head is sent.
     fn after(&self, sent: usize) -> &[u8] {
         match sent.checked_sub(self.head.len()) {
             Some(of_body) => &self.body[of_body..],
@@ -58,7 +58,7 @@ impl OutgoingFrame<'_> {
         }
     }
 
-    /// Returns the bytes of both parts that follow the first `sent`.
+    /// Returns a copy of all bytes after the first `sent`.
     pub(super) fn rest(&self, sent: usize) -> Vec<u8> {
         let head = self.head.len();
         [&self.head[sent.min(head)..], &self.body[sent.saturating_sub(head)..]].concat()
@@ -76,7 +76,7 @@ impl OutgoingFrame<'_> {
     }
 }
 
-/// Longest body that is copied after its head.
+/// Length of the longest body that is copied and appended to its head.
 const SHORT: usize = 1 << 14;
 
 /// Cause of a message that was not sent.
@@ -94,7 +94,7 @@ impl<E: Into<Error>> From<E> for WriteError {
 }
 
 impl WriteError {
-    /// Converts into an error with the value.
+    /// Converts the cause into an error with the value.
     pub(in crate::connection) fn with<T>(self, value: T) -> PutError<T> {
         match self {
             Self::Full => PutError::Full(value),
@@ -158,7 +158,8 @@ impl MessageWriter {
         Ok(Some(self.begun))
     }
 
-    /// Continues a message whose rest its sender has. Returns `true` if it is complete.
+    /// Continues a message whose unsent bytes its sender still owns. Returns `true` if the message is
+    /// complete.
     pub(super) fn lend(
         &mut self,
         stream: &SocketStream,
