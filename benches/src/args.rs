@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::{Result, rows};
 
-/// Printed for `--help`.
+/// Text of `--help`.
 pub(crate) const USAGE: &str = "\
 usage: mp-bench [--only ID,ID] [--quick] [--pin] [--json FILE] [--minutes N] [--publish FOLDER] [--list]
        mp-bench --grow [--only AXIS,AXIS] [--quick] [--json FILE] [--minutes N] [--publish FOLDER]
@@ -30,7 +30,7 @@ usage: mp-bench [--only ID,ID] [--quick] [--pin] [--json FILE] [--minutes N] [--
 pub(crate) struct Options {
     /// Ids of the rows to measure. Empty for all of them.
     pub(crate) only: Vec<String>,
-    /// Short rounds, few of them.
+    /// `true` for few and short rounds.
     pub(crate) quick: bool,
     /// `true` if the processes are pinned.
     pub(crate) pin: bool,
@@ -40,7 +40,7 @@ pub(crate) struct Options {
     pub(crate) deadline: Duration,
     /// `true` if the rows are only listed.
     pub(crate) list: bool,
-    /// `true` if growth is measured, and not the rows.
+    /// `true` if growth is measured instead of the rows.
     pub(crate) grow: bool,
     /// Folder of the page of benchmarks.
     pub(crate) publish: Option<PathBuf>,
@@ -56,10 +56,10 @@ impl Options {
     }
 }
 
-/// Parses the command line. `None` if the user requested help.
+/// Parses the command line. Returns `None` if the user requested help.
 ///
 /// # Errors
-/// For an unknown option, an unknown row, or a missing or malformed value.
+/// Returns an error for an unknown option, an unknown row, or a missing or malformed value.
 pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<Option<Options>> {
     let mut options = Options {
         only: Vec::new(),
@@ -87,7 +87,7 @@ pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<Option<Option
             "--publish" => options.publish = Some(value()?.into()),
             #[cfg(feature = "grow")]
             "--from" => options.from = Some(value()?.into()),
-            // `cargo bench` adds it.
+            // `cargo bench` adds this option.
             "--bench" => {}
             "-h" | "--help" => return Ok(None),
             _ => return Err(format!("unknown option {word}\n{USAGE}").into()),

@@ -1,4 +1,4 @@
-//! Goals for the figures, and whether they are met: printed after the table.
+//! Goals for the figures. After the table, each goal is printed as met or missed.
 
 use std::fmt::Write as _;
 
@@ -10,11 +10,11 @@ enum Goal {
     /// Maximum in the row's unit.
     AtMost(f64),
     AtLeast(f64),
-    /// Multiple of the limit.
+    /// Maximum multiple of the limit.
     OfLimit(f64),
-    /// Factor by which ours must be faster than the named contender.
+    /// Factor by which our figure must be better than the figure of the named contender.
     Than(&'static str, f64),
-    /// Factor of our figure in the named row.
+    /// Minimum multiple of our figure in the named row.
     OfRow(&'static str, f64),
 }
 
@@ -65,7 +65,8 @@ const ALL: &[(&str, &[Goal])] = &[
 ];
 
 impl Goal {
-    /// Describes the goal, and whether `outcome`, one of `all`, meets it. `None` if that is unknown.
+    /// Returns a description of the goal, and `true` if `outcome`, an element of `all`, meets the goal.
+    /// Returns `None` if a necessary figure is missing.
     fn of(self, outcome: &Outcome, all: &[Outcome]) -> Option<(String, bool)> {
         let ours = outcome.ours?.median;
         let unit = outcome.row.unit;
@@ -92,7 +93,7 @@ impl Goal {
     }
 }
 
-/// Returns the goals of these rows: each with the id of its row, its description, and whether it is met.
+/// Returns the goals of these rows: each with the id of its row, its description, and `true` if it is met.
 pub(crate) fn of(outcomes: &[Outcome]) -> impl Iterator<Item = (&'static str, String, bool)> {
     outcomes.iter().flat_map(move |outcome| {
         let goals = ALL.iter().find(|(id, _)| *id == outcome.row.id).map_or(&[][..], |(_, goals)| goals);
@@ -120,7 +121,7 @@ mod tests {
     use crate::stats::Summary;
 
     #[test]
-    fn wanted_ids_exist_among_the_rows() {
+    fn goals_name_existing_rows() {
         for (id, _) in ALL {
             assert!(rows::all().any(|row| row.id == *id), "{id}");
         }
@@ -128,7 +129,7 @@ mod tests {
 
     #[test]
     fn goal_compares_median_with_its_bound() {
-        let row = rows::all().find(|row| row.id == "rtt_asleep").expect("it is there");
+        let row = rows::all().find(|row| row.id == "rtt_asleep").expect("a row");
         let summary = |median| Some(Summary { median, spread: 0.0 });
         let outcome = |ours: f64| Outcome {
             row,

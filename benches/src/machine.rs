@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub struct Machine {
     /// The processor's name.
     pub cpu: String,
-    /// Processors that this process may use.
+    /// Number of processors that this process may use.
     pub cores: usize,
     /// The kernel's release.
     pub kernel: String,
@@ -18,11 +18,11 @@ pub struct Machine {
     pub mem: u64,
     /// Date and time in UTC.
     pub date: String,
-    /// Commit of this working tree. Empty outside of one.
+    /// Commit of this working tree. Empty outside of a working tree.
     pub commit: String,
     /// The peers and their versions.
     pub versions: Vec<(&'static str, String)>,
-    /// Average number of processes that wanted to run in the minute before: other work makes figures worse.
+    /// Average number of runnable processes in the minute before the run: other work makes figures worse.
     pub load: f64,
     /// `true` if rounds were few and short.
     pub quick: bool,
@@ -36,7 +36,7 @@ pub fn load() -> f64 {
     text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0.0)
 }
 
-/// Returns the bytes of memory that programs can still get.
+/// Returns the available memory in bytes.
 pub fn available() -> u64 {
     bytes("MemAvailable")
 }
@@ -49,7 +49,7 @@ fn bytes(name: &str) -> u64 {
 }
 
 /// Describes this machine. [`load`] must be read before the first row, and the processors counted before
-/// pinning: otherwise the pinned set would count as the machine.
+/// pinning: otherwise only the pinned processors would be counted.
 pub fn describe(processors: usize, quick: bool, pinned: bool, load: f64) -> Machine {
     let cpu = field("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned());
     let peers = ["iceoryx2", "ipc-channel", "crossbeam-channel", "rayon", "tokio"];

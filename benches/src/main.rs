@@ -1,13 +1,13 @@
 //! Benchmarks of mp, each compared with the physical limit of the same work and, with the feature `peers`,
 //! with iceoryx2, ipc-channel and crossbeam-channel.
 //!
-//! All figures of a row come from one run and take turns: limit, ours, each peer, limit, ours, … A value is
+//! In each row, the contenders take turns within one run: limit, ours, each peer, limit, ours, … A value is
 //! the median over the rounds. Every benchmark checks the received values. A wrong value ends the program
 //! with an error.
 //!
 //! Files: [`rows`] defines the measurements; [`work`] has the work itself, written once and generic over the
-//! carrier of the messages; [`limits`], [`ours`] and [`peers`] carry them; [`run`] takes turns; [`report`]
-//! prints, [`page`] publishes, and [`goals`] has the goals.
+//! carrier of the messages; [`limits`], [`ours`] and [`peers`] have the carriers; [`run`] runs the contenders
+//! in turns; [`report`] prints, [`page`] publishes, and [`goals`] has the goals.
 
 mod args;
 mod goals;
@@ -37,7 +37,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 type Result<T> = std::result::Result<T, Failure>;
 
 fn main() -> ExitCode {
-    // The end of the line for the children of `spawn_exec` where no start-up hook has already ended them.
+    // Children of `spawn_exec` end here, unless the start-up hook has already ended them.
     if std::env::args_os().nth(1).is_some_and(|first| first == limits::exec::NOOP) {
         return ExitCode::SUCCESS;
     }

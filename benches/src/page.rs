@@ -101,7 +101,7 @@ fn wrapped(text: &str) -> String {
 /// Replaces the tables in `folder`/benchmarks.md and in the README two folders above it.
 ///
 /// # Errors
-/// A page can't be read or written, or lacks the marks of its section.
+/// Returns an error if a page can't be read or written, or lacks the marks of its section.
 pub(crate) fn publish(machine: &Machine, outcomes: &[Outcome], folder: &Path) -> Result<()> {
     replace(&folder.join("benchmarks.md"), "processes and messages", &section(machine, outcomes))?;
     replace(&folder.join("../../README.md"), "processes and messages", &readme(machine, outcomes))
@@ -110,7 +110,7 @@ pub(crate) fn publish(machine: &Machine, outcomes: &[Outcome], folder: &Path) ->
 /// Replaces the text between the marks of a section in the page at `path`.
 ///
 /// # Errors
-/// The page can't be read or written, or lacks the marks.
+/// Returns an error if the page can't be read or written, or lacks the marks.
 pub(crate) fn replace(path: &Path, section: &str, text: &str) -> Result<()> {
     let (begin, end) =
         (format!("<!-- figures of {section}: begin -->\n"), format!("<!-- figures of {section}: end -->"));

@@ -1,8 +1,8 @@
-//! The peer process of each benchmark: the same program once more. And what keeps a stuck one from lasting:
-//! deadlines, a watchdog, and death with the parent.
+//! Peer process of each benchmark, which is this program again. Deadlines, a watchdog, and death with the
+//! parent end a stuck process.
 //!
 //! # Safety
-//! Between fork and exec, one system call is made and no memory touched. Processes that mp makes by fork do
+//! Between fork and exec, one system call is made and no memory is touched. Processes that mp forks do
 //! nothing.
 
 use std::io::Read;
@@ -22,7 +22,7 @@ pub(crate) const CHILD: &str = "__child";
 /// Time limit for waiting for the other process.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A running child. Dropped, it is killed.
+/// A running child, which is killed on drop.
 #[derive(Debug)]
 pub(crate) struct Child {
     role: String,
@@ -33,7 +33,7 @@ impl Child {
     /// Starts this program as the child called `role`.
     ///
     /// # Errors
-    /// The program can't be started.
+    /// Returns an error if the program can't be started.
     pub(crate) fn start(role: &str, words: &[String], plan: &Plan) -> Result<Self> {
         let cpu = plan.cores.map_or("-".to_owned(), |cores| cores.child.to_string());
         let mut command = Command::new(std::env::current_exe()?);
@@ -41,10 +41,10 @@ impl Child {
         Self::spawn(role, &mut command)
     }
 
-    /// Starts `command`, known as `role`.
+    /// Starts `command` as the child called `role`.
     ///
     /// # Errors
-    /// It can't be started.
+    /// Returns an error if the command can't be started.
     pub(crate) fn spawn(role: &str, command: &mut Command) -> Result<Self> {
         let die_with_parent = || Ok(die_with_parent()?);
         // SAFETY: between fork and exec, this makes one system call and touches no memory.
@@ -57,7 +57,7 @@ impl Child {
     /// Lets the child end and waits for it.
     ///
     /// # Errors
-    /// The child failed, or doesn't end within [`DEADLINE`].
+    /// Returns an error if the child failed, or doesn't end within [`DEADLINE`].
     pub(crate) fn finish(self) -> Result<()> {
         self.finish_within(DEADLINE)
     }
@@ -65,7 +65,7 @@ impl Child {
     /// Lets the child end and waits for it for at most `limit`.
     ///
     /// # Errors
-    /// Same as for [`finish`](Self::finish).
+    /// Returns the same errors as [`finish`](Self::finish).
     pub(crate) fn finish_within(mut self, limit: Duration) -> Result<()> {
         drop(self.process.stdin.take());
         let start = Instant::now();
@@ -82,16 +82,16 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // Both fail only where it has already ended.
+        // Both fail only if the child has already ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Does a child's work: `words` are its role, its processor and what the role needs.
+/// Runs a child. `words` are its role, its processor and the arguments of the role.
 ///
 /// # Errors
-/// Whatever goes wrong in that role.
+/// Returns the error of the role.
 pub(crate) fn be_child(words: &[String]) -> Result<()> {
     let [role, cpu, rest @ ..] = words else {
         return Err("a child needs a role and a processor".into());
@@ -112,32 +112,32 @@ pub(crate) fn be_child(words: &[String]) -> Result<()> {
 
 /// Allows mp to fork this process from now on.
 pub(crate) fn allow_fork() {
-    // SAFETY: what the copies run here does nothing. Other threads of this process are mp's own, and the
-    // watchdog.
+    // SAFETY: the functions that forked copies run here do nothing. Other threads of this process are mp's
+    // own, and the watchdog.
     unsafe { mp::process::allow_fork() };
 }
 
 /// Makes this process end when its parent ends.
 ///
 /// # Errors
-/// None in practice.
+/// Returns the error of the system call, which does not occur in practice.
 pub(crate) fn die_with_parent() -> rustix::io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
 }
 
-/// Waits in the child until the parent needs nothing more from it.
+/// Waits in the child until the parent closes the child's standard input.
 ///
 /// # Errors
-/// None in practice: reading from a pipe doesn't fail.
+/// Returns the error of the read, which does not occur in practice.
 pub(crate) fn linger() -> Result<()> {
     std::io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())
 }
 
-/// Spins until `ready`.
+/// Spins until `ready` returns `true`.
 ///
 /// # Errors
-/// It isn't ready within [`DEADLINE`].
+/// Returns an error if it doesn't do so within [`DEADLINE`].
 #[inline(always)]
 pub(crate) fn spin_until(mut ready: impl FnMut() -> bool) -> Result<()> {
     let mut spins = 0_u32;
@@ -177,10 +177,10 @@ pub(crate) struct Cores {
     pub(crate) child: usize,
 }
 
-/// The first two processors that this process may use.
+/// Returns the first two processors that this process may use.
 ///
 /// # Errors
-/// There is only one.
+/// Returns an error if there is only one.
 pub(crate) fn two_cores() -> Result<Cores> {
     let allowed = rustix::thread::sched_getaffinity(None)?;
     let mut usable = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
@@ -193,7 +193,7 @@ pub(crate) fn two_cores() -> Result<Cores> {
 /// Pins the calling thread, and everything that it starts later, to one processor.
 ///
 /// # Errors
-/// If this processor is not available.
+/// Returns an error if the processor is not available.
 pub(crate) fn pin(cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);

@@ -11,7 +11,7 @@ use crate::rows::Better;
 use crate::run::Outcome;
 use crate::stats::Summary;
 
-/// The table.
+/// Returns the table of all rows.
 pub(crate) fn table(machine: &Machine, outcomes: &[Outcome]) -> String {
     let mut peers: Vec<&str> =
         outcomes.iter().flat_map(|outcome| &outcome.peers).map(|peer| peer.name).collect();
@@ -81,7 +81,7 @@ pub(crate) fn cell(summary: Option<Summary>, unit: &str) -> String {
     format!("{figure} ±{:.0}%", spread * 50.0)
 }
 
-/// A ratio with its spread.
+/// Formats a ratio with its spread.
 pub(crate) fn times(Summary { median, spread }: Summary) -> String {
     format!("{median:.2} ±{:.0}%", spread * 50.0)
 }
@@ -89,7 +89,7 @@ pub(crate) fn times(Summary { median, spread }: Summary) -> String {
 /// Writes the figures to `path`.
 ///
 /// # Errors
-/// The file can't be written.
+/// Returns an error if the file can't be written.
 pub(crate) fn write_json(path: &Path, machine: &Machine, outcomes: &[Outcome]) -> Result<()> {
     let text = format!("{:#}\n", json(machine, outcomes));
     std::fs::write(path, text).map_err(|error| format!("can't write {}: {error}", path.display()).into())

@@ -1,4 +1,4 @@
-//! Takes turns: limit, ours, each peer, limit, ours, …
+//! Rounds of a row, in which the contenders take turns: limit, ours, each peer, limit, ours, …
 
 use crate::Result;
 use crate::args::Options;
@@ -9,19 +9,19 @@ use crate::work::{Plan, Round};
 /// Figures of one row.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// Id of the row.
+    /// Row that was measured.
     pub(crate) row: &'static Row,
-    /// Limit of the machine.
+    /// Figure of the limit.
     pub(crate) limit: Option<Summary>,
-    /// mp.
+    /// Figure of mp.
     pub(crate) ours: Option<Summary>,
     /// Ratio of our figure to the limit, round by round.
     pub(crate) of_limit: Option<Summary>,
-    /// Peers.
+    /// Figures of the peers.
     pub(crate) peers: Vec<Peer>,
 }
 
-/// Another library.
+/// Figure of another library.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) name: &'static str,
@@ -35,7 +35,7 @@ struct Contender {
     name: &'static str,
     is_peer: bool,
     round: Round,
-    /// Figure of each round. `None` if the round doesn't count.
+    /// Figure of each round, or `None` if the machine was too busy in the round.
     figures: Vec<Option<f64>>,
     out: bool,
 }
@@ -43,8 +43,8 @@ struct Contender {
 /// Measures the rows that the options name, or all of them.
 ///
 /// # Errors
-/// The first error of the limit or of mp, including wrong results. Errors of a peer are printed, and its
-/// figures left out.
+/// Returns the first error of the limit or of mp, including wrong results. Errors of a peer are printed, and
+/// the peer is left out.
 pub(crate) fn all(options: &Options, plan: &Plan) -> Result<Vec<Outcome>> {
     rows::all().filter(|row| options.wants(row.id)).map(|row| one(row, plan)).collect()
 }
@@ -73,7 +73,7 @@ fn one(row: &'static Row, plan: &Plan) -> Result<Outcome> {
         for contender in contenders.iter_mut().filter(|contender| !contender.out) {
             let figure = match (contender.round)(plan) {
                 Ok(figure) => figure,
-                // The other figures are unaffected.
+                // The figures of other contenders are unaffected.
                 Err(error) if contender.is_peer => {
                     eprintln!("{}: {} is left out: {error}", row.id, contender.name);
                     contender.figures.clear();
@@ -112,8 +112,8 @@ impl Contender {
         stats::summary(&figures)
     }
 
-    /// Returns the ratio of this figure to the other's: the median over the rounds, so that a
-    /// machine that changes its pace between two rounds changes nothing.
+    /// Returns the ratio of this contender's figure to the other contender's: the median of the rounds'
+    /// ratios, so that a change of the machine's speed between rounds has no effect.
     fn times(&self, other: &Contender) -> Option<Summary> {
         let pairs = self.figures.iter().zip(&other.figures);
         let ratios = pairs.filter_map(|(ours, other)| Some((*ours)? / other.filter(|other| *other > 0.0)?));

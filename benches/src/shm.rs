@@ -26,12 +26,13 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Makes a region of `len` zeroed bytes. A child started while it lives can [`open`](Self::open) it.
+    /// Makes a region of `len` zeroed bytes. A child that is started while the region exists can
+    /// [`open`](Self::open) it.
     ///
     /// # Errors
-    /// No memory, or no descriptor left.
+    /// Returns an error if no memory or no descriptor is left.
     pub(crate) fn create(len: usize) -> Result<Self> {
-        // Without CLOEXEC, on purpose: the next child inherits it.
+        // Without CLOEXEC, on purpose: the next child inherits the descriptor.
         let file = File::from(rustix::fs::memfd_create("mp-bench", MemfdFlags::empty())?);
         file.set_len(len as u64)?;
         Self::map(file, len)
@@ -40,7 +41,7 @@ impl Region {
     /// Opens the region whose [`token`](Self::token) the parent passed on.
     ///
     /// # Errors
-    /// The token names no inherited descriptor, or no memory is left.
+    /// Returns an error if the token names no inherited descriptor, or no memory is left.
     pub(crate) fn open(token: &str) -> Result<Self> {
         let inherited: u32 = token.parse().map_err(|_| format!("not a descriptor: {token:?}"))?;
         let path = format!("/proc/self/fd/{inherited}");
@@ -51,7 +52,7 @@ impl Region {
 
     fn map(file: File, len: usize) -> Result<Self> {
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing that Rust knows of.
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps no memory that Rust uses.
         let start = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
@@ -107,7 +108,8 @@ impl Region {
         assert!(offset.is_multiple_of(8) && offset + bytes <= self.len, "copy outside the region");
         // SAFETY: the offset lies within the mapping, as just checked.
         let target = unsafe { self.start.add(offset) };
-        // SAFETY: both places are valid for as many bytes and can't overlap; the caller keeps others away.
+        // SAFETY: both places are valid for as many bytes and can't overlap; the caller ensures that no other
+        // thread uses the target.
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr().cast(), target.as_ptr(), bytes) };
     }
 
@@ -117,7 +119,7 @@ impl Region {
     /// No thread, in any process, writes there as long as the slice lives.
     pub(crate) unsafe fn values(&self, offset: usize, count: usize) -> &[u64] {
         let words = self.words(offset, count);
-        // SAFETY: an `AtomicU64` has the layout of a `u64`; the caller keeps writers away.
+        // SAFETY: an `AtomicU64` has the layout of a `u64`; the caller ensures that no thread writes there.
         unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), words.len()) }
     }
 }

@@ -19,7 +19,7 @@ pub struct Summary {
     pub spread: f64,
 }
 
-/// Summarizes the values. `None` if there are none.
+/// Returns the median and the spread of the values, or `None` if there are no values.
 pub fn summary(values: &[f64]) -> Option<Summary> {
     if values.is_empty() {
         return None;
@@ -31,12 +31,12 @@ pub fn summary(values: &[f64]) -> Option<Summary> {
     Some(Summary { median, spread: if median == 0.0 { 0.0 } else { width / median } })
 }
 
-/// Returns the median of the values. 0 if there are none.
+/// Returns the median of the values, or 0 if there are no values.
 pub fn median(values: &[f64]) -> f64 {
     summary(values).map_or(0.0, |summary| summary.median)
 }
 
-/// Returns the mean of the values. 0 if there are none.
+/// Returns the mean of the values, or 0 if there are no values.
 pub fn mean(values: &[f64]) -> f64 {
     if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
 }
@@ -46,7 +46,7 @@ mod tests {
     use super::summary;
 
     #[test]
-    fn summary_of_odd_even_and_empty_samples() {
+    fn summary_has_interpolated_median_and_spread() {
         assert!(summary(&[]).is_none());
         let odd = summary(&[3.0, 1.0, 2.0]).unwrap();
         assert_eq!(odd.median, 2.0);

@@ -14,7 +14,7 @@ use crate::{Result, ours};
 /// First word of the helper's command line.
 pub(crate) const HELPER: &str = "__helper";
 
-/// Two messages make a round trip.
+/// Number of round trips, each of two messages.
 const ROUND_TRIPS: u64 = 50_000;
 
 static STRACE: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
@@ -33,7 +33,7 @@ pub(crate) fn note() -> &'static str {
     }
 }
 
-/// mp.
+/// Measures mp.
 pub(crate) fn ours(plan: &Plan) -> Outcome {
     // No helper is started if there is nothing to measure.
     let one = Plan { exactly: Some(1), ..*plan };
@@ -43,13 +43,13 @@ pub(crate) fn ours(plan: &Plan) -> Outcome {
     per_message("ours", plan)
 }
 
-/// iceoryx2.
+/// Measures iceoryx2.
 #[cfg(feature = "peers")]
 pub(crate) fn iceoryx2(plan: &Plan) -> Outcome {
     per_message("iceoryx2", plan)
 }
 
-/// ipc-channel.
+/// Measures ipc-channel.
 #[cfg(feature = "peers")]
 pub(crate) fn ipc_channel(plan: &Plan) -> Outcome {
     per_message("ipc-channel", plan)
@@ -76,7 +76,7 @@ fn count(strace: &PathBuf, who: &str, round_trips: u64, plan: &Plan) -> Result<u
     }
     Child::spawn("strace", command.stdin(Stdio::null()))?.finish()?;
     let text = std::fs::read_to_string(&path);
-    // A leftover file would be a few lines in a temporary folder.
+    // If this fails, a short file is left in the temporary folder.
     let _ = std::fs::remove_file(&path);
     total(&text?).ok_or_else(|| "strace wrote no table of calls".into())
 }
@@ -90,11 +90,10 @@ fn total(table: &str) -> Option<u64> {
     sums.filter(|sums| !sums.is_empty()).map(|sums| sums.iter().sum())
 }
 
-/// Does the helper's work: `words` are the carrier of the messages, how many round trips, and the processors
-/// of a pinned run.
+/// Runs the helper. `words` are the contender, the number of round trips, and the processors of a pinned run.
 ///
 /// # Errors
-/// Whatever goes wrong in it.
+/// Returns the error of the contender.
 pub(crate) fn be_helper(words: &[String]) -> Result<()> {
     process::die_with_parent()?;
     let [who, round_trips, cores @ ..] = words else {

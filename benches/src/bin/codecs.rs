@@ -1,13 +1,14 @@
 //! # Safety
-//! Cost to write and read a value, compared with other codecs: time, and heap allocations. Unsafe, because it
-//! counts these in the global allocator; sound, because that forwards every call unchanged to the system's.
+//! Cost to write and read a value, compared with other codecs: time, and heap allocations. The code is unsafe
+//! because it counts allocations in the global allocator. It is sound because that allocator forwards every
+//! call unchanged to the system's allocator.
 //!
 //! `cargo run --release --manifest-path benches/Cargo.toml --features codecs --bin codecs [CASE…]`
 //!
-//! Ours is `pack` and `unpack`: into an envelope in shared memory, and out of it, by one thread. The others
-//! write into a fresh `Vec` and read from it, in this process's memory, so that their bytes are still to be
-//! copied to another process and back; tensors are vectors for them. Each figure is the median of the rounds;
-//! the value is made and dropped outside of the time.
+//! mp's figures are `pack` into an envelope in shared memory and `unpack` from it, by one thread. The other
+//! codecs write into a new `Vec` in private memory and read from it. Their figures don't include the copies
+//! to another process and back, and tensors are vectors for them. Each figure is the median of the rounds,
+//! without the time to create and drop the value.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -24,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Allocator that counts, and forwards to the system's.
+/// Allocator that counts calls, and forwards them to the system's allocator.
 struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
@@ -77,7 +78,7 @@ fn record() -> Record {
     }
 }
 
-/// A batch with tensors, which are vectors for the others.
+/// A batch with tensors, which are vectors for other codecs.
 #[derive(Serialize, Deserialize, Clone)]
 struct Batch<T> {
     id: u64,

@@ -1,5 +1,5 @@
 //! Cost of a message with a CUDA tensor for its sender and receiver, compared with a tensor in host memory,
-//! without calls of the driver. A relay makes none of these (`tools/cuda-sim/tests/processes/driver_calls.rs`
+//! without calls of the driver. A relay calls no driver (`tools/cuda-sim/tests/processes/driver_calls.rs`
 //! counts the calls of other processes: two for each send, two for each receive).
 //!
 //! ```sh

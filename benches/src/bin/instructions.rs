@@ -1,8 +1,8 @@
 //! Instructions per message, as callgrind counts them: small messages that one thread puts and gets.
 //!
-//! `cargo run --release --manifest-path benches/Cargo.toml --bin instructions [CASE…]`, with `--features
-//! cuda` also of tensors in the memory of a device, which must exist: prefix the program with
-//! `target/release/mp-cuda-sim-run` for a simulated one.
+//! `cargo run --release --manifest-path benches/Cargo.toml --bin instructions [CASE…]`, with
+//! `--features cuda` also for tensors in the memory of a device. Without a device, put
+//! `target/release/mp-cuda-sim-run` before the program's name, which simulates one.
 //!
 //! Times of a few hundred nanoseconds vary by more than the effect of a code change. Instructions don't. Each
 //! case runs twice, with a different number of repetitions, in a process of its own under valgrind: the
@@ -47,7 +47,7 @@ const CASES: &[Case] = &[
     ("lock", lock),
 ];
 
-/// Enum as programs have them for commands.
+/// Typical enum of commands.
 #[derive(Serialize, Deserialize)]
 enum Step {
     Move(u32, u64),
@@ -98,7 +98,7 @@ fn on_a_device() -> Result<mp::cuda::CudaTensor<f32>> {
 /// Puts a value and gets it, again and again.
 fn there_and_back<T: mp::Message>(repetitions: u64, mut value: T) -> Result<()> {
     let queue = Queue::<T>::bounded(64)?;
-    // Enough laps of the ring that rare work in one is included.
+    // Many laps of the ring, so that rare work is included.
     for _ in 0..repetitions {
         queue.put(black_box(value)).map_err(|_| "a message was not put")?;
         value = queue.get()?.ok_or("the queue is closed")?;

@@ -1,4 +1,4 @@
-//! Both sides in turns: a server process each, which gets names of rows and prints figures.
+//! Turns of both sides. Each side is a server process, which reads names of rows and prints figures.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write};
@@ -22,13 +22,13 @@ struct Side {
     name: &'static str,
     words: Vec<String>,
     running: Option<Running>,
-    /// Reason why it is not started again.
+    /// Reason why the side is not started again.
     off: Option<String>,
 }
 
 struct Running {
     child: Child,
-    /// `None` after it was asked to end.
+    /// `None` after the process was asked to end.
     input: Option<ChildStdin>,
     lines: Receiver<String>,
     ready: bool,
@@ -49,7 +49,7 @@ impl Side {
         Self { name, words, running: None, off: None }
     }
 
-    /// Starts it, if it isn't running. Doesn't wait until it is ready.
+    /// Starts the side unless it is running. Doesn't wait until the side is ready.
     fn start(&mut self) -> AnyResult<&mut Running> {
         if self.running.is_none() {
             if let Some(why) = &self.off {
@@ -74,7 +74,7 @@ impl Side {
         self.running.as_mut().ok_or_else(|| "it isn't running".into())
     }
 
-    /// Returns its next line of JSON. Other lines are forwarded to stderr.
+    /// Returns the side's next line of JSON. Other lines are forwarded to stderr.
     fn line(&mut self, deadline: Instant) -> AnyResult<Value> {
         let name = self.name;
         let running = self.start()?;
@@ -93,7 +93,7 @@ impl Side {
         }
     }
 
-    /// Waits until it accepts names.
+    /// Waits until the side accepts names of rows.
     fn ready(&mut self, deadline: Instant) -> AnyResult<()> {
         if self.start()?.ready {
             return Ok(());
@@ -121,7 +121,7 @@ impl Side {
         self.ready(deadline.min(Instant::now() + AGAIN))?;
         let result = self.answers(row, round, deadline, to);
         if let Err(RowError::Lost(why)) = result {
-            // Its present work, including the answer, is useless now.
+            // The side's present work, including its answer, is useless now.
             self.running = None;
             return Err(why.into());
         }
@@ -166,7 +166,7 @@ impl Side {
 enum RowError {
     /// The row failed, with the side's message.
     Row(String),
-    /// The side is lost, and was ended.
+    /// The side no longer answers, and must be killed. Contains the reason.
     Lost(String),
 }
 
@@ -189,7 +189,7 @@ pub(crate) fn run(options: &Options) -> AnyResult<bool> {
         words.extend(["--pairs".to_owned(), pairs.to_string()]);
         sides.push(Side::new("torch", words));
     }
-    // Both start at once. Nothing is measured until all are ready.
+    // The sides start at the same time, and are measured when both are ready.
     for side in &mut sides {
         if let Err(error) = side.start() {
             println!("{}: {error}", side.name);
@@ -224,7 +224,7 @@ pub(crate) fn run(options: &Options) -> AnyResult<bool> {
                 }
             }
         }
-        // Saved each time, since the next row may end this program.
+        // Saved after each row, since the next row may end this program.
         save(options, &rows, &failures)?;
     }
     for side in &sides {
@@ -249,7 +249,7 @@ fn save(options: &Options, rows: &[Row], failures: &[String]) -> AnyResult<()> {
     Ok(())
 }
 
-/// Servers end with their input. Remaining ones are killed a moment later.
+/// Closes the servers' inputs, which ends them. After 4 s, remaining servers are killed.
 fn finish(mut all: Vec<Running>) {
     all.iter_mut().for_each(|running| drop(running.input.take()));
     let deadline = Instant::now() + Duration::from_secs(4);
@@ -260,7 +260,7 @@ fn finish(mut all: Vec<Running>) {
     }
 }
 
-/// Combined rounds of one side of a row.
+/// Combined rounds of one side in a row.
 struct Figure {
     who: String,
     median: f64,
@@ -284,7 +284,7 @@ fn figures(rows: &[Row], name: &str) -> Vec<Figure> {
         let median = mp_bench::stats::median(&medians);
         let most = medians.iter().copied().fold(f64::MIN, f64::max);
         let least = medians.iter().copied().fold(f64::MAX, f64::min);
-        // Rounds of one sample each are samples.
+        // If each round has one sample, the rounds are the samples.
         let single = mine().all(|row| row.n == 1);
         let (low, high) =
             (mp_bench::stats::median(&of(|row| row.p10)), mp_bench::stats::median(&of(|row| row.p90)));

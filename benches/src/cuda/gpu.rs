@@ -1,8 +1,8 @@
-//! GPU state of each process: a stream of the library's, and kernels that are launched by the driver's own
-//! functions.
+//! GPU state of each process: a stream of the library, and kernels that are launched by functions of the
+//! driver.
 //!
 //! # Safety
-//! Unsafe, because it calls the driver; sound, because
+//! The code is unsafe because it calls the driver. It is sound because
 //! - the functions have the types of the library's table, and handles come from the driver itself;
 //! - kernels get as many arguments as they have, and addresses that their callers have borrowed from tensors
 //!   on the same stream.
@@ -40,7 +40,7 @@ pub(crate) struct Gpu {
     add: DriverHandle,
     mul: DriverHandle,
     sum: DriverHandle,
-    /// Outside of the library's memory, so that no slab is made for it.
+    /// Memory for results, outside of the library's memory, so that it needs no slab.
     scratch: u64,
 }
 
@@ -51,12 +51,12 @@ impl Gpu {
         // SAFETY: the library that mp-cuda has loaded.
         let library = unsafe { Library::open(Some("libcuda.so.1"), RTLD_NOW | RTLD_LOCAL) }?;
         let library: libloading::Library = library.into();
-        // SAFETY: its functions have the types of the driver's.
+        // SAFETY: the table's functions have the types of the driver's functions.
         let api = unsafe { Api::load(&library) }?;
         std::mem::forget(library);
         let mut context = DriverHandle::NULL;
-        // SAFETY: it writes a handle to a variable of this function; the context is kept for the life of the
-        // process.
+        // SAFETY: the call writes a handle to a variable of this function; the context is kept for the life
+        // of the process.
         ok("cuDevicePrimaryCtxRetain", unsafe { (api.cuDevicePrimaryCtxRetain)(&raw mut context, 0) })?;
         // SAFETY: the context was retained above.
         ok("cuCtxSetCurrent", unsafe { (api.cuCtxSetCurrent)(context) })?;
@@ -74,11 +74,11 @@ impl Gpu {
         let (fill, add) = (kernel(c"fill_f32")?, kernel(c"add_f32")?);
         let (mul, sum) = (kernel(c"mul_f32")?, kernel(c"sum_f32")?);
         let mut scratch = 0;
-        // SAFETY: it writes an address to a variable of this function.
+        // SAFETY: the call writes an address to a variable of this function.
         ok("cuMemAlloc", unsafe { (api.cuMemAlloc_v2)(&raw mut scratch, SCRATCH * 4) })?;
         let stream = CudaStream::new(&device)?;
         let gpu = Self { device, stream, api, fill, add, mul, sum, scratch };
-        // Each kernel once: the driver may load it at its first launch.
+        // Runs each kernel once, since the driver may load a kernel at its first launch.
         gpu.fill(gpu.scratch, SCRATCH, 1.0)?;
         gpu.add(gpu.scratch, gpu.scratch, gpu.scratch, 64)?;
         gpu.mul(gpu.scratch, gpu.scratch, 64, 1.0)?;
@@ -100,7 +100,8 @@ impl Gpu {
         let grid = n.div_ceil(256).clamp(1, 1056) as u32;
         let (launch, stream, all) =
             (self.api.cuLaunchKernel, DriverHandle(stream.as_raw()), all.as_mut_ptr());
-        // SAFETY: as many arguments as the kernel has; the addresses in them are lent by the caller.
+        // SAFETY: there are as many arguments as the kernel has, and the caller has borrowed the addresses in
+        // them.
         let code = unsafe { launch(kernel, grid, 1, 1, 256, 1, 1, 0, stream, all, ptr::null_mut()) };
         ok("cuLaunchKernel", code)
     }
@@ -142,13 +143,13 @@ impl Gpu {
         self.mul(self.scratch, from, SCRATCH, 2.0)
     }
 
-    /// Does the same on another stream.
+    /// Runs the same kernel on another stream.
     pub(crate) fn doubled_on(&self, stream: &CudaStream, from: u64) -> AnyResult<()> {
         let arguments = &mut [self.scratch, from, SCRATCH as u64, u64::from(2.0_f32.to_bits())];
         self.launch(stream, self.mul, SCRATCH, arguments)
     }
 
-    /// Returns the address of its own memory, for reads.
+    /// Returns the address of the memory for results, for reads.
     pub(crate) fn scratch(&self) -> u64 {
         self.scratch
     }
@@ -176,21 +177,21 @@ impl Gpu {
             return Err("the driver has no cuMemAllocAsync".into());
         };
         let (mut address, stream) = (0, DriverHandle(self.stream.as_raw()));
-        // SAFETY: it writes an address to a variable of this function.
+        // SAFETY: the call writes an address to a variable of this function.
         ok("cuMemAllocAsync", unsafe { alloc(&raw mut address, bytes, stream) })?;
-        // SAFETY: what was allocated above, once.
+        // SAFETY: the address was allocated above, and is freed once.
         ok("cuMemFreeAsync", unsafe { free(address, stream) })
     }
 
     /// Creates an event of the driver, for `two_streams`.
     pub(crate) fn driver_event(&self) -> AnyResult<DriverHandle> {
         let mut event = DriverHandle::NULL;
-        // SAFETY: it writes a handle to a variable of this function. 2: without a time.
+        // SAFETY: the call writes a handle to a variable of this function. 2: without a time.
         ok("cuEventCreate", unsafe { (self.api.cuEventCreate)(&raw mut event, 2) })?;
         Ok(event)
     }
 
-    /// Records it on one stream, and makes the other one wait.
+    /// Records the event on one stream, and makes the other stream wait for it.
     pub(crate) fn driver_order(
         &self,
         event: DriverHandle,
@@ -207,7 +208,7 @@ impl Gpu {
 
     /// Destroys the event.
     pub(crate) fn driver_event_done(&self, event: DriverHandle) -> AnyResult<()> {
-        // SAFETY: it was made by `driver_event`, and is used no more.
+        // SAFETY: the event was created by `driver_event`, and is not used afterwards.
         ok("cuEventDestroy", unsafe { (self.api.cuEventDestroy_v2)(event) })
     }
 }
@@ -215,7 +216,7 @@ impl Gpu {
 impl Drop for Gpu {
     fn drop(&mut self) {
         _ = self.stream.synchronize();
-        // SAFETY: it was allocated by `new`, and no work is left that writes to it.
+        // SAFETY: the memory was allocated by `new`, and no work is left that writes to it.
         _ = unsafe { (self.api.cuMemFree_v2)(self.scratch) };
     }
 }

@@ -1,4 +1,4 @@
-//! The parts of the program `cuda`.
+//! Parts of the program `cuda`.
 
 use std::time::Duration;
 

@@ -13,13 +13,13 @@ pub(crate) struct Row {
     pub(crate) p10: f64,
     pub(crate) p90: f64,
     pub(crate) n: usize,
-    /// Number of its round, set by the program that runs both sides.
+    /// Number of the round, set by the program that runs both sides.
     #[serde(default)]
     pub(crate) round: usize,
 }
 
 impl Row {
-    /// Creates a row from these samples. `None` if there are none.
+    /// Creates a row from these samples. Returns `None` if there are no samples.
     pub(crate) fn of(row: &str, who: &str, unit: &str, samples: &[f64]) -> Option<Self> {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);

@@ -58,7 +58,7 @@ impl Worker {
         self.reply_within(2 * DEADLINE)
     }
 
-    /// Ends it: by itself, or, if it doesn't, by a signal.
+    /// Ends the worker by closing its queue, and kills it if it doesn't end.
     fn end(self) -> AnyResult<()> {
         self.jobs.close();
         if !self.process.wait_timeout(Duration::from_secs(8)) {
@@ -69,7 +69,7 @@ impl Worker {
     }
 }
 
-/// Returns the figures of a name.
+/// Returns the figures with this name.
 fn of(said: &Figures, name: &str) -> AnyResult<Vec<f64>> {
     let found = said.iter().find(|(n, _)| n == name);
     found.map(|(_, values)| values.clone()).ok_or_else(|| format!("no figures {name}").into())
@@ -197,7 +197,7 @@ impl Server {
         first(&observer.reply()?, "free")
     }
 
-    /// Returns the free memory once it is this much, at the latest after `time`.
+    /// Waits until this much memory is free, for at most `time`. Returns the free memory.
     fn free_at_least(&self, wanted: f64, time: Duration) -> AnyResult<f64> {
         let deadline = Instant::now() + time;
         loop {
@@ -232,7 +232,7 @@ impl Server {
         Ok(())
     }
 
-    /// Runs both sides of exchanges of new tensors.
+    /// Runs exchanges of new tensors between two workers.
     fn exchange(
         (maker, taker): (&Worker, &Worker),
         elements: usize,
@@ -271,7 +271,7 @@ impl Server {
         self.report("switch_floor", "mp", "us", &us(&of(&said, "ns")?))
     }
 
-    /// Runs in processes that have a context, and no slab.
+    /// Measures the first tensor between two processes that have a context and no slab.
     fn cold(&self) -> AnyResult<()> {
         let pair = (Worker::start()?, Worker::start()?);
         pair.0.ask(Job::Start)?;
@@ -324,7 +324,7 @@ impl Server {
         put(&turns[0], 0)?;
         let (a, b) = (self.workers[0].reply(), self.workers[2].reply()?);
         a?;
-        // The second one has the last hop.
+        // The second worker has the last hop.
         let value = last(&b, "value")?;
         ensure!(value == 2.0 * hops as f64, "{value} after {} hops", 2 * hops);
         let each = (last(&b, "times")? - began) / (2 * hops) as f64;
@@ -365,7 +365,8 @@ impl Server {
         self.report("broadcast_4", "mp", "us", &us(&of(&said, "ns")?))
     }
 
-    /// Relays through three processes. With marks, measures the memory at these numbers.
+    /// Measures a relay through three processes. With `marks`, also measures the memory after these numbers
+    /// of tensors.
     fn relay(&self, name: &str, count: usize, marks: &[usize]) -> AnyResult<()> {
         let (one, two) = (Queue::bounded(16)?, Queue::bounded(16)?);
         let (reported, go) = (Numbers::bounded(4)?, Numbers::bounded(4)?);
@@ -421,7 +422,7 @@ impl Server {
         })
     }
 
-    /// Returns 20 to 60 ms.
+    /// Returns a random time of 20 to 60 ms.
     fn moment(&mut self) -> Duration {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -449,8 +450,8 @@ impl Server {
         Ok(())
     }
 
-    /// Returns the survivor's bytes in addition to its context, and the bytes left when both processes have
-    /// ended.
+    /// Kills one of two processes. Returns the survivor's bytes in addition to its context, and the bytes
+    /// that are left when both processes have ended.
     fn killed_once(&self, round: usize, moment: Duration) -> AnyResult<(f64, f64)> {
         let before = self.free()?;
         let survivor = Worker::start()?;

@@ -33,18 +33,18 @@ pub(crate) enum Job {
     Start,
     /// Returns the free memory of the device.
     Free,
-    /// Puts new tensors, each when the one before was acknowledged.
-    /// `ready`: its kernel has run when the tensor is put.
+    /// Puts new tensors, each after the previous one was acknowledged. With `ready`, each tensor is put after
+    /// its kernel has run.
     Make { to: Queue<TimedTensor>, acks: Numbers, elements: usize, warm: usize, count: usize, ready: bool },
-    /// Runs a kernel over each, and acknowledges.
+    /// Runs a kernel over each tensor, and acknowledges the tensor.
     Take { from: Queue<TimedTensor>, acks: Numbers, warm: usize, count: usize },
-    /// The same kernel without a message.
+    /// Runs the same kernel without a message.
     Floor { warm: usize, count: usize },
     /// Runs a kernel for each number, and sends the number on when the kernel has run.
     Switch { from: Numbers, to: Numbers, count: usize },
     /// Sends clones of one frozen tensor, or, with `views`, each row of one.
     SendFrozen { to: Queue<FrozenCudaTensor<f32>>, rows: usize, columns: usize, count: usize, views: bool },
-    /// Gets them.
+    /// Gets frozen tensors.
     GetFrozen { from: Queue<FrozenCudaTensor<f32>>, count: usize },
     /// First of three processes.
     RelayMake { to: Queue<CudaTensor<f32>>, count: usize },
@@ -58,8 +58,8 @@ pub(crate) enum Job {
         go: Numbers,
         count: usize,
     },
-    /// Waits for the other one's event, adds one by a kernel, records its own, and notifies. The process with
-    /// the last hop reads the values.
+    /// Waits for the other process's event, adds 1 by a kernel, records its own event, and notifies the other
+    /// process. The process with the last hop reads the values.
     Hop {
         values: SharedCudaTensor<f32>,
         mine: CudaEvent,
@@ -71,7 +71,7 @@ pub(crate) enum Job {
     },
     /// Sends the tensor that hops change.
     HopTensor { to: Queue<SharedCudaTensor<f32>> },
-    /// Allocates and drops.
+    /// Allocates and drops tensors.
     AllocFree { bytes: usize, rounds: usize, each: usize, driver: bool },
     /// Puts a new frozen tensor into all queues.
     Broadcast {
@@ -81,7 +81,7 @@ pub(crate) enum Job {
         warm: usize,
         count: usize,
     },
-    /// Reads each by a kernel, and reports the time.
+    /// Reads each tensor by a kernel, and reports the time.
     Receive { from: Queue<FrozenCudaTensor<f32>>, acks: Numbers, count: usize },
     /// Measures an event between two streams of one process.
     TwoStreams { warm: usize, count: usize, driver: bool },
@@ -91,7 +91,7 @@ pub(crate) enum Job {
     Pong { from: Numbers, to: Numbers, count: usize },
     /// Puts tensors until it is asked to stop, and then frees everything.
     Stream { to: Queue<CudaTensor<f32>>, begun: Numbers, stop: Numbers },
-    /// Gets, reads and writes them likewise.
+    /// Gets, reads and writes tensors until it is asked to stop, and then frees everything.
     Drain { from: Queue<CudaTensor<f32>>, begun: Numbers, stop: Numbers },
 }
 
@@ -115,7 +115,7 @@ pub(crate) fn taken<T: Message>(queue: &Queue<T>) -> AnyResult<T> {
     Ok(queue.get_timeout(DEADLINE)?.ok_or("the queue was closed")?)
 }
 
-/// Puts it within the deadline.
+/// Puts a value within the deadline.
 pub(crate) fn put<T: Message>(queue: &Queue<T>, value: T) -> AnyResult<()> {
     queue.put_timeout(value, DEADLINE).map_err(PutError::forget)?;
     Ok(())
@@ -142,8 +142,8 @@ fn run(kept: &mut Option<Gpu>, job: Job) -> AnyResult<Figures> {
     let gpu = kept.as_ref().ok_or("no GPU")?;
     match job {
         Job::Start => {
-            // A tick, for which the processes' table is registered with the device: two words of the device
-            // at most.
+            // The event needs a tick, for which the process table is registered with the device. This takes
+            // at most two words of the device.
             let event = CudaEvent::new()?;
             event.record(&gpu.stream)?;
             event.synchronize()?;
@@ -296,7 +296,7 @@ fn send_frozen(
     Ok(said([("began", vec![began as f64])]))
 }
 
-/// Returns sums of each hundredth message's first row, and of its number there.
+/// Gets tensors. Returns the sum of the first 64 elements of each hundredth tensor, and the time of the end.
 fn get_frozen(gpu: &Gpu, from: &Queue<FrozenCudaTensor<f32>>, count: usize) -> AnyResult<Figures> {
     let mut sums = Vec::new();
     for i in 0..count {
@@ -358,7 +358,7 @@ fn hop(
     }
     gpu.stream.synchronize()?;
     times.push(now() as f64);
-    // The other process's last hop may still be pending if this one's isn't the last.
+    // The other process's last hop may still be pending, unless this process has the last one.
     let values = if reads { values.to_vec(&gpu.stream)? } else { Vec::new() };
     Ok(said([
         ("times", times),
@@ -458,8 +458,7 @@ fn two_streams(gpu: &Gpu, warm: usize, count: usize, driver: bool) -> AnyResult<
     Ok(said([("ns", all)]))
 }
 
-/// Measures the device's switch between processes: the other process's kernel has run when this one's is
-/// launched, and so on.
+/// Measures the device's switch between processes, whose kernels run in turns.
 fn switch(gpu: &Gpu, from: &Numbers, to: &Numbers, count: usize) -> AnyResult<Figures> {
     let mut all = Vec::new();
     for i in 0..count {
@@ -470,7 +469,7 @@ fn switch(gpu: &Gpu, from: &Numbers, to: &Numbers, count: usize) -> AnyResult<Fi
         all.push((now() - t0) as f64);
         put(to, i as u64)?;
     }
-    // The time before the first is unknown.
+    // Drops the first tenth: which process used the device before the first kernel is unknown.
     Ok(said([("ns", all.split_off(count / 10))]))
 }
 
@@ -493,7 +492,7 @@ fn stopped(stop: &Numbers) -> bool {
     matches!(stop.try_get(), Ok(Some(_)))
 }
 
-/// Frees everything in `killed` after the other side is closed. `errors` are the earlier ones.
+/// Frees everything in `killed` after the other side has ended. `errors` are earlier errors.
 fn give_back(gpu: &Gpu, exchanged: usize, errors: &[String]) -> Figures {
     // A stream that waits for a killed process may return an error.
     let synchronized = gpu.stream.synchronize().is_ok();
@@ -517,7 +516,7 @@ fn give_back(gpu: &Gpu, exchanged: usize, errors: &[String]) -> Figures {
     all
 }
 
-/// Records an error that a death may have caused, and that is retried.
+/// Records an error that a death may have caused. The caller retries.
 fn note(errors: &mut Vec<String>, error: &dyn std::fmt::Display) -> AnyResult<()> {
     errors.push(error.to_string());
     ensure!(errors.len() < 1000, "1000 errors, at last: {error}");

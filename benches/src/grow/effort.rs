@@ -1,4 +1,4 @@
-//! Measurement of a point: its duration, its histogram, and the resources that it needs.
+//! Measurement of a point: duration, histogram, and necessary resources.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ pub(super) struct Effort {
     time: Duration,
 }
 
-/// Number of short steps that one time covers.
+/// Number of short steps that are measured together.
 pub(super) const GROUP: u64 = 16;
 
 impl Effort {
@@ -41,7 +41,7 @@ impl Effort {
     /// groups, because the clock takes as long: the times are means of [`GROUP`] steps.
     ///
     /// # Errors
-    /// The first error of `step`.
+    /// Returns the first error of `step`.
     pub(super) fn each(&self, mut step: impl FnMut(u64) -> Result<()>) -> Result<Times> {
         let mut number = 0;
         let mut mean_of = |steps: u64| -> Result<u64> {
@@ -63,10 +63,10 @@ impl Effort {
         self.sample(u64::MAX, || mean_of(steps))
     }
 
-    /// Records the times that `sample` returns, until the time is over, or `most` of them; at least three.
+    /// Records the times that `sample` returns, until the time is over: at least three, and at most `most`.
     ///
     /// # Errors
-    /// The first error of `sample`.
+    /// Returns the first error of `sample`.
     pub(super) fn sample(&self, most: u64, mut sample: impl FnMut() -> Result<u64>) -> Result<Times> {
         let mut times = empty()?;
         let start = Instant::now();
@@ -81,10 +81,10 @@ impl Effort {
         Ok(times)
     }
 
-    /// Measures one message at a time over a link that receives its own.
+    /// Measures one message at a time over a link that receives its own messages.
     ///
     /// # Errors
-    /// A wrong message, or the link's errors.
+    /// Returns an error for a wrong message, or the link's error.
     pub(super) fn echo(&self, link: &mut impl Link) -> Result<Times> {
         self.each(|number| {
             link.send(number)?;
@@ -101,7 +101,7 @@ fn empty() -> Result<Times> {
 /// Returns the histogram of `times`.
 ///
 /// # Errors
-/// None of them.
+/// Returns an error if there are no times.
 pub(super) fn histogram(times: &[f64]) -> Result<Times> {
     let mut all = empty()?;
     times.iter().try_for_each(|&time| all.record((time as u64).max(1)))?;
@@ -111,7 +111,7 @@ pub(super) fn histogram(times: &[f64]) -> Result<Times> {
 /// Compares a received value with the sent one.
 ///
 /// # Errors
-/// They differ.
+/// Returns an error if they differ.
 pub(super) fn same<T: PartialEq + std::fmt::Debug>(wanted: T, got: T) -> Result<()> {
     if wanted == got { Ok(()) } else { Err(format!("wrong result: {got:?} instead of {wanted:?}").into()) }
 }
@@ -125,7 +125,7 @@ pub(super) struct Need {
 }
 
 impl Need {
-    /// Returns a sentence about the first resource that this machine lacks.
+    /// Returns a sentence about the first resource that this machine lacks, if any.
     pub(super) fn lacks(self) -> Option<String> {
         use rustix::process::{Resource, getrlimit};
         let limit = |resource| getrlimit(resource).current.unwrap_or(u64::MAX);

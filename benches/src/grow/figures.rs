@@ -66,7 +66,7 @@ impl Point {
         (self.count >= 100).then_some(self.p99)
     }
 
-    /// Returns the 999th permille, if there are enough times for it.
+    /// Returns the 99.9th percentile, if there are enough times for it.
     pub(super) fn p999(&self) -> Option<u64> {
         (self.count >= 1_000).then_some(self.p999)
     }
@@ -165,7 +165,7 @@ impl Figures {
     /// Writes the results to `path`.
     ///
     /// # Errors
-    /// The file can't be written.
+    /// Returns an error if the file can't be written.
     pub(super) fn write(&self, path: &Path) -> Result<()> {
         Ok(std::fs::write(path, serde_json::to_string_pretty(self)? + "\n")?)
     }
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn exponents_tell_flat_lines_from_linear_ones() {
+    fn exponents_distinguish_flat_and_linear_lines() {
         assert_eq!(line(&[(1, 70), (10, 70)]).exponents(), [0.0]);
         let steps = line(&[(1, 10), (10, 100), (1_000, 1_000)]).exponents();
         assert!((steps[0] - 1.0).abs() < 1e-9 && (steps[1] - 0.5).abs() < 1e-9, "{steps:?}");

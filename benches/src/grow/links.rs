@@ -1,4 +1,4 @@
-//! Small messages: while processes live, among many queues, and while many messages wait.
+//! Small messages: with many processes, with many queues, and while many messages wait.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -11,23 +11,23 @@ use crate::peers::{crossbeam, iceoryx2, ipc_channel};
 use crate::work::{Link, now};
 use crate::{Result, limits, ours};
 
-/// Time in which a contender has to make what a size asks for.
+/// Time limit for a contender to create the links of a size.
 const MAKING: Duration = Duration::from_secs(5);
 
-/// Defines the measurements of a contender whose link `$looped` makes.
+/// Defines the measurements of a contender whose links `$looped` creates.
 macro_rules! links {
     ($($name:ident $looped:path;)*) => {$(
-        // No contender is in all curves.
+        // No contender has all curves.
         #[allow(dead_code)]
         pub(super) mod $name {
             use super::*;
 
-            /// A message over one link.
+            /// Measures a message over one link.
             pub(in crate::grow) fn echo(effort: &Effort, _: u64) -> Result<Times> {
                 effort.echo(&mut $looped()?)
             }
 
-            /// A message over one link, while a message waits in each of `size` others.
+            /// Measures a message over one link, while a message waits in each of `size` other links.
             pub(in crate::grow) fn among(effort: &Effort, size: u64) -> Result<Times> {
                 let mut others = make(size, $looped)?;
                 for (number, other) in others.iter_mut().enumerate() {
@@ -40,7 +40,7 @@ macro_rules! links {
                 Ok(times)
             }
 
-            /// A message over each of `size` links in turn.
+            /// Measures messages over `size` links in turn.
             pub(in crate::grow) fn in_turn(effort: &Effort, size: u64) -> Result<Times> {
                 let mut links = make(size, $looped)?;
                 let mut next = 0;
@@ -51,7 +51,7 @@ macro_rules! links {
                 })
             }
 
-            /// Creation and drop of a link, while `size` others live.
+            /// Measures creation and drop of a link, while `size` other links exist.
             pub(in crate::grow) fn open(effort: &Effort, size: u64) -> Result<Times> {
                 let _others = make(size, $looped)?;
                 effort.each(|_| Ok(drop(black_box($looped()?))))
@@ -60,13 +60,13 @@ macro_rules! links {
     )*};
 }
 
-/// Queue of this process alone, with as much memory as ours.
+/// Private queue with as much memory as a queue of mp.
 struct Deque(VecDeque<[u64; 2]>);
 
 impl Deque {
     fn looped() -> Result<Self> {
         let mut deque = VecDeque::with_capacity(1024);
-        // Pages of its own.
+        // Writes the memory, so that it has pages.
         deque.resize(1024, [0; 2]);
         deque.clear();
         Ok(Self(deque))
@@ -95,7 +95,7 @@ links! {
     services iceoryx2::looped;
 }
 
-/// Makes `size` links.
+/// Creates `size` links.
 fn make<L>(size: u64, one: impl Fn() -> Result<L>) -> Result<Vec<L>> {
     let start = Instant::now();
     let timed = |number| {
@@ -156,11 +156,11 @@ impl Backlog for Channel {
     }
 }
 
-/// Message in private memory of the size of an envelope.
+/// Message in private memory, as large as an envelope.
 #[repr(align(256))]
 struct Padded(Message);
 
-/// Queue of this process alone, whose messages take as much memory as ours.
+/// Private queue whose messages take as much memory as messages of mp.
 type Private = VecDeque<Box<Padded>>;
 
 impl Backlog for Private {
@@ -187,7 +187,7 @@ fn filled<B: Backlog>(size: u64) -> Result<B> {
     Ok(queue)
 }
 
-/// Puts and gets a message of another queue, while `size` messages wait.
+/// Measures a message of another queue, while `size` messages wait.
 fn elsewhere<B: Backlog>(effort: &Effort, size: u64) -> Result<Times> {
     let (mut waiting, mut queue) = (filled::<B>(size)?, B::make()?);
     let times = effort.each(|number| {
@@ -198,7 +198,7 @@ fn elsewhere<B: Backlog>(effort: &Effort, size: u64) -> Result<Times> {
     Ok(times)
 }
 
-/// Puts a message after `size` others, and gets the oldest.
+/// Measures a put after `size` waiting messages, and a get of the oldest message.
 fn within<B: Backlog>(effort: &Effort, size: u64) -> Result<Times> {
     let mut queue = filled::<B>(size)?;
     effort.each(|number| {
@@ -207,7 +207,7 @@ fn within<B: Backlog>(effort: &Effort, size: u64) -> Result<Times> {
     })
 }
 
-/// Drops a queue in which `size` messages wait.
+/// Measures the drop of a queue in which `size` messages wait.
 fn dropped<B: Backlog>(effort: &Effort, size: u64) -> Result<Times> {
     effort.sample(1_000, || {
         let queue = filled::<B>(size)?;
@@ -249,7 +249,7 @@ pub(super) fn limit_dropped(effort: &Effort, size: u64) -> Result<Times> {
     dropped::<Private>(effort, size)
 }
 
-/// Death of a process, while `size` messages wait.
+/// Measures the death of a process, while `size` messages wait.
 pub(super) fn recover(effort: &Effort, size: u64) -> Result<Times> {
     let _waiting: Queue<Message> = filled(size)?;
     super::processes::recover(effort, size)

@@ -12,7 +12,7 @@ use crate::work::alloc::{Heap, Private};
 use crate::work::tensor;
 use crate::{Result, limits, ours};
 
-/// Bytes of the tensors that are alive.
+/// Number of bytes of each live tensor.
 pub(super) const LIVE: usize = 64;
 
 /// Allocates `size` tensors.
@@ -21,7 +21,7 @@ pub(super) fn live(size: u64) -> Result<Box<dyn Any>> {
     Ok(Box::new(tensors))
 }
 
-/// Allocates and frees.
+/// Measures allocation and release.
 fn pairs<H: Heap>(effort: &Effort, bytes: usize) -> Result<Times> {
     effort.each(|_| Ok(drop(black_box(H::take(bytes)?))))
 }
@@ -30,7 +30,7 @@ pub(super) fn alloc_64(effort: &Effort, _: u64) -> Result<Times> {
     pairs::<Arena>(effort, LIVE)
 }
 
-/// Does the same with malloc, while as many pieces of its own are alive.
+/// Measures the limit: malloc, while `size` pieces of malloc are alive.
 pub(super) fn alloc_64_limit(effort: &Effort, size: u64) -> Result<Times> {
     let _live = (0..size).map(|_| Private::take(LIVE)).collect::<Result<Vec<_>>>()?;
     pairs::<Private>(effort, LIVE)
@@ -49,7 +49,7 @@ fn times(times: tensor::Times) -> Result<Times> {
     histogram(&times?.ok_or("no figures")?)
 }
 
-/// Elements of a tensor of `bytes`.
+/// Returns the number of elements of a tensor of `bytes` bytes.
 fn elements(bytes: u64) -> usize {
     bytes as usize / size_of::<u64>()
 }
@@ -71,7 +71,7 @@ pub(super) fn fresh_sockets(effort: &Effort, size: u64) -> Result<Times> {
     times(ipc_channel::fresh_times(&effort.plan, elements(size), amount, ipc_channel::POLLING))
 }
 
-/// Bytes of work for which a tensor that is sent again counts.
+/// A tensor is sent again as often as a fresh tensor of this number of bytes is sent.
 const AGAIN: u64 = 1 << 18;
 
 pub(super) fn again(effort: &Effort, size: u64) -> Result<Times> {
@@ -86,7 +86,7 @@ pub(super) fn again_sockets(effort: &Effort, size: u64) -> Result<Times> {
     times(ipc_channel::again_times(&effort.plan, elements(size), effort.tensors(AGAIN)))
 }
 
-/// Puts and gets a vector of bytes: two copies.
+/// Measures a put and a get of a vector of bytes: two copies.
 pub(super) fn bytes(effort: &Effort, size: u64) -> Result<Times> {
     let queue = Queue::bounded(2)?;
     let mut value = Some(vec![1_u8; size as usize]);
@@ -101,7 +101,7 @@ pub(super) fn bytes(effort: &Effort, size: u64) -> Result<Times> {
     })
 }
 
-/// Copies bytes to warm memory, and from there into a new vector.
+/// Measures the limit: a copy of bytes to warm memory, and a copy from there into a new vector.
 pub(super) fn bytes_limit(effort: &Effort, size: u64) -> Result<Times> {
     let mut warm = vec![1_u8; size as usize];
     let mut value = warm.clone();

@@ -1,11 +1,11 @@
 //! Growth: the same work at ever larger sizes, with its limit and its peers. Each point is a histogram of
 //! single operations (of means of 16, if one takes less than a microsecond), and the median of a few passes.
-//! Each axis of a pass has a process, and so an arena, of its own: a recovery reads all slabs and groups that
-//! the process has ever used.
+//! Each axis of a pass runs in a process of its own, with its own arena: a recovery reads all slabs and
+//! groups that the process has ever used.
 //!
-//! Files: [`effort`] measures a point, [`links`] has queues and messages that wait, [`processes`] starts,
-//! joins and deaths, [`memory`] tensors and sizes of messages; [`figures`] has the results and their JSON,
-//! [`plot`] draws them, [`page`] writes the tables.
+//! Files: [`effort`] measures a point. [`links`] has queues and waiting messages, [`processes`] has starts,
+//! joins and deaths, and [`memory`] has tensors and sizes of messages. [`figures`] has the results and their
+//! JSON, [`plot`] draws them, and [`page`] writes the tables.
 
 mod effort;
 mod figures;
@@ -44,7 +44,7 @@ type Measure = fn(&Effort, u64) -> Result<Times>;
 struct Curve {
     /// Permanent name.
     id: &'static str,
-    /// Work, in a few words.
+    /// Description of the work.
     about: &'static str,
     expected: Expected,
     /// Contenders: "mp" first, then the limit, then the peers.
@@ -61,21 +61,22 @@ struct Axis {
     sizes: &'static [u64],
     /// Resources that a size needs.
     need: fn(u64) -> Need,
-    /// Makes the surroundings in which all curves are measured at a size.
+    /// Creates the processes or tensors that exist while the curves are measured at a size.
     around: fn(u64) -> Result<Box<dyn Any>>,
     curves: &'static [Curve],
 }
 
-/// Number of passes over all sizes: a machine changes its pace within minutes.
+/// Number of passes over all sizes, since a machine's speed changes within minutes.
 const PASSES: usize = 3;
 
 /// First word of the command line of a process that measures an axis once.
 pub(crate) const AXIS: &str = "__axis";
 
-/// Measures all curves, or reads earlier figures, and writes what the options ask for.
+/// Measures all curves, or reads earlier figures, and writes the requested files.
 ///
 /// # Errors
-/// A wrong result, a failure of mp or of the limit, or a file that can't be read or written.
+/// Returns an error for a wrong result, a failure of mp or of the limit, or a file that can't be read or
+/// written.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let figures = match &options.from {
         Some(path) => serde_json::from_str(&std::fs::read_to_string(path)?)?,
@@ -133,16 +134,16 @@ fn measured_elsewhere(axis: &Axis, options: &Options) -> Result<Vec<CurveFigures
     command.args([AXIS, axis.id, if options.quick { "quick" } else { "full" }]).arg(&path);
     let ended = Child::spawn(axis.id, command.stdin(Stdio::null()))?.finish_within(options.deadline);
     let text = std::fs::read_to_string(&path);
-    // A leftover file would be a few lines in a temporary folder.
+    // If this fails, a short file is left in the temporary folder.
     _ = std::fs::remove_file(&path);
     ended?;
     Ok(serde_json::from_str(&text?)?)
 }
 
-/// Measures an axis once: `words` are its id, `quick` or `full`, and the file for its figures.
+/// Measures an axis once. `words` are the id of the axis, `quick` or `full`, and the file for the figures.
 ///
 /// # Errors
-/// A wrong result, or a failure of mp or of the limit.
+/// Returns an error for a wrong result, or a failure of mp or of the limit.
 pub(crate) fn be_axis(words: &[String]) -> Result<()> {
     let [id, amount, path] = words else { return Err("an axis needs an id, an amount and a file".into()) };
     let axis = table::AXES.iter().find(|axis| axis.id == id).ok_or("no axis has this id")?;
@@ -177,7 +178,7 @@ fn measure_axis(axis: &Axis, effort: &Effort, curves: &mut Vec<CurveFigures>) ->
                     Err(error) if matches!(name, "mp" | "limit") && lacks.is_none() => {
                         return Err(format!("{}, {name} at {size}: {error}", curve.id).into());
                     }
-                    // Larger sizes wouldn't do better.
+                    // Larger sizes would fail, too.
                     Err(error) => {
                         eprintln!("{}: {name} is left out from {size} on: {error}", curve.id);
                         line.left_out = Some((size, error.to_string()));

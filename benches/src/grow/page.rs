@@ -6,8 +6,8 @@ use std::path::Path;
 use super::figures::{CurveFigures, Figures, LineFigures, Point};
 use crate::{Result, page};
 
-/// Largest growth of a flat curve's median from its smallest to its largest size, and largest multiple of the
-/// growth of its limit.
+/// Largest growth of a flat curve's median from the smallest to the largest size. Also the largest multiple
+/// of the growth of the curve's limit.
 const FLAT: f64 = 1.5;
 /// Largest exponent between the two largest sizes of a linear curve, or of its limit if that is larger.
 const LINEAR: f64 = 1.1;
@@ -49,7 +49,7 @@ fn verdict(curve: &CurveFigures, line: &LineFigures) -> &'static str {
     if last(line).is_some_and(|last| last > most) { "NOT LINEAR" } else { "linear" }
 }
 
-/// Formats the last figure of another contender, at the size `at`.
+/// Formats the figure of another contender at its largest size.
 fn other(line: &LineFigures) -> Option<String> {
     let last = line.points.last()?;
     Some(format!("{} {} at {}", line.name, human(last.p50 as f64), count(last.size as f64)))
@@ -75,7 +75,7 @@ fn rows(curves: &[CurveFigures]) -> Vec<[String; 6]> {
     curves.iter().filter_map(row).collect()
 }
 
-/// Returns a line for each contender that some sizes leave out.
+/// Returns a line for each contender that is left out from some size on.
 fn left_out(figures: &Figures) -> Vec<String> {
     let lines = figures.curves.iter().flat_map(|curve| curve.lines.iter().map(move |line| (curve, line)));
     let said = lines.filter_map(|(curve, line)| {
@@ -120,7 +120,7 @@ fn section(figures: &Figures) -> String {
 /// Replaces the section of growth in the page at `path`.
 ///
 /// # Errors
-/// The page can't be read or written, or lacks the marks of the section.
+/// Returns an error if the page can't be read or written, or lacks the marks of the section.
 pub(super) fn publish(figures: &Figures, path: &Path) -> Result<()> {
     page::replace(path, "growth", &section(figures))
 }

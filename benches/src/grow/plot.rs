@@ -36,7 +36,7 @@ fn failed(error: impl std::fmt::Display) -> Failure {
 /// Draws the curves of an axis.
 ///
 /// # Errors
-/// None in practice.
+/// Returns the error of the drawing library, which does not occur in practice.
 pub(super) fn draw(curves: &[CurveFigures]) -> Result<String> {
     let columns = curves.len().min(2) as u32;
     let rows = (curves.len() as u32).div_ceil(columns);

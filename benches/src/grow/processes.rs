@@ -1,4 +1,4 @@
-//! Starts, joins and deaths of processes, while others live or memory is in use.
+//! Starts, joins and deaths of processes, while other processes exist or memory is in use.
 
 use std::any::Any;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use crate::process::DEADLINE;
 use crate::work::now;
 use crate::{Result, limits, ours};
 
-/// Time for which a process that is about to be killed waits.
+/// Longest sleep of a process that waits until it is killed.
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Processes that are members and asleep. Dropped, they are killed.
+/// Sleeping members of the arena, which are killed on drop.
 struct Idle(ProcessContext<()>);
 
 impl Drop for Idle {
@@ -26,7 +26,7 @@ impl Drop for Idle {
     }
 }
 
-/// Joins the arena, reports it, and sleeps outside of mp.
+/// Joins the arena, reports this, and sleeps without a call of mp.
 fn sleep(_: usize, ready: Queue<u64>) -> Result<()> {
     ready.put(0)?;
     loop {
@@ -61,7 +61,7 @@ pub(super) fn attach(effort: &Effort, _: u64) -> Result<Times> {
     histogram(&ours::alloc::attach_times(effort.starts())?)
 }
 
-/// Owns `count` tensors, reports it, and sleeps.
+/// Allocates `count` tensors, reports this, and sleeps.
 fn own((ready, count): (Queue<u64>, u64)) -> Result<()> {
     let tensors = (0..count).map(|_| Ok(Tensor::<u8>::empty([64])?)).collect::<Result<Vec<_>>>()?;
     ready.put(tensors.len() as u64)?;
@@ -70,8 +70,8 @@ fn own((ready, count): (Queue<u64>, u64)) -> Result<()> {
     }
 }
 
-/// Returns the time from the signal that kills a process until it is gone, its `count` tensors are free, and
-/// its parent has its status.
+/// Returns the time from the signal that kills a process until the process has ended, its `count` tensors are
+/// free, and its parent has its status.
 fn killed(count: u64) -> Result<u64> {
     let arena = Arena::current()?;
     let blocks = || arena.memory_stats().live_blocks;
@@ -92,12 +92,12 @@ fn killed(count: u64) -> Result<u64> {
     Ok(took)
 }
 
-/// Death of a process that owns a tensor.
+/// Measures the death of a process that owns a tensor.
 pub(super) fn recover(effort: &Effort, _: u64) -> Result<Times> {
     effort.sample(effort.starts(), || killed(1))
 }
 
-/// Death of a process that owns `size` tensors.
+/// Measures the death of a process that owns `size` tensors.
 pub(super) fn recover_owner(effort: &Effort, size: u64) -> Result<Times> {
     effort.sample(effort.starts(), || killed(size))
 }

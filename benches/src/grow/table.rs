@@ -4,10 +4,10 @@ use super::effort::Need;
 use super::links::{self, limit, own, private, services, sockets, threads};
 use super::{Axis, Curve, Expected, memory, processes};
 
-/// Resources of a process that sleeps: its private memory, two descriptors of its parent.
+/// Resources of a process that sleeps: its private memory, and descriptors of its parent.
 const PROCESS: Need = Need { bytes: 2 << 20, processes: 1, descriptors: 3 };
 
-/// Returns the need of `size` things that need `bytes` each.
+/// Returns the need of `size` objects of `bytes` bytes each.
 const fn of_bytes(size: u64, bytes: u64) -> Need {
     Need { bytes: size * bytes, processes: 0, descriptors: 0 }
 }

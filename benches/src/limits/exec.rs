@@ -1,4 +1,4 @@
-//! Start and end of a process: bare `posix_spawn` of this very program, which ends before its `main`, and
+//! Start and end of a process: bare `posix_spawn` of this program, which ends before its `main`, and
 //! `waitpid`.
 //!
 //! # Safety
@@ -17,7 +17,7 @@ use crate::work::{Outcome, Plan, now};
 pub(crate) const NOOP: &str = "__noop";
 
 /// Ends the process before `main`, and before Rust's own start-up, if the first argument is [`NOOP`]. Only
-/// glibc passes the arguments to such functions. Elsewhere `main` checks itself.
+/// glibc passes the arguments to such functions. With other C libraries, `main` checks the argument.
 #[cfg(target_env = "gnu")]
 extern "C" fn end_at_once(count: c_int, words: *const *const c_char) {
     if count != 2 {
@@ -47,7 +47,8 @@ unsafe extern "C" {
     static environ: *const *mut c_char;
 }
 
-/// `spawn_exec`: the median time in ns to start one process that does nothing and to wait for its end.
+/// Measures `spawn_exec`: the median time in ns to start one process that does nothing and to wait for its
+/// end.
 pub(crate) fn spawn_exec(plan: &Plan) -> Outcome {
     Ok(Some(stats::median(&spawn_times(plan.repetitions(30))?)))
 }
@@ -78,13 +79,12 @@ pub(crate) fn with_2g(work: impl FnOnce() -> Outcome) -> Outcome {
     outcome
 }
 
-/// `spawn_exec_2g`: as [`spawn_exec`], with 2 GiB resident.
+/// Measures `spawn_exec_2g`: like [`spawn_exec`], with 2 GiB resident.
 pub(crate) fn spawn_exec_2g(plan: &Plan) -> Outcome {
     with_2g(|| spawn_exec(plan))
 }
 
-/// `spawn_fork`: the median time in ns of a bare `fork` of a process that ends at once, and of waiting for
-/// it.
+/// Measures `spawn_fork`: the median time in ns to fork a process that ends at once, and to wait for its end.
 pub(crate) fn spawn_fork(plan: &Plan) -> Outcome {
     let mut times = Vec::new();
     for _ in 0..plan.repetitions(100) {
@@ -92,7 +92,7 @@ pub(crate) fn spawn_fork(plan: &Plan) -> Outcome {
         // SAFETY: the copy calls `_exit` and nothing else.
         let pid = unsafe { libc::fork() };
         match pid {
-            // SAFETY: it has no preconditions.
+            // SAFETY: `_exit` has no preconditions.
             0 => unsafe { libc::_exit(0) },
             1.. => wait(pid)?,
             _ => return Err(format!("fork: {}", std::io::Error::last_os_error()).into()),
@@ -102,7 +102,7 @@ pub(crate) fn spawn_fork(plan: &Plan) -> Outcome {
     Ok(Some(stats::median(&times)))
 }
 
-/// `spawn_fork_2g`: as [`spawn_fork`], with 2 GiB resident.
+/// Measures `spawn_fork_2g`: like [`spawn_fork`], with 2 GiB resident.
 pub(crate) fn spawn_fork_2g(plan: &Plan) -> Outcome {
     with_2g(|| spawn_fork(plan))
 }
@@ -110,7 +110,8 @@ pub(crate) fn spawn_fork_2g(plan: &Plan) -> Outcome {
 /// Number of processes that `spawn_64` starts.
 pub(crate) const MANY: usize = 64;
 
-/// `spawn_64`: the median time in ns to start many processes that do nothing and to wait for all of them.
+/// Measures `spawn_64`: the median time in ns to start many processes that do nothing and to wait for all of
+/// them.
 pub(crate) fn spawn_64(plan: &Plan) -> Outcome {
     let path = CString::new(std::env::current_exe()?.into_os_string().into_vec())?;
     let word = CString::new(NOOP)?;

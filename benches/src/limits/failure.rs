@@ -13,7 +13,7 @@ pub(crate) const CHILD: &str = "__waits";
 /// of its end.
 ///
 /// # Errors
-/// If no process reads its output.
+/// Returns an error if no process reads the output.
 pub(crate) fn be_child() -> Result<()> {
     let mut out = std::io::stdout();
     out.write_all(&[0])?;
@@ -36,7 +36,7 @@ fn hear<const LEN: usize>(child: &mut Child) -> Result<[u8; LEN]> {
     Ok(said)
 }
 
-/// Returns the median time in ns from a child's reported end until it and the others are gone.
+/// Returns the median time in ns from a child's reported end until it and `others` more children have ended.
 fn gone(plan: &Plan, others: usize) -> Outcome {
     let mut times = Vec::new();
     for number in 0..plan.repetitions(40) + 5 {
@@ -59,7 +59,7 @@ fn gone(plan: &Plan, others: usize) -> Outcome {
     Ok(Some(stats::median(&times)))
 }
 
-/// Returns the time from the signal that kills a waiting child until it is gone.
+/// Returns the time from the signal that kills a waiting child until the child has ended.
 #[cfg(feature = "grow")]
 pub(crate) fn killed() -> Result<u64> {
     let mut child = start()?;
@@ -70,12 +70,12 @@ pub(crate) fn killed() -> Result<u64> {
     Ok(now() - start)
 }
 
-/// `first_failure`.
+/// Measures `first_failure`.
 pub(crate) fn first_failure(plan: &Plan) -> Outcome {
     gone(plan, 0)
 }
 
-/// `siblings_gone`.
+/// Measures `siblings_gone`.
 pub(crate) fn siblings_gone(plan: &Plan) -> Outcome {
     gone(plan, 3)
 }

@@ -1,4 +1,4 @@
-//! A word in each direction, and a process asleep in the kernel at either end.
+//! Link with a futex word in each direction, whose receivers sleep in the kernel.
 
 use std::sync::atomic::Ordering;
 
@@ -11,10 +11,10 @@ use crate::Result;
 use crate::process::DEADLINE;
 use crate::shm::{APART, Region};
 
-/// Number of bytes needed.
+/// Number of bytes of the region.
 pub(crate) const LEN: usize = 4096;
 
-/// Both words, each next to its message.
+/// One end of the link. Each word is next to its message.
 #[derive(Debug)]
 pub(crate) struct Futex {
     region: Region,
@@ -25,12 +25,12 @@ pub(crate) struct Futex {
 }
 
 impl Futex {
-    /// The parent's end.
+    /// Creates the parent's end.
     pub(crate) fn parent(region: Region) -> Self {
         Self { region, out: 0, into: APART, sent: 0, received: 0 }
     }
 
-    /// The child's end.
+    /// Creates the child's end.
     pub(crate) fn child(region: Region) -> Self {
         Self { region, out: APART, into: 0, sent: 0, received: 0 }
     }

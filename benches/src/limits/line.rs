@@ -1,4 +1,4 @@
-//! A cache line in each direction, and a process spinning on it at either end.
+//! Link with a cache line in each direction, on which the receivers spin.
 
 use std::sync::atomic::Ordering;
 
@@ -7,10 +7,11 @@ use crate::Result;
 use crate::process::spin_until;
 use crate::shm::{APART, Region};
 
-/// Number of bytes needed.
+/// Number of bytes of the region.
 pub(crate) const LEN: usize = 4096;
 
-/// Lines in a region whose start has other uses. Each has a count of messages and the message.
+/// One end of the link. Each line has a count of messages and the message. The region may have other uses
+/// after the lines.
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(super) region: Region,
@@ -21,12 +22,12 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// The parent's end.
+    /// Creates the parent's end.
     pub(crate) fn parent(region: Region) -> Self {
         Self { region, out: 0, into: APART, sent: 0, received: 0 }
     }
 
-    /// The child's end.
+    /// Creates the child's end.
     pub(crate) fn child(region: Region) -> Self {
         Self { region, out: APART, into: 0, sent: 0, received: 0 }
     }

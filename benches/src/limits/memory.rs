@@ -15,13 +15,13 @@ use crate::Result;
 use crate::shm::Region;
 use crate::work::tensor::{BATCH, Receiver, Sender};
 
-/// Carrier of the buffers.
+/// Link that carries the offsets of buffers.
 pub(crate) trait Carrier: Link {
     /// Offset of the buffers: after the carrier's own words.
     const START: usize;
     /// Number of buffers that take turns.
     const BUFFERS: usize;
-    /// Returns the memory of both.
+    /// Returns the region with the link's words and the buffers.
     fn region(&self) -> &Region;
 }
 
@@ -46,7 +46,7 @@ pub(crate) const fn len<C: Carrier>(elements: usize) -> usize {
     C::START + C::BUFFERS * elements * size_of::<u64>()
 }
 
-/// Buffers, from the view of one end.
+/// One end of a link with buffers.
 #[derive(Debug)]
 pub(crate) struct Buffer<C> {
     carrier: C,
@@ -80,8 +80,8 @@ impl<C: Carrier> Sender for Buffer<C> {
     }
 
     fn keep(&mut self, source: &[u64]) -> Result<()> {
-        // SAFETY: the child reads only between a message and its answer, and that of this buffer has been
-        // awaited.
+        // SAFETY: the child reads only between a message and its answer, and the answer for this buffer was
+        // received.
         unsafe { self.carrier.region().fill(self.at(), source) };
         Ok(())
     }

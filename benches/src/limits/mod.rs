@@ -22,7 +22,7 @@ use ring::Ring;
 /// Prefix of these children's roles.
 pub(crate) const PREFIX: &str = "limit-";
 
-/// Role, and its processes' work over a shared region.
+/// Roles of children.
 const LINE: &str = "limit-line";
 const FUTEX: &str = "limit-futex";
 const RING: &str = "limit-ring";
@@ -49,27 +49,28 @@ fn round<L, R>(
     Ok(Some(figure))
 }
 
-/// A spinning cache-line ping-pong.
+/// Measures `rtt_awake`: a spinning ping-pong over cache lines.
 pub(crate) fn rtt_awake(plan: &Plan) -> Outcome {
     round(LINE, line::LEN, &[], plan, Line::parent, |link| small::round_trips(link, plan, 1_000_000))
 }
 
-/// A bare futex ping-pong.
+/// Measures `rtt_asleep`: a bare futex ping-pong.
 pub(crate) fn rtt_asleep(plan: &Plan) -> Outcome {
     round(FUTEX, futex::LEN, &[], plan, Futex::parent, |link| small::sleepy_round_trips(link, plan, 3_000))
 }
 
-/// A ring with one producer and one consumer: fast, but a stopped or killed process isn't detected.
+/// Measures `one_way_1p1c`: a ring with one producer and one consumer, which is fast, but does not detect
+/// stopped or killed processes.
 pub(crate) fn one_way(plan: &Plan) -> Outcome {
     round(RING, ring::LEN, &[], plan, Ring::parent, |link| small::consume(link, plan, 10_000_000))
 }
 
-/// A robust mutex of the C library without contention.
+/// Measures `lock_uncontended`: a robust mutex of the C library.
 pub(crate) fn lock_uncontended(plan: &Plan) -> Outcome {
     lock::uncontended(&mut Mutex::parent(Region::create(mutex::LEN)?)?, plan, 5_000_000).map(Some)
 }
 
-/// A robust mutex of the C library under constant contention of two processes.
+/// Measures `lock_contended`: a robust mutex of the C library, which two processes lock all the time.
 pub(crate) fn lock_contended(plan: &Plan) -> Outcome {
     let region = Region::create(mutex::LEN)?;
     let words = [region.token()];
@@ -81,7 +82,7 @@ pub(crate) fn lock_contended(plan: &Plan) -> Outcome {
     Ok(Some(figure))
 }
 
-/// A copy into warm shared memory and a read of all of it.
+/// Measures `tensor_fresh_…`: a copy into warm shared memory and a read of all of it.
 fn fresh(plan: &Plan, elements: usize) -> Outcome {
     tensor::median(fresh_times(plan, elements, Amount::fresh(plan, elements)))
 }
@@ -95,12 +96,12 @@ pub(crate) fn fresh_times(plan: &Plan, elements: usize, amount: Amount) -> Times
     })
 }
 
-/// 1 KiB at a time.
+/// Measures `tensor_fresh_1k`.
 pub(crate) fn tensor_fresh_1k(plan: &Plan) -> Outcome {
     fresh(plan, tensor::SMALL)
 }
 
-/// A stream of 1 KiB, through as many warm buffers as can be on their way.
+/// Measures `tensor_stream_1k`, through as many warm buffers as can be in flight.
 pub(crate) fn tensor_stream_1k(plan: &Plan) -> Outcome {
     let amount = Amount::stream(plan);
     let parent = |region| Buffer::new(Ring::parent(region), tensor::SMALL);
@@ -110,17 +111,17 @@ pub(crate) fn tensor_stream_1k(plan: &Plan) -> Outcome {
     })
 }
 
-/// 1 MiB at a time.
+/// Measures `tensor_fresh_1m`.
 pub(crate) fn tensor_fresh_1m(plan: &Plan) -> Outcome {
     fresh(plan, tensor::MEDIUM)
 }
 
-/// 64 MiB at a time.
+/// Measures `tensor_fresh_64m`.
 pub(crate) fn tensor_fresh_64m(plan: &Plan) -> Outcome {
     fresh(plan, tensor::LARGE)
 }
 
-/// A spinning cache-line ping-pong and one read.
+/// Measures `tensor_again_64m`: a spinning ping-pong over cache lines and one read.
 pub(crate) fn tensor_again(plan: &Plan) -> Outcome {
     let full = 400_000;
     let words = [Amount::again(plan, full).total().to_string(), tensor::LARGE.to_string()];
@@ -146,15 +147,15 @@ pub(crate) fn looped() -> Result<impl Link> {
     Ok(Ring::looped(Region::create(ring::LEN)?))
 }
 
-/// No approach needs fewer than zero system calls.
+/// Returns the limit of `syscalls_per_message`, which is 0.
 pub(crate) fn no_syscalls(_: &Plan) -> Outcome {
     Ok(Some(0.0))
 }
 
-/// Does the work of the child `role`.
+/// Runs the child `role`.
 ///
 /// # Errors
-/// An unknown role, or what goes wrong in it.
+/// Returns an error for an unknown role, or the error of the role.
 pub(crate) fn be_child(role: &str, words: &[String]) -> Result<()> {
     let region = Region::open(words.first().ok_or("a region is missing")?)?;
     let number = |at: usize| -> Result<usize> { Ok(words.get(at).ok_or("a number is missing")?.parse()?) };

@@ -1,8 +1,8 @@
 //! A robust mutex of the C library, shared between processes.
 //!
 //! # Safety
-//! The mutex lies in a mapping that lives as long as it is used, is initialised before any other process
-//! knows it, and never moves; the counts beside it are atomics.
+//! The mutex lies in a mapping that lives as long as it is used, is initialised before any other process uses
+//! it, and never moves. The counts after it are atomics.
 
 use std::sync::atomic::Ordering;
 
@@ -10,11 +10,11 @@ use crate::Result;
 use crate::shm::Region;
 use crate::work::lock::{Counts, Section};
 
-/// Bytes needed.
+/// Number of bytes of the region.
 pub(crate) const LEN: usize = 4096;
 /// Offset of the counts: on the line after the mutex's.
 const COUNTS: usize = 64;
-/// Offset of the flag that the other process may end.
+/// Offset of the flag that lets the other process end.
 const STOP: usize = 1024;
 
 /// Mutex, and the counts that it protects.
@@ -31,10 +31,10 @@ fn check(what: &str, status: i32) -> Result<()> {
 }
 
 impl Mutex {
-    /// Makes it.
+    /// Initializes the mutex in a region.
     ///
     /// # Errors
-    /// None in practice.
+    /// Returns the error of the C library, which does not occur in practice.
     pub(crate) fn parent(region: Region) -> Result<Self> {
         let this = Self { region };
         // SAFETY: all-zero bytes are a valid place to initialise.
@@ -48,12 +48,12 @@ impl Mutex {
         let robust = libc::PTHREAD_MUTEX_ROBUST;
         // SAFETY: initialised above.
         check("setrobust", unsafe { libc::pthread_mutexattr_setrobust(of, robust) })?;
-        // SAFETY: room for a mutex that no other thread knows yet, in a mapping that lives as long as `this`.
+        // SAFETY: room for a mutex that no other thread uses yet, in a mapping that lives as long as `this`.
         check("pthread_mutex_init", unsafe { libc::pthread_mutex_init(this.mutex(), of) })?;
         Ok(this)
     }
 
-    /// The child's handle.
+    /// Creates the child's handle.
     pub(crate) fn child(region: Region) -> Self {
         Self { region }
     }

@@ -8,14 +8,14 @@ use crate::Result;
 use crate::process::spin_until;
 use crate::shm::{APART, Region};
 
-/// Messages that fit into one ring.
+/// Number of messages that fit into one ring.
 const SLOTS: u64 = 4096;
-/// Bytes of one ring: the words `written` and `read`, then the slots.
+/// Number of bytes of one ring: the words `written` and `read`, then the slots.
 const ONE: usize = 2 * APART + 8 * SLOTS as usize;
-/// Bytes needed.
+/// Number of bytes of the region.
 pub(crate) const LEN: usize = (2 * ONE).next_multiple_of(4096);
 
-/// Both rings, seen from one end.
+/// One end of both rings.
 #[derive(Debug)]
 pub(crate) struct Ring {
     pub(super) region: Region,
@@ -28,17 +28,17 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// The parent's end.
+    /// Creates the parent's end.
     pub(crate) fn parent(region: Region) -> Self {
         Self::new(region, 0, ONE)
     }
 
-    /// The child's end.
+    /// Creates the child's end.
     pub(crate) fn child(region: Region) -> Self {
         Self::new(region, ONE, 0)
     }
 
-    /// A ring that receives its own messages.
+    /// Creates a ring that receives its own messages.
     #[cfg(feature = "grow")]
     pub(crate) fn looped(region: Region) -> Self {
         Self::new(region, 0, 0)

@@ -11,7 +11,7 @@ use crate::work::alloc::{self, Heap, Private};
 use crate::work::{Outcome, Plan, now};
 use crate::{Result, stats};
 
-/// mp's arena.
+/// Memory of mp's arena.
 pub(crate) struct Arena;
 
 impl Heap for Arena {
@@ -43,7 +43,8 @@ beside! {
     m64_at_1 m64_at_1_limit 64 << 20, 1;
 }
 
-/// Arguments of a competing process: the queues for ready, for the start, and for its figure.
+/// Arguments of a competing process: queues for its readiness, for the start and for its figure, and the
+/// number of pairs.
 type Race = (Queue<u64>, Queue<u64>, Queue<f64>, u64);
 
 fn compete<H: Heap>(_: usize, (ready, go, figures, pairs): Race) -> Result<()> {
@@ -54,7 +55,8 @@ fn compete<H: Heap>(_: usize, (ready, go, figures, pairs): Race) -> Result<()> {
     Ok(figures.put(alloc::competing::<H>(1 << 10, pairs)?)?)
 }
 
-/// Runs `processes` at once. Returns the mean over them of one pair's time, including waits for a processor.
+/// Runs this many processes at once. Returns the mean time of a pair over all processes, including waits for
+/// a processor.
 fn race<H: Heap + 'static>(plan: &Plan, processes: usize) -> Outcome {
     let pairs = plan.repetitions(400_000);
     let (ready, go, figures) =
@@ -96,7 +98,7 @@ pub(crate) fn eight_compete_limit(plan: &Plan) -> Outcome {
     race::<Private>(plan, 8)
 }
 
-/// A view of a tensor, made and dropped.
+/// Measures `view`: a view of a tensor that is created and dropped.
 pub(crate) fn view(plan: &Plan) -> Outcome {
     let tensor: FrozenTensor<f32> = Tensor::zeros([64, 64])?.freeze();
     let figure = plan.batches(4_000_000).time(|number| {
@@ -106,7 +108,7 @@ pub(crate) fn view(plan: &Plan) -> Outcome {
     Ok(Some(figure))
 }
 
-/// The least that a counted handle costs.
+/// Measures the limit of `view`: the cost of a counted handle.
 pub(crate) fn view_limit(plan: &Plan) -> Outcome {
     let shared = Arc::new(0_u64);
     let figure = plan.batches(4_000_000).time(|_| {
@@ -116,7 +118,7 @@ pub(crate) fn view_limit(plan: &Plan) -> Outcome {
     Ok(Some(figure))
 }
 
-/// Number of elements of a shared tensor changed in one pass: few enough for the L1 cache.
+/// Number of elements of a shared tensor that one pass changes: few enough for the L1 cache.
 const ELEMENTS: usize = 4096;
 
 /// Returns the time for each element of passes over a shared tensor, each of which adds to all elements by a
@@ -138,14 +140,14 @@ fn passes(plan: &Plan, mut pass: impl FnMut(f32), sum: impl FnOnce() -> f32) -> 
     Ok(Some(figure / ELEMENTS as f64))
 }
 
-/// Over a slice of a shared tensor's elements.
+/// Measures `shared_slice`: a loop over a slice of a shared tensor's elements.
 pub(crate) fn shared_slice(plan: &Plan) -> Outcome {
     let tensor = Tensor::<f32>::zeros([ELEMENTS])?.share();
     let elements = tensor.as_atomics()?;
     passes(plan, |by| black_box(elements).iter().for_each(|e| e.store(e.load() + by)), || tensor.iter().sum())
 }
 
-/// Element by element of a shared tensor.
+/// Measures `shared_at`: a loop that indexes a shared tensor.
 pub(crate) fn shared_at(plan: &Plan) -> Outcome {
     let tensor = Tensor::<f32>::zeros([ELEMENTS])?.share();
     let pass = |by| {
@@ -155,7 +157,7 @@ pub(crate) fn shared_at(plan: &Plan) -> Outcome {
     passes(plan, pass, || tensor.iter().sum())
 }
 
-/// Returns this process's own memory, as atomics of the standard library.
+/// Returns private memory, as atomics of the standard library.
 fn own() -> Vec<AtomicU32> {
     (0..ELEMENTS).map(|_| AtomicU32::new(0)).collect()
 }
@@ -189,7 +191,7 @@ fn beside_a_million<R>(work: impl FnOnce() -> R) -> Result<R> {
     Ok(result)
 }
 
-/// Start and end of a process during the life of a million tensors.
+/// Measures `spawn_exec_at_1m_live`: start and end of a process while a million tensors are alive.
 pub(crate) fn spawn_at_1m_live(plan: &Plan) -> Outcome {
     beside_a_million(|| super::spawn_exec(plan))?
 }
@@ -199,7 +201,7 @@ fn attach(plan: &Plan) -> Outcome {
     Ok(Some(stats::median(&attach_times(plan.repetitions(20))?)))
 }
 
-/// Returns the time of each of `count` such processes.
+/// Returns this time for each of `count` processes.
 pub(crate) fn attach_times(count: u64) -> Result<Vec<f64>> {
     fn member(_: usize, (): ()) -> Result<f64> {
         let start = now();
@@ -217,7 +219,7 @@ pub(crate) fn attach_at_1m_live(plan: &Plan) -> Outcome {
     beside_a_million(|| attach(plan))?
 }
 
-/// Does the same in an almost empty arena.
+/// Measures the limit of `attach_at_1m_live`, with an almost empty arena.
 pub(crate) fn attach_limit(plan: &Plan) -> Outcome {
     let _one = Arena::take(64)?;
     attach(plan)

@@ -5,7 +5,7 @@ use mp::Queue;
 use crate::Result;
 use crate::work::{Outcome, Plan, now};
 
-/// Messages that are put in a row, and then received.
+/// Number of messages that are put in a row, and then received.
 const BURST: u64 = 512;
 
 /// A message that needs an envelope.
@@ -45,17 +45,17 @@ fn received(queue: &Queue<Message>, waiting: u64) -> Result<()> {
     Ok(())
 }
 
-/// With none.
+/// Measures the limit: puts while no message waits.
 pub(crate) fn at_none(plan: &Plan) -> Outcome {
     put(plan, 0)
 }
 
-/// With 65,536.
+/// Measures `put_at_65k_queued`.
 pub(crate) fn at_65k(plan: &Plan) -> Outcome {
     put(plan, 1 << 16)
 }
 
-/// With 900,000, of the 917,504 that one arena has for all queues.
+/// Measures `put_at_900k_queued`. An arena has 917,504 messages for all queues.
 pub(crate) fn at_900k(plan: &Plan) -> Outcome {
     put(plan, 900_000)
 }

@@ -12,8 +12,8 @@ use crate::work::{Outcome, Plan, now};
 /// Capacity as in the other rows of queues.
 const CAPACITY: usize = 1024;
 
-/// Distance of the counts of two processes, in `u64`s: two cache lines, so that no process writes
-/// to a line that another one writes to.
+/// Distance of the counts of two processes, in `u64`s: two cache lines, so that no two processes write to the
+/// same line.
 const APART: usize = 16;
 
 /// Shared objects of the processes of one queue: ranks below the number of producers put, the others take.
@@ -21,7 +21,7 @@ const APART: usize = 16;
 type Crowd = (Queue<u64>, Event, Event, SharedTensor<u64>, usize, u64);
 
 /// Puts `each` messages, or until `over` is set, if `rank` is a producer's. Otherwise takes messages until
-/// the queue is closed, and checks the order of each producer's numbers. Stores its count.
+/// the queue is closed, and checks the order of each producer's numbers. Stores its count after each message.
 fn member(rank: usize, (queue, go, over, counts, producers, each): Crowd) -> Result<()> {
     go.wait()?;
     if rank < producers {
@@ -70,7 +70,7 @@ fn crowd(side: usize, each: u64, time: Option<Duration>) -> Result<(Vec<u64>, u6
         std::thread::sleep(Duration::from_millis(1));
     }
     let took = now() - start;
-    // Producers have put all, or end now. The queue is drained, and the consumers end.
+    // Producers have put all messages, or end now. Then the queue is drained, and the consumers end.
     while !(0..side).all(|rank| all.exit(rank).is_ok_and(|exit| exit.is_some())) {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -86,7 +86,7 @@ fn crowd(side: usize, each: u64, time: Option<Duration>) -> Result<(Vec<u64>, u6
     Ok((counts, took))
 }
 
-/// Two producers, two consumers: messages per second.
+/// Measures `one_way_2p2c`: messages per second of two producers and two consumers.
 pub(crate) fn one_way_2p2c(plan: &Plan) -> Outcome {
     let each = plan.repetitions(2_000_000);
     let (_, took) = crowd(2, each, None)?;
@@ -104,12 +104,12 @@ fn shares(plan: &Plan) -> Result<Vec<f64>> {
     Ok([share(&counts[..8]), share(&counts[8..])].concat())
 }
 
-/// The smallest share.
+/// Measures `fair_8p8c_least`: the smallest share.
 pub(crate) fn fair_least(plan: &Plan) -> Outcome {
     Ok(Some(shares(plan)?.into_iter().fold(f64::INFINITY, f64::min)))
 }
 
-/// The largest share.
+/// Measures `fair_8p8c_most`: the largest share.
 pub(crate) fn fair_most(plan: &Plan) -> Outcome {
     Ok(Some(shares(plan)?.into_iter().fold(0.0, f64::max)))
 }
@@ -137,12 +137,12 @@ fn idle(plan: &Plan, consumers: usize) -> Outcome {
     Ok(Some(spent * 10_000.0 / time as f64))
 }
 
-/// Row with one consumer.
+/// Measures `idle_1`.
 pub(crate) fn idle_1(plan: &Plan) -> Outcome {
     idle(plan, 1)
 }
 
-/// Row with a hundred consumers.
+/// Measures `idle_100`.
 pub(crate) fn idle_100(plan: &Plan) -> Outcome {
     idle(plan, 100)
 }
@@ -165,7 +165,7 @@ fn put_readings(_: usize, (queue, count): (Queue<Reading>, u64)) -> Result<()> {
     (0..count).try_for_each(|id| queue.put(reading(id)).map_err(|e| e.to_string().into()))
 }
 
-/// Does the same with plain data, which travels as its bytes.
+/// Measures `plain_200b`: plain data, which is sent as its bytes.
 pub(crate) fn plain_200b(plan: &Plan) -> Outcome {
     let count = record::count(plan, 1_000_000);
     let queue = Queue::bounded(CAPACITY)?;
@@ -190,7 +190,8 @@ fn take_many(_: usize, (queue, count): (Queue<Vec<FrozenTensor<u64>>>, u64)) -> 
     Ok(())
 }
 
-/// A stream of messages with a hundred tensors, each of which is read: ns for each message.
+/// Measures `tensors_100`: nanoseconds for each message of a stream. A message has a hundred tensors, each of
+/// which is read.
 pub(crate) fn tensors_100(plan: &Plan) -> Outcome {
     let batches = plan.batches(40_000);
     let count = batches.warm_up + batches.count * batches.each;
@@ -203,7 +204,7 @@ pub(crate) fn tensors_100(plan: &Plan) -> Outcome {
     Ok(Some(time))
 }
 
-/// No limit to compare with: the figure is a share, or should be zero.
+/// Returns no figure, for a row without a limit.
 pub(crate) fn no_limit(_: &Plan) -> Outcome {
     Ok(None)
 }

@@ -27,12 +27,13 @@ fn worker(rank: usize, meeting: Meeting) -> Result<()> {
     for _ in 0..meeting.others {
         meeting.there.get_timeout(DEADLINE)?;
     }
-    // Asleep by then, like a process that waits for long.
+    // The others are asleep afterwards, like processes that wait for long.
     std::thread::sleep(Duration::from_millis(2));
     Err(now().to_string().into())
 }
 
-/// Returns the median time in ns from the failure of rank 0 until `join` has returned it, when all are gone.
+/// Returns the median time in ns from the failure of rank 0 until `join` has returned its error and all ranks
+/// have ended.
 fn gone(plan: &Plan, others: usize) -> Outcome {
     let mut times = Vec::new();
     for number in 0..plan.repetitions(40) + 5 {
@@ -52,12 +53,12 @@ fn gone(plan: &Plan, others: usize) -> Outcome {
     Ok(Some(stats::median(&times)))
 }
 
-/// `first_failure`: one rank.
+/// Measures `first_failure`: one rank.
 pub(crate) fn first_failure(plan: &Plan) -> Outcome {
     gone(plan, 0)
 }
 
-/// `siblings_gone`: four ranks.
+/// Measures `siblings_gone`: four ranks.
 pub(crate) fn siblings_gone(plan: &Plan) -> Outcome {
     gone(plan, 3)
 }

@@ -1,5 +1,5 @@
 //! mp itself: one function for each row, which runs one round and returns its figure. The work is in
-//! [`crate::work`]. Here mp only carries it.
+//! [`crate::work`]. These functions only provide mp as its carrier.
 
 pub(crate) mod alloc;
 pub(crate) mod backlog;
@@ -22,7 +22,7 @@ use crate::work::tensor::{self, Amount, Receiver, Sender, Times};
 use crate::work::{Link, Outcome, Plan, now, small};
 use crate::{Result, stats};
 
-/// Messages that a queue holds: as many as iceoryx2's buffer.
+/// Number of messages that a queue holds, as in iceoryx2's buffer.
 const CAPACITY: usize = 1024;
 
 /// Arguments of a child: a queue in each direction, the processor to run on, and the amount of work.
@@ -36,7 +36,7 @@ struct Ends<Out: mp::Message, In: mp::Message> {
 }
 
 impl<Out: mp::Message, In: mp::Message> Ends<Out, In> {
-    /// Pins the child.
+    /// Pins the child to its processor.
     fn settle(self) -> Result<Self> {
         if let Some(cpu) = self.cpu {
             pin(cpu)?;
@@ -44,13 +44,13 @@ impl<Out: mp::Message, In: mp::Message> Ends<Out, In> {
         Ok(self)
     }
 
-    /// Without spinning before sleep.
+    /// Returns the ends with queues that don't spin before they sleep.
     fn asleep(self) -> Self {
         Self { out: self.out.spinning(Spin::Never), into: self.into.spinning(Spin::Never), ..self }
     }
 }
 
-/// Runs one round: starts `child`, does `work` at the other end, and waits for the end.
+/// Runs one round: starts `child`, does `work` at the other end, and waits until the child ends.
 fn round<Out, In, F, R>(
     plan: &Plan,
     count: u64,
@@ -89,25 +89,25 @@ impl Link for Ends<u64, u64> {
     }
 }
 
-/// A round trip while both processes are awake: [`small::round_trips`].
+/// Measures `rtt_awake`: see [`small::round_trips`].
 pub(crate) fn rtt_awake(plan: &Plan) -> Outcome {
     let child = |_, ends: Ends<u64, u64>| small::answer_round_trips(&mut ends.settle()?);
     round(plan, 0, child, |mut ends| small::round_trips(&mut ends, plan, 500_000))
 }
 
-/// A round trip while both processes sleep in between: [`small::sleepy_round_trips`].
+/// Measures `rtt_asleep`: see [`small::sleepy_round_trips`].
 pub(crate) fn rtt_asleep(plan: &Plan) -> Outcome {
     let child = |_, ends: Ends<u64, u64>| small::answer_sleepy_round_trips(&mut ends.settle()?.asleep());
     round(plan, 0, child, |ends| small::sleepy_round_trips(&mut ends.asleep(), plan, 3_000))
 }
 
-/// Rate with one producer and one consumer: [`small::consume`].
+/// Measures `one_way_1p1c`: see [`small::consume`].
 pub(crate) fn one_way(plan: &Plan) -> Outcome {
     let child = |_, ends: Ends<u64, u64>| small::produce(&mut ends.settle()?);
     round(plan, 0, child, |mut ends| small::consume(&mut ends, plan, 3_000_000))
 }
 
-/// The sending end of tensors, and the tensor that is sent again.
+/// Sending end of tensors, and the tensor that is sent again.
 struct Source<T: mp::Message> {
     ends: Ends<T, u64>,
     kept: Option<FrozenTensor<u64>>,
@@ -179,7 +179,7 @@ impl Receiver for Ends<u64, FrozenTensor<u64>> {
     }
 }
 
-/// The same tensor again and again: [`tensor::again`].
+/// Measures `tensor_again_64m`: see [`tensor::again`].
 pub(crate) fn tensor_again(plan: &Plan) -> Outcome {
     let full = 200_000;
     let count = Amount::again(plan, full).total();
@@ -209,7 +209,7 @@ pub(crate) fn looped() -> Result<impl Link> {
     Ok(Ends { out: queue.clone(), into: queue, cpu: None, count: 0 })
 }
 
-/// A fresh tensor each time: [`tensor::fresh_times`].
+/// Measures `tensor_fresh_…`: see [`tensor::fresh_times`].
 fn fresh(plan: &Plan, elements: usize) -> Outcome {
     tensor::median(fresh_times(plan, elements, Amount::fresh(plan, elements)))
 }
@@ -225,12 +225,12 @@ pub(crate) fn fresh_times(plan: &Plan, elements: usize, amount: Amount) -> Times
     })
 }
 
-/// 1 KiB at a time.
+/// Measures `tensor_fresh_1k`.
 pub(crate) fn tensor_fresh_1k(plan: &Plan) -> Outcome {
     fresh(plan, tensor::SMALL)
 }
 
-/// A stream of 1 KiB: [`tensor::stream`].
+/// Measures `tensor_stream_1k`: see [`tensor::stream`].
 pub(crate) fn tensor_stream_1k(plan: &Plan) -> Outcome {
     let amount = Amount::stream(plan);
     let child = |_, ends: Ends<u64, Tensor<u64>>| {
@@ -242,17 +242,17 @@ pub(crate) fn tensor_stream_1k(plan: &Plan) -> Outcome {
     })
 }
 
-/// 1 MiB at a time.
+/// Measures `tensor_fresh_1m`.
 pub(crate) fn tensor_fresh_1m(plan: &Plan) -> Outcome {
     fresh(plan, tensor::MEDIUM)
 }
 
-/// 64 MiB at a time.
+/// Measures `tensor_fresh_64m`.
 pub(crate) fn tensor_fresh_64m(plan: &Plan) -> Outcome {
     fresh(plan, tensor::LARGE)
 }
 
-/// Start and join of one process that does nothing: the median time of one in ns.
+/// Measures `spawn_exec`: the median time in ns to start and join one process that does nothing.
 pub(crate) fn spawn_exec(plan: &Plan) -> Outcome {
     spawn_one(plan, StartMethod::Spawn)
 }
@@ -282,7 +282,7 @@ fn spawn_one(plan: &Plan, method: StartMethod) -> Outcome {
     Ok(Some(stats::median(&spawn_times(method, plan.repetitions(30))?)))
 }
 
-/// Returns the time of each of `count` such processes.
+/// Returns the time to start and join each of `count` processes.
 pub(crate) fn spawn_times(method: StartMethod, count: u64) -> Result<Vec<f64>> {
     let mut times = Vec::new();
     for number in 0..count + 5 {
@@ -304,7 +304,7 @@ pub(crate) fn spawn_exec_2g(plan: &Plan) -> Outcome {
     crate::limits::exec::with_2g(|| spawn_exec(plan))
 }
 
-/// Start and join of many processes that do nothing: the median time of all together in ns.
+/// Measures `spawn_64`: the median time in ns to start and join many processes that do nothing.
 pub(crate) fn spawn_64(plan: &Plan) -> Outcome {
     let mut times = Vec::new();
     for _ in 0..plan.repetitions(10) {

@@ -1,4 +1,4 @@
-//! Pools: tasks per second, two workers.
+//! Pools of two workers.
 
 use mp::{FrozenTensor, Pool, Tensor};
 
@@ -12,7 +12,7 @@ fn wrong(what: &str) -> Failure {
     format!("wrong result: {what}").into()
 }
 
-/// Returns tasks per second of `run`, which does that many of them.
+/// Returns the tasks per second of `run`, which runs as many tasks as its argument.
 fn rate(tasks: u64, run: impl Fn(u64) -> Result<()>) -> Outcome {
     run(tasks / 10)?;
     let start = now();
@@ -20,7 +20,7 @@ fn rate(tasks: u64, run: impl Fn(u64) -> Result<()>) -> Outcome {
     Ok(Some(tasks as f64 * 1e9 / (now() - start) as f64))
 }
 
-/// Rate of `map` with a trivial function of a number, one at a time.
+/// Measures `pool_map`: a trivial function of a number, in chunks of one task.
 pub(crate) fn map(plan: &Plan) -> Outcome {
     let pool = Pool::new(WORKERS)?;
     let figure = rate(plan.repetitions(1_000_000), |tasks| {
@@ -32,7 +32,7 @@ pub(crate) fn map(plan: &Plan) -> Outcome {
     figure
 }
 
-/// Rate with the same tensor of 1 MiB in each task, of which one element is read.
+/// Measures `pool_tensor_1m`: each task has the same tensor of 1 MiB, and reads one element.
 pub(crate) fn tensor_1m(plan: &Plan) -> Outcome {
     const LEN: usize = 1 << 17;
     let pool = Pool::new(WORKERS)?;
@@ -48,8 +48,8 @@ pub(crate) fn tensor_1m(plan: &Plan) -> Outcome {
     figure
 }
 
-/// Returns nanoseconds for each task of `run`, which does that many of them, after a first run: workers and
-/// sizes have settled.
+/// Returns the nanoseconds for each task of `run`, which runs as many tasks as its argument. A first run is
+/// not measured, since workers and chunk sizes settle in it.
 fn each(tasks: u64, run: impl Fn(u64) -> Result<()>) -> Outcome {
     run(tasks)?;
     let start = now();
@@ -62,7 +62,7 @@ fn right(got: &[u64], wanted: impl ExactSizeIterator<Item = u64>) -> Result<()> 
     if right { Ok(()) } else { Err(wrong("not what the function makes of the numbers")) }
 }
 
-/// Does the same as [`map`] with the best chunk size.
+/// Measures `pool_map_1m`: the same function as in [`map`], in chunks of the pool's choice.
 pub(crate) fn map_1m(plan: &Plan) -> Outcome {
     let pool = Pool::new(WORKERS)?;
     let figure = each(plan.repetitions(1_000_000), |tasks| {
@@ -72,7 +72,7 @@ pub(crate) fn map_1m(plan: &Plan) -> Outcome {
     figure
 }
 
-/// Does the same, with the results one after the other.
+/// Measures `pool_imap_1m`, which takes the results one after the other.
 pub(crate) fn imap_1m(plan: &Plan) -> Outcome {
     let pool = Pool::new(WORKERS)?;
     let figure = each(plan.repetitions(1_000_000), |tasks| {
@@ -93,7 +93,7 @@ pub(crate) fn collatz(mut n: u64) -> u64 {
     steps
 }
 
-/// A function of about 100 ns.
+/// Measures `pool_collatz_1m`: a function of about 100 ns.
 pub(crate) fn collatz_1m(plan: &Plan) -> Outcome {
     let pool = Pool::new(WORKERS)?;
     let figure = each(plan.repetitions(1_000_000), |tasks| {
@@ -108,7 +108,7 @@ pub(crate) fn collatz_1m(plan: &Plan) -> Outcome {
     figure
 }
 
-/// Reads files, and adds their bytes up.
+/// Measures `pool_files_8m`: reads files and sums up their bytes.
 pub(crate) fn files_8m(plan: &Plan) -> Outcome {
     let files = Files::make()?;
     let pool = Pool::new(WORKERS)?;

@@ -8,7 +8,7 @@ use crate::process::DEADLINE;
 use crate::work::retained::{SequenceCheck, Value, WINDOW, value, version};
 use crate::work::{Outcome, Plan, now};
 
-/// Receiver, event of its readiness, and the last version.
+/// Receiver, event that it is ready, and the last version.
 type Look = (watch::Receiver<Value>, Event, u64);
 
 /// Reads as often as it can, until it has the last version.
@@ -21,7 +21,7 @@ fn look(_: usize, (receiver, there, last): Look) -> Result<()> {
     Ok(())
 }
 
-/// Returns nanoseconds for each version that is sent while a reader reads continuously.
+/// Measures `watch_send`: nanoseconds for each version that is sent while a reader reads continuously.
 pub(crate) fn watch_send(plan: &Plan) -> Outcome {
     let last = plan.repetitions(1_000_000);
     let (sender, receiver) = watch::channel(value(0))?;
@@ -39,7 +39,7 @@ pub(crate) fn watch_send(plan: &Plan) -> Outcome {
     Ok(Some(took as f64 / last as f64))
 }
 
-/// Receiver, queue for its readiness, its progress, and the number of messages.
+/// Receiver, queue to report that it is ready, its progress, and the number of messages.
 type Hear = (broadcast::Receiver<u64>, Queue<()>, SharedTensor<u64>, u64);
 
 fn hear(_: usize, (receiver, there, far, count): Hear) -> Result<()> {
@@ -54,7 +54,7 @@ fn hear(_: usize, (receiver, there, far, count): Hear) -> Result<()> {
     Ok(())
 }
 
-/// Returns messages per second to one receiver that misses none.
+/// Measures `broadcast_1p1c`: messages per second to one receiver that misses none.
 pub(crate) fn broadcast(plan: &Plan) -> Outcome {
     let count = plan.repetitions(2_000_000).next_multiple_of(WINDOW);
     let (sender, receiver) = broadcast::channel(WINDOW as usize)?;
@@ -65,7 +65,7 @@ pub(crate) fn broadcast(plan: &Plan) -> Outcome {
     there.get()?;
     let start = now();
     for number in 0..count {
-        // Ensures that it is never overtaken.
+        // Ensures that the receiver misses no message.
         while number - far.load(0) >= WINDOW {
             std::hint::spin_loop();
         }

@@ -1,4 +1,4 @@
-//! Messages received over a socket, compared with a bare one.
+//! Messages over a connection, compared with a bare socket.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -10,15 +10,15 @@ use crate::work::{Outcome, Plan, now};
 use crate::{Failure, Result};
 
 const MIB: usize = 1 << 20;
-/// Bytes of all messages of a round.
+/// Number of bytes of all messages of a round.
 const ALL: usize = 2 << 30;
 
 fn messages(plan: &Plan, bytes: usize) -> usize {
     (plan.repetitions(ALL as u64) as usize / bytes).max(2)
 }
 
-/// Nanoseconds for each message of `bytes` bytes: `send` sends one, in a thread, and `receive` returns its
-/// first and its last byte. The first message is not counted.
+/// Returns the nanoseconds for each message of `bytes` bytes. `send` sends a message, in another thread, and
+/// `receive` returns the first and the last byte of a message. The first message is not counted.
 fn time(
     plan: &Plan,
     bytes: usize,
@@ -44,7 +44,7 @@ fn time(
     })
 }
 
-/// A bare socket: `read_exact` into a new buffer for each message, as `recv_bytes` returns one.
+/// Measures a bare socket: `read_exact` into a new buffer for each message, like `recv_bytes`.
 fn bare(plan: &Plan, bytes: usize) -> Outcome {
     let (mut here, mut there) = UnixStream::pair()?;
     let receive = || {
@@ -55,7 +55,7 @@ fn bare(plan: &Plan, bytes: usize) -> Outcome {
     time(plan, bytes, |message| Ok(there.write_all(message)?), receive)
 }
 
-/// A bare socket: `read_exact` into one buffer.
+/// Measures a bare socket: `read_exact` into one buffer.
 fn bare_again(plan: &Plan, bytes: usize) -> Outcome {
     let (mut here, mut there) = UnixStream::pair()?;
     let mut buffer = vec![0; bytes];
@@ -66,7 +66,7 @@ fn bare_again(plan: &Plan, bytes: usize) -> Outcome {
     time(plan, bytes, |message| Ok(there.write_all(message)?), receive)
 }
 
-/// Both ends of a connection.
+/// Returns both ends of a connection.
 fn connection() -> Result<(Connection, Connection)> {
     let address = format!("@mp-bench-{}", std::process::id());
     let options = SocketOptions::new().max_message(2 << 30);

@@ -1,4 +1,4 @@
-//! crossbeam-channel: threads of one process, which encode nothing and share one fate.
+//! crossbeam-channel: threads of one process, which encode no messages and end together.
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 
@@ -6,14 +6,14 @@ use crate::process::{self, DEADLINE};
 use crate::work::{Link, Outcome, Plan, now, small};
 use crate::{Failure, Result};
 
-/// Messages that a channel holds: as many as our queues.
+/// Number of messages that a channel holds, as in our queues.
 const CAPACITY: usize = 1024;
 
 /// A channel in each direction.
 struct Channels {
     out: Sender<u64>,
     into: Receiver<u64>,
-    /// `true` if a receiver polls and never sleeps.
+    /// Measures `true` if a receiver polls and never sleeps.
     polls: bool,
 }
 
@@ -64,12 +64,12 @@ fn round(
     })
 }
 
-/// `rtt_awake`.
+/// Measures `rtt_awake`.
 pub(crate) fn rtt_awake(plan: &Plan) -> Outcome {
     round(plan, true, |link| small::answer_round_trips(link), |link| small::round_trips(link, plan, 500_000))
 }
 
-/// `rtt_asleep`.
+/// Measures `rtt_asleep`.
 pub(crate) fn rtt_asleep(plan: &Plan) -> Outcome {
     round(
         plan,
@@ -79,12 +79,12 @@ pub(crate) fn rtt_asleep(plan: &Plan) -> Outcome {
     )
 }
 
-/// `one_way_1p1c`.
+/// Measures `one_way_1p1c`.
 pub(crate) fn one_way(plan: &Plan) -> Outcome {
     round(plan, true, |link| small::produce(link), |link| small::consume(link, plan, 3_000_000))
 }
 
-/// `one_way_2p2c`.
+/// Measures `one_way_2p2c`.
 pub(crate) fn one_way_2p2c(plan: &Plan) -> Outcome {
     const SIDE: u64 = 2;
     let each = plan.repetitions(2_000_000);

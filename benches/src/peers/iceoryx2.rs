@@ -1,6 +1,6 @@
-//! iceoryx2: one publish-subscribe service in each direction, polled busily; where processes sleep, an event
-//! service beside it. Settings follow its own benchmarks: one publisher, one subscriber, no history, and each
-//! sample is loaned before it is needed.
+//! iceoryx2: one publish-subscribe service in each direction, polled busily, and an event service in addition
+//! where processes sleep. Settings follow its own benchmarks: one publisher, one subscriber, no history, and
+//! each sample is loaned in advance.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -54,8 +54,8 @@ fn node() -> Result<Node<ipc::Service>> {
     Ok(NodeBuilder::new().signal_handling_mode(SignalHandlingMode::Disabled).create::<ipc::Service>()?)
 }
 
-/// Creates a service for one publisher and one subscriber. With `depth` 1 it overwrites, as their benchmark
-/// of latency does. A deeper one is lossless.
+/// Creates a service for one publisher and one subscriber. With a `depth` of 1, a new message overwrites the
+/// old one, as in iceoryx2's own benchmark of latency. A deeper service is lossless.
 fn service(
     node: &Node<ipc::Service>,
     name: &ServiceName,
@@ -102,9 +102,9 @@ fn poll(subscriber: &Subscriber<ipc::Service, u64, ()>) -> Result<u64> {
     found?.ok_or_else(|| "no sample after all".into())
 }
 
-/// Both directions, polled busily.
+/// Link with both directions polled busily.
 struct Busy {
-    // Before the node: fields are dropped in this order.
+    // Before the node, since fields are dropped in this order.
     out: LoaningPublisher,
     into: Subscriber<ipc::Service, u64, ()>,
     _node: Node<ipc::Service>,
@@ -144,7 +144,7 @@ impl Link for Busy {
     }
 }
 
-/// Both directions, with an event to wake the other side.
+/// Link with an event in each direction that wakes the other side.
 struct Sleepy {
     busy: Busy,
     notifier: Notifier<ipc::Service>,
@@ -182,10 +182,10 @@ impl Link for Sleepy {
     }
 }
 
-/// Tensors of a stream that may be on their way.
+/// Maximum number of tensors in flight in a stream.
 const STREAM: usize = 2 * tensor::BATCH as usize;
 
-/// Tensors one way, answers the other way.
+/// Sending end of tensors, which receives the answers.
 struct Tensors {
     publisher: Publisher<ipc::Service, [u64], ()>,
     answers: Subscriber<ipc::Service, u64, ()>,
@@ -246,7 +246,7 @@ impl tensor::Receiver for Takers {
     }
 }
 
-/// Starts the child once this end is there: with no history, neither side may publish before the other one
+/// Opens this end and then starts the child: without history, neither side may publish before the other one
 /// subscribes.
 fn with<C, R>(
     work: &str,
@@ -262,39 +262,39 @@ fn with<C, R>(
     round(&format!("{NAME}/{work}"), &all, plan, || Ok(end), measure)
 }
 
-/// Polled busily.
+/// Measures `rtt_awake`, polled busily.
 pub(crate) fn rtt_awake(plan: &Plan) -> Outcome {
     let open = |base: &str| Busy::open(base, End::Parent, 1);
     with("awake", &[], plan, open, |mut link| small::round_trips(&mut link, plan, 100_000))
 }
 
-/// Woken by an event.
+/// Measures `rtt_asleep`, with wake-ups by events.
 pub(crate) fn rtt_asleep(plan: &Plan) -> Outcome {
     let open = |base: &str| Sleepy::open(base, End::Parent);
     with("asleep", &[], plan, open, |mut link| small::sleepy_round_trips(&mut link, plan, 3_000))
 }
 
-/// Without loss.
+/// Measures `one_way_1p1c`, without loss.
 pub(crate) fn one_way(plan: &Plan) -> Outcome {
     let open = |base: &str| Busy::open(base, End::Parent, DEEP);
     with("one-way", &[], plan, open, |mut link| small::consume(&mut link, plan, 1_000_000))
 }
 
 impl Tensors {
-    /// The parent's end, for tensors of `elements`, of which `depth` may be on their way.
+    /// Opens the parent's end for tensors of `elements` elements, of which `depth` may be in flight.
     fn open(base: &str, elements: usize, depth: usize) -> Result<Self> {
         let node = node()?;
         let [tensors, answers] = End::Parent.services(base)?;
         let service_of_tensors = tensor_service(&node, &tensors, depth)?;
         let publisher = service_of_tensors.publisher_builder().initial_max_slice_len(elements).create()?;
-        // One answer for each tensor, or two for all on their way.
+        // One answer for each tensor, or two for all tensors in flight.
         let answers = service(&node, &answers, depth.min(2))?.subscriber_builder().create()?;
         Ok(Self { publisher, answers, _node: node })
     }
 }
 
 impl Takers {
-    /// The child's end.
+    /// Opens the child's end.
     fn open(base: &str, depth: usize) -> Result<Self> {
         let node = node()?;
         let [answers, tensors] = End::Child.services(base)?;
@@ -304,7 +304,7 @@ impl Takers {
     }
 }
 
-/// A slice loaned from the publisher's pool each time.
+/// Measures `tensor_fresh_…`: each tensor is a slice loaned from the publisher's pool.
 fn fresh(plan: &Plan, elements: usize) -> Outcome {
     tensor::median(fresh_times(plan, elements, Amount::fresh(plan, elements)))
 }
@@ -316,7 +316,7 @@ pub(crate) fn fresh_times(plan: &Plan, elements: usize, amount: Amount) -> Times
     with("fresh", &words, plan, open, |mut sender| tensor::fresh_times(&mut sender, elements, amount))
 }
 
-/// A stream of 1 KiB; never more on their way than the subscriber keeps, so that none is lost.
+/// Measures `tensor_stream_1k`. No more tensors are in flight than the subscriber buffers, so none is lost.
 pub(crate) fn tensor_stream_1k(plan: &Plan) -> Outcome {
     let amount = Amount::stream(plan);
     let words = [amount.total().to_string()];
@@ -324,25 +324,25 @@ pub(crate) fn tensor_stream_1k(plan: &Plan) -> Outcome {
     with("stream", &words, plan, open, |mut sender| tensor::stream(&mut sender, tensor::SMALL, amount))
 }
 
-/// 1 KiB at a time.
+/// Measures `tensor_fresh_1k`.
 pub(crate) fn tensor_fresh_1k(plan: &Plan) -> Outcome {
     fresh(plan, tensor::SMALL)
 }
 
-/// 1 MiB at a time.
+/// Measures `tensor_fresh_1m`.
 pub(crate) fn tensor_fresh_1m(plan: &Plan) -> Outcome {
     fresh(plan, tensor::MEDIUM)
 }
 
-/// 64 MiB at a time.
+/// Measures `tensor_fresh_64m`.
 pub(crate) fn tensor_fresh_64m(plan: &Plan) -> Outcome {
     fresh(plan, tensor::LARGE)
 }
 
-/// Does the work of the child called `work`.
+/// Runs the child that does `work`.
 ///
 /// # Errors
-/// Unknown work, or what goes wrong in it.
+/// Returns an error for unknown work, or the error of the work.
 pub(super) fn be_child(work: &str, words: &[String]) -> Result<()> {
     let base = word(words, 0)?;
     match work {

@@ -30,7 +30,7 @@ struct Channels<Out, In> {
     polls: bool,
 }
 
-/// Ends that the child offers the parent: for sending, and for receiving.
+/// Ends that the child offers the parent, for sending and for receiving.
 type Offer<Out, In> = (IpcSender<Out>, IpcReceiver<In>);
 
 impl<Out, In> Channels<Out, In>
@@ -61,7 +61,7 @@ where
     }
 }
 
-/// A round with the child that does `work`.
+/// Runs a round with the child that does `work`.
 fn with<Out, In, R>(
     polls: bool,
     work: &str,
@@ -94,8 +94,8 @@ impl Link for Channels<u64, u64> {
     }
 }
 
-/// The sending side of tensors, and the tensor that is sent again. In an `Arc`, because sending takes a
-/// value, and cloning shared memory would map it once more.
+/// Sending end of tensors, and the tensor that is sent again. Tensors are in an `Arc`, because sending takes
+/// a value and a clone of shared memory would map it again.
 struct Tensors {
     channels: Channels<Arc<IpcSharedMemory>, u64>,
     kept: Option<Arc<IpcSharedMemory>>,
@@ -142,26 +142,26 @@ pub(crate) fn looped() -> Result<impl Link> {
     Ok(Channels { out, into, polls: POLLING })
 }
 
-/// Round trips.
+/// Measures `rtt_awake`.
 pub(crate) fn rtt_awake<const POLLS: bool>(plan: &Plan) -> Outcome {
     with(POLLS, "awake", &[], plan, |mut link: Channels<u64, u64>| {
         small::round_trips(&mut link, plan, 20_000)
     })
 }
 
-/// Round trips of processes that sleep.
+/// Measures `rtt_asleep`.
 pub(crate) fn rtt_asleep(plan: &Plan) -> Outcome {
     with(BLOCKING, "asleep", &[], plan, |mut link: Channels<u64, u64>| {
         small::sleepy_round_trips(&mut link, plan, 3_000)
     })
 }
 
-/// Rate at which the socket accepts messages.
+/// Measures `one_way_1p1c`.
 pub(crate) fn one_way<const POLLS: bool>(plan: &Plan) -> Outcome {
     with(POLLS, "one-way", &[], plan, |mut link: Channels<u64, u64>| small::consume(&mut link, plan, 200_000))
 }
 
-/// Rate at which the socket accepts records.
+/// Measures `struct_200b`.
 pub(crate) fn struct_200b<const POLLS: bool>(plan: &Plan) -> Outcome {
     let count = record::count(plan, 100_000);
     with(POLLS, "records", &[count.to_string()], plan, |channels: Channels<u64, Record>| {
@@ -169,7 +169,7 @@ pub(crate) fn struct_200b<const POLLS: bool>(plan: &Plan) -> Outcome {
     })
 }
 
-/// The same shared memory again and again.
+/// Measures `tensor_again_64m`, with the same shared memory in each message.
 pub(crate) fn tensor_again<const POLLS: bool>(plan: &Plan) -> Outcome {
     let full = 4_000;
     let words = [Amount::again(plan, full).total().to_string()];
@@ -178,7 +178,7 @@ pub(crate) fn tensor_again<const POLLS: bool>(plan: &Plan) -> Outcome {
     })
 }
 
-/// New shared memory each time.
+/// Measures `tensor_fresh_…`, with new shared memory for each tensor.
 fn fresh(plan: &Plan, elements: usize, polls: bool) -> Outcome {
     tensor::median(fresh_times(plan, elements, Amount::fresh(plan, elements), polls))
 }
@@ -198,12 +198,12 @@ pub(crate) fn again_times(plan: &Plan, elements: usize, amount: Amount) -> Times
     })
 }
 
-/// 1 KiB at a time.
+/// Measures `tensor_fresh_1k`.
 pub(crate) fn tensor_fresh_1k<const POLLS: bool>(plan: &Plan) -> Outcome {
     fresh(plan, tensor::SMALL, POLLS)
 }
 
-/// A stream of 1 KiB.
+/// Measures `tensor_stream_1k`.
 pub(crate) fn tensor_stream_1k<const POLLS: bool>(plan: &Plan) -> Outcome {
     let amount = Amount::stream(plan);
     with(POLLS, "stream", &[amount.total().to_string()], plan, |channels| {
@@ -211,20 +211,20 @@ pub(crate) fn tensor_stream_1k<const POLLS: bool>(plan: &Plan) -> Outcome {
     })
 }
 
-/// 1 MiB at a time.
+/// Measures `tensor_fresh_1m`.
 pub(crate) fn tensor_fresh_1m(plan: &Plan) -> Outcome {
     fresh(plan, tensor::MEDIUM, BLOCKING)
 }
 
-/// 64 MiB at a time.
+/// Measures `tensor_fresh_64m`.
 pub(crate) fn tensor_fresh_64m(plan: &Plan) -> Outcome {
     fresh(plan, tensor::LARGE, BLOCKING)
 }
 
-/// Does the work of the child called `work`.
+/// Runs the child that does `work`.
 ///
 /// # Errors
-/// Unknown work, or what goes wrong in it.
+/// Returns an error for unknown work, or the error of the work.
 pub(super) fn be_child(polls: bool, work: &str, words: &[String]) -> Result<()> {
     let server = word(words, 0)?;
     match work {

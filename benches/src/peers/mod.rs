@@ -25,10 +25,10 @@ fn round<C, R>(
     Ok(Some(figure))
 }
 
-/// Does the work of the child `role`.
+/// Runs the child `role`.
 ///
 /// # Errors
-/// An unknown role, or what goes wrong in it.
+/// Returns an error for an unknown role, or the error of the role.
 pub(crate) fn be_child(role: &str, words: &[String]) -> Result<()> {
     match role.split_once('/') {
         Some((ipc_channel::NAME, work)) => ipc_channel::be_child(ipc_channel::BLOCKING, work, words),
@@ -38,7 +38,7 @@ pub(crate) fn be_child(role: &str, words: &[String]) -> Result<()> {
     }
 }
 
-/// The word at `index` of a child's command line.
+/// Returns the word at `index` of a child's command line.
 fn word(words: &[String], index: usize) -> Result<&str> {
     words.get(index).map(String::as_str).ok_or_else(|| format!("word {index} is missing").into())
 }

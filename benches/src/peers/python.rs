@@ -1,12 +1,11 @@
-//! Python's `multiprocessing`, and torch's where torch is installed: `MP_PYTHON` says which Python, `python3`
-//! without it.
+//! Python's `multiprocessing`, and torch's if torch is installed. The variable `MP_PYTHON` names the
+//! interpreter, which is `python3` by default.
 
 use std::process::{Command, Stdio};
 
 use crate::work::{Outcome, Plan};
 
-/// Prints tasks per second. Its arguments: how many tasks. It ends with code 3 where what it needs is
-/// missing.
+/// Script that prints the tasks per second of `Pool.map`. Argument: number of tasks.
 const MAP: &str = "
 import sys, time
 from multiprocessing import Pool
@@ -21,8 +20,8 @@ assert results == list(range(1, tasks + 1))
 print(tasks / took)
 ";
 
-/// Prints the nanoseconds for each task, in chunks as Python chooses them. Its arguments: how many tasks, and
-/// which method.
+/// Script that prints the nanoseconds for each task, with chunks of Python's choice for `map`. Arguments:
+/// number of tasks, and method.
 const MAP_1M: &str = "
 import sys, time
 from multiprocessing import Pool
@@ -40,7 +39,7 @@ assert results == list(range(1, tasks + 1))
 print(took / tasks)
 ";
 
-/// Prints the nanoseconds of a call. Its argument: how many.
+/// Script that prints the nanoseconds for each call of a manager's object. Argument: number of calls.
 const MANAGER: &str = "
 import sys, time
 from multiprocessing import Manager
@@ -56,8 +55,8 @@ if __name__ == '__main__':
     print(took / calls)
 ";
 
-/// Prints the median time of a round trip of a number in ns, or the rate of numbers that go one way. Its
-/// arguments: how many, the package, and which of the two.
+/// Script that prints the median time of a round trip of a number in ns, or the numbers per second one way.
+/// Arguments: count, package, and `rtt` or another word. Exits with code 3 if the package is missing.
 const QUEUES: &str = "
 import importlib, statistics, sys, time
 try:
@@ -116,8 +115,8 @@ assert results == [i % LEN for i in range(tasks)]
 print(tasks / took)
 ";
 
-/// Prints the median time in ns to start one process that does nothing, and to wait for its end. Its
-/// arguments: how often, and the start method.
+/// Script that prints the median time in ns to start one process that does nothing, and to wait for its end.
+/// Arguments: number of processes, and start method.
 const PROCESS: &str = "
 import statistics, sys, time
 from multiprocessing import get_context
@@ -135,7 +134,7 @@ for number in range(int(sys.argv[1]) + 2):
 print(statistics.median(times))
 ";
 
-/// The same by torch.
+/// Script like [`PROCESS`], with torch's `start_processes`. Exits with code 3 if torch is missing.
 const TORCH: &str = "
 import statistics, sys, time
 try:
@@ -152,7 +151,8 @@ for number in range(int(sys.argv[1]) + 1):
 print(statistics.median(times))
 ";
 
-/// The figure that a script prints; none where what it needs is missing, which is said.
+/// Runs a script and returns the figure that it prints. If Python or torch is not installed, reports this on
+/// stderr and returns `None`.
 fn run(script: &str, words: &[&str]) -> Outcome {
     let python = std::env::var("MP_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let output = Command::new(&python)
@@ -175,71 +175,71 @@ fn run(script: &str, words: &[&str]) -> Outcome {
     }
 }
 
-/// `pool_map`.
+/// Measures `pool_map`.
 pub(crate) fn map(plan: &Plan) -> Outcome {
     run(MAP, &[&plan.repetitions(40_000).to_string()])
 }
 
-/// `pool_map_1m`.
+/// Measures `pool_map_1m`.
 pub(crate) fn map_1m(plan: &Plan) -> Outcome {
     run(MAP_1M, &[&plan.repetitions(1_000_000).to_string(), "map"])
 }
 
-/// `pool_imap_1m`.
+/// Measures `pool_imap_1m`.
 pub(crate) fn imap_1m(plan: &Plan) -> Outcome {
     run(MAP_1M, &[&plan.repetitions(1_000_000).to_string(), "imap"])
 }
 
-/// Packages that have queues.
+/// Packages with queues.
 const STANDARD: &str = "multiprocessing";
 const TORCH_PACKAGE: &str = "torch.multiprocessing";
 
-/// `rtt_awake`.
+/// Measures `rtt_awake`.
 pub(crate) fn rtt(plan: &Plan) -> Outcome {
     run(QUEUES, &[&plan.repetitions(20_000).to_string(), STANDARD, "rtt"])
 }
 
-/// `rtt_awake`, by torch.
+/// Measures `rtt_awake` of torch.
 pub(crate) fn torch_rtt(plan: &Plan) -> Outcome {
     run(QUEUES, &[&plan.repetitions(20_000).to_string(), TORCH_PACKAGE, "rtt"])
 }
 
-/// `one_way_1p1c`.
+/// Measures `one_way_1p1c`.
 pub(crate) fn one_way(plan: &Plan) -> Outcome {
     run(QUEUES, &[&plan.repetitions(50_000).to_string(), STANDARD, "one-way"])
 }
 
-/// `one_way_1p1c`, by torch.
+/// Measures `one_way_1p1c` of torch.
 pub(crate) fn torch_one_way(plan: &Plan) -> Outcome {
     run(QUEUES, &[&plan.repetitions(50_000).to_string(), TORCH_PACKAGE, "one-way"])
 }
 
-/// `manager_call`.
+/// Measures `manager_call`.
 pub(crate) fn manager(plan: &Plan) -> Outcome {
     run(MANAGER, &[&plan.repetitions(20_000).to_string()])
 }
 
-/// `pool_tensor_1m`, by torch.
+/// Measures `pool_tensor_1m` of torch.
 pub(crate) fn tensor_1m(plan: &Plan) -> Outcome {
     run(TENSOR, &[&plan.repetitions(4_000).to_string()])
 }
 
-/// `spawn_exec`.
+/// Measures `spawn_exec`.
 pub(crate) fn spawn(plan: &Plan) -> Outcome {
     run(PROCESS, &[&plan.repetitions(6).to_string(), "spawn"])
 }
 
-/// `spawn_forkserver`.
+/// Measures `spawn_forkserver`.
 pub(crate) fn forkserver(plan: &Plan) -> Outcome {
     run(PROCESS, &[&plan.repetitions(20).to_string(), "forkserver"])
 }
 
-/// `spawn_exec`, by torch: each process imports it, which takes seconds.
+/// Measures `spawn_exec` of torch, which each process imports in seconds.
 pub(crate) fn torch_spawn(plan: &Plan) -> Outcome {
     run(TORCH, &[&plan.repetitions(4).to_string(), "spawn"])
 }
 
-/// `spawn_forkserver`, by torch.
+/// Measures `spawn_forkserver` of torch.
 pub(crate) fn torch_forkserver(plan: &Plan) -> Outcome {
     run(TORCH, &[&plan.repetitions(4).to_string(), "forkserver"])
 }

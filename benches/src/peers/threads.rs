@@ -18,7 +18,7 @@ fn each(tasks: u64, run: impl Fn(u64) -> Result<()>) -> Outcome {
     Ok(Some((now() - start) as f64 / tasks as f64))
 }
 
-/// `pool_collatz_1m`.
+/// Measures `pool_collatz_1m`.
 pub(crate) fn collatz_1m(plan: &Plan) -> Outcome {
     let pool = pool()?;
     each(plan.repetitions(1_000_000), |tasks| {
@@ -27,12 +27,12 @@ pub(crate) fn collatz_1m(plan: &Plan) -> Outcome {
     })
 }
 
-/// `pool_files_8m`.
+/// Measures `pool_files_8m`.
 pub(crate) fn files_8m(plan: &Plan) -> Outcome {
     let (files, pool) = (Files::make()?, pool()?);
     each(plan.repetitions(100), |tasks| {
         let paths: Vec<_> = files.paths(tasks).collect();
-        // One at a time, as they are large.
+        // One file at a time, since the files are large.
         let sums = pool.install(|| {
             paths.into_par_iter().with_max_len(1).map(files::sum).collect::<std::io::Result<Vec<_>>>()
         });

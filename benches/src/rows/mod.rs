@@ -18,27 +18,27 @@ pub(crate) enum Better {
 /// Row: a piece of work, and its contenders.
 #[derive(Debug)]
 pub(crate) struct Row {
-    /// Permanent name. Its meaning never changes.
+    /// Permanent name, whose meaning never changes.
     pub(crate) id: &'static str,
     /// Unit of its figures.
     pub(crate) unit: &'static str,
     /// Preferred direction.
     pub(crate) better: Better,
-    /// The work, in a few words.
+    /// Description of the work.
     pub(crate) about: &'static str,
     /// Number of rounds.
     pub(crate) rounds: usize,
-    /// Limit of the machine.
+    /// Round of the limit.
     pub(crate) limit: Round,
-    /// mp.
+    /// Round of mp.
     pub(crate) ours: Round,
     /// Peers that can do this work.
     pub(crate) peers: &'static [(&'static str, Round)],
-    /// Note about the use of the peers, or the reason why one is missing.
+    /// Note about the use of the peers, or the reason why a peer is missing.
     pub(crate) note: fn() -> &'static str,
 }
 
-/// Returns the peers of a row. Empty without the feature.
+/// List of a row's peers, which is empty without the feature `peers`.
 #[cfg(feature = "peers")]
 macro_rules! peers {
     ($($name:literal => $round:path),* $(,)?) => { &[$(($name, $round as $crate::work::Round)),*] };
@@ -54,10 +54,11 @@ use peers;
 
 /// Number of rounds of most rows.
 const USUAL: usize = 7;
-/// Number of short rounds: contenders take turns within the seconds for which a machine keeps its pace.
+/// Number of rounds of a row with short rounds, so that contenders take turns before the machine's speed
+/// changes.
 const SHORT: usize = 25;
 
-/// All rows, in the order in which they run.
+/// Returns all rows, in the order in which they run.
 pub(crate) fn all() -> impl Iterator<Item = &'static Row> {
     messages::ROWS.iter().chain(memory::ROWS).chain(processes::ROWS)
 }

@@ -1,8 +1,7 @@
-//! Allocating and freeing, over and over, while others live or compete.
+//! Repeated allocation and release, while other pieces are alive or other processes compete.
 //!
-//! The figure is the time of one allocation and its release, one after the other, in steady state. Nothing
-//! writes the
-//! memory: that is what the rows about fresh tensors are for.
+//! The figure is the time of one allocation and its release, one after the other, in steady state. The memory
+//! is not written: the rows about fresh tensors measure writes.
 
 use std::hint::black_box;
 
@@ -18,7 +17,7 @@ pub(crate) trait Heap {
     fn take(bytes: usize) -> Result<Self::Piece>;
 }
 
-/// The C library's, through Rust's allocator: private to the process, gone with it.
+/// Memory of the C library through Rust's allocator, private to the process.
 #[derive(Debug)]
 pub(crate) struct Private;
 
@@ -30,10 +29,11 @@ impl Heap for Private {
     }
 }
 
-/// Pairs of allocation and release of `bytes`, while `live` more pieces of that size live.
+/// Measures pairs of an allocation and a release of `bytes` bytes, while `live` other pieces of that size are
+/// alive.
 ///
 /// # Errors
-/// There is no memory.
+/// Returns an error if no memory is left.
 pub(crate) fn beside<H: Heap>(plan: &Plan, bytes: usize, live: usize) -> Outcome {
     let others = (0..live).map(|_| H::take(bytes)).collect::<Result<Vec<_>>>()?;
     let figure = plan.batches(400_000).time(|_| {
@@ -44,10 +44,10 @@ pub(crate) fn beside<H: Heap>(plan: &Plan, bytes: usize, live: usize) -> Outcome
     Ok(Some(figure))
 }
 
-/// The same in one of several processes that compete.
+/// Measures such pairs in one of several processes that compete.
 ///
 /// # Errors
-/// There is no memory.
+/// Returns an error if no memory is left.
 pub(crate) fn competing<H: Heap>(bytes: usize, pairs: u64) -> Result<f64> {
     let mut times = Vec::new();
     for _ in 0..20 {
@@ -57,6 +57,6 @@ pub(crate) fn competing<H: Heap>(bytes: usize, pairs: u64) -> Result<f64> {
         }
         times.push((now() - start) as f64 / (pairs / 20) as f64);
     }
-    // Not the median of the batches: waits for a processor count.
+    // The mean and not the median of the batches, since waits for a processor are part of the figure.
     Ok(stats::mean(&times))
 }

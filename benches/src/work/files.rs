@@ -1,4 +1,4 @@
-//! Files to be read: sixteen of 8 MiB, in memory if there is a file system of that kind.
+//! Sixteen files of 8 MiB to be read, in a memory file system if there is one.
 
 use std::path::PathBuf;
 
@@ -37,7 +37,7 @@ impl Files {
         (0..count as usize).map(|i| self.path(i % COUNT))
     }
 
-    /// Checks that these are their sums.
+    /// Checks the sums of the files.
     pub(crate) fn check(&self, sums: &[u64]) -> Result<()> {
         let right = sums.iter().enumerate().all(|(i, sum)| *sum == (i % COUNT) as u64 * BYTES as u64);
         if right { Ok(()) } else { Err(Failure::from("other sums than those of the files")) }

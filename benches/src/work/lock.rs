@@ -15,10 +15,10 @@ pub(crate) trait Section {
     fn enter(&mut self, who: usize) -> Result<Counts>;
 }
 
-/// `lock_uncontended`: without contention. The answer is the time of one in ns.
+/// Measures `lock_uncontended`. Returns the time of one entry in ns.
 ///
 /// # Errors
-/// A wrong count; the lock's errors.
+/// Returns an error for a wrong count, or the lock's error.
 pub(crate) fn uncontended(section: &mut impl Section, plan: &Plan, full: u64) -> Result<f64> {
     let before = section.enter(0)?[0];
     plan.batches(full).time(|number| {
@@ -30,12 +30,12 @@ pub(crate) fn uncontended(section: &mut impl Section, plan: &Plan, full: u64) ->
     })
 }
 
-/// `lock_contended`, the measuring side: begins when the other process is at it, and continues until both
-/// together were inside `full` times. The answer is the time of one in ns, of both processes together. A
-/// count that says so ends the other one.
+/// Measures `lock_contended` in this process. Begins when the other process has warmed up, and enters
+/// `full / 2` times. Returns the time in ns for each entry of either process. The caller ends the other
+/// process.
 ///
 /// # Errors
-/// A wrong count, the other process doesn't begin; the lock's errors.
+/// Returns an error for a wrong count or if the other process doesn't begin, or the lock's error.
 pub(crate) fn contended(section: &mut impl Section, plan: &Plan, full: u64) -> Result<f64> {
     let full = plan.repetitions(full);
     let (start, mut mine) = (Instant::now(), 0);
@@ -47,7 +47,7 @@ pub(crate) fn contended(section: &mut impl Section, plan: &Plan, full: u64) -> R
         }
         Ok::<u64, crate::Failure>(counts[1])
     };
-    // The other one warms up meanwhile.
+    // The other process warms up meanwhile.
     while enter(0)? < full / 20 {
         if start.elapsed() > DEADLINE {
             return Err("the other process doesn't begin".into());
@@ -62,10 +62,10 @@ pub(crate) fn contended(section: &mut impl Section, plan: &Plan, full: u64) -> R
     Ok((now() - begun) as f64 / (own + theirs - first) as f64)
 }
 
-/// `lock_contended`, the other process: until `stop`.
+/// Runs the other process of `lock_contended`: enters until `stop` returns `true`.
 ///
 /// # Errors
-/// A wrong count; the lock's errors.
+/// Returns an error for a wrong count, or the lock's error.
 pub(crate) fn contend(section: &mut impl Section, stop: impl Fn() -> bool) -> Result<()> {
     let mut mine = 0;
     loop {

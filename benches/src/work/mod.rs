@@ -1,5 +1,5 @@
-//! The work that is measured, written once: every carrier of messages ([`Link`]) or tensors ([`tensor`]) does
-//! exactly the same.
+//! Measured work, written once: every carrier of messages ([`Link`]) or tensors ([`tensor`]) does the same
+//! work.
 
 pub(crate) mod alloc;
 pub(crate) mod files;
@@ -12,11 +12,11 @@ pub(crate) mod tensor;
 use crate::process::{self, Cores};
 use crate::{Result, stats};
 
-/// Figure of a round in the unit of its row. NaN if this round doesn't count. `None` if this contender has no
+/// Figure of a round in the unit of its row. NaN if the round doesn't count. `None` if the contender has no
 /// figure.
 pub(crate) type Outcome = Result<Option<f64>>;
 
-/// Runs one round of one contender. It starts its peer process and ends it.
+/// Function that runs one round of a contender, including the start and the end of its peer process.
 pub(crate) type Round = fn(&Plan) -> Outcome;
 
 /// A link in both directions between two processes that carries `u64` messages, each exactly once and in
@@ -32,24 +32,25 @@ pub(crate) trait Link {
 /// Amount of work in a round.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
-    /// Fewer and shorter rounds.
+    /// `true` for fewer and shorter rounds.
     pub(crate) quick: bool,
     /// Processors of the two processes, if they are pinned.
     pub(crate) cores: Option<Cores>,
     /// Number of available processors.
     pub(crate) processors: usize,
-    /// Exact number of repetitions without warm-up, whatever the contender would choose (for counting).
+    /// Exact number of repetitions without warm-up, instead of the contender's number. Used to count system
+    /// calls.
     pub(crate) exactly: Option<u64>,
 }
 
 /// Repetitions in batches: the median over the batches is robust against disturbances by other programs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Batches {
-    /// Number of repetitions before anything counts.
+    /// Number of repetitions that warm up and don't count.
     pub(crate) warm_up: u64,
     /// Number of batches that count.
     pub(crate) count: u64,
-    /// Number of repetitions in each of them.
+    /// Number of repetitions in each batch.
     pub(crate) each: u64,
 }
 
@@ -57,7 +58,7 @@ impl Plan {
     /// Creates a plan, and pins this process to the processor in `cores`.
     ///
     /// # Errors
-    /// If there are fewer than two processors, or those of `cores` are not available.
+    /// Returns an error if there are fewer than two processors, or those in `cores` are not available.
     pub(crate) fn new(quick: bool, cores: Option<Cores>) -> Result<Self> {
         let processors = std::thread::available_parallelism()?.get();
         match cores {
@@ -90,7 +91,7 @@ impl Batches {
     /// Runs `step` for every repetition, numbered from 0, and returns the median time of one in ns.
     ///
     /// # Errors
-    /// The first error of `step`.
+    /// Returns the first error of `step`.
     pub(crate) fn time(self, mut step: impl FnMut(u64) -> Result<()>) -> Result<f64> {
         let mut number = 0;
         for _ in 0..self.warm_up {

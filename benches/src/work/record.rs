@@ -1,4 +1,4 @@
-//! A message of some 200 bytes: numbers, texts, a list.
+//! A message of about 200 bytes: numbers, texts, a list.
 
 use bytemuck::{Pod, Zeroable};
 use mp::Message;
@@ -30,7 +30,7 @@ pub(crate) fn record(id: u64) -> Record {
     }
 }
 
-/// Plain data of as many bytes: it travels as it is.
+/// Plain data of as many bytes, which is sent without encoding.
 #[derive(Clone, Copy, Pod, Zeroable, Message)]
 #[repr(C)]
 #[message(as_bytes)]
@@ -50,10 +50,10 @@ pub(crate) fn count(plan: &Plan, full: u64) -> u64 {
     plan.repetitions(full)
 }
 
-/// Receives them all, and returns the rate per second after the first tenth.
+/// Receives `count` records, and returns their rate per second after the first tenth.
 ///
 /// # Errors
-/// If one is lost, repeated, out of order or wrong; or the receiver's errors.
+/// Returns an error if a record is lost, repeated, out of order or wrong, or the receiver's error.
 pub(crate) fn consume(count: u64, mut receive: impl FnMut() -> Result<Record>) -> Result<f64> {
     rate(count, |id| {
         let got = receive()?;
@@ -64,7 +64,7 @@ pub(crate) fn consume(count: u64, mut receive: impl FnMut() -> Result<Record>) -
 /// Does the same as [`consume`] with plain messages.
 ///
 /// # Errors
-/// Likewise.
+/// Returns the same errors.
 pub(crate) fn consume_plain(count: u64, mut receive: impl FnMut() -> Result<Reading>) -> Result<f64> {
     rate(count, |id| {
         let got = receive()?;

@@ -1,8 +1,8 @@
-//! Channels with retained messages: a cell that a reader reads while it is replaced, and broadcast messages.
+//! Channels with retained messages: a cell that is read while its value is replaced, and broadcast messages.
 
 use crate::{Failure, Result};
 
-/// Value that a partial read would show torn.
+/// Value of equal words, which shows a partial read.
 pub(crate) type Value = [u64; 16];
 
 /// Returns the value of this version.
@@ -10,7 +10,7 @@ pub(crate) fn value(version: u64) -> Value {
     [version; 16]
 }
 
-/// Returns its version. An error if it is torn, or older than the one before.
+/// Returns the version of a value, or an error if the value is torn or older than version `before`.
 pub(crate) fn version(value: &Value, before: u64) -> Result<u64> {
     let version = value[0];
     if value.iter().any(|word| *word != version) {
@@ -29,7 +29,7 @@ pub(crate) const WINDOW: u64 = 512;
 pub(crate) struct SequenceCheck(pub(crate) u64);
 
 impl SequenceCheck {
-    /// Counts one more message. An error if it is not the next one.
+    /// Counts one more message, or returns an error if its number is not the next one.
     pub(crate) fn next(&mut self, number: u64) -> Result<()> {
         if number != self.0 {
             return Err(format!("wrong result: message {number}, and not {}", self.0).into());

@@ -8,9 +8,9 @@ use std::time::Duration;
 use super::{Link, Plan, now};
 use crate::Result;
 
-/// The child's first message: it is ready.
+/// First message of the child, sent when it is ready.
 const READY: u64 = 0x5EAD_1E55;
-/// The parent's last message.
+/// Last message of the parent.
 const BYE: u64 = u64::MAX;
 
 /// Time in which each side lets the other fall asleep in `rtt_asleep`: longer than a waiter should spin,
@@ -25,11 +25,11 @@ fn expect(what: &str, wanted: u64, got: u64) -> Result<()> {
     Err(format!("wrong result: {what} should be {wanted}, but is {got}").into())
 }
 
-/// `rtt_awake`, the measuring side: sends a number, waits for its successor, about `full` times. The answer
-/// is the time of one round trip in ns.
+/// Measures `rtt_awake`: sends a number and waits for its successor, about `full` times. Returns the time of
+/// one round trip in ns.
 ///
 /// # Errors
-/// A wrong answer, or the link's errors.
+/// Returns an error for a wrong answer, or the link's error.
 pub(crate) fn round_trips(link: &mut impl Link, plan: &Plan, full: u64) -> Result<f64> {
     expect("the child's greeting", READY, link.receive()?)?;
     let time = plan.batches(full).time(|number| {
@@ -40,10 +40,10 @@ pub(crate) fn round_trips(link: &mut impl Link, plan: &Plan, full: u64) -> Resul
     Ok(time)
 }
 
-/// `rtt_awake`, the other process.
+/// Runs the other process of `rtt_awake`.
 ///
 /// # Errors
-/// The link's errors.
+/// Returns the link's error.
 pub(crate) fn answer_round_trips(link: &mut impl Link) -> Result<()> {
     link.send(READY)?;
     loop {
@@ -54,17 +54,15 @@ pub(crate) fn answer_round_trips(link: &mut impl Link) -> Result<()> {
     }
 }
 
-/// `rtt_asleep`, the measuring side. Each message carries the time at which it was sent, and each sender
-/// waits (busily) until the other side must have fallen asleep. A round trip is the way there plus the way
-/// back, without that waiting. Only those count in which both sides slept, as the kernel's count of voluntary
-/// context switches shows: a side that the scheduler put off before it could fall asleep would be woken more
-/// cheaply.
+/// Measures `rtt_asleep`. Each message contains the time at which it was sent, and each sender spins until
+/// the other side must have fallen asleep. The time of a round trip is the time of both messages, without the
+/// spinning. A round trip counts only if both sides slept, according to the kernel's count of voluntary
+/// context switches: waking a side that was preempted before it fell asleep is cheaper.
 ///
-/// The answer is NaN where fewer than one round trip in 20 counts: the machine is too busy to let a waiter
-/// sleep.
+/// Returns NaN if fewer than one round trip in 20 counts: the machine is then too busy to let a waiter sleep.
 ///
 /// # Errors
-/// Times that run backwards; the link's errors.
+/// Returns an error for times that run backwards, or the link's error.
 pub(crate) fn sleepy_round_trips(link: &mut impl Link, plan: &Plan, full: u64) -> Result<f64> {
     expect("the child's greeting", READY, link.receive()?)?;
     let batches = plan.batches(full);
@@ -89,16 +87,17 @@ pub(crate) fn sleepy_round_trips(link: &mut impl Link, plan: &Plan, full: u64) -
     Ok(crate::stats::median(&times))
 }
 
-/// Answer in `rtt_asleep`: whether the child slept (one bit), the time of the message to it in ns (up to 8
-/// ms), and the time of the answer (40 bits of the clock, which wrap every 18 minutes).
+/// Layout of an answer in `rtt_asleep`: one bit that is set if the child slept, the duration of the message
+/// to the child in ns (up to 8 ms), and the time of the answer (40 bits of the clock, which wrap every 18
+/// minutes).
 const HOP_BITS: u32 = 24;
 const CLOCK_BITS: u32 = 64 - HOP_BITS;
 const MAX_HOP: u64 = (1 << (HOP_BITS - 1)) - 1;
 
-/// `rtt_asleep`, the other process.
+/// Runs the other process of `rtt_asleep`.
 ///
 /// # Errors
-/// Times that run backwards; the link's errors.
+/// Returns an error for times that run backwards, or the link's error.
 pub(crate) fn answer_sleepy_round_trips(link: &mut impl Link) -> Result<()> {
     link.send(READY)?;
     loop {
@@ -141,12 +140,11 @@ fn voluntary_switches() -> u64 {
     usage.ru_nvcsw as u64
 }
 
-/// `one_way_1p1c`, the measuring side: the consumer. Says how many messages it wants and takes them, checking
-/// that each comes once and in order. The clock starts when the first tenth has arrived. The answer is
-/// messages per second.
+/// Measures `one_way_1p1c` in the consumer, which requests a number of messages and checks that each arrives
+/// once and in order. The clock starts when the first tenth has arrived. Returns messages per second.
 ///
 /// # Errors
-/// A message lost, repeated or out of order, or the link's errors.
+/// Returns an error if a message is lost, repeated or out of order, or the link's error.
 pub(crate) fn consume(link: &mut impl Link, plan: &Plan, full: u64) -> Result<f64> {
     expect("the child's greeting", READY, link.receive()?)?;
     let wanted = plan.repetitions(full);
@@ -164,10 +162,10 @@ pub(crate) fn consume(link: &mut impl Link, plan: &Plan, full: u64) -> Result<f6
     Ok((wanted - warm_up) as f64 * 1e9 / time as f64)
 }
 
-/// `one_way_1p1c`, the other process: the producer.
+/// Runs the other process of `one_way_1p1c`, the producer.
 ///
 /// # Errors
-/// The link's errors.
+/// Returns the link's error.
 pub(crate) fn produce(link: &mut impl Link) -> Result<()> {
     link.send(READY)?;
     let wanted = link.receive()?;

@@ -17,22 +17,22 @@
 use super::{Plan, now};
 use crate::{Result, stats};
 
-/// Elements of a tensor of 64 MiB, each a `u64`.
+/// Number of elements of a tensor of 64 MiB, each a `u64`.
 pub(crate) const LARGE: usize = (64 << 20) / size_of::<u64>();
-/// Elements of a tensor of 1 MiB.
+/// Number of elements of a tensor of 1 MiB.
 pub(crate) const MEDIUM: usize = (1 << 20) / size_of::<u64>();
-/// Elements of a tensor of 1 KiB.
+/// Number of elements of a tensor of 1 KiB.
 pub(crate) const SMALL: usize = (1 << 10) / size_of::<u64>();
-/// Tensors that `tensor_stream_1k` sends for one answer.
+/// Number of tensors that `tensor_stream_1k` sends for one answer.
 pub(crate) const BATCH: u64 = 64;
-/// Most different elements that `tensor_again_64m` reads: one page.
+/// Maximum number of different elements that `tensor_again_64m` reads: one page.
 const LOOKED_AT: usize = 512;
-/// First answer of the child: it is ready.
+/// First answer of the child, sent when it is ready.
 const READY: u64 = 0x5EAD_1E55;
 
 /// Sending side.
 pub(crate) trait Sender {
-    /// Allocates a tensor, fills it from `source`, sends it and drops the own handle.
+    /// Allocates a tensor, fills it from `source`, and sends it, without keeping a handle.
     fn send_fresh(&mut self, source: &[u64]) -> Result<()>;
 
     /// Sends the tensor given to [`Sender::keep`] once more.
@@ -82,7 +82,7 @@ impl Amount {
         Self { warm_up, count }
     }
 
-    /// About `full` repetitions of the same tensor.
+    /// Returns about `full` repetitions of the same tensor.
     pub(crate) fn again(plan: &Plan, full: u64) -> Self {
         let batches = plan.batches(full);
         Self { warm_up: batches.warm_up, count: batches.count * batches.each }
@@ -100,12 +100,13 @@ pub(crate) type Times = Result<Option<Vec<f64>>>;
 /// Returns the median of the times.
 ///
 /// # Errors
-/// The error instead of the times.
+/// Returns the error in `times`.
 pub(crate) fn median(times: Times) -> super::Outcome {
     Ok(times?.map(|times| stats::median(&times)))
 }
 
-/// The sum that stands for "touches all". Never inlined, so that all contenders run the same instructions.
+/// Returns the sum of the values, which reads all of them. Never inlined, so that all contenders run the same
+/// instructions.
 #[inline(never)]
 pub(crate) fn sum(values: &[u64]) -> u64 {
     values.iter().fold(0, |sum, value| sum.wrapping_add(*value))
@@ -115,17 +116,16 @@ fn source(elements: usize) -> Vec<u64> {
     (0..elements as u64).map(|index| index.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect()
 }
 
-/// `tensor_fresh_…`, the measuring side, with tensors of `elements`. Returns the time of each tensor in
-/// ns.
+/// Measures `tensor_fresh_…` with tensors of `elements` elements. Returns the time of each tensor in ns.
 ///
 /// # Errors
-/// A wrong sum, or the sender's errors.
+/// Returns an error for a wrong sum, or the sender's error.
 pub(crate) fn fresh_times(sender: &mut impl Sender, elements: usize, amount: Amount) -> Result<Vec<f64>> {
     let mut source = source(elements);
     expect(READY, sender.answer()?)?;
     let mut times = Vec::new();
     for number in 0..amount.total() {
-        // Each tensor differs from the one before, so that a stale one is noticed.
+        // Each tensor differs from the one before, so that a stale tensor is detected.
         source[0] = number;
         let wanted = sum(&source);
         let start = now();
@@ -140,10 +140,10 @@ pub(crate) fn fresh_times(sender: &mut impl Sender, elements: usize, amount: Amo
     Ok(times)
 }
 
-/// `tensor_fresh_…`, the other process.
+/// Runs the other process of `tensor_fresh_…`.
 ///
 /// # Errors
-/// The receiver's errors.
+/// Returns the receiver's error.
 pub(crate) fn answer_fresh(receiver: &mut impl Receiver, tensors: u64) -> Result<()> {
     receiver.answer(READY)?;
     for _ in 0..tensors {
@@ -153,10 +153,10 @@ pub(crate) fn answer_fresh(receiver: &mut impl Receiver, tensors: u64) -> Result
     Ok(())
 }
 
-/// `tensor_stream_1k`, the measuring side. The answer is the time for one tensor in ns.
+/// Measures `tensor_stream_1k`. Returns the time for one tensor in ns.
 ///
 /// # Errors
-/// A wrong sum, or the sender's errors.
+/// Returns an error for a wrong sum, or the sender's error.
 pub(crate) fn stream(sender: &mut impl Sender, elements: usize, amount: Amount) -> Result<f64> {
     let mut source = source(elements);
     source[0] = 0;
@@ -170,7 +170,7 @@ pub(crate) fn stream(sender: &mut impl Sender, elements: usize, amount: Amount) 
         }
         let mut sums = 0_u64;
         for number in batch * BATCH..(batch + 1) * BATCH {
-            // Each tensor differs from the one before, so that a stale one is noticed.
+            // Each tensor differs from the one before, so that a stale tensor is detected.
             source[0] = number;
             sums = sums.wrapping_add(rest).wrapping_add(number);
             sender.send_fresh(&source)?;
@@ -185,10 +185,10 @@ pub(crate) fn stream(sender: &mut impl Sender, elements: usize, amount: Amount) 
     Ok((now() - start) as f64 / amount.count as f64)
 }
 
-/// `tensor_stream_1k`, the other process.
+/// Runs the other process of `tensor_stream_1k`.
 ///
 /// # Errors
-/// The receiver's errors.
+/// Returns the receiver's error.
 pub(crate) fn answer_stream(receiver: &mut impl Receiver, tensors: u64) -> Result<()> {
     receiver.answer(READY)?;
     for _ in 0..tensors / BATCH {
@@ -206,10 +206,10 @@ fn looked_at(values: &[u64]) -> usize {
     values.len().min(LOOKED_AT)
 }
 
-/// `tensor_again_64m`, the measuring side. The answer is the time of one message and its answer in ns.
+/// Measures `tensor_again_64m`. Returns the time of one message and its answer in ns.
 ///
 /// # Errors
-/// A wrong element, or the sender's errors.
+/// Returns an error for a wrong element, or the sender's error.
 pub(crate) fn again(sender: &mut impl Sender, plan: &Plan, full: u64) -> Result<f64> {
     let source = source(LARGE);
     sender.keep(&source)?;
@@ -223,7 +223,7 @@ pub(crate) fn again(sender: &mut impl Sender, plan: &Plan, full: u64) -> Result<
 /// Returns the time in ns of each message with the same tensor of `elements`, and its answer.
 ///
 /// # Errors
-/// A wrong element, or the sender's errors.
+/// Returns an error for a wrong element, or the sender's error.
 #[cfg(feature = "grow")]
 pub(crate) fn again_times(sender: &mut impl Sender, elements: usize, amount: Amount) -> Result<Vec<f64>> {
     let source = source(elements);
@@ -243,10 +243,10 @@ pub(crate) fn again_times(sender: &mut impl Sender, elements: usize, amount: Amo
     Ok(times)
 }
 
-/// `tensor_again_64m`, the other process.
+/// Runs the other process of `tensor_again_64m`.
 ///
 /// # Errors
-/// The receiver's errors.
+/// Returns the receiver's error.
 pub(crate) fn answer_again(receiver: &mut impl Receiver, tensors: u64) -> Result<()> {
     receiver.answer(READY)?;
     for number in 0..tensors {
