@@ -65,7 +65,7 @@ fn per_message(who: &str, plan: &Plan) -> Outcome {
     Ok(Some(calls / (2 * (round_trips - 1)) as f64))
 }
 
-/// Returns all system calls of a helper that does `round_trips` round trips, and of its child.
+/// Returns the number of system calls of a helper that does `round_trips` round trips, and of its child.
 fn count(strace: &PathBuf, who: &str, round_trips: u64, plan: &Plan) -> Result<u64> {
     let path = std::env::temp_dir().join(format!("mp-bench-{}-{who}.strace", std::process::id()));
     let mut command = Command::new(strace);

@@ -301,8 +301,8 @@ impl<T> Receiver<T> {
                 NextMessage::Small(small) => FoundMessage::Small(small),
                 NextMessage::Envelope(slot) => FoundMessage::InSlot(slot, position),
             };
-            // Some of the positions before this one may have been skipped. `None`: the message was replaced
-            // in the meantime.
+            // Positions before this one may have been skipped. `None` means that the message was replaced in
+            // the meantime.
             let Some((at, missed)) = retained.advance(*next, position) else { continue };
             *next = at;
             if missed > 0 {

@@ -36,7 +36,7 @@ pub enum PutError<T> {
         /// Name of the channel, empty if it has none.
         channel: String,
     },
-    /// The other side of a socket connection is gone. It refused an earlier message because it expected
+    /// The other side of a socket connection is closed. It refused an earlier message because it expected
     /// another type.
     TypeRefused {
         /// The value.
@@ -132,7 +132,7 @@ impl<T> PutError<T> {
         matches!(self, PutError::Closed(_))
     }
 
-    /// Returns `true` if the channel has no receivers or the other side of the connection is gone.
+    /// Returns `true` if the channel has no receivers or the other side of the connection is closed.
     pub fn is_disconnected(&self) -> bool {
         matches!(
             self,
@@ -347,7 +347,7 @@ pub enum GetError {
          ended"
     )]
     Disconnected,
-    /// The other side of a socket connection is gone. It refused an earlier message because it expected
+    /// The other side of a socket connection is closed. It refused an earlier message because it expected
     /// another type.
     #[error("{0}")]
     TypeRefused(Box<TypeRefusal>),
@@ -365,7 +365,7 @@ pub enum GetError {
 mp_core::readable_debug!(GetError, RecvIntoError);
 
 impl GetError {
-    /// Returns `true` if the channel has no senders or the other side of the connection is gone.
+    /// Returns `true` if the channel has no senders or the other side of the connection is closed.
     pub fn is_disconnected(&self) -> bool {
         matches!(self, GetError::Disconnected | GetError::TypeRefused(_))
     }

@@ -1,5 +1,5 @@
-//! A queue with a bound of bytes under loom: executions that the memory model allows in addition to those
-//! that the explorer finds in the model `bytes`.
+//! A queue with a bound of bytes under loom: executions that the memory model allows in addition to the
+//! executions that the explorer finds in the model `bytes`.
 //!
 //! `RUSTFLAGS="--cfg mp_loom" cargo test --release -p mp-queue --test loom_bytes`
 #![cfg(mp_loom)]

@@ -30,8 +30,8 @@ fn queues_in_thread_local_variables_are_freed() {
     let before = Arena::current().unwrap().memory_stats().live_blocks;
     for _ in 0..20 {
         let thread = || {
-            // Registered first, so its destructor runs last: the others, including those of this library,
-            // have run by then.
+            // Registered first, so its destructor runs last, after the other destructors and the destructors
+            // of this library.
             FIRST.with(|first| *first.borrow_mut() = None);
             drop(kept());
             FIRST.with(|first| *first.borrow_mut() = Some(kept()));

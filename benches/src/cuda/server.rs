@@ -1,8 +1,9 @@
 //! Our side: reads names of rows from standard input, runs them in its worker processes, and prints the
 //! figures.
 //!
-//! Each answer is lines of JSON: rows, notes (`{"note": …}`), and at last `{"done": row}` or `{"failed": row,
-//! "why": …}`. After a failure the workers are ended, and new ones started for the next row.
+//! Each answer is lines of JSON: rows, notes (`{"note": …}`), and at last `{"done": row}` or
+//! `{"failed": row, "why": …}`. After a failure, the workers are ended, and new workers are started for the
+//! next row.
 
 use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};

@@ -214,7 +214,7 @@ fn make(
     count: usize,
     ready: bool,
 ) -> AnyResult<Figures> {
-    // Earlier rows' memory must not affect this one.
+    // Memory of earlier rows must not affect this row.
     empty_cache();
     let (mut at, mut began) = (Vec::new(), Vec::new());
     for i in 0..count {

@@ -17,7 +17,8 @@ use crate::work::{Outcome, Plan, now};
 pub(crate) const NOOP: &str = "__noop";
 
 /// Ends the process before `main`, and before Rust's own start-up, if the first argument is [`NOOP`]. Only
-/// glibc passes the arguments to such functions. With other C libraries, `main` checks the argument.
+/// glibc passes the arguments to functions that run before `main`. With other C libraries, `main` checks the
+/// argument.
 #[cfg(target_env = "gnu")]
 extern "C" fn end_at_once(count: c_int, words: *const *const c_char) {
     if count != 2 {
@@ -37,8 +38,8 @@ extern "C" fn end_at_once(count: c_int, words: *const *const c_char) {
 
 #[cfg(target_env = "gnu")]
 #[used]
-// SAFETY: functions in this section are called once, before `main`, with the program's arguments. This one
-// needs nothing of Rust's run time.
+// SAFETY: functions in this section are called once, before `main`, with the program's arguments. This
+// function needs nothing of Rust's run time.
 #[unsafe(link_section = ".init_array")]
 static END_AT_ONCE: extern "C" fn(c_int, *const *const c_char) = end_at_once;
 
@@ -53,7 +54,7 @@ pub(crate) fn spawn_exec(plan: &Plan) -> Outcome {
     Ok(Some(stats::median(&spawn_times(plan.repetitions(30))?)))
 }
 
-/// Returns the time of each of `count` such processes.
+/// Returns the time to start and end each of `count` processes.
 pub(crate) fn spawn_times(count: u64) -> Result<Vec<f64>> {
     let path = CString::new(std::env::current_exe()?.into_os_string().into_vec())?;
     let word = CString::new(NOOP)?;

@@ -14,7 +14,7 @@ use crate::shm::{APART, Region};
 /// Number of bytes of the region.
 pub(crate) const LEN: usize = 4096;
 
-/// One end of the link. Each word is next to its message.
+/// End of the link. Each word is next to its message.
 #[derive(Debug)]
 pub(crate) struct Futex {
     region: Region,

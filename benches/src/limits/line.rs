@@ -10,8 +10,8 @@ use crate::shm::{APART, Region};
 /// Number of bytes of the region.
 pub(crate) const LEN: usize = 4096;
 
-/// One end of the link. Each line has a count of messages and the message. The region may have other uses
-/// after the lines.
+/// End of the link. Each line has a count of messages and the message. The region may have other uses after
+/// the lines.
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(super) region: Region,

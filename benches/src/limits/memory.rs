@@ -46,7 +46,7 @@ pub(crate) const fn len<C: Carrier>(elements: usize) -> usize {
     C::START + C::BUFFERS * elements * size_of::<u64>()
 }
 
-/// One end of a link with buffers.
+/// End of a link with buffers.
 #[derive(Debug)]
 pub(crate) struct Buffer<C> {
     carrier: C,

@@ -15,7 +15,7 @@ const ONE: usize = 2 * APART + 8 * SLOTS as usize;
 /// Number of bytes of the region.
 pub(crate) const LEN: usize = (2 * ONE).next_multiple_of(4096);
 
-/// One end of both rings.
+/// Parent's or child's end of both rings.
 #[derive(Debug)]
 pub(crate) struct Ring {
     pub(super) region: Region,

@@ -257,23 +257,23 @@ pub(crate) fn spawn_exec(plan: &Plan) -> Outcome {
     spawn_one(plan, StartMethod::Spawn)
 }
 
-/// Does the same as [`spawn_exec`] with a running fork server.
+/// Measures `spawn_forkserver`: like [`spawn_exec`], with a running fork server.
 pub(crate) fn spawn_forkserver(plan: &Plan) -> Outcome {
     spawn_one(plan, StartMethod::ForkServer)
 }
 
-/// Does the same as [`spawn_forkserver`] with 2 GiB resident in this process.
+/// Measures `spawn_forkserver_2g`: like [`spawn_forkserver`], with 2 GiB resident in this process.
 pub(crate) fn spawn_forkserver_2g(plan: &Plan) -> Outcome {
     crate::limits::exec::with_2g(|| spawn_forkserver(plan))
 }
 
-/// Does the same as [`spawn_exec`] by forking this process.
+/// Measures `spawn_fork`: like [`spawn_exec`], by forking this process.
 pub(crate) fn spawn_fork(plan: &Plan) -> Outcome {
     crate::process::allow_fork();
     spawn_one(plan, StartMethod::Fork)
 }
 
-/// Does the same as [`spawn_fork`] with 2 GiB resident in this process.
+/// Measures `spawn_fork_2g`: like [`spawn_fork`], with 2 GiB resident in this process.
 pub(crate) fn spawn_fork_2g(plan: &Plan) -> Outcome {
     crate::limits::exec::with_2g(|| spawn_fork(plan))
 }
@@ -299,7 +299,7 @@ pub(crate) fn spawn_times(method: StartMethod, count: u64) -> Result<Vec<f64>> {
     Ok(times)
 }
 
-/// Does the same as [`spawn_exec`] with 2 GiB resident in this process.
+/// Measures `spawn_exec_2g`: like [`spawn_exec`], with 2 GiB resident in this process.
 pub(crate) fn spawn_exec_2g(plan: &Plan) -> Outcome {
     crate::limits::exec::with_2g(|| spawn_exec(plan))
 }

@@ -44,7 +44,7 @@ pub(crate) fn beside<H: Heap>(plan: &Plan, bytes: usize, live: usize) -> Outcome
     Ok(Some(figure))
 }
 
-/// Measures such pairs in one of several processes that compete.
+/// Measures pairs of an allocation and a release, in one of several competing processes.
 ///
 /// # Errors
 /// Returns an error if no memory is left.

@@ -58,7 +58,8 @@ impl Plan {
     /// Creates a plan, and pins this process to the processor in `cores`.
     ///
     /// # Errors
-    /// Returns an error if there are fewer than two processors, or those in `cores` are not available.
+    /// Returns an error if there are fewer than two processors, or the processors in `cores` are not
+    /// available.
     pub(crate) fn new(quick: bool, cores: Option<Cores>) -> Result<Self> {
         let processors = std::thread::available_parallelism()?.get();
         match cores {

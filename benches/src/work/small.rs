@@ -13,9 +13,9 @@ const READY: u64 = 0x5EAD_1E55;
 /// Last message of the parent.
 const BYE: u64 = u64::MAX;
 
-/// Time in which each side lets the other fall asleep in `rtt_asleep`: longer than a waiter should spin,
-/// shorter than the time after which an idle (virtual) processor goes into deeper sleep (200 µs with Linux'
-/// `haltpoll`), so that the figure shows system calls and scheduler rather than power states.
+/// Time for which each side lets the other side fall asleep in `rtt_asleep`. It is longer than a waiter
+/// should spin. It is shorter than the time after which an idle (virtual) processor enters a deeper sleep
+/// (200 µs with Linux' `haltpoll`), so the figure shows system calls and the scheduler, not power states.
 const LULL: Duration = Duration::from_micros(50);
 
 fn expect(what: &str, wanted: u64, got: u64) -> Result<()> {

@@ -29,7 +29,7 @@ const TRIES: usize = 100;
 /// Suffix of a file that is being written.
 const SUFFIX: &str = ".mp-partial";
 
-/// File that is being written. It is removed when dropped before it is complete.
+/// File that is being written. Dropping it before it is complete removes the file.
 pub(super) struct CheckpointWriter {
     path: PathBuf,
     partial: PathBuf,

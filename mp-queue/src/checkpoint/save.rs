@@ -6,13 +6,13 @@
 //! At the end, all messages that were taken meanwhile are removed from the list, and then the position of the
 //! next message is read. If no message was put since the last copy, the list has all messages that the queue
 //! contained at that instant. The list may also have messages that were taken between the removal and the
-//! read. Before the position, the state *closed* is read: a queue that was closed by then gets no more
+//! read. Before the position, the state *closed* is read: a queue that is closed at that time gets no more
 //! messages.
 //!
 //! In a queue with leases, messages move from their slots to their holders. Between the two reads, all
 //! envelopes are scanned for held messages, and no message may leave a slot meanwhile. Otherwise the scan
-//! could miss it, or find it twice. A queue whose messages leave their slots during every scan is never
-//! complete.
+//! could miss the message, or find it twice. A queue whose messages leave their slots during every scan is
+//! never complete.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -223,7 +223,7 @@ impl Saver<'_> {
         Ok(())
     }
 
-    /// Copies a message. Returns `None` if it was taken.
+    /// Copies a message. Returns `None` if the message was taken.
     fn copy(
         &mut self,
         message: SlotMessage,

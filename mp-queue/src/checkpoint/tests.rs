@@ -271,7 +271,7 @@ fn partial_file_of_another_mode_becomes_private() {
     assert_eq!(fs::metadata(&path.0).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
-/// A producer that waited for room puts a small message, though a consumer has leased by then.
+/// A producer that waited for room puts a small message after a consumer has leased another one.
 #[test]
 fn small_message_after_a_lease_is_restored() {
     let path = TestPath::new("later");

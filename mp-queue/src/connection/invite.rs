@@ -13,7 +13,7 @@ use crate::error::{GetError, PutError};
 
 /// Adds an invitation with a value to a command. The started program takes the value with
 /// [`accept_invitation`](crate::accept_invitation()) and then shares this process's memory. Any program that
-/// uses this library can be invited. It does not run any function of this program.
+/// uses this library can be invited. The started program runs no function of this program.
 ///
 /// ```
 /// # // This program is also the started one: the variable is set only for the child.
@@ -95,18 +95,18 @@ impl Connection {
     /// ```
     ///
     /// The kernel ensures that the other program belongs to the same user. The other program must have the
-    /// key, if there is one. As a member, it can access all of this memory, like any process that this one
-    /// starts. The other program must use the same version of this library, and must not have used shared
-    /// memory before.
+    /// key, if there is one. As a member, it can access all of this memory, like any process that this
+    /// process starts. The other program must use the same version of this library, and must not have used
+    /// shared memory before.
     ///
     /// This function does not wait. The value belongs to the invitation and is released if no process accepts
     /// it: see [`invite`](crate::invite()). The connection can still be used afterwards.
     ///
     /// # Errors
     /// All errors contain the value. Returns [`PutError::Full`] if the other end has not received earlier
-    /// messages, and [`PutError::Disconnected`] if it is gone. Returns [`PutError::Failed`] if the value
-    /// can't be packed, if this is a pipe, whose ends already share memory, or for TCP, which carries no
-    /// descriptors.
+    /// messages, and [`PutError::Disconnected`] if the other end is closed. Returns [`PutError::Failed`] if
+    /// the value can't be packed, if this is a pipe, whose ends already share memory, or for TCP, which
+    /// carries no descriptors.
     pub fn invite<T: Message>(&self, value: T) -> Result<Invitation, PutError<T>> {
         let Transport::Socket(socket) = &self.transport else {
             return Err(PutError::Failed { value, error: pipe("send the value itself") });

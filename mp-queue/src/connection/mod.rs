@@ -340,7 +340,7 @@ impl Connection {
     /// ```
     ///
     /// For a pipe, the descriptor is an eventfd of this handle. Each clone has its own. The thread that
-    /// sleeps for all futures of this process writes to it, and only while it is not readable:
+    /// sleeps for all futures of this process writes to the eventfd, only while it is not readable:
     /// - The descriptor becomes readable soon after there is something to receive or the other end is closed.
     ///   If the other process was killed, this takes up to 100 ms.
     /// - The descriptor stops being readable in calls to receive or to `poll` **by this handle** that leave

@@ -14,8 +14,8 @@ use crate::queue::Queue;
 use crate::queue::batch::BatchOperation;
 use crate::raw::payload::{Payload, pack_envelope, put_error};
 
-/// An encoded message outside of any queue. Putting it runs no code of the value, so a thread can put it
-/// while it holds a lock.
+/// An encoded message outside of any queue. Putting the message runs no code of the value, so a thread can
+/// put it under a lock.
 ///
 /// ```
 /// use mp_queue::Queue;

@@ -207,8 +207,8 @@ impl<T: Message> Queue<T> {
 
     /// Puts a message, asynchronously. Waits while the queue is full, like [`put`](Self::put).
     ///
-    /// The future owns the message. If it is dropped before it is ready, it has put nothing and drops the
-    /// message. If this may happen (a time-out, `select!`) and the message is still needed, use
+    /// The future owns the message. A future that is dropped before it is ready has put nothing, and drops
+    /// the message. If this may happen (a time-out, `select!`) and the message is still needed, use
     /// [`put_async_from`](Self::put_async_from).
     ///
     /// # Errors

@@ -88,7 +88,7 @@ impl<T> Lease<T> {
         self.deliveries
     }
 
-    /// Gives the message to another consumer, or again to this one. Dropping the lease does the same.
+    /// Gives the message to another consumer, or again to this consumer. Dropping the lease does the same.
     #[doc(alias("nack", "requeue"))]
     pub fn give_back(self) {}
 }

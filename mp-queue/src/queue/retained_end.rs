@@ -22,7 +22,7 @@ use crate::raw::pending::PendingMessage;
 use crate::raw::waiting::{WaitError, WaitSite};
 use crate::ring::{Position, PutOutcome, Slot, SmallMessage};
 
-/// One side of a channel with retained messages, and the channel's ring.
+/// Side of a channel with retained messages, and the channel's ring.
 pub(crate) struct RetainedEnd {
     end: ChannelEnd,
     retained: RetainedRing,

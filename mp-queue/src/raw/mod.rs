@@ -219,7 +219,7 @@ impl RawQueue {
         }
     }
 
-    /// Returns the last returned message that this process took.
+    /// Returns the envelope of the returned message that this process took last.
     pub(crate) fn last_returned(&self) -> EnvelopeId {
         self.local.last_returned.load(Ordering::Relaxed)
     }

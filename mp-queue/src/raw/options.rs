@@ -136,7 +136,7 @@ impl QueueOptions {
 /// ended: its start failed, its invitation expired, or the message with the handle was discarded. The cases
 /// differ in the condition on the calling process itself.
 ///
-/// If this process is the parent of the process that is gone, and that process failed, the error text
+/// If this process is the parent of the process that has ended, and that process failed, the error text
 /// includes the failure. A blocking call waits up to 250 ms for such a report.
 ///
 /// ```

@@ -191,7 +191,8 @@ impl RawQueue {
 
     /// Returns the error of a wait of this kind if no other process can end the wait any more. First calls
     /// `attempt`, and returns its result if there is one, because the other processes may have put messages
-    /// before they left. Waits for the report of a failed process, unless `wait` is `Never`.
+    /// before they ended or dropped their handles. Waits for the report of a failed process, unless `wait` is
+    /// `Never`.
     pub(crate) fn end_if_gone<R, E: From<WaitError>>(
         &self,
         purpose: Option<WaitPurpose>,
@@ -285,8 +286,8 @@ impl<R, E: From<WaitError>, Attempt: FnMut() -> Option<Result<R, E>>> Blocking f
     }
 
     fn announce(&mut self) -> Option<u64> {
-        // Counted before the handles are checked: of several blocked threads, the last one sees that all are
-        // blocked.
+        // Counted before the handles are checked: of several blocked threads, the last one detects that all
+        // are blocked.
         if self.wait == Wait::Forever && self.blocked.is_none() {
             let handle = self.raw.handle.as_deref();
             self.blocked = handle.zip(self.at.purpose).map(|(handle, purpose)| handle.blocked(purpose));

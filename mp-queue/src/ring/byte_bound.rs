@@ -220,8 +220,8 @@ impl Steps for PutByteBounded {
             Pc::Oldest => {
                 self.seen = Slot::unpack(m.load(slot_at(self.at)));
                 match self.at.state_in(self.seen) {
-                    // Another producer may have published this message at the position intended for ours.
-                    // The put, or the check before `Full`, detects that.
+                    // Another producer may have published this message at the position of this put. The put,
+                    // or the check before `Full`, detects that.
                     PositionState::Message => self.pc = Pc::OldestBegin,
                     PositionState::Taken if !self.turns.one_more() => return self.decide(0),
                     PositionState::Taken => self.at = self.at.skip_used(self.seen, self.ring.slots),

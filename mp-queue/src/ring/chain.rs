@@ -13,7 +13,7 @@
 //! | link word of a segment | meaning | changed by |
 //! |---|---|---|
 //! | `NONE` | no next segment yet | a producer that found the segment full or closed → `OPEN`; a closer of the queue → `END` |
-//! | `OPEN` | the next segment is in use; this one is closed | no process |
+//! | `OPEN` | the next segment is in use; this segment is closed | no process |
 //! | `END` | the queue is closed; so is this segment | no process |
 //!
 //! The last segment has no link: closing it closes the queue.
@@ -98,7 +98,7 @@ impl ChainAt {
     }
 
     /// Returns the byte offset of segment `i` (not the first) from the second segment, the number of slots in
-    /// the earlier segments, and its own number of slots. Runs for each put and get in such a segment.
+    /// the earlier segments, and its own number of slots. Runs for each put and get in a later segment.
     #[inline]
     fn extent(&self, i: u32) -> (u64, u32, u32) {
         let (mut from, mut before, mut slots) = (0, 0, self.first.slots);

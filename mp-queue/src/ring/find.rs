@@ -27,7 +27,7 @@ pub enum TakenMessage {
     /// The slot named an envelope that does not exist or is not queued, because a process wrote garbage. Only
     /// the slot is taken.
     Stray(EnvelopeId),
-    /// A small message, taken at this position. If the message is to be leased, it stays in the slot until
+    /// A small message, taken at this position. A message that is to be leased stays in the slot until
     /// [`Enclose`] takes it.
     ///
     /// [`Enclose`]: super::Enclose
@@ -41,7 +41,7 @@ pub enum OldestMessage {
     Envelope(u64, Position),
     /// The slot named an envelope that does not exist. The slot is taken.
     Stray(EnvelopeId),
-    /// A small message, taken at this position. If the message is to be leased, it stays in the slot until
+    /// A small message, taken at this position. A message that is to be leased stays in the slot until
     /// [`Enclose`](super::Enclose) takes it.
     Small(SmallMessage, Position),
 }

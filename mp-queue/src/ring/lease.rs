@@ -103,7 +103,7 @@ impl Steps for Return {
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<Holder>> {
         match self.pc {
-            // If the envelope has a new owner by then, the swap fails.
+            // If the envelope gets a new owner meanwhile, the swap fails.
             Pc::Meta => {
                 let times = deliveries(m.load(self.meta_at));
                 if self.at.limit != 0 && times >= self.at.limit {

@@ -18,7 +18,7 @@ enum NewestPc {
     Check(Slot),
 }
 
-/// Finds the newest message. Ends with `None` if there is none.
+/// Finds the newest message. Ends with `None` if the ring has no message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FindNewest {
     ring: RingAt,

@@ -35,7 +35,7 @@
 //! |---|---|---|
 //! | publishing, collecting | as in `put` and `get` of any ring | [`Settle`](super::Settle) decides |
 //! | published, older ones not retired | more envelopes than the limit | the next sender of an envelope retires them |
-//! | retired, not collected | a slot that is `LAST` | the next sender after a death, or the next one that reaches this slot, collects it |
+//! | retired, not collected | a slot that is `LAST` | the next sender after a death, or the next sender that reaches this slot, collects the message |
 //! | pinning, reading | a pin that names the dead member | a process that recovers the dead member, or a collector that finds the pin, clears it |
 //! | `used` raised, its pin not taken | one more pin to check | |
 

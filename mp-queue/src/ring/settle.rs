@@ -90,9 +90,10 @@ pub trait IntentContext {
 ///
 /// If the envelope is `QUEUED` and not in its slot, there are two cases. If a live thread took the envelope
 /// and is about to become its owner, that thread still intends it, and the recovery retries later. If the
-/// thread that took the envelope is dead, and no live thread intends it, it is taken over. A thread that
-/// writes its intent after the slot was read can't take the envelope. Therefore the intents are listed only
-/// after that read: the list then includes a thread that has joined and taken the envelope before.
+/// thread that took the envelope is dead, and no live thread intends it, the recovery takes the envelope
+/// over. A thread that writes its intent after the slot was read can't take the envelope. Therefore the
+/// intents are listed only after that read: the list then includes a thread that has joined and taken the
+/// envelope before.
 ///
 /// A thread that is *putting* the envelope intends it from before the owner word became `QUEUED` until after
 /// the slot contains it. So either its intent is found, or the slot has changed meanwhile. Therefore the slot
@@ -186,7 +187,7 @@ impl<S: IntentContext> Steps for Settle<S> {
                 let same = self.slot.is_none_or(|(at, slot)| m.load(at) == slot);
                 self.pc = if same { Pc::Take } else { Pc::Owner };
             }
-            // The dead member becomes the owner, so the next recovery finds the envelope if this one is
+            // The dead member becomes the owner, so the next recovery finds the envelope if this recovery is
             // killed or stopped.
             Pc::Take => {
                 let (dead, e) = (self.context.dead(), self.envelope);

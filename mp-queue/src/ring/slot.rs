@@ -123,7 +123,7 @@ pub enum SlotState {
     Empty,
     /// A message.
     Full(Content),
-    /// No message, and none will follow.
+    /// No message, and no further one will be published.
     Closed,
     /// A message in a closed ring: the slot's next position is the end of the ring.
     Last(Content),

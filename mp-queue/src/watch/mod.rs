@@ -39,8 +39,8 @@
 //!
 //! # Memory
 //! The cell stores the newest value, and each receiver retains the value that it read last. Tensors of an
-//! older value are freed when the last reader that retained it has read another value or is gone. The cell
-//! itself takes about 8 KiB.
+//! older value are freed when the last reader that retained it has read another value or was dropped. The
+//! cell itself takes about 8 KiB.
 //!
 //! # When a process dies
 //! A sender that is killed while it sends has sent the whole value or nothing. A killed reader retains

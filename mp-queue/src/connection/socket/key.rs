@@ -1,8 +1,8 @@
 //! Authentication key, and proofs of knowing the key without sending it.
 //!
-//! Each side has sent 32 random bytes. A proof is HMAC-SHA256, under the key, of the prover's role, its own
-//! random bytes and those of the other side. So a proof can't be replayed or reflected. It is compared in
-//! constant time.
+//! Each side has sent 32 random bytes. A proof is the HMAC-SHA256, under the key, of the prover's role, the
+//! prover's random bytes and the other side's random bytes. So a proof can't be replayed or reflected. Proofs
+//! are compared in constant time.
 
 /// Number of random bytes that each side sends.
 pub(crate) const NONCE: usize = 32;

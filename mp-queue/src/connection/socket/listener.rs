@@ -48,15 +48,15 @@ const GRACE: Duration = Duration::from_secs(1);
 /// taken, a TCP peer that has sent nothing for a second loses its place to the next one.
 ///
 /// Processes may connect before the listener accepts, up to [`SocketOptions::backlog`]. Their data is
-/// available when they are accepted, also if they have ended by then. With a key, they wait to be accepted,
-/// since the proof precedes all messages.
+/// available when they are accepted, even if they have ended. With a key, they wait to be accepted, since the
+/// proof precedes all messages.
 ///
 /// # When a process dies
 /// Processes that are connected to a dead process get `Disconnected` at once. The path of a killed listener
 /// is replaced by the next listener at that path.
 pub struct Listener {
     /// Dropped before the socket is closed: while the socket is open, another process's path can't be
-    /// mistaken for this one.
+    /// mistaken for this path.
     _path: Option<address::SocketPath>,
     fd: OwnedFd,
     /// Readable when a process connects or has sent data, or when the time of a handshake has expired.
@@ -97,8 +97,9 @@ impl Listener {
     /// Returns the address at which the listener listens. Over TCP this is one address, with the port that
     /// the kernel has chosen for port 0.
     ///
-    /// Clients connect to this address, unless it is a wildcard (`0.0.0.0`, `::`): such a listener accepts at
-    /// all addresses of this machine. Clients on other machines need one of those, with the same port:
+    /// Clients connect to this address, unless it is a wildcard (`0.0.0.0`, `::`). A listener at a wildcard
+    /// accepts at all addresses of this machine. Clients on other machines need one of these addresses, with
+    /// the same port:
     ///
     /// ```
     /// # #[cfg(feature = "authkey")] {

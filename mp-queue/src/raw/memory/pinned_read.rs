@@ -101,8 +101,8 @@ impl RetainedRing {
         RingMemory::words(self.arena())
     }
 
-    /// Publishes a message and retires older ones beyond the limit. With `after`, it publishes only if the
-    /// newest message has this position, and otherwise returns [`PutOutcome::Closed`]. Unless it returns
+    /// Publishes a message and retires older messages beyond the limit. With `after`, it publishes only if
+    /// the newest message has this position, and otherwise returns [`PutOutcome::Closed`]. Unless it returns
     /// `Done`, the caller still owns the message.
     pub(crate) fn publish(
         &self,
@@ -115,7 +115,7 @@ impl RetainedRing {
             match run(FindPublishSlot::new(at), &m) {
                 PublishSlot::Free(position, slot) => {
                     // All earlier positions are complete: their newest message stays the newest until this
-                    // one is published.
+                    // message is published.
                     if after.is_some_and(|after| self.newest().is_none_or(|(_, newest)| newest != after)) {
                         return Ok(PutOutcome::Closed(()));
                     }
@@ -238,7 +238,7 @@ impl RetainedRing {
         }
     }
 
-    /// Takes all messages out, also pinned ones. Called when no process has the ring.
+    /// Takes out all messages, even if they are pinned. Called when no process has the ring.
     pub(super) fn drain(&self) {
         (0..self.at.ring.slots).for_each(|index| _ = self.run_collect(index, Collect::unconditional));
     }
@@ -310,7 +310,7 @@ impl RetainedRing {
         Position::unpack(self.words().load(self.at.ring.tail))
     }
 
-    /// Returns the position after this one.
+    /// Returns the position after `at`.
     pub(crate) fn after(&self, at: ReadPosition) -> ReadPosition {
         ReadPosition { position: at.position.next(self.at.ring.slots), ..at }
     }

@@ -16,8 +16,8 @@ use crate::connection::socket::error::refusal;
 use crate::error::{GetError, PutError};
 
 impl Socket {
-    /// Returns the error of a send. If the other side has refused a message and is gone, returns that
-    /// refusal.
+    /// Returns the error of a send. If the other side has refused a message and closed the connection,
+    /// returns that refusal.
     #[cold]
     fn not_sent<T>(&self, error: WriteError, value: T) -> PutError<T> {
         if !matches!(error, WriteError::Gone) {
