@@ -19,7 +19,8 @@ pub(crate) enum ProofSide {
 
 fn mac(key: &AuthKey, prover: ProofSide, own: &[u8], other: &[u8]) -> Hmac<Sha256> {
     // HMAC accepts keys of any length.
-    let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(key.as_ref()).expect("keys have no length");
+    let mut mac =
+        <Hmac<Sha256> as KeyInit>::new_from_slice(key.as_ref()).expect("HMAC accepts keys of any length");
     mac.update(match prover {
         ProofSide::Caller => b"mp cluster caller",
         ProofSide::Home => b"mp cluster member",
@@ -42,7 +43,8 @@ pub(crate) fn is_proof(key: &AuthKey, prover: ProofSide, own: &[u8], other: &[u8
 /// Masks bytes by a key, or removes the mask. Each nonce masks one text.
 pub(crate) fn mask(key: &AuthKey, nonce: &[u8], bytes: &[u8]) -> Vec<u8> {
     let pad = (0_u64..).flat_map(|block| {
-        let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(key.as_ref()).expect("keys have no length");
+        let mut mac =
+            <Hmac<Sha256> as KeyInit>::new_from_slice(key.as_ref()).expect("HMAC accepts keys of any length");
         [b"mp cluster mask".as_slice(), nonce, &block.to_le_bytes()].iter().for_each(|part| mac.update(part));
         <[u8; 32]>::from(mac.finalize().into_bytes())
     });

@@ -36,7 +36,7 @@ use crate::wire::value::ArrivingValues;
 /// Name, function to test with bytes, and encoded seeds.
 #[allow(
     clippy::type_complexity,
-    reason = "it is that of the harness, which this crate can't name where it is no test"
+    reason = "the harness defines this type, and only tests depend on the harness"
 )]
 pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] =
     &[("calls", calls, call_seeds), ("outcomes", outcomes, outcome_seeds)];

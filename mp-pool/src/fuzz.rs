@@ -13,7 +13,7 @@ use crate::child::values::{EndPositions, PackedRange, PackedValues, ReceivedValu
 /// Name, function to test with bytes, and encoded seeds.
 #[allow(
     clippy::type_complexity,
-    reason = "it is that of the harness, which this crate can't name where it is no test"
+    reason = "the harness defines this type, and only tests depend on the harness"
 )]
 pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] =
     &[("tasks", tasks, task_seeds), ("replies", replies, reply_seeds)];

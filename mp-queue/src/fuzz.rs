@@ -13,7 +13,7 @@ use crate::ring::{Slot, SmallMessage};
 /// Name, function under test, and seeds made by the encoders.
 #[allow(
     clippy::type_complexity,
-    reason = "it is that of the harness, which this crate can't name where it is no test"
+    reason = "the harness defines this type, and only tests depend on the harness"
 )]
 pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] = &[
     ("sockets", socket::frames, socket::frame_seeds),
@@ -44,7 +44,7 @@ fn named(bytes: &[u8]) {
             assert_eq!(Named::<FuzzMessage>::decode::<MessagePack>(&mut { again }).unwrap().0, value.0);
         }
         Err(Error::Malformed(_) | Error::Undecodable(_)) => {}
-        Err(other) => panic!("an error of something else than bytes: {other:?}"),
+        Err(other) => panic!("hostile bytes caused another kind of error: {other:?}"),
     }
 }
 

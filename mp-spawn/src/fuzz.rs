@@ -25,7 +25,7 @@ use crate::protocol::token::{Token, TokenTarget};
 /// Name of a target, its parser, and a function that encodes its seeds.
 #[allow(
     clippy::type_complexity,
-    reason = "it is that of the harness, which this crate can't name where it is no test"
+    reason = "the harness defines this type, and only tests depend on the harness"
 )]
 pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] = &[
     ("frames", frames, frame_seeds),

@@ -60,7 +60,7 @@ fn take() -> Option<Box<dyn Any>> {
 
 /// Hides the memo of the enclosing message until it is dropped.
 #[derive(Debug)]
-#[must_use = "it is seen again when this is dropped"]
+#[must_use = "dropping the guard makes the memo visible again"]
 pub(super) struct HiddenMemo(Option<Box<dyn Any>>);
 
 impl HiddenMemo {

@@ -44,7 +44,7 @@ pub struct Mutex<T>(StdMutex<T>);
 
 /// Guard that unlocks the lock on drop.
 #[derive(Debug)]
-#[must_use = "it is unlocked at once unless this is kept"]
+#[must_use = "dropping the guard unlocks the lock"]
 pub struct MutexGuard<'a, T> {
     lock: &'a StdMutex<T>,
     /// `None` only while a method has unlocked the lock.
@@ -124,7 +124,7 @@ impl<T> DerefMut for MutexGuard<'_, T> {
 }
 
 /// Panic message for an invariant: only a method that has borrowed the guard unlocks it.
-const HELD: &str = "it is held";
+const HELD: &str = "the guard holds the lock";
 
 /// Condition variable, for changes of a value protected by a lock.
 #[derive(Debug, Default)]

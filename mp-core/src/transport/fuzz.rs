@@ -62,7 +62,7 @@ pub(crate) fn envelopes(bytes: &[u8]) {
             assert_eq!((incoming.blocks().count(), meta.attachments), (0, 0), "{meta:?}");
         }
         Err(Error::Malformed(_) | Error::Version { .. } | Error::Stale(_)) => {}
-        Err(other) => panic!("an error of something else than bytes: {other:?}"),
+        Err(other) => panic!("hostile bytes caused another kind of error: {other:?}"),
     }
 }
 
@@ -143,7 +143,7 @@ pub(crate) fn parcels(bytes: &[u8]) {
             assert!(sent.is_ok() && parcel.is_some() && files.len() >= 2 && number == PARCEL, "{parcel:?}");
         }
         Err(Error::NotAnArena(_) | Error::Os { .. }) => {}
-        Err(other) => panic!("an error of something else than bytes: {other:?}"),
+        Err(other) => panic!("hostile bytes caused another kind of error: {other:?}"),
     }
 }
 

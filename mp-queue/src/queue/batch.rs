@@ -148,7 +148,7 @@ impl<T: Message> Queue<T> {
 
     mp_core::forms! {
         "Puts values": put_many[I: IntoIterator<Item = T>](values: I) -> Result<usize, PutManyError<T, I::IntoIter>>,
-        or "[`PutError::Full`] with the first value that found no room. The time is that of the whole call";
+        or "[`PutError::Full`] with the first value that found no room. The time limit is for the whole call";
         |queue, wait| queue.put_many_wait(values.into_iter(), wait);
         never try_put_many;
         at_most put_many_timeout;

@@ -214,9 +214,9 @@ mod tests {
     use super::*;
 
     /// An arena with three envelopes.
-    struct SmallMessage;
+    struct NoIntents;
 
-    impl IntentContext for SmallMessage {
+    impl IntentContext for NoIntents {
         fn intents(&self) -> Vec<Word> {
             Vec::new()
         }
@@ -243,7 +243,7 @@ mod tests {
         let column = |at| Column { base: Word::at(at), stride: 8 };
         for garbage in [4, 1 << 32 | 1, u64::MAX] {
             m.store(Word::at(0), garbage);
-            let settle = Settle::new(Word::at(0), (column(16), column(40)), SmallMessage);
+            let settle = Settle::new(Word::at(0), (column(16), column(40)), NoIntents);
             assert_eq!(mp_core::mem::run(settle, &m), SettleOutcome::Cleared);
             assert_eq!(m.load(Word::at(0)), 0);
         }

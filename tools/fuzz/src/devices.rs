@@ -66,7 +66,7 @@ pub(super) fn devices(bytes: &[u8]) {
             look(&unpack::<Parcel>(pack(parcel).unwrap()).unwrap());
         }
         Err(Error::Memory(mp_core::Error::Undecodable(_))) => {}
-        Err(other) => panic!("an error of something else than bytes: {other:?}"),
+        Err(other) => panic!("hostile bytes caused another kind of error: {other:?}"),
     }
     drop(kept);
     // A clock whose work is not done stays in use, and there are 4,096.

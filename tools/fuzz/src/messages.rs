@@ -64,7 +64,7 @@ pub(super) fn messages(bytes: &[u8]) {
             unpack::<Parcel>(pack(parcel).unwrap()).unwrap();
         }
         Err(Error::Memory(mp_core::Error::Undecodable(_))) => {}
-        Err(other) => panic!("an error of something else than bytes: {other:?}"),
+        Err(other) => panic!("hostile bytes caused another kind of error: {other:?}"),
     }
 }
 

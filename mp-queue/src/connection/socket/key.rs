@@ -47,7 +47,8 @@ mod enabled {
 
         fn mac(&self, input: &ProofInput<'_>) -> Hmac<Sha256> {
             // HMAC accepts keys of any length.
-            let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(&self.0).expect("keys have no length");
+            let mut mac =
+                <Hmac<Sha256> as KeyInit>::new_from_slice(&self.0).expect("HMAC accepts keys of any length");
             mac.update(if input.listener { b"mp listener proof" } else { b"mp connecter proof" });
             mac.update(input.provers);
             mac.update(input.others);

@@ -55,7 +55,7 @@ pub(crate) fn frames(bytes: &[u8]) {
                 }
             }
             // All bytes and the end have arrived.
-            Ok(FrameEvent::Pending) => panic!("more is waited for than will come"),
+            Ok(FrameEvent::Pending) => panic!("the reader waits for more bytes than the frame has"),
             Err(error) => {
                 is_of_bytes(&error);
                 // Buffers are freed when the connection ends.
