@@ -1,7 +1,7 @@
 //! An arena that this process joins when it first needs one.
 //!
-//! Many workers need none, and joining costs more than the rest of starting a worker. Until then the process
-//! is not a member: it holds nothing, and nothing is released when it dies.
+//! Many workers never need the arena, and joining it costs more than the rest of starting a worker. A process
+//! that has not joined is not a member: it holds nothing, so nothing is released when it dies.
 
 use std::os::fd::OwnedFd;
 
@@ -18,7 +18,7 @@ pub(crate) type JoinCallback = fn(Member);
 enum PendingAttach {
     /// Nothing to join, or already joined.
     None,
-    /// To be joined by this process and user.
+    /// Arena that only this process may join, while it has this user ID.
     Join { fd: OwnedFd, process: u32, user: u32, joined: JoinCallback },
     /// Joining failed.
     Failed(String),
@@ -32,7 +32,7 @@ pub(crate) fn put(fd: OwnedFd, joined: JoinCallback) {
     *PENDING.lock() = PendingAttach::Join { fd, process: std::process::id(), user: memory::user(), joined };
 }
 
-/// Takes the arena that is to be joined at present, if any.
+/// Takes the arena that waits to be joined, or `None` if there is nothing to join.
 pub(crate) fn take() -> Result<Option<(OwnedFd, JoinCallback)>> {
     let mut later = PENDING.lock();
     match &*later {

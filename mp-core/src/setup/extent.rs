@@ -1,16 +1,16 @@
 //! Extents: named files that contain slabs, and their table.
 //!
-//! An extent is a file of the strategy `file_system`. It has a slot of the arena's addresses, after the
-//! arena's own file. Everything else about its blocks (states, seats, holders) is in the arena's tables, as
-//! for all blocks. So handles don't differ, and extents contain only the data of tensors: a process that
-//! reclaims, or drops a tensor, need not have the file open.
+//! An extent is a file of the strategy `file_system`. The file has a range of the arena's addresses, after
+//! the arena's own file. The states, seats and holders of its blocks are in the arena's tables, as for all
+//! blocks. So handles of all blocks are alike, and an extent contains only data of tensors. A process that
+//! drops a tensor, or reclaims a dead member, need not have the file open.
 //!
 //! # States of an extent's word
 //! | state | changed by | killed here |
 //! |---|---|---|
 //! | `FREE` | a process that needs an extent → `MAKING(me)` | |
 //! | `MAKING(m)` | `m`, which records directory and name, the length of the directory last, then creates the file and locks it → `NAMED(m)`; or, if that fails, removes it → `FREE` | a file of that name, or none |
-//! | `NAMED(m)` | `m`, which writes the present members into the file → `OPEN`; or as above | the file, without a slab in it |
+//! | `NAMED(m)` | `m`, which writes the present members into the file → `OPEN`; or, if that fails, removes the file → `FREE` | the file, without a slab in it |
 //! | `OPEN` | no process: it stays as long as the arena | |
 //!
 //! The reclaim takes over `MAKING(dead)` and `NAMED(dead)` by compare-and-swap to `MAKING(me)`. It removes
@@ -29,8 +29,8 @@
 //! | reads the member table, writes the living into the file | reads the states of all extents, takes the locks of those `NAMED` or `OPEN` |
 //! | state → `OPEN` | |
 //!
-//! Each first writes and then reads, in the total order of all such accesses, so one of the two finds the
-//! other.
+//! Both processes write before they read, and all these accesses have one total order. So at least one of the
+//! two detects the other.
 //!
 //! # Foreign process namespaces
 //! A program that cleans up may be in another process namespace (a container that shares `/dev/shm`), or have
@@ -40,7 +40,7 @@
 //! | word of the file | written by | killed before | consequence there |
 //! |---|---|---|---|
 //! | an owner: pid, [`HOLDS`] | the maker; the owner sets `HOLDS` when it has the lock of the file | it is set | the file stays: that owner may live |
-//! | first: the first file of this program in the same directory; 0 if that is this one | the maker | | |
+//! | first: name of the program's first file in the same directory; 0 if this file is the first | the maker | | |
 //!
 //! - **The first file of a program decides for all of them.** A member that joined after its creation holds
 //!   its lock from then on, whether or not it has opened later files. A program that uses files creates the
@@ -49,18 +49,17 @@
 //! - Owners that were already members set `HOLDS` when they open the file, or, if they don't need it, the
 //!   next time that they check for dead members (`reclaim_if_due`). When all have set it, and the lock is
 //!   free, none of them lives.
-//! - **A starting process** may be between the end of its parent and the moment when it has the lock. The
-//!   parent updates the file's time at each start, and a file whose time is less than
-//!   [`GRACE`](directory::GRACE) ago stays.
+//! - **A starting process** may not have the lock yet when its parent ends. So the parent updates the file's
+//!   time at each start, and a file whose time is less than [`GRACE`](directory::GRACE) ago stays.
 //!
 //! On hugetlbfs, which has no `write(2)`, only the maker sets `HOLDS`.
 //!
 //! A file stays forever if its program was killed before all of its members had set `HOLDS`. This affects
-//! programs that used files only after they had started processes, within the 100 ms or so that those need to
-//! detect it, or while one of them was stopped or computing.
+//! only programs that began to use files after they had started processes. The started processes detect the
+//! first file after about 100 ms, or later if they are stopped or compute.
 //!
 //! # Adding slabs
-//! The frontier of an extent moves in one update with the words that a slab of the arena's own file changes.
+//! One update changes the frontier of an extent, and the same words as for a slab in the arena's own file.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -95,7 +94,7 @@ const HOLDS: u64 = 1 << 63;
 /// Size of the header in bytes: a page more than 1024 members need.
 const HEADER: u64 = directory::HEAD as u64;
 
-/// Maximum time to wait for another process that is creating an extent which this process needs too.
+/// Maximum time to wait for an extent that another process is creating in the same directory.
 const TIME_LIMIT: Duration = Duration::from_millis(100);
 
 /// State of an extent, packed in a word: state (2 bits), member (24 bits).
@@ -267,7 +266,7 @@ impl Backing {
             self.map().store(self.extent_word(i, PATH_LEN), path_len as u64);
         })?;
         let (path, base) = (directory.to_owned(), self.extent_base(i));
-        // Before it is mapped, since a mapping is permanent.
+        // Before the file is mapped: a mapping is never removed.
         memory::commit(fd.as_fd(), 0, HEADER).map_err(|e| no_room(fd.as_fd(), &path, HEADER, e))?;
         let gone = || Error::Stale("this process was taken for dead while it made a file".into());
         if !self.change_extent(i, Extent::Making(me), Extent::Named(me)) {
@@ -349,7 +348,7 @@ pub(crate) fn note_held(fd: BorrowedFd<'_>) {
     }
 }
 
-/// Evaluates the first bytes of a file: the state of the processes that may use it.
+/// Returns the state of the processes that may use a file with these first bytes.
 pub(crate) fn owners_live(head: &[u8]) -> Owners {
     owners(head, |_| true)
 }
@@ -412,7 +411,7 @@ mod tests {
     fn file_header_lists_its_owners() {
         let mut head = vec![0_u8; 4096];
         let parent = memory::parent_pid();
-        let start = memory::start_time_of(parent).expect("it lives");
+        let start = memory::start_time_of(parent).expect("the parent lives");
         let mut write = |at: usize, v: u64| {
             head[at..at + 8].copy_from_slice(&v.to_ne_bytes());
             owners_live(&head)
@@ -422,11 +421,11 @@ mod tests {
         assert_eq!(write(LIST_AT, u64::from(parent)), Owners::Gone);
         assert_eq!(write(LIST_AT + 8, start), Owners::Gone);
         assert_eq!(write(24, 1), Owners::Gone);
-        assert_eq!(write(0, MAGIC), Owners::Live, "its parent lives");
-        assert_eq!(write(LIST_AT, u64::from(parent) | HOLDS), Owners::Live, "it does, whatever it holds");
-        assert_eq!(write(LIST_AT + 8, start + 1), Owners::Gone, "another process of that number");
-        assert_eq!(write(16, 1), Owners::Elsewhere { first: None }, "it had the lock");
-        assert_eq!(write(LIST_AT, u64::from(parent)), Owners::Live, "it may be about to take the lock");
-        assert_eq!(write(FIRST_AT + 8, 5), Owners::Elsewhere { first: Some(5) }, "the first file knows");
+        assert_eq!(write(0, MAGIC), Owners::Live, "the parent lives");
+        assert_eq!(write(LIST_AT, u64::from(parent) | HOLDS), Owners::Live, "with or without HOLDS");
+        assert_eq!(write(LIST_AT + 8, start + 1), Owners::Gone, "another process with the same pid");
+        assert_eq!(write(16, 1), Owners::Elsewhere { first: None }, "HOLDS is set: the lock decides");
+        assert_eq!(write(LIST_AT, u64::from(parent)), Owners::Live, "HOLDS is not set: the owner may live");
+        assert_eq!(write(FIRST_AT + 8, 5), Owners::Elsewhere { first: Some(5) }, "the first file decides");
     }
 }

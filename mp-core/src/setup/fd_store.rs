@@ -46,13 +46,13 @@ impl Parcel {
     }
 }
 
-/// Creates a table, and returns the end that packets are read from. The other end is in its first packet, for
-/// processes that add to it.
+/// Creates a table, and returns the end from which packets are read. The first packet contains the other end,
+/// for processes that add packets.
 fn make_table() -> Result<OwnedFd, Errno> {
     let (into, table) = packets::pair()?;
     packets::enlarge(&into);
     packets::send(&into, 0, &[into.as_fd()])?;
-    // Detects a kernel or an emulation without support for this.
+    // Detects a kernel or an emulation that does not return descriptors by peeking.
     let packet = packets::peek(&table, Some(0))?;
     if packet.cut {
         return Err(Errno::MFILE);
@@ -139,7 +139,7 @@ impl Files {
         let (into, parcel) = packets::pair().map_err(os("socketpair for the arena's file"))?;
         match packets::send(&into, PARCEL, &[file.as_fd(), table.as_fd()]) {
             Ok(()) => _ = self.parcel.set(parcel),
-            // Without the locker, its receiver can do everything except receive descriptors.
+            // Without the locker, a child can do everything except receive descriptors.
             Err(_) => return Ok(file),
         }
         self.parcel.get().ok_or(Error::Local)

@@ -58,7 +58,7 @@ impl Backing {
     /// Returns the file to send to children: the arena's own file in a parcel.
     ///
     /// # Errors
-    /// [`Error::Local`] if it has none, [`Error::Os`] if it can't be opened again.
+    /// [`Error::Local`] if the arena has no file, [`Error::Os`] if the file can't be opened again.
     pub(crate) fn file_to_hand_down(self) -> Result<BorrowedFd<'static>> {
         let files = self.0.files();
         self.0.file()?;
@@ -80,15 +80,16 @@ impl Backing {
     /// Returns the file that has a byte, and the position of the byte in it.
     ///
     /// # Errors
-    /// [`Error::Local`] if it has none.
+    /// [`Error::Local`] if the arena has no file.
     pub(crate) fn file_at(self, at: u64) -> Result<(BorrowedFd<'static>, u64)> {
         let own = self.0.file()?;
         let Some(i) = self.extent_of(at) else { return Ok((own, at)) };
         Ok((self.opened(i)?.fd.as_fd(), at - self.extent_base(i)))
     }
 
-    /// Calls `f` like [`file_at`](Self::file_at), with another open file description, which has no locks:
-    /// for mappings, which keep it in each forked process that inherits them.
+    /// Calls `f` with the file and the position that [`file_at`](Self::file_at) returns, but with an open
+    /// file description without locks. Mappings need that: in a forked process, an inherited mapping keeps
+    /// its description open, and so also the description's locks.
     ///
     /// # Errors
     /// [`Error::Local`] if there is no file, [`Error::Os`] if it can't be opened again.
@@ -101,7 +102,7 @@ impl Backing {
         if self.extent_of(at).is_some() {
             return Ok(f(memory::reopen(file)?.as_fd(), first));
         }
-        // Not opened for this call: closing it would drop the POSIX locks of this process.
+        // Opened once for all calls: closing it would drop the POSIX locks of this process.
         let opening = self.0.files().opening.lock();
         let file = self.0.files().unlocked()?;
         drop(opening);
@@ -212,8 +213,8 @@ impl Backing {
         self.map_opened(i, len, &mut opening)
     }
 
-    /// Takes the locks of all named files that this process does not hold yet. Called after it has joined,
-    /// and when it checks for dead members.
+    /// Takes the locks of all named files that this process does not hold yet. Called after the process has
+    /// joined, and when it checks for dead members.
     pub(crate) fn hold_extents(self) {
         for (i, state) in self.extents() {
             let named = matches!(state, Extent::Named(_) | Extent::Open);
@@ -223,7 +224,7 @@ impl Backing {
                 continue;
             };
             let mut opening = self.0.files().opening.lock();
-            // On failure the file is gone, which is an error for a caller that needs it.
+            // A missing file is no error here, only for a caller that needs the file.
             if slot.get().is_none()
                 && let Some((parent, name)) = self.extent_file(i)
                 && !opening.early.iter().any(|(held, _)| *held == name)
@@ -235,15 +236,15 @@ impl Backing {
         }
     }
 
-    /// Creates the first file before a process that uses files starts another, so that the new process locks
-    /// it as soon as it joins.
+    /// Creates the first file if this process uses files and there is none. Called before a child is started,
+    /// so that the child locks the file as soon as it joins.
     fn make_first_file(self) {
         if settings::stamp().0
             && self.has_extents()
             && self.extents().next().is_none()
             && let (Ok(me), Some(class)) = (self.me(), size_class::class_of(1))
         {
-            // A bad directory is an error of the first tensor.
+            // An unusable directory is reported when the first tensor is created.
             _ = self.frontier_in_files(self.class_by_strategy(class), me);
         }
     }
@@ -317,7 +318,7 @@ fn open_file(parent: &Path, name: u128, len: u64) -> Result<OwnedFd> {
     Directory::open(parent)?.ok_or_else(gone)?.open_file(name, len)
 }
 
-/// Removes files that dead processes left in the user's directory below this one.
+/// Removes files that dead processes left in the user's directory below `parent`.
 fn clean(parent: &Path) {
     _ = leftovers(parent, true);
 }
@@ -331,12 +332,12 @@ fn clean(parent: &Path) {
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///
-/// Only programs with the strategy `file_system` leave files, if all their processes are killed. Their next
-/// program removes them, too. A program that lives may use the directory meanwhile: its files are never
-/// touched.
+/// A program leaves files only if it uses the strategy `file_system` and all its processes are killed. The
+/// user's next program that uses the directory removes them, too. Files of live programs are never touched.
 ///
 /// # Errors
-/// [`Error::Directory`] if the directory of this user in it can't be opened or is not this user's alone.
+/// [`Error::Directory`] if this user's directory below `parent` can't be opened, or does not have this user
+/// as its owner and the mode 0700.
 pub fn leftovers(parent: &Path, remove: bool) -> Result<Vec<(PathBuf, u64)>> {
     let Some(directory) = Directory::open(parent)? else { return Ok(Vec::new()) };
     let left = directory.leftovers(owners_live, remove);
@@ -361,7 +362,7 @@ pub(crate) fn create_arena_file(parent: &Path, len: u64) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Removes the file that this process has created last, after no arena could be created in it.
+/// Removes the file that this process has created last. Called if the creation of an arena in it failed.
 pub(crate) fn remove_arena_file() {
     if let Some((parent, name)) = MADE.lock().take()
         && let Ok(Some(directory)) = Directory::open(&parent)
@@ -441,9 +442,10 @@ impl Backing {
 
 /// Maps an arena's own file, or private memory.
 pub(crate) fn map_own(own: Option<BorrowedFd<'_>>, len: u64, space: u64) -> Result<Mapping> {
-    // A memfd is mapped over all addresses, so it is one mapping: accesses beyond its end fail (SIGBUS) like
-    // accesses to unmapped addresses (SIGSEGV). Other files may grow by that (hugetlbfs). When a process
-    // ends, memcheck reads each word of the mapping, with a SIGBUS each.
+    // A memfd is mapped over all addresses, so there is one mapping: accesses beyond the file's end fail
+    // (SIGBUS) like accesses to unmapped addresses (SIGSEGV). Other files are mapped up to their end, since
+    // files on hugetlbfs may grow by a longer mapping. So is a memfd under valgrind: when a process ends,
+    // memcheck reads each word of the mapping, with a SIGBUS for each word beyond the file's end.
     let whole = SharingStrategy::FileDescriptor.supported() && !crate::sys::under_valgrind();
     let mapped = if whole { space } else { len };
     own.map_or_else(|| Mapping::local(len), |fd| Mapping::new(fd, mapped, space))

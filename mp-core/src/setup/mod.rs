@@ -15,7 +15,7 @@ pub(crate) mod files;
 pub(crate) mod settings;
 
 view! {
-    /// Files behind the addresses of an arena: its own, and named ones.
+    /// Files that back the addresses of an arena: its own file, and named files.
     pub(crate) struct Backing;
 }
 

@@ -1,10 +1,10 @@
 //! Settings of this process: the kind of shared memory for new tensors, and its directory.
 //!
-//! Children begin with their parent's settings: each member publishes its own in the arena, for them.
+//! Children begin with their parent's settings: each member publishes its settings in the arena.
 //!
 //! A member publishes three words and a path in its slot. Only the member writes them, and a child reads its
-//! parent's once, after it has joined. The count is odd while they are written. A child that reads them
-//! during a change (or after its parent was killed in one) keeps the default settings.
+//! parent's words once, after it has joined. The first word is a count, which is odd during a change. A child
+//! that reads the words during a change, or after its parent was killed in one, keeps the default settings.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,8 @@ use crate::sys::memory;
 
 /// Settings of this process. `None` means the defaults.
 static SETTINGS: PerProcess<Mutex<Option<Settings>>> = per_process!(Mutex::new(None));
-/// Changes with every setting. The lowest bit is set if tensors are allocated in files, and the others count.
+/// Stamp of the present settings. The lowest bit is set if tensors are allocated in files. The other bits
+/// count the changes.
 static STAMP: PerProcess<AtomicU64> = per_process!(AtomicU64::new(UNSET));
 /// Stamp before any setting.
 const UNSET: u64 = (!cfg!(feature = "file_descriptor") && cfg!(feature = "file_system")) as u64;
@@ -68,8 +69,8 @@ pub(crate) fn is_set() -> bool {
     SETTINGS.lock().is_some()
 }
 
-/// Takes over the settings of this process's parent, unless this process has set something itself, and
-/// publishes those of this process.
+/// Takes over the settings of this process's parent, unless this process has settings of its own. Then
+/// publishes the settings of this process.
 pub(crate) fn inherit(arena: Arena) {
     if let Some(parent) = of_parent(arena)
         && SETTINGS.lock().is_none()
@@ -114,8 +115,8 @@ pub fn set_sharing_strategy(strategy: SharingStrategy) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the directory in which the strategy `file_system` has its own, `mp-<uid>`. The default is
-/// `/dev/shm`.
+/// Returns the directory that contains `mp-<uid>`, the directory for files of the strategy `file_system`. The
+/// default is `/dev/shm`.
 pub fn get_sharing_directory() -> PathBuf {
     settings().0.directory
 }
@@ -128,13 +129,15 @@ pub fn get_sharing_directory() -> PathBuf {
 /// hugetlbfs, where each file and each growth takes whole huge pages), or a disk (memory that the kernel can
 /// write back). The file system must support `fallocate(2)`, so that allocated memory is reserved.
 ///
-/// Files of programs that were killed are removed when a starting program next uses their directory. If that
-/// program is in another process namespace (a container that shares the directory), or has no `/proc`, it
-/// removes them only if the killed program's last start is 10 s ago. Files of a live program are never
-/// removed. A file stays if its program began to use files after it had started processes, and was killed
-/// before all of these had detected it. Detection takes 100 ms or so, and longer while they are stopped or
-/// compute: set the strategy before the first start. Don't remove or truncate files by hand while they are
-/// used: a process that accesses truncated memory gets a SIGBUS.
+/// Files of killed programs are removed when a new program first uses the same directory. If the new program
+/// is in another process namespace (a container that shares the directory), or has no `/proc`, it removes
+/// them only if the killed program last started a process at least 10 s ago. In that case a file stays if its
+/// program began to use files after it had started processes, and was killed before all of these processes
+/// had detected the file. They detect it after about 100 ms, or later if they are stopped or compute. To
+/// avoid that, set the strategy before the first start.
+///
+/// Files of a live program are never removed. Don't remove or truncate files by hand while they are used: a
+/// process that accesses truncated memory gets a SIGBUS.
 ///
 /// # Errors
 /// [`Error::Directory`] if the directory doesn't exist, or its path is longer than 248 bytes. A directory
@@ -188,7 +191,7 @@ pub(crate) fn publish(new: &Settings) {
 fn store(arena: Arena, new: &Settings) {
     let Ok(me) = arena.me() else { return };
     let word = |w| arena.layout().member(me.slot(), w);
-    // A previous member may have been killed during a change.
+    // The slot's previous member may have been killed during a change.
     let count = arena.map().load(word(COUNT)) & !1;
     arena.map().store(word(COUNT), count + 1);
     arena.map().fence_after_rmw();

@@ -1,13 +1,13 @@
 //! Snapshots of a running program: its processes, their waits, queues, locks and memory, for tools and
 //! metrics.
 //!
-//! A snapshot is read from shared memory without a lock, while the program runs ([`read`]). A process reads
-//! its own program ([`Snapshot::of`]); a process that is no member reads another one through an
-//! [`Observer`], whose mapping has no write access.
+//! A snapshot is read from shared memory without a lock, while the program runs ([`read`]). A process takes a
+//! snapshot of its own program with [`Snapshot::of`], and of another program with an [`Observer`], whose
+//! mapping has no write access.
 //!
 //! Each object is read between two reads of its block's state and generation. An object that was freed or
 //! replaced meanwhile is left out and [counted](Snapshot::changed). Waits are read before and after the
-//! objects: a [steady](WaitSnapshot::steady) wait lasted all the time in between.
+//! objects: a [steady](WaitSnapshot::steady) wait lasted from the first read to the second.
 
 pub(crate) mod observer;
 #[doc(hidden)]
@@ -40,8 +40,8 @@ pub struct Snapshot {
     pub version: String,
     /// Time of the snapshot, in milliseconds since 1970.
     pub taken_ms: u64,
-    /// Processes, including dead ones whose resources are not released yet, and those that others wait for
-    /// and that have not joined the arena.
+    /// Members of the arena, including dead ones whose resources are not released yet. Also processes that
+    /// have not joined the arena, if a member waits for them.
     pub processes: Vec<ProcessSnapshot>,
     /// Queues, channels, pipes, and the cells of `watch` and `broadcast`.
     pub queues: Vec<QueueSnapshot>,
@@ -70,7 +70,7 @@ pub struct ProcessSnapshot {
     pub pid: u32,
     /// Tag of the member. Empty if the process has not joined the arena: it has used no shared memory yet.
     pub member: String,
-    /// Name, such as `rank-3`, or an empty string. Of a process that has not joined: the kernel's name.
+    /// Name, such as `rank-3`, or an empty string. For a process that has not joined: the kernel's name.
     pub name: String,
     /// State of the process.
     pub state: ProcessState,
@@ -80,7 +80,7 @@ pub struct ProcessSnapshot {
     pub blocks: u64,
     /// Number of bytes in these blocks. Blocks that several processes hold count for each.
     pub bytes: u64,
-    /// Waits that have lasted for 100 ms. Of a dead process: those at its end.
+    /// Waits that have lasted for 100 ms. For a dead process: its waits at the time of its death.
     pub waits: Vec<WaitSnapshot>,
     /// Threads that neither wait in a call of this library nor serve it. `None` if they are not known: the
     /// process is dead, or `/proc` doesn't show it.
@@ -124,23 +124,23 @@ pub struct WaitSnapshot {
     pub object: Option<u32>,
     /// Processes whose end or work the thread waits for.
     pub processes: Vec<u32>,
-    /// `true` if there are more such processes.
+    /// `true` if the thread waits for more processes than [`processes`](Self::processes) lists.
     pub more_processes: bool,
-    /// All that these processes may be, if there are more: the children of the process. Empty if they are
-    /// not known.
+    /// If `more_processes` is `true`: all children of the waiting process, among them the processes that are
+    /// not listed. Empty if the children are unknown, or if a listed process is not a child.
     #[serde(default)]
     pub possible_processes: Vec<u32>,
     /// Place of the call in the source, such as `src/train.rs:88`, if it is known.
     pub place: Option<String>,
     /// Duration of the wait in milliseconds.
     pub waited_ms: u64,
-    /// Beginning of the wait, in milliseconds of the monotonic clock.
+    /// Start of the wait, in milliseconds of the monotonic clock.
     pub since_ms: u64,
-    /// Number of checks of the thread that found nothing. Continues from wait to wait.
+    /// Number of the thread's checks that found its condition not met, over all of its waits.
     pub checks: u64,
     /// `true` if the wait has no time-out.
     pub forever: bool,
-    /// `true` if the wait lasted from before the objects were read until after.
+    /// `true` if the wait began before the objects were read, and had not ended afterwards.
     pub steady: bool,
     /// `true` if only processes that hold the object can end the wait.
     pub ended_by_holders: bool,
@@ -156,7 +156,7 @@ pub struct WaitSnapshot {
 pub struct HoldersSnapshot {
     /// Process IDs.
     pub processes: Vec<u32>,
-    /// Number of messages and blocks that hold it, and of processes that have just joined.
+    /// Number of messages and blocks that hold the object, and of processes that have just joined.
     pub messages: u64,
 }
 
@@ -187,7 +187,7 @@ pub struct ObjectSnapshot {
     pub name: String,
     /// Processes and messages that hold it.
     pub holders: HoldersSnapshot,
-    /// Thread that holds the lock.
+    /// Thread that holds the lock, if the object is a lock and is held.
     pub owner: Option<OwnerSnapshot>,
 }
 
@@ -209,9 +209,9 @@ pub struct PoolSnapshot {
     pub block: u32,
     /// Name, or an empty string.
     pub name: String,
-    /// Process IDs of its holders: of the process that created it.
+    /// Holders of its block: the process that created the pool.
     pub holders: HoldersSnapshot,
-    /// Number of workers that the pool is to have.
+    /// Number of workers that the pool should have.
     pub wanted_workers: u64,
     /// Number of tasks that have no outcome yet: they wait, or run.
     pub pending: u64,
@@ -246,11 +246,11 @@ pub struct PoolWorkerSnapshot {
     pub number: u32,
     /// Process ID. 0 if the worker has no process.
     pub pid: u32,
-    /// `true` if the worker has told the pool that it is ready for tasks.
+    /// `true` if the worker has reported that it is ready for tasks.
     pub ready: bool,
-    /// Number of chunks of tasks that the pool gave it and that it has not answered.
+    /// Number of chunks of tasks that were sent to the worker and have no answer yet.
     pub chunks: u64,
-    /// Time in milliseconds since which the worker has had the first of these chunks, or has last answered.
+    /// Milliseconds since the worker received the first of these chunks or last answered. 0 without chunks.
     pub busy_ms: u64,
     /// Note of the running task.
     pub note: Option<u64>,
@@ -265,7 +265,7 @@ pub struct StorageSnapshot {
     /// `exclusive` for elements with one owner, `frozen` for elements that are no longer written, `shared`
     /// for elements that any holder may write.
     pub kind: String,
-    /// Size of the block in bytes: that of the tensor, rounded up to a size class.
+    /// Size of the block in bytes: the size of the tensor, rounded up to a size class.
     pub bytes: u64,
     /// Processes and messages that hold it.
     pub holders: HoldersSnapshot,

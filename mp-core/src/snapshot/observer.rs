@@ -1,11 +1,12 @@
 //! # Safety
-//! A view of the arena of another program. Unsafe, because a handle of an arena refers to a state that lives
-//! as long as the process, and this one doesn't. Sound, because the handle stays in this module's type: it
-//! is used only during a call, and no value that refers to the state is returned.
+//! A view of the arena of another program. Unsafe, because a handle of an arena refers to a state that is
+//! assumed to live as long as the process, but an observer's state is freed with the observer. Sound, because
+//! the handle stays in this module's type: it is used only during a call, and no value that refers to the
+//! state is returned.
 //!
 //! The mapping has no write access, so that not even an error in this library changes the arena. The handle
-//! has no identity: each function that would change something first returns
-//! [`Error::Forked`], as in a forked copy of a member.
+//! has no identity: each function that would change the arena returns [`Error::Forked`] instead, as in a
+//! forked copy of a member.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,7 +22,7 @@ use crate::sync::shared::AtomicU64;
 use crate::sys::identity::Identity;
 use crate::sys::{Mapping, memory};
 
-/// Identity of a process that is no member.
+/// Identity of a process that is not a member.
 // fork: never changes.
 static NO_MEMBER: AtomicU64 = AtomicU64::new(0);
 
@@ -35,20 +36,22 @@ static NO_MEMBER: AtomicU64 = AtomicU64::new(0);
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///
-/// An observer is no member of the program, and can't change its data: the mapping has no write access. It
-/// stops no process, and the program doesn't notice it. A process that ends while it observes leaves nothing.
+/// An observer is not a member of the program, and can't change its data: the mapping has no write access. It
+/// stops no process, and the program can't detect it. If the observing process dies, nothing of it remains in
+/// the program.
 #[derive(Debug)]
 pub struct Observer(Observed);
 
 #[derive(Debug)]
 enum Observed {
-    /// The arena of this process. No second descriptor of it may be closed.
+    /// The arena of this process. It is not opened a second time: closing another descriptor of the arena's
+    /// file would drop the locks of this process.
     Own(Arena),
     /// State from [`Box::into_raw`].
     Other(*mut State),
 }
 
-// SAFETY: the state is of atomics, locks and a mapping, each of which may be used by any thread.
+// SAFETY: the state consists of atomics, locks and a mapping, each of which may be used by any thread.
 unsafe impl Send for Observer {}
 // SAFETY: as above.
 unsafe impl Sync for Observer {}
@@ -58,9 +61,9 @@ impl Observer {
     /// (`/proc/PID/fd`).
     ///
     /// # Errors
-    /// [`Error::NotAnArena`] if the process has no arena, or is another user's; [`Error::Os`] if its
+    /// [`Error::NotAnArena`] if the process has no arena, or belongs to another user; [`Error::Os`] if its
     /// descriptors are not accessible; [`Error::Version`] if its program has another version of this library;
-    /// [`Error::Unsupported`] if it has another PID namespace.
+    /// [`Error::Unsupported`] if the process is in another PID namespace.
     pub fn of_process(pid: u32) -> Result<Self> {
         let own = Arena::get();
         let file = memory::open_of_process(pid, FILE_NAME, own.and_then(|own| own.file().ok()))?;
@@ -94,8 +97,8 @@ impl Observer {
         read::snapshot(self.arena())
     }
 
-    /// Returns the memory of elements in this block, also if it is not among the
-    /// [largest](Snapshot::storages). Returns `None` if the block has no elements.
+    /// Returns the tensor memory in a block, even if the block is not among the
+    /// [largest](Snapshot::storages). Returns `None` if the block contains no elements of a tensor.
     pub fn storage(&self, block: u32) -> Option<StorageSnapshot> {
         read::storage(self.arena(), block)
     }

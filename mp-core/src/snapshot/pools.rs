@@ -1,4 +1,4 @@
-//! Words that pools publish for tools, and their reading.
+//! Words that pools publish for tools, and functions that read them.
 //!
 //! | word of a pool | content | changed by |
 //! |---|---|---|
@@ -13,10 +13,10 @@
 //! | 8 | `number 32, block of the pool + 1 32` | the pool's process, before the worker starts |
 //! | 9 | `ready 1, pid 32`; 0: no process | the pool's process |
 //! | 10 | number of chunks of tasks that the worker has | the same |
-//! | 11 | time since which it has the first of them, in ms of the monotonic clock | the same |
+//! | 11 | time when the worker received the first of these chunks or last answered, in ms of the monotonic clock | the same |
 //!
-//! Each word has one writer, so each change is one store, and no step of the pool depends on them. The death
-//! of the pool's process leaves them as they are, until its blocks are released.
+//! Each word has one writer, so each change is one store. No step of the pool reads these words. If the
+//! pool's process dies, the words keep their values until its blocks are released.
 
 use super::{PoolSnapshot, PoolWorkerSnapshot};
 use crate::mem::Mem;
@@ -31,7 +31,7 @@ pub const POOL_WORDS: u64 = 8;
 pub const WORKER: &str = "mp_pool::Watch";
 /// Word of the note of the running task.
 pub const NOTE: u64 = 2;
-/// First of the words that the pool's process writes: four, on a cache line of their own.
+/// First of the four words that the pool's process writes. They are on a cache line of their own.
 pub const WORKER_STATE: u64 = 8;
 
 /// Reads a pool, without its workers.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{PoolSnapshot, ProcessState, Snapshot};
 use crate::wait_times::WaitTimes;
 
-/// Text of metrics, as far as it is written.
+/// Text of the metrics written so far.
 struct Metrics(String);
 
 /// Names and values of labels.
@@ -69,8 +69,8 @@ impl Snapshot {
     /// # Ok::<(), mp_core::Error>(())
     /// ```
     ///
-    /// Queues and locks are labeled by their names, or by `#` and the number of their block, which another
-    /// object may have later.
+    /// Queues and locks are labeled by their names. If a name is missing or not unique, `#` and the number of
+    /// the object's block are appended. Another object may get the same block later.
     pub fn prometheus(&self) -> String {
         let mut metrics = Metrics(String::new());
         let states = [

@@ -63,7 +63,7 @@ pub(super) fn snapshot(arena: Arena) -> Snapshot {
     let strangers: Vec<_> =
         waited_for.into_iter().filter(|pid| !is_member(pid)).filter_map(stranger).collect();
     for wait in processes.iter_mut().flat_map(|process| &mut process.waits) {
-        // Children that have ended, and that their parent has not reaped.
+        // Leave out children that have ended and that their parent has not reaped.
         wait.possible_processes.retain(|pid| {
             members.iter().any(|info| info.pid == *pid) || memory::start_time_of(*pid).is_some()
         });
@@ -98,7 +98,7 @@ pub(super) fn snapshot(arena: Arena) -> Snapshot {
     }
 }
 
-/// Returns the memory of elements in a block, if the block has such.
+/// Returns the tensor memory in a block, or `None` if the block contains no elements of a tensor.
 pub(super) fn storage(arena: Arena, block: u32) -> Option<StorageSnapshot> {
     let members = Members(arena).members();
     let reader = ObjectReader::new(arena, &members);
@@ -113,7 +113,7 @@ fn waits_of(arena: Arena, member: Member) -> Vec<ShownWait> {
     waits
 }
 
-/// Describes a process. `before` has its waits before the objects were read.
+/// Describes a process. `before`: the waits of the process before the objects were read.
 fn process(arena: Arena, info: &MemberInfo, before: &[ShownWait]) -> ProcessSnapshot {
     let (member, pid) = (info.member, info.pid);
     let (is_stopped, parent) = memory::stopped_and_parent(pid);
@@ -123,7 +123,7 @@ fn process(arena: Arena, info: &MemberInfo, before: &[ShownWait]) -> ProcessSnap
         () => ProcessState::Running,
     };
     let is_alive = state != ProcessState::Dead;
-    // Threads first: one that begins to wait meanwhile is in both lists, not in none.
+    // Threads are listed before waits: a thread that begins to wait meanwhile is then in both lists.
     let threads = if is_alive { threads_of(pid) } else { Vec::new() };
     let shown = waits_of(arena, member);
     let services = table::services(arena, member);
@@ -186,7 +186,7 @@ fn describe(arena: Arena, pid: u32, wait: &ShownWait, steady: bool) -> WaitSnaps
     let text = wait.call.text();
     let (processes, more_processes) = wait.processes(arena);
     let children = if more_processes { children_of(pid) } else { Vec::new() };
-    // All that it waits for were started in the same way.
+    // All processes that one call waits for were started in the same way: either all or none are children.
     let has_all = more_processes && processes.iter().all(|pid| children.contains(pid));
     let possible_processes = if has_all { children } else { Vec::new() };
     WaitSnapshot {
@@ -217,7 +217,7 @@ enum FoundObject {
     Worker(Option<(u32, PoolWorkerSnapshot)>),
 }
 
-/// Queues and other objects of an arena, as far as they were read.
+/// Queues and other objects of an arena that were read so far.
 struct ObjectReader<'a> {
     arena: Arena,
     members: &'a [MemberInfo],
@@ -255,7 +255,7 @@ impl<'a> ObjectReader<'a> {
         pools
     }
 
-    /// Returns the memory of elements in a block of this size.
+    /// Returns the tensor memory in a block of this size.
     fn storage(&self, bytes: u64, block: BlockId) -> Option<StorageSnapshot> {
         let (kind, generation) = self.state_of(block)?;
         let text = match kind {
@@ -278,7 +278,7 @@ impl<'a> ObjectReader<'a> {
         }
     }
 
-    /// Returns the kind of a block that has a holder, and what changes when it is freed.
+    /// Returns the kind and the generation of a live block. Another allocation has another generation.
     fn state_of(&self, block: BlockId) -> Option<(BlockKind, u64)> {
         let (map, at) = (self.arena.map(), Blocks(self.arena).block_at(block));
         let state = BlockState::unpack(map.load(at.state));
@@ -359,8 +359,8 @@ impl<'a> ObjectReader<'a> {
         Some(FoundObject::Other(ObjectSnapshot { block, kind: kind.into(), name, holders, owner }))
     }
 
-    /// Returns the thread that holds the lock at the beginning of a structure. A lock is signed by its
-    /// holder; no other words have this form.
+    /// Returns the thread that holds the lock at the beginning of a structure. The holder writes its
+    /// signature into the lock, so other words are not mistaken for a held lock.
     fn owner(&self, base: Word, len: u64) -> Option<OwnerSnapshot> {
         let (map, at) = (self.arena.map(), LockAt(base.plus(wait_table::STRUCTURE_WORDS)));
         if len < 8 * (wait_table::STRUCTURE_WORDS + LockAt::WORDS) {
