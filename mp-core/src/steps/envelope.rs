@@ -3,7 +3,7 @@
 //! An envelope's owner word is read by processes without a claim to it: a consumer that lost a message to
 //! another one, a recovering process, a pass over all envelopes. So the word stays at its address while
 //! the memory is returned, and reads as zero, which no envelope in use has. Zero can't be claimed
-//! ([`Owner::claimable`]), and no process expects it in a swap.
+//! ([`Owner::claimable`]). Only the process that fills the group swaps a zero word.
 //!
 //! # Words of a group, and the processes that change them
 //! | word | states | changed by |
@@ -12,38 +12,38 @@
 //! |  | `FILLING(m, base)` | `m` → `IN USE`; if `m` is dead, the process that reclaims it → `FILLING(me, base)` |
 //! |  | `IN USE` | the owner of all of its envelopes → `EMPTYING(me, base)` |
 //! |  | `EMPTYING(m, base)` | `m` → `ABSENT(base)`; if `m` is dead, the process that reclaims it → `EMPTYING(me, base)` |
-//! | owner of each envelope | as always | in `FILLING`, also 0 → `FREE(base)`, by the process named there; in `EMPTYING`, the kernel makes it 0 |
+//! | owner of each envelope | see [`Owner`] | in `FILLING`, also 0 → `FREE(base)`, by the process named there; in `EMPTYING`, the kernel makes it 0 |
 //!
 //! A process that empties a group first claims each of its envelopes, like for use. Then no other process
-//! owns one of them, and the process owns the group. The base is after all sequences of the group's
-//! envelopes.
+//! owns one of them, and the process owns the group. The base is later than all sequence numbers of the
+//! group's envelopes.
 //!
-//! In `FILLING`, envelopes whose owner word is already written may be claimed: by a process that took a hint
+//! In `FILLING`, a process may claim an envelope whose owner word is already written: if it took a hint
 //! before the group was emptied, and was stopped since. So passes over all envelopes include a group that is
-//! being filled. It has memory then: the kernel committed it before the swap to `FILLING`, which fails if the
-//! group was used meanwhile, since its base is then different. So no pass reads uncommitted memory, and a
-//! reclaiming process can complete the work.
+//! being filled. The group has memory then: the kernel committed it before the swap to `FILLING`. That swap
+//! fails if the group was used meanwhile, since its base is then different. So no pass reads uncommitted
+//! memory, and a reclaiming process can complete the work.
 //!
 //! # Effects of a death
-//! | killed process | left behind | the reclaim |
+//! | killed process | remaining state | the reclaim |
 //! |---|---|---|
 //! | claiming the envelopes | some of them `MEMBER(dead)` | frees them, like idle ones |
-//! | returning the memory | `EMPTYING(dead, base)`; words that are `MEMBER(dead)` or 0 | takes it over, returns the memory once more |
-//! | between committing memory and the swap | an absent group with 16 KiB of zeros | nothing: they are used when it is filled |
-//! | writing words | `FILLING(dead, base)` | takes it over, and writes the others |
-//! | filled, its hints not set | envelopes without hints | hints are set |
+//! | returning the memory | `EMPTYING(dead, base)`; words that are `MEMBER(dead)` or 0 | takes over the group, returns the memory once more |
+//! | between committing memory and the swap | an absent group with 16 KiB of zeros | does nothing: the memory is used when the group is filled |
+//! | writing words | `FILLING(dead, base)` | takes over the group, and writes the other words |
+//! | after filling, before setting the hints | envelopes without hints | sets the hints |
 //!
-//! A process that is stopped there blocks these envelopes, and no other process: it empties few groups at
-//! once, and at most half of the free ones (`envelopes::groups`).
+//! A process that is stopped at one of these points blocks the group's envelopes, but no other process: a
+//! process empties few groups at once, and at most half of the free ones (`envelopes::groups`).
 //!
 //! # Groups with hints
 //! The group map has one bit for each group with hints, so that a search does not check all groups.
 //!
 //! A freeing process writes the hint and then checks the bit. A taker that finds no hint clears the bit and
-//! then checks the hints again. A full barrier separates the two accesses of each, so one of them sees the
-//! other's write, and a group with hints has its bit.
+//! then checks the hints again. In both, a full barrier separates the two accesses. So at least one of the
+//! two processes reads the other's write, and the bit of a group with hints is set.
 //!
-//! | killed process | left behind |
+//! | killed process | remaining state |
 //! |---|---|
 //! | a freeing process, between the hint and the bit | free envelopes that are not found until another one of the group is freed, or a put has searched all groups |
 //! | a taker, between the bit and its second check | the same |
@@ -166,7 +166,7 @@ impl EmptyGroup {
         Owner::free(self.latest.unwrap_or(0) + 1).seq
     }
 
-    /// Releases the last claimed envelope, if there is one.
+    /// Begins to release the last claimed envelope. Ends the steps if no envelope is claimed.
     fn back(&mut self) -> Option<Option<u64>> {
         if self.claimed == 0 {
             return Some(None);
@@ -324,7 +324,7 @@ impl Steps for HintGroup {
     #[inline(always)]
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<()> {
         match self.pc {
-            // Always written, even if they seem to be set: a taker may be clearing them.
+            // The hints are always written, even if they seem to be set: a taker may be clearing them.
             Pc::First => {
                 m.or(self.at.hints, self.hints);
                 m.fence_after_rmw();
@@ -342,7 +342,7 @@ impl Steps for HintGroup {
     }
 }
 
-/// Clears the bit of a group in which no hint was found, and sets it again if there is a hint by then.
+/// Clears the bit of a group in which no hint was found, and sets the bit again if there is a hint by then.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct UnmarkGroup {
     at: HintsAt,
@@ -350,7 +350,7 @@ pub struct UnmarkGroup {
 }
 
 impl UnmarkGroup {
-    /// Creates the steps to clear its bit.
+    /// Creates the steps for the group at `at`.
     pub fn new(at: HintsAt) -> Self {
         Self { at, pc: Pc::First }
     }

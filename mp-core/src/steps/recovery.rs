@@ -3,10 +3,10 @@
 //! A *recovery* makes everything available that live processes wait for. **Any number of processes recover
 //! the same dead member at once**, so that no process waits for a recovering process that is stopped or
 //! killed. That works because a recovering process takes nothing for itself, and frees nothing. Each of its
-//! changes is a swap of a word that names the dead member, to a value that follows from it. A block without a
-//! holder after that is claimed *in the name of the dead member*. As long as none of the dead member's
-//! objects is reused, the values that a recovering process has read of them stay true, or a swap detects the
-//! change. A recovery has two phases:
+//! changes is a swap of a word that names the dead member, to a value computed from the old one. A block that
+//! has no holder after that is claimed *in the name of the dead member*. As long as none of the dead member's
+//! objects is reused, the values that a recovering process has read from them stay valid, or a swap detects
+//! the change. A recovery has two phases:
 //!
 //! * `DEAD`: the dead member's leases are returned, its seats in messages and tokens are released, its queues
 //!   are notified, in their own memory. Its seats in queues stay, so that no recovering process writes into
@@ -23,8 +23,8 @@
 //!
 //! | word | states | changed by |
 //! |---|---|---|
-//! | of the dead member ([`Tenancy`]) | `DEAD(n)` | a recovering process, to begin with → `DEAD(n + 1)`; a recovering process that has nothing left to do, if it was the only one → `VACATING(n)` |
-//! |  | `VACATING(n)` | a recovering process, to begin with → `VACATING(n + 1)`; a recovering process that has nothing left to do, if it was the only one → `RECLAIMING(me)` |
+//! | of the dead member ([`Tenancy`]) | `DEAD(n)` | a recovering process, at its start → `DEAD(n + 1)`; a recovering process that has nothing left to do, if it was the only one → `VACATING(n)` |
+//! |  | `VACATING(n)` | a recovering process, at its start → `VACATING(n + 1)`; a recovering process that has nothing left to do, if it was the only one → `RECLAIMING(me)` |
 //! |  | `RECLAIMING(s)` | `s` → `FREE`; if `s` is dead, another process → `RECLAIMING(me)` |
 //! | of the recovering process ([`RecoveringSlots`]) | 0, or slots | that process, **before** it begins, and after it has ended |
 //!
@@ -46,10 +46,10 @@
 //! that is claimed for the dead member, and stays so, as no process reclaims the member while this process's
 //! word shows the recovery.
 //!
-//! | killed, or stopped for a week | left behind | other processes |
+//! | killed, or stopped for a week | remaining state | other processes |
 //! |---|---|---|
 //! | anywhere in a recovery | `DEAD` or `VACATING`, the process's word | recover as well; objects that live processes wait for are available at once. The word of a dead process is ignored; while a recovering process is stopped, the members that it recovers are not reclaimed: their memory is held |
-//! | between the swap and the end of the reclaim | `RECLAIMING(it)` | wait for nothing; if it is dead, another process takes over the reclaim |
+//! | between the swap and the end of the reclaim | `RECLAIMING(that process)` | wait for nothing; if that process is dead, another process takes over the reclaim |
 //!
 //! (A process that is stopped between its check and its swap while other processes begin exactly 2^29
 //! recoveries does not notice them.)
@@ -114,7 +114,7 @@ impl<D: DeathOracle> Steps for CheckSoleRecovery<D> {
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
         let Some(&(word, member)) = self.others.get(self.at) else { return Some(true) };
-        // Asked last, since the answer takes a system call. A member that is dead by then changes nothing.
+        // The death is checked last, since the check takes a system call. A dead member changes nothing.
         if RecoveringSlots::covers(m.load(word), self.slot) && !self.dead.is_dead(member) {
             return Some(false);
         }

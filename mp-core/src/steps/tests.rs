@@ -1,5 +1,5 @@
-//! Tests of single operations on prepared words: their effects, their reads, and their behavior when another
-//! process was faster.
+//! Tests of single operations on prepared words: their effects, and their behavior when another process was
+//! faster.
 
 use super::lock::{AcquireLock, LockAt, LockAttempt, LockWord, OsThread, ReleaseLock, SetParked, is_held_by};
 use super::*;
@@ -49,7 +49,7 @@ fn life(m: &HeapMem, at: BlockAt) -> BlockLife {
     BlockState::unpack(m.load(at.state)).life
 }
 
-/// A live block, of which this process has the first seat.
+/// Prepares a live block, whose first seat belongs to this process.
 fn memory() -> HeapMem {
     let m = HeapMem::new(64);
     m.store(BLOCK.state, live());
@@ -82,7 +82,7 @@ fn take(m: &HeapMem) -> TakeOutcome {
 
 /// Makes `n` steps, none of which is the last.
 fn steps<S: Steps>(s: &mut S, m: &HeapMem, n: usize) {
-    (0..n).for_each(|_| assert!(s.step(m).is_none(), "it has ended before"));
+    (0..n).for_each(|_| assert!(s.step(m).is_none(), "the steps ended early"));
 }
 
 /// The seat is recorded before it is taken, and increments the block's version.
@@ -110,7 +110,7 @@ fn seat_search_continues_to_the_end_of_a_page() {
     assert_eq!(take(&m), TakeOutcome::NoSeat);
 }
 
-/// The hint names a seat of a page of another block: a seat there would be lost with that block.
+/// The hint names a seat in a page of another block: a seat taken there would be lost with that block.
 #[test]
 fn seat_in_another_blocks_page_is_not_taken() {
     let m = memory();
@@ -139,12 +139,12 @@ fn free_pages() -> FreePages<impl Fn(BlockId) -> Option<Word> + Clone, impl Fn(B
     FreePages::new(BLOCK, me(), pages, page_at)
 }
 
-/// The pages no longer name the block: a freed page may be prepared for another block at once.
+/// Freed pages don't name the block: a freed page may be prepared for another block at once.
 #[test]
 fn block_is_freed_with_its_pages() {
     let m = memory();
     (0..2).for_each(|i| link(&m, i));
-    // Before the last one was handed over, its creator died.
+    // The creator of the last page died before it handed the page over.
     m.store(PAGES[1].0.seat(0), Seat::Member(other()).pack());
     assert_eq!(run(free_pages(), &m), [2, 1]);
     for (at, first) in PAGES {
@@ -164,7 +164,7 @@ fn page_of_another_block_is_not_freed() {
     assert_eq!(Seat::unpack(m.load(PAGES[0].0.seat(0))), Seat::Member(other()));
 }
 
-/// The process that reclaims its creator hands it over between the check and the swap.
+/// The process that reclaims the page's creator hands the page over between the check and the swap.
 #[test]
 fn page_handed_over_during_a_free_is_freed() {
     let m = memory();
@@ -182,7 +182,7 @@ fn release(seat: Word, beside: Option<Word>) -> ReleaseSeat<impl Fn(BlockId) -> 
     ReleaseSeat::new(BLOCK, pages, me(), seat, Seat::Member(me())).neighbor(beside)
 }
 
-/// The last holder detects that it is the last, whether the neighboring seat is taken or not.
+/// The block is held while the neighboring seat is taken, and freed when the neighboring seat is free.
 #[test]
 fn last_holder_frees_the_block() {
     let m = memory();
@@ -208,7 +208,7 @@ fn modified_block_is_checked_again() {
     assert!(matches!(run(check, &m), ReleaseOutcome::MustFree(_)));
 }
 
-/// So that a weak handle to the previous allocation does not find the new one.
+/// Otherwise a weak handle to the previous allocation would find the new one.
 #[test]
 fn each_allocation_has_a_new_generation() {
     let m = memory();
@@ -235,17 +235,17 @@ fn mine(acquired: LockAttempt) -> LockWord {
     }
 }
 
-/// A process that has slept does not know how many others still sleep: its own release wakes the next one.
+/// A process that was woken can't know if other processes still sleep, so its own release wakes the next one.
 #[test]
 fn parked_bit_remains_until_a_sleeper_is_woken() {
     let m = memory();
     assert!(mine(acquire(&m, true)).is_parked());
-    assert!(run(ReleaseLock::new(LOCK, true), &m), "one has to be woken");
+    assert!(run(ReleaseLock::new(LOCK, true), &m), "a sleeper has to be woken");
     let seen = mine(acquire(&m, false));
     assert!(!seen.is_parked());
     let parked = run(SetParked::new(LOCK, seen), &m);
-    assert_eq!(parked.map(|word| word.0), Some(m.load(LOCK.word())), "it would not fall asleep");
-    assert!(run(ReleaseLock::new(LOCK, true), &m), "it is asleep");
+    assert_eq!(parked.map(|word| word.0), Some(m.load(LOCK.word())), "the sleep would end at once");
+    assert!(run(ReleaseLock::new(LOCK, true), &m), "the waiter is asleep");
     // The lock is free by now: there is nothing to wait for.
     assert_eq!(run(SetParked::new(LOCK, parked.unwrap()), &m), None);
     assert!(!run(ReleaseLock::new(LOCK, true), &m));
@@ -260,7 +260,7 @@ fn lock_belongs_to_the_acquiring_thread() {
     }
 }
 
-/// Until a holder declares the data sound.
+/// The mark remains until a holder declares the data sound.
 #[test]
 fn poison_mark_of_a_death_remains() {
     const MARKED: u64 = 4;
@@ -284,7 +284,7 @@ fn tenancy(m: &HeapMem) -> Presence {
 fn concurrent_recovery_does_not_end_the_phase() {
     let m = memory();
     m.store(TENANCY, Tenancy { presence: Presence::Dead(0), epoch: 3 }.pack());
-    assert_eq!(run(BeginRecovery::new(TENANCY, 2), &m), None, "that tenant is gone");
+    assert_eq!(run(BeginRecovery::new(TENANCY, 2), &m), None, "the slot has a later tenant");
     let [first, second] = [(); 2].map(|()| run(BeginRecovery::new(TENANCY, 3), &m).unwrap());
     assert_eq!(end_recovery(TENANCY, first, me(), &m), None);
     let vacating = end_recovery(TENANCY, second, me(), &m).unwrap();
@@ -367,7 +367,7 @@ fn begun(m: &HeapMem) {
     assert_eq!((m.load(A), m.load(B)), (0, 0));
 }
 
-/// A process sets "making" while it may change a word, and no longer.
+/// "Making" is set as long as the process may change a word.
 #[test]
 fn update_is_marked_while_it_changes_words() {
     let m = updates();
@@ -380,7 +380,7 @@ fn update_is_marked_while_it_changes_words() {
     assert_eq!((making(&m, me()), named(&m)), (0, None));
 }
 
-/// The same holds for another member's update, which it completes to the last word.
+/// "Making" is also set while a process completes another member's update. The update is completed.
 #[test]
 fn helped_update_is_marked_while_it_changes_words() {
     let m = updates();
@@ -420,8 +420,8 @@ fn overtaken_update_restarts() {
     }
 }
 
-/// A process that is about to complete an update, and is stopped there, changes nothing after others have
-/// completed it and its owner has written the next one.
+/// A process is stopped while it helps with an update. Others complete the update, and its owner records the
+/// next one. Then the stopped process continues, and changes no word.
 #[test]
 fn late_helper_does_not_change_the_next_update() {
     // Current; "making"; then the reads of current, of the three words of an entry, and of current again.
@@ -431,7 +431,7 @@ fn late_helper_does_not_change_the_next_update() {
         let mut late = update(me(), false, false, false);
         steps(&mut late, &m, stopped_after);
         assert!(matches!(run(update(Member::new(0, 1), false, false, false), &m), UpdateOutcome::Done(_)));
-        // The next update of the same member is recorded, and not named yet.
+        // The next update of the same member is recorded, but `current` does not name it yet.
         let mut next = update(other(), true, false, false);
         while m.load(UPDATES.own.of(other().slot()).plus(3)) != 2 {
             steps(&mut next, &m, 1);

@@ -1,26 +1,25 @@
 //! Updates of several words at once, without a lock: any process completes the current update.
 //!
-//! A process that wants an update reads the words, writes the new value of each into its own record, and
-//! then names itself in one word that all updates use ([`CurrentUpdate`]). The update has happened with
-//! that swap. Any process can make the rest of it, from the record: for each word, a swap of the old value
-//! to the new one. So no process waits for the one that wanted the update, even if it is killed or
-//! stopped.
+//! The initiator of an update reads the words, writes the new value of each into its own record, and then
+//! names itself in one word that all updates use ([`CurrentUpdate`]), by a swap. The swap decides that the
+//! update happens. Any process can do the rest from the record: for each word, a swap of the old value to the
+//! new one. So no process waits for the initiator, even if the initiator is killed or stopped.
 //!
-//! The swap of the name succeeds only if no other update has happened since the words were read, since each
-//! increments that word. So the values read are those of all words at one moment.
+//! The swap of the name succeeds only if no other update has happened since the words were read, because each
+//! update increments that word. So the values read are the values of all words at one moment.
 //!
 //! | word | states | changed by |
 //! |---|---|---|
-//! | current | nothing, number n | a process that has written its record → being made by it, n |
-//! |  | being made by m, n | any process, after all its words are changed → nothing, n + 1 |
-//! | a record | | only its member, while it is not named there |
+//! | current | nothing, number n | a process `m` that has written its record → being made by `m`, n |
+//! |  | being made by `m`, n | any process, after all words of the update are changed → nothing, n + 1 |
+//! | a record | | only its member, while `current` does not name the member |
 //! | the words | | swapped from old to new, in their order, by each process that makes the update |
 //! | making, one for each member | 0, 1 | the member: 1 **before** it changes anything, 0 after |
 //!
-//! | killed, or stopped for a week | left behind | other processes |
+//! | killed, or stopped for a week | remaining state | other processes |
 //! |---|---|---|
-//! | before it is named | only its own record | notice nothing |
-//! | after that, anywhere | current names it, or none; its word "making" | complete the update, and continue |
+//! | before `current` names the process | only its own record | are not affected |
+//! | after that, anywhere | `current` names the process, or no process; its word "making" | complete the update, and continue |
 //!
 //! **Late swaps.** A process that makes an update has checked that it is still the current one, and then
 //! swaps a word. It may be stopped just before that swap, and make it a week later, long after other
@@ -28,14 +27,14 @@
 //! *again*. An update that only writes values that its words have never had (a count, a frontier, a row that
 //! is used for the first time) can't restore one. A plan that may write an earlier value is
 //! [exclusive](UpdatePlan::exclusive): it is made only if no other process is making an update. So a process
-//! that is stopped there delays exclusive updates, and no others.
+//! that is stopped before its swap delays only exclusive updates.
 //!
-//! That check finds every process that may be late. A process that makes update n sets "making", by a
-//! read-modify-write, *then* checks if n is current. A process that plans has read n + 1 or a later number,
-//! *then* made a read-modify-write, *then* reads "making" of all members. With a full barrier after both, one
-//! of the two sees the other's write.
+//! This check finds every process that may be late. A process that makes update n sets "making", by a
+//! read-modify-write, *then* checks if n is current. A process that plans an exclusive update has read n + 1
+//! or a later number, *then* makes a read-modify-write, *then* reads "making" of all members. With a full
+//! barrier after each read-modify-write, at least one of the two reads the other's write.
 //!
-//! A record is read while its member may already write the next one. So current is read once more afterwards.
+//! A record may be read while its member already writes the next one. So `current` is read again afterwards.
 
 use crate::mem::{Column, Mem, Steps, Word};
 use crate::words::{CurrentUpdate, Member};
@@ -76,8 +75,8 @@ pub trait UpdatePlan {
     /// in which other processes may see the changes. An empty list changes nothing.
     fn writes(&self, values: &[u64]) -> Vec<(usize, u64)>;
 
-    /// Returns `true` if it may write a value that the word has ever had before, written by any process: see
-    /// [`Update`].
+    /// Returns `true` if the plan may write a value that the word had at any time before, whichever process
+    /// wrote it: see "Late swaps" in the documentation of [this module](self).
     fn exclusive(&self) -> bool {
         false
     }
@@ -136,8 +135,8 @@ enum Pc {
     ClearFlag(bool),
 }
 
-/// Makes one [`UpdatePlan`] happen, after completing the current update of another member. Each member
-/// makes one update at a time.
+/// Performs one [`UpdatePlan`]. Completes the current update of another member first, if there is one. Each
+/// member performs one update at a time.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Update<P, D> {
     at: UpdateAt,
@@ -153,7 +152,7 @@ pub struct Update<P, D> {
 }
 
 impl<P: UpdatePlan, D: LiveMembers> Update<P, D> {
-    /// Creates the steps to make `plan` happen, by `me`.
+    /// Creates the steps by which `me` performs `plan`.
     pub fn new(at: UpdateAt, me: Member, plan: P, members: D) -> Self {
         let (others, writes) = (Vec::new(), Vec::new());
         let (entry, values) = ([0; 3], [0; MAX_WORDS]);
@@ -264,7 +263,7 @@ impl<P: UpdatePlan, D: LiveMembers> Steps for Update<P, D> {
                     (_, false) => Pc::Announce,
                 };
             }
-            // A process that reads a later number also sees this.
+            // A process that reads a later number in `current` also reads this value.
             Pc::Announce => {
                 m.store(making, 1);
                 self.pc = Pc::Publish;

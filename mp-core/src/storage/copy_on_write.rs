@@ -31,7 +31,8 @@ pub(crate) struct MappedRange {
 }
 
 impl MappedRange {
-    /// Reserves the addresses in a forked process, which must not have the memory.
+    /// Replaces the mapping in a forked process by reserved addresses: the process must not access the
+    /// memory.
     pub(crate) fn reserve_in_copy(&self, address: usize) -> Result<()> {
         if self.is_inherited {
             sys::unmap_inherited(address, self.len)?;
@@ -40,14 +41,14 @@ impl MappedRange {
     }
 }
 
-/// Maximum number of mappings: a quarter of the default of `vm.max_map_count`, of which the allocator and the
-/// stacks of threads need theirs.
+/// Maximum number of mappings: a quarter of the default of `vm.max_map_count`. The allocator and the stacks
+/// of threads need mappings, too.
 const MOST: usize = 16 << 10;
 
-/// Alignment of the bytes, as of a block.
+/// Alignment of the bytes. Blocks have the same alignment.
 const ALIGN: usize = 64;
 
-/// Bytes of a [`Storage`] that this process may change for itself.
+/// Private view of bytes of a [`Storage`], which this process may change.
 ///
 /// Writes are not visible to other processes, nor through the storage. A page is copied when it is written.
 /// Until then, a write to the storage may be visible here, so the bytes are constant only as long as nothing
@@ -71,12 +72,12 @@ enum Memory {
 }
 
 impl Storage {
-    /// Returns a view of `len` bytes from byte `from` on, which this process may change for itself. Copies
-    /// the bytes at once if they can't be mapped.
+    /// Returns a private view of `len` bytes from byte `from` on, which this process may change. Copies the
+    /// bytes at once if they can't be mapped.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] if there is not enough memory for a copy, [`Error::Forked`] in a process that
-    /// was forked from the one that has the storage.
+    /// [`Error::OutOfMemory`] if there is not enough memory for a copy, [`Error::Forked`] in a forked copy of
+    /// the process that has the storage.
     ///
     /// # Panics
     /// If the storage has fewer bytes.
@@ -108,7 +109,7 @@ fn map_file(file: BorrowedFd<'_>, at: u64, len: usize) -> Option<(Region, usize)
     if mapped.len() >= MOST {
         return None;
     }
-    // A page that is copied there may be missing, which ends the process.
+    // A write would need another huge page for the copy. If none is free, the process gets a SIGBUS.
     if directory::huge_page_of(file).is_some() {
         return None;
     }

@@ -19,8 +19,8 @@ pub enum JoinOutcome {
     NoSeat,
 }
 
-/// Takes a seat of a block for another block. The caller holds the parent until this has ended, and no other
-/// process knows the child.
+/// Takes a seat of a block, the parent, for another block, its child. The caller holds the parent until these
+/// steps have ended, and no other process has a handle to the child.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct JoinParent<F> {
     parent: BlockAt,

@@ -111,8 +111,9 @@ impl Steps for PublishBlock {
     }
 }
 
-/// Frees a claimed block: `BUSY(me) → FREE`. Also the last step of freeing. The kind is reset, so a process
-/// that claims the block and dies leaves nothing to be drained.
+/// Frees a claimed block: `BUSY(me) → FREE`. This is also the last step of freeing a used block. The kind is
+/// reset: if the next claimer of the block dies, the block must not look like one whose contents have to be
+/// released.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct UnclaimBlock {
     block: BlockAt,
@@ -160,7 +161,7 @@ mod tests {
         BlockState::unpack(m.load(block.state))
     }
 
-    /// A process that claims it next, and dies, leaves nothing to be drained.
+    /// If the next claimer of the block dies, the block has no contents to release.
     #[test]
     fn freed_block_has_the_default_kind() {
         for kind in [BlockKind::Data, BlockKind::Ring, BlockKind::Seats, BlockKind::Shared] {

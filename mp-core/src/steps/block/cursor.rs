@@ -1,9 +1,9 @@
 //! Walk through the pages of seats of a block: a circle that begins at one of two hints.
 //!
-//! A word in the block's first page has both: the seat that was *taken* last, and a seat that a walk over
-//! free ones found *held*. Neither is trusted. A process that has released its seat may write the second one
-//! after the block was freed and its page belongs to another block, so each walk checks to which block the
-//! page of its first seat belongs.
+//! One word in the block's first page has both hints: the seat that was *taken* last, and a seat that a walk
+//! over free seats found *held*. Neither is trusted. A process that has released its seat may write the
+//! second hint late, when the block was freed and its page belongs to another block. So each walk checks to
+//! which block the page of its first seat belongs.
 
 use super::{BlockAt, PAGE_HEADER};
 use crate::mem::Word;
@@ -76,8 +76,8 @@ impl SeatHints {
 
 /// Walk through all pages of a chain, in a circle.
 ///
-/// The walk ends where it began, or, if it never returns there, at the second end of the chain. It has read
-/// the whole chain in both cases.
+/// The walk ends where it began. If it never returns there, it ends when it reaches the end of the chain for
+/// the second time. In both cases it has read the whole chain.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct SeatCursor {
     head: PagedSeat,
@@ -89,11 +89,11 @@ pub(super) struct SeatCursor {
 /// Successor of a seat.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum NextSeat {
-    /// The next seat of the same page.
+    /// A seat, which the cursor has reached.
     Seat,
-    /// Another page: the link has to be read first.
+    /// A seat in another page. The link of the present page has to be read first.
     Link,
-    /// None.
+    /// No seat: the walk has ended.
     End,
 }
 
@@ -129,7 +129,7 @@ impl SeatCursor {
         *self = Self { head: self.head, start: self.head, now: self.head, wrapped: false };
     }
 
-    /// Returns `true` if the walk is near its start, at most an eighth of a page behind it.
+    /// Returns `true` if the walk has passed at most an eighth of a page since its start.
     #[inline(always)]
     pub(super) fn passed_few(&self, block: &BlockAt) -> bool {
         let passed = self.now.seat.wrapping_sub(self.start.seat);

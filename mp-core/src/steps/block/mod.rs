@@ -1,17 +1,17 @@
 //! Holders of a block, as steps of one shared access each.
 //!
-//! A block has a state word and **seats**. Each process with handles to the block holds one seat, each
-//! message in flight that carries it holds one, and the block is free when all seats are. A count is not
-//! sufficient: the increment and the record of the process that made it are two steps, and a process killed
-//! between them leaves a count that no process can correct. A seat names its holder in the same word that
-//! makes it a holder.
+//! A block has a state word and **seats**. Each process with handles to the block holds one seat, and so does
+//! each message in flight that attaches it. The block is free when all its seats are free. A count of holders
+//! would not be sufficient: to increment the count and to record the process that did it are two steps, and a
+//! process killed between them leaves a count that no process can correct. A seat is a single word, which is
+//! taken and names its holder in one step.
 //!
 //! # Words of a block, and the processes that change them
 //! | word | states | changed by |
 //! |---|---|---|
 //! | state | `FREE(v)` | a claimer → `BUSY(me, v)` |
 //! |  | `BUSY(m, v)` | `m` → `LIVE(v+1)` or `FREE(v+1)`; if `m` is dead, the process that reclaims it → `BUSY(me, v)` |
-//! |  | `LIVE(v)` | a holder that takes a second seat: `+1`; a process that saw all seats free at `v` → `BUSY(me, v)`, a process that recovers a dead member → `BUSY(that member, v)` |
+//! |  | `LIVE(v)` | a holder that takes a second seat: `+1`; a process that found all seats free at `v` → `BUSY(me, v)`, or, in a recovery of a dead member, → `BUSY(that member, v)` |
 //! | seat | `FREE` | a holder of **another** seat → its new holder |
 //! |  | a holder | that holder (or, if it is dead, a process that recovers or reclaims it) → `FREE`, or directly → the next holder |
 //! | link | 0 | a holder → the page with more seats; only the process that frees the block resets it |
@@ -19,7 +19,7 @@
 //! # Effects of a death
 //! | killed process | recovery or reclaim finds | and does |
 //! |---|---|---|
-//! | while claiming or freeing | `BUSY(dead)` | takes it over and finishes freeing it |
+//! | while claiming or freeing | `BUSY(dead)` | takes over the block and frees it |
 //! | before its seat was released | a seat that names the dead process | frees the seat, then checks if the block is free |
 //! | between releasing the last seat and freeing | `LIVE` without any seat | frees the block |
 //! | while taking seats for a message | an envelope owned by the dead process, whose attachments name them | frees exactly these seats |
@@ -28,26 +28,26 @@
 //! If a header has too few seats, pages of seats are linked to the block in a chain, which only grows, at
 //! its end, while the block lives. A seat's position contains its page ([`SeatAt`]), so no process
 //! traverses the chain to reach a seat. Searches treat the chain as a circle. [`TakeSeat`] searches for a
-//! free seat, from the one that was taken last. [`FreeCheck`] searches for a held one: it reads the seat that
-//! was taken last, and then begins at the seat that an earlier check found held behind many free ones. So
-//! checks pass each free seat about once, in whatever order seats are released. The beginning is a hint: it
-//! doesn't change the contents of a circle.
+//! free seat, beginning at the seat that was taken last. [`FreeCheck`] searches for a held seat: it reads the
+//! seat that was taken last, and then begins at a seat that an earlier check found held after many free ones.
+//! So checks pass each free seat about once, in whatever order seats are released. The seat where a search
+//! begins is only a hint: a search around the whole circle reads the same seats from any start.
 //!
-//! | hints of a block's first page | changed by | killed |
+//! | hints of a block's first page | changed by | effect of a death before the change |
 //! |---|---|---|
-//! | the seat taken last | a holder that took a seat or linked a page: one store, with the other hint as it was read | before it: a search takes longer |
-//! | a seat found held | a process that has released a seat: one swap of both hints, from what it has read | before it: the next check walks the same way |
+//! | the seat taken last | a holder that took a seat or linked a page: one store, with the other hint as it was read | a search takes longer |
+//! | a seat found held | a process that has released a seat: one swap of both hints, from the values that it has read | the next check reads the same free seats again |
 //!
-//! Once there are pages, seats are only taken in them. A process that releases a seat first checks the
+//! Once a block has pages, seats are taken only in the pages. A process that releases a seat first checks the
 //! neighboring seat, on the cache line that it has just written ([`BlockAt::neighbor`]): if that seat is
 //! taken, the block is held. So a block with many messages in flight is received and released without access
-//! to its own line, which its sender writes for each of them. In a stream of messages with the same hundred
-//! tensors, that line limited both processes.
+//! to the cache line of its state, which the sender writes for each message. Otherwise that line would limit
+//! both processes, for example in a stream of messages with the same hundred tensors.
 //!
 //! A seat is taken in this order: record it in the envelope (write-ahead), swap the seat, increment the
 //! version, and only then release the holder's own seat. The freeing process reads the version before it
-//! checks the seats, and swaps the state only if the version is the same: a seat that moved meanwhile has
-//! incremented it.
+//! checks the seats, and swaps the state only if the version is the same. If a holder has taken another seat
+//! meanwhile, the version differs.
 
 mod child;
 mod claim;
@@ -84,8 +84,8 @@ pub struct BlockAt {
     pub per_page: u32,
 }
 
-/// Number of words before the seats of a page: the block to which it belongs, the next page, and, in a
-/// block's first page, the hints where searches begin.
+/// Number of words before the seats of a page: the block to which the page belongs, the next page, and, in a
+/// block's first page, the hints for the start of searches.
 pub const PAGE_HEADER: u32 = 3;
 
 impl BlockAt {
@@ -112,8 +112,8 @@ impl BlockAt {
         }
     }
 
-    /// Returns a seat on the same cache line as this one, if it is in a page: the next seat, which is taken
-    /// after it; at the end of a line, the previous one.
+    /// Returns a seat on the same cache line as this seat, if this seat is in a page: the next seat, which is
+    /// taken after this one; at the end of a line, the previous seat.
     #[inline(always)]
     pub fn neighbor(&self, at: SeatAt, word: Word) -> Option<Word> {
         let (_, n) = at.page().ok()?;
@@ -126,7 +126,7 @@ impl BlockAt {
     }
 }
 
-/// Words of a cache line; pages begin with one.
+/// Number of words in a cache line. Pages begin at the start of a line.
 const WORDS_OF_LINE: u32 = 8;
 
 /// Extracts the link from its word.

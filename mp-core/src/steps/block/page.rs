@@ -1,9 +1,9 @@
 //! Linking pages of seats to their block, and freeing them with it.
 //!
-//! | killed process | left behind | the reclaim, or the process that frees the block next |
+//! | killed process | remaining state | the reclaim, or the process that frees the block next |
 //! |---|---|---|
-//! | before the page is linked | the page's seat names the dead process, no chain leads to it | frees the page |
-//! | between linking and handing over | the page's seat names the dead process, the chain leads to it | hands it over to the block |
+//! | before the page is linked | the page's seat names the dead process, no chain leads to the page | frees the page |
+//! | between linking and handing over | the page's seat names the dead process, the chain leads to the page | hands the page over to the block |
 //! | while freeing pages, the last one first | the block is `BUSY(dead)`, its chain leads to all remaining pages | walks again, as far as pages belong to the block |
 //!
 //! A chain that is being freed may lead to pages that are already free, or belong to another block. So a page
@@ -27,9 +27,9 @@ enum LinkStep {
     Hint(SeatHints),
 }
 
-/// Links a page of seats to a block. The caller holds the block, and the page, a live block whose seat 0
-/// names the caller. Ends with `true` if the page belonged to the caller to the end; `false` is a violation
-/// of that condition.
+/// Links a page of seats to a block. The caller holds the block. The page is a live block, and its seat 0
+/// names the caller. Ends with `false` if the page did not belong to the caller until it was handed over,
+/// which violates this condition.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LinkPage<F> {
     block: BlockAt,
@@ -119,8 +119,8 @@ enum Free<F> {
     Unlink(u64),
 }
 
-/// Frees the pages of seats of a block that the caller has claimed for freeing: the last one first, so that a
-/// walk from the start always finds the rest. Ends with the freed pages.
+/// Frees the pages of seats of a block that the caller has claimed for freeing. The last page is freed first,
+/// so that a walk from the start always finds the remaining pages. Ends with the freed pages.
 ///
 /// `at` returns the words of a page's block, `pages` its memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -172,7 +172,7 @@ impl<F: Fn(BlockId) -> Option<Word> + Clone, G: Fn(BlockId) -> BlockAt> Steps fo
                 found if matches!(Seat::unpack(found), Seat::Member(_)) => Free::Owner(page, first, found),
                 _ => Free::Disown,
             },
-            // Linked by a process that died before handing it over; a living one would still hold the block.
+            // Linked by a process that died before it handed the page over. A live one would hold the block.
             &mut Free::Owner(page, first, found) => {
                 let ours = m.load(page_owner(first)) == u64::from(self.block.id) + 1;
                 if ours { Free::TakeOver(page, first, found) } else { Free::Disown }

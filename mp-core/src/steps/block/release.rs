@@ -40,7 +40,7 @@ pub struct FreeCheck<F> {
     head: (BlockId, Word),
     hints: SeatHints,
     /// Position in the pages of seats. Separate from `pc`, so that the compiler can optimize the common path,
-    /// which has none.
+    /// which reads no pages.
     cursor: Option<SeatCursor>,
     pc: Pc,
 }
@@ -110,7 +110,7 @@ impl<F: Fn(BlockId) -> Option<Word> + Clone> Steps for FreeCheck<F> {
                 self.cursor = Some(SeatCursor::new(&self.block, self.head, start, self.pages.clone()));
                 self.pc = Pc::Owner;
             }
-            // In another block's page, the walk would take seats of that block for seats of this one.
+            // In another block's page, the walk would mistake that block's seats for seats of this block.
             Pc::Owner => {
                 let Some(cursor) = &mut self.cursor else { return Some(ReleaseOutcome::Held) };
                 if m.load_relaxed(page_owner(cursor.now().first)) != u64::from(self.block.id) + 1 {
@@ -136,9 +136,9 @@ impl<F: Fn(BlockId) -> Option<Word> + Clone> Steps for FreeCheck<F> {
                 let after = cursor.enter(link.and_then(|page| Some((page, self.pages.clone()(page)?))));
                 self.pc = Self::after(after);
             }
-            // The next check begins here. The swap fails if another process has taken a seat or found one
-            // meanwhile. If the block was freed, the page may be another block's by now, even with the same
-            // hints: the checks of that block find that this seat's page isn't theirs.
+            // The next check begins here. The swap fails if another process has changed a hint meanwhile. If
+            // the block was freed, the page may belong to another block by now, even with the same hints: the
+            // checks of that block find that this seat's page belongs to a different block.
             Pc::Remember => {
                 if let Some(cursor) = &self.cursor {
                     let found = self.hints.with_held(cursor.now().at());
@@ -167,12 +167,12 @@ enum ReleasePc {
 
 /// Releases one seat held by `holder`, then runs a [`FreeCheck`].
 ///
-/// If the seat doesn't name `holder`, nothing happens: this is how an attachment is released that was
-/// recorded but not yet taken when its sender died.
+/// If the seat doesn't name `holder`, nothing happens. So a recovery can also release an attachment that was
+/// recorded, but whose seat was not yet taken when the sender died.
 ///
-/// A seat in a page is checked together with a neighbor on the same cache line, which is already in the
-/// cache: if the neighbor is taken, its holder checks when it releases it, and the block's own line is not
-/// accessed. With messages in flight, that is the usual case.
+/// For a seat in a page, a neighbor on the same cache line is checked first, since the line is already in the
+/// cache. If the neighbor is taken, its holder runs the check when it releases it, and the cache line of the
+/// block's state is not accessed. With messages in flight, that is the usual case.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ReleaseSeat<F> {
     seat: Word,
@@ -254,7 +254,7 @@ mod tests {
         SeatHints(m.load(seat_hints(pages(1).unwrap())))
     }
 
-    /// A live block with this many pages, whose seats are held by children. The last page is no block's.
+    /// Prepares a live block with this many pages, whose seats are held by children.
     fn block_with(linked: u32) -> HeapMem {
         let m = HeapMem::new(FIRST_PAGE as usize + 256 * PAGES as usize);
         let live = BlockState { life: BlockLife::Live, kind: BlockKind::Object, version: 1 };
@@ -284,7 +284,7 @@ mod tests {
         }
     }
 
-    /// The older half from the oldest one on, then the others from the newest one on; then in a random order.
+    /// First order: the lower half upwards, then the upper half downwards. Second order: mixed.
     #[test]
     fn seats_are_released_fast_in_any_order() {
         let seats = (PAGES - 1) * PER_PAGE;
@@ -305,7 +305,8 @@ mod tests {
         }
     }
 
-    /// A check that began before the block was freed has noted a seat, and the page is another block's since.
+    /// The hint names a seat in a page of another block, as after a check that was stopped while the block
+    /// was freed.
     #[test]
     fn seats_of_another_block_do_not_hold_this_one() {
         let m = block_with(1);

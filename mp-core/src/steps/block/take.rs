@@ -1,5 +1,5 @@
-//! Taking another seat of a block, by a holder: for a message, or for a child of the block
-//! ([`JoinParent`](super::JoinParent)), whose header then serves as the envelope.
+//! Taking another seat of a block. A holder takes the seat for a message, or for a child of the block
+//! ([`JoinParent`](super::JoinParent)). For a child, the child's header serves as the envelope.
 
 use super::cursor::{NextSeat, SeatCursor, SeatHints, page_next, page_owner, seat_hints};
 use super::{BlockAt, link_of};
@@ -17,7 +17,7 @@ pub struct AttachRecord {
     pub entry: Word,
     /// Word with the number of attachments.
     pub count: Word,
-    /// Value to write there.
+    /// Value to write to `count`.
     pub counted: u64,
     /// Rights of the receiver.
     pub grant: Grant,
@@ -47,7 +47,8 @@ enum Pc {
     Remember,
 }
 
-/// Takes a free seat for `holder`. The caller must hold another seat of the block until this has ended.
+/// Takes a free seat for `holder`. The caller must hold another seat of the block until these steps have
+/// ended.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct TakeSeat<F> {
     block: BlockAt,

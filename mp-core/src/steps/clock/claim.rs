@@ -19,8 +19,8 @@ enum Pc {
     Live(ClockState),
 }
 
-/// Claims a clock that is free, or was released with all ticks done, or is dead. Ends with the new epoch, or
-/// `None` if it is in another state.
+/// Claims a clock that is free, or was released and has all ticks done, or is dead. Ends with the new epoch,
+/// or `None` if the clock is in another state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ClaimClock {
     at: ClockAt,
@@ -69,7 +69,7 @@ impl Steps for ClaimClock {
                 }
                 if died { Pc::EndedAt(mine) } else { Pc::LoadEndings(mine, true) }
             }
-            // All ticks known to any process may be done. (If a claimer died here, that is unknown.)
+            // Checks if all ticks known to any process are done. (Unknown if a claimer died here.)
             Pc::EndedAt(mine) => Pc::EndedWell(mine, m.load(at.died_at())),
             Pc::EndedWell(mine, died_at) => Pc::LoadEndings(mine, m.load(at.submitted()) <= died_at),
             Pc::LoadEndings(mine, well) => Pc::StoreEndings(mine, well, m.load(at.endings())),
@@ -99,7 +99,7 @@ impl Steps for ClaimClock {
     }
 }
 
-/// Releases a clock of the caller in this epoch, to which it submits nothing more. Ends with `true` if the
+/// Releases a clock of the caller, which submits no more ticks to it in this epoch. Ends with `true` if the
 /// clock is free, and `false` if its last ticks are not done.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ReleaseClock {

@@ -15,13 +15,14 @@ enum Pc {
     Release(ClockState, u64),
     When(ClockState),
     Dead(ClockState),
-    // For a dead clock: checks if a late write of its device has turned it back.
+    // For a dead clock: checks if a late write of its owner's device has replaced the end of all ticks.
     Recheck(ClockState),
     ReleaseAgain(u64),
 }
 
 /// Ends a clock of a dead member, whose device writes no more, or restores the end of all ticks in a dead
-/// clock. Any number of processes may do this at once, each any number of times.
+/// clock. Ends with `false` if the steps do not apply to the clock. Any number of processes may run these
+/// steps at once, each any number of times.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct EndClock {
     at: ClockAt,
@@ -56,12 +57,12 @@ impl Steps for EndClock {
                     _ => Pc::Begin(state),
                 }
             }
-            // The value of a claimer is above all ticks of the ended epoch: it may stay.
+            // The value that a dead claimer wrote may stay: it is above all ticks of the ended epoch.
             Pc::Back(state, phase) => {
                 _ = m.cas(at.state(), state.pack(), state.with(phase).pack());
                 Pc::Load
             }
-            // From here on no process claims it.
+            // From here on no process claims the clock.
             Pc::Begin(state) => {
                 let Some(member) = state.member() else { return Some(false) };
                 let ending = state.with(ClockPhase::Ending(member));
@@ -73,7 +74,7 @@ impl Steps for EndClock {
             Pc::DiedAt(state) => Pc::Done(state, m.load(at.died_at())),
             Pc::Done(state, died) => match m.load(at.done()) {
                 END_OF_TICKS => Pc::When(state),
-                // Other processes have ended it, and it has another owner.
+                // Other processes have ended the clock, and it has another owner.
                 done if Tick::epoch_of(done) > state.epoch => Pc::Load,
                 // The progress is recorded before it is overwritten.
                 done if died < done => Pc::Raise(state, died, done),
@@ -104,7 +105,7 @@ impl Steps for EndClock {
             }
             Pc::Recheck(state) => {
                 let done = m.load(at.done());
-                // A claimer that died may have begun the next epoch, and so may one that is alive by now.
+                // A dead or a live claimer may have begun the next epoch.
                 let next = Tick::epoch_of(done) > state.epoch;
                 if next || done == END_OF_TICKS {
                     return Some(true);

@@ -1,9 +1,10 @@
 //! Clocks: numbers that streams of devices increment, and that any process and any device can wait for.
 //!
-//! A clock is a row of eight words. Its owner *submits* ticks: it orders its stream to write the next number
-//! to **done** after the preceding work, and then stores the number to **submitted**, before any other
-//! process detects it. After an owner has released a clock, another one may claim it, in a new *epoch*, whose
-//! numbers are above all previous ones. So **done** only grows, and a wait for an old tick returns at once.
+//! A clock is a row of eight words. Its owner *submits* ticks. For each, the owner orders its stream to write
+//! the next number to **done** after the preceding work, and then stores the number to **submitted**, before
+//! it sends the tick to any other process. After an owner has released a clock, another one may claim it, in
+//! a new *epoch*, whose numbers are above all previous ones. So **done** only grows, and a wait for an old
+//! tick returns at once.
 //!
 //! # Words of a clock, and the processes that change them
 //! | word | states | changed by |
@@ -11,7 +12,7 @@
 //! | state | `FREE(e)` | a claimer → `CLAIMING(me, e)` |
 //! |  | `LEFT(m, e)` | a claimer that has found `done = submitted` → `CLAIMING(me, e)` |
 //! |  | `DEAD(e)` | a claimer → `CLAIMING(me, e, died)` |
-//! |  | `CLAIMING(m, e)` | `m` → `LIVE(m, e + 1)`; if `m` is dead, any process → `FREE(e)`, or `DEAD(e)` if it had died |
+//! |  | `CLAIMING(m, e)` | `m` → `LIVE(m, e + 1)`; if `m` is dead, any process → `FREE(e)`, or, from `CLAIMING(m, e, died)`, → `DEAD(e)` |
 //! |  | `LIVE(m, e)` | `m` → `FREE(e)` if `done = submitted`, else → `LEFT(m, e)` |
 //! |  | `LIVE(m, e)`, `LEFT(m, e)` | if `m` is dead, any process → `ENDING(m, e)` |
 //! |  | `ENDING(m, e)` | any process → `DEAD(e)` |
@@ -22,37 +23,37 @@
 //! | process, start |  | the claimer |
 //! | when |  | in `ENDING`, any process. A hint for the owner that died first |
 //!
-//! **Ending.** Devices of other processes may wait for ticks of a dead owner, which will never be reached,
-//! and there is no way to notify them. So **done** becomes greater than any tick ([`END_OF_TICKS`]). The
+//! **Ending.** Devices of other processes may wait for ticks of a dead owner that will never be reached, and
+//! there is no way to notify these devices. So **done** becomes greater than any tick ([`END_OF_TICKS`]). The
 //! actual progress is recorded before, in **died at**, by which a host distinguishes finished ticks from
 //! others. Any number of processes do this at once, and none of them owns the row meanwhile: each change is a
 //! swap of the value read. Within an epoch no value of **done** repeats, except by a late write of the dead
 //! owner's device, which is overwritten again. The numbers of a later epoch are different. So the swap of a
-//! process that was stopped in between fails. (A tick that a dead owner's device writes late, between two of
-//! these accesses, may be complete for a process that checks at that time, and died for later ones. It is
-//! done, and no process relies on it. If that tick's work waited for another clock of the same owner, which
-//! was released meanwhile, it ran too early. A device does neither after the end of its owner's process,
-//! unless the kernel's driver lets work continue then, which no known driver does.)
+//! process that was stopped in between fails. (Suppose that a dead owner's device writes a tick late, between
+//! two of these accesses. A process that checks the tick at that time finds it complete, later ones find that
+//! its owner died. The tick's work is done, and no process relies on that. If that work waited for another
+//! clock of the same owner, which was ended meanwhile, the work ran too early. Both require that a device
+//! works on after the end of its owner's process, which no known driver allows.)
 //!
 //! # Effects of a death
-//! | killed process | left behind | cleared by |
+//! | killed process | remaining state | cleared by |
 //! |---|---|---|
-//! | before it has `CLAIMING` | nothing | |
-//! | in `CLAIMING` | a row without an owner | any process → the previous state; **done** and **submitted** may be those of the next epoch, which is above all ticks |
-//! | a tick submitted to the device, `submitted` not stored | a tick unknown to other processes | like all of its ticks: if done, it is above `submitted` |
-//! | `submitted` stored, not sent to any process | the same | the same |
+//! | before `CLAIMING` | the previous state | |
+//! | in `CLAIMING` | a row without an owner | any process → the previous state; **done** and **submitted** may have values of the next epoch, which are above all ticks |
+//! | after it ordered a tick, before it stored `submitted` | a tick unknown to other processes | like all of the owner's ticks; if done, it is above `submitted` |
+//! | after it stored `submitted`, before it sent the tick | the same | the same |
 //! | between ticks | `LIVE(dead)` | any process → `ENDING` |
 //! | while it released the clock | `LIVE(dead)` or `LEFT(dead)`, or `FREE` | the same |
 //! | anywhere in `ENDING` | `ENDING`, **died at** and **done** before or after their change | any other process |
 //!
-//! A clock of a dead owner is never free at once, even if all submitted ticks are done: the owner may have
-//! died between an order to its stream and storing `submitted`. It is claimed again after it has been dead
-//! for some time.
+//! A clock of a dead owner does not become free at once, even if all submitted ticks are done: the owner may
+//! have died between an order to its stream and storing `submitted`. The clock is claimed again after it has
+//! been dead for some time.
 //!
 //! **Checking** a tick reads the required words between two equal reads of the state. A tick of the present
-//! epoch is compared with **done**, or with **died at** once **done** is at the end of all ticks. An earlier
-//! epoch ended well if it is before `first_died`, or its bit in **endings** is set (for the last 63 epochs).
-//! Otherwise **died at** decides, if it belongs to that epoch.
+//! epoch is compared with **done**, or, once **done** is [`END_OF_TICKS`], with **died at**. All ticks of an
+//! earlier epoch are complete if the epoch is before `first_died`, or if its bit in **endings** is set (for
+//! the last 63 epochs). Otherwise **died at** decides, if it belongs to that epoch.
 
 mod claim;
 mod end;
@@ -90,8 +91,8 @@ impl ClockAt {
     pub const fn died_at(self) -> Word {
         self.0.plus(3)
     }
-    /// Returns the word with a bit for each epoch, by its low six bits, which is set if it ended with all
-    /// ticks done.
+    /// Returns the word with a bit for each of the last epochs: bit `epoch % 64` is set if all ticks of the
+    /// epoch were done at its end.
     pub const fn endings(self) -> Word {
         self.0.plus(4)
     }
@@ -158,13 +159,13 @@ mod tests {
         let second = |epoch| status(&m, tick(epoch, 2));
         assert_eq!(second(1), TickState::Complete, "before any owner died");
         assert_eq!(second(2), TickState::Died { pid: None });
-        assert_eq!(second(3), TickState::Complete, "given up after one had died");
-        assert_eq!(second(4), TickState::Complete, "its owner died when all was done");
+        assert_eq!(second(3), TickState::Complete, "released by its owner, after another had died");
+        assert_eq!(second(4), TickState::Complete, "its owner died after all ticks were done");
         assert_eq!((status(&m, tick(5, 1)), second(5)), (TickState::Complete, TickState::Died { pid: None }));
         assert_eq!(second(6), TickState::Complete);
         assert_eq!(status(&m, tick(6, 3)), TickState::Forged);
         assert_eq!((status(&m, tick(7, 1)), status(&m, tick(0, 1))), (TickState::Forged, TickState::Forged));
-        // So long ago that only the absence of deaths is known.
+        // After so many epochs, an old tick is known to be complete only if no owner had died before.
         (0..70).for_each(|_| _ = epoch(&m, 2, well));
         assert_eq!(
             (second(1), second(3), second(14)),
@@ -180,7 +181,7 @@ mod tests {
         m.store(CLOCK.done(), Tick::base(2));
         assert!(run(EndClock::new(CLOCK, None, 2), &m));
         assert_eq!(m.load(CLOCK.done()), Tick::base(2));
-        // A late write is different.
+        // A late write of the dead owner's device is overwritten.
         m.store(CLOCK.done(), tick(1, 2).value());
         assert!(run(EndClock::new(CLOCK, None, 2), &m));
         assert_eq!(

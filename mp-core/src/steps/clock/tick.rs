@@ -12,8 +12,8 @@ pub enum TickState {
     Complete,
     /// The tick was submitted and is not complete.
     Pending,
-    /// The process that submitted the tick died, or lost its device, before the tick was complete. It never
-    /// will be.
+    /// The process that submitted the tick died, or lost its device, before the tick was complete. The tick
+    /// never completes.
     Died {
         /// Process ID of the owner, if the clock has no later owner.
         pid: Option<u32>,
@@ -96,10 +96,10 @@ impl Steps for CheckTick {
                 let died_at = m.load(at.died_at());
                 match state.phase {
                     _ if tick.value() <= died_at => Pc::Recheck(state, TickState::Complete),
-                    // Claimed again: the process id belongs to the next owner.
+                    // A claimer may have written its own process id.
                     ClockPhase::Claiming { .. } => Pc::Recheck(state, TickState::Died { pid: None }),
                     ClockPhase::Dead => Pc::Process(state),
-                    // Other processes may find more of it done.
+                    // Processes that end the clock may still find the tick done.
                     _ => Pc::Recheck(state, TickState::Pending),
                 }
             }

@@ -4,11 +4,11 @@
 //! | word | states | changed by | effect of a death |
 //! |---|---|---|---|
 //! | order of a device: `key 56, order 8` | 0 → the value of the first member that uses the device, forever | a member, by one swap of 0 ([`ChooseOrder`]) | before: nothing; after: the order is chosen |
-//! | names of a clock: a device's key, the epoch of an owner, the names | the names of the last owner that had any | the owner, in its epoch, before it submits its first tick ([`WriteEventNames`]) | some are written, and no tick names them |
+//! | names of a clock: a device's key, the epoch of an owner, the names | the names of the last owner that had any | the owner, in its epoch, before it submits its first tick ([`WriteEventNames`]) | some names are written, and no tick refers to them |
 //!
-//! A reader of a name has a tick of the clock ([`ReadEventName`]). It reads the name, and then checks if
-//! the tick is still pending. If so, the clock's owner has not changed, and had written all names, if it
-//! has any, before it submitted that tick. Names left by an earlier owner have another epoch.
+//! A process that reads a name has a tick of the clock ([`ReadEventName`]). The process reads the name, and
+//! then checks that the tick is still pending. In that case the clock's owner has not changed, and wrote all
+//! its names, if any, before it submitted the tick. Names of an earlier owner have another epoch.
 
 use crate::mem::{Mem, Steps, Word};
 use crate::steps::clock::{CheckTick, ClockAt, TickState};
@@ -32,7 +32,7 @@ pub struct ChooseOrder {
 }
 
 impl ChooseOrder {
-    /// Creates the steps for a table with this number of entries. `mine`: an [`order_entry`].
+    /// Creates the steps for a table with this number of entries. `mine`: the [`order_entry`] to write.
     pub const fn new(first: Word, entries: u64, mine: u64) -> Self {
         Self { first, entries, mine, at: 0, free: false }
     }
@@ -66,8 +66,8 @@ impl Steps for ChooseOrder {
     }
 }
 
-/// Position of the names of a clock's events: the device's key, the epoch, and, after the room of one name,
-/// the names.
+/// Position of the names of a clock's events. The device's key and the epoch come first, and take the room of
+/// one name. The names follow.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct EventNamesAt {
     /// First word.
@@ -137,7 +137,8 @@ pub struct ReadEventName<const W: usize> {
 }
 
 impl<const W: usize> ReadEventName<W> {
-    /// Creates the steps for the name with this number, of a clock's tick.
+    /// Creates the steps to read the name with the number `name` for a tick of `clock`. `key`: the device's
+    /// key.
     pub fn new(at: EventNamesAt, clock: ClockAt, tick: Tick, name: u64, key: u64) -> Self {
         Self { at, name, key, tick, found: [0; W], read: 0, fits: true, look: CheckTick::new(clock, tick) }
     }

@@ -6,8 +6,8 @@
 //! |---|---|
 //! | records that it writes: begun + 1 | reads *last use*, and then compares begun with ended ([`ReadUseRecord`]): |
 //! | … submits work to its streams … | if they differ: never reuses the piece |
-//! | joins its ticks into *last use* ([`last_use_change`]), in a loop | if they are equal, after *last use* has run, and is [conclusive](UseRecord::is_conclusive): reuses it ([`ResetUseRecord`]) |
-//! | records that this is done: ended + 1 ([`EndUse`]) | earlier, if *last use* is *plain* and its own: for streams that wait for it |
+//! | joins its ticks into *last use* ([`last_use_change`]), in a loop | if they are equal: reuses the piece ([`ResetUseRecord`]) after *last use* has run, if *last use* is [conclusive](UseRecord::is_conclusive) |
+//! | records that this is done: ended + 1 ([`EndUse`]) | … or earlier, for streams that wait for *last use*, if *last use* is *plain* and the creator's own |
 //! | releases its seat | |
 //!
 //! A last use is plain if it follows only work of its own process. A last use that follows work of another
@@ -25,15 +25,15 @@
 //!
 //! So a mixed tick may be complete before all work has run, but only after the death of a process whose work
 //! was unfinished. The ends of such clocks are counted before streams continue. The creator compares the
-//! count with the count from before any other process had the piece, and never reuses the piece if they
-//! differ. A process that died earlier can't have used the piece.
+//! count with the count from before any other process had the piece. If they differ, the creator never reuses
+//! the piece. A process that died before the first count can't have used the piece.
 
 use crate::mem::{Mem, Steps, Word};
 use crate::words::Tick;
 
 /// A begun use, in the word of uses; an ended use is 1.
 const BEGUN: u64 = 1 << 32;
-/// Flag in the word of uses, above the 31 bits of ended uses: the last use is mixed, or an earlier one was.
+/// Flag in the word of uses, above the 31 bits of ended uses: the last use, or an earlier one, is mixed.
 const MIXED: u64 = 1 << 31;
 
 /// Position of a row: its first word.
@@ -52,7 +52,7 @@ impl UseRecordAt {
     }
 }
 
-/// Records that a holder may write from now on: one access.
+/// Records that a holder may write from now on. Makes one access.
 pub fn begin_use<M: Mem + ?Sized>(at: UseRecordAt, m: &M) {
     m.add(at.uses(), BEGUN);
 }
@@ -186,7 +186,7 @@ pub struct ResetUseRecord {
 }
 
 impl ResetUseRecord {
-    /// Creates the steps for a piece that no other process knows yet.
+    /// Creates the steps for a piece that no other process has a handle to yet.
     pub const fn new(at: UseRecordAt) -> Self {
         Self { at, cleared: false }
     }

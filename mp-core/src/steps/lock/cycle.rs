@@ -1,44 +1,46 @@
 //! Cycles of threads, each of which waits for a lock held by the next one. `blocking::deadlock` searches for
 //! them.
 //!
-//! A lock's words name the thread that holds it ([`lock`](super)). A [note](super::wait_note) names the
-//! lock that a thread waits for, once it has waited for a while. So a waiting thread follows a path: the lock
-//! that it waits for, its holder, the lock that the holder waits for, until it reaches itself, or a thread
-//! without a note. The search changes nothing. A writer waits for all readers: any of them may lead back.
+//! A lock's words name the thread that holds the lock ([`lock`](super)). A thread that has waited for a while
+//! writes a [note](super::wait_note), which names the lock that it waits for. So a waiting thread follows a
+//! path: the lock that it waits for, its holder, the lock that the holder waits for, until it reaches itself,
+//! or a thread without a note. The search changes nothing. A writer waits for all readers, so the search
+//! follows each of them.
 //!
 //! # Proof that a reported cycle is a deadlock
-//! Words change while they are read. So all words of the cycle are read twice: first each note's mark, then
-//! its goal, then the words that name the owner; and when the cycle is closed, all of them once more. If none
-//! has changed, there was an instant, between the first pass and the second, at which all of them had these
-//! values at once. No old value can return, because marks and locks have sequences. At that instant
-//! - each thread of the cycle was within its wait, or had decided to give it up: its note was set;
-//! - it did not hold the lock that it waited for: the lock's word named the next thread;
-//! - it held the lock that the previous thread waited for, and could not release it: only the holder of a
-//!   lock releases it, and that thread waits, without a time-out (a wait with a time-out writes no note).
+//! Words change while they are read. So the words of the cycle are read in two passes. The first pass reads
+//! for each thread the mark of its note, then the goal, then the words that name the owner. When the cycle is
+//! closed, the second pass reads the marks and the words of the owners again. If none of them has changed,
+//! there was an instant between the two passes at which all of them had these values at once. No old value
+//! can return, because marks and locks have sequence numbers. At that instant each thread of the cycle
+//! - was within its wait, or had decided to give up the wait: its note was set;
+//! - did not hold the lock that it waited for: the lock's word named the next thread;
+//! - held the lock that the previous thread waited for, and could not release it: only the holder of a lock
+//!   releases it, and the holder waits, without a time-out (a wait with a time-out writes no note).
 //!
-//! Only a thread of the cycle, or the death of its process, can end that. Threads whose process is stopped
-//! wait when it continues. A stopped process that holds a lock and does not wait has no note, so it is in no
-//! cycle. The caller checks afterwards if a process of the cycle is dead: locks of the dead are adopted, and
-//! their waiters continue.
+//! Only a thread of the cycle, or the death of its process, can end the deadlock. Threads of a stopped
+//! process still wait when the process continues. A thread of a stopped process that holds a lock and does
+//! not wait has no note, so it is in no cycle. The caller checks afterwards if a process of the cycle is
+//! dead: locks of dead processes are adopted, and their waiters continue.
 //!
 //! # Memory order
 //! Acquire and release are sufficient. A thread frees its note before it releases the lock that it acquired.
 //! So a search that reads the name of a later owner in the lock's word finds the note freed when it reads the
-//! mark again. Only the note of a thread that gives up may be read late. Until then, the other threads find
-//! the previous deadlock, with the same thread to give up.
+//! mark again. Only the freed note of a thread that gives up may be read late. Until then, the other threads
+//! find the previous deadlock, with the same thread to give up.
 //!
 //! # Choice of the thread that gives up
-//! Every thread of a cycle finds it, since each searches after every poll interval. The thread that began to
-//! wait last gives up ([`LockCycle::victim`]): it closed the cycle. If two began in the same nanosecond, it
-//! is the one with the larger number. All threads decide by the same words, so no two of one cycle give up.
-//! If cycles share threads, the thread that began to wait last in all of them gives up in each of its own
-//! cycles, so at least one thread finds a cycle in which it has to. A thread that can't continue without the
-//! lock ([`LockKind::may_be_victim`](crate::words::LockKind)) is skipped.
+//! Every thread of a cycle finds the cycle, since each searches after every poll interval. The thread that
+//! began to wait last gives up ([`LockCycle::victim`]): it closed the cycle. If two threads began in the same
+//! nanosecond, the thread with the larger number gives up. All threads decide by the same words, so no two
+//! threads of one cycle give up. If cycles share threads, the thread that began to wait last in all of them
+//! gives up in each of its own cycles. So at least one thread finds a cycle in which it has to give up. A
+//! thread that can't continue without the lock ([`LockKind::may_be_victim`](crate::words::LockKind)) is
+//! skipped.
 //!
 //! # Effects of a death or a stop
-//! None: the search only reads. A thread that is stopped between the decision and its return keeps its note
-//! until it continues. The other threads find the cycle again, with the same thread to give up, and wait for
-//! it.
+//! None: the search only reads. If the victim is stopped between its decision and its return, its note stays
+//! until it continues. The other threads find the cycle again, with the same victim, and wait for the victim.
 
 use crate::mem::{Mem, Steps, Word};
 use crate::steps::lock::wait_note::WaitNotesAt;
@@ -46,7 +48,7 @@ use crate::steps::lock::{LockAt, LockWord, OsThread};
 use crate::words::holder_slot::{HELD, HolderSlot};
 use crate::words::{Member, WaitGoal, WaitMark, WaitState};
 
-/// Maximum number of threads read in one search. A cycle beyond them isn't found.
+/// Maximum number of threads that one search reads. A cycle that needs more is not found.
 const MAX_THREADS: usize = 1024;
 
 /// Thread of a member.
@@ -58,7 +60,7 @@ pub struct MemberThread {
     pub thread: u32,
 }
 
-/// Word, and the value read.
+/// Word, and the value that was read from it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct WordSnapshot {
     word: Word,
@@ -67,7 +69,7 @@ struct WordSnapshot {
     volatile_bits: u64,
 }
 
-/// Thread of a cycle, and its goal, which the next thread holds.
+/// Thread of a cycle, and its goal: the lock that the next thread holds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CycleStep {
     /// Thread.
@@ -77,7 +79,7 @@ pub struct CycleStep {
     /// Start of the wait, in ns of the monotonic clock.
     pub since: u64,
     mark: WordSnapshot,
-    /// Words that name the thread that holds the goal.
+    /// Words that name the holder of the goal.
     owner: [Option<WordSnapshot>; 2],
     /// For a writer: the next slot of a reader, and the number of slots.
     slots: Option<(u32, u32)>,
@@ -89,8 +91,8 @@ impl CycleStep {
     }
 }
 
-/// Threads each of which waits for a lock held by the next one, and the last one for a lock held by the first
-/// one.
+/// Cycle of threads, each of which waits for a lock held by the next one. The last thread waits for a lock
+/// held by the first.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LockCycle {
     /// Steps of the cycle; the searching thread is first.
@@ -98,7 +100,7 @@ pub struct LockCycle {
 }
 
 impl LockCycle {
-    /// Returns the thread that gives up, or `None` if no thread of the cycle can.
+    /// Returns the thread that gives up, or `None` if no thread of the cycle can give up.
     pub fn victim(&self) -> Option<MemberThread> {
         let can = self.steps.iter().filter(|step| step.goal.kind.may_be_victim());
         can.max_by_key(|step| (step.since, step.thread)).map(|step| step.thread)
@@ -253,7 +255,7 @@ impl Steps for FindCycle {
                 Some(found) if (m.load(found.word) ^ found.value) & !found.volatile_bits == 0 => {
                     self.pc = Pc::Recheck(i + 1);
                 }
-                // The cycle does not exist, or no longer.
+                // There was no cycle, or it has ended.
                 Some(_) => self.pc = Pc::End,
                 None => return Some(Some(LockCycle { steps: std::mem::take(&mut self.path) })),
             },
@@ -318,24 +320,24 @@ mod tests {
             |me| find(&m, me).map(|cycle| cycle.steps.iter().map(|step| step.thread).collect::<Vec<_>>());
         assert_eq!(steps(all[0]), Some(vec![all[0], all[2]]));
         assert_eq!(steps(all[2]), Some(vec![all[2], all[0]]));
-        assert_eq!(steps(all[1]), None, "it waits for a thread of the cycle, and no thread waits for it");
+        assert_eq!(steps(all[1]), None, "the thread waits for a thread of the cycle, but is not in it");
     }
 
     /// Each change happens between the two passes.
     #[test]
-    fn cycle_that_changes_during_the_search_is_none() {
+    fn changing_cycle_is_not_reported() {
         let all_steps = {
             let (m, all, _) = cycle();
             let mut steps = FindCycle::new(NOTES, all[0]);
-            (1..).find(|_| steps.step(&m).is_some()).expect("it ends")
+            (1..).find(|_| steps.step(&m).is_some()).expect("the search ends")
         };
-        // Three words of each of two steps, and the end.
+        // The second pass reads three words of each of two threads. The last step finds that none is left.
         let first_read = all_steps - 7;
         type Change = fn(&HeapMem, &[MemberThread; 3], &[WrittenNote; 3]);
         let changes: [Change; 4] = [
             |m, all, notes| {
                 notes[2].take_back(m);
-                // The same words once more, but another wait.
+                // Another wait with the same words.
                 wait(m, all[2], goal(LockKind::RLock, A), 2);
             },
             |m, _, notes| notes[2].take_back(m),

@@ -5,26 +5,26 @@
 //! |---|---|---|
 //! | lock: `held, parked, poisoned, member 24, sequence 32` | free | an acquirer → held by it, sequence + 1 |
 //! |  | held by `m` | `m` → free; if `m` is dead, an adopter that read exactly this sequence → held by it, poisoned |
-//! |  | parked | a waiter that is about to sleep sets it, in the same word; the holder's release clears it and wakes one |
+//! |  | parked | a waiter that is about to sleep sets it, in the same word; the holder's release clears it and wakes one waiter |
 //! |  | poisoned | an adopter sets it; a holder that declares the data sound clears it when it releases |
 //! | by: `sequence 20, thread 22, pid 22` | any | the holder, after it acquired the lock: valid only with its sequence |
 //! | died: `member 24, pid 22` | any | an adopter, while it holds the lock |
 //!
 //! # Effects of a death
-//! | killed process | left behind | next acquirer |
+//! | killed process | remaining state | next acquirer |
 //! |---|---|---|
-//! | before the swap | nothing | acquires it |
-//! | holding | held by the dead process | adopts it, by a swap of exactly the word that it read: poisoned |
-//! | holding, before it wrote `by` | a `by` of an earlier sequence | adopts it; the pid comes from the member table, or is unknown |
-//! | adopting, before or after it wrote `died` | held by the dead adopter, poisoned | adopts it in turn |
+//! | before the swap | free | acquires the lock |
+//! | holding | held by the dead process | adopts the lock, by a swap of exactly the word that it read: poisoned |
+//! | holding, before it wrote `by` | held by the dead process, with a `by` of an earlier sequence | adopts the lock; the dead holder's pid comes from the member table, or is unknown |
+//! | adopting, before or after it wrote `died` | held by the dead adopter, poisoned | adopts the lock from the dead adopter |
 //! | released, before it woke a sleeper | free, `parked` clear | sleepers check again within a poll interval |
 //! | woken, before it acquired the lock | free, `parked` clear | the same |
 //!
 //! A holder that is stopped is not dead: other processes wait, or return when their time has expired. A lock
 //! can't be taken from a live process. If an adopter is stopped after its decision and continues a week
-//! later, it finds another sequence, and its swap fails. (A member's tag is reused after 4096 tenants of its
-//! slot. If a lock's holder died and no process used the lock for that long, its word names a live holder
-//! that does not know of it.)
+//! later, the sequence has changed, and its swap fails. (A member's tag is reused after 4096 tenants of its
+//! slot. If a lock's holder died and no process used the lock for that long, the lock's word names a live
+//! member that never acquired the lock.)
 
 pub mod cycle;
 pub mod wait_note;
@@ -70,7 +70,7 @@ impl LockWord {
         self.0 & PARKED != 0
     }
 
-    /// Returns the number of acquisitions. Compared for equality only.
+    /// Returns the number of acquisitions, modulo 2^32. Compare it for equality only.
     pub const fn sequence(self) -> u32 {
         (self.0 >> SEQ_AT) as u32
     }
@@ -112,7 +112,7 @@ impl OsThread {
 pub struct DeathRecord {
     /// Tag of the process.
     pub member: Member,
-    /// Process id; 0 if it is no longer known.
+    /// Process id; 0 if it is unknown.
     pub pid: u32,
 }
 
@@ -245,14 +245,15 @@ impl Steps for AcquireLock {
     }
 }
 
-/// Returns `true` if the lock, whose word was read as `seen`, is held by this very thread of the member that
-/// `seen` names. The result can't change meanwhile: only the thread itself acquires and releases it.
+/// Returns `true` if `thread` holds the lock, whose word was read as `seen`. The thread belongs to the caller
+/// and to the member that `seen` names. The result can't change meanwhile: only that thread could acquire or
+/// release the lock.
 pub fn is_held_by<M: Mem + ?Sized>(at: LockAt, seen: LockWord, thread: OsThread, m: &M) -> bool {
     let by = OsThread::of(m.load(at.by()), seen);
     by == Some(thread)
 }
 
-/// Releases the lock; by its holder only. Ends with `true` if a sleeper has to be woken.
+/// Releases the lock. Only the holder may run these steps. Ends with `true` if a sleeper has to be woken.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ReleaseLock {
     at: LockAt,
@@ -337,11 +338,11 @@ mod tests {
             let steps = AcquireLock::new(at, Member::new(me, 1), thread, false, dead);
             crate::mem::run(steps, &m)
         };
-        let LockAttempt::Acquired(seen) = take(0, None) else { panic!("it is free") };
+        let LockAttempt::Acquired(seen) = take(0, None) else { panic!("the lock is free") };
         let dead = Some(DeadHolder { word: seen, pid: 0 });
         assert!(matches!(take(1, dead), LockAttempt::Acquired(w) if w.is_poisoned()));
         assert_eq!(DeathRecord::unpack(m.load(at.died())), DeathRecord { member: Member::new(0, 1), pid: 7 });
-        // The same tag acquires it again, like a reused slot, with another sequence.
+        // A member with the same tag (of a reused slot) acquires the lock, with another sequence.
         assert!(!crate::mem::run(ReleaseLock::new(at, true), &m));
         assert!(matches!(take(0, None), LockAttempt::Acquired(w) if !w.is_poisoned()));
         assert!(matches!(take(2, dead), LockAttempt::Held(_)));

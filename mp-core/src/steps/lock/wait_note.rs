@@ -2,23 +2,23 @@
 //! cycles.
 //!
 //! # Words, and the processes that change them
-//! A member has [`WaitNotesAt::ENTRIES`] notes of four words. A thread claims one after it has waited for a
-//! while, and keeps it until the end of that wait. It has acquired and released no lock in between. If no
-//! note is free, the thread writes none.
+//! A member has [`WaitNotesAt::ENTRIES`] notes of four words. A thread claims a note after it has waited for
+//! a while, and keeps the note until the end of that wait. The thread acquires and releases no other lock in
+//! between. If no note is free, the thread writes none.
 //!
 //! | word | states | changed by |
 //! |---|---|---|
 //! | mark: `state 2, thread 22, sequence 40` | `FREE` | a thread of the member → `WRITING`, its own, sequence + 1, by one swap |
 //! |  | `WRITING` | that thread, after it has written the other words → `WAITING` |
-//! |  | `WAITING` | that thread, at the end of its wait, whether it has the lock or not → `FREE` |
-//! | goal, two words: the lock, and its readers that have to leave | any | that thread in `WRITING`; valid only with `WAITING` |
+//! |  | `WAITING` | that thread, at the end of its wait, with or without the lock → `FREE` |
+//! | goal, two words: the lock, and, for a writer, the readers that it waits for | any | that thread in `WRITING`; valid only with `WAITING` |
 //! | since: ns of the monotonic clock | any | the same |
 //!
 //! A reader loads the mark, the other words, and the mark again. If both marks are equal, the other words
 //! belong to that note, since the mark leaves `WAITING` before they change, and its sequence never repeats.
 //!
 //! # Effects of a death
-//! | killed | left behind | effect |
+//! | killed | remaining state | effect |
 //! |---|---|---|
 //! | process, at any point | a note of a dead member, in any state | a reader ignores cycles with dead members; the next tenant of the slot frees all notes before it becomes a member |
 //! | only a thread (it ended in its wait, which requires a debugger) | a note that stays claimed | one note less |
