@@ -1,6 +1,6 @@
 //! Limits of this process's address space, files and memory. References: `getrlimit(2)`, `proc(5)`.
 //!
-//! Control groups limit the memory of this process: version 2, or version 1 if that controls the memory.
+//! Control groups limit the memory of this process: version 2, or version 1 if it controls the memory.
 //!
 //! Source: the kernel's `Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/memory.rst`.
 
@@ -65,12 +65,12 @@ pub(crate) fn memory_left() -> (u64, String) {
     if cgroup.0 < available { cgroup } else { (available, "memory of this machine (MemAvailable)".into()) }
 }
 
-/// File names and fields of a version.
+/// File names and fields of a version of control groups.
 struct Version {
     limit: &'static str,
     used: &'static str,
-    /// Fields of `memory.stat` that the kernel would reclaim before it kills: file pages and caches, of all
-    /// groups below.
+    /// Fields of `memory.stat` that count memory which the kernel reclaims before it kills a process: file
+    /// pages and caches, including those of all subgroups.
     reclaimable: &'static [&'static str],
 }
 
@@ -92,7 +92,7 @@ fn left_by_cgroups() -> Option<(u64, String)> {
     least(&std::fs::read_to_string("/proc/self/cgroup").ok()?, Path::new("/sys/fs/cgroup"))
 }
 
-/// Evaluates the text of `/proc/self/cgroup` and the files under `root`.
+/// Same as [`left_by_cgroups`], for this text of `/proc/self/cgroup` and the files under `root`.
 fn least(own: &str, root: &Path) -> Option<(u64, String)> {
     let groups = own.lines().filter_map(|line| {
         let (_, line) = line.split_once(':')?;

@@ -28,8 +28,8 @@ pub(crate) use sleep::{futex, readiness};
 
 use crate::error::Error;
 
-/// Evaluates all values that a process looks up once. A copy made during such a lookup would wait for it
-/// forever.
+/// Evaluates all values that a process looks up only once. If a process were forked during a lookup, its copy
+/// would wait forever for the end of the lookup.
 pub(crate) fn evaluate_lookups() {
     environment::has_one_processor();
     futex::can_wait_for_many();

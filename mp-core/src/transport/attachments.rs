@@ -1,8 +1,8 @@
 //! Descriptors that travel in messages or stay with an object.
 //!
 //! # Descriptors in messages
-//! Each message with descriptors gets one or more compartments of the locker, of 256
-//! descriptors each. Any number of receivers can copy the descriptors until the message is gone.
+//! Each message with descriptors gets one or more compartments of the locker, of up to 256 descriptors each.
+//! Any number of receivers can copy the descriptors until the message is released.
 //!
 //! A compartment is one direction of a socket pair. The pairs are in the packets of the locker's table
 //! (`setup::fd_store`), which any member can peek at and no member removes: pair `k` is in packet `k + 1` as
@@ -13,8 +13,8 @@
 //! | step | state if killed after it | cleared by |
 //! |---|---|---|
 //! | block allocated | a block | the reclaim |
-//! | its word names a compartment | the same: the compartment's word does not name the block | the reclaim |
-//! | the compartment's word names the block | an empty compartment | the reclaim, like every freeing: it empties, then clears the word |
+//! | the block's word names a compartment | the same: the compartment's word does not name the block | the reclaim |
+//! | the compartment's word names the block | an empty compartment | the reclaim: like each process that frees such a block, it empties the compartment, then clears the word |
 //! | descriptors sent into it | descriptors that no message has | the same |
 //! | message has the block | an ordinary message | the last holder of the block |
 //! | receiver peeked at the packets | copies, which are closed with the receiver; the packets are unchanged | the kernel |
@@ -26,22 +26,21 @@
 //! process killed before it counts the pair leaves a packet that the next holder finds and counts.
 //!
 //! # Descriptors of objects
-//! Any member can copy them, any number of times, as long as the object
-//! lives.
+//! Any member can copy an object's descriptor, any number of times, as long as the object lives.
 //!
-//! An object's descriptor is in a compartment of the locker, like the descriptors of messages (see
-//! above). The object's block then has the kind [`BlockKind::Keeper`], and word 7 of the structure's
-//! header stores the compartment and whether the descriptor is in it. Members peek at the packet and leave it
-//! there. The process that frees the block, the last holder or a reclaim, first empties the compartment, as
+//! An object's descriptor is in a compartment of the locker, like the descriptors of messages. The object's
+//! block then has the kind [`BlockKind::Keeper`]. Word 7 of the structure's header stores the compartment,
+//! and a bit that is set once the descriptor is in the compartment. Members peek at the packet and leave it
+//! there. The process that frees the block (the last holder, or a reclaim) first empties the compartment, as
 //! for the blocks of messages.
 //!
 //! | step | state if killed after it | cleared by |
 //! |---|---|---|
 //! | the block is a keeper | an object without a descriptor, as read by its holders | its last holder, or the reclaim |
-//! | its word names a compartment (ahead) | the same: the compartment's word does not name the block | the same, which does not touch the compartment |
+//! | its word names a compartment (write-ahead) | the same: the compartment's word does not name the block | the same, which does not change the compartment |
 //! | the compartment's word names the block | the same, and an empty compartment | the same, which clears the compartment's word |
 //! | descriptor sent into it | the same, and a descriptor that no process finds | the same, which removes it |
-//! | its word marks the descriptor as present | an object with its descriptor, whichever of its holders is gone | the last of them, or the reclaim |
+//! | its word marks the descriptor as present | an object with its descriptor, whichever of its holders dies | the last holder, or the reclaim |
 //!
 //! A member that peeks need not hold the object. It checks before and after whether the object
 //! [lives](crate::Blocks::lives). While the object lives, its compartment is its own, so the descriptor found
@@ -89,9 +88,10 @@ impl AttachRequest {
 }
 
 const LOCK: Word = Word::at(control::LOCKER + 8);
-/// Maximum time that another process may take to add a pair, even if stopped.
+/// Maximum time to wait while another process, which may be stopped, adds a pair.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// Maximum number of descriptors of a compartment. Below the default limit of a socket, some 270 packets.
+/// Maximum number of descriptors in a compartment. Less than the default limit of a socket, about 270
+/// packets.
 const MOST: u64 = 256;
 
 /// Compartment of a message that is being written.
@@ -152,8 +152,8 @@ impl FdBatch {
 }
 
 impl Descriptors {
-    /// Takes a free compartment for a block that this process holds, and whose word `mine` has no
-    /// compartment. Only one caller gets a compartment for a block.
+    /// Takes a free compartment for a block that this process holds. The block's word `mine` must name no
+    /// compartment. If several callers do this for one block, only one of them succeeds.
     pub(crate) fn take_compartment(self, block: BlockId, mine: Word) -> Result<u64> {
         let map = self.map();
         let has_one = |_| Error::InvalidArgument("this object keeps a descriptor already".into());
@@ -165,7 +165,7 @@ impl Descriptors {
                 if map.load_relaxed(compartment(i)) != 0 {
                     continue;
                 }
-                // Written first: the process that frees the block reads this word, and checks whether the
+                // Written first: the process that frees the block reads this word, and checks that the
                 // compartment names the block.
                 map.cas(mine, said, i + 1).map_err(has_one)?;
                 said = i + 1;
@@ -255,7 +255,7 @@ impl Descriptors {
     }
 }
 
-/// Bit of that word: the descriptor is present.
+/// Bit in the word of a keeper: the descriptor is in the compartment.
 const READY: u64 = 1 << 32;
 
 impl Descriptors {
@@ -312,7 +312,7 @@ impl Descriptors {
             return Ok(None);
         }
         let found = self.look_at_kept(block);
-        // While the object lived, the compartment was its own.
+        // The compartment belongs to the object as long as the object lives.
         if !Blocks(self.0).lives(mark) {
             return Ok(None);
         }

@@ -1,9 +1,9 @@
 //! Contents of messages, to be copied between two arenas.
 //!
 //! A relay sends the bytes of an encoded message and the memory of its attachments to another host, which
-//! writes them into new blocks of its own arena. The bytes name attachments by their numbers, so they are the
-//! same in both arenas. A block is copied with the size of its class, which is up to a quarter more than its
-//! user asked for.
+//! writes them into new blocks of its own arena. The bytes refer to attachments by numbers, so they are the
+//! same in both arenas. A block is copied with the size of its class, which is up to a quarter more than the
+//! requested size.
 
 use crate::alloc::Allocator;
 use crate::alloc::handles::Hold;
@@ -28,7 +28,7 @@ pub struct NewBlock {
     grant: Grant,
 }
 
-/// Returns the error of an attachment that another arena can't have.
+/// Returns the error for an attachment that can't leave its arena.
 #[cold]
 fn stays(grant: Grant) -> Error {
     let what = match grant.access() {
@@ -68,7 +68,7 @@ impl NewBlock {
         Ok(())
     }
 
-    /// Returns the bytes of the block, to be filled. Their number may exceed what was asked for.
+    /// Returns the bytes of the block, to be filled. Their number may exceed the requested size.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         own_mut(&mut self.hold)
     }
@@ -95,7 +95,8 @@ impl Envelope {
     ///
     /// # Errors
     /// [`Error::Unsendable`] if an attachment can't leave this arena. [`Error::Version`] or
-    /// [`Error::Malformed`] if the words of the message are invalid. [`Error::Stale`] if it was taken out.
+    /// [`Error::Malformed`] if the words of the message are invalid. [`Error::Stale`] if the message was
+    /// taken out.
     pub fn relayed(&self) -> Result<RelayedMessage> {
         let (arena, id) = (self.arena, self.id());
         arena.me()?;

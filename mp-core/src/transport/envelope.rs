@@ -1,4 +1,4 @@
-//! Envelopes: containers of messages that belong to no process.
+//! Envelopes: containers of messages in shared memory. Any process may own an envelope.
 //!
 //! An envelope has an owner word, up to 216 inline bytes (attachments first, then the message's bytes), and,
 //! if that is too little, a spill block with the rest. Each attachment is a seat that the envelope holds in
@@ -8,13 +8,13 @@
 //! |---|---|---|
 //! | owner | a process that claims it; its owner; a ring's producer and consumer; a recovering or reclaiming process | see [`Owner`] |
 //! | place | its owner | before it is queued |
-//! | meta, type | its owner | while it fills or empties it |
+//! | meta, type | its owner | while the owner fills or empties the envelope |
 //! | spill | its owner | before the spill block's seat moves to the envelope (write-ahead) |
 //! | attachments | its owner | before the seat is taken (write-ahead) |
 //!
 //! If a process is killed while filling or emptying an envelope, the owner word names the dead process.
-//! Recovery and reclaim then release exactly those seats that name the envelope. Each process keeps a few
-//! idle envelopes, whose owner words name it, too.
+//! Recovery and reclaim then release exactly those seats that name the envelope. The owner words of the few
+//! idle envelopes that each process keeps also name the process.
 
 use std::mem::ManuallyDrop;
 
@@ -33,8 +33,8 @@ use crate::transport::Messages;
 use crate::transport::attachments::Claimed;
 use crate::words::{BlockKind, EnvelopeId, Holder, Owner};
 
-/// Number of attachments by which the blocks of a message are prefetched ahead: another process wrote their
-/// words last, and waiting for each of them is most of the cost of a message with many tensors.
+/// Distance, in attachments, by which the words of a message's blocks are prefetched. Another process wrote
+/// these words last, and waiting for each of them is most of the cost of a message with many tensors.
 pub(crate) const AHEAD: usize = 8;
 /// Maximum number of attachments of a message.
 pub(crate) const MAX_ATTACHMENTS: usize = u16::MAX as usize;
@@ -44,7 +44,7 @@ pub(crate) const MAX_ATTACHMENTS: usize = u16::MAX as usize;
 #[derive(Debug)]
 pub struct Envelope {
     pub(crate) arena: Arena,
-    /// Index of the envelope. It is as wide as the other fields, so that no copy reads a value that was
+    /// Index of the envelope. The field is as wide as the others, so that no copy reads a value that was
     /// written in pieces: see [`push`](super::push).
     index: u64,
     /// Owner word, packed, because an unpacked one is written in pieces.

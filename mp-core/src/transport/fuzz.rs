@@ -19,9 +19,9 @@ const TYPE: u64 = 7;
 /// Size in bytes of a message that is too long for its envelope.
 const SPILLED: usize = INLINE + 40;
 
-/// Flags in the first byte: the bytes of the message are in a spill block, and the list of attachments is
-/// hostile as well.
+/// Flag in the first byte: the bytes of the message are in a spill block.
 const APART: u8 = 1;
+/// Flag in the first byte: the list of attachments is hostile, too.
 const LIST: u8 = 2;
 
 fn word(bytes: &[u8], at: usize) -> Option<u64> {

@@ -1,9 +1,9 @@
 //! A message that is read and retained: its envelope is not emptied, so another process can get the message
-//! if this one dies.
+//! if the reader dies.
 //!
-//! The attachments are shared with the reader. For each attachment an idle envelope of this process takes one
-//! more seat, as a message being packed does, and this process takes the seat from there. If this process is
-//! killed meanwhile, that envelope is emptied like any other of a dead member.
+//! The attachments are shared with the reader. For each attachment, an idle envelope of the reader takes one
+//! more seat, like an envelope that is being packed, and the reader takes over the seat from the envelope. If
+//! the reader is killed meanwhile, that envelope is emptied like any other envelope of a dead member.
 
 use crate::alloc::Allocator;
 use crate::alloc::handles::Hold;
@@ -49,11 +49,12 @@ impl Leased {
         deliveries(meta)
     }
 
-    /// Reads the message into an empty `inc`, and keeps it.
+    /// Reads the message into an empty `inc`. The message stays in its envelope.
     ///
     /// # Errors
-    /// [`Error::Version`] or [`Error::Malformed`] if its words are invalid. [`Error::Unsupported`] if it has
-    /// an exclusive attachment. [`Error::OutOfMemory`] if an attachment has no room for another holder.
+    /// [`Error::Version`] or [`Error::Malformed`] if the message's words are invalid. [`Error::Unsupported`]
+    /// if it has an exclusive attachment. [`Error::OutOfMemory`] if an attachment has no room for another
+    /// holder.
     pub fn read(&self, inc: &mut Incoming) -> Result<()> {
         let map = self.arena.map();
         let word = |f| Envelopes(self.arena).envelope_word(self.id, f);
@@ -94,7 +95,7 @@ impl Messages {
     ///
     /// # Errors
     /// [`Error::Malformed`] if the structure has no parent. [`Error::OutOfMemory`] and [`Error::ArenaFull`]
-    /// if an additional holder needs memory. [`Error::Forked`].
+    /// if an additional holder needs memory. [`Error::Forked`] in a forked copy.
     pub fn parent(self, child: &Hold) -> Result<Hold> {
         let parent = Allocator(self.0).parent_of(child)?;
         match Allocator(self.0).hold_again(parent.block, Blocks(self.0).generation(parent.block)) {
@@ -104,8 +105,8 @@ impl Messages {
         }
     }
 
-    /// Makes this process a holder of a block, as described by this attachment. The block must have another
-    /// holder until this returns.
+    /// Makes this process a holder of the block that `attach` names. The block must have another holder until
+    /// this function returns.
     pub(crate) fn share(self, between: &Envelope, attach: Attachment) -> Result<Hold> {
         if !Blocks(self.0).block_exists(attach.block) {
             return Err(Error::Malformed(format!("an attachment of the message names no block: {attach:?}")));

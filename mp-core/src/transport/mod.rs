@@ -1,10 +1,11 @@
 //! Messages in the arena: from the buffer in which a value is encoded to the buffer from which it is decoded.
 //!
 //! A message is written to an [`Outgoing`](outgoing::Outgoing), which `pack` (or `broadcast`, for several
-//! receivers) turns into an [`Envelope`](envelope::Envelope). A consumer may `lease` it, and reads it as
-//! an [`Incoming`](incoming::Incoming). `attachments` has the descriptors that travel in messages or stay
-//! with an object, and `exclusive_objects` move. `promise` passes an envelope to a process without a queue.
-//! `relay` copies messages between arenas, and `peek` copies messages that stay in their queue.
+//! receivers) turns into an [`Envelope`](envelope::Envelope). A consumer may `lease` the envelope, and reads
+//! the message as an [`Incoming`](incoming::Incoming). `attachments` is for descriptors that are sent in
+//! messages or stay with an object, `exclusive_objects` for objects that move with their message. `promise`
+//! passes an envelope to a process without a queue. `between_arenas` copies messages from one arena to
+//! another, and `peek` copies messages that stay in their queue.
 
 use std::collections::HashMap;
 
@@ -38,12 +39,12 @@ view! {
     pub struct Messages;
 }
 
-/// Appends the result of `make` after room is made for it (as the standard library does for `OnceWith`, whose
-/// length it trusts). A value created before would have to be dropped if making room panics, so it would be
-/// in memory and copied from there.
+/// Appends the result of `make`, which is called after room was made (as the standard library does for
+/// `OnceWith`, whose length it trusts). A value that is created before must be dropped if making room panics,
+/// so the compiler would place it in memory, and copy it from there.
 ///
-/// A copy of a value that was just written in pieces (such as a word of eight bytes and a word of four) reads
-/// the pieces at once. Store forwarding can't serve that: the processor waits until the pieces are in its
+/// Such a copy is slow if the value was just written in pieces (for example eight bytes and four bytes), and
+/// is read as a whole. Store forwarding can't serve the read: the processor waits until the pieces are in its
 /// cache.
 #[inline(always)]
 fn push<T>(list: &mut Vec<T>, make: impl FnOnce() -> T) {
@@ -53,12 +54,12 @@ fn push<T>(list: &mut Vec<T>, make: impl FnOnce() -> T) {
 /// Maximum size in bytes of a buffer that is retained for the next message.
 pub(crate) const KEEP: usize = 1 << 16;
 
-/// Maximum number of queues named, and of processes named for each.
+/// Maximum number of queues that [`MessagesInFlight`] lists, and of processes that it lists for each queue.
 const NAMED: usize = 4;
 
 impl Messages {
     /// Returns the present numbers of messages in flight, by queue, with the processes that hold the queues.
-    /// Reads all envelopes.
+    /// `asked` is the queue of the failed call, which has `asked_has` messages. Reads all envelopes.
     pub fn on_their_way(self, asked: BlockId, asked_has: u64) -> MessagesInFlight {
         let (map, layout) = (self.map(), self.layout());
         let (mut by_queue, mut owned) = (HashMap::<BlockId, u64>::new(), 0);

@@ -1,12 +1,12 @@
 //! Messages that are copied while they stay in their queue.
 //!
 //! A process that peeks does not own the message. Another process may take the message meanwhile, write the
-//! memory of its attachments, and free it, so a copy may be a mixture of old and new bytes. The caller
-//! discards its copy unless the message is still in its place afterwards.
+//! memory of its attachments, and free that memory, so a copy may be a mixture of old and new bytes. The
+//! caller discards its copy unless the message is still in its place afterwards.
 //!
-//! The kernel copies the bytes out of their file. So no memory of freed blocks is allocated again, no file is
-//! mapped, and no full file system ends this process. A local arena has no file: its words are read as
-//! atomics, and other threads of this process must not take messages meanwhile that they write to.
+//! The kernel copies the bytes out of their file. So a peek allocates no pages for freed blocks, maps no
+//! file, and gets no SIGBUS if the file system is full. A local arena has no file: its words are read as
+//! atomics, and no other thread of this process may take a message and write its memory meanwhile.
 
 use crate::blocks::Blocks;
 use crate::envelopes::{Envelopes, Meta, WIRE_VERSION};
@@ -62,7 +62,7 @@ impl Messages {
     pub fn peek(self, id: EnvelopeId) -> Result<PeekedMessage> {
         let (arena, map) = (self.0, self.map());
         arena.me()?;
-        // The memory of absent envelopes is not touched.
+        // The memory of absent envelopes is not accessed.
         if id >= self.layout().envelopes || !Envelopes(arena).may_be_in_use(id) {
             return Err(Error::Stale("the message was taken".into()));
         }

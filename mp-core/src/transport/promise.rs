@@ -1,13 +1,14 @@
 //! Envelopes that one process promises to another, outside of any queue.
 //!
 //! # Safety
-//! Unsafe, because an envelope is claimed by its number. Sound, because the ticket is sent to one process,
-//! and its owner takes it back by the same compare-and-swap, which one of the two wins.
+//! Unsafe, because an envelope is claimed by its number. Sound, because the ticket is sent to one process.
+//! That process claims the envelope, and the owner takes it back, by the same compare-and-swap, so only one
+//! of the two succeeds.
 //!
-//! | killed | state left behind | cleaned up by |
+//! | killed | remaining state | cleaned up by |
 //! |---|---|---|
-//! | the owner, before the receiver has claimed it | an envelope of the crashed owner | the reclaim |
-//! | the receiver, before it has claimed it | an envelope of the owner, promised | the owner, when it drops the [`Promise`] |
+//! | the owner, before the receiver has claimed the envelope | an envelope of the crashed owner | the reclaim |
+//! | the receiver, before it has claimed the envelope | a promised envelope of the owner | the owner, when it drops the [`Promise`] |
 //! | the receiver, after that | an envelope of the crashed receiver | the reclaim |
 #![allow(unsafe_code)]
 
@@ -21,8 +22,8 @@ use crate::members::Members;
 use crate::transport::envelope::Envelope;
 use crate::words::{EnvelopeId, Holder, Owner};
 
-/// An envelope that this process has promised to another one. Dropping it [loses](Envelope::lose) the
-/// message, unless the other process has claimed it.
+/// An envelope that this process has promised to another one. Dropping the promise [loses](Envelope::lose)
+/// the message, unless the other process has claimed the envelope.
 #[derive(Debug)]
 pub struct Promise {
     arena: Arena,
@@ -32,7 +33,7 @@ pub struct Promise {
 }
 
 impl Promise {
-    /// Promises this envelope.
+    /// Creates a promise of this envelope.
     pub fn new(envelope: Envelope) -> Self {
         let arena = envelope.arena;
         Self { arena, ticket: EnvelopeTicket::leave(envelope), receiver: 0 }
@@ -43,20 +44,20 @@ impl Promise {
         self.ticket
     }
 
-    /// Loses the message, unless process `pid` has received it.
+    /// [Loses](Envelope::lose) the message, unless the receiver, process `pid`, has claimed the envelope.
     pub fn lose(mut self, pid: u32) {
         self.receiver = pid;
     }
 
-    /// Takes the envelope back, unless the receiver has it.
+    /// Takes the envelope back. Returns `None` if the receiver has claimed it.
     pub fn take_back(self) -> Option<Envelope> {
         let this = std::mem::ManuallyDrop::new(self);
         this.claim_back()
     }
 
     fn claim_back(&self) -> Option<Envelope> {
-        // SAFETY: promised to one process, which claims it by the same compare-and-swap: one of the two gets
-        // it.
+        // SAFETY: promised to one process, which claims the envelope by the same compare-and-swap: only one
+        // of the two gets it.
         unsafe { self.ticket.claim(self.arena) }.ok()
     }
 }
@@ -95,8 +96,8 @@ impl EnvelopeTicket {
         Some(EnvelopeTicket { id: EnvelopeId::from_le_bytes(*id), owner: u64::from_le_bytes(owner) })
     }
 
-    /// Offers an envelope to another process. It remains this process's, and is lost with it, until the other
-    /// process has claimed it.
+    /// Returns a ticket, by which another process may claim the envelope. Until then, this process owns the
+    /// envelope, and the message is lost if this process dies.
     pub fn leave(envelope: Envelope) -> EnvelopeTicket {
         let (id, owner) = envelope.into_raw();
         EnvelopeTicket { id, owner: owner.pack() }

@@ -1,4 +1,4 @@
-//! Tests of single operations of the arena on prepared words: the notes that they make before they act, and
+//! Tests of single operations of the arena on prepared words: the words that they write before they act, and
 //! the state afterwards.
 
 use crate::alloc::Allocator;
@@ -61,7 +61,7 @@ fn adopted_slab_is_recorded_before_its_blocks() {
     let (envelope, owner) = envelope.into_raw();
     arena.map().store(Envelopes(arena).envelope_word(envelope, field::META), Meta::default().pack());
     Envelopes(arena).free_envelope(envelope, owner);
-    // Also a new slab, and the hint of its class.
+    // A new slab is also recorded, and hinted for its class.
     let class = class_of(27 << 20).unwrap();
     Members(arena).forget_touched(me.slot());
     Allocator(arena).carve(class, me).unwrap();
@@ -122,7 +122,8 @@ fn opened_message_has_an_empty_attachment_list() {
     assert_eq!(meta(arena, e).attachments, 0);
 }
 
-/// The envelope is then free, and may contain another message.
+/// After an envelope was opened, it is free and may contain another message. The old handle must not access
+/// that message.
 #[test]
 fn opened_envelope_is_free_for_the_next_message() {
     let (arena, _) = arena();
@@ -145,7 +146,7 @@ fn opened_envelope_is_free_for_the_next_message() {
     assert_eq!(next.fingerprint(), 8);
 }
 
-/// A hint may name an envelope that another process has by now.
+/// A hint may name an envelope that another process owns by now.
 #[test]
 fn envelope_in_use_is_not_allocated() {
     let (arena, me) = arena();
@@ -154,7 +155,7 @@ fn envelope_in_use_is_not_allocated() {
     set_owner(arena, e, its);
     Envelopes(arena).hint_envelope(e);
     let used = arena.map().load(Word::at(control::ENVELOPES));
-    // At most as many as exist, until the hint is gone.
+    // Until the hint is cleared, for at most as many envelopes as exist.
     let hint = Word::at(arena.layout().envelope_map_at + u64::from(e / 64) * 8);
     let mut taken = Vec::new();
     while arena.map().load(hint) >> (e % 64) & 1 == 1 && taken.len() < used as usize {
@@ -166,7 +167,7 @@ fn envelope_in_use_is_not_allocated() {
     Envelopes(arena).free_envelope(e, its.then(Holder::Member(me)));
 }
 
-/// Another process could not get it after this process's death.
+/// Otherwise no other process could receive the message after this process's death.
 #[test]
 fn lease_cannot_read_exclusive_memory() {
     let (arena, _) = arena();

@@ -7,15 +7,15 @@
 //!
 //! # Ownership of a file
 //! Each process that has a file open holds it by a shared `flock(2)`. If a process gets the exclusive lock,
-//! no process holds the file, and it removes the file ([`Directory::clean`], with an additional check for
-//! files of arenas: see [`Owners`]). No process waits for a lock:
+//! no other process holds the file, and the process removes it ([`Directory::leftovers`], with an additional
+//! check for files of arenas: see [`Owners`]). No process waits for a lock:
 //!
 //! | new file | concurrent cleaner |
 //! |---|---|
 //! | created, not locked yet | gets the exclusive lock and removes the file; the creator detects it (no lock, or no link), and creates another file |
 //! | locked | does not get the lock |
 //!
-//! | killed process | left behind | removed by |
+//! | killed process | remaining state | removed by |
 //! |---|---|---|
 //! | a creator before the lock, or any process that holds the file | the file, without that lock | the next cleaner, once no process holds it |
 //! | a cleaner between lock and removal | the file, without a lock | the next cleaner |
@@ -63,12 +63,12 @@ pub(crate) enum Owners {
     Elsewhere { first: Option<u128> },
 }
 
-/// Function that reads the first bytes.
+/// Function that returns the state of the processes that may use a file, from the file's first bytes.
 pub(crate) type Reader = fn(&[u8]) -> Owners;
 /// Number of bytes passed to a [`Reader`].
 pub(crate) const HEAD: usize = 20 << 10;
-/// Age of a program's last start after which the locks alone show that it has ended. A process that is being
-/// started has no lock yet.
+/// Time after a program's last start of a process, after which free locks prove that the program has ended. A
+/// process that is starting may not have its lock yet.
 pub(crate) const GRACE: Duration = Duration::from_secs(10);
 
 impl Directory {
@@ -209,7 +209,7 @@ impl Directory {
         (may() && lock_alone(&file) && may()).then_some(file)
     }
 
-    /// Opens a file in it to read. Returns `None` if the name does not exist.
+    /// Opens a file of the directory for reading. Returns `None` if the name does not exist.
     fn open_stale(&self, name: &str) -> Result<Option<fs::File>, Errno> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
@@ -250,8 +250,8 @@ fn lock_alone(file: &fs::File) -> bool {
     rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
-/// Returns `true` if the file's time is older than a start can take. A time in the future is not, since the
-/// clock may have been set.
+/// Returns `true` if the file's time is at least [`GRACE`] ago. Returns `false` for a time in the future,
+/// since the clock may have been set.
 fn is_old(file: &fs::File) -> bool {
     let changed = file.metadata().and_then(|m| m.modified());
     changed.is_ok_and(|t| SystemTime::now().duration_since(t).is_ok_and(|age| age >= GRACE))
@@ -370,7 +370,7 @@ pub(crate) fn unlock(fd: BorrowedFd<'_>) {
 mod tests {
     use super::*;
 
-    /// Accessing its mapping would raise SIGBUS.
+    /// An access to a mapping of the truncated file would raise SIGBUS.
     #[test]
     #[cfg_attr(miri, ignore = "makes files")]
     fn truncated_file_is_refused() {

@@ -12,7 +12,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Far beyond the end of any arena: locks need no bytes of the file.
+/// First byte of the locks. It is far beyond the end of any arena: a lock needs no existing bytes of the
+/// file.
 const FIRST_LOCK: i64 = 1 << 61;
 
 fn range(kind: libc::c_int, at: i64) -> libc::flock {
@@ -109,7 +110,7 @@ mod tests {
     fn either_lock_proves_a_live_member() {
         const SLOT: u32 = 3;
         let file = rustix::fs::memfd_create("locks", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        // Like another process.
+        // Another open file description, as another process has it.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let member = std::fs::File::options().read(true).write(true).open(path).unwrap();
         let (file, member) = (file.as_fd(), member.as_fd());

@@ -150,8 +150,8 @@ pub(crate) fn random_u64() -> u64 {
     h.finish()
 }
 
-/// Reads a file of `/proc` that is shorter than a page by one system call: each worker reads one before it
-/// begins.
+/// Returns the first 1 KiB of a file of `/proc`, read by one call of `read`: each worker reads such a file
+/// before it begins.
 fn read_small(path: &str) -> Option<String> {
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut bytes = [0; 1024];
@@ -178,9 +178,9 @@ pub(crate) fn start_time_of(pid: u32) -> Option<u64> {
     }
 }
 
-/// Opens the memory of this name that a process has open, for reading. Returns `None` if it is `own`: closing
-/// another descriptor of it would drop the locks of this process. A descriptor without write access is
-/// another observer's.
+/// Opens the memfd with this name that a process has open, for reading. Returns `None` if the process has
+/// `own` open, the arena's file of this process: closing another descriptor of it would drop the locks of
+/// this process. Descriptors without write access are skipped, since they belong to observers.
 pub(crate) fn open_of_process(pid: u32, name: &str, own: Option<BorrowedFd<'_>>) -> Result<Option<OwnedFd>> {
     use std::os::unix::fs::MetadataExt as _;
     let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/pid")).ok();
@@ -199,7 +199,7 @@ pub(crate) fn open_of_process(pid: u32, name: &str, own: Option<BorrowedFd<'_>>)
     let link = format!("/memfd:{name}");
     for entry in folder.flatten() {
         let is_it = |path: std::path::PathBuf| path.to_str().is_some_and(|path| path.starts_with(&link));
-        // The permissions of the link are those of the descriptor.
+        // The permissions of the link show how the descriptor was opened.
         let is_writable = || entry.metadata().is_ok_and(|link| link.mode() & 0o200 != 0);
         let file = std::fs::metadata(entry.path()).ok().map(|file| (file.dev(), file.ino()));
         if own.is_some_and(|own| file == Some((own.st_dev, own.st_ino))) {
@@ -221,7 +221,7 @@ pub(crate) fn is_stopped(pid: u32) -> bool {
     stopped_and_parent(pid).0
 }
 
-/// Returns [`is_stopped`], and the parent of a process or 0, by one read.
+/// Returns the result of [`is_stopped`], and the parent of the process (0 if unknown), by one read.
 pub(crate) fn stopped_and_parent(pid: u32) -> (bool, u32) {
     let stat = read_small(&format!("/proc/{pid}/stat")).unwrap_or_default();
     let mut fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace();

@@ -2,10 +2,10 @@
 //! Sockets whose packets carry descriptors, and allow reading any packet without removing it. Unsafe, because
 //! `setsockopt` takes a pointer. The one call passes a number on the stack, its size, and an open descriptor.
 //!
-//! A packet consists of one number, 8 bytes, and up to [`MOST`] descriptors. Since all packets have the same
-//! length, the option `SO_PEEK_OFF`, which counts bytes, serves as an index of packets. The offset belongs to
-//! the socket, not to the caller: processes that peek at the same time may get each other's packets, and
-//! detect this by the number. References: `socket(7)`, `unix(7)`, `recvmsg(2)`.
+//! A packet consists of a number (8 bytes) and up to two descriptors. Since all packets have the same length,
+//! the option `SO_PEEK_OFF`, which counts bytes, serves as an index of packets. The offset belongs to the
+//! socket, not to the caller: processes that peek at the same time may get each other's packets, and detect
+//! this by the number. References: `socket(7)`, `unix(7)`, `recvmsg(2)`.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -37,7 +37,8 @@ pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     pair_of(SocketType::SEQPACKET)
 }
 
-/// Enlarges the buffer of the other end as far as this process may.
+/// Enlarges the send buffer of a socket as far as this process may. The buffer limits the number of packets
+/// that wait at the other end.
 pub(crate) fn enlarge(socket: &OwnedFd) {
     if rustix::net::sockopt::set_socket_send_buffer_size_force(socket, PRIVILEGED).is_err() {
         // The kernel reduces the size to its limit. After an error the size is unchanged.

@@ -19,8 +19,8 @@ pub(crate) fn new() -> Result<OwnedFd, Errno> {
 /// # Safety
 /// `fd` is open, and no code in this process relies on the file.
 pub(crate) unsafe fn replace(fd: RawFd, placeholder: BorrowedFd<'_>) {
-    // SAFETY: numbers of open files; the caller vouches that `fd` may be closed. It can't fail for such
-    // numbers except with EINTR by a signal, which are blocked, or EBUSY, while another thread opens files,
-    // of which there is none.
+    // SAFETY: numbers of open files; the caller vouches that `fd` may be closed. The call can't fail for such
+    // numbers, except with EINTR (but signals are blocked) or EBUSY (while another thread opens files, but
+    // there is no other thread).
     _ = unsafe { libc::dup3(placeholder.as_raw_fd(), fd, libc::O_CLOEXEC) };
 }

@@ -6,9 +6,9 @@
 //! - the only references are to 64-bit atomics, of which the mapping consists: concurrent writes are no data
 //!   race. (Elements of other sizes are parts of such words.)
 //!
-//! The length of the file is not guaranteed. If it shrinks, an access after its new end raises SIGBUS, which
-//! ends the process, and accesses no other memory. [`foreign`](crate::sys::foreign) reports which files are
-//! sealed against it.
+//! The length of the file is not guaranteed. If the file shrinks, an access after its new end raises SIGBUS,
+//! which ends the process, and accesses no other memory. [`foreign`](crate::sys::foreign) reports which files
+//! are sealed against shrinking.
 #![allow(unsafe_code)]
 
 use std::os::fd::BorrowedFd;

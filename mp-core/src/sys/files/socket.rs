@@ -14,8 +14,8 @@ use rustix::net::{
 /// Maximum number of files in a message.
 const MOST: usize = 2;
 
-/// Creates a close-on-exec socket pair, whose numbers are not those of the standard streams, which a child
-/// replaces.
+/// Creates a close-on-exec socket pair. Its descriptors are greater than 2, since a child replaces the
+/// standard streams.
 pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     pair_of(SocketType::STREAM)
 }
@@ -91,7 +91,7 @@ pub(in crate::sys) fn receive_files(
 pub struct SocketPacket {
     /// Number of bytes.
     pub len: usize,
-    /// `true` if the packet had more bytes than fit (`MSG_TRUNC`). A stream keeps those for the next call.
+    /// `true` if the packet had more bytes than fit (`MSG_TRUNC`). A stream keeps the rest for the next call.
     pub is_cut: bool,
     files: Vec<OwnedFd>,
     /// `true` if more files were sent than arrived (`MSG_CTRUNC`).
@@ -131,8 +131,8 @@ pub(crate) enum SocketEvent {
     Closed,
 }
 
-/// Returns the first byte sent by the other end, which stays in the socket, or that the other end is closed.
-/// Returns `None` if it is open and has sent nothing.
+/// Returns the next byte from the other end without removing it, or [`Closed`](SocketEvent::Closed). Returns
+/// `None` if the other end is open and no byte has arrived.
 pub(crate) fn peek_event(socket: &impl AsFd) -> Option<SocketEvent> {
     let mut byte = [0];
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -150,7 +150,7 @@ mod tests {
 
     use super::*;
 
-    /// The files that are sent are writing ends of a pipe: its end is read once all of them are closed.
+    /// The sent files are writing ends of a pipe. A read returns 0 bytes once all of them are closed.
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no such sockets")]
     fn received_files_are_one_or_all_closed() {

@@ -71,7 +71,7 @@ mod tests {
         let [a, b, c] = &pair.0;
         let (first, second) = (&pair.0[..2], &pair.0[1..]);
         let [first, second] = [first, second].map(|two| <&[AtomicU64; 2]>::try_from(two).unwrap());
-        assert!(is_supported(), "a processor of the last century");
+        assert!(is_supported(), "this processor has no cmpxchg16b");
         for wrong in [[1, 0], [0, 2]] {
             assert!(!compare_exchange(first, wrong, [7, 8]));
         }

@@ -18,8 +18,8 @@ const LARGE: usize = 4 << 20;
 const PAGE: usize = 4096;
 
 /// Announces that newly allocated memory will be filled. A large piece gets huge pages, if the kernel has any
-/// and provides them on advice (madvise(2), `MADV_HUGEPAGE`). Without them each 4 KiB cost a page fault,
-/// which takes longer than the copy into it.
+/// and provides them on advice (madvise(2), `MADV_HUGEPAGE`). Without huge pages, each 4 KiB cost a page
+/// fault, which takes longer than to copy 4 KiB.
 pub fn advise_huge_pages<T>(memory: &mut [T]) {
     let bytes = size_of_val(memory);
     if bytes < LARGE || cfg!(miri) {
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn reallocation_keeps_the_bytes() {
+    fn huge_page_advice_keeps_the_bytes() {
         for len in [0, 1, PAGE, LARGE - 1, LARGE, LARGE + 1, 3 * LARGE + 77] {
             let mut memory = vec![7; len];
             advise_huge_pages(&mut memory);

@@ -57,8 +57,9 @@ const LOCKED: &str = "mmap of the arena: mlockall(MCL_FUTURE) counts all its add
 RLIMIT_MEMLOCK \
                       (raise it, or set a smaller MP_ARENA_SIZE)";
 
-/// Makes addresses accessible that were mapped without access. Under `mlockall(MCL_FUTURE)` the kernel
-/// populates mappings with access, and locked private memory that becomes writable: all of a sparse range.
+/// Makes addresses accessible that were mapped without access. Under `mlockall(MCL_FUTURE)` the kernel would
+/// populate a mapping that is created with access, and locked private memory that becomes writable, although
+/// the range is sparse.
 ///
 /// # Safety
 /// The range is a mapping of the caller's, and nothing refers to it yet.
@@ -71,8 +72,8 @@ pub(super) unsafe fn open(at: *mut std::ffi::c_void, len: usize, private: bool) 
     unsafe { rustix::mm::mprotect(at, len, MprotectFlags::READ | MprotectFlags::WRITE) }
 }
 
-/// Out of line, and with a copy of the offset, whose address would be needed otherwise: one allocation has
-/// dozens of these checks.
+/// Panics. Out of line, and takes the offset by value, so that callers need not keep it in memory: one
+/// allocation has dozens of these checks.
 #[cold]
 #[inline(never)]
 fn outside(offset: u64) -> ! {
@@ -212,8 +213,8 @@ impl Mapping {
         Ok(Self { base: NonNull::new(at).ok_or_else(none)?, len })
     }
 
-    /// Returns the memory of a range of a [`local`](Self::local) mapping to the kernel. It reads as zero from
-    /// now on.
+    /// Returns the memory of a range of a [`local`](Self::local) mapping to the kernel. The range reads as
+    /// zero afterwards.
     pub(crate) fn forget(&self, offset: u64, len: u64) {
         let at = self.bytes(offset, len).as_ptr().cast();
         // SAFETY: inside of the mapping, and a free block's: nothing refers to it. It reads as zeros
@@ -312,7 +313,7 @@ impl Mapping {
     }
 
     /// Drops this process's page tables of a range whose pages were returned. The next access maps the pages
-    /// that are there by then.
+    /// that the file has by then.
     pub(crate) fn drop_page_tables(&self, offset: u64, len: u64) {
         let at = self.bytes(offset, len);
         // SAFETY: the range is inside of the mapping, which is shared: its contents are in the file, and

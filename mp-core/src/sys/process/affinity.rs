@@ -19,7 +19,7 @@ fn may_run_everywhere(allowed: &CpuSet) -> bool {
     allowed.count() >= 2 && online_processors() == Some(allowed.count())
 }
 
-/// Moves this thread to another processor. Returns `false` if it may not run on all of them.
+/// Moves this thread to another processor. Returns `false` if the thread may not run on all processors.
 pub(crate) fn leave_processor() -> bool {
     let Ok(allowed) = sched_getaffinity(None) else { return false };
     if !may_run_everywhere(&allowed) {
@@ -51,10 +51,10 @@ mod tests {
             let moved = (0..50).any(|_| {
                 let here = environment::current_processor();
                 assert!(leave_processor());
-                // Load may move it back.
+                // Under load, the kernel may move the thread back.
                 environment::current_processor() != here
             });
-            assert!(moved, "it is still on the same processor");
+            assert!(moved, "the thread is still on the same processor");
             assert_eq!(sched_getaffinity(None).unwrap(), before);
             environment::pin_to_current();
             assert!(!leave_processor(), "a pinned thread stays");

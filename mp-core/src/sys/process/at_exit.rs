@@ -1,8 +1,8 @@
 //! # Safety
-//! Functions called when the process exits by itself, and in forked children. Unsafe, because C callbacks are
+//! Functions called when the process exits normally, and in forked children. Unsafe, because C callbacks are
 //! registered. Sound, because a callback is a function of the program, which takes no arguments, never
-//! unwinds, and is never unloaded. With the feature `inject` there is an entry in `.init_array`, a function
-//! of the same kind, which needs nothing that is initialized later.
+//! unwinds, and is never unloaded. With the feature `inject`, `.init_array` has an entry: a function of the
+//! same kind, which needs nothing that is initialized later.
 #![allow(unsafe_code)]
 
 use std::sync::{Once, OnceLock};
@@ -30,7 +30,7 @@ pub(crate) fn on_exit(what: fn()) {
 }
 
 /// Registers a function that each forked child calls before `fork` returns (`pthread_atfork(3)`). The
-/// function must not panic or wait for a lock. If there is no memory for the registration, it is not called.
+/// function must not panic or wait for a lock. Has no effect if there is no memory for the registration.
 pub(crate) fn on_fork(what: extern "C" fn()) {
     let what: unsafe extern "C" fn() = what;
     // SAFETY: a function of the program without arguments, as required, which lives as long as the program.

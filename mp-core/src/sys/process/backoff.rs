@@ -1,11 +1,11 @@
 //! Backoff after a lost race for a word.
 //!
 //! If two processes change the same words as fast as they can, each change takes the words' cache lines away
-//! from the other process, and every second change fails: two producers of one queue together took three
-//! times as long for a message as one alone. If the process that lost a race pauses for up to a microsecond,
-//! the other process continues at full speed meanwhile. The next race is lost by either of them. So they take
-//! turns, by chance, and no process waits *for* another: a process that is killed or stopped meanwhile delays
-//! no other.
+//! from the other process, and every second change fails. Without a backoff, two producers of one queue
+//! together take three times as long for a message as one producer alone. If the process that lost a race
+//! pauses for up to a microsecond, the other process continues at full speed. Either of them may lose the
+//! next race, so they take turns by chance. No process waits *for* another one: a process that is killed or
+//! stopped delays no other.
 //!
 //! A single loss among many changes should cost little, so the first pause is short. It is doubled while
 //! losses follow each other.
@@ -17,10 +17,11 @@ use crate::sys::environment;
 
 /// First pause: the time that the other process needs to proceed.
 const FIRST: Duration = Duration::from_nanos(250);
-/// Longest pause. Two processes alone would gain from more, but processes waiting for them would wait longer.
+/// Longest pause. Longer pauses would speed up two competing processes, but delay processes that wait for
+/// them.
 const MOST: Duration = Duration::from_micros(1);
 
-/// Time of a thread's last loss, and the length of its pause then.
+/// Time of a thread's last loss, and the length of the pause after it.
 #[derive(Clone, Copy)]
 struct Last {
     at: Instant,
@@ -28,11 +29,11 @@ struct Last {
 }
 
 thread_local! {
-    // fork: a hint; a copy may use the original's.
+    // fork: a hint; a copy may use the value of the original.
     static LAST: Cell<Option<Last>> = const { Cell::new(None) };
 }
 
-/// Pauses for a moment, after another process was faster.
+/// Pauses for up to a microsecond. Called after another process was faster.
 #[cold]
 pub(crate) fn back_off() {
     if environment::has_one_processor() {

@@ -65,9 +65,9 @@ pub fn under_valgrind() -> bool {
 /// A process that is pinned to one processor waits for processes on other ones, so pinning does not count. A
 /// machine with one processor, or a quota of one, does.
 pub(crate) fn has_one_processor() -> bool {
-    // Looked up once, since it reads files.
-    // fork: the machine and its quota are the same, and pinning does not matter. It is looked up before a
-    // fork, so that no copy has it half looked up.
+    // Computed once, since the computation reads files.
+    // fork: the machine and its quota are the same, and pinning does not matter. The value is computed before
+    // a fork, so that no copy inherits an unfinished computation.
     static ONE: OnceLock<bool> = OnceLock::new();
     *ONE.get_or_init(|| {
         let usable = std::thread::available_parallelism().map_or(1, |n| n.get());

@@ -17,7 +17,7 @@ impl Identity {
         Self(word)
     }
 
-    /// Creates the identity in a word that has its value.
+    /// Creates the identity from a word that already has its value.
     pub(crate) fn of(word: &'static AtomicU64) -> Self {
         Self(word)
     }
@@ -61,8 +61,8 @@ pub(crate) fn forget_thread() {
     _ = IDS.try_with(|asked| asked.set(None));
 }
 
-/// Returns `true` if this process was executed, as opposed to forked without `exec`: it has opened all files
-/// that its memory describes. Returns `false` if the kernel does not report it.
+/// Returns `true` if this process executed a program after it was forked. Its memory then refers only to
+/// files that this process has opened. Returns `false` if the kernel does not report it.
 #[cfg(feature = "tokio")]
 pub(crate) fn was_executed() -> bool {
     // PF_FORKNOEXEC, in field 9 of `proc_pid_stat(5)`: forked, but didn't execute. The name, field 2, may
@@ -78,7 +78,7 @@ fn ids() -> (u32, u32) {
 }
 
 thread_local! {
-    /// Looked up once: a forked copy, whose ids differ, either is not a member and locks nothing, or has
-    /// reset them.
+    /// Process and thread id, looked up once. A forked copy has other ids: it either resets these, or is not
+    /// a member and acquires no lock.
     static IDS: Cell<Option<(u32, u32)>> = const { Cell::new(None) };
 }

@@ -20,11 +20,12 @@ pub fn remove_variable(name: &str) {
     unsafe { std::env::remove_var(name) };
 }
 
-/// Takes ownership of the Unix socket with this number, if it is one, was created by the process `maker`, and
-/// that process is of this process's user. Programs executed by this process do not inherit it.
+/// Takes ownership of the descriptor with this number, if it is a Unix socket that the process `maker` has
+/// created, and `maker` belongs to the user of this process. Programs executed by this process do not inherit
+/// the descriptor.
 ///
 /// # Errors
-/// The reason why it is not taken. It is unchanged then, except for close-on-exec.
+/// The reason why the descriptor is not taken. It is unchanged then, except for close-on-exec.
 ///
 /// # Safety
 /// The number is not negative, and was passed by the process that started this one, for this purpose, in an
@@ -39,7 +40,7 @@ pub unsafe fn adopt(number: RawFd, maker: u32) -> io::Result<OwnedFd> {
     if peer.pid != maker {
         return Err(Errno::NOTCONN.into());
     }
-    // Both of them: a user with the effective id of another user must not control that user's processes.
+    // Both ids are compared: otherwise a user could control a set-user-ID program of another user.
     let own = [rustix::process::getuid(), rustix::process::geteuid()].map(|user| user.as_raw());
     if own.iter().any(|own| *own != peer.uid) {
         return Err(stranger(peer.uid, own));

@@ -26,7 +26,7 @@ pub struct Peer {
 /// Returns the process at the other end of a Unix socket.
 ///
 /// # Errors
-/// Any error of the kernel: the descriptor is not a socket.
+/// The kernel's error, for example if the descriptor is not a socket.
 pub fn credentials(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -50,7 +50,7 @@ pub fn credentials(socket: BorrowedFd<'_>) -> io::Result<Peer> {
 /// Observable state of a process.
 #[derive(Debug)]
 pub enum Liveness {
-    /// Alive. The descriptor is readable once the process has ended, even if copies of it live.
+    /// Alive. The descriptor is readable once the process has ended, even if forked copies of it live.
     Alive(OwnedFd),
     /// Ended.
     Ended,
@@ -75,7 +75,7 @@ pub fn liveness(pid: u32) -> Liveness {
 /// in between. Reference: `poll(2)`.
 ///
 /// # Errors
-/// Any error of the kernel: it is out of memory.
+/// The kernel's error if it is out of memory.
 pub fn until_readable(fds: &[BorrowedFd<'_>]) -> Result<Vec<bool>> {
     let fds: Vec<_> = fds.iter().map(|&fd| (fd, false)).collect();
     readiness::poll(&fds, None)

@@ -22,8 +22,8 @@ extern "C" fn on_signal(_: c_int) {
     futex::wake(&COUNT, 1);
 }
 
-/// Counts this signal from now on, instead of the previous disposition. Returns `true` on success.
-/// Interrupted calls are restarted.
+/// Installs a handler that counts this signal, in place of the previous disposition. Returns `true` on
+/// success. Interrupted calls are restarted.
 pub(crate) fn install(signal: c_int) -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     let handler: extern "C" fn(c_int) = on_signal;
@@ -46,8 +46,8 @@ pub(crate) fn wait_for_change(before: u32) {
     futex::wait(&COUNT, before, Duration::from_secs(3600));
 }
 
-/// Returns the number of a signal with this name (`USR1`, `SIGUSR1`) or number. Returns `None` for a signal
-/// that can't be caught, or that reports a crash.
+/// Returns the number of the signal with this name (`USR1`, `SIGUSR1`) or number. Returns `None` for an
+/// unknown signal, for one that can't be caught or reports a crash, and for `SIGCHLD` and `SIGPIPE`.
 pub(crate) fn number(name: &str) -> Option<c_int> {
     let name = name.trim().to_ascii_uppercase();
     match name.strip_prefix("SIG").unwrap_or(&name) {

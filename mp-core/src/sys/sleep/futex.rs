@@ -3,8 +3,8 @@
 //!
 //! # Safety
 //! Clock and page size from the C library. Unsafe, because these are C functions. Sound, because they take a
-//! valid pointer and numbers. Not from `rustix`, which looks both up in each process again, whereas the C
-//! library has already done so. Under valgrind, that lookup leads to unmapped memory.
+//! valid pointer and numbers. `rustix` would look both up again in each process, although the C library has
+//! already done so. Under valgrind, the lookup of `rustix` accesses unmapped memory.
 #![allow(unsafe_code)]
 
 use std::sync::OnceLock;
@@ -19,7 +19,7 @@ use crate::sync::shared::AtomicU32;
 /// Returns the time of the monotonic clock, which all processes of this machine share.
 pub fn monotonic() -> Duration {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is valid for writes. It can't fail for a clock that each kernel has.
+    // SAFETY: the pointer is valid for writes. The call can't fail for a clock that each kernel has.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
@@ -31,8 +31,8 @@ pub(crate) fn page_size() -> u64 {
     u64::try_from(size).unwrap_or(4096)
 }
 
-/// Sleeps while `*word == expected`, at most `for_at_most`. Returns `true` if it was woken (or the word
-/// differed).
+/// Sleeps while `*word == expected`, at most `for_at_most`. Returns `false` if that time has expired, and
+/// `true` after a wake-up or a signal, or if the word differed.
 ///
 /// The futex is not private: waker and sleeper are different processes that map the same file.
 pub(crate) fn wait(word: &AtomicU32, expected: u32, for_at_most: Duration) -> bool {
@@ -51,14 +51,15 @@ pub(crate) const MOST: usize = 128;
 /// Returns `true` if the kernel can sleep on many words. Older and some emulated kernels can't, and some
 /// system call filters forbid it.
 pub(crate) fn can_wait_for_many() -> bool {
-    // fork: the kernel is the same. It is looked up before a fork, so that no copy has it half looked up.
+    // fork: the kernel is the same. The value is computed before a fork, so that no copy inherits an
+    // unfinished computation.
     static CAN: OnceLock<bool> = OnceLock::new();
     // A kernel that has the call rejects an empty list.
     *CAN.get_or_init(|| futex::waitv(&[], WaitvFlags::empty(), None, ClockId::Monotonic) == Err(Errno::INVAL))
 }
 
-/// Sleeps while all words are as expected, at most [`MOST`] of them, and at most `for_at_most`. Returns
-/// `true` if it ended early. Requires [`can_wait_for_many`].
+/// Sleeps while all words (at most [`MOST`]) have their expected values, at most `for_at_most`. Returns
+/// `false` if that time has expired. Requires [`can_wait_for_many`].
 pub(crate) fn wait_for_any(words: &[(&AtomicU32, u32)], for_at_most: Option<Duration>) -> bool {
     let mut waits = [Wait::new(); MOST];
     let used = waits.len().min(words.len());
@@ -67,7 +68,7 @@ pub(crate) fn wait_for_any(words: &[(&AtomicU32, u32)], for_at_most: Option<Dura
         wait.uaddr = WaitPtr::new(word.as_ptr().cast());
         wait.flags = WaitFlags::SIZE_U32;
     }
-    // The call takes a point in time.
+    // The system call takes an absolute time.
     let until = for_at_most.and_then(|d| {
         let then = crate::sys::monotonic().checked_add(d)?;
         Some(Timespec {

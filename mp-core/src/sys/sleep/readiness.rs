@@ -21,15 +21,15 @@ impl EventFd {
         eventfd(0, flags).map(Self).map_err(os("eventfd (see RLIMIT_NOFILE)"))
     }
 
-    /// Makes it readable.
+    /// Makes the descriptor readable.
     pub(crate) fn set(&self) {
-        // It fails only if the counter is at its maximum: it is readable then.
+        // The write fails only if the counter is at its maximum. The descriptor is readable then.
         _ = write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Makes it not readable.
+    /// Makes the descriptor not readable.
     pub(crate) fn clear(&self) {
-        // It fails only if the counter is zero.
+        // The read fails only if the counter is zero.
         _ = read(&self.0, &mut [0_u8; 8]);
     }
 }
@@ -82,8 +82,8 @@ impl Epoll {
         epoll::create(CreateFlags::CLOEXEC).map(Self).map_err(os("epoll_create1 (see RLIMIT_NOFILE)"))
     }
 
-    /// Requests one report when `fd` is readable (writable if `write`) or broken, also if it already is.
-    /// Another call requests another report.
+    /// Requests one report when `fd` is readable (writable if `write`) or broken. A descriptor that is ready
+    /// already is reported at once. Another call requests another report.
     pub(crate) fn watch(&self, fd: impl AsFd, number: u64, write: bool) -> Result<()> {
         let events = if write { EventFlags::OUT } else { EventFlags::IN | EventFlags::RDHUP };
         let (data, events) = (EventData::new_u64(number), events | EventFlags::ONESHOT);
@@ -96,7 +96,7 @@ impl Epoll {
 
     /// Stops watching a descriptor.
     pub(crate) fn forget(&self, fd: impl AsFd) {
-        // It fails only if it was never watched.
+        // Fails only if the descriptor was never watched.
         _ = epoll::delete(&self.0, fd);
     }
 

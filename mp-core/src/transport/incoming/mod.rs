@@ -71,7 +71,7 @@ pub struct ReceivedAttachments {
     list: Vec<ReceivedAttachment>,
     /// Descriptors that were copied from the locker, but not yet taken by the value.
     claimed: Claimed,
-    /// Error that made the message unreadable, if the codec's error has only its text.
+    /// Error that made the message unreadable, if callers can handle it. The codec's error has only its text.
     refusal: Option<Error>,
 }
 
@@ -151,8 +151,8 @@ impl ReceivedAttachments {
         Ok(())
     }
 
-    /// Removes the handles of exclusive tensors, which another list has. All other attachments keep their
-    /// numbers.
+    /// Removes the handles of exclusive tensors, which are in another list, too. All other attachments keep
+    /// their numbers.
     pub(crate) fn without_exclusive(mut self) -> Self {
         let exclusive = |given: &&mut ReceivedAttachment| given.grant.access() == Access::Exclusive;
         self.list.iter_mut().filter(exclusive).for_each(|given| given.hold = None);
@@ -176,7 +176,7 @@ impl ReceivedAttachments {
             return given.hold.clone().ok_or_else(|| wrong("was taken already"));
         }
         let hold = given.hold.take().ok_or_else(|| wrong("was taken already"))?;
-        // The only tensor with access moved it here, so other handles that keep its memory are not checked.
+        // The only tensor with access moved its handle here, so other handles of the memory are not checked.
         if !Messages(hold.arena()).may_be_exclusive(&hold, grant) {
             return Err(wrong("is exclusive, and its memory was frozen or shared, or is for something else"));
         }
@@ -211,7 +211,7 @@ impl Incoming {
         Some((bytes, list.collect::<Option<_>>()?))
     }
 
-    /// Creates a message from one that was not sent.
+    /// Creates a message from the parts of a message that was not sent.
     pub(crate) fn returned(bytes: Vec<u8>, attached: Vec<AttachRequest>) -> Self {
         Self { bytes, arrived: Some(Box::new(attached.into())), ..Self::default() }
     }
@@ -252,7 +252,8 @@ impl Incoming {
         &all[self.at.min(all.len())..]
     }
 
-    /// Takes the unread bytes. Not copied if no bytes were read before and they are not in a spill block.
+    /// Returns the unread bytes, which count as read afterwards. Copies them only if some bytes were read
+    /// before, or if the bytes are in a spill block.
     pub fn take_rest(&mut self) -> Vec<u8> {
         let rest = match &self.spill {
             None if self.at == 0 => std::mem::take(&mut self.bytes),

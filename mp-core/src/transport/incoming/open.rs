@@ -14,14 +14,14 @@ use crate::transport::{Incoming, Messages};
 use crate::words::{Attachment, EnvelopeId, Owner};
 
 impl Envelope {
-    /// Takes the message out, once, into an empty `inc`. Its attachments become handles of this process, and
-    /// the envelope is free for another message.
+    /// Moves the message into an empty `inc`. Its attachments become handles of this process, and the
+    /// envelope is free for another message.
     ///
     /// # Errors
     /// [`Error::Version`] if the message has another wire version, [`Error::Malformed`] if its words are
     /// invalid. Dropping the envelope then releases everything in it. [`Error::Stale`] if the message was
-    /// taken out already. [`Error::Forked`] in a forked child, which has no access to it.
-    // Not by value: it would be copied just after it was assembled from its parts, see `index`.
+    /// taken out already. [`Error::Forked`] in a forked child, which has no access to the message.
+    // Takes `&mut self`: a value would be copied just after it was assembled from its parts, see `index`.
     #[inline]
     pub fn open(&mut self, inc: &mut Incoming) -> Result<()> {
         let (arena, id) = (self.arena, self.id());

@@ -4,10 +4,10 @@
 //! an envelope are in one block, in which each envelope also has a seat. No process writes these bytes after
 //! the first message was packed.
 //!
-//! | killed | state left behind | action of the reclaim |
+//! | killed | remaining state | action of the reclaim |
 //! |---|---|---|
-//! | the packer, at any time | its own seat of the block, and envelopes as [`pack`](crate::transport::outgoing::pack) leaves them | releases those seats; the block is freed with the last one |
-//! | a receiver | its seat of the block | releases it; the others have theirs |
+//! | the packer, at any time | its own seat of the block, and envelopes as [`pack`](crate::transport::outgoing::pack) leaves them | releases those seats; the block is freed with its last seat |
+//! | a receiver | its seat of the block | releases that seat; the other receivers keep theirs |
 
 use crate::alloc::Allocator;
 use crate::alloc::handles::Hold;
@@ -50,7 +50,8 @@ impl Repeated {
             ));
         }
         let head = 8 * attachments.len();
-        // A list that is too long for the envelope precedes the bytes, and each envelope has its own.
+        // A list of attachments that is too long for the envelope is stored with the bytes in a spill block,
+        // and each envelope needs its own list.
         let apart = head <= INLINE - TAIL && head + bytes.len() > INLINE;
         let mut block = None;
         if apart && bytes.len() <= u32::MAX as usize {

@@ -1,9 +1,9 @@
 //! A message being written: its bytes, and its attachments.
 //!
 //! # Safety
-//! Nothing here dereferences anything. Three functions are `unsafe`: if a caller attaches memory with a wrong
-//! grant, its receiver reads memory that another process writes. If a caller describes a loan wrongly, it
-//! creates a value that the lender did not have.
+//! No function here dereferences a pointer. Three functions are `unsafe`. If a caller attaches memory with a
+//! wrong grant, its receiver reads memory that another process writes. If a caller describes a loan wrongly,
+//! the loan restores a value that the lender did not have.
 #![allow(unsafe_code)]
 
 pub(crate) mod broadcast;
@@ -43,8 +43,8 @@ pub struct Outgoing {
 pub struct Attached {
     list: Vec<AttachRequest>,
     /// Hash index of the list, once the list is long. An entry is one more than the position of a block in
-    /// the list. It is stored at or after the entry that the block's number hashes to. 0 is free, and more
-    /// than half of the entries always are.
+    /// the list, or 0 if it is free. A block's entry is at or after the entry that the block's number hashes
+    /// to. At least half of the entries are free.
     index: Vec<u32>,
     /// Loans of the exclusive attachments, in the order of attaching.
     lent: Vec<LoanedValue>,
@@ -54,18 +54,18 @@ pub struct Attached {
     in_band: bool,
     /// Compartment of the last descriptors, and the number of its attachment.
     parking: Option<(FdBatch, u32)>,
-    /// Error that made the message unwritable, if the codec's error has only its text.
+    /// Error that made the message unwritable, if callers can handle it. The codec's error has only its text.
     refusal: Option<Error>,
 }
 
-/// Maximum number of attachments for another buffer to be attached. The rest is reserved for attachments that
-/// can't be copied.
+/// Number of attachments from which on no buffer is attached. The rest is reserved for attachments that can't
+/// be copied.
 const MOST_BUFFERS: usize = MAX_ATTACHMENTS / 2;
 
 /// Number of message numbers that an `Attached` reserves at a time.
 const RANGE: u64 = 1 << 6;
 
-/// Returns a number that no other message of this process has.
+/// Returns the first of [`RANGE`] numbers that no other message of this process has.
 #[cold]
 fn numbers() -> u64 {
     // fork: a child continues from here, and no value of another process has its numbers.
@@ -73,9 +73,9 @@ fn numbers() -> u64 {
     NUMBERS.fetch_add(RANGE, Ordering::Relaxed)
 }
 
-/// Returns the mark with which a value that was moved into a message takes it back: the number of the
-/// message, and the number of the attachment, which is at most [`MAX_ATTACHMENTS`]. It has 61 bits, which
-/// leaves three for other uses in a word. (Message numbers wrap after 2^45 messages.)
+/// Returns the mark by which a value takes back a handle that it has moved into a message: the number of the
+/// message, and the number of the attachment, which is at most [`MAX_ATTACHMENTS`]. A mark has 61 bits, which
+/// leaves three bits for other uses in a word. (Message numbers wrap after 2^45 messages.)
 fn mark(message: u64, attachment: u32) -> u64 {
     (message << u16::BITS | u64::from(attachment)) & (u64::MAX >> 3)
 }
@@ -95,7 +95,7 @@ pub struct LoanedValue {
     pub note: u64,
 }
 
-/// Values that were moved into a message that was not sent, on return to their owners.
+/// Values of a message that was not sent. Their owners take them back.
 #[derive(Debug)]
 pub struct UnsentValues {
     arrived: ReceivedAttachments,
@@ -142,7 +142,8 @@ impl Attached {
         self.attach_as(hold, OBJECT)
     }
 
-    /// Attaches a block, or finds it among the attachments: two views of one storage arrive as views of one.
+    /// Attaches a block, unless it is attached already. Returns the number of its attachment. So two views of
+    /// one storage arrive as views of one storage.
     ///
     /// # Errors
     /// [`Error::LimitExceeded`] if there are too many attachments. [`Error::Unsendable`] if the tensor was
@@ -181,9 +182,9 @@ impl Attached {
     /// descriptor within it. The caller may close its descriptor at any time.
     ///
     /// # Errors
-    /// [`Error::TooManyDescriptors`] or [`Error::OutOfDescriptors`], which a put waits for or reports.
+    /// [`Error::TooManyDescriptors`] or [`Error::OutOfDescriptors`] at a limit of the system or this process.
     /// [`Error::LimitExceeded`] for too many attachments. [`Error::Unsendable`] if the message will [leave
-    /// this memory](Outgoing::in_band). [`Error::Unsupported`] if the system can't do it.
+    /// this memory](Outgoing::in_band). [`Error::Unsupported`] if the system can't store descriptors.
     pub fn attach_descriptor(&mut self, fd: BorrowedFd<'_>) -> Result<(u32, u32)> {
         self.send_along(fd).inspect_err(|error| self.refusal = error.as_refusal())
     }
@@ -213,9 +214,8 @@ impl Attached {
     /// Moves the handle of an exclusive value into the message.
     ///
     /// # Errors
-    /// Same as for [`attach`](Self::attach). The handle is then unchanged. [`Error::Unsendable`] also if its
-    /// memory was [opened to others](crate::Storage::share_as): no receiver would accept it as
-    /// exclusive.
+    /// Same as for [`attach`](Self::attach). The handle is then unchanged. [`Error::Unsendable`] also if the
+    /// memory was [opened to others](crate::Storage::share_as): no receiver would accept it as exclusive.
     ///
     /// # Safety
     /// The value of this handle was the only one, in all processes, that accessed the memory. It does not
@@ -233,16 +233,16 @@ impl Attached {
     }
 
     /// Records a loan: everything that a value needs to take back a handle that was [moved
-    /// here](Self::attach_own). Returns the mark, of 61 bits, by which the value [takes](UnsentValues::take) the
-    /// handle back. The mark is invalid for other messages.
+    /// here](Self::attach_own). Returns the mark, of 61 bits, by which the value [takes](UnsentValues::take)
+    /// the handle back. The mark is invalid for other messages.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if no attachment has this number and grant, the attachment is not
     /// exclusive, or a loan of it or of a later one was recorded.
     ///
     /// # Safety
-    /// `lent` describes the value whose handle was moved here under this number, as the value was: its type
-    /// restores it from `bytes`, `beside` and `note`.
+    /// `lent` describes the value as it was before its handle was moved here under this number: the value's
+    /// type restores the value from `bytes`, `beside` and `note`.
     pub unsafe fn lends(&mut self, lent: LoanedValue) -> Result<u64> {
         self.record_loan(lent)
     }
@@ -270,7 +270,7 @@ impl Attached {
         Ok(mark)
     }
 
-    /// Returns the number of a block's attachment, or else its free position in the index.
+    /// Returns the number of a block's attachment, or else the free position for the block in the index.
     pub(crate) fn place(&self, hold: &Hold, grant: Grant) -> Result<std::result::Result<u32, usize>> {
         if hold.is_nowhere() {
             let why = "this tensor was sent already: what is left of it in the value that it was in is empty";
@@ -319,7 +319,7 @@ impl Attached {
         self.refusal = None;
     }
 
-    /// Returns the position of a block in the list, or else its free position in the index.
+    /// Returns the position of a block in the list, or else the free position for the block in the index.
     #[inline]
     fn position(&self, block: BlockId) -> std::result::Result<u32, usize> {
         if self.list.len() <= SHORT {
@@ -359,7 +359,7 @@ impl Outgoing {
         Self { bytes: Vec::new(), attached: Some(Box::new(attached)) }
     }
 
-    /// Creates a message from one that arrived, to be sent on.
+    /// Creates a message from the parts of a message that arrived, to be sent on.
     pub(crate) fn again(bytes: Vec<u8>, list: Vec<AttachRequest>) -> Self {
         let mut attached = Attached { list, ..Attached::default() };
         attached.renew_index();
@@ -396,10 +396,10 @@ impl Outgoing {
     }
 
     /// Appends a separately written message: its bytes and its attachments. This message must have no
-    /// attachments, because the numbers in the appended bytes would name wrong ones.
+    /// attachments, because the numbers in the appended bytes would refer to wrong attachments.
     ///
     /// # Errors
-    /// [`Error::Unsendable`] if this message has attachments. It is then unchanged.
+    /// [`Error::Unsendable`] if this message has attachments. This message is then unchanged.
     pub fn append(&mut self, other: Outgoing) -> Result<()> {
         if self.plain().is_none() {
             return Err(Error::Unsendable("what has attachments is not appended to".into()));
@@ -450,8 +450,8 @@ impl Outgoing {
             None => attached.list.into(),
             Some(mut envelope) => {
                 let mut inc = Incoming::default();
-                // Packed by this process: only a forked child can't open it, and it has none of its memory
-                // either.
+                // This process has packed the message. Only a forked child can't open it, and the child has
+                // no access to the values' memory anyway.
                 _ = envelope.open(&mut inc);
                 std::mem::take(inc.arrived())
             }
@@ -481,7 +481,7 @@ mod tests {
     use super::*;
     use crate::arena::Arena;
 
-    /// Otherwise its receiver would get an unreadable message.
+    /// Otherwise the receiver would get an unreadable message.
     #[test]
     fn block_is_attached_with_one_access_only() {
         let arena = Arena::current().unwrap();
@@ -497,7 +497,7 @@ mod tests {
 
     const FROZEN: Grant = Grant::new(Access::Frozen, 0);
 
-    /// Short lists and long ones, one after another, as a thread's buffers are used.
+    /// One message is reused for short and long lists, like the buffers of a thread.
     #[test]
     fn repeated_block_is_attached_once() {
         let arena = Arena::current().unwrap();
@@ -542,7 +542,7 @@ mod tests {
         assert!(!Allocator(arena).is_held(block, generation));
     }
 
-    /// Attachments that can't stay among the bytes have half of the list to themselves.
+    /// Half of the list is reserved for attachments that can't stay among the bytes.
     #[test]
     fn buffers_beyond_the_list_stay_in_band() {
         let arena = Arena::current().unwrap();

@@ -1,5 +1,5 @@
-//! Packing: moves a message's bytes and seats into an envelope.
-//! Also, conversions between messages that are written and messages that are read.
+//! Packing: moves a message's bytes and seats into an envelope. Also conversions between messages that are
+//! written and messages that are read.
 
 use crate::alloc::Allocator;
 use crate::alloc::handles::Hold;
@@ -42,7 +42,7 @@ impl Messages {
         }
     }
 
-    /// Returns an envelope for a message that belongs to no queue. It may be one of the share.
+    /// Returns an envelope for a message that belongs to no queue. The envelope may be taken from the share.
     pub(crate) fn spare_envelope(self) -> Result<Envelope> {
         self.idle_envelope(Share::Any)
     }
@@ -54,9 +54,9 @@ impl Messages {
         Envelopes(self.0).idle_envelope(share, || Allocator(self.0).empty_cache()).map(Envelope::from)
     }
 
-    /// Returns `true` if the next message that this thread packs for this queue finds an envelope. This
-    /// thread then keeps one for it, unless it would be one of the queue's share, which another thread may
-    /// take first.
+    /// Returns `true` if there is an envelope for the next message that this thread packs for this queue. The
+    /// thread then keeps the envelope. But if only the queue's share has envelopes, the thread keeps none,
+    /// and another thread may take them first.
     pub fn keeps_envelope(self, queue: BlockId) -> bool {
         match self.idle_envelope(Share::Nothing) {
             Err(e) if e.is_out_of_envelopes() => Envelopes(self.0).has_envelopes(queue),
@@ -74,8 +74,8 @@ impl Messages {
         self.pack_into(envelope, message, fingerprint)
     }
 
-    /// Same as [`pack`](Self::pack), for a queue: while too many messages are in flight, it uses the share of
-    /// this queue, or returns an error if the queue is not known.
+    /// Same as [`pack`](Self::pack), for a queue. While too many messages are in flight, uses the share of
+    /// this queue, or returns an error if `queue` is `None`.
     ///
     /// # Errors
     /// Same as for [`pack`](Self::pack).
@@ -235,8 +235,8 @@ impl Messages {
 }
 
 impl Incoming {
-    /// Returns the remaining message as one that can be sent on, with all attachments. Returns `None` if an
-    /// exclusive value was taken out of it.
+    /// Converts the message into one that can be sent: the unread bytes, and all attachments. Returns `None`
+    /// if an exclusive value was taken out of it.
     pub fn into_outgoing(self) -> Option<Outgoing> {
         let (bytes, list) = self.into_parts()?;
         Some(Outgoing::again(bytes, list))
@@ -244,8 +244,8 @@ impl Incoming {
 }
 
 impl Outgoing {
-    /// Turns the message into one to read on this side. A message that could not be packed or put returns to
-    /// its sender this way.
+    /// Converts the message into one that this process can read. A message that could not be packed or put
+    /// returns to its sender this way.
     pub fn into_incoming(self) -> Incoming {
         let (bytes, list) = self.into_parts();
         Incoming::returned(bytes, list)
@@ -253,8 +253,8 @@ impl Outgoing {
 }
 
 impl Attached {
-    /// Returns the message as it would arrive, to test whether it can be read. Excludes the memory of
-    /// exclusive tensors, which has one owner.
+    /// Returns the attachments as they would arrive, to test if the message can be read. Excludes the memory
+    /// of exclusive tensors, which has one owner.
     pub(crate) fn as_arrived(&self) -> ReceivedAttachments {
         let arrived: ReceivedAttachments =
             self.list.iter().map(AttachRequest::again).collect::<Vec<_>>().into();
@@ -279,7 +279,8 @@ mod tests {
         (out, holds)
     }
 
-    /// Packs several of these, writes the words that are for queues, and reads all.
+    /// Packs several such messages, overwrites the words that are reserved for queues, and reads all
+    /// messages.
     fn arrive_whole(bytes: usize, attachments: usize) {
         let arena = Arena::current().unwrap();
         let what = format!("{bytes} bytes, {attachments} attachments");
@@ -316,7 +317,7 @@ mod tests {
             arrive_whole(bytes - 8, 1);
         }
         for attachments in (INLINE - TAIL) / 8 - 1..INLINE / 8 + 2 {
-            // Each handle has some bytes that name its attachment.
+            // Each attached handle is encoded in at least one byte.
             for more in [0, 1, 15, 16, 17] {
                 arrive_whole(attachments + more, attachments);
             }
