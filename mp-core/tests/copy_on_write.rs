@@ -14,16 +14,16 @@ fn filled(len: usize, value: u8) -> Storage {
 }
 
 fn bytes_of(storage: &Storage) -> &[u8] {
-    // SAFETY: no thread writes it any more.
+    // SAFETY: no thread writes to the storage after it was filled.
     unsafe { std::slice::from_raw_parts(storage.as_ptr(), storage.len()) }
 }
 
 fn bytes(view: &mut CopyOnWrite) -> &mut [u8] {
-    // SAFETY: the storage was filled before, so that nothing else writes them.
+    // SAFETY: the storage was filled before, so nothing else writes these bytes.
     unsafe { std::slice::from_raw_parts_mut(view.as_mut_ptr(), view.len()) }
 }
 
-/// Checks that two views and their storage don't see each other's writes.
+/// Checks that writes to one of two views are not visible in the other view or in their storage.
 fn check_writes(storage: &Storage, mapped: bool) {
     let mut one = storage.copy_on_write(1000, 20_000).unwrap();
     let mut other = storage.copy_on_write(0, storage.len()).unwrap();
@@ -83,7 +83,7 @@ fn is_in_use(address: *mut u8) -> bool {
     at == libc::MAP_FAILED
 }
 
-/// No other memory gets the addresses in a copy, which has no access to the bytes.
+/// In a forked copy, which has no access to the bytes, no other memory gets the view's addresses.
 #[test]
 fn addresses_of_a_view_stay_reserved_in_a_fork() {
     let mut view = filled(4096, 7).copy_on_write(0, 4096).unwrap();

@@ -1,5 +1,5 @@
-//! Maximum number of views of storages for private writes that are mapped. A program of its own: its views
-//! count for all threads.
+//! Maximum number of mapped views of storages for private writes. In a test program of its own, since the
+//! views of all threads of a process count.
 #![cfg(all(not(mp_loom), not(miri)))]
 #![allow(unsafe_code)]
 
@@ -17,7 +17,7 @@ fn view_beyond_the_limit_is_copied() {
     assert!(views.iter().all(CopyOnWrite::is_mapped));
     let mut copied = view();
     assert!(!copied.is_mapped());
-    // SAFETY: of this thread alone, and nothing writes to the storage.
+    // SAFETY: the copy belongs to this thread alone, and nothing writes to the storage.
     unsafe { copied.as_mut_ptr().write(!before) };
     assert_eq!(byte(), before);
     views.pop();

@@ -1,5 +1,5 @@
-//! Handles of every kind used by safe code: a handle in a message, of a queue's memory, of a structure, in a
-//! forked copy.
+//! Handles in unusual states, used by safe code: a handle that was moved into a message, a handle of a
+//! structure or of shared memory, a handle in a forked copy.
 #![cfg(not(mp_loom))]
 #![allow(unsafe_code)]
 
@@ -28,7 +28,8 @@ fn lent() -> (Storage, Outgoing) {
     (storage, out)
 }
 
-/// Reading its memory does not access addresses after the table of blocks either.
+/// A handle that was moved into a message has no memory. Its use accesses no address after the table of
+/// blocks.
 #[test]
 fn empty_handle_has_no_memory() {
     let (left, _message) = lent();
@@ -66,15 +67,15 @@ fn shared_memory_has_no_exclusive_owner() {
     }
 }
 
-/// The same holds if the memory is opened while the message is in flight, through a handle that keeps the
-/// memory and does not count as one of the tensor's.
+/// A receiver refuses an exclusive attachment if its memory was opened while the message was in flight: by a
+/// weak handle, which does not count as a handle of the tensor.
 #[test]
-fn memory_shared_in_transit_arrives_not_exclusive() {
+fn memory_shared_in_transit_is_not_exclusive() {
     let (mut storage, mut out) = (Storage::new(arena(), 8, 8).unwrap(), Outgoing::default());
     let weak = storage.downgrade();
     // SAFETY: it is the only handle, and nothing reaches its memory.
     unsafe { storage.attach_to(out.attached(), EXCLUSIVE) }.unwrap();
-    weak.upgrade().expect("the message keeps it").share_as(BlockKind::Frozen);
+    weak.upgrade().expect("the message keeps the storage").share_as(BlockKind::Frozen);
     let taken = out.into_incoming().arrived().take(0, EXCLUSIVE);
     assert!(matches!(taken, Err(Error::Malformed(_))), "{taken:?}");
 }
@@ -105,7 +106,7 @@ fn handle_in_a_raw_fork_has_no_memory() {
 
 /// A copy with its own arena does not hold the blocks of its original, which may have been reused.
 #[test]
-fn handle_in_a_fork_makes_no_part() {
+fn handles_in_a_fork_have_no_parents() {
     let new = || Structure::new("test", 1).unwrap();
     let (whole, mut part) = (new(), new());
     part.set_parent(&whole).unwrap();
@@ -133,7 +134,7 @@ fn handle_in_a_fork_makes_no_part() {
     assert_eq!(status, 0, "the copy's wait status");
 }
 
-/// Another holder could access the object, too.
+/// A second holder could still access a moved object.
 #[test]
 fn object_with_another_holder_is_not_moved() {
     let mut object = Structure::new("test", 1).unwrap();
@@ -151,7 +152,7 @@ fn object_with_another_holder_is_not_moved() {
     refused(&mut object);
     let mut message = Incoming::default();
     envelope.open(&mut message).unwrap();
-    assert!(message.arrived().take_object_exclusive(number).is_err(), "it was sent as a shared one");
+    assert!(message.arrived().take_object_exclusive(number).is_err(), "the object was sent as shared");
     drop(message);
     let mut memory = Storage::new(arena(), 8, 8).unwrap().hold().clone();
     assert!(Outgoing::default().attached().attach_object_exclusive(&mut memory).is_err());
@@ -159,11 +160,11 @@ fn object_with_another_holder_is_not_moved() {
     let number = object.attach_to(out.attached()).unwrap();
     assert!(
         matches!(object.attach_to(Outgoing::default().attached()), Err(Error::Unsendable(_))),
-        "it is gone"
+        "the object was moved"
     );
     let mut message = out.into_incoming();
-    assert!(message.arrived().take_object(number).is_err(), "it was sent as an exclusive one");
-    assert!(message.arrived().take(number, EXCLUSIVE).is_err(), "it is no tensor");
+    assert!(message.arrived().take_object(number).is_err(), "the object was sent as exclusive");
+    assert!(message.arrived().take(number, EXCLUSIVE).is_err(), "the object is not a tensor");
     let hold = message.arrived().take_object_exclusive(number).unwrap();
     assert_eq!(Structure::open(hold, "test").unwrap().len(), 1);
 }

@@ -1,6 +1,6 @@
-//! Real processes that are killed or stopped at their n-th access to shared memory, for every n: while they
-//! claim clocks, advance and release them; while they make an object keep a descriptor; while they have an
-//! object that was moved to them; while they make an object a part of another one, and free it.
+//! Real processes that are killed or stopped at their n-th access to shared memory, for every n. Meanwhile
+//! they claim, advance and release clocks, or store a descriptor in an object, or own an object that was
+//! moved to them, or make an object a part (a child) of another object (the whole) and free it.
 #![cfg(all(feature = "inject", not(mp_loom)))]
 #![allow(unsafe_code)]
 
@@ -25,7 +25,7 @@ const NAME: &str = "test::Object";
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// Sends a line to the test. No shared access.
+/// Sends a line to the test. Does not access shared memory.
 fn report(what: &str) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "\ntold {what}").and_then(|()| out.flush()).unwrap();
@@ -73,20 +73,21 @@ fn object(mut message: Incoming, number: u32, exclusive: bool) -> mp_core::Resul
 /// Returns the object that the test has sent.
 fn received(arena: Arena, ticket: &str, exclusive: bool) -> mp_core::Result<Structure> {
     let ticket: Vec<u8> = ticket.split(',').map(|byte| byte.parse().unwrap()).collect();
-    // SAFETY: the test has given it to this process alone, and only takes it back.
+    // SAFETY: the test has sent the ticket to this process alone, and does nothing with the envelope except
+    // taking it back.
     let mut envelope = unsafe { EnvelopeTicket::from_bytes(&ticket).unwrap().claim(arena) }?;
     let mut message = Incoming::default();
     envelope.open(&mut message)?;
     object(message, 0, exclusive)
 }
 
-/// Makes an object keep this process's standard error.
+/// Stores a descriptor, this process's standard error, in a received object and in a new one.
 fn keep(arena: Arena, ticket: &str) -> Outcome {
     let object = received(arena, ticket, false)?;
     object.keep_descriptor(std::io::stderr())?;
     report("kept");
-    drop(Descriptors(arena).kept_descriptor(object.mark())?.ok_or("it keeps nothing")?);
-    // And an object that no other process has.
+    drop(Descriptors(arena).kept_descriptor(object.mark())?.ok_or("the object keeps no descriptor")?);
+    // An object that no other process holds.
     let own = Structure::new(NAME, 1)?;
     own.keep_descriptor(std::io::stderr())?;
     drop(own);
@@ -105,7 +106,8 @@ fn own(arena: Arena, ticket: &str) -> Outcome {
     Ok(())
 }
 
-/// Makes a new object a part of a received one, moves it through a message, and finds the whole by it.
+/// Makes a new object a part of a received one, moves the part through a message, and gets the whole from the
+/// part.
 fn part(arena: Arena, ticket: &str) -> Outcome {
     let whole = received(arena, ticket, false)?;
     let mark = whole.mark();
@@ -164,7 +166,7 @@ fn helper() {
         other => panic!("{other}"),
     };
     inject::arm(u64::MAX, 0);
-    // Without the process's exit functions: nothing that it has is released.
+    // Runs no destructors, so the process does not release its handles.
     std::process::exit(if done.is_ok() { 0 } else { 3 });
 }
 
@@ -176,7 +178,7 @@ fn alone() -> MutexGuard<'static, ()> {
 
 struct Process {
     child: Child,
-    /// Other end of its standard error.
+    /// Reading end of the pipe that is the process's standard error.
     kept: PipeReader,
 }
 
@@ -189,7 +191,7 @@ fn start(what: &str, at: u64, signal: Signal, ticket: Option<EnvelopeTicket>) ->
 fn start_with(what: &str, at: u64, signal: Signal, ticket: &str) -> Process {
     let (kept, writer) = std::io::pipe().unwrap();
     rustix::fs::fcntl_setfl(&kept, rustix::fs::OFlags::NONBLOCK).unwrap();
-    // SAFETY: it goes to a child that attaches it.
+    // SAFETY: the file is passed to a child that attaches it.
     let parcel = unsafe { Arena::current().unwrap().fd() }.unwrap().try_clone_to_owned().unwrap();
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["helper", "--exact", "--nocapture"])
@@ -206,7 +208,7 @@ impl Process {
     /// Waits until the process is stopped or has ended. Returns `true` if it has ended.
     fn stops_or_ends(&mut self) -> bool {
         let mut ended = false;
-        eventually("it stops or ends", || {
+        eventually("the process stops or ends", || {
             ended = self.child.try_wait().unwrap().is_some();
             ended || threads_are(self.child.id(), 'T')
         });
@@ -224,16 +226,17 @@ impl Process {
         (lines.collect(), killed)
     }
 
-    /// Returns `true` if no process and no object has its standard error.
+    /// Returns `true` if the process's standard error is closed in all processes and objects.
     fn nothing_is_kept(&mut self) -> bool {
         let mut text = Vec::new();
         self.kept.read_to_end(&mut text).is_ok()
     }
 }
 
-/// Runs a round for each access, until a process reaches its end.
+/// Calls `round` for each access, until it returns `false`: the process was not interrupted. The last process
+/// must make more than `least` accesses.
 fn for_every_access(least: u64, mut round: impl FnMut(u64) -> bool) {
-    let end = mp_harness::some_of(1..3000).find(|&at| !round(at)).expect("a script of 3000 accesses");
+    let end = mp_harness::some_of(1..3000).find(|&at| !round(at)).expect("fewer than 3000 accesses");
     assert!(end > least, "the script ended after {end} accesses");
     println!("{end} accesses");
 }
@@ -260,7 +263,7 @@ fn check_ticks(reported: &[String], pid: u32, at: u64) {
         let died = matches!(state, TickState::Died { pid: named } if named.is_none_or(|named| named == pid));
         assert!(
             state == TickState::Complete || (died && !done),
-            "{tick:?} is {state:?}, killed at access {at}, which has reported {reported:?}"
+            "{tick:?} is {state:?}, killed at access {at} after it reported {reported:?}"
         );
         // A device that waits for the tick is released.
         let reached = clocks.done(tick.clock()).wrapping_sub(tick.value()).cast_signed() >= 0;
@@ -275,14 +278,14 @@ fn clock_owner_is_killed_at_every_access() {
     for_every_access(60, |at| {
         let mut process = start("tick", at, Signal::KILL, None);
         let (reported, killed) = process.end();
-        wait_reclaimed("its clocks end", || clocks.owned() == 0);
+        wait_reclaimed("the clocks of the process end", || clocks.owned() == 0);
         check_ticks(&reported, process.child.id(), at);
         assert!(killed || reported.len() == 11, "{reported:?}");
         killed
     });
 }
 
-/// The clocks of a stopped owner stay its own, and other processes use other clocks.
+/// The clocks of a stopped owner still belong to it, and other processes use other clocks.
 #[test]
 fn others_continue_while_an_owner_is_stopped() {
     let _alone = alone();
@@ -305,7 +308,7 @@ fn others_continue_while_an_owner_is_stopped() {
             signal(pid, Signal::KILL);
         }
         let (reported, _) = process.end();
-        wait_reclaimed("its clocks end", || Clocks(arena).owned() == 0);
+        wait_reclaimed("the clocks of the process end", || Clocks(arena).owned() == 0);
         check_ticks(&reported, pid, at);
         !ended
     });
@@ -331,8 +334,8 @@ fn killed_at_every_access_of_keep_descriptor() {
         let promise = promised(&mut object, false);
         let mut process = start("keep", at, Signal::KILL, Some(promise.ticket()));
         let (reported, killed) = process.end();
-        wait_reclaimed("it is reclaimed", || arena.members().len() == 1);
-        // The process has ended, and the descriptor that it left is found any number of times.
+        wait_reclaimed("the process is reclaimed", || arena.members().len() == 1);
+        // After the end of the process, the descriptor can be copied any number of times.
         for _ in 0..3 {
             match Descriptors(arena).kept_descriptor(object.mark()).unwrap() {
                 Some(kept) => std::fs::File::from(kept).write_all(b"x").unwrap(),
@@ -345,7 +348,7 @@ fn killed_at_every_access_of_keep_descriptor() {
         drop(promise);
         drop(object);
         assert!(Descriptors(arena).kept_descriptor(mark).unwrap().is_none());
-        eventually("nothing is kept", || process.nothing_is_kept());
+        eventually("the descriptor is closed everywhere", || process.nothing_is_kept());
         assert_eq!(
             (FdSlots(arena).descriptors_in_locker().unwrap(), FdSlots(arena).compartments_in_use()),
             (0, 0),
@@ -383,10 +386,10 @@ fn kept_descriptor_of_a_freed_object_is_not_found() {
             reported == ["none"] || reported == [file.to_string()],
             "{reported:?}, stopped at access {at}"
         );
-        wait_reclaimed("it is reclaimed", || arena.members().len() == 1);
+        wait_reclaimed("the process is reclaimed", || arena.members().len() == 1);
         !ended
     });
-    assert!(places.iter().any(|(one, next)| one == next), "none has the place of the one before: {places:?}");
+    assert!(places.iter().any(|(one, next)| one == next), "no object got the previous block: {places:?}");
 }
 
 #[test]
@@ -399,7 +402,7 @@ fn object_owner_is_killed_at_every_access() {
         let promise = promised(&mut object, true);
         assert!(object.is_empty() && object.hold().is_nowhere() && Blocks(arena).lives(mark));
         let (_, killed) = start("own", at, Signal::KILL, Some(promise.ticket())).end();
-        wait_reclaimed("it is reclaimed", || arena.members().len() == 1);
+        wait_reclaimed("the process is reclaimed", || arena.members().len() == 1);
         drop(promise);
         assert!(!Blocks(arena).lives(mark), "killed at access {at}");
         killed
@@ -423,7 +426,7 @@ fn killed_at_every_access_of_set_parent() {
             let (mark, promise) = (whole.mark(), promised(&mut whole, false));
             let whole = Some(whole).filter(|_| held_here);
             let (_, killed) = start("part", at, Signal::KILL, Some(promise.ticket())).end();
-            wait_reclaimed("it is reclaimed", || arena.members().len() == 1);
+            wait_reclaimed("the process is reclaimed", || arena.members().len() == 1);
             drop(promise);
             if let Some(whole) = whole {
                 let holders = whole.holders();
@@ -437,7 +440,7 @@ fn killed_at_every_access_of_set_parent() {
     }
 }
 
-/// While a process that makes a part is stopped, others release the whole.
+/// While a process that makes a part is stopped, other processes release the whole.
 #[test]
 fn stopped_at_every_access_of_set_parent() {
     let _alone = alone();
@@ -454,9 +457,9 @@ fn stopped_at_every_access_of_set_parent() {
             signal(process.child.id(), Signal::CONT);
         }
         let (_, killed) = process.end();
-        assert!(!killed, "it finds the whole by its part, stopped at access {at}");
+        assert!(!killed, "the process was killed, stopped at access {at}");
         drop(promise);
-        wait_reclaimed("it is reclaimed", || arena.members().len() == 1);
+        wait_reclaimed("the process is reclaimed", || arena.members().len() == 1);
         assert!(!Blocks(arena).lives(mark) && in_use() == before, "stopped at access {at}");
         !ended
     });
@@ -468,15 +471,15 @@ fn last_holder_of_a_child_killed_at_every_access() {
     let arena = Arena::current().unwrap();
     let before = in_use();
     for_every_access(20, |at| {
-        // In another slab than the part: the process never had a block there.
+        // The whole is in another slab than the part: the process never had a block in that slab.
         let whole = Structure::new(NAME, 4000).unwrap();
         let mut part = Structure::new(NAME, 1).unwrap();
         part.set_parent(&whole).unwrap();
         let (marks, promise) = ([whole.mark(), part.mark()], promised(&mut part, false));
         drop((whole, part));
-        assert!(marks.iter().all(|mark| Blocks(arena).lives(*mark)), "the message has them");
+        assert!(marks.iter().all(|mark| Blocks(arena).lives(*mark)), "the message holds both");
         let (_, killed) = start("leave", at, Signal::KILL, Some(promise.ticket())).end();
-        wait_reclaimed("it is reclaimed", || arena.members().len() == 1);
+        wait_reclaimed("the process is reclaimed", || arena.members().len() == 1);
         drop(promise);
         assert!(!marks.iter().any(|mark| Blocks(arena).lives(*mark)), "killed at access {at}");
         assert_eq!(in_use(), before, "killed at access {at}");
@@ -484,7 +487,7 @@ fn last_holder_of_a_child_killed_at_every_access() {
     });
 }
 
-/// A waiting process is notified of a death, whichever process reclaimed the dead member.
+/// The hook runs once for each death, and not if no process has died.
 #[test]
 fn hook_runs_after_deaths() {
     static CALLS: AtomicU32 = AtomicU32::new(0);
@@ -497,6 +500,6 @@ fn hook_runs_after_deaths() {
     assert_eq!(CALLS.load(Ordering::SeqCst), before, "no process has died");
     let (_, killed) = start("tick", 1, Signal::KILL, None).end();
     assert!(killed);
-    wait_reclaimed("it is reclaimed", || arena.members().len() == 1);
+    wait_reclaimed("the process is reclaimed", || arena.members().len() == 1);
     assert_eq!(CALLS.load(Ordering::SeqCst), before + 1);
 }

@@ -33,7 +33,7 @@ fn half_done() -> HeapMem {
     m
 }
 
-/// A process that detects a tick finds it submitted, and done if the device has completed it before.
+/// A process that receives a tick finds it submitted, and done if the device has completed it before.
 #[test]
 fn loom_published_tick_is_submitted() {
     loom::model(|| {
@@ -54,7 +54,7 @@ fn loom_published_tick_is_submitted() {
     });
 }
 
-/// If two members claim a clock, one of them gets it.
+/// If two members claim a clock, exactly one of them gets it.
 #[test]
 fn loom_clock_has_one_owner() {
     loom::model(|| {
@@ -122,7 +122,7 @@ fn loom_clock_is_ended_once() {
 
 /// While a clock ends, a tick that is done stays done, and a tick that is not done is never reported as done.
 #[test]
-fn loom_tick_is_read_while_its_clock_ends() {
+fn loom_tick_of_an_ending_clock_keeps_its_state() {
     for count in [1, 2] {
         loom::model(move || {
             let m = Arc::new(half_done());

@@ -29,7 +29,7 @@ fn locked(m: &HeapMem, me: u32) {
 
 /// A holder's writes are visible to the next holder.
 #[test]
-fn loom_lock_orders() {
+fn loom_lock_orders_writes_of_holders() {
     loom::model(|| {
         let m = Arc::new(HeapMem::new(8));
         let add = |m: &HeapMem, me: u32| {
@@ -47,13 +47,13 @@ fn loom_lock_orders() {
     });
 }
 
-/// If two processes adopt a lock from the same dead holder, one of them succeeds, and it sees the dead
-/// holder's writes.
+/// If two processes adopt a lock from the same dead holder, one of them succeeds, and reads the dead holder's
+/// writes.
 #[test]
 fn loom_lock_is_adopted_once() {
     loom::model(|| {
         let m = Arc::new(HeapMem::new(8));
-        let LockAttempt::Acquired(held) = acquire(&m, 0, None) else { panic!("it is free") };
+        let LockAttempt::Acquired(held) = acquire(&m, 0, None) else { panic!("the lock is free") };
         let adopt = move |m: &HeapMem, me: u32| {
             // The verdict is published with release, and read with acquire.
             while m.load(DEAD) == 0 {
@@ -77,9 +77,9 @@ fn loom_lock_is_adopted_once() {
     });
 }
 
-/// A waiter that falls asleep is woken by a release that it did not see.
+/// If a waiter misses a release and falls asleep, the release wakes it.
 #[test]
-fn loom_lock_sleep_and_wake() {
+fn loom_sleeper_is_woken_by_a_release() {
     loom::model(|| {
         let m = Arc::new(HeapMem::new(8));
         assert!(matches!(acquire(&m, 0, None), LockAttempt::Acquired(_)));

@@ -20,7 +20,7 @@ fn tick(holder: u32, joins: bool) -> Tick {
     Tick::new(2 * holder + u32::from(joins), Tick::base(1) + 1)
 }
 
-/// Leaves a piece as a holder that may write, with work that has not run.
+/// Releases a piece, as a holder with write access whose work has not run.
 fn leaves(m: &HeapMem, holder: u32) {
     begin_use(ROW, m);
     loop {
@@ -45,7 +45,8 @@ fn held() -> Arc<HeapMem> {
     m
 }
 
-/// A creator that finds no holder sees all uses of the previous holders, only by its check of the seats.
+/// A creator that finds no holder reads all uses of the previous holders. The read of the seats is the only
+/// synchronization.
 #[test]
 fn loom_creator_reads_uses_of_released_holders() {
     let mut builder = loom::model::Builder::new();
@@ -58,9 +59,9 @@ fn loom_creator_reads_uses_of_released_holders() {
         });
         if m.load(SEATS) == 0 {
             let UseRecord { last_use, is_complete, is_mixed } = run(ReadUseRecord::new(ROW), &*m);
-            assert!(is_complete && is_mixed, "a use is not seen that had ended");
-            let last = Tick::from_raw(last_use).expect("a use");
-            assert!([0, 1].map(|holder| tick(holder, true)).contains(&last), "{last:?} is behind one alone");
+            assert!(is_complete && is_mixed, "an ended use is missing");
+            let last = Tick::from_raw(last_use).expect("a last use");
+            assert!([0, 1].map(|holder| tick(holder, true)).contains(&last), "{last:?} follows one use only");
         }
         holders.into_iter().for_each(|holder| holder.join().unwrap());
     });
@@ -68,7 +69,7 @@ fn loom_creator_reads_uses_of_released_holders() {
 
 /// Uses that end at the same time are both counted.
 #[test]
-fn loom_concurrent_uses_end() {
+fn loom_concurrent_uses_are_both_counted() {
     loom::model(|| {
         let m = held();
         let ends = |m: &HeapMem| {

@@ -57,13 +57,13 @@ fn release(m: &HeapMem, me: u32, seat: u32, holder: Seat, beside: bool) -> bool 
 /// A sender takes a seat for a message, publishes it and releases its own, while the receiver takes the seat
 /// over and releases it: the block is freed exactly once, after both are done.
 #[test]
-fn loom_block_moves_in_a_message() {
+fn loom_block_sent_in_a_message_is_freed_once() {
     hand_over(false);
 }
 
-/// The same, while each checks the other's seat first, as a neighbor of its own.
+/// Same as above, but each process first checks the other's seat, as a neighbor of its own seat.
 #[test]
-fn loom_block_moves_with_neighbor_check() {
+fn loom_block_with_a_neighbor_check_is_freed_once() {
     hand_over(true);
 }
 
@@ -76,11 +76,11 @@ fn hand_over(beside: bool) {
                 while m.load(QUEUED) == 0 {
                     thread::yield_now();
                 }
-                let attach = Attachment::unpack(m.load_relaxed(ENTRY)).expect("noted before it was queued");
+                let attach = Attachment::unpack(m.load_relaxed(ENTRY)).expect("recorded before the queueing");
                 assert_eq!(m.load_relaxed(PAYLOAD), 7);
                 let mine = Seat::Member(member(1));
-                let at = BLOCK.seat_word(attach.seat, no_pages).expect("in the header");
-                m.cas(at, Seat::Envelope(0).pack(), mine.pack()).expect("the envelope's");
+                let at = BLOCK.seat_word(attach.seat, no_pages).expect("a seat in the header");
+                m.cas(at, Seat::Envelope(0).pack(), mine.pack()).expect("the envelope has the seat");
                 release(&m, 1, attach.seat.page().unwrap_err(), mine, beside)
             })
         };
@@ -96,8 +96,8 @@ fn hand_over(beside: bool) {
     });
 }
 
-/// A process makes a part of the block and passes the part on, and the receiver frees it: the block is freed
-/// exactly once, after both are done.
+/// A process makes a child of the block and sends the child, and the receiver frees the child: the block is
+/// freed exactly once, after both are done.
 #[test]
 fn loom_child_block_is_freed_once() {
     loom::model(|| {
@@ -153,7 +153,7 @@ fn loom_live_block_has_its_claimers_seat() {
     });
 }
 
-/// The next owner of a block finds the state left by the last one, so each allocation has a new generation.
+/// The next owner of a block reads the generation of the last one, so each allocation has a new generation.
 #[test]
 fn loom_freed_block_is_claimed_with_a_new_generation() {
     loom::model(|| {
@@ -181,16 +181,16 @@ fn loom_freed_block_is_claimed_with_a_new_generation() {
 
 const PARKING: Word = Word::at(72);
 
-/// A waker publishes and checks for sleepers, and a sleeper announces itself and checks again: at least one
-/// of them sees the other.
+/// A waker publishes a value and checks for sleepers, and a sleeper announces itself and checks for the value
+/// again: at least one of them detects the other.
 #[test]
-fn loom_sleep_and_wake() {
+fn loom_announced_sleeper_is_woken() {
     loom::model(|| sleep_and_wake(|m| run(NotifyOne::new(PARKING), m).is_some()));
 }
 
-/// The same with a waker that wakes all.
+/// Same as above, with a waker that wakes all sleepers.
 #[test]
-fn loom_sleep_and_wake_all() {
+fn loom_announced_sleeper_is_woken_by_notify_all() {
     loom::model(|| sleep_and_wake(|m| run(NotifyAll::new(PARKING), m)));
 }
 
@@ -211,8 +211,8 @@ fn sleep_and_wake(notify: fn(&HeapMem) -> bool) {
     assert!(!fell_asleep_for_good, "a lost wake-up");
 }
 
-/// The same with another sleeper, which has announced itself: the second one finds the word in the required
-/// state.
+/// Same as above, with another sleeper that announces itself at any time, so that the sleepers bit may
+/// already be set.
 #[test]
 fn loom_one_of_two_sleepers_is_woken() {
     loom::model(|| {
@@ -240,7 +240,7 @@ fn loom_one_of_two_sleepers_is_woken() {
 /// A process frees an envelope of a group while another one, which has found no hint there, clears the
 /// group's bit.
 #[test]
-fn loom_group_is_marked_and_unmarked() {
+fn loom_group_with_hints_is_marked() {
     const AT: HintsAt = HintsAt { hints: Word::at(0), map: Word::at(8), bit: 1 << 5 };
     loom::model(|| {
         let m = Arc::new(HeapMem::new(2));
@@ -255,7 +255,7 @@ fn loom_group_is_marked_and_unmarked() {
     });
 }
 
-/// Queue that two processes release at once, and a third one waits for.
+/// Queue that up to two processes release at once, while a third process waits for it.
 const RING: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: 3, per_page: 1 };
 const LAST_GONE: LastDetached = LastDetached(Word::at(40));
 const ASKED: Word = Word::at(48);
@@ -308,7 +308,7 @@ fn loom_giving_up(both: bool) {
         let asleep = waits(&m);
         others.into_iter().flatten().for_each(|other| other.join().unwrap());
         let slept_on = (m.load(PARKING), m.load(NOTICED));
-        assert_ne!(asleep, Some(slept_on), "it sleeps, and no process tells it");
+        assert_ne!(asleep, Some(slept_on), "the waiter sleeps, and no process wakes it");
     });
 }
 
@@ -318,7 +318,7 @@ fn loom_waiter_arrives_while_a_queue_is_released() {
     loom_giving_up(false);
 }
 
-/// Two processes do so at once.
+/// Two processes release the queue at once, and a waiter begins at any time during that.
 #[test]
 fn loom_waiter_arrives_while_two_processes_leave() {
     loom_giving_up(true);
@@ -343,7 +343,7 @@ impl UpdatePlan for Swap {
     }
 }
 
-/// Moves one from A to B.
+/// Subtracts one from A, and adds one to B.
 struct Move;
 impl UpdatePlan for Move {
     fn reads(&self) -> &[Word] {
@@ -380,7 +380,7 @@ fn updates<P: UpdatePlan + 'static>(plans: fn(u32) -> P) -> impl Fn() {
             loop {
                 match run(Update::new(AT, member(me), plans(me), Other(1 - me)), m) {
                     UpdateOutcome::Done(read) => {
-                        assert_eq!(read[0].wrapping_add(read[1]), 3, "torn");
+                        assert_eq!(read[0].wrapping_add(read[1]), 3, "A and B are of different updates");
                         return;
                     }
                     UpdateOutcome::Busy(_) => thread::yield_now(),
@@ -438,8 +438,8 @@ impl UpdatePlan for Look {
     }
 }
 
-/// Two processes at once complete a dead member's update, and one of them then restores the word: the other's
-/// swap does not succeed after that.
+/// Two processes at once complete a dead member's update, and one of them then restores the word. After that,
+/// a late swap by the other process must fail.
 #[test]
 fn loom_late_swap_fails_after_the_update() {
     let mut model = loom::model::Builder::new();

@@ -12,7 +12,7 @@ use mp_core::{Descriptor, ReadyFd, WaitPoint, Waitable, wait};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Object with a flag. No thread learns of the flag before [`tell`](Self::tell).
+/// Object that is ready while its flag is set. No thread is woken before [`tell`](Self::tell) is called.
 struct Flag {
     ready: AtomicBool,
     here: UnixStream,
@@ -58,7 +58,7 @@ fn set_all_sets_the_descriptors_of_ready_objects() {
     let fds = flags.clone().map(|flag| ReadyFd::new(flag).unwrap());
     flags[0].set();
     flags[2].set();
-    assert!(!fds.iter().any(is_readable), "a thread has learnt of a flag");
+    assert!(!fds.iter().any(is_readable), "a descriptor is readable before `set_all`");
     ReadyFd::set_all();
     assert_eq!(fds.each_ref().map(is_readable), [true, false, true]);
     flags[0].clear();
@@ -68,7 +68,7 @@ fn set_all_sets_the_descriptors_of_ready_objects() {
 }
 
 #[test]
-fn set_all_passes_descriptors_that_are_gone() {
+fn set_all_skips_dropped_descriptors() {
     let flags = [Flag::new(), Flag::new()];
     let [gone, fd] = flags.clone().map(|flag| ReadyFd::new(flag).unwrap());
     drop(gone);

@@ -48,7 +48,7 @@
 //! | a freeing process, between the hint and the bit | free envelopes that are not found until another one of the group is freed, or a put has searched all groups |
 //! | a taker, between the bit and its second check | the same |
 //!
-//! Checked by `loom_group_is_marked_and_unmarked`.
+//! Checked by `loom_group_with_hints_is_marked`.
 
 use crate::mem::{Column, Mem, Steps, Word};
 use crate::words::{EnvelopeId, GroupState, Holder, Member, Owner};

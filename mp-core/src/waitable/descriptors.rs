@@ -6,15 +6,16 @@
 //! | state of an entry | changed by |
 //! |---|---|
 //! | idle | its owner: stores its waker, then adds the descriptor to `epoll` → watched |
-//! | watched | the kernel reports once that the descriptor is ready; the thread takes the waker and wakes it → idle; its owner, on drop |
+//! | watched | the kernel reports once that the descriptor is ready: the thread takes the waker and wakes it → idle; its owner, on drop: removes the entry |
 //!
 //! The kernel also reports descriptors that were ready before they were added, so no event between a check
-//! and the sleep is lost. Each entry watches its own duplicate: several entries may wait for one descriptor,
-//! and if its owner closes it meanwhile, the watched number can't be reused for another file.
+//! and the sleep is lost. Each entry watches its own duplicate of a descriptor. So several entries may wait
+//! for one descriptor, and if the descriptor is closed meanwhile, the number of the duplicate is not reused
+//! for another file.
 //!
-//! A `fork` copies no thread, and a copy that used the poller would change what its parent watches. So
-//! inherited entries do nothing, which they decide by the process id. A copy that is a process of its own
-//! ([`PerProcess`]) begins with a new poller.
+//! A `fork` copies no thread, and a copy that used the poller would change the set of descriptors that its
+//! parent watches. So an inherited entry does nothing: it compares process ids. A copy that is a process of
+//! its own ([`PerProcess`]) begins with a new poller.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -83,7 +84,7 @@ impl Poller {
     }
 }
 
-/// Entry of a task that waits for a descriptor. Dropping it removes it.
+/// Entry of a task that waits for a descriptor. Dropping this value removes the entry.
 pub(super) struct DescriptorEntry {
     poller: Arc<Poller>,
     /// Duplicate of the descriptor.

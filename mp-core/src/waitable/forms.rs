@@ -28,8 +28,8 @@
 /// ```
 ///
 /// The first line has, in order: the effect of the method, as the beginning of its documentation; the
-/// blocking method; its arguments without the time (arguments that follow the time stand after `;`); its
-/// return type; and the documented error for a time that has ended. Type parameters stand in brackets before
+/// blocking method; its arguments without the time (arguments that follow the time are written after `;`);
+/// its return type; and the documented error for a time-out. Type parameters are written in brackets before
 /// the arguments: `send[T: Message](value: T)`.
 #[doc(hidden)]
 #[macro_export]

@@ -20,8 +20,8 @@ use super::runtime;
 
 /// Registration of a task to be woken when an object may have become ready.
 ///
-/// For futures and streams of the layers above; see [`poll_until`]. Dropping it ends the registration. If it
-/// has waited and the object is ready, the next waiter is woken instead.
+/// For futures and streams of the layers above; see [`poll_until`]. Dropping this value ends the
+/// registration. If it was armed and the object is ready, the next waiter is woken instead.
 pub struct WakeRegistration {
     what: SharedWaitable,
     entry: Option<FutureRegistration>,
@@ -39,7 +39,8 @@ enum FutureRegistration {
 /// Receiver of the wake-up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WakeTarget {
-    /// Task, which checks the object itself when it is woken; by its runtime, if that waits for descriptors.
+    /// Task, which checks the object itself after the wake-up. Its runtime wakes it, if the runtime waits for
+    /// descriptors.
     Task,
     /// Any waker, which may have to be woken after its runtime has ended.
     Waker,
@@ -105,8 +106,8 @@ impl WakeRegistration {
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked). [`Error::Os`](crate::Error::Os) if the thread that sleeps for
-    /// all tasks can't be started, and for a descriptor if none is free (the duplicate needs one), or if its
-    /// kind can't be waited for, for example a file's.
+    /// all tasks can't be started. For a descriptor, also if it can't be duplicated because the limit of
+    /// descriptors is reached, or if its kind can't be waited for, for example a regular file.
     ///
     /// Any waker is allowed: it is woken by a thread of this process, even after the current runtime has
     /// ended.
@@ -129,7 +130,7 @@ impl WakeRegistration {
             }
         };
         if !self.entry.insert(entry).watch(&self.what, waker)? {
-            // Its runtime is ending.
+            // The runtime of the entry is ending.
             self.entry.insert(FutureRegistration::at(place, WakeTarget::Waker)?).watch(&self.what, waker)?;
         }
         Ok(())
@@ -165,11 +166,11 @@ impl fmt::Debug for WakeRegistration {
     }
 }
 
-/// Polls once: calls `look`; if that finds nothing, registers the task and calls `look` again. `watch` is
-/// empty at first, and is cleared when `look` has succeeded.
+/// Polls once: calls `look`; if that returns `None`, registers the task and calls `look` again. `watch` is
+/// `None` at first, and is `None` again when the result is ready.
 ///
 /// For futures and streams that own the [`WakeRegistration`]. A value taken by `look` is returned by the same
-/// call, so dropping the future never loses one.
+/// call, so dropping the future never loses a value.
 ///
 /// # Errors
 /// Any error of `look` and of [`WakeRegistration::arm`].
@@ -197,7 +198,8 @@ pub fn poll_until<R, E: From<Error>>(
     }
 }
 
-/// Waits until `look` returns a value. `what` returns the object that becomes ready when it may.
+/// Calls `look` until it returns a value, and returns that value. Between the calls, waits for the object
+/// that `what` returns.
 ///
 /// ```
 /// # fn block_on<F: Future>(future: F) -> F::Output {
@@ -205,7 +207,7 @@ pub fn poll_until<R, E: From<Error>>(
 /// #     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
 /// #     match future.as_mut().poll(&mut cx) { std::task::Poll::Ready(v) => v, _ => unreachable!() }
 /// # }
-/// let found = mp_core::until(|| unreachable!("it need not wait"), || Ok::<_, mp_core::Error>(Some(5)));
+/// let found = mp_core::until(|| unreachable!("no wait is needed"), || Ok::<_, mp_core::Error>(Some(5)));
 /// assert_eq!(block_on(found)?, 5);
 /// # Ok::<(), mp_core::Error>(())
 /// ```
@@ -236,21 +238,21 @@ pub async fn wait_async(what: impl Waitable + Send + Sync + 'static) -> Result<(
 ///
 /// The descriptor becomes readable when the object becomes ready, or up to 100 ms later if the process that
 /// made the object ready was killed before it woke others. Only [`update`](Self::update) clears the
-/// descriptor, and only if the object is no longer ready. Another thread or process may have taken what made
-/// the object ready; call `update` then.
+/// descriptor, and only if the object is no longer ready. Call `update` also if another thread or process has
+/// taken the value that made the object ready.
 pub struct ReadyFd(Arc<ReadyState>);
 
 struct ReadyState {
     what: SharedWaitable,
     fd: Arc<FdWaker>,
     watch: Mutex<WakeRegistration>,
-    /// `true` if the descriptors of all other ready objects become readable first.
+    /// `true` if the descriptors of all other ready objects must become readable before this descriptor.
     after_others: bool,
 }
 
-/// All descriptors that others are made readable after.
+/// All descriptors of [`ReadyFd::new`], which become readable before those of [`ReadyFd::new_after_others`].
 ///
-/// A raw `fork` may copy a locked lock. So a copy, which can't add descriptors, never uses it.
+/// A raw `fork` may copy a locked lock. So a copy, which can't add descriptors, never uses the lock.
 struct ReadyFds {
     /// Process that has added descriptors, or 0.
     process: AtomicU32,
@@ -303,14 +305,14 @@ impl ReadyFd {
         }
         all.push(Arc::downgrade(&state));
         drop(all);
-        // `set_all` may have missed it.
+        // A concurrent `set_all` may have missed the new descriptor.
         state.set_if_ready();
         Ok(Self(state))
     }
 
-    /// Creates the descriptor of an object that is ready for ever, such as an ended process. When it becomes
-    /// readable, the descriptors of all objects that were ready before are readable already: those that
-    /// [`new`](Self::new) has created in this process.
+    /// Creates the descriptor of an object that stays ready once it is ready, such as an ended process. When
+    /// the descriptor becomes readable, the descriptors of all objects that were ready before are already
+    /// readable, if [`new`](Self::new) has created them in this process.
     ///
     /// # Errors
     /// The same as for [`new`](Self::new).
@@ -325,8 +327,8 @@ impl ReadyFd {
         self.0.set_if_ready();
     }
 
-    /// Makes the descriptors of all ready objects readable that [`new`](Self::new) has created in this
-    /// process.
+    /// Makes all descriptors readable that [`new`](Self::new) has created in this process and whose objects
+    /// are ready.
     #[doc(hidden)]
     pub fn set_all() {
         let fds = &*READY_FDS;
@@ -352,7 +354,7 @@ impl ReadyFd {
         if let Some(parking) = state.what.wait_point().parking() {
             parking.arena().me()?;
         }
-        // While it is not readable, it is watched.
+        // A descriptor that is not readable is still being watched.
         if !readiness::is_ready(self.as_fd(), false) {
             return Ok(());
         }
@@ -404,7 +406,8 @@ impl ReadyState {
         }
         let mut watch = self.watch.lock();
         self.fd.0.set();
-        // A receiver that has taken the value meanwhile found nothing to clear. After an error it stays set.
+        // If another receiver took the value before the descriptor was set, its `update` had nothing to
+        // clear. After an error the descriptor stays readable.
         _ = self.clear_unless_ready(&mut watch);
     }
 }

@@ -14,16 +14,16 @@
 //! | a future, or [`ReadyFd`] | that thread sleeps on the words, and wakes the task, or writes the eventfd |
 //! | a future, for a descriptor | another thread of this process (`descriptors`) sleeps in `epoll`, and wakes the task; within a tokio runtime, and with the feature `tokio`, that runtime (`runtime`) |
 //!
-//! The reactor thread is started when it is first needed, one for each 127 words that are slept on at the
-//! same time. For other processes it is an ordinary sleeper. If the kernel lacks `futex_waitv`, the thread
-//! polls the words instead (every half millisecond at first, up to 4 ms).
+//! Reactor threads are started when they are first needed, one for each 126 words that are slept on at the
+//! same time. For other processes such a thread is an ordinary sleeper. If the kernel lacks `futex_waitv`,
+//! the thread polls the words instead (every half millisecond at first, then less often, up to every 4 ms).
 //!
 //! # Lost wake-ups
 //! A wake-up may be meant for one of several waiters. If the woken waiter does not take the value (because it
 //! only checked, another object was ready as well, or it was cancelled) and the object is still ready, it
 //! wakes the next waiter ([`Parking::wake_one`]).
 //!
-//! | killed or stopped process | left behind | other waiters |
+//! | killed or stopped process | remaining state | other waiters |
 //! |---|---|---|
 //! | announced, or asleep | sleepers bits | the next waker makes one unnecessary call, and clears the bit |
 //! | woken, before it woke the next waiter | a sleeper although the object is ready | check after a poll interval |
@@ -69,8 +69,8 @@ pub trait Waitable {
     /// the process.
     fn is_ready(&self) -> bool;
 
-    /// Returns `true` if the object is ready, like [`is_ready`](Self::is_ready), after it has recovered the
-    /// effects of dead processes, which may take a while. Called by waiters once a poll interval.
+    /// Same as [`is_ready`](Self::is_ready), but first recovers the effects of dead processes on the object,
+    /// which may take some time. Waiters call this method once per poll interval.
     fn is_ready_recheck(&self) -> bool {
         self.is_ready()
     }
@@ -92,13 +92,13 @@ pub enum WaitPoint<'a> {
     Readable(BorrowedFd<'a>),
     /// Descriptor that becomes writable.
     Writable(BorrowedFd<'a>),
-    /// No place: the object is ready and stays so. For example, the result of an ended process, in a forked
-    /// copy.
+    /// No place: the object is ready, and stays ready. For example, the result of an ended process, in a
+    /// forked copy.
     Nowhere,
 }
 
-/// Parking word of the arena, for the waits of this crate. It borrows from its object, since the object's
-/// memory may be reused afterwards.
+/// Parking word of the arena, for the waits of this crate. Borrows from its object, since the object's memory
+/// may be reused after the object is dropped.
 ///
 /// Other code can neither announce nor wake sleepers there:
 ///
@@ -141,8 +141,8 @@ impl WaitPoint<'_> {
     }
 }
 
-/// Returns `true` if the current panic of this thread only shows that a runtime does not wait for
-/// descriptors. It is caught, and must not be reported.
+/// Returns `true` if the current panic of this thread only means that a runtime does not wait for
+/// descriptors. The panic is caught, and must not be reported.
 #[doc(hidden)]
 #[must_use]
 pub fn is_asking_a_runtime() -> bool {
@@ -155,7 +155,8 @@ pub fn is_asking_a_runtime() -> bool {
 /// Shared object for futures, which outlive the handle that created them.
 pub type SharedWaitable = Arc<dyn Waitable + Send + Sync>;
 
-/// Waits for any descriptor: it is ready when it can be read without blocking, or is at its end.
+/// Any descriptor, as an object to wait for. The descriptor is ready if it can be read without blocking, or
+/// is at its end.
 ///
 /// ```
 /// use std::io::Write;
@@ -193,8 +194,8 @@ impl<F: AsFd> fmt::Debug for Descriptor<F> {
 struct NoticedDeaths(Option<(Arena, u32)>);
 
 impl NoticedDeaths {
-    /// Returns `true` if a death was noticed since the last check. Called before things are checked: see
-    /// `parking`.
+    /// Returns `true` if a death was noticed since the last check. Called before the awaited objects are
+    /// checked: see `parking`.
     fn update(&mut self) -> bool {
         self.0.as_mut().is_some_and(|(arena, seen)| {
             let noticed = Notices(*arena).noticed();

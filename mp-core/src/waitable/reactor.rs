@@ -1,18 +1,18 @@
 //! Threads that sleep on shared words for other threads of this process: for tasks, and for callers that
 //! sleep in `poll`.
 //!
-//! Private to the process, except for the sleepers bits of the words that it sleeps on.
+//! Private to the process, except for the sleepers bits of the words that the threads sleep on.
 //!
 //! | state of an entry | changed by |
 //! |---|---|
 //! | idle | its owner: announces itself at the word, adds the entry with the value read → watched |
 //! | watched | its owner → idle; the thread, when the word differs from that value, or when the object is ready after a poll interval: removes it, then wakes its owner → idle |
 //!
-//! A wake-up between the removal of an entry and the time when the thread leaves the word may be lost. As for
-//! a killed sleeper, other waiters check after a poll interval.
+//! If a wake-up happens between the removal of an entry and the time when the thread stops sleeping on the
+//! word, it may be lost. As for a killed sleeper, other waiters check after a poll interval.
 //!
-//! The owner checks again between adding the entry and going to sleep. So it does not matter when the thread
-//! reads the entry: a word that has changed since differs from the value.
+//! The owner checks the object again between adding the entry and going to sleep. So it does not matter when
+//! the thread reads the entry: a word that has changed since then differs from the value in the entry.
 //!
 //! A raw `fork` copies no thread. Only members add and remove entries, so a copy never uses the lock.
 
@@ -31,7 +31,8 @@ use crate::process::{PerProcess, per_process};
 use crate::sync::shared::{AtomicU32, Ordering};
 use crate::sys::futex;
 
-/// Maximum number of words of one thread. It also sleeps on one word of its own.
+/// Maximum number of words of one thread. The thread also sleeps on its control word, and on the word that
+/// counts deaths.
 const MOST: usize = futex::MOST - 2;
 /// Shortest and longest pause if the thread can't sleep on the words.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(4));
@@ -58,7 +59,7 @@ impl WordGroup {
     }
 }
 
-/// State of one thread, by the addresses of its words.
+/// State of one thread: its control word, and its groups by the addresses of their words.
 struct ReactorThread {
     control: &'static AtomicU32,
     groups: HashMap<usize, WordGroup>,
@@ -99,8 +100,8 @@ impl Reactor {
         Ok(&mut self.threads[i])
     }
 
-    /// Removes an entry, if it still exists. Also returns the control word of the thread if no entry is left
-    /// at the word.
+    /// Removes and returns an entry, if it still exists. Also returns the control word of the thread if no
+    /// entry is left at the word.
     fn take(&mut self, key: usize, id: u64) -> Option<(WordWaiter, Option<&'static AtomicU32>)> {
         let thread = self.threads.iter_mut().find(|t| t.groups.contains_key(&key))?;
         let group = thread.groups.get_mut(&key)?;
@@ -114,7 +115,7 @@ impl Reactor {
     }
 }
 
-/// Entry of a waiter at a word. Dropping it removes it.
+/// Entry of a waiter at a word. Dropping this value removes the entry.
 pub(super) struct WordEntry {
     parking: Parking,
     id: Option<u64>,
@@ -140,8 +141,8 @@ impl WordEntry {
     }
 
     /// Announces a sleeper, and registers the waker to be woken once, when the word changes. The caller
-    /// checks again after this. With `what`, the waker is also woken if the object is ready after a poll
-    /// interval; otherwise the caller checks that.
+    /// checks the object again after this call. With `what`, the waker is also woken if that object is ready
+    /// after a poll interval. Without `what`, the caller has to check once per poll interval.
     pub(super) fn watch(&mut self, what: Option<&SharedWaitable>, waker: &Waker) -> Result<()> {
         self.parking.arena().me()?;
         let announced = self.parking.announce() as u32;
@@ -241,7 +242,7 @@ fn work(i: usize, control: &'static AtomicU32) {
             continue;
         }
         if words.is_empty() {
-            // No waiters: sleeps until there is one.
+            // No words: sleeps until an entry is added.
             futex::wait(control, seen, Duration::from_secs(3600));
             next_look = Instant::now() + POLL_INTERVAL;
             continue;
@@ -265,9 +266,9 @@ fn work(i: usize, control: &'static AtomicU32) {
     }
 }
 
-/// Checks, once a poll interval and when a death was noticed: reclaims dead members if that is due, and wakes
-/// waiters whose objects are ready although no waker came. Callers that sleep in `poll` check themselves, so
-/// `news` of a death wakes them.
+/// Reclaims dead members if that is due, and wakes waiters whose objects are ready although no process has
+/// woken them. Called once per poll interval, and after a death was noticed (`news`). Callers that sleep in
+/// `poll` check themselves, so `news` wakes them.
 fn check_words(i: usize, news: bool, deaths: &NoticedDeaths) {
     let (mut watched, mut callers) = (Vec::new(), Vec::new());
     if let Some(thread) = REACTOR.lock().threads.get_mut(i) {

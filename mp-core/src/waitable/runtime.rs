@@ -1,20 +1,20 @@
 //! Descriptors watched by a tokio runtime instead of a thread of this library (feature `tokio`).
 //!
-//! The driver of the runtime in which a task is polled watches its descriptor: the thread that runs the
-//! driver wakes the task, without another thread in between. Only tasks do that. Operations that continue
-//! after a task was dropped, for example the rest of a message, can't rely on a runtime that may end first.
-//! They use the thread of `descriptors`.
+//! If a task waits for a descriptor, the driver of the runtime in which the task is polled watches the
+//! descriptor. The thread that runs the driver wakes the task, without another thread in between. Only tasks
+//! use the driver. Operations that continue after a task was dropped, for example the rest of a message,
+//! can't rely on a runtime that may end first. They use the thread of `descriptors`.
 //!
 //! | state of an entry | changed by |
 //! |---|---|
 //! | notified, at first and after each event | its owner, which checks the descriptor itself: not ready → watched |
-//! | watched, with the last waker stored | the driver, by an event, and it wakes the waker → notified; the end of the driver, and it wakes the waker → over |
-//! | over | nothing: its owner uses the thread of `descriptors` |
+//! | watched, with the last waker stored | the driver, after an event: wakes the waker → notified; the driver, at its end: wakes the waker → over |
+//! | over | nothing: the owner uses the thread of `descriptors` |
 //!
-//! The driver reports edges. So a notified entry checks if the descriptor is still ready, and then wakes its
-//! task at once, like a level-triggered one. If it is not ready although the driver keeps reporting it, the
-//! report concerns an earlier state of the descriptor, for example of a socket that was connected again. The
-//! entry has ended then.
+//! The driver is edge-triggered. So a notified entry checks if the descriptor is still ready, and then wakes
+//! its task at once, as if it were level-triggered. If the descriptor is not ready although the driver keeps
+//! reporting it, the report concerns an earlier state of the descriptor, for example of a socket that was
+//! connected again. The entry then changes to *over*.
 //!
 //! An entry belongs to one runtime. If the task is polled elsewhere, the entry is replaced, because no thread
 //! may run the old driver.
@@ -45,8 +45,8 @@ use crate::{
     process::{PerProcess, per_process},
 };
 
-/// Runtimes without I/O, the latest ones. Each is queried only once, since a negative answer is a panic. If
-/// an id is reused by a runtime with I/O, the thread of `descriptors` serves that runtime as well.
+/// Runtimes without I/O that were found last. Each runtime is queried only once, since a negative answer is a
+/// panic. If an id is reused by a runtime with I/O, the thread of `descriptors` serves that runtime as well.
 static WITHOUT_IO: PerProcess<Mutex<Vec<Id>>> = per_process!(Mutex::new(Vec::new()));
 /// Maximum number of remembered runtimes.
 const MOST: usize = 64;
@@ -74,8 +74,8 @@ fn current() -> Option<Id> {
 /// Registers the descriptor with the driver of this thread's runtime. On failure, the fallback reports the
 /// error.
 fn register(fd: OwnedFd, interest: Interest, runtime: Id) -> Option<AsyncFd<OwnedFd>> {
-    // Deprecated because of owners that close descriptors they lend; this one owns its descriptor. The new
-    // name requires a tokio version that is too recent for most programs.
+    // Deprecated because of callers that close a descriptor which they only lend. This entry owns its
+    // descriptor. The new name requires a tokio version that is too recent for most programs.
     #[allow(deprecated)]
     let enter = || AsyncFd::with_interest(fd, interest);
     _ = ASKING.try_with(|asking| asking.set(true));
@@ -91,7 +91,7 @@ fn register(fd: OwnedFd, interest: Interest, runtime: Id) -> Option<AsyncFd<Owne
     entered.ok()?.ok()
 }
 
-/// Entry of a task that waits for a descriptor. Dropping it removes it.
+/// Entry of a task that waits for a descriptor. Dropping this value removes the entry.
 pub(super) struct RuntimeEntry {
     /// Duplicate of the descriptor; `None` only during drop.
     fd: Option<AsyncFd<OwnedFd>>,
@@ -103,8 +103,8 @@ pub(super) struct RuntimeEntry {
 }
 
 impl RuntimeEntry {
-    /// Creates an entry in this thread's runtime. Returns `None` if the runtime does not wait for
-    /// descriptors, or not for this one.
+    /// Creates an entry in this thread's runtime. Returns `None` if the runtime can't wait for this
+    /// descriptor, or for any descriptor.
     pub(super) fn at(fd: BorrowedFd<'_>, write: bool) -> Result<Option<Self>> {
         let Some(runtime) = current() else { return Ok(None) };
         let of = fd.as_raw_fd();
@@ -132,9 +132,9 @@ impl RuntimeEntry {
         }
         let Some(fd) = &self.fd else { return Ok(false) };
         let mut cx = Context::from_waker(waker);
-        // One iteration more than needed if nothing happens meanwhile.
+        // Two iterations are sufficient if no event happens meanwhile.
         for _ in 0..3 {
-            // Both directions: tokio reports a descriptor that is broken, and not readable, only as writable.
+            // Polls both directions: tokio reports a broken descriptor that is not readable only as writable.
             let readiness = match (fd.poll_read_ready(&mut cx), fd.poll_write_ready(&mut cx)) {
                 (Poll::Ready(readiness), _) | (_, Poll::Ready(readiness)) => readiness,
                 (Poll::Pending, Poll::Pending) => return Ok(true),
@@ -154,7 +154,7 @@ impl RuntimeEntry {
 impl Drop for RuntimeEntry {
     fn drop(&mut self) {
         if !self.is_ours() {
-            // Deregistering it would deregister the original's.
+            // Deregistering the entry would deregister the entry of the original process.
             std::mem::forget(self.fd.take());
         }
     }

@@ -21,7 +21,7 @@ use crate::sys::futex;
 use crate::sys::readiness;
 
 /// Blocks until at least one of `things` is ready, at most for `timeout` (`None`: without a limit). Returns
-/// the indices of the ready things; empty if the time has expired.
+/// the indices of the ready things, or an empty list if the time has expired.
 ///
 /// ```
 /// use std::os::unix::net::UnixStream;
@@ -31,27 +31,27 @@ use crate::sys::readiness;
 /// // Queues, processes, sockets: whatever is `Waitable`, in one list.
 /// let ((a, _other), (b, end)) = (UnixStream::pair()?, UnixStream::pair()?);
 /// let (a, b) = (Descriptor(a), Descriptor(b));
-/// assert!(wait(&[&a, &b], Some(Duration::from_millis(1)))?.is_empty()); // none of them, in that time
+/// assert!(wait(&[&a, &b], Some(Duration::from_millis(1)))?.is_empty()); // neither is ready
 /// drop(end);
 /// assert_eq!(wait(&[&a, &b], None)?, [1]);
-/// assert!(wait(&[], None)?.is_empty()); // nothing will ever be ready: it returns at once
-/// assert!(wait(&[], Some(Duration::from_millis(1)))?.is_empty()); // and here after that time
+/// assert!(wait(&[], None)?.is_empty()); // nothing will ever be ready: returns at once
+/// assert!(wait(&[], Some(Duration::from_millis(1)))?.is_empty()); // returns after 1 ms
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Nothing is consumed. The caller still gets the value of a ready thing by a non-blocking form (for example
-/// `try_get`), since another thread or process may have been faster. The list may contain a thing more than
-/// once, and other threads and processes may wait for it at the same time.
+/// Nothing is consumed. The caller takes the value of a ready thing by a non-blocking method, for example
+/// `try_get`: another thread or process may be faster. The list may contain a thing more than once, and other
+/// threads and processes may wait for it at the same time.
 ///
 /// # Blocking
 /// Spins for a short time first, like all waits; then the thread sleeps. Processes that make things ready
 /// check for sleepers, and make a system call only if there is one.
 ///
 /// # When a process dies
-/// Things that end with a process become ready when its end is noticed. Its parent notices it as soon as the
-/// kernel reports it, but up to 50 ms later if it was the only process of its start, returns nothing and has
-/// just begun. Other waiting processes check every 100 ms. A process that dies or is stopped while it waits
-/// can delay the wake-up of other waiters by up to 100 ms.
+/// Things that end with a process become ready when the end of the process is noticed. The parent notices it
+/// as soon as the kernel reports it. But it may take up to 50 ms if the process was started alone, returns no
+/// value, and ended just after its start. Other waiting processes check every 100 ms. A process that dies or
+/// is stopped while it waits can delay the wake-up of other waiters by up to 100 ms.
 ///
 /// # Errors
 /// [`Error::Forked`](crate::Error::Forked). [`Error::Os`](crate::Error::Os) if no descriptor or thread is
@@ -65,7 +65,7 @@ pub fn wait(things: &[&dyn Waitable], timeout: Option<Duration>) -> Result<Vec<u
     if !found.is_empty() || for_ever || timeout == Some(Duration::ZERO) {
         return Ok(found);
     }
-    // One for the process: the set of things differs from call to call.
+    // One spin state for the process, since the set of things differs from call to call.
     static SPIN: PerProcess<LazyLock<AdaptiveSpin>> = per_process!(LazyLock::new(AdaptiveSpin::new));
     // Checking a descriptor takes a system call.
     let in_memory = |thing: &dyn Waitable| thing.wait_point().parking().is_some();
@@ -95,7 +95,7 @@ pub fn wait(things: &[&dyn Waitable], timeout: Option<Duration>) -> Result<Vec<u
 /// let (a, b) = UnixStream::pair()?;
 /// assert_eq!(select(&[&Descriptor(&a), &Descriptor(&b)], Some(std::time::Duration::ZERO))?, None);
 /// drop(a);
-/// assert_eq!(select(&[&Descriptor(&b)], None)?, Some(0)); // its end is something to read
+/// assert_eq!(select(&[&Descriptor(&b)], None)?, Some(0)); // the end of the stream can be read
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -185,7 +185,7 @@ impl RecoveryTimer {
             self.next = Instant::now() + POLL_INTERVAL;
         }
         if due || news {
-            // A thing that this finds ready is found again by the next check.
+            // The result is not used: the next check finds the ready things again.
             things.iter().for_each(|thing| _ = thing.is_ready_recheck());
         }
         Ok(())
@@ -212,8 +212,9 @@ fn subject(things: &[&dyn Waitable]) -> Subject {
     Subject::other(BlockingCall::Many, WaitObject::Other, state)
 }
 
-/// Waits until something is ready. Each turn begins with `announce`, and `sleep` gets its result and the
-/// time. `recheck_first` is `true` if the first turn announces this thread at words.
+/// Waits until something is ready. Each turn calls `announce`, then checks, and then calls `sleep` with the
+/// result of `announce` and the time. `recheck_first` is `true` if the first turn announces this thread at
+/// words, so that it has to check again.
 #[track_caller]
 fn wait_by<S>(
     things: &[&dyn Waitable],
@@ -251,7 +252,8 @@ fn wait_on_words(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<
     missed_wakes::forget();
     let announce = |timer: &RecoveryTimer| {
         let words = parkings(things).map(|parking| (parking.futex(), parking.announce() as u32));
-        // At the end of the list: if it exceeds the kernel's limit, a death is noticed after a poll interval.
+        // The word for deaths is last: if the list is too long for the kernel, only this word is left out,
+        // and a death is noticed after a poll interval.
         Ok(words.chain(timer.deaths.word()).collect())
     };
     let sleep = |words: Vec<_>, now| {
@@ -266,7 +268,8 @@ fn wait_on_words(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<
     wait_by(things, deadline, true, announce, sleep)
 }
 
-/// Waits for descriptors, and for words if there are any: the reactor sleeps on those, and writes an eventfd.
+/// Waits for descriptors, and for words if there are any. The reactor sleeps on the words, and writes an
+/// eventfd.
 #[track_caller]
 fn wait_on_descriptors(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<usize>> {
     let has_words = parkings(things).next().is_some();

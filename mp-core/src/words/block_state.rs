@@ -2,7 +2,7 @@
 
 use super::{Member, bits};
 
-/// Use of a block; decides the actions before it is freed.
+/// Use of a block. The kind determines the actions before the block is freed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum BlockKind {
@@ -16,18 +16,18 @@ pub enum BlockKind {
     Spill = 3,
     /// Elements that are no longer written. The block never becomes [`Data`](Self::Data) again.
     Frozen = 4,
-    /// Structure created by this layer, with a header that names it. It can't be passed off as elements, nor
-    /// elements as a structure.
+    /// Structure created by this layer, with a header that names its type. The kind prevents that the block
+    /// is used as elements, or a block of elements as a structure.
     Object = 5,
-    /// Descriptors that a message has in the locker. They are closed first.
+    /// Descriptors that a message has in the locker. The descriptors are closed first.
     Descriptors = 6,
-    /// [`Object`](Self::Object) that keeps a descriptor in the locker, which is closed first. Its bits are
-    /// those of an object, and one more.
+    /// [`Object`](Self::Object) that keeps a descriptor in the locker. The descriptor is closed first. The
+    /// kind has the bits of an object, and one more.
     Keeper = 7,
     /// Elements that any process may write. The block never becomes [`Data`](Self::Data) again.
     Shared = 8,
-    /// [`Object`](Self::Object) that is a child of another one. Its seat in the parent is released first. Its
-    /// bits are those of an object, and one more.
+    /// [`Object`](Self::Object) that is a child of another one. Its seat in the parent is released first. The
+    /// kind has the bits of an object, and one more.
     Child = 13,
 }
 
@@ -37,7 +37,7 @@ impl BlockKind {
         matches!(self, Self::Object | Self::Keeper | Self::Child)
     }
 
-    /// Compiles to a lookup in a table, since this is done several times for every allocation.
+    /// Written so that it compiles to a table lookup: every allocation calls it several times.
     #[inline]
     const fn from_bits(b: u64) -> Self {
         match b & 15 {
@@ -48,7 +48,7 @@ impl BlockKind {
             5 => Self::Object,
             6 => Self::Descriptors,
             7 => Self::Keeper,
-            // With the bit of frozen memory, if both were added.
+            // 12 has the bits of both kinds: the memory was shared and frozen.
             8 | 12 => Self::Shared,
             13 => Self::Child,
             _ => Self::Data,
@@ -63,7 +63,7 @@ pub enum BlockLife {
     Free,
     /// Held through its seats.
     Live,
-    /// A member is allocating or freeing it. If that member is dead, the process that reclaims the member
+    /// This member is allocating or freeing the block. If the member is dead, the process that reclaims it
     /// frees the block.
     Busy(Member),
 }

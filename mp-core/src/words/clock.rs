@@ -16,15 +16,15 @@ use super::{Member, bits};
 /// let arena = Arena::current()?;
 /// let mut clock = Clock::claim(arena)?;
 /// let tick = clock.next()?;
-/// clock.submitted(tick)?; // a stream has been asked to write it when its work is done
-/// let received = Tick::from_raw(tick.raw()).unwrap(); // it is one word, in a message or in the arena
+/// clock.submitted(tick)?; // a stream will write the tick after its work
+/// let received = Tick::from_raw(tick.raw()).unwrap(); // a tick is one word, in a message or in the arena
 /// assert_eq!(Clocks(arena).state(received), TickState::Pending);
 /// clock.complete(tick)?;
 /// assert_eq!(Clocks(arena).state(received), TickState::Complete);
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///
-/// Ticks of one clock have the order of its work. Ticks of different clocks are not ordered.
+/// Ticks of one clock are ordered like the work of its stream. Ticks of different clocks are not ordered.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Tick(u64);
 
@@ -69,8 +69,8 @@ impl Tick {
         (self.0 >> Self::VALUE_BITS) as u32
     }
 
-    /// Returns the value of the clock when it reaches the tick: written by its stream, and awaited by other
-    /// streams.
+    /// Returns the value of the clock at this tick. The clock's stream writes the value, and other streams
+    /// wait for it.
     #[must_use]
     pub const fn value(self) -> u64 {
         bits(self.0, 0, Self::VALUE_BITS)
@@ -114,7 +114,7 @@ pub enum ClockPhase {
     Live(Member),
     /// A member released it, and its last ticks may not be done.
     Left(Member),
-    /// This member is dead, and the progress of its work is being recorded.
+    /// The owner, this member, is dead, and the progress of its work is being recorded.
     Ending(Member),
     /// Ended by the death of its owner. Work that was not done then will never be done.
     Dead,

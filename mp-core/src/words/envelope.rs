@@ -12,7 +12,7 @@ pub enum Holder {
     Member(Member),
     /// Ring, given by [`RingPlace`].
     Queued,
-    /// Process that has a lease. If it dies, another process gets the message.
+    /// Process that has leased the message. If the process dies, another process gets the message.
     Leased(Member),
     /// Queue named by [`RingPlace`], after a lease: the leasing process died, or returned the message.
     Returned,
@@ -102,7 +102,7 @@ impl Owner {
         if matches!(owner.holder, Holder::Free) && w != 0 { Some(owner) } else { None }
     }
 
-    /// Returns a free envelope with this sequence, or with 1 instead of 0.
+    /// Returns the value of a free envelope with this sequence. A sequence of 0 is replaced by 1.
     pub const fn free(seq: u64) -> Self {
         let seq = seq & Self::SEQ;
         Self { holder: Holder::Free, seq: if seq == 0 { 1 } else { seq } }
@@ -114,7 +114,7 @@ impl Owner {
         Self::free(self.seq + 1)
     }
 
-    /// Returns the later of two sequences, which are less than half of all sequences apart.
+    /// Returns the later of two sequences. They must be less than half of all sequences apart.
     pub const fn later(a: u64, b: u64) -> u64 {
         if (b.wrapping_sub(a) & Self::SEQ) <= Self::SEQ / 2 { b } else { a }
     }
@@ -155,9 +155,9 @@ impl RingPlace {
 
 /// State of a group of envelopes.
 ///
-/// An envelope counts the changes of its owner word, and processes that compare it rely on every value being
-/// new. Memory that was returned to the kernel reads as zeros when it is committed again. So a group without
-/// memory stores a sequence that none of its envelopes has reached.
+/// The owner word of an envelope counts its changes, and processes that compare the word rely on every value
+/// being new. Memory that was returned to the kernel reads as zeros when it is committed again. So a group
+/// without memory stores a sequence that none of its envelopes has reached.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum GroupState {
     /// Without memory. All reads there return zeros, and a read may commit a page.

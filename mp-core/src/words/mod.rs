@@ -16,10 +16,10 @@
 //! | [`WaitMark`] (of a thread's wait note) | state 2 (`FREE`, `WRITING`, `WAITING`), thread 22, sequence 40 |
 //! | [`WaitGoal`] (of a wait note, two words) | kind 8, lock 56; readers' count 8, limit 24, slots 32 |
 //!
-//! Sequences and versions count the changes of a word. They are compared for equality. A wrap matters only to
-//! a process that sleeps during an exact multiple of 2^34 (2^38) changes of one single word and wakes at that
-//! very instant. One comparison uses their order: the latest sequence of 64 envelopes, when their memory is
-//! returned ([`Owner::later`]). It assumes that they are less than 2^37 changes apart.
+//! Sequences and versions count the changes of a word. They are compared for equality. A wrap matters only if
+//! a process is stopped during an exact multiple of 2^34 (or 2^38) changes of one single word. Only one
+//! comparison uses their order: it finds the latest sequence of 64 envelopes when their memory is returned
+//! ([`Owner::later`]), and assumes that these sequences are less than 2^37 changes apart.
 //!
 //! # Stability
 //! Public for the models, for verification and for the other crates of this project. Not covered by semantic
@@ -53,8 +53,8 @@ const fn bits(v: u64, at: u32, len: u32) -> u64 {
 /// Identity of a process: its slot in the member table, and the epoch of that slot.
 ///
 /// A slot is reused only when no block, envelope or queue names its old tenant: the reclaim reads all of
-/// them. The words of locks and permits may still name it: the epoch distinguishes it from the next 4095
-/// tenants.
+/// them. The words of locks and permits may still name the old tenant: the epoch distinguishes it from the
+/// next 4095 tenants.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Member(u32);
 
@@ -134,7 +134,7 @@ pub type BlockId = u32;
 pub enum Seat {
     /// No holder.
     Free,
-    /// Process. It counts its handles itself.
+    /// Process. The number of its handles is private to it.
     Member(Member),
     /// Message in flight.
     Envelope(EnvelopeId),

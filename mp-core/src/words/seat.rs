@@ -20,8 +20,8 @@ pub enum Access {
 /// Rights that a handle in a message gives to its receiver: the access, and the element type (at most 31), if
 /// it restricts the access.
 ///
-/// One word: a struct that is written in parts and then moved as a whole stalls the processor, and the parts
-/// of a message are moved often.
+/// Stored as one word: a struct that is written in parts and then moved as a whole stalls the processor, and
+/// the parts of a message are moved often.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Grant(u64);
 
@@ -91,8 +91,8 @@ impl Attachment {
     }
 }
 
-/// Position of one of a block's seats: in its header, or in a page of seats. It contains the page, so that no
-/// chain of pages is traversed.
+/// Position of a block's seat: in the block's header, or in a page of seats. The position contains the page,
+/// so that no chain of pages has to be traversed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SeatAt(u32);
 

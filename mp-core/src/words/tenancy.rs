@@ -6,22 +6,22 @@ use super::{Member, bits};
 /// State of the tenant of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Presence {
-    /// No tenant, and nothing left of the last one.
+    /// No tenant. All resources of the last tenant are released.
     Free,
     /// Not known to be dead.
     Live,
     /// Dead, with this number of recoveries begun (modulo 2^29): see
     /// [`BeginRecovery`](crate::steps::BeginRecovery).
     Dead(u32),
-    /// Dead; everything that live processes wait for was recovered, and its seats in queues are released.
-    /// Recoveries continue to be counted.
+    /// Dead; everything that live processes wait for was recovered, and the tenant's seats in queues are
+    /// being released. Recoveries continue to be counted.
     Vacating(u32),
     /// Dead, without seats in queues; this member releases the rest.
     Reclaiming(Member),
 }
 
 impl Presence {
-    /// Returns the state with one more recovery begun, or `None` for a tenant that isn't recovered.
+    /// Returns the state with one more recovery begun, or `None` if the tenant needs no recovery.
     pub const fn with_recovery(self) -> Option<Self> {
         match self {
             Self::Dead(n) => Some(Self::Dead(bits(n as u64 + 1, 0, 29) as u32)),

@@ -22,7 +22,7 @@ pub struct WaitMark {
 pub enum WaitState {
     /// Unused: the contents of fresh memory.
     Free,
-    /// A thread has claimed it, and writes its other words.
+    /// A thread has claimed the note, and writes its other words.
     Writing,
     /// The thread waits for the goal in the other words.
     Waiting,
@@ -60,7 +60,7 @@ pub enum LockKind {
     Array,
     /// An `RLock`.
     RLock,
-    /// An `RLock` of which the thread already has guards: it can't continue without the lock.
+    /// An `RLock` of which the thread already has guards: the thread can't continue without the lock.
     RLockReentry,
     /// An `RwLock`, to read.
     Read,
