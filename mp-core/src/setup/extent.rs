@@ -26,7 +26,7 @@
 //! | the maker | a process that joins |
 //! |---|---|
 //! | state → `NAMED` | state of its member slot → `LIVE` |
-//! | reads the member table, writes the living into the file | reads the states of all extents, takes the locks of those `NAMED` or `OPEN` |
+//! | reads the member table, writes the live members into the file | reads the states of all extents, takes the locks of extents that are `NAMED` or `OPEN` |
 //! | state → `OPEN` | |
 //!
 //! Both processes write before they read, and all these accesses have one total order. So at least one of the

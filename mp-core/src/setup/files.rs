@@ -400,8 +400,8 @@ fn leave_files() {
     // The last member reads from the arena that it is the last. The owners listed in files can't be checked
     // everywhere.
     let owners: Reader = if Members(arena).is_last() { |_| Owners::Gone } else { others_live };
-    // This process's own locks would interfere. Nothing is lost without them: every other live process has
-    // its own.
+    // This process releases its locks, since they would keep the files. Other live processes have their own
+    // locks.
     Backing(arena).let_go();
     for (parent, name) in known {
         if let Ok(Some(directory)) = Directory::open(&parent) {

@@ -81,7 +81,7 @@ pub(crate) fn inherit(arena: Arena) {
     republish();
 }
 
-/// Returns the strategies that this build supports on this platform: those whose cargo features are enabled.
+/// Returns the strategies that this build supports on this platform. Cargo features enable them.
 pub fn get_all_sharing_strategies() -> &'static [SharingStrategy] {
     SharingStrategy::all()
 }

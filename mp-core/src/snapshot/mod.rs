@@ -40,7 +40,7 @@ pub struct Snapshot {
     pub version: String,
     /// Time of the snapshot, in milliseconds since 1970.
     pub taken_ms: u64,
-    /// Members of the arena, including dead ones whose resources are not released yet. Also processes that
+    /// Members of the arena, including dead members whose resources are not released yet. Also processes that
     /// have not joined the arena, if a member waits for them.
     pub processes: Vec<ProcessSnapshot>,
     /// Queues, channels, pipes, and the cells of `watch` and `broadcast`.

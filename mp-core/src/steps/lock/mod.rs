@@ -18,7 +18,7 @@
 //! | holding, before it wrote `by` | held by the dead process, with a `by` of an earlier sequence | adopts the lock; the dead holder's pid comes from the member table, or is unknown |
 //! | adopting, before or after it wrote `died` | held by the dead adopter, poisoned | adopts the lock from the dead adopter |
 //! | released, before it woke a sleeper | free, `parked` clear | sleepers check again within a poll interval |
-//! | woken, before it acquired the lock | free, `parked` clear | the same |
+//! | woken, before it acquired the lock | free, `parked` clear | sleepers check again within a poll interval |
 //!
 //! A holder that is stopped is not dead: other processes wait, or return when their time has expired. A lock
 //! can't be taken from a live process. If an adopter is stopped after its decision and continues a week

@@ -38,7 +38,8 @@ pub fn under_valgrind() -> bool {
     const RUNNING_ON_VALGRIND: u64 = 0x1001;
     let request = [RUNNING_ON_VALGRIND, 0, 0, 0, 0, 0];
     let mut answer = 0u64;
-    // SAFETY: see the head of this file; `valgrind.h` has the same code. Flags and memory count as changed.
+    // SAFETY: see the documentation of this module; `valgrind.h` has the same code. Flags and memory count as
+    // changed.
     unsafe {
         std::arch::asm!(
             "rol rdi, 3",
@@ -127,7 +128,7 @@ fn this_stack() -> Option<(usize, usize)> {
     }
     // SAFETY: the attributes were filled just now; both pointers refer to local variables.
     let found = unsafe { libc::pthread_attr_getstack(attributes.as_ptr(), &mut end, &mut len) };
-    // SAFETY: they were filled, and are no longer used.
+    // SAFETY: the attributes were filled, and are not used afterwards.
     unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
     (found == 0 && len > 0).then_some((end as usize, len))
 }

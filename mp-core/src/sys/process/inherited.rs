@@ -28,8 +28,8 @@ pub fn remove_variable(name: &str) {
 /// The reason why the descriptor is not taken. It is unchanged then, except for close-on-exec.
 ///
 /// # Safety
-/// The number is not negative, and was passed by the process that started this one, for this purpose, in an
-/// environment variable that only one thread of this process has removed from the environment.
+/// The number is not negative. The parent has passed it for this purpose in an environment variable, which
+/// only one thread of this process has removed from the environment.
 #[inline]
 pub unsafe fn adopt(number: RawFd, maker: u32) -> io::Result<OwnedFd> {
     // SAFETY: the number isn't negative. If no file has it, the calls below fail with EBADF; nothing closes
