@@ -13,8 +13,8 @@ use crate::wait;
 
 const NAME: &str = "mp_sync::Event";
 const WORD: u64 = 0;
-/// Parking word. Not in the flag's cache line, so that threads that fall asleep do not delay threads that
-/// poll the flag.
+/// Parking word. In another cache line than the flag, so that threads that fall asleep do not delay threads
+/// that poll the flag.
 const PARKING: u64 = 16;
 const WORDS: u64 = 17;
 
@@ -31,7 +31,7 @@ pub struct EventState(EventWord);
 /// let ready = Event::new()?;
 /// assert!(!ready.wait_timeout(Duration::from_millis(1))?);
 /// ready.set()?;
-/// ready.wait()?; // at once, in whatever process
+/// ready.wait()?; // returns at once, in every process
 /// ready.clear()?;
 /// assert!(!ready.is_set());
 /// # Ok::<(), mp_core::Error>(())
@@ -127,8 +127,8 @@ impl Event {
         self.wait_until_set(Wait::Until(deadline))
     }
 
-    /// Returns the state for [`wait_since`](Self::wait_since): callers that wait in several attempts don't
-    /// miss an event that is set and cleared between two of them.
+    /// Returns the state for [`wait_since`](Self::wait_since). With it, callers that wait in several attempts
+    /// don't miss an event that is set and cleared between two attempts.
     ///
     /// ```
     /// use std::time::Duration;
@@ -164,7 +164,7 @@ impl Event {
     /// that is cleared at once.
     ///
     /// # Errors
-    /// [`Error::Forked`], or [`Error::Os`] if no thread is left for waiting.
+    /// [`Error::Forked`], or [`Error::Os`] if the thread that waits for all tasks can't be started.
     pub async fn wait_async(&self) -> Result<()> {
         self.shared.me()?;
         let before = self.word();

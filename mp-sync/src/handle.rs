@@ -1,8 +1,8 @@
 //! Common traits of handles: printing, sending and receiving.
 
-/// Implements `Debug`, `Serialize`, `Deserialize` and naming for a handle. Arguments: its
-/// [`Shared`](crate::shared::Shared), the text that `Debug` prints before the block, and the function that
-/// receives it. `Clone` is derived, since a clone is another handle.
+/// Implements `Debug`, `Serialize`, `Deserialize` and naming for a handle. Arguments: its type, a text for
+/// errors, its [`Shared`](crate::shared::Shared), the text that `Debug` prints before the block, and the
+/// expression that receives a handle. `Clone` is derived, since a clone is another handle.
 macro_rules! handle {
     (
         $name:ident $(<$t:ident: $first:ident $(+ $more:ident)*>)?, $what:literal,
@@ -24,8 +24,8 @@ macro_rules! handle {
 
         impl $(<$t: $first $(+ $more)*>)? $name $(<$t>)? {
             /// Names the object, for all processes that have a handle to it. The name appears in `Debug` and
-            /// in reports of long waits, and identifies nothing. The name is cut at 32 bytes, and a later
-            /// name replaces it.
+            /// in reports of long waits. Several objects may have the same name. The name is cut at 32 bytes,
+            /// and a later name replaces it.
             #[must_use]
             pub fn named(self, name: &str) -> Self {
                 let $this = &self;

@@ -55,8 +55,8 @@ fn within_a_minute(test: impl FnOnce() + Send + 'static) {
         test();
         _ = done.send(());
     });
-    assert_ne!(ended.recv_timeout(Duration::from_secs(60)), Err(mpsc::RecvTimeoutError::Timeout), "it hangs");
-    thread.join().expect("it does not panic");
+    assert_ne!(ended.recv_timeout(Duration::from_secs(60)), Err(mpsc::RecvTimeoutError::Timeout), "a hang");
+    thread.join().expect("no operation panics");
 }
 
 const AT_ONCE: Duration = Duration::ZERO;
@@ -134,8 +134,8 @@ fn waits_survive_arbitrary_words() {
     });
 }
 
-/// A recursion count that a foreign process overwrote: it saturates instead of wrapping to zero, which would
-/// admit a writer during a read.
+/// A foreign process overwrote a recursion count. The count saturates instead of wrapping to zero, which
+/// would admit a writer during a read.
 #[test]
 fn read_count_saturates_while_reading() {
     let m = HeapMem::new(8);
@@ -149,5 +149,5 @@ fn read_count_saturates_while_reading() {
     };
     m.store(Word::at(24), u64::MAX);
     assert_eq!(run(AddRead::new(readers, me, 7), &m), Some(seen));
-    assert!(!run(Leave::new(readers, seen), &m), "it reads once more");
+    assert!(!run(Leave::new(readers, seen), &m), "the thread has another read");
 }

@@ -43,11 +43,12 @@
 //!
 //! A process that is stopped or killed while it *waits* may have consumed a wake-up. Other waiters then check
 //! again after up to 100 ms. A process that is *stopped* while it holds a lock or a permit is not dead:
-//! waiters wait for it, or return an error that names it.
+//! waiters wait for the holder, or return an error that names it.
 //!
 //! Threads of any processes that wait for each other's locks in a cycle without time-outs would wait forever.
-//! One of them gets [`LockError::Deadlock`] after about 200 ms, with a message that names them all. The
-//! others continue when it drops its guards. [`Deadlock`] describes the search and its cost.
+//! One thread of the cycle gets [`LockError::Deadlock`] after about 200 ms, with a message that names all of
+//! them. The others continue when that thread drops its guards. [`Deadlock`] describes the search and its
+//! cost.
 //!
 //! # Latency after a death
 //! The first process that notices a death wakes the waiters of all processes. This is the parent, which the
@@ -57,22 +58,23 @@
 //! |---|---|---|---|
 //! | `Queue::get` | 1.0 ms | `Deserted`, if no other process has the queue | `Empty` |
 //! | `Receiver::recv` | 1.1 ms | `Disconnected` | `Empty` |
-//! | `Lock::lock` | 0.9 ms | `OwnerDied` | `Held`, which names it |
-//! | `RwLock::read` | 1.0 ms | `OwnerDied` | `Held`, which names it |
-//! | `Semaphore::acquire` | 1.0 ms | the permit | `Held`, which names it |
+//! | `Lock::lock` | 0.9 ms | `OwnerDied` | `Held`, which names the holder |
+//! | `RwLock::read` | 1.0 ms | `OwnerDied` | `Held`, which names the holder |
+//! | `Semaphore::acquire` | 1.0 ms | the permit | `Held`, which names the holder |
 //! | `wait(&[&semaphore])` | 1.0 ms | ready | nothing ready |
-//! | `Barrier::wait` | 1.0 ms | `MemberDied`, which names it | `TimedOut`, which names it if it is enrolled |
+//! | `Barrier::wait` | 1.0 ms | `MemberDied`, which names the party | `TimedOut`, which names the party if it is enrolled |
 //! | `Condition::wait` | 1.0 ms | the notification that the dead process had not taken | no notification |
 //!
 //! Medians of nine runs, from the `kill` to the return in a third process (2 processors, load 10, Linux 6.18,
-//! debug build). The kernel takes 0.4 ms of it to end the process. With a stopped holder, the calls return at
-//! their time-out, 0.1 ms late if a processor is free. Reproduce with
+//! debug build). Of this time, the kernel takes 0.4 ms to end the process. With a stopped holder, the calls
+//! return at their time-out, 0.1 ms late if a processor is free. Reproduce with
 //! `cargo test -p mp-tests --test waiting death_times -- --nocapture --test-threads=1`.
 //!
-//! The latency grows to 100 ms plus scheduling if the parent can't notice the death:
+//! The latency grows to 100 ms plus scheduling if no parent can notice the death:
 //!
-//! - it is stopped, or it did not start the process;
-//! - it does not watch the process yet (a single [`Process`](https://docs.rs/mp-spawn) in its first 50 ms);
+//! - the parent is stopped, or did not start the process by this library;
+//! - the parent does not watch the process yet (a single [`Process`](https://docs.rs/mp-spawn) in its first
+//!   50 ms);
 //! - the kernel has no `futex_waitv(2)` (before 5.16).
 //!
 //! # In a forked copy

@@ -79,7 +79,7 @@ impl Once {
     }
 
     /// Calls `f`, unless a run has finished already. Waits while another thread runs its closure. When this
-    /// returns, the caller sees everything that the closure wrote to shared memory.
+    /// call returns, everything that the closure wrote to shared memory is visible to the caller.
     ///
     /// # Errors
     /// [`LockError::WouldDeadlock`] inside `f`, [`LockError::Deadlock`] if this thread closed a cycle of

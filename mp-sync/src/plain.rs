@@ -2,9 +2,8 @@
 
 use bytemuck::Pod;
 
-/// Plain data, which locks, values and arrays of this crate can hold: every [`Pod`] type, that is numbers and
-/// structs of numbers. The trait is implemented for all of them. For other types, the compiler error suggests
-/// an alternative.
+/// Plain data, which locks, values and arrays of this crate can hold. The trait is implemented for every
+/// [`Pod`] type: numbers and structs of numbers. For other types, the compiler error suggests an alternative.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be stored in shared memory",
     label = "not plain data",

@@ -1,8 +1,8 @@
 //! # Safety
 //! Values and arrays without a lock. Unsafe, because it creates references to atomics in the arena. Sound,
 //! because
-//! - they are in a structure of this crate, at words without another use. Every access is atomic and has one
-//!   width for each structure: the name of the structure contains the size of its elements;
+//! - the atomics are in a structure of this crate, at words without another use. Every access is atomic, and
+//!   all accesses to one structure have the same width: its name contains the size of its elements;
 //! - elements begin 64 bytes after a multiple of 64, so that each address is a multiple of the width;
 //! - access outside of the structure is refused ([`Structure::bytes`](mp_core::Structure::bytes) panics), and
 //!   the handle holds the structure.
@@ -33,7 +33,7 @@ const fn width(size: usize) -> usize {
     if size == 0 { 1 } else { 1 << if size.trailing_zeros() < 3 { size.trailing_zeros() } else { 3 } }
 }
 
-/// Elements of `T`, accessed as atomics of one width only.
+/// Elements of one type, accessed as atomics of one width only.
 #[derive(Clone, Debug)]
 struct Atoms {
     shared: Shared,
@@ -52,7 +52,7 @@ macro_rules! pieces {
     };
     (@ $this:expr, $T:ty, $i:expr, $bytes:expr, |$atomic:ident, $piece:ident| $body:expr, $A:ty) => {{
         let end = ($i + 1) * size_of::<$T>();
-        // SAFETY: these words have no other use, see above. The elements up to this one are inside.
+        // SAFETY: these words have no other use, see above. All elements up to this one are in the structure.
         let first = unsafe { $this.shared.structure().bytes(DATA, end) };
         for (k, $piece) in $bytes.chunks_exact_mut(size_of::<$A>()).enumerate() {
             let at = $i * size_of::<$T>() + k * size_of::<$A>();

@@ -22,7 +22,7 @@ const PARKING: u64 = 16;
 const SLOTS: u64 = 32;
 /// Maximum number of permits of a semaphore.
 const MOST: u32 = 1 << 20;
-/// Limit of a semaphore without an explicit one, unless it begins with more permits.
+/// Limit of a semaphore without an explicit limit, unless it begins with more permits.
 const LIMIT: u32 = 1024;
 
 /// State of both kinds of semaphores: a slot for each permit, which names its holder (see
@@ -35,7 +35,7 @@ pub(crate) struct Permits {
     hint: Arc<AtomicU32>,
 }
 
-/// A permit of a [`Semaphore`] or a [`BoundedSemaphore`]. Dropping it releases the permit.
+/// A permit of a [`Semaphore`] or a [`BoundedSemaphore`]. Dropping this value releases the permit.
 ///
 /// A permit can be sent to another thread of the process. If the process dies, the permit returns to the
 /// semaphore.
@@ -147,7 +147,7 @@ impl Permits {
         holders
     }
 
-    /// Releases a permit that this process keeps. Returns `false` if it keeps none.
+    /// Releases a permit that this process keeps. Returns `false` if the process keeps none.
     fn release_forgotten(&self) -> Result<bool, AcquireError> {
         let me = self.shared.me()?;
         Ok(self.release_hinted(me) || self.release_where(|member| member == me))
@@ -173,12 +173,13 @@ impl Permits {
         released
     }
 
-    /// Releases a permit that a live process keeps, if possible this one. Returns `false` if none is kept.
+    /// Releases a permit that this process keeps, or else a permit that another live process keeps. Returns
+    /// `false` if no permit is kept.
     fn release_any(&self) -> Result<bool, AcquireError> {
         if self.release_forgotten()? {
             return Ok(true);
         }
-        // The permits of dead processes return anyway, in addition to the one of this call.
+        // The permits of dead processes return anyway, in addition to the permit that this call releases.
         if self.release_dead() > 0 {
             self.parking().notify_all();
         }
@@ -187,7 +188,7 @@ impl Permits {
 
     fn release_where(&self, matches: impl Fn(Member) -> bool) -> bool {
         let mut kept = self.find(&[RETAINED]).filter(|seen| matches(seen.slot.member));
-        // Another thread may release it first.
+        // Another thread may release the permit first.
         let released = kept.any(|seen| self.change(seen, seen.slot.vacated(OPEN)));
         if released {
             self.parking().wake_one();
@@ -292,9 +293,9 @@ impl fmt::Debug for Permit {
 ///
 /// # When a process dies
 /// The permits of a dead process return. A waiter gets one about 1 ms after the death if the parent of the
-/// dead process can notice it, otherwise within about 100 ms (see the [table](crate#latency-after-a-death)).
-/// So a permit is a resource, not a message: a consumer that takes a permit as a signal that there is work
-/// calls [`Permit::forget`].
+/// dead process can notice the death, otherwise within about 100 ms (see the
+/// [table](crate#latency-after-a-death)). So a permit is a resource, not a message. A consumer that uses
+/// permits as signals calls [`Permit::forget`] after it has taken one.
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.Semaphore")]
 pub struct Semaphore(pub(crate) Permits);
@@ -343,7 +344,8 @@ macro_rules! semaphore {
             /// taken.
             ///
             /// # Errors
-            /// [`AcquireError::Failed`] in a forked copy, or if no thread is left for waiting.
+            /// [`AcquireError::Failed`] in a forked copy, or if the thread that waits for all tasks can't be
+            /// started.
             pub async fn acquire_async(&self) -> Result<Permit, AcquireError> {
                 let me = self.0.shared.me()?;
                 let take = || Ok::<_, Error>(self.0.claim(me));
@@ -357,7 +359,7 @@ macro_rules! semaphore {
                 self.0.available()
             }
 
-            /// Takes a permit without a handle, as [`Permit::keep`] leaves it. Waits at most `timeout`, and
+            /// Takes a permit, and [keeps](Permit::keep) it without a handle. Waits at most `timeout`, and
             /// returns `false` when the time has expired.
             ///
             /// # Errors
@@ -447,15 +449,15 @@ impl Semaphore {
         if self.0.release_forgotten()? { Ok(()) } else { self.0.add() }
     }
 
-    /// Removes the permits that this process [keeps](Permit::keep): they don't return when it ends. For
-    /// permits that are signals, which have been used. Does nothing in a forked copy.
+    /// Removes the permits that this process [keeps](Permit::keep): they don't return when the process ends.
+    /// For permits that were used as signals. Does nothing in a forked copy.
     pub fn forget_kept(&self) {
         self.0.forget_kept();
     }
 
     /// Releases a permit that this process [keeps](Permit::keep), or else a permit that another process
-    /// keeps, or else adds a permit: as `sem_post(3)`, which knows no holders. A permit released for another
-    /// process does not return once more when that process dies.
+    /// keeps, or else adds a permit: like `sem_post(3)`, which records no holders. A permit released for
+    /// another process does not return once more when that process dies.
     ///
     /// # Errors
     /// See [`add_permits`](Self::add_permits).
@@ -496,7 +498,7 @@ impl BoundedSemaphore {
 mod tests {
     use super::*;
 
-    /// A claim by another process, whose member number is free in this test, so that it counts as dead.
+    /// Keeps a permit for `member`, which does not exist in this test and so counts as dead.
     fn keep_as(permits: &Permits, member: Member) {
         let claim = ClaimSlot::new(permits.slots(), OPEN, (RETAINED, member, 0), 0);
         permits.shared.run(claim).unwrap();
@@ -520,7 +522,7 @@ mod tests {
         let dead = Member::new(4000, 7);
         let one = BoundedSemaphore::new(1).unwrap();
         keep_as(&one.0, dead);
-        // It returned by the death of its process, so nothing is left to release.
+        // The permit has returned because its holder is dead, so there is none to release.
         assert!(matches!(one.release_any(), Err(AcquireError::NotKept)));
         assert_eq!(one.available(), 1);
         let signals = Semaphore::new(1).unwrap();

@@ -62,7 +62,7 @@ impl Shared {
 
     /// Returns the words of the arena, for steps on the words of this structure.
     pub(crate) fn words(&self) -> &'static (impl Mem + use<>) {
-        // SAFETY: only words of this structure are changed, by the steps that they belong to, see above.
+        // SAFETY: only words of this structure are changed, by the steps of its type, see above.
         unsafe { self.arena().words() }
     }
 
@@ -82,8 +82,8 @@ impl Shared {
 
     /// Returns the parking word at `i`.
     pub(crate) fn parking(&self, i: u64) -> Parking {
-        // SAFETY: each structure of this crate has its parking words in places of their own. The handle holds
-        // the structure.
+        // SAFETY: the parking words of each structure of this crate have no other use. The handle holds the
+        // structure.
         unsafe { Parking::new(self.arena(), self.at(i)) }
     }
 
@@ -144,8 +144,8 @@ impl HeldLock {
         Self(lock)
     }
 
-    /// Returns the lock again, for which this thread has called [`forget`](Self::forget) and which it has not
-    /// released since.
+    /// Returns the held lock again. This thread has called [`forget`](Self::forget) for `lock`, and has not
+    /// released it since.
     pub(crate) fn resume(lock: RawLock) -> Self {
         Self(lock)
     }

@@ -7,11 +7,11 @@ use mp_core::{AdaptiveSpin, Blocking, Error, LivenessTimer, Parking, Result, Wai
 
 use crate::shared::Shared;
 
-/// Structure that a thread waits for, word that it sleeps on, and call that reports name.
+/// Structure that a thread waits for, word that the thread sleeps on, and call that reports name.
 pub(crate) type WaitTarget<'a> = (&'a Shared, Parking, BlockingCall);
 
-/// A thread that waits at a `target` until `attempt` returns a value. `check` handles what dead processes
-/// left.
+/// A thread that waits at a `target` until `attempt` returns a value. `check` recovers the effects of dead
+/// processes.
 struct SyncWaiter<'a, Attempt, Check> {
     target: WaitTarget<'a>,
     attempt: Attempt,
@@ -57,8 +57,8 @@ impl<R, Attempt: FnMut() -> Option<R>, Check: FnMut() -> Option<R>> Blocking
     }
 }
 
-/// Waits until `attempt` returns a value. Returns `None` when the time has expired. `check` handles what dead
-/// processes left. If `interruptible`, Ctrl-C ends the wait as well, see
+/// Waits until `attempt` returns a value. Returns `None` when the time has expired. `check` recovers the
+/// effects of dead processes. If `interruptible`, Ctrl-C ends the wait as well, see
 /// [`interrupted`](mp_core::interrupted).
 #[track_caller]
 pub(crate) fn until<R>(

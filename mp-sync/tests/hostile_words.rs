@@ -47,8 +47,8 @@ fn recursive_read_uses_own_slot() {
     assert_eq!(run(AddRead::new(READERS, me(), 7), &m), Some(seen));
 }
 
-/// A writer locked between the reader's load of the lock and its claim of a slot. It may have seen the slot,
-/// and sleep.
+/// A writer acquired the lock between the reader's load of the lock and its claim of a slot. The writer may
+/// have found the slot taken, and sleep.
 #[test]
 fn reader_reports_that_it_stepped_back() {
     let m = HeapMem::new(16);

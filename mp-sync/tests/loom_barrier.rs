@@ -1,7 +1,7 @@
 //! Loom models of the barrier with two or three threads, some of which die.
 //!
-//! A thread dies by making no further step. Then its word in [`DEAD`] is written, as the kernel frees a dead
-//! process's locks. A death is tried at each step of the thread.
+//! A thread dies by making no further step. Then its word in [`DEAD`] is written, just as the kernel frees a
+//! dead process's locks. A death is tried at each step of the thread.
 //!
 //! `RUSTFLAGS="--cfg mp_loom" cargo test --release -p mp-sync --test loom_barrier`
 #![cfg(mp_loom)]
@@ -19,7 +19,7 @@ use mp_sync::steps::slot::{ClaimSlot, EMPTY, FindSlot, HELD, Slots, set};
 
 const PHASE: Word = Word::at(0);
 const PARKING: Word = Word::at(8);
-/// First of the words that threads write before they arrive, one for each.
+/// First of the words that threads write before they arrive, one word for each thread.
 const WROTE: Word = Word::at(16);
 /// First of the death flags, one for each thread.
 const DEAD: Word = Word::at(40);
@@ -76,8 +76,8 @@ impl Process {
         }
     }
 
-    /// Writes its word and arrives. The last party ends the phase. Returns the phase, and `true` if it woke a
-    /// waiter.
+    /// Writes the process's word and arrives. The last party ends the phase. Returns the phase, and `true` if
+    /// the process woke a waiter.
     fn arrive(&mut self, m: &HeapMem) -> Result<Option<(Phase, bool)>, Killed> {
         m.store_relaxed(WROTE.plus(self.me.into()), 7);
         let arrive = Arrive::new(self.at, member(self.me));
@@ -165,17 +165,17 @@ fn explore(model: impl Fn() + Sync + Send + 'static) {
 const STEPS: std::ops::Range<u32> = 0..16;
 
 fn ok<T>(done: Result<T, Killed>) -> T {
-    done.unwrap_or_else(|Killed| panic!("nothing kills it"))
+    done.unwrap_or_else(|Killed| panic!("this process is not killed"))
 }
 
-/// Two concurrent arrivals: at least one sees that both have arrived, and each sees what the other wrote
-/// before.
+/// After two concurrent arrivals, the phase has ended. A party that passes reads what the other wrote before
+/// its arrival.
 #[test]
 fn loom_last_arrival_ends_the_phase() {
     loom::model(|| {
         let m = memory();
         let arrive = |m: &HeapMem, me: u32| {
-            let (phase, _) = ok(Process::new(me, 2).arrive(m)).expect("no party breaks it");
+            let (phase, _) = ok(Process::new(me, 2).arrive(m)).expect("no party breaks the barrier");
             if look(m, phase) == PhaseOutcome::Passed {
                 assert_eq!(m.load_relaxed(WROTE.plus((1 - me).into())), 7);
             }
@@ -186,7 +186,7 @@ fn loom_last_arrival_ends_the_phase() {
         };
         arrive(&m, 0);
         other.join().unwrap();
-        assert_eq!(Phase::unpack(m.load(PHASE)).trips, 1, "both have come; the phase does not say so");
+        assert_eq!(Phase::unpack(m.load(PHASE)).trips, 1, "both have arrived, but the phase has not ended");
     });
 }
 
@@ -196,7 +196,7 @@ fn loom_last_party_wakes_sleeper() {
     loom::model(|| {
         let m = memory();
         let waits = |m: &HeapMem, me: u32| {
-            let (phase, woke) = ok(Process::new(me, 2).arrive(m)).expect("no party breaks it");
+            let (phase, woke) = ok(Process::new(me, 2).arrive(m)).expect("no party breaks the barrier");
             (falls_asleep(m, phase), woke)
         };
         let other = {
@@ -218,8 +218,8 @@ fn loom_late_party_keeps_later_arrivals() {
     loom::model(|| {
         let m = memory();
         let wait = |m: &HeapMem, me: u32| {
-            let (phase, _) = ok(Process::new(me, 1).arrive(m)).expect("no party breaks it");
-            assert_eq!(look(m, phase), PhaseOutcome::Passed, "its arrival was taken away");
+            let (phase, _) = ok(Process::new(me, 1).arrive(m)).expect("no party breaks the barrier");
+            assert_eq!(look(m, phase), PhaseOutcome::Passed, "the arrival was replaced");
         };
         let other = {
             let m = Arc::clone(&m);
@@ -231,17 +231,17 @@ fn loom_late_party_keeps_later_arrivals() {
     });
 }
 
-/// The last party runs its action before the others continue, even if one checks meanwhile. The others see
-/// its effects.
+/// The last party runs its action before the others continue, even if another party checks meanwhile. The
+/// others read the effects of the action.
 #[test]
 fn loom_last_party_acts_before_others_continue() {
     loom::model(|| {
         let m = memory();
         let arrive = |m: &HeapMem, me: u32| {
             let mut process = Process::new(me, 2).with_action();
-            let (phase, _) = ok(process.arrive(m)).expect("no party breaks it");
+            let (phase, _) = ok(process.arrive(m)).expect("no party breaks the barrier");
             if ok(process.ask(m, phase)) == PhaseOutcome::Passed {
-                assert_eq!(m.load_relaxed(DONE), 5, "it has not acted yet");
+                assert_eq!(m.load_relaxed(DONE), 5, "the action has not run");
             }
         };
         let other = {
@@ -259,7 +259,7 @@ fn loom_last_party_acts_before_others_continue() {
 fn loom_abort_or_last_arrival_decides() {
     explore(|| {
         let m = memory();
-        let (phase, _) = ok(Process::new(0, 2).arrive(&m)).expect("no party breaks it");
+        let (phase, _) = ok(Process::new(0, 2).arrive(&m)).expect("no party breaks the barrier");
         let last = {
             let m = Arc::clone(&m);
             thread::spawn(move || {
@@ -291,12 +291,13 @@ fn loom_abort_or_last_arrival_decides() {
     });
 }
 
-/// A reset during two arrivals: both pass, or the first one gets the reset and the other waits again.
+/// A reset during two arrivals: both parties pass, or none. A party that arrives after the reset waits in a
+/// new phase.
 #[test]
-fn loom_reset_during_arrivals() {
+fn loom_reset_during_arrivals_lets_both_or_none_pass() {
     explore(|| {
         let m = memory();
-        let waits = |m: &HeapMem, me: u32| ok(Process::new(me, 2).arrive(m)).expect("no party breaks it").0;
+        let waits = |m: &HeapMem, me: u32| ok(Process::new(me, 2).arrive(m)).expect("not broken").0;
         let others = [1, 2].map(|me| {
             let m = Arc::clone(&m);
             thread::spawn(move || match me {
@@ -309,7 +310,7 @@ fn loom_reset_during_arrivals() {
         });
         let mine = waits(&m, 0);
         let [theirs, _] = others.map(|t| t.join().unwrap());
-        let (mine, theirs) = (look(&m, mine), look(&m, theirs.expect("it came")));
+        let (mine, theirs) = (look(&m, mine), look(&m, theirs.expect("an arrival")));
         match (mine, theirs) {
             (PhaseOutcome::Passed, PhaseOutcome::Passed) => {
                 assert_eq!([0, 1].map(|i| m.load_relaxed(WROTE.plus(i))), [7, 7]);
@@ -325,7 +326,7 @@ fn loom_reset_during_arrivals() {
 /// A party is killed at each step while another party waits. The waiting party passes if both have arrived.
 /// Otherwise its next check finds the death.
 #[test]
-fn loom_party_dies_at_each_step() {
+fn loom_death_of_a_party_at_each_step_is_detected() {
     for (steps, acts) in STEPS.flat_map(|steps| [(steps, false), (steps, true)]) {
         loom::model(move || {
             let m = enrolled(2);
@@ -337,8 +338,8 @@ fn loom_party_dies_at_each_step() {
                 })
             };
             let mut mine = process(0);
-            // No other party breaks the barrier, so only this one reports the death.
-            let (phase, _) = ok(mine.arrive(&m)).expect("no other party breaks it");
+            // No other live party can break the barrier because of the death.
+            let (phase, _) = ok(mine.arrive(&m)).expect("no other party breaks the barrier");
             let before = ok(mine.ask(&m, phase));
             victim.join().unwrap();
             let verdict = ok(mine.ask(&m, phase));
@@ -346,7 +347,7 @@ fn loom_party_dies_at_each_step() {
             match verdict {
                 PhaseOutcome::Passed => {
                     assert_eq!(m.load_relaxed(WROTE.plus(1)), 7);
-                    assert!(!acts || m.load_relaxed(DONE) == 5, "it has not acted");
+                    assert!(!acts || m.load_relaxed(DONE) == 5, "the action has not run");
                 }
                 verdict => assert_eq!(verdict, PhaseOutcome::Broken(Some(BreakCause::Died))),
             }
@@ -354,16 +355,16 @@ fn loom_party_dies_at_each_step() {
     }
 }
 
-/// The last of three parties is killed while it ends the phase, and the others check: both pass, or both get
-/// the death.
+/// The last of three parties is killed while it ends the phase, and the others check: both pass, or for both
+/// the phase is broken by the death.
 #[test]
-fn loom_last_party_dies_while_ending_phase() {
+fn loom_death_while_ending_a_phase_has_one_outcome() {
     for (steps, acts) in STEPS.flat_map(|steps| [(steps, false), (steps, true)]) {
         explore(move || {
             let m = enrolled(3);
             let process = move |me| Process { acts, ..Process::new(me, 3) };
-            let (phase, _) = ok(process(0).arrive(&m)).expect("whole");
-            assert_eq!(ok(process(1).arrive(&m)).expect("whole").0, phase);
+            let (phase, _) = ok(process(0).arrive(&m)).expect("not broken");
+            assert_eq!(ok(process(1).arrive(&m)).expect("not broken").0, phase);
             let others = [1, 2].map(|me| {
                 let m = Arc::clone(&m);
                 thread::spawn(move || match me {
@@ -381,24 +382,24 @@ fn loom_last_party_dies_while_ending_phase() {
             for seen in [mine, theirs] {
                 assert!(seen == PhaseOutcome::Open || seen == end, "{seen:?} for one, {end:?} for another");
             }
-            assert!(!acts || end != PhaseOutcome::Passed || m.load_relaxed(DONE) == 5, "it has not acted");
+            assert!(!acts || end != PhaseOutcome::Passed || m.load_relaxed(DONE) == 5, "no action has run");
         });
     }
 }
 
-/// The last of three parties is dead, and the party that repairs the phase is killed at each step: the third
-/// party completes the repair.
+/// The last of three parties is dead, and the party that ends or breaks the phase for it is killed at each
+/// step: the remaining party completes that.
 #[test]
-fn loom_repairing_party_dies_at_each_step() {
-    // Killed during the arrival; after it; after it, with everything else still to be done.
+fn loom_repair_of_a_killed_repairer_is_completed() {
+    // The last party is killed during its arrival, or at one of two points after it.
     for (left_at, steps, acts) in
         [3, 6, 8].into_iter().flat_map(|at| STEPS.flat_map(move |s| [(at, s, false), (at, s, true)]))
     {
         loom::model(move || {
             let m = enrolled(3);
             let process = move |me| Process { acts, ..Process::new(me, 3) };
-            let (phase, _) = ok(process(0).arrive(&m)).expect("whole");
-            ok(process(1).arrive(&m)).expect("whole");
+            let (phase, _) = ok(process(0).arrive(&m)).expect("not broken");
+            ok(process(1).arrive(&m)).expect("not broken");
             process(2).killed_after(left_at).dies(&m, |p| p.arrive(&m).map(drop));
             let repairs = {
                 let m = Arc::clone(&m);
@@ -413,7 +414,7 @@ fn loom_repairing_party_dies_at_each_step() {
             };
             let mine = ok(process(0).ask(&m, phase));
             let theirs = repairs.join().unwrap();
-            assert_ne!(mine, PhaseOutcome::Open, "it waits for a dead party");
+            assert_ne!(mine, PhaseOutcome::Open, "the party waits for a dead one");
             assert!(theirs.is_none_or(|v| v == mine), "{theirs:?} for one, {mine:?} for another");
         });
     }

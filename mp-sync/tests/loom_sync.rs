@@ -38,7 +38,7 @@ fn give_back(m: &HeapMem, seen: ObservedSlot) {
     assert!(run(ReplaceSlot::new(SLOTS.at(seen.index), seen.slot, seen.slot.vacated(OPEN)), m));
 }
 
-/// A semaphore with one permit.
+/// Creates a semaphore with one permit.
 fn one_permit() -> Arc<HeapMem> {
     let m = memory();
     m.store(SLOTS.first, HolderSlot::unpack(0).vacated(OPEN).pack());
@@ -46,9 +46,9 @@ fn one_permit() -> Arc<HeapMem> {
     m
 }
 
-/// A thread that sees `done` set sees the effects of the closure, without the lock.
+/// A thread that reads `done` as set also reads the writes of the closure, without the lock.
 #[test]
-fn loom_done_orders() {
+fn loom_done_flag_orders_writes() {
     loom::model(|| {
         let m = memory();
         let done = Word::at(24);
@@ -67,9 +67,9 @@ fn loom_done_orders() {
     });
 }
 
-/// The next holder of a permit sees what the previous one wrote while it had the permit.
+/// The next holder of a permit reads what the previous holder wrote while it had the permit.
 #[test]
-fn loom_permit_orders() {
+fn loom_permit_orders_writes_of_holders() {
     loom::model(|| {
         let m = one_permit();
         let add = |m: &HeapMem, me: u32| {
@@ -88,12 +88,12 @@ fn loom_permit_orders() {
     });
 }
 
-/// A thread that falls asleep is woken by a permit that it did not see.
+/// If a thread misses the release of a permit and falls asleep, the release wakes it.
 #[test]
-fn loom_permit_sleep_and_wake() {
+fn loom_sleeper_is_woken_by_a_permit() {
     loom::model(|| {
         let m = one_permit();
-        let seen = claim(&m, 0).expect("it is there");
+        let seen = claim(&m, 0).expect("the permit is free");
         let holder = {
             let m = Arc::clone(&m);
             thread::spawn(move || {
@@ -108,9 +108,9 @@ fn loom_permit_sleep_and_wake() {
     });
 }
 
-/// Two threads wait for an event: each is woken or sees the event, and sees the writes before it.
+/// A thread that waits for an event is woken, or finds the event set and reads the writes before it.
 #[test]
-fn loom_event_wakes_all() {
+fn loom_event_wakes_a_sleeper() {
     loom::model(|| {
         let (m, event) = (memory(), SLOTS.first);
         let wait = move |m: &HeapMem| {
@@ -137,8 +137,8 @@ fn loom_event_wakes_all() {
     });
 }
 
-/// A reader and a writer each write one word and load the other's: one of them steps back. The reader reads
-/// recursively, and ends one read before the other.
+/// A reader and a writer each write one word and load the other's: at least one of them steps back. The
+/// reader reads recursively, and ends one read before the other.
 #[test]
 fn loom_reader_and_writer_exclude_each_other() {
     loom::model(|| {
@@ -151,9 +151,9 @@ fn loom_reader_and_writer_exclude_each_other() {
                 EnterOutcome::Reading(seen) => {
                     let again = run(AddRead::new(readers, member(0), 1), &*m);
                     assert_eq!(again, Some(seen));
-                    assert!(!run(Leave::new(readers, seen), &*m), "it reads once more");
+                    assert!(!run(Leave::new(readers, seen), &*m), "the reader has another read");
                     let (a, b) = (m.load_relaxed(DATA), m.load_relaxed(PARKING));
-                    assert_eq!(a, b, "torn");
+                    assert_eq!(a, b, "the data is torn");
                     assert!(run(Leave::new(readers, seen), &*m));
                     true
                 }
@@ -176,7 +176,8 @@ fn loom_reader_and_writer_exclude_each_other() {
     });
 }
 
-/// A notifier and a thread that falls asleep: the token arrives, and the thread is woken or does not sleep.
+/// A notifier notifies a thread that is falling asleep: the token arrives, and the thread is woken or does
+/// not sleep.
 #[test]
 fn loom_notified_thread_does_not_sleep() {
     loom::model(|| {
@@ -189,7 +190,7 @@ fn loom_notified_thread_does_not_sleep() {
                 m.store_relaxed(PARKING, 5);
                 match run(mp_sync::steps::condition::Notify::new(SLOTS, DATA), &*m) {
                     NotifyOutcome::Delivered { asleep, .. } => asleep,
-                    NotifyOutcome::NoWaiter => panic!("one waits"),
+                    NotifyOutcome::NoWaiter => panic!("a thread waits"),
                 }
             })
         };

@@ -12,7 +12,7 @@ use crate::steps::barrier::{BreakCause, CompletePhase, Phase, PhaseOutcome};
 
 /// Arrival of a party at a [`Barrier`], by [`Barrier::arrive_timeout`].
 ///
-/// Dropping it before a wait has returned breaks the barrier: the other parties get
+/// If this value is dropped before a wait has returned the outcome, the barrier breaks: the other parties get
 /// [`BarrierError::Aborted`].
 #[derive(Debug)]
 #[must_use = "dropping it breaks the barrier"]
@@ -25,7 +25,7 @@ pub struct BarrierArrival {
 }
 
 impl Barrier {
-    /// Arrives without a wait for the other parties. Waits, at most `timeout`, only while the last party of
+    /// Arrives without waiting for the other parties. Waits, at most `timeout`, only while the last party of
     /// the previous phase runs its action. Returns `None` when the time has expired. The barrier is not
     /// broken then.
     ///
@@ -38,7 +38,7 @@ impl Barrier {
     ///
     /// let (step, short) = (Barrier::new(2)?, Duration::from_millis(1));
     /// let mut first = step.arrive_timeout(short, false)?.expect("no action runs");
-    /// assert_eq!(first.wait_timeout(short)?, None); // and again, as long as the caller wishes
+    /// assert_eq!(first.wait_timeout(short)?, None); // the caller may wait again
     /// let mut last = step.arrive_timeout(short, false)?.expect("no action runs");
     /// assert_eq!((first.wait_timeout(short)?, last.wait_timeout(short)?), (Some(0), Some(1)));
     /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
@@ -76,8 +76,8 @@ impl Barrier {
     /// Arrives asynchronously, like [`arrive_timeout`](Self::arrive_timeout) without a limit.
     ///
     /// # Errors
-    /// [`BarrierError`] with the cause if the barrier is broken, or [`BarrierError::Failed`] if no thread is
-    /// left for waiting.
+    /// [`BarrierError`] with the cause if the barrier is broken, or [`BarrierError::Failed`] if the thread
+    /// that waits for all tasks can't be started.
     #[doc(hidden)]
     pub async fn arrive_async(&self) -> Result<BarrierArrival, BarrierError> {
         let me = self.shared.me()?;
@@ -149,7 +149,7 @@ impl BarrierArrival {
         self.index + 1 == self.barrier.parties
     }
 
-    /// Ends the phase after the action of the last party. Has no effect for another party.
+    /// Ends the phase after the action of the last party. Has no effect if this party is not the last one.
     pub fn complete(&self) {
         if self.is_last() {
             let complete = CompletePhase::new(self.barrier.at(), self.phase);
@@ -157,12 +157,12 @@ impl BarrierArrival {
         }
     }
 
-    /// Waits asynchronously until all parties have arrived. Returns the index. If the future is dropped, this
-    /// party remains at the barrier.
+    /// Waits asynchronously until all parties have arrived. Returns the index of this party. If the future is
+    /// dropped, this party remains at the barrier.
     ///
     /// # Errors
-    /// [`BarrierError`] with the cause if the barrier is broken, or [`BarrierError::Failed`] if no thread is
-    /// left for waiting.
+    /// [`BarrierError`] with the cause if the barrier is broken, or [`BarrierError::Failed`] if the thread
+    /// that waits for all tasks can't be started.
     #[doc(hidden)]
     pub async fn wait_async(&mut self) -> Result<usize, BarrierError> {
         let outcome = self.barrier.phase_end(self.phase).await?;
@@ -170,8 +170,9 @@ impl BarrierArrival {
         self.barrier.result_of(self.index, self.phase, (outcome, None))
     }
 
-    /// Breaks the barrier as the death of this party does, unless all parties have arrived: the others get
-    /// [`BarrierError::MemberDied`]. Returns `true` if it broke. For a party on behalf of another process.
+    /// Breaks the barrier like the death of this party, unless all parties have arrived: the others get
+    /// [`BarrierError::MemberDied`]. Returns `true` if this call broke the barrier. For an arrival on behalf
+    /// of another process.
     #[doc(hidden)]
     pub fn lose(mut self) -> bool {
         self.ended = true;
@@ -181,8 +182,8 @@ impl BarrierArrival {
             && self.barrier.break_phase(self.phase, BreakCause::Died)
     }
 
-    /// Waits until all parties have arrived, at most `timeout`. Returns the index, or `None` when the time
-    /// has expired: the barrier is not broken, and this party remains.
+    /// Waits until all parties have arrived, at most `timeout`. Returns the index of this party. Returns
+    /// `None` when the time has expired: the barrier is not broken, and this party remains at it.
     ///
     /// # Errors
     /// [`BarrierError`] with the cause if the barrier is broken.
@@ -194,8 +195,8 @@ impl BarrierArrival {
         self.barrier.result_of(self.index, self.phase, (outcome, died)).map(Some)
     }
 
-    /// Breaks the barrier because the caller's time has expired. Returns the index if all parties have
-    /// arrived meanwhile.
+    /// Breaks the barrier because the caller's time has expired. Returns the index of this party if all
+    /// parties have arrived meanwhile.
     ///
     /// # Errors
     /// [`BarrierError::TimedOut`], or the cause if the barrier was broken meanwhile.
@@ -258,7 +259,7 @@ mod tests {
         first.lose();
         last.complete();
         assert_eq!(last.wait_timeout(SHORT).unwrap(), Some(1));
-        // Without an end, the barrier breaks.
+        // If the last party does not complete the phase, the barrier breaks.
         let (mut first, last) = (arrive(&barrier, true), arrive(&barrier, true));
         drop(last);
         assert!(matches!(first.wait_timeout(SHORT), Err(BarrierError::Aborted)));

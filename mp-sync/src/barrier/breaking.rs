@@ -50,7 +50,8 @@ impl Barrier {
     }
 
     /// Breaks the barrier: parties that wait or arrive get
-    /// [`BarrierError::Aborted`](crate::BarrierError::Aborted). Does nothing if the barrier is broken already.
+    /// [`BarrierError::Aborted`](crate::BarrierError::Aborted). Does nothing if the barrier is broken
+    /// already.
     ///
     /// # Errors
     /// [`Error::Forked`](mp_core::Error::Forked).
@@ -64,8 +65,8 @@ impl Barrier {
         }
     }
 
-    /// Repairs the barrier and removes its waiters, which get
-    /// [`BarrierError::Reset`](crate::BarrierError::Reset). Enrollments of dead processes end.
+    /// Repairs the barrier. Waiters get [`BarrierError::Reset`](crate::BarrierError::Reset). Enrollments of
+    /// dead processes end.
     ///
     /// # Errors
     /// [`Error::Forked`](mp_core::Error::Forked).

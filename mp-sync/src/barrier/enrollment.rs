@@ -9,11 +9,11 @@ use super::Barrier;
 use crate::error::BarrierError;
 use crate::steps::slot::{ClaimSlot, EMPTY, HELD, ObservedSlot, set};
 
-/// Enrollment of this process as a party of a [`Barrier`]: the barrier breaks if the process dies, even while
-/// it does not wait.
+/// Enrollment of this process as a party of a [`Barrier`]. The barrier breaks if the process dies, even while
+/// the process does not wait.
 ///
-/// It dereferences to the barrier. Dropping it, also by a regular exit of the process, leaves the barrier
-/// unbroken.
+/// Dereferences to the barrier. Dropping this value, also at a regular exit of the process, ends the
+/// enrollment and does not break the barrier.
 #[must_use = "dropping it leaves the barrier"]
 pub struct BarrierMember {
     barrier: Barrier,

@@ -43,7 +43,7 @@ const NO_ACTION: Option<fn()> = None;
 /// let other = step.clone(); // or sent to another process
 /// let thread = std::thread::spawn(move || other.wait());
 /// let mine = step.wait()?; // 0 or 1: each index is returned once, so that one party can print
-/// let theirs = thread.join().expect("it does not panic")?;
+/// let theirs = thread.join().expect("the thread does not panic")?;
 /// assert_eq!(mine + theirs, 1);
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
@@ -55,11 +55,11 @@ const NO_ACTION: Option<fn()> = None;
 /// parties of a phase see the same outcome.
 ///
 /// # When a process dies
-/// If a waiting party dies, the barrier breaks, unless all parties have arrived. Its waiters return when the
-/// death is noticed (see the [table](crate#latency-after-a-death)). The death of a party that has not arrived
-/// breaks the barrier only if the party is [enrolled](Self::enroll). A stopped process is not dead: the other
-/// parties wait for it, or until their time-out, whose error names the enrolled parties that have not
-/// arrived.
+/// If a waiting party dies, the barrier breaks, unless all parties have arrived. The other waiters return
+/// when the death is noticed (see the [table](crate#latency-after-a-death)). The death of a party that has
+/// not arrived breaks the barrier only if the party is [enrolled](Self::enroll). A stopped process is not
+/// dead: the other parties wait for it, at most until their time-out. The error then names the enrolled
+/// parties that have not arrived.
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.Barrier")]
 pub struct Barrier {
@@ -108,14 +108,14 @@ impl Barrier {
         Phase::unpack(self.shared.load(PHASE))
     }
 
-    /// Stores this process as the one that took place `i` of a column.
+    /// Records that this process took place `i` of a column.
     fn record_party(&self, column: u64, i: u32, me: Member) {
         let who = me.raw() | u64::from(std::process::id()) << Member::BITS;
         self.shared.store(self.column(column) + u64::from(i), who);
     }
 
-    /// Returns the process that took place `i` of a column. If it died before it recorded itself, its pid
-    /// comes from the member table.
+    /// Returns the process that took place `i` of a column. If the process died before it recorded itself,
+    /// its pid comes from the member table.
     fn recorded_party(&self, column: u64, i: u32, member: Member) -> PeerProcess {
         let who = self.shared.load(self.column(column) + u64::from(i));
         let pid = (who >> Member::BITS) as u32;
@@ -158,7 +158,7 @@ impl Barrier {
     /// let thread = std::thread::spawn(move || other.wait_then(|| theirs.set(theirs.get() + 1)));
     /// step.wait_then(|| epoch.set(epoch.get() + 1))?;
     /// assert_eq!(epoch.get(), 1);
-    /// thread.join().expect("it does not panic")?;
+    /// thread.join().expect("the thread does not panic")?;
     /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     ///
@@ -181,7 +181,8 @@ impl Barrier {
         until wait_then_deadline;
     }
 
-    /// Arrives. Returns the index and the phase, or the previous phase if its last party runs its action.
+    /// Arrives, and returns the index and the phase. Returns `Err` with the previous phase while its last
+    /// party runs an action.
     fn try_arrive(&self, me: Member, acts: bool) -> Result<Result<(u32, Phase), Phase>, BarrierError> {
         let arrive = Arrive::new(self.at(), me);
         match self.shared.run(if acts { arrive.with_action() } else { arrive }) {
@@ -249,7 +250,7 @@ impl Barrier {
         {
             return Err(late);
         }
-        // If it could not be broken, the phase had ended.
+        // If the phase could not be broken, it had ended.
         Ok((outcome.unwrap_or_else(|| phase.outcome(self.phase())), died))
     }
 
@@ -272,8 +273,8 @@ impl Barrier {
         Ok((outcome, died))
     }
 
-    /// Breaks a phase because the time of a party has expired. Returns its error, or `None` if the phase had
-    /// ended.
+    /// Breaks a phase because the time of a party has expired. Returns the error for that party, or `None` if
+    /// the phase had ended.
     fn time_out(&self, phase: Phase) -> Option<BarrierError> {
         let arrived: Vec<Member> = self.arrivals(phase).map(|(_, m)| m).collect();
         let missing = self.party_slots().filter(|seen| !arrived.contains(&seen.slot.member));
@@ -283,7 +284,7 @@ impl Barrier {
         broken.then_some(BarrierError::TimedOut { arrived, parties, missing })
     }
 
-    /// Returns the result of a party with this index, by the outcome of its phase.
+    /// Returns the result for the party with this index, given the outcome of its phase.
     fn result_of(
         &self,
         index: u32,

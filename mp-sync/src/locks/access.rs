@@ -8,15 +8,16 @@ use crate::locks::rlock::LevelGuard;
 use crate::locks::rwlock::{ReadHold, WriteHold};
 use crate::plain::Plain;
 
-// SAFETY: it is a reader's slot, or a count in a slot of its thread, which it can't leave. A writer waits for
-// the slot before it becomes a `WriteHold`, and the last read in the slot releases it.
+// SAFETY: a `ReadHold` is a reader's slot, or a count in the slot of its thread, and can't be sent to another
+// thread. A writer waits for the slot before it creates a `WriteHold`, and the last read in the slot releases
+// it.
 unsafe impl<T: Plain + Send + Sync> ReadAccess for ReadHold<'_, T> {}
-// SAFETY: its owner holds the writers' lock, and has seen all readers' slots empty since. No reader moves to
-// another slot meanwhile, see `steps::rwlock`.
+// SAFETY: the owner of a `WriteHold` holds the writers' lock, and has found all readers' slots empty since.
+// No reader moves to another slot meanwhile, see `steps::rwlock`.
 unsafe impl<T: Plain + Send + Sync> ReadAccess for WriteHold<'_, T> {}
 // SAFETY: as above: no other writer or reader is inside, and none enters.
 unsafe impl<T: Plain + Send + Sync> WriteAccess for WriteHold<'_, T> {}
-// SAFETY: its thread holds the lock. It is not `Send`, and it returns no references. A thread that waits at a
-// condition has released the lock, and can't use its levels until it has the lock again, see
-// `rlock::UnlockedLevels`.
+// SAFETY: the thread of a `LevelGuard` holds the lock. The guard is not `Send`, and returns no references. A
+// thread that waits at a condition has released the lock, and can't use its levels until it has the lock
+// again, see `rlock::UnlockedLevels`.
 unsafe impl<T: Plain + Send> SingleThread for LevelGuard<'_, T> {}

@@ -55,7 +55,8 @@ impl LockCell {
         self.shared.is_locked(LOCK)
     }
 
-    /// Receives a lock with elements of `T`, and returns their number. `what` names it in errors.
+    /// Receives a lock around elements of `T`. Returns it with the number of elements. Errors name it by
+    /// `what`.
     pub(crate) fn receive<'de, T, D: Deserializer<'de>>(
         what: &'static str,
         kind: LockKind,
@@ -75,8 +76,8 @@ impl LockCell {
         self.kind
     }
 
-    /// Takes the lock. If `recovering`, also after its holder died, and dropping the guard marks the data as
-    /// repaired.
+    /// Takes the lock. If `recovering`, takes it also after its holder died, and dropping the guard marks the
+    /// data as repaired.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn acquire(

@@ -35,15 +35,15 @@ const WAITERS: u32 = 1024;
 /// });
 /// *jobs.lock()? += 3;
 /// changed.notify_one()?;
-/// assert_eq!(worker.join().expect("it does not panic")?, 2);
+/// assert_eq!(worker.join().expect("the thread does not panic")?, 2);
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// [`notify`](Self::notify) gives that number of tokens to waiters, one each, in turn. A waiter returns only
-/// when it has a token, so there are no spurious wake-ups. Another thread may change the data again before
-/// the waiter has the lock: [`wait_for`](Self::wait_for) checks a predicate, and waits again. A notifier need
-/// not hold the lock. Use a condition with one lock only: with several locks it stays memory-safe, but its
-/// notifications are meaningless.
+/// [`notify(n)`](Self::notify) gives `n` tokens to waiters, one to each, in turn. A waiter returns only when
+/// it has a token, so there are no spurious wake-ups. Another thread may change the data again before the
+/// waiter has the lock: [`wait_for`](Self::wait_for) checks a predicate, and waits again. A notifier need not
+/// hold the lock. Use a condition with one lock only: with several locks the condition stays memory-safe, but
+/// its notifications are meaningless.
 ///
 /// If the thread holds an [`RLock`](crate::RLock) several times, the wait releases all levels, and takes as
 /// many again:
@@ -61,7 +61,7 @@ const WAITERS: u32 = 1024;
 /// });
 /// jobs.lock()?.set(3);
 /// changed.notify_one()?;
-/// assert_eq!(worker.join().expect("it does not panic")?, 3);
+/// assert_eq!(worker.join().expect("the thread does not panic")?, 3);
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
@@ -110,8 +110,8 @@ impl Condition {
     /// Releases the lock, waits for a notification, and takes the lock again.
     ///
     /// # Errors
-    /// The errors of [`Lock::lock`](crate::Lock::lock), when the lock is taken again. The guard is lost then.
-    /// An [`RLock`](crate::RLock) stays locked at the levels of the thread's other guards.
+    /// The errors of [`Lock::lock`](crate::Lock::lock), when the lock is taken again. After an error, the
+    /// guard is lost. An [`RLock`](crate::RLock) stays locked at the levels of the thread's other guards.
     /// [`LockError::Failed`] with [`Error::ArenaFull`] if more live threads wait than the condition was
     /// created for.
     #[track_caller]
@@ -119,15 +119,15 @@ impl Condition {
         self.wait_once(guard, Wait::Forever).map(|(guard, _)| guard)
     }
 
-    /// Waits for a notification for at most `timeout`. Returns the guard, and `true` if it was notified.
-    /// Otherwise like [`wait`](Self::wait).
+    /// Waits for a notification for at most `timeout`. Returns the guard, and `true` if the thread was
+    /// notified. Otherwise like [`wait`](Self::wait).
     ///
     /// Taking the lock again may take `timeout` once more. An [`RLock`](crate::RLock) with other guards of
     /// this thread is taken again without a limit, because these guards rely on it.
     ///
     /// # Errors
-    /// The errors of [`wait`](Self::wait), and [`LockError::Held`] if a process, which it names, holds the
-    /// lock for that long.
+    /// The errors of [`wait`](Self::wait), and [`LockError::Held`] if another holder keeps the lock for that
+    /// long. The error names the holder's process.
     #[track_caller]
     pub fn wait_timeout<G: ConditionGuard>(
         &self,
@@ -247,8 +247,8 @@ impl Condition {
     }
 
     /// Takes a place among the waiters, for a caller that protects its data by other means than a
-    /// [`Lock`](crate::Lock) or an [`RLock`](crate::RLock). It enlists, releases its own lock, waits, and
-    /// takes its lock again.
+    /// [`Lock`](crate::Lock) or an [`RLock`](crate::RLock). The caller enlists, releases its own lock, waits,
+    /// and takes its lock again.
     ///
     /// ```
     /// use std::time::Duration;
@@ -370,13 +370,14 @@ impl Condition {
         }
     }
 
-    /// Returns the number of waiting threads: a snapshot, without dead processes. 0 in a forked copy.
+    /// Returns the number of waiting threads, without those of dead processes: a snapshot. 0 in a forked
+    /// copy.
     pub fn waiting(&self) -> usize {
         let Ok(me) = self.shared.me() else { return 0 };
         let waits = |seen: &ObservedSlot| {
             let dead = seen.slot.member != me && self.shared.is_dead(seen.slot.member);
             if dead {
-                // No other process may be left to release it.
+                // There may be no other process to release the slot.
                 self.leave(*seen);
             }
             !dead
@@ -387,8 +388,8 @@ impl Condition {
 
 /// Place among the waiters of a [`Condition`], taken by [`Condition::enlist`].
 ///
-/// Dropping it leaves the place. A notification that it has got and that was not returned by a wait then goes
-/// to another waiter. If the process dies, the place becomes free.
+/// Dropping this value releases the place. If the place has received a notification that no wait has
+/// returned, the notification goes to another waiter. If the process dies, the place becomes free.
 #[derive(Debug)]
 #[must_use = "dropping it leaves the place"]
 pub struct ConditionWaiter {
@@ -399,8 +400,8 @@ pub struct ConditionWaiter {
 }
 
 impl ConditionWaiter {
-    /// Waits for a notification for at most `timeout`. Returns `true` if there was one, and at once if an
-    /// earlier call has returned `true`. Otherwise the place remains.
+    /// Waits for a notification for at most `timeout`. Returns `true` if there was one. Returns at once if an
+    /// earlier call has returned `true`. After `false`, the caller still has its place.
     #[track_caller]
     pub fn wait_timeout(&mut self, timeout: Duration) -> bool {
         if !self.notified && self.condition.shared.me().ok() == Some(self.me) {
@@ -413,7 +414,7 @@ impl ConditionWaiter {
         self.notified
     }
 
-    /// Leaves the place. Returns `true` if there was a notification.
+    /// Releases the place. Returns `true` if there was a notification.
     pub fn leave(mut self) -> bool {
         // A slot with a token can't be released, but only consumed.
         while !self.notified && !self.condition.leave(self.mine) {
@@ -437,7 +438,7 @@ impl Drop for ConditionWaiter {
     }
 }
 
-/// A thread that waits for a token in its slot, and sleeps on it.
+/// A thread that waits for a token in its slot, and sleeps on the slot.
 struct TokenWaiter<'a> {
     condition: &'a Condition,
     me: Member,
@@ -498,8 +499,8 @@ handle! {
 mod tests {
     use super::*;
 
-    /// A waiter that has taken over a dead waiter's token, and then gets one of its own, passes one on to
-    /// exactly one waiter.
+    /// A waiter that has taken over a dead waiter's token, and then gets a token of its own, passes one token
+    /// to exactly one waiter.
     #[test]
     fn spare_token_goes_to_another_waiter() {
         let condition = Condition::with_waiters(8).unwrap();
@@ -535,7 +536,7 @@ mod tests {
         assert!(!three.wait_timeout(short));
         drop(two);
         assert!(three.wait_timeout(short) && three.wait_timeout(short));
-        assert!(one.leave(), "it was notified after its last wait");
+        assert!(one.leave(), "the waiter was notified after its last wait");
         assert!(!condition.enlist().unwrap().leave());
         assert_eq!((condition.waiting(), condition.notify_all().unwrap()), (0, 0));
     }
@@ -552,7 +553,7 @@ mod tests {
         };
         enlist(ASLEEP, dead).unwrap();
         let token = enlist(NOTIFIED, dead).unwrap();
-        assert!(enlist(WAITING, me).is_none(), "it is full");
+        assert!(enlist(WAITING, me).is_none(), "all slots are in use");
         let taken = condition.tend(me).expect("the token of the killed waiter");
         assert_eq!((taken.index, taken.slot.state), (token.index, NOTIFIED));
         assert_eq!(enlist(WAITING, me).map(|seen| seen.index), Some(0));

@@ -1,8 +1,8 @@
 //! # Safety
 //! Access to the data that the locks of this crate protect. Unsafe, because it creates `&T` and `&mut T` to
 //! shared memory. Sound, because
-//! - a [`GuardedData`] is created with a key, which exists only while its owner may do what the key's trait
-//!   promises. All keys, and the reasons why they keep that promise, are in `access.rs`;
+//! - a [`GuardedData`] is created with a key. While the key exists, the promise of the key's trait holds. All
+//!   keys, and the reasons why their promises hold, are in `access.rs`;
 //! - the memory belongs to a structure of this crate, at words without another use, large enough and aligned
 //!   (`Data::of` checks it), and the key borrows the handle that holds it;
 //! - elements are `Pod`: whatever a dead holder left is a valid value.
@@ -19,7 +19,7 @@ use serde::de::Error as _;
 use crate::plain::Plain;
 use crate::shared::Shared;
 
-/// Maximum alignment of data: that of structures.
+/// Maximum alignment of data: the alignment of structures.
 const ALIGN: usize = 64;
 
 /// Returns the number of words of a `T`, rounded up to whole lines of 64 bytes.
@@ -43,8 +43,8 @@ pub(crate) fn check<T>() -> mp_core::Result<()> {
     Ok(())
 }
 
-/// Receives the structure of a type that protects values of `T`. Its name contains the alignment of `T`, but
-/// any process can create a structure under that name. So the limit of [`check`] applies to receivers, too.
+/// Receives the structure of a type that protects values of `T`. The structure's name contains the alignment
+/// of `T`, but any process can create a structure under that name. So receivers also [`check`] the alignment.
 pub(crate) fn receive<'de, T, D: Deserializer<'de>>(
     what: &'static str,
     kind: &str,
@@ -55,8 +55,8 @@ pub(crate) fn receive<'de, T, D: Deserializer<'de>>(
     Shared::receive(what, &name_of::<T>(kind), least, d)
 }
 
-/// Creates the structure of a type of this `kind` that has `len` elements of `T` from word `first` on, whose
-/// bytes are all zero, and their number in the word `len_at`.
+/// Creates the structure of a type of this `kind`. It has `len` elements of `T` from word `first` on, whose
+/// bytes are all zero, and the number of elements in the word `len_at`.
 pub(crate) fn new_elements<T>(kind: &str, len: usize, len_at: u64, first: u64) -> mp_core::Result<Shared> {
     check::<T>()?;
     let words = size_of::<T>().checked_mul(len).map(|bytes| bytes.div_ceil(8) as u64);
@@ -67,7 +67,8 @@ pub(crate) fn new_elements<T>(kind: &str, len: usize, len_at: u64, first: u64) -
     Ok(shared)
 }
 
-/// Receives the structure of [`new_elements`], and returns the number of elements. `what` names it in errors.
+/// Receives a structure of [`new_elements`]. Returns it with the number of its elements. Errors name it by
+/// `what`.
 pub(crate) fn receive_elements<'de, T, D: Deserializer<'de>>(
     (what, kind): (&'static str, &str),
     len_at: u64,

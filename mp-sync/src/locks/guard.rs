@@ -23,7 +23,7 @@ use crate::locks::relock::{Relock, WaitToken};
 /// Guard of a [`Lock`](crate::Lock) (`&mut T`) or an [`Array`](crate::Array) (`&mut [T]`). Dropping it
 /// unlocks.
 ///
-/// A panic unlocks too, and does not mark the data as damaged. The death of the process does, see
+/// A panic unlocks too, and does not mark the data as damaged. The death of the process marks the data, see
 /// [`Lock`](crate::Lock#when-a-process-dies).
 #[must_use = "dropping it unlocks: bind it by `let guard =`"]
 pub struct LockGuard<'a, T: ?Sized> {

@@ -26,8 +26,8 @@ use crate::plain::Plain;
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// Clones and sent copies are handles to the same lock. Only the thread that locked it unlocks it, by
-/// dropping the guard. A [`Condition`](crate::Condition) waits with the guard.
+/// Clones and sent copies are handles to the same lock. Only the thread that acquired the lock releases it,
+/// by dropping the guard. A [`Condition`](crate::Condition) waits with the guard.
 ///
 /// To protect a type of your own, derive its traits with the re-exported `bytemuck`. A dependency on it is
 /// not needed. In a program that uses `mp`, the attribute is `crate = "mp::sync::bytemuck"`:
@@ -56,9 +56,9 @@ use crate::plain::Plain;
 /// particular order.
 ///
 /// # Deadlocks
-/// Threads of any processes can wait for each other's locks in a cycle, without time-outs. One of them then
-/// gets [`LockError::Deadlock`] within about 200 ms, which names them all. The others continue when it drops
-/// its guards:
+/// Threads of any processes can wait for each other's locks in a cycle, without time-outs. One of these
+/// threads then gets [`LockError::Deadlock`] within about 200 ms, which names all of them. The others
+/// continue when that thread drops its guards:
 ///
 /// ```
 /// use mp_sync::{Lock, LockError};
@@ -76,9 +76,9 @@ use crate::plain::Plain;
 /// both.wait();
 /// let mine = b.lock().map(drop);
 /// drop(held);
-/// match (mine, thread.join().expect("it does not panic")) {
+/// match (mine, thread.join().expect("the thread does not panic")) {
 ///     (Err(LockError::Deadlock(cycle)), Ok(())) | (Ok(()), Err(LockError::Deadlock(cycle))) => {
-///         assert_eq!(cycle.steps.len(), 2); // it prints as a sentence, with processes, threads and locks
+///         assert_eq!(cycle.steps.len(), 2); // prints as a sentence, with processes, threads and locks
 ///     }
 ///     other => panic!("{other:?}"),
 /// }
@@ -87,11 +87,11 @@ use crate::plain::Plain;
 ///
 /// # When a process dies
 /// A process that is killed while it holds the lock may leave the data half changed. From then on, locking
-/// returns [`LockError::OwnerDied`], which names the process, to every caller, until one repairs the data
-/// with [`recover`](Self::recover) and drops the guard. (Unlike the error of `std::sync::Mutex`, it does not
-/// contain the guard, so that a worker can return it with `?`.) A panic while the lock is held unlocks it,
-/// without a mark. A time-out never declares a process dead: a stopped process keeps its lock, and waiters
-/// return [`LockError::Held`], which names it.
+/// returns [`LockError::OwnerDied`], which names the process, until a caller repairs the data with
+/// [`recover`](Self::recover) and drops the guard. (Unlike the error of `std::sync::Mutex`, this error does
+/// not contain the guard, so that a worker can return it with `?`.) A panic while the lock is held unlocks
+/// it, and does not mark the data. A time-out never declares a process dead: a stopped process keeps its
+/// lock, and waiters return [`LockError::Held`], which names the process.
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.Lock")]
 #[doc(alias = "multiprocessing.Value")]

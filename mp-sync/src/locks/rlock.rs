@@ -60,7 +60,7 @@ pub struct RLock<T: Plain + Send> {
     data: PhantomData<fn(T) -> T>,
 }
 
-/// Guard of one recursion level of an [`RLock`]. Dropping the last one unlocks.
+/// Guard of one recursion level of an [`RLock`]. Dropping the thread's last guard unlocks.
 #[must_use = "dropping it unlocks: bind it by `let guard =`"]
 pub struct RLockGuard<'a, T: Plain + Send>(GuardedData<T, LevelGuard<'a, T>>);
 
@@ -202,8 +202,8 @@ impl<T: Plain + Send> RLock<T> {
 }
 
 /// Levels that a thread has released while it waits at a condition. The thread can't use its other guards
-/// meanwhile, but they still exist. So the wait ends only after the lock is taken again for them, whatever
-/// happens.
+/// meanwhile, but they still exist. So in every case the wait ends only after the lock was taken again for
+/// these guards.
 #[derive(Debug)]
 pub struct UnlockedLevels<'a, T: Plain + Send> {
     lock: &'a RLock<T>,
@@ -244,7 +244,8 @@ impl<'a, T: Plain + Send> UnlockedLevels<'a, T> {
 
 impl<T: Plain + Send> Drop for UnlockedLevels<'_, T> {
     fn drop(&mut self) {
-        // The waiter reports the error. In a forked copy, nothing is locked and the loop ends.
+        // The waiting call has returned the error already. In a forked copy, nothing is locked and the loop
+        // ends.
         while self.others > 0 && self.lock.shared.me().ok() == Some(self.me) {
             drop(self.relock(Wait::Forever));
         }

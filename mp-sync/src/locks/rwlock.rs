@@ -49,14 +49,15 @@ const TRIES: u32 = 3;
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// A waiting writer goes before readers that arrive later. A thread that already reads may read again at any
-/// time, even while a writer waits or all slots are taken. It can't become a writer: that returns
-/// [`LockError::WouldDeadlock`], as does writing or reading in a thread that writes.
+/// A waiting writer has priority over readers that arrive later. A thread that already reads may read again
+/// at any time, even while a writer waits or all slots are taken. A thread that reads can't write: `write`
+/// returns [`LockError::WouldDeadlock`]. In a thread that writes, both `write` and `read` return this error.
 ///
 /// # When a process dies
 /// The slot of a dead reader is released, without further effect. After the death of a writer, reading and
 /// writing return [`LockError::OwnerDied`] until a caller [`recover`](Self::recover)s. A stopped process
-/// keeps its lock or slot: waiters return [`LockError::Held`], which names it even if other readers continue.
+/// keeps its lock or slot: waiters return [`LockError::Held`], which names the stopped process even if there
+/// are other readers.
 #[derive(Clone)]
 pub struct RwLock<T: Plain + Send + Sync> {
     pub(crate) shared: Shared,
@@ -190,8 +191,8 @@ impl<T: Plain + Send + Sync> RwLock<T> {
             EnterOutcome::Blocked { stepped_back: true, .. } => self.parking().notify_all(),
             EnterOutcome::Blocked { .. } | EnterOutcome::Full => {}
         }
-        // A thread that already reads blocks writers anyway, and would deadlock with a writer that waits for
-        // it.
+        // A thread that already reads blocks writers anyway, and must not wait for a writer that waits for
+        // this thread.
         if let Some(seen) = self.shared.run(AddRead::new(readers, me, thread)) {
             return Ok(self.reading(me, seen));
         }
@@ -239,8 +240,8 @@ impl<T: Plain + Send + Sync> RwLock<T> {
         }
     }
 
-    /// Returns an error if the data may be torn. A holder that died before it began to write, or as a reader,
-    /// left it whole: then the mark is removed.
+    /// Returns an error if the data may be torn. If the dead holder had not begun to write, or was a reader,
+    /// the data is whole, and the mark is removed.
     fn check_whole(&self, guard: &mut RawGuard<'_>) -> Result<(), LockError> {
         if !guard.is_poisoned() {
             return Ok(());
@@ -252,9 +253,9 @@ impl<T: Plain + Send + Sync> RwLock<T> {
         Ok(())
     }
 
-    /// Returns the error of a writer that has timed out, which names a reader: a stopped one if there is one,
-    /// as the likeliest cause. (`Wait::Never` skips that search, to return quickly.) Returns `Ok` if all
-    /// readers have left meanwhile.
+    /// Returns the error of a caller that has timed out because of readers. The error names a stopped reader,
+    /// as the likeliest cause, or else any reader. (`Wait::Never` skips the search for a stopped reader, to
+    /// return quickly.) Returns `Ok` if all readers have left meanwhile.
     #[cold]
     fn check_no_readers(&self, wait: Wait) -> Result<(), LockError> {
         let (arena, readers) = (self.shared.arena(), self.readers().map(|seen| seen.slot.member));
@@ -303,7 +304,7 @@ impl<T: Plain + Send + Sync> RwLock<T> {
     }
 }
 
-/// Read access to the data of an [`RwLock`]. Dropping it releases the reader's slot.
+/// Read access to the data of an [`RwLock`]. Dropping the thread's last guard releases the reader's slot.
 #[must_use = "dropping it unlocks: bind it by `let guard =`"]
 pub struct ReadGuard<'a, T: Plain + Send + Sync>(GuardedData<T, ReadHold<'a, T>>);
 
@@ -339,7 +340,7 @@ impl<T: Plain + Send + Sync> Drop for ReadHold<'_, T> {
 
 impl<T: Plain + Send + Sync> Drop for WriteHold<'_, T> {
     fn drop(&mut self) {
-        // A panic during the repair leaves it to the next caller: the mark and `WRITING` stay.
+        // After a panic during the repair, the next caller has to repair: the mark and `WRITING` stay.
         let whole = self.died.is_none() || !std::thread::panicking();
         if whole && self.lock.shared.me().ok() == Some(self.me) {
             self.lock.shared.store(WRITING, 0);

@@ -41,8 +41,8 @@ pub(super) enum ListMemory {
 }
 
 impl ListMemory {
-    /// Creates the place of a list whose lock is in the first words of `shared`, with the list from word
-    /// [`LIST`] on.
+    /// Creates the memory of a list in `shared`: the lock is in the first words, and the list begins at word
+    /// [`LIST`].
     pub(super) fn in_arena(shared: Shared) -> Self {
         Self::Arena { lock: shared.lock(0), shared, spin: Arc::default() }
     }

@@ -39,8 +39,8 @@ use crate::shared::Shared;
 /// # Blocking
 /// Each operation holds a lock for some hundred nanoseconds, so that it is atomic for all users of this type.
 /// If another process is stopped during an operation, callers wait for 10 s and then get [`ListError::Lock`]
-/// or [`ListError::Held`]. Python does not use the lock: its writes can be seen half done. Texts are always
-/// checked to be UTF-8.
+/// or [`ListError::Held`]. Python does not use the lock, so readers can get its writes half done. Texts are
+/// always checked to be UTF-8.
 ///
 /// # When a process dies
 /// A slot whose writer dies during [`set`](Self::set) returns [`ListError::Torn`] until a process sets it
@@ -53,8 +53,8 @@ pub struct ShareableList {
 }
 
 impl ShareableList {
-    /// Creates a list of these items in the arena. Each text or byte string keeps the room that it needs now
-    /// plus at least one byte, rounded up to a multiple of 8.
+    /// Creates a list of these items in the arena. The slot of a text or byte string has room for its present
+    /// bytes and at least one more, rounded up to a multiple of 8.
     ///
     /// # Errors
     /// [`ListError::NoRoom`] for a text of more than 9 MB, [`ListError::Failed`] if memory is exhausted.
@@ -99,8 +99,8 @@ impl ShareableList {
         Self { place: ListMemory::named(memory), ends }.filled(&items)
     }
 
-    /// Opens a named list, made by [`create`](Self::create) or by Python. The creator must have finished
-    /// creating the list, so pass the name on only afterwards.
+    /// Opens a named list that [`create`](Self::create) or Python has created. The creator must have finished
+    /// creating the list, so pass on the name only afterwards.
     ///
     /// # Errors
     /// See [`SharedMemory::open`], and [`ListError::Malformed`] if the memory does not hold a list.

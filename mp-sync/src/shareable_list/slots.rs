@@ -9,13 +9,13 @@
 //! | n | code of each slot: 0 a number, 1 text, 2 bytes, 3 nothing; [`TORN`] | holder of the lock |
 //!
 //! A writer stores code [`TORN`], data, format and code, in this order. A process that is killed in between
-//! leaves [`TORN`]: reading that slot returns an error until it is written again, and the other slots are
-//! unchanged. The first two rows are read and checked once, when a handle is created. Later changes of them
-//! have no effect.
+//! leaves [`TORN`]: reading that slot returns an error until the slot is written again, and the other slots
+//! are unchanged. The number and the starts of the slots are read and checked once, when a handle is created.
+//! Later changes of them have no effect.
 //!
-//! Python strips trailing NULs from texts and bytes, because its formats give the room and not the length.
-//! This code does so only for formats that Python writes. A value that ends in NUL gets its exact length with
-//! a leading `0` (`03s`), which Python accepts as well.
+//! Python strips trailing NULs from texts and bytes, because its formats contain the room and not the length.
+//! This code strips them only for formats that Python writes. The format of a value that ends in NUL contains
+//! the exact length, with a leading `0` (`03s`). Python accepts that format as well.
 
 use super::{ListError, ListItem};
 use mp_core::foreign as mem_bytes;
@@ -79,7 +79,7 @@ pub(super) fn find(mem: &dyn Mem, base: Word, bytes: u64) -> Result<Vec<u64>, Li
     Ok(ends)
 }
 
-/// Returns the maximum number of bytes of a text in that slot, which its format may limit further.
+/// Returns the maximum number of bytes of a text in that slot: its room, or the limit of the format.
 pub(super) fn room_in(ends: &[u64], slot: usize) -> Result<u64, ListError> {
     match ends.get(slot..slot.saturating_add(2)) {
         Some(ends) => Ok((ends[1] - ends[0]).min(MOST_ROOM)),
@@ -194,7 +194,7 @@ impl ListSlots<'_> {
         let mut eight = [0; 8];
         eight[..format.len()].copy_from_slice(format.as_bytes());
         self.write(self.format_at(slot), &eight);
-        // A swap of the word with the code: ordered after all writes above.
+        // Swaps the word that contains the code, which is ordered after all writes above.
         self.write(self.code_at(slot), &[code]);
         Ok(())
     }
@@ -219,7 +219,7 @@ mod tests {
 
     use super::*;
 
-    /// Any process of the user can create such a list under a name.
+    /// Any process of the user can create a named list with a slot that is larger than a format can express.
     #[test]
     fn slot_room_is_limited_by_its_format() {
         let rooms = [MOST_ROOM + 8, 16];

@@ -3,38 +3,39 @@
 //! # Words and their transitions
 //! | word | states | changed by |
 //! |---|---|---|
-//! | phase: `broken 2, era 14, trips 24, base 24` | open | a party that sees all slots arrived in this phase → open, trips + 1 |
+//! | phase: `broken 2, era 14, trips 24, base 24` | open | a party that finds all arrivals of this phase → open, trips + 1 |
 //! |  |  | a process that times out, aborts, or finds a party dead → broken |
 //! |  | open or broken | a reset → open, era + 1, base = trips |
-//! | arrival: `arrived 1, era 14, trips 24, member 24, acts 1` | of an earlier phase: free | an arriving party → arrived in this phase; the last one, if it has an action to run: and acts |
+//! | arrival: `arrived 1, era 14, trips 24, member 24, acts 1` | of an earlier phase: free | an arriving party → arrived in this phase; the last party, if it has an action to run, also sets `acts` |
 //! |  | of this phase | unchanged until the phase has ended |
-//! | who: `member 24, pid 22` | | the party that arrived there, after its arrival; valid only if it names the same member |
+//! | who: `member 24, pid 22` | | the party that took this arrival, afterwards; valid only if it names the same member |
 //! | party: a slot, see [`slot`](super::slot) | | a process that enrolls; a reset clears the slots of dead processes |
 //!
 //! **One swap of the phase decides** its outcome: passed or broken. A party is counted if the swap of its
-//! arrival succeeded, because the end of a phase changes that word. Arrivals are taken in order, so the party
-//! that takes the last one has seen all others, and ends the phase. Between the load of an arrival and its
-//! swap, the phase is loaded again. If it is unchanged, the loaded arrival belongs to an earlier phase, not
-//! to a later one in which it counts.
+//! arrival succeeded: a phase is passed only after all its arrivals were taken, which changes their words, so
+//! a late swap fails. Arrivals are taken in order, so the party that takes the last one has read all others,
+//! and ends the phase. Between the load of an arrival and its swap, the phase is loaded again. If the phase
+//! is unchanged, the loaded arrival belongs to an earlier phase, so it is free. Otherwise it might belong to
+//! a later phase, in which it counts.
 //!
-//! **A party with an action ends the phase itself** after the action. No other party ends it. Until then the
-//! phase is open and full, and a new party waits before it arrives. If the party dies or its action fails,
-//! the phase is broken.
+//! **A last party with an action ends the phase itself** after the action. No other party ends it. Until then
+//! the phase is open and full, and a new party waits before it arrives. If the last party dies or its action
+//! fails, the phase is broken.
 //!
-//! A waiter compares the phase of its arrival with the current one. Same era, other trips: passed. One reset
-//! more: passed if base, the trips at that reset, differs from its trips. More resets: broken, to be safe.
-//! (Trips compare modulo 2^24, eras modulo 2^14: a process that slept through an exact multiple mistakes the
-//! current phase for its own.)
+//! A waiter compares the phase of its arrival with the current phase. Same era and other trips: passed. One
+//! more reset: passed if `base`, the trips at that reset, differs from the trips of its arrival. More resets:
+//! broken, to be safe. (Trips are compared modulo 2^24, eras modulo 2^14: a process that sleeps during an
+//! exact multiple mistakes the current phase for its own.)
 //!
 //! # Effect of a death
-//! | killed | left | then |
+//! | killed | remaining state | effect |
 //! |---|---|---|
-//! | before it arrived | nothing; if enrolled, a slot that names it | if enrolled: a waiter breaks the barrier |
+//! | before it arrived | nothing; if enrolled, a slot that names the process | if enrolled: a waiter breaks the barrier |
 //! | arrived | an arrival of a dead party | a waiter breaks the barrier, unless all have arrived |
 //! | as the last to arrive, before it ended the phase | all arrived, phase open | a party that waits, or arrives next, ends the phase |
 //! | as the last to arrive, before its action was done | all arrived, phase open, the last arrival acts | a party that waits, or arrives next, breaks the barrier |
 //! | after it ended or broke the phase, before it woke the others | phase ended | waiters check within a poll interval |
-//! | during a reset | reset, or not; slots of dead parties | a party that finds the slots breaks the barrier, and a process resets it again |
+//! | during a reset | reset, or not; slots of dead parties | a party that finds the slots breaks the barrier, which has to be reset again |
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::Member;
@@ -126,13 +127,13 @@ impl Phase {
             | m.raw() << (1 + ERA_BITS + TRIPS_BITS)
     }
 
-    /// Returns `true` if the arrival in that word, the last one of a phase, runs an action before the phase
+    /// Returns `true` if `word` is the last arrival of a phase, and its party runs an action before the phase
     /// ends.
     pub const fn acts(word: u64) -> bool {
         word & ACTS != 0
     }
 
-    /// Returns the member that arrived, if that word is an arrival in this phase.
+    /// Returns the member that arrived, if `word` is an arrival in this phase.
     pub fn arrived(self, word: u64) -> Option<Member> {
         let word = word & !ACTS;
         let m = Member::from_raw(word >> (1 + ERA_BITS + TRIPS_BITS));
@@ -212,12 +213,13 @@ pub struct Arrive {
 }
 
 impl Arrive {
-    /// Arrival of a thread of `me`.
+    /// Creates the steps for a thread of `me`.
     pub fn new(at: BarrierAt, me: Member) -> Self {
         Self { at, me, acts: 0, phase: Phase::unpack(0), helped: false, last: 0, pc: Pc::Phase }
     }
 
-    /// Runs an action if it is the last arrival, and ends the phase by [`CompletePhase::after_action`].
+    /// Announces that the caller has an action. If its arrival is the last one, the caller runs the action,
+    /// and ends the phase by [`CompletePhase::after_action`].
     #[must_use]
     pub fn with_action(self) -> Self {
         Self { acts: ACTS, ..self }
@@ -249,7 +251,7 @@ impl Steps for Arrive {
                     None => Pc::Recheck(i, word),
                 };
             }
-            // Otherwise it may be an arrival of a later phase instead of a free place.
+            // If the phase has changed, the word may be an arrival of a later phase instead of a free place.
             Pc::Recheck(i, word) => {
                 let now = m.load(self.at.phase);
                 self.pc = if now == self.phase.pack() { Pc::Swap(i, word) } else { Pc::Phase };
@@ -273,7 +275,8 @@ impl Steps for Arrive {
     }
 }
 
-/// Ends a phase if all parties have arrived and none runs an action. Returns `true` if this ended it.
+/// Ends a phase if all parties have arrived and none runs an action. Ends with `true` if these steps ended
+/// the phase.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CompletePhase {
     at: BarrierAt,
@@ -283,13 +286,13 @@ pub struct CompletePhase {
 }
 
 impl CompletePhase {
-    /// Completion by the last party, or by a party that checks whether the last one died before it ended the
-    /// phase.
+    /// Creates the steps for the last party, or for a party that completes the phase in case the last one
+    /// died.
     pub fn new(at: BarrierAt, phase: Phase) -> Self {
         Self { at, phase, acted: false, i: 0 }
     }
 
-    /// Completion by the last party after its action.
+    /// Changes the steps for the last party after its action: the mark `acts` is ignored.
     #[must_use]
     pub fn after_action(self) -> Self {
         Self { acted: true, ..self }
@@ -311,7 +314,7 @@ impl Steps for CompletePhase {
     }
 }
 
-/// Breaks a phase. Returns `false` if it has ended or already broken.
+/// Breaks a phase. Ends with `false` if the phase has ended or is already broken.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Break {
     at: BarrierAt,
@@ -320,7 +323,7 @@ pub struct Break {
 }
 
 impl Break {
-    /// Break of this phase, which the caller has seen open.
+    /// Creates the steps that break this phase, which the caller has found open.
     pub fn new(at: BarrierAt, phase: Phase, how: BreakCause) -> Self {
         Self { at, phase, how }
     }
@@ -335,7 +338,7 @@ impl Steps for Break {
     }
 }
 
-/// Repairs a barrier. Waiters see it as broken by a reset.
+/// Repairs a barrier. For waiters, the barrier was broken by a reset.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Reset {
     at: BarrierAt,
@@ -343,7 +346,7 @@ pub struct Reset {
 }
 
 impl Reset {
-    /// Reset of this barrier.
+    /// Creates the steps for this barrier.
     pub fn new(at: BarrierAt) -> Self {
         Self { at, seen: None }
     }

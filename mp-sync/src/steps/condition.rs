@@ -6,22 +6,22 @@
 //! | slot, see [`slot`](super::slot) | [`EMPTY`](super::slot::EMPTY) | a thread that is about to wait → `WAITING`, before it releases the lock |
 //! |  | [`WAITING`] | its owner → [`ASLEEP`], or `EMPTY` when its time has expired; a notifier → [`NOTIFIED`] |
 //! |  | [`ASLEEP`] | a notifier → `NOTIFIED`, and wakes the owner; its owner → `EMPTY` when its time has expired |
-//! |  | [`NOTIFIED`] | its owner → `EMPTY`: it has its notification; if the owner is dead, another waiter, or a thread that finds no free slot, takes the slot over → `NOTIFIED` |
-//! | turn: slot of the last notification | a hint: the slot at which a round begins. A running round does not read it, since other notifiers change it | notifiers |
+//! |  | [`NOTIFIED`] | its owner, when it takes the notification → `EMPTY`; if the owner is dead, another waiter, or a thread that finds no free slot, takes the slot over → `NOTIFIED` |
+//! | turn: one more than the slot of the last notification | a hint: the slot at which a round begins. A running round does not read it, since other notifiers change it | notifiers |
 //!
 //! # Effect of a death
-//! | killed | left | then |
+//! | killed | remaining state | effect |
 //! |---|---|---|
 //! | waiting | `WAITING` or `ASLEEP` of a dead process | a waiter clears the slot; if a notification arrives first, see the next row |
-//! | notified, before it took its token | `NOTIFIED` of a dead process | a waiter takes the token over by one swap, and is notified |
+//! | notified, before it took its token | `NOTIFIED` of a dead process | a waiter takes over the token by one swap, and is notified |
 //! | notified, while all slots are in use | `NOTIFIED` of a dead process | a thread that wants to wait takes the slot with its token, and is notified |
-//! | after it took a token over, before it released its own slot | two slots of a dead process | the token is passed on as above, the other slot is cleared |
+//! | after it took over a token, before it released its own slot | two slots of a dead process | a waiter takes over the token as above, the other slot is cleared |
 //! | notifying, before it woke the sleeper | `NOTIFIED` | the sleeper checks within a poll interval |
 //!
 //! So a notification reaches exactly one live waiter, with one exception. A waiter that took over a dead
-//! waiter's token may find a token in its own slot, too, and gives one to another waiter. If it is killed
-//! before it releases its own slot, two waiters get that token. No waiter waits longer than a poll interval
-//! for a notification that was given to a dead process.
+//! waiter's token may also find a token in its own slot. It then gives one token to another waiter. If it is
+//! killed before it releases its own slot, two waiters get that token. No waiter waits longer than a poll
+//! interval for a notification that was given to a dead process.
 
 use mp_core::mem::{Mem, Steps, Word};
 
@@ -71,9 +71,9 @@ pub struct Notify {
 }
 
 impl Notify {
-    /// First notification of a round. A round loads every slot once, in a circle that begins after the slot
-    /// notified last. Every thread that waits when the round begins, and continues to wait, is notified,
-    /// whatever other notifiers do meanwhile.
+    /// Creates the steps for the first notification of a round. A round loads every slot once, in a circle
+    /// that begins after the slot notified last. Every thread that waits when the round begins, and continues
+    /// to wait, is notified, whatever other notifiers do meanwhile.
     pub fn new(slots: Slots, turn: Word) -> Self {
         Self { slots, turn, used: 0, at: 0, left: 0, pc: Pc::Used }
     }
@@ -117,7 +117,7 @@ impl Steps for Notify {
                 if m.cas(self.slots.at(self.at), slot.pack(), given.pack()).is_ok() {
                     self.pc = Pc::RecordTurn(slot);
                 } else {
-                    // Its owner fell asleep or left: load the slot again.
+                    // The owner of the slot fell asleep or left: load the slot again.
                     self.pc = Pc::Load;
                 }
             }

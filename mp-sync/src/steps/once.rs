@@ -10,12 +10,12 @@
 //! because another thread may have finished meanwhile.
 //!
 //! # Effect of a death or stop
-//! | killed | left | then |
+//! | killed | remaining state | effect |
 //! |---|---|---|
 //! | before it has the lock | nothing | |
-//! | with the lock, before or during its closure | held by a dead process, not done | the next caller adopts the lock, gets the name of the dead process, and runs its closure |
-//! | after its closure, before it stored `done` | as above | as above: two closures run, one after the other |
-//! | after it stored `done`, before it released the lock | held by a dead process, done | a waiter adopts the lock, and finds it done; new callers do not take the lock |
+//! | with the lock, before or during its closure | held by a dead process, not done | the next caller adopts the lock, gets the name of the dead process, and runs its own closure |
+//! | after its closure, before it stored `done` | the same | the same: two closures run, one after the other |
+//! | after it stored `done`, before it released the lock | held by a dead process, done | a waiter adopts the lock, and finds `done` set; new callers do not take the lock |
 //!
 //! A thread that is stopped while it holds the lock delays the threads that wait for the lock. Once `done` is
 //! stored, it delays no new callers.

@@ -3,23 +3,23 @@
 //! # Words and their transitions
 //! | word | states | changed by |
 //! |---|---|---|
-//! | lock: see [`mp_core::steps::lock`] | | the thread that takes it; its second word names the holder ([`is_held_by`](mp_core::steps::lock::is_held_by)) |
-//! | depth: `depth 32, recovering 1` | any value | the thread that holds the lock: one at the first level, then up and down |
+//! | lock: see [`mp_core::steps::lock`] | | the thread that takes the lock; the second word names the holder ([`is_held_by`](mp_core::steps::lock::is_held_by)) |
+//! | depth: `depth 32, recovering 1` | any value | the thread that holds the lock: 1 at the first level, then up and down |
 //!
 //! The depth is valid only while the lock is held, and only its holder accesses it. So it needs no
 //! read-modify-write, and a new holder overwrites the value of the previous holder.
 //!
 //! # Effect of a death
-//! | killed | left | then |
+//! | killed | remaining state | effect |
 //! |---|---|---|
 //! | before it has the lock | nothing | |
-//! | with the lock, at any depth; also before it wrote the first depth | held by a dead process, any depth | the next caller adopts the lock, marked; locking returns `OwnerDied` until a caller recovers at depth one |
-//! | while it recovers | as above, marked already | as above: only the release of the last level removes the mark |
-//! | waiting at a condition | free | nothing: it has released all levels, and keeps their number in private memory |
+//! | with the lock, at any depth; also before it wrote the first depth | held by a dead process, any depth | the next caller adopts the lock, poisoned; locking returns `OwnerDied` until a caller recovers at depth 1 |
+//! | while it recovers | the same, already poisoned | the same: only the release of the last level clears the mark |
+//! | waiting at a condition | free | none: the thread has released all levels, and their number is in its private memory |
 
 use mp_core::mem::{Mem, Steps, Word};
 
-/// Lowest bit above the depth: the holder repairs the data.
+/// Lowest bit above the depth. Set while the holder repairs the data.
 const RECOVERING: u64 = 1 << 32;
 const DEEPEST: u64 = u32::MAX as u64;
 
@@ -77,7 +77,7 @@ pub struct AddLevel {
 }
 
 impl AddLevel {
-    /// Depth word at `at`.
+    /// Creates the steps for the depth word at `at`.
     pub fn new(at: Word) -> Self {
         Self { at, seen: None }
     }
@@ -101,8 +101,8 @@ impl Steps for AddLevel {
     }
 }
 
-/// Releases one level. The caller holds the lock. Returns `None` if it has other levels. Otherwise the caller
-/// releases the lock; the result is the depth before.
+/// Releases one level. The caller holds the lock. Ends with `None` if the caller has other levels. Otherwise
+/// ends with the depth before, and the caller has to release the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ReleaseLevel {
     at: Word,
@@ -110,7 +110,7 @@ pub struct ReleaseLevel {
 }
 
 impl ReleaseLevel {
-    /// Depth word at `at`.
+    /// Creates the steps for the depth word at `at`.
     pub fn new(at: Word) -> Self {
         Self { at, seen: None }
     }

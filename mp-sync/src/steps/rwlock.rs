@@ -3,29 +3,31 @@
 //! # Words and their transitions
 //! | word | states | changed by |
 //! |---|---|---|
-//! | lock: see [`mp_core::steps::lock`] | | a thread that wants to write; and a reader that found it held, until it has a slot |
-//! | slot, see [`slot`](super::slot) | [`EMPTY`], [`HELD`] | a reader, when it enters and leaves; if it is dead, a thread that waits for it |
-//! | again: number of further reads by the thread in that slot | a count | the thread that has the slot: 0 when it takes the slot, then up and down |
-//! | writing: 0 or 1 | | the thread that holds the lock and has seen all slots empty → 1, and → 0 before it releases the lock |
+//! | lock: see [`mp_core::steps::lock`] | | a thread that wants to write; and a reader that found the lock held, until it has a slot |
+//! | slot, see [`slot`](super::slot) | [`EMPTY`], [`HELD`] | a reader, when it enters and leaves; if the reader is dead, a thread that waits for it |
+//! | extra reads: number of further reads by the thread in that slot | a count | the thread that has the slot: 0 when it takes the slot, then up and down |
+//! | writing: 0 or 1 | | the thread that holds the lock and has found all slots empty → 1, and → 0 before it releases the lock |
 //!
 //! A reader takes a slot and **then** loads the lock. A writer takes the lock and **then** loads the slots.
-//! So one of them sees the other, and the reader steps back. A reader that finds the lock held waits for the
-//! lock itself, takes a slot while it holds the lock, and releases it. So a stream of readers does not starve
-//! writers, and a reader waits, times out and detects a dead writer like any other caller of the lock.
+//! So at least one of them detects the other. If the reader detects the writer, it releases its slot (*steps
+//! back*). A reader that finds the lock held waits for the lock itself, takes a slot while it holds the lock,
+//! and releases the lock. So a stream of readers does not starve writers, and a reader waits, times out and
+//! detects a dead writer like any other caller of the lock.
 //!
-//! A writer loads one slot after the other, but needs all of them empty at once. So a thread that already
-//! reads when it finds the lock held takes no second slot, but counts up in the one that it has. Every thread
-//! that reads when the scan ends had its slot when the scan began. (A second slot, already scanned, could
-//! replace the first one, released before the scan reaches it: the writer would miss the reader.) Only the
-//! thread itself accesses its count, and a new owner of the slot overwrites it.
+//! A writer loads one slot after the other, but needs all of them to be empty at once. So a thread that
+//! already reads when it finds the lock held takes no second slot: it increments the count of its slot. Every
+//! thread that reads when the scan ends had its slot when the scan began. (If a thread could take a second
+//! slot that the scan has passed, and release its first slot before the scan reaches that one, the writer
+//! would miss the reader.) Only the thread itself accesses its count, and a new owner of the slot overwrites
+//! the count.
 //!
 //! # Effect of a death
-//! | killed | left | then |
+//! | killed | remaining state | effect |
 //! |---|---|---|
 //! | reading, counting, or stepping back | a slot that names a dead process, with any count | a waiting writer releases the slot: a reader leaves the data whole |
-//! | with the lock, not writing | held by a dead process, writing 0 | the next caller adopts the lock and removes its mark |
-//! | writing | held by a dead process, writing 1 | the next caller adopts the lock, marked; locking returns `OwnerDied` until a caller recovers |
-//! | repairing | as above | as above |
+//! | with the lock, not writing | held by a dead process, writing 0 | the next caller adopts the lock and clears its mark *poisoned* |
+//! | writing | held by a dead process, writing 1 | the next caller adopts the lock, poisoned; locking returns `OwnerDied` until a caller recovers |
+//! | repairing | the same | the same |
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::lock::LockWord;
@@ -53,11 +55,11 @@ impl Readers {
 pub enum EnterOutcome {
     /// The caller may read until it releases this slot.
     Reading(ObservedSlot),
-    /// The lock is held or marked.
+    /// The lock is held or poisoned.
     Blocked {
         /// Lock word.
         by: LockWord,
-        /// `true` if a slot was taken and released: a writer may have seen it, and sleep.
+        /// `true` if a slot was taken and released. A writer may have found the slot taken, and sleep.
         stepped_back: bool,
     },
     /// The maximum number of threads reads.
@@ -81,7 +83,7 @@ pub struct Enter {
 }
 
 impl Enter {
-    /// Attempt of a thread of `me`. `lock` is the word of the writers' lock.
+    /// Creates the steps for an attempt of a thread of `me`. `lock` is the word of the writers' lock.
     pub fn new(lock: Word, readers: Readers, me: Member, thread: u32) -> Self {
         Self { lock, claim: ClaimReader::new(readers, me, thread), pc: Pc::Lock }
     }
@@ -130,7 +132,7 @@ impl Steps for Enter {
     }
 }
 
-/// Takes a reader's slot without loading the lock, for a thread that holds the lock. Returns `None` if no
+/// Takes a reader's slot without loading the lock, for a thread that holds the lock. Ends with `None` if no
 /// slot is free.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ClaimReader {
@@ -167,8 +169,8 @@ enum AddReadPc {
     Store(ObservedSlot, u64),
 }
 
-/// Adds a read to the slot that the thread already has, regardless of the lock. Returns `None` if it has no
-/// slot.
+/// Adds a read to the slot that the thread already has, regardless of the lock. Ends with `None` if the
+/// thread has no slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct AddRead {
     readers: Readers,
@@ -178,7 +180,7 @@ pub struct AddRead {
 }
 
 impl AddRead {
-    /// Search for the slot of a thread of `me`.
+    /// Creates the steps for a thread of `me`.
     pub fn new(readers: Readers, me: Member, thread: u32) -> Self {
         Self { readers, me, thread, pc: AddReadPc::FindSlot(Self::find(readers, 0)) }
     }
@@ -205,8 +207,8 @@ impl Steps for AddRead {
                 self.pc = AddReadPc::Store(seen, m.load_relaxed(self.readers.extra_reads(seen)));
             }
             AddReadPc::Store(seen, n) => {
-                // Saturates instead of wrapping to 0, even if a foreign process overwrote it: other reads of
-                // this thread continue.
+                // Saturates instead of wrapping to 0, even if a foreign process overwrote the count: other
+                // reads of this thread continue.
                 m.store_relaxed(self.readers.extra_reads(*seen), n.saturating_add(1));
                 return Some(Some(*seen));
             }
@@ -222,7 +224,7 @@ enum LeavePc {
     Back,
 }
 
-/// Ends one read. Returns `true` if it released the slot, as the last read in it.
+/// Ends one read. Ends with `true` if this was the last read in the slot, which is released then.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Leave {
     readers: Readers,
@@ -231,7 +233,7 @@ pub struct Leave {
 }
 
 impl Leave {
-    /// Departure of the thread that has `seen`.
+    /// Creates the steps for the thread that has the slot `seen`.
     pub fn new(readers: Readers, seen: ObservedSlot) -> Self {
         Self { readers, seen, pc: LeavePc::Load }
     }

@@ -8,19 +8,19 @@
 //! | word | states | changed by |
 //! |---|---|---|
 //! | slot: `state 2, member 24, sequence 16, thread 22` | [`EMPTY`] or [`OPEN`]: no holder | a thread that claims it → held by that thread, sequence + 1 |
-//! |  | held by `m` | `m` → no holder, or another state of its own; if `m` is dead, any process that saw exactly this word → no holder |
+//! |  | held by `m` | `m` → no holder, or another state held by `m`; if `m` is dead, any process that read exactly this word → no holder |
 //! | used: number of slots ever in use | only grows | a thread that finds no slot, **before** it takes a new one |
 //!
 //! # Effect of a death
-//! | killed | left | next search |
+//! | killed | remaining state | next search |
 //! |---|---|---|
 //! | before the swap | nothing; `used` may be one too high | loads one slot more |
-//! | holding | a slot that names a dead process | releases the slot by a swap of exactly the word that it saw |
+//! | holding | a slot that names a dead process | releases the slot by a swap of exactly the word that it read |
 //! | after the release, before it woke a waiter | a free slot | sleepers check within a poll interval |
-//! | releasing a dead member's slot | unchanged or released | as above |
+//! | releasing a dead member's slot | the slot, unchanged or released | as in one of the two rows above |
 //!
-//! A process may decide to release a dead member's slot, be stopped, and continue a week later. It then finds
-//! another sequence, and its swap fails.
+//! A process may decide to release a dead member's slot, be stopped, and continue a week later. The sequence
+//! has changed by then, so its swap fails.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::Member;
@@ -61,7 +61,7 @@ enum Pc {
     Grow,
 }
 
-/// Takes a slot. Returns `None` if none is in the wanted state.
+/// Takes a slot. Ends with `None` if no slot is in the wanted state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ClaimSlot {
     slots: Slots,
@@ -75,8 +75,8 @@ pub struct ClaimSlot {
 }
 
 impl ClaimSlot {
-    /// Claim that changes a slot from the state `from` to `to` (state, member, thread). The search begins at
-    /// slot `start`.
+    /// Creates the steps that change a slot from the state `from` to `to` (state, member, thread). The search
+    /// begins at slot `start`.
     pub fn new(slots: Slots, from: u8, to: (u8, Member, u32), start: u32) -> Self {
         Self { slots, from, to, grows: false, used: 0, at: start, visited: 0, pc: Pc::Used }
     }
@@ -120,7 +120,7 @@ impl Steps for ClaimSlot {
                 if !self.grows || used >= self.slots.limit {
                     return Some(None);
                 }
-                // Another thread grew first: both search the new slot.
+                // If another thread has added a slot first, both search that slot.
                 if m.cas(self.slots.used, self.used.into(), u64::from(self.used) + 1).is_ok() {
                     (self.at, self.visited, self.used) = (self.used, 0, self.used + 1);
                     self.pc = Pc::Load;
@@ -143,7 +143,7 @@ impl ClaimSlot {
     }
 }
 
-/// Changes a word from exactly one value to another. Returns `true` if it did.
+/// Changes a slot from exactly one value to another. Ends with `true` on success.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ReplaceSlot {
     at: Word,
@@ -152,7 +152,7 @@ pub struct ReplaceSlot {
 }
 
 impl ReplaceSlot {
-    /// Change of the slot at `at`.
+    /// Creates the steps that change the slot at `at`.
     pub fn new(at: Word, from: HolderSlot, to: HolderSlot) -> Self {
         Self { at, from: from.pack(), to: to.pack() }
     }
@@ -176,8 +176,9 @@ pub struct FindSlot {
 }
 
 impl FindSlot {
-    /// Search for slots in `states` (a [`set`]), from slot `start` on. It begins with a full barrier: a
-    /// holder that this search misses sees what the caller has just written by a read-modify-write.
+    /// Creates the steps that search for slots in `states` (a [`set`]), from slot `start` on. The search
+    /// begins with a full barrier: a holder that the search misses reads the value that the caller has just
+    /// written by a read-modify-write.
     pub fn new(slots: Slots, states: u8, start: u32) -> Self {
         Self { slots, states, at: start, used: None }
     }
