@@ -10,7 +10,7 @@ use mp_core::{Allocator, Arena, ArenaOptions, Error, Messages, Storage, Structur
 
 const EXCLUSIVE: Grant = Grant::new(Access::Exclusive, 1);
 
-/// A small arena, so that an invalid block is outside of it.
+/// Returns a small arena, so that an invalid block is outside of the arena.
 fn arena() -> Arena {
     if let Some(arena) = Arena::get() {
         return arena;

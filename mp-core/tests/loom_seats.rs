@@ -370,7 +370,7 @@ impl LiveMembers for Other {
     }
 }
 
-/// Returns a model in which two processes each change two words together. It checks the final values.
+/// Returns a model in which two processes each change two words together. The model checks the final values.
 fn updates<P: UpdatePlan + 'static>(plans: fn(u32) -> P) -> impl Fn() {
     move || {
         let m = Arc::new(HeapMem::new(13 + 2 * UpdateAt::OWN_WORDS as usize));

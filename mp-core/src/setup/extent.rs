@@ -13,9 +13,9 @@
 //! | `NAMED(m)` | `m`, which writes the present members into the file → `OPEN`; or, if that fails, removes the file → `FREE` | the file, without a slab in it |
 //! | `OPEN` | no process: it stays as long as the arena | |
 //!
-//! The reclaim takes over `MAKING(dead)` and `NAMED(dead)` by compare-and-swap to `MAKING(me)`. It removes
-//! the file if its name was recorded, clears the length of the directory, and then frees the extent. Each
-//! step may be done twice. The words next to the state have one writer, which is named in the state.
+//! The reclaim takes over `MAKING(dead)` and `NAMED(dead)` by compare-and-swap to `MAKING(me)`. Then it
+//! removes the file if its name was recorded, clears the length of the directory, and then frees the extent.
+//! Each step may be done twice. The words next to the state have one writer, which is named in the state.
 //!
 //! # Lifetime of the file
 //! The file's name must exist as long as any member may have to open it: a tensor may be in flight to a
@@ -34,8 +34,8 @@
 //!
 //! # Foreign process namespaces
 //! A program that cleans up may be in another process namespace (a container that shares `/dev/shm`), or have
-//! no `/proc`. It can't check whether a process listed in a file lives. There the locks decide, once they are
-//! conclusive:
+//! no `/proc`. Such a program can't check if a process listed in a file lives. Then the locks decide, once
+//! they are conclusive:
 //!
 //! | word of the file | written by | killed before | consequence there |
 //! |---|---|---|---|

@@ -77,7 +77,7 @@ impl Backing {
             .map_err(|e| no_room(file.fd.as_fd(), &file.parent, len, e))
     }
 
-    /// Returns the file that has a byte, and the position of the byte in it.
+    /// Returns the file that contains the byte at `at` of the arena, and the byte's position in that file.
     ///
     /// # Errors
     /// [`Error::Local`] if the arena has no file.

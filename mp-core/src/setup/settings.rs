@@ -91,8 +91,8 @@ pub fn get_sharing_strategy() -> SharingStrategy {
     settings().0.strategy
 }
 
-/// Sets the strategy of this process for new tensors. Children that are started later begin with it. Running
-/// children are not affected, and accept tensors of both kinds.
+/// Sets the strategy of this process for new tensors. Children that are started later begin with this
+/// strategy. Running children are not affected, and accept tensors of both kinds.
 ///
 /// ```
 /// use mp_core::{Arena, SharingStrategy, Storage, get_sharing_strategy, set_sharing_strategy};
@@ -101,7 +101,7 @@ pub fn get_sharing_strategy() -> SharingStrategy {
 /// # if mp_core::get_all_sharing_strategies().contains(&SharingStrategy::FileSystem) {
 /// set_sharing_strategy("file_system".parse()?)?;
 /// let data = Storage::new(Arena::current()?, 1000, 4)?; // in a file below /dev/shm
-/// set_sharing_strategy(before)?; // it stays where it is
+/// set_sharing_strategy(before)?; // `data` stays in its file
 /// # assert_eq!(data.len(), 4000);
 /// # }
 /// # Ok::<(), mp_core::Error>(())

@@ -380,7 +380,7 @@ impl<'a> ObjectReader<'a> {
                 match self.members.iter().find(|info| info.member == member).map(|info| info.pid) {
                     Some(pid) if holders.processes.contains(&pid) => {}
                     Some(pid) => holders.processes.push(pid),
-                    // It has joined since the members were listed.
+                    // The process has joined since the members were listed.
                     None => holders.messages += 1,
                 }
             }

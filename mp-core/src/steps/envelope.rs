@@ -1,8 +1,8 @@
 //! Memory of envelopes, returned and committed in groups of 64, and hints of the free ones.
 //!
-//! An envelope's owner word is read by processes without a claim to it: a consumer that lost a message to
-//! another one, a recovering process, a pass over all envelopes. So the word stays at its address while
-//! the memory is returned, and reads as zero, which no envelope in use has. Zero can't be claimed
+//! An envelope's owner word is also read by processes that don't own the envelope: a consumer that lost a
+//! message to another one, a recovering process, a pass over all envelopes. So the word stays at its address
+//! while the memory is returned, and reads as zero, which no envelope in use has. Zero can't be claimed
 //! ([`Owner::claimable`]). Only the process that fills the group swaps a zero word.
 //!
 //! # Words of a group, and the processes that change them

@@ -40,11 +40,12 @@
 //!
 //! **Late processes.** No process is in the first phase when the state is `VACATING`, so none notifies a
 //! queue whose memory may have been reused. A process in the second phase that was stopped, while other
-//! processes have continued, can only do the following. It releases a seat that still names the dead member,
-//! a name that no other process ever writes. It claims a block for the dead member, if that is live and has
-//! no seat; the swap of the block's state ensures that it was the same block throughout. It reads a queue
-//! that is claimed for the dead member, and stays so, as no process reclaims the member while this process's
-//! word shows the recovery.
+//! processes have continued, can only do the following:
+//! - It releases a seat that still names the dead member. No other process ever writes that name.
+//! - It claims a block for the dead member, if the block is live and has no seat. The swap of the block's
+//!   state ensures that it was the same block throughout.
+//! - It reads a queue that is claimed for the dead member. The queue stays claimed: no process reclaims the
+//!   member while this process's word shows the recovery.
 //!
 //! | killed, or stopped for a week | remaining state | other processes |
 //! |---|---|---|

@@ -22,7 +22,7 @@
 //! | after that, anywhere | `current` names the process, or no process; its word "making" | complete the update, and continue |
 //!
 //! **Late swaps.** A process that makes an update has checked that it is still the current one, and then
-//! swaps a word. It may be stopped just before that swap, and make it a week later, long after other
+//! swaps a word. The process may be stopped just before that swap, and swap a week later, long after other
 //! processes have completed the update. The swap must fail then: the word must not have its old value
 //! *again*. An update that only writes values that its words have never had (a count, a frontier, a row that
 //! is used for the first time) can't restore one. A plan that may write an earlier value is

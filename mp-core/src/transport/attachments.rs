@@ -42,9 +42,9 @@
 //! | descriptor sent into it | the same, and a descriptor that no process finds | the same, which removes it |
 //! | its word marks the descriptor as present | an object with its descriptor, whichever of its holders dies | the last holder, or the reclaim |
 //!
-//! A member that peeks need not hold the object. It checks before and after whether the object
-//! [lives](crate::Blocks::lives). While the object lives, its compartment is its own, so the descriptor found
-//! in between is the object's.
+//! A member that peeks need not hold the object. The member checks before and after the peek that the object
+//! [lives](crate::Blocks::lives). As long as the object lives, no other object has its compartment, so the
+//! descriptor found in between is the object's.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -99,7 +99,7 @@ const MOST: u64 = 256;
 pub(crate) struct FdBatch {
     hold: Hold,
     into: OwnedFd,
-    /// Number of descriptors in it.
+    /// Number of descriptors in the compartment.
     count: u64,
 }
 

@@ -146,8 +146,8 @@ fn ready(things: &[&dyn Waitable], wanted: impl Fn(&dyn Waitable) -> bool) -> Re
     Ok(found)
 }
 
-/// Checks again after all sleepers were announced. If something is ready, another sleeper is woken for it:
-/// this thread may have received its wake-up.
+/// Checks again after all sleepers were announced. If a thing is ready, wakes another sleeper at that thing:
+/// this thread may have received the wake-up of that sleeper.
 fn recheck(things: &[&dyn Waitable]) -> Result<Option<Vec<usize>>> {
     let found = ready(things, |_| true)?;
     if !found.is_empty() {

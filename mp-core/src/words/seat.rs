@@ -2,7 +2,7 @@
 
 use super::{BlockId, bits};
 
-/// Access of the receiver to an attached block. The sender's handle decides it, so that the bytes of a
+/// Access of the receiver to an attached block. The sender's handle determines the access, so the bytes of a
 /// message can't change it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]

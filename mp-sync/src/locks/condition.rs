@@ -150,8 +150,8 @@ impl Condition {
         self.wait_once(guard, Wait::Until(deadline))
     }
 
-    /// Waits until `predicate` returns `true`. It is called at once and after each notification, with the
-    /// data of a [`Lock`](crate::Lock) or the guard of an [`RLock`](crate::RLock).
+    /// Waits until `predicate` returns `true`. The predicate is called at once and after each notification,
+    /// with the data of a [`Lock`](crate::Lock) or the guard of an [`RLock`](crate::RLock).
     ///
     /// # Errors
     /// See [`wait`](Self::wait).

@@ -160,8 +160,8 @@ pub(crate) struct GuardedData<T, K> {
 unsafe impl<T: Sync, K: Sync> Sync for GuardedData<T, K> {}
 
 impl<T: Plain, K> GuardedData<T, K> {
-    /// Returns the `T` that begins at word `i` of a structure. It spans [`words_of`] words, which [`check`]
-    /// has verified.
+    /// Returns the `T` that begins at word `i` of a structure and spans [`words_of`] words. The caller has
+    /// [checked](check) its alignment.
     pub(crate) fn new(shared: &Shared, i: u64, key: K) -> Self {
         // SAFETY: these words have no other use, and only holders of a key access them.
         let at = unsafe { shared.structure().bytes(i, size_of::<T>()) }.cast::<T>();

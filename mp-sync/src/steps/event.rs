@@ -7,13 +7,13 @@
 //! |  | set | a clearer → not set |
 //!
 //! A waiter loads the word first. The wait has ended if the flag is set **or** the count has changed. So the
-//! waiter does not miss a setting that was cleared before it loaded the word again.
+//! waiter does not miss an event that was set and cleared again before the waiter loaded the word again.
 //!
 //! # Effect of a death
-//! | killed | left | then |
+//! | killed | remaining state | effect |
 //! |---|---|---|
 //! | before the swap | nothing | |
-//! | after the swap, before it woke the sleepers | set | they check within a poll interval |
+//! | after the swap, before it woke the sleepers | set | the sleepers check within a poll interval |
 
 use mp_core::mem::{Mem, Steps, Word};
 
@@ -35,7 +35,7 @@ impl EventWord {
     }
 }
 
-/// Sets an event. Returns `true` if it was not set before.
+/// Sets an event. Ends with `true` if the event was not set before.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Set {
     at: Word,
@@ -43,7 +43,7 @@ pub struct Set {
 }
 
 impl Set {
-    /// Event at `at`.
+    /// Creates the steps for the event at `at`.
     pub fn new(at: Word) -> Self {
         Self { at, seen: None }
     }
@@ -57,7 +57,8 @@ impl Steps for Set {
             self.seen = Some(m.load(self.at));
             return None;
         };
-        // Swaps also if it is set already, so that the setter is ordered before a thread that sees it set.
+        // Swaps even if the event is set already, so that this setter's writes are ordered before the reads
+        // of a thread that finds the event set.
         let to = if seen & SET == 0 { seen.wrapping_add(2) | SET } else { seen };
         match m.cas(self.at, seen, to) {
             Ok(()) => Some(seen & SET == 0),
@@ -69,7 +70,7 @@ impl Steps for Set {
     }
 }
 
-/// Clears an event. Returns `true` if it was set.
+/// Clears an event. Ends with `true` if the event was set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Clear(pub Word);
 

@@ -34,7 +34,7 @@ impl Steps for IsDone {
     }
 }
 
-/// Stores that the closure has finished. The caller has run it and holds the lock.
+/// Records that the closure has finished. The caller has run the closure, and holds the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SetDone(pub Word);
 

@@ -1,8 +1,8 @@
 //! Making a block a child of another one, its parent, and leaving the parent when the child is freed.
 //!
-//! The seat in the parent belongs to the caller before it belongs to the child. If it belonged to the
-//! child at once, a process that checks the holders of the parent could do so before the version is
-//! incremented, and find the caller's own seat released, because the caller was killed in between: it
+//! The seat in the parent belongs to the caller before it belongs to the child. Suppose that it belonged to
+//! the child at once, and the caller was killed before the version is incremented. A process that has read
+//! the new seat as free would then find the caller's own seat released, and the version unchanged. So it
 //! would free the parent while the child needs it. (For messages, recovering processes prevent that: they
 //! empty a dead member's envelopes before they release its seats.)
 

@@ -1,9 +1,9 @@
 //! Directory of the named files: finding, validating and cleaning it; creating, opening, holding and removing
 //! its files.
 //!
-//! All files are in `mp-<uid>` below the directory that the user chose. It belongs to that user only (0700),
-//! so that no other user can put a file or a link there. Files have mode 0600, and their names are `mp-` and
-//! 128 random bits.
+//! All files are in the directory `mp-<uid>` below the directory that the user chose. `mp-<uid>` belongs to
+//! that user only (0700), so that no other user can put a file or a link into it. Files have mode 0600, and
+//! their names are `mp-` and 128 random bits.
 //!
 //! # Ownership of a file
 //! Each process that has a file open holds it by a shared `flock(2)`. If a process gets the exclusive lock,

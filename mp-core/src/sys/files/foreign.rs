@@ -156,7 +156,7 @@ pub fn memfd_of(bytes: &[u8]) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Writes a new file with a copy of `bytes`, for this user only. It must not exist.
+/// Creates a file with a copy of `bytes`, for this user only. Fails if the path exists.
 pub fn file_of(path: &std::path::Path, bytes: &[u8]) -> Result<()> {
     // Beyond this limit writing raises SIGXFSZ, which kills the process.
     let (left, limit) = limits::file_size();

@@ -166,8 +166,8 @@ pub(crate) fn boot_id() -> u64 {
     crate::fnv1a(text.trim().as_bytes())
 }
 
-/// Returns the start time of a process in clock ticks since boot (field 22 of `/proc/<pid>/stat`), or `None`
-/// if it has ended, even if it was not reaped yet.
+/// Returns the start time of a process in clock ticks since boot (field 22 of `/proc/<pid>/stat`). Returns
+/// `None` if the process has ended, even if it was not reaped yet.
 pub(crate) fn start_time_of(pid: u32) -> Option<u64> {
     let stat = read_small(&format!("/proc/{pid}/stat"))?;
     // The command name may contain spaces and parentheses: count from the last one.

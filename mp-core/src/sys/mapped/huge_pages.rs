@@ -2,8 +2,8 @@
 //! allocator.
 //!
 //! # Safety
-//! - Advice to the kernel takes addresses. They are those of a slice that the caller has exclusively, and the
-//!   advice changes no byte of it.
+//! - Advice to the kernel takes addresses. They belong to a slice that the caller borrows exclusively, and
+//!   the advice changes no byte of the slice.
 //! - `mallopt` takes no address. It writes words of the allocator that other threads may read at the same
 //!   time, as `free` itself does, which raises both thresholds without a lock (glibc, `__libc_free`): each
 //!   word is aligned, is written once, and either value is valid.

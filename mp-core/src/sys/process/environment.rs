@@ -7,8 +7,8 @@
 //! - The client request to valgrind is assembly without an effect elsewhere: its instructions rotate one
 //!   register by 128 bits, which leaves it unchanged, and exchange another one with itself. Valgrind reads
 //!   six words that live longer, and changes one register, which is declared.
-//! - `pthread_getattr_np` fills an attribute object, which is local to a function. It is read only if it was
-//!   filled, destroyed exactly once, and not used afterwards.
+//! - `pthread_getattr_np` fills an attribute object, which is local to a function. The object is read only if
+//!   it was filled, is destroyed exactly once, and is not used afterwards.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;

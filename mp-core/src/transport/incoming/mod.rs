@@ -117,8 +117,8 @@ impl ReceivedAttachments {
     }
 
     /// Returns a descriptor that [`Attached::attach_descriptor`](crate::message::Attached::attach_descriptor)
-    /// sent under these numbers. It is a copy, and close-on-exec. The sent descriptor is closed when its
-    /// message is gone.
+    /// sent under these numbers. The returned descriptor is a copy, and close-on-exec. The sent descriptor is
+    /// closed when its message is released.
     ///
     /// # Errors
     /// [`Error::OutOfDescriptors`] if this process can't open more descriptors. [`Error::Malformed`] if the

@@ -497,7 +497,7 @@ mod tests {
 
     const FROZEN: Grant = Grant::new(Access::Frozen, 0);
 
-    /// One message is reused for short and long lists, like the buffers of a thread.
+    /// A message is reused for short and long lists, like the buffers of a thread.
     #[test]
     fn repeated_block_is_attached_once() {
         let arena = Arena::current().unwrap();

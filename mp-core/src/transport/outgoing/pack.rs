@@ -153,9 +153,9 @@ impl Messages {
                 map.will_write(Blocks(self.0).block_at(ahead.hold.block()).state);
             }
             let (a, entry) = (&mut attachments[k], entries.plus(k as u64));
-            // An exclusive tensor moves with the seat of this process, unless another handle here keeps the
-            // storage, without access to it, and needs the seat. Then the envelope takes a separate seat, as
-            // for everything else.
+            // The seat of this process moves with an exclusive tensor, unless another handle here keeps the
+            // storage (without access to its elements) and needs the seat. Then the envelope takes a separate
+            // seat, as for all other attachments.
             if a.grant.access() == Access::Exclusive && self.move_seat(id, entry, a) {
                 continue;
             }
