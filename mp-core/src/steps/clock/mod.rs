@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(second(6), TickState::Complete);
         assert_eq!(status(&m, tick(6, 3)), TickState::Forged);
         assert_eq!((status(&m, tick(7, 1)), status(&m, tick(0, 1))), (TickState::Forged, TickState::Forged));
-        // After so many epochs, an old tick is known to be complete only if no owner had died before.
+        // After these epochs, an old tick is known to be complete only if no owner had died before.
         (0..70).for_each(|_| _ = epoch(&m, 2, well));
         assert_eq!(
             (second(1), second(3), second(14)),
