@@ -272,7 +272,7 @@ fn check_ticks(reported: &[String], pid: u32, at: u64) {
 }
 
 #[test]
-fn clock_owner_is_killed_at_every_access() {
+fn killed_clock_owner_leaves_no_pending_tick() {
     let _alone = alone();
     let clocks = Clocks(Arena::current().unwrap());
     for_every_access(60, |at| {
@@ -287,7 +287,7 @@ fn clock_owner_is_killed_at_every_access() {
 
 /// The clocks of a stopped owner still belong to it, and other processes use other clocks.
 #[test]
-fn others_continue_while_an_owner_is_stopped() {
+fn clocks_work_while_another_owner_is_stopped() {
     let _alone = alone();
     let arena = Arena::current().unwrap();
     for_every_access(60, |at| {
@@ -326,7 +326,7 @@ fn promised(object: &mut Structure, exclusive: bool) -> Promise {
 }
 
 #[test]
-fn killed_at_every_access_of_keep_descriptor() {
+fn kept_descriptor_survives_a_kill_at_every_access() {
     let _alone = alone();
     let arena = Arena::current().unwrap();
     for_every_access(60, |at| {
@@ -393,7 +393,7 @@ fn kept_descriptor_of_a_freed_object_is_not_found() {
 }
 
 #[test]
-fn object_owner_is_killed_at_every_access() {
+fn moved_object_is_freed_after_its_owner_is_killed() {
     let _alone = alone();
     let arena = Arena::current().unwrap();
     for_every_access(30, |at| {
@@ -416,7 +416,7 @@ fn in_use() -> u64 {
 
 /// With and without a holder of the whole in this process.
 #[test]
-fn killed_at_every_access_of_set_parent() {
+fn set_parent_killed_at_every_access_leaks_nothing() {
     let _alone = alone();
     let arena = Arena::current().unwrap();
     for held_here in [true, false] {
@@ -442,7 +442,7 @@ fn killed_at_every_access_of_set_parent() {
 
 /// While a process that makes a part is stopped, other processes release the whole.
 #[test]
-fn stopped_at_every_access_of_set_parent() {
+fn set_parent_stopped_at_every_access_succeeds() {
     let _alone = alone();
     let arena = Arena::current().unwrap();
     let before = in_use();
@@ -466,7 +466,7 @@ fn stopped_at_every_access_of_set_parent() {
 }
 
 #[test]
-fn last_holder_of_a_child_killed_at_every_access() {
+fn child_freed_by_a_killed_holder_leaks_nothing() {
     let _alone = alone();
     let arena = Arena::current().unwrap();
     let before = in_use();
@@ -489,7 +489,7 @@ fn last_holder_of_a_child_killed_at_every_access() {
 
 /// The hook runs once for each death, and not if no process has died.
 #[test]
-fn hook_runs_after_deaths() {
+fn hook_runs_once_after_each_death() {
     static CALLS: AtomicU32 = AtomicU32::new(0);
     let _alone = alone();
     let arena = Arena::current().unwrap();

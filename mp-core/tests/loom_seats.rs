@@ -314,7 +314,7 @@ fn loom_giving_up(both: bool) {
 
 /// A process releases a queue, and a waiter begins at any time during that.
 #[test]
-fn loom_waiter_arrives_while_a_queue_is_released() {
+fn loom_late_waiter_detects_a_released_queue() {
     loom_giving_up(false);
 }
 

@@ -363,7 +363,7 @@ mod tests {
     /// and before it claimed the compartment.
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no such sockets")]
-    fn parking_frees_only_compartments_of_its_block() {
+    fn batch_frees_only_compartments_of_its_block() {
         let arena = Arena::current().unwrap();
         let (file, _writer) = std::io::pipe().unwrap();
         let mut parking = FdBatch::new().unwrap();

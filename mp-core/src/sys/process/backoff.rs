@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holds_grow_with_consecutive_losses() {
+    fn pauses_grow_with_consecutive_losses() {
         let mut hold = next(None);
         assert_eq!(hold, FIRST);
         for _ in 0..20 {
