@@ -15,7 +15,7 @@ fn arena() -> Arena {
     if let Some(arena) = Arena::get() {
         return arena;
     }
-    // Another test may have configured one before.
+    // Another test may have configured the arena before.
     _ = Arena::configure(ArenaOptions::new().size(64 << 20));
     Arena::current().unwrap()
 }

@@ -55,7 +55,7 @@ fn loom_lock_is_adopted_once() {
         let m = Arc::new(HeapMem::new(8));
         let LockAttempt::Acquired(held) = acquire(&m, 0, None) else { panic!("the lock is free") };
         let adopt = move |m: &HeapMem, me: u32| {
-            // The verdict is published with release, and read with acquire.
+            // The death is published with release, and read with acquire.
             while m.load(DEAD) == 0 {
                 thread::yield_now();
             }
@@ -91,7 +91,7 @@ fn loom_sleeper_is_woken_by_a_release() {
             LockAttempt::Acquired(_) => None,
             LockAttempt::Held(word) => run(SetParked::new(LOCK, word), &*m),
         };
-        // FUTEX_WAIT: compares, and sleeps only then.
+        // Like FUTEX_WAIT, which sleeps only if the word has the expected value.
         let sleeps = parked.is_some_and(|LockWord(word)| m.load(LOCK.word()) as u32 == word as u32);
         let woken = holder.join().unwrap();
         assert!(!sleeps || woken, "a lost wake-up");

@@ -46,7 +46,7 @@ fn release(m: &HeapMem, me: u32, seat: u32, holder: Seat, beside: bool) -> bool 
     match run(steps, m) {
         ReleaseOutcome::Held => false,
         ReleaseOutcome::MustFree(state) => {
-            // The thread that frees the block sees every holder's writes.
+            // The thread that frees the block reads every holder's writes.
             assert_eq!(m.load_relaxed(PAYLOAD), 7);
             run(UnclaimBlock::new(BLOCK, state), m);
             true

@@ -397,8 +397,8 @@ fn leave_files() {
     {
         known.push(own);
     }
-    // The last member reads from the arena that it is the last. The owners listed in files can't be checked
-    // everywhere.
+    // The arena shows if this process is the last member. The owners that files list can't be checked in all
+    // systems.
     let owners: Reader = if Members(arena).is_last() { |_| Owners::Gone } else { others_live };
     // This process releases its locks, since they would keep the files. Other live processes have their own
     // locks.

@@ -24,7 +24,7 @@ use crate::steps::lock::{LockAt, LockWord, OsThread};
 use crate::sys::memory;
 use crate::words::{BlockId, BlockKind, BlockLife, BlockState, Member, Seat};
 
-/// Kinds of the structures of the layer of locks, by the beginning of their names.
+/// Kinds of structures of the layers of locks and pools, by their names.
 const KINDS: &[(&str, &str)] = &[
     ("mp_sync::Barrier", "barrier"),
     ("mp_sync::Condition", "condition"),

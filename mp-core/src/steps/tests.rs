@@ -172,7 +172,7 @@ fn page_handed_over_during_a_free_is_freed() {
     let seat = PAGES[0].0.seat(0);
     m.store(seat, Seat::Member(other()).pack());
     let mut free = free_pages();
-    // The link, the seat, the owner.
+    // Three steps: the reads of the link, the seat and the owner.
     steps(&mut free, &m, 3);
     m.store(seat, Seat::Block(BLOCK.id).pack());
     assert_eq!(run(free, &m), [1]);
@@ -202,7 +202,7 @@ fn modified_block_is_checked_again() {
     let m = memory();
     m.store(BLOCK.seat(0), 0);
     let mut check = FreeCheck::new(BLOCK, pages, me());
-    // The state, two seats, the link.
+    // Four steps: the reads of the state, two seats and the link.
     steps(&mut check, &m, 4);
     m.add(BLOCK.state, BlockState::BUMP);
     assert!(matches!(run(check, &m), ReleaseOutcome::MustFree(_)));
@@ -412,7 +412,7 @@ fn overtaken_update_restarts() {
     for changes in [true, false] {
         let m = updates();
         let mut own = update(me(), changes, false, false);
-        // Current, A, B: the values read are old then.
+        // Three steps: the reads of `current`, A and B. The other update makes these values outdated.
         steps(&mut own, &m, 3);
         assert!(matches!(run(update(other(), true, false, false), &m), UpdateOutcome::Done(_)));
         assert!(matches!(run(own, &m), UpdateOutcome::Done([1, 1, ..])));
@@ -424,7 +424,7 @@ fn overtaken_update_restarts() {
 /// next one. Then the stopped process continues, and changes no word.
 #[test]
 fn late_helper_does_not_change_the_next_update() {
-    // Current; "making"; then the reads of current, of the three words of an entry, and of current again.
+    // Steps: current; "making"; then the reads of current, of the three words of an entry, of current again.
     for stopped_after in [2, 3, 4, 5, 6] {
         let m = updates();
         begun(&m);

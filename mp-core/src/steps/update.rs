@@ -122,7 +122,7 @@ enum Pc {
     HelpSwap(usize),
     HelpEnd,
     HelpDone,
-    // Steps of the own update.
+    // Steps of this member's own update.
     Barrier,
     CheckOther(usize),
     Read(usize),
@@ -248,7 +248,7 @@ impl<P: UpdatePlan, D: LiveMembers> Steps for Update<P, D> {
                 self.values[i] = m.load(self.reads()[i]);
                 self.pc = if i + 1 < self.reads().len() { Pc::Read(i + 1) } else { self.planned() };
             }
-            // Nothing to change, if the words had these values at one moment.
+            // There is nothing to change. Checks that the words had these values at one moment.
             Pc::Confirm => {
                 if m.load(at.current) == self.found {
                     return Some(UpdateOutcome::Done(self.values));

@@ -104,7 +104,7 @@ fn map(arena: Arena, at: u64, len: usize) -> Option<(Region, usize)> {
 
 /// Maps the pages of a range of a file.
 fn map_file(file: BorrowedFd<'_>, at: u64, len: usize) -> Option<(Region, usize)> {
-    // Locked until the mapping is listed, so that no fork comes between.
+    // Locked until the mapping is listed, so that no fork happens in between.
     let mut mapped = MAPPED.lock();
     if mapped.len() >= MOST {
         return None;
@@ -166,7 +166,7 @@ impl Drop for CopyOnWrite {
         let memory = std::mem::replace(&mut self.memory, Memory::Copied(Vec::new()));
         let Memory::Mapped(region) = memory else { return };
         if self.storage.hold().arena().is_here() {
-            // Locked until it is unmapped, so that no fork comes between.
+            // Locked until the region is unmapped, so that no fork happens in between.
             let mut mapped = MAPPED.lock();
             mapped.remove(&(region.base().as_ptr() as usize));
             drop(region);

@@ -51,7 +51,7 @@ pub(crate) fn envelopes(bytes: &[u8]) {
             arena.map().store(Envelopes(arena).envelope_word(id, field::INLINE).plus(at), word);
         });
     }
-    // A queue calls this before it takes a message. A list of attachments is at most as long as its space.
+    // A queue calls this before it takes a message. No list of attachments exceeds its space.
     _ = envelope.weight();
     let mut incoming = Incoming::default();
     match envelope.open(&mut incoming) {
@@ -78,7 +78,7 @@ fn packed(arena: Arena, len: usize, bytes: &[u8]) -> Envelope {
 /// Checks that a meta word describes parts within the envelope, or is refused.
 fn lengths(word: u64, spill: Option<u64>) {
     let Ok(meta) = Meta::unpack(word) else { return };
-    // The number of deliveries and seven more bits belong to the queue.
+    // The number of deliveries (seven bits) belongs to the queue.
     assert_eq!(meta.pack(), word & !(0x7f << 17), "{meta:?}");
     let Ok(from) = meta.bytes_at(spill) else { return };
     let room = spill.unwrap_or(INLINE as u64);

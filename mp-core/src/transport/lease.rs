@@ -66,7 +66,7 @@ impl Leased {
         if meta.attachments != 0 || spill.is_some() {
             let list = spill.filter(|_| meta.spilled).map(|a| Blocks(self.arena).data_of(a.block).0);
             let entries = list.map_or(word(field::INLINE), Word::at);
-            // Holds each seat for a moment.
+            // Envelope that holds each seat for a moment.
             let between = Messages(self.arena).spare_envelope()?;
             for k in 0..meta.attachments as u64 {
                 let attach = Attachment::unpack(map.load_relaxed(entries.plus(k)))

@@ -335,7 +335,7 @@ impl ReadyFd {
         if fds.process.load(Ordering::Relaxed) != std::process::id() {
             return;
         }
-        // No object is asked or dropped under the lock: that may create or drop other descriptors.
+        // No object is checked or dropped under the lock: that may create or drop other descriptors.
         let all: Vec<_> = fds.all.lock().iter().filter_map(Weak::upgrade).collect();
         for one in all {
             catch_panic(|| one.set_if_ready());

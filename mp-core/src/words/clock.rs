@@ -215,7 +215,7 @@ mod tests {
         let at = |clock, epoch, count| Tick::new(clock, Tick::base(epoch) + count);
         assert!(at(3, 1, 2) < at(3, 1, 3) && at(3, 1, 9) < at(3, 2, 1));
         assert_eq!(at(3, 1, 2).partial_cmp(&at(4, 1, 3)), None);
-        // The comparison of a device.
+        // Compares like a device.
         let past = |done: u64, tick: Tick| done.wrapping_sub(tick.value()).cast_signed() >= 0;
         assert!(past(END_OF_TICKS, at(0, u16::MAX, Tick::MOST)) && !past(u64::MAX, at(0, 1, 1)));
         assert_eq!(format!("{:?}", at(3, 1, 2)), "tick 1.2 of clock 3");

@@ -65,7 +65,7 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for LinkPage<F> {
                 let next = i + 1;
                 self.pc = if next < words { LinkStep::Init(i + 1) } else { LinkStep::Walk };
             }
-            // To the end of the chain, which other holders may lengthen meanwhile.
+            // Walks to the end of the chain, which other holders may lengthen meanwhile.
             LinkStep::Walk => {
                 let link = m.load(self.at);
                 match link_of(link).and_then(&self.pages) {

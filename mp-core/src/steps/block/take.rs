@@ -119,8 +119,8 @@ impl<F: Fn(BlockId) -> Option<Word> + Clone> Steps for TakeSeat<F> {
                 }
                 self.pc = Pc::Record;
             }
-            // Pages first, if there are any: they have room, and their lines differ from the line with the
-            // state, which all processes access.
+            // Pages are searched first, if there are any: they have room, and are on other cache lines than
+            // the state, which all processes access.
             Pc::Head => {
                 let link = link_of(m.load(self.block.link()));
                 self.pc = match link.and_then(|page| Some((page, self.pages.clone()(page)?))) {

@@ -180,7 +180,7 @@ impl Directory {
     /// Finds the files left by dead programs, and removes them if `remove`. Returns their paths and sizes in
     /// memory. Files with other names are kept.
     pub(crate) fn leftovers(&self, owners: Reader, remove: bool) -> Vec<(PathBuf, u64)> {
-        // Through the descriptor, since the path may lead elsewhere by now.
+        // Lists the directory by its descriptor, since the path may lead elsewhere by now.
         let Ok(entries) = rustix::fs::Dir::read_from(&self.fd) else { return Vec::new() };
         let names = entries.filter_map(|e| e.ok()?.file_name().to_str().ok().map(str::to_owned));
         let ours = |name: &String| name_of(Path::new(name)).is_some();
@@ -193,7 +193,7 @@ impl Directory {
     }
 
     fn remove_unheld(&self, name: &str, owners: Reader) -> bool {
-        // Locked until it is removed.
+        // The file stays locked until it is removed.
         self.unheld(name, owners).is_some_and(|_file| self.unlink(name))
     }
 

@@ -52,8 +52,8 @@ pub(crate) fn send(socket: &OwnedFd, number: u64, files: &[BorrowedFd<'_>]) -> R
     send_files(socket.as_fd(), &number.to_ne_bytes(), files).map(drop)
 }
 
-/// Reads the oldest packet, or the packet at an index, without removing it. `EAGAIN` if it does not exist, or
-/// another process peeked meanwhile.
+/// Returns the oldest packet, or the packet at an index, without removing it. `EAGAIN` if the packet does not
+/// exist, or another process peeked meanwhile.
 pub(crate) fn peek(socket: &OwnedFd, place: Option<u64>) -> Result<Packet, Errno> {
     if let Some(place) = place {
         set_place(socket, place)?;

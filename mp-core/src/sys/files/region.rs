@@ -174,7 +174,7 @@ mod tests {
         for mode in [MapMode::ReadWrite, MapMode::ReadShared, MapMode::ReadPrivate] {
             let region = Region::new(file.as_fd(), 5000, mode).unwrap();
             assert_eq!(region.load(Word::at(4992)), u64::from_ne_bytes([7; 8]));
-            // In the last page of the file, and after it.
+            // Lengths that end in the last page of the file, and after that page.
             for len in [5001, 8193, u64::MAX] {
                 let error = Region::new(file.as_fd(), len, mode).unwrap_err();
                 let said = error.to_string();

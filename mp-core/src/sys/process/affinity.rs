@@ -29,8 +29,8 @@ pub(crate) fn leave_processor() -> bool {
     others.unset(environment::current_processor() as usize);
     let mut all = CpuSet::new();
     (0..CpuSet::MAX_CPU).for_each(|processor| all.set(processor));
-    // The kernel moves the thread before the first call returns. With all processors, later changes of the
-    // machine's or the group's set apply to the thread as before.
+    // The kernel moves the thread before the first call returns. The second call allows all processors, so
+    // that later changes of the machine's or the group's set still apply to the thread.
     sched_setaffinity(None, &others).is_ok() && sched_setaffinity(None, &all).is_ok()
 }
 

@@ -40,7 +40,7 @@ impl Repeated {
     /// Creates a repeatable message from an encoded message.
     ///
     /// # Errors
-    /// [`Error::Unsendable`] if it contains an exclusive value, which can't be sent twice.
+    /// [`Error::Unsendable`] if the message contains an exclusive value, which can't be sent twice.
     /// [`Error::OutOfMemory`].
     pub fn new(arena: Arena, message: Outgoing, fingerprint: u64) -> Result<Self> {
         let (bytes, attachments) = message.into_parts();
@@ -50,8 +50,8 @@ impl Repeated {
             ));
         }
         let head = 8 * attachments.len();
-        // A list of attachments that is too long for the envelope is stored with the bytes in a spill block,
-        // and each envelope needs its own list.
+        // Each envelope needs its own list of attachments. A list that is too long for the envelope is stored
+        // with the bytes in a spill block, so each envelope has such a block of its own.
         let apart = head <= INLINE - TAIL && head + bytes.len() > INLINE;
         let mut block = None;
         if apart && bytes.len() <= u32::MAX as usize {

@@ -68,7 +68,8 @@ const RANGE: u64 = 1 << 6;
 /// Returns the first of [`RANGE`] numbers that no other message of this process has.
 #[cold]
 fn numbers() -> u64 {
-    // fork: a child continues from here, and no value of another process has its numbers.
+    // fork: a child continues from the parent's number, so its numbers differ from those in inherited values.
+    // Values of other processes have no such numbers.
     static NUMBERS: AtomicU64 = AtomicU64::new(0);
     NUMBERS.fetch_add(RANGE, Ordering::Relaxed)
 }
