@@ -201,7 +201,7 @@ impl<F: Fn(BlockId) -> Option<Word> + Clone> Steps for ReleaseSeat<F> {
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<ReleaseOutcome> {
         match self.pc {
             ReleasePc::Swap => match m.cas(self.seat, self.holder.pack(), Seat::Free.pack()) {
-                // If two holders release the last two seats at once, at least one must find the other's free.
+                // Two holders that release the last two seats at once must not both find the other's taken.
                 Ok(()) => {
                     m.fence_after_rmw();
                     self.pc = if self.neighbor.is_some() { ReleasePc::Neighbor } else { ReleasePc::Check };
