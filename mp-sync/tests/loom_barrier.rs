@@ -387,8 +387,8 @@ fn loom_death_while_ending_a_phase_has_one_outcome() {
     }
 }
 
-/// The last of three parties is dead, and the party that ends or breaks the phase for it is killed at each
-/// step: the remaining party completes that.
+/// The last of three parties is dead. Another party detects that, and is killed at each step while it ends or
+/// breaks the phase. The remaining party completes that.
 #[test]
 fn loom_repair_of_a_killed_repairer_is_completed() {
     // The last party is killed during its arrival, or at one of two points after it.
