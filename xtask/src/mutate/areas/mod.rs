@@ -358,7 +358,7 @@ const OF_STRUCTURES: &[Area] = &[
         "arena.part.",
         &[
             ("mp-core/lib", "alloc::children"),
-            ("mp-core/killed_objects", "part"),
+            ("mp-core/killed_objects", "child"),
             ("mp-core/handles", ""),
             ("mp-tests/small_arena", "part"),
         ],
@@ -367,7 +367,7 @@ const OF_STRUCTURES: &[Area] = &[
     (
         "locker.",
         &[
-            ("mp-core/lib", "messages::attachments::descriptors"),
+            ("mp-core/lib", "transport::attachments"),
             ("mp-tests/descriptors", "deaths::"),
             ("mp-tests/descriptors", "limits::"),
             ("mp-tests/descriptors", "ways::"),
