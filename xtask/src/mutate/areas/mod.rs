@@ -101,7 +101,7 @@ const OF_STRUCTURES: &[Area] = &[
         &[
             ("mp-core/lib", "steps::lock::cycle"),
             ("mp-models/models", "deadlock::"),
-            ("mp-core/lib", "waiting::deadlock"),
+            ("mp-core/lib", "blocking::deadlock"),
             ("mp-tests/sync", "deadlocks::"),
         ],
     ),
@@ -117,7 +117,7 @@ const OF_STRUCTURES: &[Area] = &[
             ("mp-tests/fork", "raw::forked_copy_does_not"),
         ],
     ),
-    ("deadlock.", &[("mp-core/lib", "waiting::deadlock"), ("mp-tests/sync", "deadlocks::")]),
+    ("deadlock.", &[("mp-core/lib", "blocking::deadlock"), ("mp-tests/sync", "deadlocks::")]),
     (
         "steps.recover.",
         &[
