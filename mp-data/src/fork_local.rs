@@ -1,4 +1,4 @@
-//! Values of which each forked copy of the process has its own.
+//! Values that each forked copy of the process replaces by a fresh one.
 
 use mp_core::fork::SetOnce;
 
@@ -21,7 +21,8 @@ impl<T> ForkLocal<T> {
         self.owner != std::process::id()
     }
 
-    /// Returns the value of the process that made it, for reads that wait for no thread.
+    /// Returns the value of the process that made it, also in a forked copy. The caller must not wait for a
+    /// thread of that process.
     pub(crate) fn original(&self) -> &T {
         &self.value
     }

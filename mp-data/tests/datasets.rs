@@ -270,7 +270,7 @@ fn subset_names_failed_samples_like_its_dataset() {
     assert_eq!(all.collect::<Vec<_>>(), [vec![0, 1, 2, 3], vec![4, 6]]);
 }
 
-/// Does not write a row of the label 3.
+/// Dataset that does not write the row of sample 3.
 #[derive(Serialize, Deserialize)]
 struct Forgets;
 

@@ -61,7 +61,7 @@ impl Dataset for Slow {
     }
 
     fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
-        // sleep: the time for a batch, for which all workers are needed.
+        // sleep: each batch takes so long that the workers of all hosts make some.
         std::thread::sleep(Duration::from_millis(20));
         let there = u32::from(part().is_some());
         cx.rows(items, &[2], |item, _, row| {

@@ -208,7 +208,7 @@ fn dropped_loader_frees_its_memory() {
             drop(batches);
         } else {
             drop(batches);
-            assert!(pids.iter().all(|pid| alive(*pid)), "they are the loader's");
+            assert!(pids.iter().all(|pid| alive(*pid)), "the loader keeps its workers");
             drop(loader);
         }
         eventually("its workers end", || !pids.iter().any(|pid| alive(*pid)));

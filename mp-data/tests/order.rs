@@ -121,7 +121,7 @@ fn ranks_share_the_order_of_each_epoch() {
         let (mut sorted, mut all) = (dealt.clone(), indices(&whole, epoch));
         sorted.sort_unstable();
         all.sort_unstable();
-        assert_eq!(sorted, all, "each sample is one rank's");
+        assert_eq!(sorted, all, "each sample belongs to one rank");
         assert_ne!(ranks[0], indices(&rank(0), epoch + 1));
     }
 }
@@ -243,7 +243,8 @@ fn impossible_window_in_a_state_changes_no_batch() {
         order.batch(next).unwrap()
     };
     let window = |number: u64, before: u64| serde_json::json!({ "number": number, "before": before });
-    // After the end, more batches than draws, a later batch, batches before the first window.
+    // Cases: windows after the end, more batches than draws, a start after the requested batch, batches
+    // before the first window.
     for (number, before) in
         [(u64::MAX, 3), (DRAWS / WINDOW, 3), (2, 41), (100, 3 * 71), (0, 2), (u64::MAX, u64::MAX)]
     {
@@ -338,7 +339,7 @@ fn uneven_epoch_is_reported_as_early_as_possible() {
     };
     assert_eq!(left(of(10, 2).distributed(0, 4).build()), Some((1, 2, 4)));
     assert_eq!(left(of(8, 2).distributed(0, 4).build()), None);
-    assert_eq!(left(of(12, 2).distributed(0, 4).build()), None, "a short batch, and equally short ones");
+    assert_eq!(left(of(12, 2).distributed(0, 4).build()), None, "the last batches are equally short");
     assert_eq!(left(of(10, 2).distributed(0, 4).drop_last(true).build()), None);
     assert_eq!(left(of(11, 2).build()), None, "one rank");
     let bucket = |n: u32| Batching::BucketByLength { lengths: (0..n).collect(), window: 2 };

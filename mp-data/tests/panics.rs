@@ -21,7 +21,7 @@ enum Where {
     Row,
 }
 
-/// Panics at the second sample of each batch, or before.
+/// Dataset that panics at the second sample of each batch, or earlier.
 #[derive(Serialize, Deserialize)]
 struct Panics(Where);
 
@@ -65,7 +65,7 @@ fn dataset_panic_reports_its_line_and_runs_the_hook() {
     for (workers, threads) in [(0, 1), (0, 3), (1, 1), (1, 3)] {
         for (place, line) in [Where::Init, Where::Fetch, Where::Row].into_iter().zip(LINES) {
             if place == Where::Init && workers > 0 {
-                // Such a worker is restarted for seconds.
+                // A worker whose `init` panics is restarted for seconds.
                 continue;
             }
             let loader = DataLoader::builder(Panics(place)).batch_size(4).num_workers(workers);

@@ -125,7 +125,7 @@ fn test_len_and_test_invalid_ctor_args_combinations() {
     assert!(said(of(5).num_workers(1001)).contains("`num_workers`"));
 }
 
-/// `TestDictDataLoader` and `TestStringDataLoader` as well.
+/// Also covers `TestDictDataLoader` and `TestStringDataLoader`.
 #[test]
 fn collections_dicts_and_strings_become_columns() {
     for workers in [0, 1] {
@@ -245,7 +245,7 @@ fn test_error_in_init() {
     }
 }
 
-/// `test_worker_seed_reproducibility` as well.
+/// Also covers `test_worker_seed_reproducibility`.
 #[test]
 fn worker_seeds_and_epochs_are_reproducible() {
     let of = |workers, seed| {
@@ -263,7 +263,7 @@ fn worker_seeds_and_epochs_are_reproducible() {
     assert!(numbers(&first).is_disjoint(&numbers(&of(2, 6))));
 }
 
-/// `TestDataLoaderPersistentWorkers` as well.
+/// Also covers `TestDataLoaderPersistentWorkers`.
 #[test]
 fn init_gets_worker_info_in_persistent_workers() {
     let loader = DataLoader::builder(plain(40)).batch_size(2).num_workers(2).build().unwrap();
@@ -285,7 +285,7 @@ fn init_gets_worker_info_in_persistent_workers() {
     assert!(pids.len() >= 6, "{pids:?}");
 }
 
-/// `TestOutOfOrderDataLoader` as well.
+/// Also covers `TestOutOfOrderDataLoader`.
 #[test]
 fn test_partial_workers_and_out_of_order() {
     // More workers than batches.

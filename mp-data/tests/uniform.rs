@@ -7,7 +7,7 @@ const EPOCHS: u64 = 4_000;
 
 fn order(plan: &Plan, epoch: u64) -> Vec<usize> {
     let order = plan.epoch(epoch);
-    let batches = (0..order.batches().expect("known")).map(|k| order.batch(k).unwrap().expect("a batch"));
+    let batches = (0..order.batches().expect("length")).map(|k| order.batch(k).unwrap().expect("a batch"));
     batches.flat_map(|batch| batch.items).map(|Item { index, .. }| index).collect()
 }
 
@@ -36,7 +36,8 @@ fn each_sample_is_at_each_position_equally_often() {
                     counts[position * side + index] += 1;
                 }
             }
-            // Rows and columns have fixed sums.
+            // Each row and each column of the table has a fixed sum, so there are (n − 1)² degrees of
+            // freedom.
             let n = n as f64;
             let sum = squares(&counts, EPOCHS as f64 / n) * (n - 1.0) / n;
             assert!(likely(sum, (n - 1.0).powi(2)), "{by:?} of {n}: {sum}");

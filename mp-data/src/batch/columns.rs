@@ -74,7 +74,7 @@ impl<T: Element> Batch for Tensor<T> {
         };
         let bytes: &[u8] = bytemuck::cast_slice(all);
         let length = bytes.len() / rows.max(1);
-        // If the batch has another number of rows, the last row has the remaining bytes.
+        // If the tensor can't be divided evenly into `rows` rows, the last row has the remaining bytes.
         let end = if row + 1 == rows { bytes.len() } else { (row + 1) * length };
         vec![bytes.get(row * length..end).unwrap_or_default().to_vec()]
     }
@@ -158,7 +158,7 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Batch for Objects<T> {
     }
 
     fn row_bytes(&self, row: usize, _: usize) -> Vec<Vec<u8>> {
-        // Values that can't be encoded alone are not compared.
+        // Values that contain tensors can't be encoded in one byte string. They all count as equal.
         let encode = |value: &T| {
             let mut out = Outgoing::in_band();
             mp_reduce::MessagePack::write(&mut out, value).ok()?;

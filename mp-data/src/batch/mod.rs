@@ -12,7 +12,7 @@ pub use ragged::{Ragged, Strings};
 pub use traits::{Batch, ColumnData, Fill};
 pub use whole::Whole;
 
-/// Items for the derive.
+/// Items used by the code that `#[derive(Batch)]` generates.
 #[doc(hidden)]
 pub mod derive {
     pub use mp_core::Result;

@@ -17,7 +17,7 @@ impl ColumnInfo {
         ColumnInfo { name: String::new(), rows }
     }
 
-    /// Returns `true` if the batch has several columns.
+    /// Returns `true` if the column is part of a struct or a tuple.
     pub(crate) fn has_name(&self) -> bool {
         !self.name.is_empty()
     }
@@ -41,7 +41,7 @@ fn join_names(outer: &str, name: &str) -> String {
     if name.is_empty() { outer.to_owned() } else { format!("{outer}.{name}") }
 }
 
-/// Prefixes the names of the columns of a field.
+/// Prefixes the names of the columns of a field with the field's name.
 #[must_use]
 pub fn prefix_columns(field: &str, columns: Vec<ColumnInfo>) -> Vec<ColumnInfo> {
     let named = columns
@@ -50,7 +50,7 @@ pub fn prefix_columns(field: &str, columns: Vec<ColumnInfo>) -> Vec<ColumnInfo> 
     named.collect()
 }
 
-/// Returns the columns without their numbers of rows, which are not checked.
+/// Removes the numbers of rows, so that they are not compared with the number of samples.
 pub(crate) fn without_rows(columns: Vec<ColumnInfo>) -> Vec<ColumnInfo> {
     columns.into_iter().map(|column| ColumnInfo { rows: None, ..column }).collect()
 }
@@ -68,7 +68,7 @@ impl UnwrittenRow {
     }
 }
 
-/// Prefixes the column names of the rows of a field.
+/// Prefixes the column names of unwritten rows of a field with the field's name.
 #[must_use]
 pub fn prefix_unwritten(field: &str, rows: Vec<UnwrittenRow>) -> Vec<UnwrittenRow> {
     rows.into_iter()
@@ -76,7 +76,7 @@ pub fn prefix_unwritten(field: &str, rows: Vec<UnwrittenRow>) -> Vec<UnwrittenRo
         .collect()
 }
 
-/// Error of a row that its function did not write.
+/// Error returned when the function for a row did not write it.
 pub(crate) struct UnwrittenRowError {
     pub(crate) row: usize,
     column: String,
@@ -113,7 +113,7 @@ mp_core::readable_debug!(UnwrittenRowError);
 
 impl Error for UnwrittenRowError {}
 
-/// Prefixes the column name in an `UnwrittenRowError`. Other errors are unchanged.
+/// Prefixes the column name in an `UnwrittenRowError` with the field's name. Other errors are unchanged.
 #[must_use]
 pub fn prefix_error(field: &str, why: Box<dyn Error + Send + Sync>) -> Box<dyn Error + Send + Sync> {
     match why.downcast::<UnwrittenRowError>() {

@@ -100,8 +100,8 @@ pub trait Batch: Send + Sized + 'static {
     fn begin(rows: usize, shapes: Self::Shapes<'_>, fill: Fill) -> AnyResult<Self::Builder>;
     #[doc(hidden)]
     fn rows(builder: &mut Self::Builder) -> AnyResult<Vec<Self::Row<'_>>>;
-    /// Returns the rows of tensors that contain only this byte, as unwritten rows do after a fill with it.
-    /// Empty rows are excluded.
+    /// Returns the rows of tensors that contain only the given byte. If it is the fill byte, these rows were
+    /// probably not written. Empty rows are excluded.
     #[doc(hidden)]
     fn unwritten(_: &mut Self::Builder, _: u8) -> AnyResult<Vec<rows::UnwrittenRow>> {
         Ok(Vec::new())

@@ -14,15 +14,15 @@ use crate::AnyResult;
 /// ```
 /// use mp_data::{AnyResult, Batch, Context, DataLoader, Dataset, Item, Tensor, Whole};
 ///
-/// /// Some graphs as one.
+/// /// Several graphs, merged into one.
 /// #[derive(Batch)]
 /// struct Graphs {
 ///     label: Tensor<i64>,
-///     /// From which node to which: of shape [2, edges].
+///     /// Start and end node of each edge, of shape [2, edges].
 ///     edges: Whole<Tensor<i64>>,
 /// }
 ///
-/// /// Rings, each of this many nodes.
+/// /// Rings with these numbers of nodes.
 /// #[derive(serde::Serialize, serde::Deserialize)]
 /// struct Rings(Vec<i64>);
 ///

@@ -22,7 +22,7 @@ use crate::{AnyResult, Batch, Item};
 pub struct Context<B> {
     worker: WorkerInfo,
     epoch: u64,
-    /// Key of the random numbers of the batch's samples.
+    /// Key from which the random numbers of the samples are derived.
     key: u64,
     items: Arc<[Item]>,
     threads: usize,
@@ -32,7 +32,7 @@ pub struct Context<B> {
     checks_unwritten: bool,
     /// Rows of a stream's samples that contain only the fill byte, with their samples.
     unwritten: Vec<(Item, UnwrittenRow)>,
-    /// Current item, counted from 1; in a stream, see [`Moment`].
+    /// Note of the current item: its number in the batch, from 1, or in a stream a [`Moment`] and a position.
     at: AtomicU64,
     in_stream: bool,
     batch: PhantomData<fn() -> B>,
@@ -66,7 +66,7 @@ impl<B> Context<B> {
     ) -> Self {
         let (at, unwritten, in_stream) = (AtomicU64::new(0), Vec::new(), false);
         let batch = PhantomData;
-        // `verify`, which chooses the filling, compares batches instead.
+        // `verify` chooses the fill byte, and compares batches instead of searching for it.
         let checks_unwritten = cfg!(debug_assertions) && poison.is_none();
         let fill =
             poison.or(cfg!(debug_assertions).then_some(FIRST_FILL)).map_or(Fill::Unchanged, Fill::Byte);
@@ -96,7 +96,7 @@ impl<B> Context<B> {
         &self.unwritten
     }
 
-    /// Marks the context as the context of a stream, whose items are known after they are read.
+    /// Marks the context as the context of a stream, whose items are unknown until they have been read.
     pub(crate) fn for_stream(self) -> Self {
         Context { in_stream: true, ..self }
     }
@@ -106,14 +106,16 @@ impl<B> Context<B> {
         Arc::clone(&self.items)
     }
 
-    /// Calls a function that makes a batch from other items. Errors name `items`.
+    /// Calls `make`, which makes the batch of the items `inner`. Errors name the corresponding items of
+    /// `items`.
     pub(crate) fn with_items<R>(
         &mut self,
         items: &[Item],
         inner: &Arc<[Item]>,
         make: impl FnOnce(&mut Self) -> R,
     ) -> R {
-        // For a part of the batch, errors name the same items: a note is a number among all items.
+        // If `items` is only a part of the batch, numbers in `inner` are not numbers in the batch. So
+        // `self.items` stays, and an item whose index differs from the outer index gets the note 0.
         if *self.items != *items {
             return make(self);
         }
@@ -149,7 +151,8 @@ impl<B> Context<B> {
         self.epoch
     }
 
-    /// Returns the random numbers of an item, a function of seed, epoch and position for all workers.
+    /// Returns the random number generator of an item. It depends only on seed, epoch and position, so it is
+    /// the same in each worker.
     #[must_use]
     pub fn rng(&self, item: Item) -> SampleRng {
         SampleRng::at(self.key, item.position)
@@ -181,7 +184,8 @@ impl<B> Context<B> {
         mp_pool::note(note);
     }
 
-    /// Returns the note of the `n`-th of `items`: its number among the items of the task, from 1.
+    /// Returns the note of an item: its number among the items of the task, from 1. The number is probably
+    /// `n` + 1. In a stream, the note has the item's position.
     fn note_of(&self, n: usize, item: Item) -> u64 {
         if self.in_stream {
             return Moment::Row.note(item.position);
@@ -254,7 +258,7 @@ impl<B> Context<B> {
                     Ok(Err(error)) => RowFailure::Error(error),
                     Err(panic) => RowFailure::Panic(panic),
                 };
-                // Rows are taken in order, so the first row that fails was taken before any failure.
+                // Threads take rows in order, so the first failing row was taken before any row had failed.
                 let mut failed = lock(&failed);
                 let is_first = failed.as_ref().is_none_or(|(before, ..)| n < *before);
                 if is_first {
@@ -269,7 +273,7 @@ impl<B> Context<B> {
         match how {
             None => Ok(()),
             Some(RowFailure::Error(error)) => Err(error),
-            // The panic's location was recorded in its own thread.
+            // The thread of the row has already recorded the panic's location.
             Some(RowFailure::Panic(panic)) => panic.resume(),
         }
     }

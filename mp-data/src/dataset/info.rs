@@ -57,7 +57,7 @@ pub struct BatchInfo {
     pub items: Vec<Item>,
     /// Shard of each sample of a stream; empty for datasets with indices.
     pub shards: Vec<usize>,
-    /// Number of valid rows. Rows after these repeat samples, so that all ranks have equally many.
+    /// Number of valid rows. Rows after these repeat samples, so that all ranks have equally many rows.
     pub valid: usize,
     /// Samples missing from the batch because they could not be made, with
     /// [`OnError::SkipSample`](crate::OnError::SkipSample).
@@ -84,7 +84,7 @@ impl BatchInfo {
 pub struct SkippedSample {
     /// Sample that is missing.
     pub item: Item,
-    /// Shard of the sample, of a stream.
+    /// Shard of the sample; `None` for datasets with indices.
     pub shard: Option<usize>,
     /// `true` if the rest of the shard from this sample on is missing because it can't be opened or read.
     pub rest_of_shard: bool,

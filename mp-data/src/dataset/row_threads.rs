@@ -30,11 +30,12 @@ use crate::fork_local::ForkLocal;
 /// Function that each thread calls.
 type RowWork<'w> = &'w (dyn Fn() + Sync);
 
-/// Row threads. No thread is started before the first work that wants one.
+/// Row threads, started on demand.
 #[derive(Default)]
 pub(crate) struct RowThreads {
     shared: Arc<RowThreadsShared>,
-    /// A forked copy of the process has none of the threads, and does not wait for their locks.
+    /// Process that started the threads. A forked copy of it has no row threads, and does not wait for locks
+    /// that they held.
     owner: ForkLocal<()>,
 }
 
@@ -74,7 +75,7 @@ impl RowThreadsShared {
             state.wanted -= 1;
             state.active += 1;
             drop(state);
-            // Rows catch their own panics.
+            // `Context` catches panics of rows, so other panics are ignored here.
             if let Err(payload) = catch_unwind(AssertUnwindSafe(work)) {
                 mp_core::user_code::drop_payload(payload);
             }
@@ -114,7 +115,7 @@ impl RowThreads {
         let shared = &self.shared;
         let mut state = shared.lock();
         if std::mem::replace(&mut state.running, true) {
-            // A row of this thread, or another thread, uses the row threads already.
+            // The row threads are busy with work of another thread, or with work that has called `run` again.
             drop(state);
             return work();
         }
@@ -207,8 +208,8 @@ mod tests {
         threads.run(1, &|| {
             all.wait();
             if std::thread::current().id() != mine {
-                // The caller's own part ends before that.
-                mp_harness::eventually("it is taken back", || threads.shared.lock().work.is_none());
+                // The caller's own call of the function ends first, and then the work is removed.
+                mp_harness::eventually("the work is removed", || threads.shared.lock().work.is_none());
             }
             threads.run(7, &|| _ = count.fetch_add(1, Ordering::SeqCst));
         });

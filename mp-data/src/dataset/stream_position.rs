@@ -12,7 +12,7 @@ pub(crate) fn position(shard: usize, sample: u64) -> u64 {
     (shard as u64) << SAMPLE_BITS | sample
 }
 
-/// Activity of a worker for a batch of a stream: its note, together with its position.
+/// Activity of a worker that makes a batch of a stream. A note contains an activity and a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moment {
     /// The worker opens or reads a shard.

@@ -23,8 +23,8 @@ use crate::{AnyResult, Context, Dataset, Item, WorkerInfo};
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// A sample's datasets draw their random numbers one after the other. For a batch with named fields, write a
-/// dataset of your own.
+/// The datasets share the random number generator of a sample, and use it one after the other. For a batch
+/// with named fields, write a dataset of your own.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct StackDataset<D>(D);
 
@@ -40,8 +40,8 @@ impl<D: DatasetTuple> fmt::Debug for StackDataset<D> {
     }
 }
 
-/// Tensors of equal length along dimension 0, whose entries there are the samples: a [`StackDataset`] of
-/// them.
+/// [`StackDataset`] of tensors that have equal length along dimension 0. Sample `i` consists of entry `i` of
+/// each tensor.
 ///
 /// ```
 /// use mp_data::{DataLoader, Tensor, TensorDataset};

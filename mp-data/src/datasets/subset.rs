@@ -61,7 +61,7 @@ impl<D: Dataset> Subset<D> {
         Subset::of(dataset, &taken)
     }
 
-    /// Takes the samples at valid indices.
+    /// Creates a subset. The caller has checked the indices.
     pub(super) fn of(dataset: D, indices: &[u64]) -> Result<Self, DatasetError> {
         let check = checksum(indices.iter().copied());
         let indices = Tensor::from_slice(indices, [indices.len()]);
@@ -75,13 +75,13 @@ impl<D: Dataset> Subset<D> {
         &self.dataset
     }
 
-    /// Returns the indices of the samples in that dataset.
+    /// Returns the indices of the samples in [`dataset`](Self::dataset).
     #[must_use]
     pub fn indices(&self) -> &FrozenTensor<u64> {
         &self.indices
     }
 
-    /// Returns the draw of the same sample in the dataset.
+    /// Returns the item of the same sample in the inner dataset.
     fn inner(&self, item: Item) -> AnyResult<Item> {
         let index = self.indices.as_slice()?.get(item.index);
         let index = index.ok_or_else(|| format!("sample {} of {}", item.index, self.indices.len()))?;

@@ -84,8 +84,7 @@ impl LoadError {
         LoadError { epoch, batch, item, shard, description, worker, attempts, source }
     }
 
-    /// Returns the error of the task in its worker, if it is the cause: a death, a time-out, or an error of
-    /// `fetch`.
+    /// Returns the cause if it is an error of a worker's task: a death, a time-out, or an error of `fetch`.
     #[must_use]
     pub fn task(&self) -> Option<&TaskError> {
         self.source.downcast_ref()
@@ -144,8 +143,8 @@ mp_core::readable_debug!(BuildError);
 pub struct NotReadyError {
     /// Epoch and number of the next batch.
     pub batch: Option<(u64, u64)>,
-    /// Activities of the workers, one per line: batch and sample, or that workers are starting if no worker
-    /// has a batch.
+    /// Activity of each worker that makes a batch, with batch and sample. If no worker has a batch, the state
+    /// of each worker, such as `starting`.
     pub running: Vec<String>,
 }
 

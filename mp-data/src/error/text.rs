@@ -1,4 +1,4 @@
-//! Texts about batches that can't be made, in the terms of a loader, for failures of all layers.
+//! Texts of errors about batches. Failures of all layers are described in the terms of a loader.
 
 use std::error::Error;
 use std::fmt;
@@ -39,7 +39,7 @@ fn text_of(error: &(dyn Error + 'static), full: bool) -> String {
     if full { format!("{error:#}") } else { error.to_string() }
 }
 
-/// Returns the text of an error without the process name, whose word `rank` has another meaning for a
+/// Returns the text of an error without the process name, because its word `rank` has another meaning for a
 /// trainer.
 fn strip_process_name(text: String, who: &ProcessName) -> String {
     let Some(rest) = text.strip_prefix(&format!("{who} ")) else { return text };
@@ -47,7 +47,7 @@ fn strip_process_name(text: String, who: &ProcessName) -> String {
     rest.strip_prefix("failed: ").unwrap_or(rest).to_owned()
 }
 
-/// Returns the process of the worker, and the fate of the batch in that process.
+/// Returns the worker's process id, and a text that describes the failure in that process.
 fn task_text(error: &TaskError, full: bool) -> (Option<u32>, String) {
     match error {
         TaskError::Raised(raised) => {
@@ -129,7 +129,7 @@ impl fmt::Display for LoadError {
     }
 }
 
-/// Text that `unwrap` prints, and a `main` that returns the error.
+/// Text printed by `unwrap`, and by a `main` that returns the error.
 impl fmt::Debug for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.task().is_some() || self.source.is::<NoSamplesLeft>() {

@@ -82,7 +82,7 @@ impl<D: Dataset> Batches<D> {
     fn remaining(&self) -> Option<usize> {
         let Prefetch { source, slots, planning_ended, break_state, last, .. } = &self.0;
         let IndexedSource { order, next: (epoch, next), delivered, .. } = source;
-        // With more draws, the first batch is an error.
+        // An epoch of 2⁴⁸ draws or more is an error at its first batch.
         let is_known = order.has_fixed_length() && order.samples() >> 48 == 0;
         if !is_known || !matches!(break_state, BreakState::Working) || self.0.inner.is_forked() {
             return None;

@@ -14,8 +14,8 @@ use crate::plan::{EpochOrder, Plan, PlanError, PlannedBatch, WindowStart};
 use crate::worker::batch_maker::WorkerReply;
 use crate::{BatchInfo, Dataset, Item};
 
-/// Maximum number of batches that are delivered before an earlier one, if they may be out of order. A state
-/// lists them.
+/// Maximum number of batches that may be delivered before an earlier batch, if the order is free. A state
+/// lists these batches.
 const AHEAD: u64 = 1024;
 
 /// Batches of a dataset with indices.
@@ -70,7 +70,7 @@ impl<D> IndexedSource<D> {
     }
 }
 
-/// Most empty epochs in a row that a sampler of the user may return.
+/// Maximum number of empty epochs in a row that a sampler of the user may return.
 const MOST_EMPTY: u32 = 1000;
 
 /// Samples of a batch, and the number of valid ones.
@@ -81,8 +81,8 @@ pub(crate) struct IndexedContents {
     window: Option<WindowStart>,
 }
 
-/// First batch that was not delivered, the batches after it that were, and its window of the order if the
-/// order has windows.
+/// Position of an iterator: the first batch that was not delivered, the batches that were delivered before it
+/// although they follow it, and its window, if the order has windows.
 #[derive(Clone)]
 pub(crate) struct IndexedPosition {
     pub(crate) next: (u64, u64),
@@ -183,7 +183,7 @@ impl<D: Dataset> BatchSource for IndexedSource<D> {
         let first = front.map_or(self.next, |slot| (slot.epoch, slot.number));
         let next = self.delivered.add((slot.epoch, slot.number), first);
         if front.is_none() {
-            // Earlier deliveries are removed from the set, and must not be planned again.
+            // The set no longer has the delivered batches before `next`, so planning must continue at `next`.
             self.next = next;
         }
     }
@@ -238,7 +238,7 @@ impl DeliveredSet {
         self.out_of_order.contains(&batch)
     }
 
-    /// Returns the first batch from this one on that was not delivered.
+    /// Returns the first batch that was not delivered, from `batch` on.
     pub(crate) fn first_from(&self, mut batch: BatchId) -> BatchId {
         while self.has(batch)
             && let Some(next) = batch.1.checked_add(1)
@@ -248,7 +248,7 @@ impl DeliveredSet {
         batch
     }
 
-    /// Returns the numbers after this one that were delivered.
+    /// Returns the numbers of the delivered batches of the epoch, from `next` on.
     pub(crate) fn out_of_order(&self, (epoch, next): BatchId) -> Vec<u64> {
         self.out_of_order.range((epoch, next)..=(epoch, u64::MAX)).map(|given| given.1).collect()
     }

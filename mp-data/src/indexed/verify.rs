@@ -10,8 +10,7 @@ use crate::{DataLoader, Dataset, LoadError};
 impl<D: Dataset> DataLoader<D> {
     /// Makes the first `batches` batches of epoch 0 twice, in memory with different previous contents, and
     /// compares them. Finds samples that depend on more than their index and their random numbers, and rows
-    /// that are not written. Values that can't be encoded alone ([`Objects`](crate::Objects) with tensors)
-    /// are not compared.
+    /// that are not written. Values of [`Objects`](crate::Objects) that contain tensors are not compared.
     ///
     /// ```
     /// # use mp_data::{AnyResult, Context, DataLoader, Dataset, Item};

@@ -10,16 +10,17 @@ use mp_pool::FailedStarts;
 /// Number of batches whose times are retained.
 const MOST_TIMES: usize = 1024;
 
-/// Fewest batches from which advice is derived: the time of fewer ones includes the start of the workers.
+/// Minimum number of batches from which advice is derived. The start of the workers distorts the times of
+/// fewer batches.
 const FEW: u64 = 10;
 
 /// Time below which sending a batch from a worker costs more than making it.
 const SMALL: Duration = Duration::from_micros(50);
 
-/// Size up to which quickly made batches are prefetched eight for each worker, unless the user sets another
-/// number. Other batches are prefetched two for each worker. If threads sleep between two batches, a batch
-/// costs two context switches, about 15 µs. Eight such batches need little memory, and little work is lost
-/// if the loop ends.
+/// Maximum size, and upper bound of the time to make a batch, for which eight batches are prefetched for each
+/// worker instead of two. A number set by the user takes precedence. If threads sleep between two batches, a
+/// batch costs two context switches, about 15 µs. Eight such batches need little memory, and little work is
+/// lost if the loop ends.
 const LITTLE: (usize, Duration) = (64 << 10, Duration::from_micros(200));
 
 /// Counters of a running loader.
@@ -61,7 +62,8 @@ impl LoaderMeter {
         LoaderMeter { counts, most_bytes: None, took: VecDeque::new(), usual: Duration::ZERO }
     }
 
-    /// Returns the number of batches that are planned, running or ready for each worker without a setting.
+    /// Returns the number of batches for each worker that may be planned, running or ready, unless the user
+    /// sets it.
     pub(crate) fn prefetch(&self) -> usize {
         let (bytes, time) = LITTLE;
         // Columns outside shared memory count 0 bytes, and the length of their messages is unknown here.
@@ -288,7 +290,8 @@ mod tests {
         assert_eq!(after(&[(quick, 8)]), 8);
         assert_eq!(after(&[(TEN, 8)]), 2);
         assert_eq!(after(&[(quick, 64 << 10), (quick, (64 << 10) + 1)]), 2);
-        // A worker without a processor for a while, and a dataset whose first batch opens files.
+        // A single slow batch has no effect: a worker may wait for a processor, or the first batch may open
+        // files.
         assert_eq!(after(&[(quick, 8), (TEN, 8), (quick, 8)]), 8);
         assert_eq!(after(&[&[(TEN, 8)][..], &[(quick, 8); 20]].concat()), 8);
         assert_eq!(after(&[&[(quick, 8)][..], &[(TEN, 8); 2]].concat()), 2);

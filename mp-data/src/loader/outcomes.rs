@@ -36,7 +36,8 @@ impl<K: BatchSource> Prefetch<K> {
         }
     }
 
-    /// Records a batch that was made, or that doesn't exist.
+    /// Records a reply: a batch, or that the batch doesn't exist because its lane has ended or all of its
+    /// samples were skipped.
     fn arrived(&mut self, i: usize, mut made: ReplyOf<K>) {
         let slot = &mut self.slots[i];
         let continues = self.source.record_arrival(&mut slot.contents, &mut made);
@@ -192,7 +193,7 @@ impl<K: BatchSource> Prefetch<K> {
         catch_panic(|| K::describe(&self.inner.dataset, at)).flatten()
     }
 
-    /// Skips the error in the place of a batch.
+    /// Skips a batch that can't be made, and stores its error for `skipped_batches`.
     pub(crate) fn skip_batch(&mut self, i: usize) {
         let before = std::mem::replace(&mut self.slots[i].state, BatchSlotState::Skipped);
         let BatchSlotState::Ready(result) = before else {
@@ -205,9 +206,9 @@ impl<K: BatchSource> Prefetch<K> {
         self.skipped_batches.push(error);
     }
 
-    /// Error in the place of this slot, because the turn before it delivered no batch.
+    /// Returns an error in the place of this slot, because the turn before it delivered no batch.
     ///
-    /// The turn, an epoch and a pass of it, is `None` if it had no batch that could have been left out.
+    /// `turn` is that turn, an epoch and a pass. It is `None` if the shards have too few samples for a batch.
     pub(crate) fn no_batch_error(&self, slot: &BatchSlot<K>, turn: Option<(u64, u64)>) -> LoadError {
         let other_epoch = turn.map(|turn| turn.0).filter(|epoch| *epoch != slot.epoch);
         let mut reason = match (turn, other_epoch) {
@@ -229,7 +230,7 @@ impl<K: BatchSource> Prefetch<K> {
     }
 
     /// Ends the iterator, since no batch can be made. Ready batches before the first unfinished one are
-    /// delivered, and then the error of that one, which does not count as delivered.
+    /// delivered, and then the error of the unfinished batch, which does not count as delivered.
     pub(crate) fn fail_all(&mut self, failure: BatchFailure) {
         self.planning_ended = true;
         if !matches!(self.break_state, BreakState::Working) {

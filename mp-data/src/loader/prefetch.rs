@@ -76,8 +76,8 @@ pub(crate) enum BreakState {
 }
 
 impl<K: BatchSource> Prefetch<K> {
-    /// Iterates from the position of the source to the end of epoch `last`, or over no batches if it is
-    /// `None`.
+    /// Iterates from the position of the source to the end of epoch `last`. If `last` is `None`, the iterator
+    /// is empty.
     pub(crate) fn new(inner: Arc<LoaderShared<K>>, source: K, last: Option<u64>) -> Self {
         let stream = match &inner.workers {
             Workers::Pool { call, .. } if !inner.is_forked() => Some(call.stream()),
@@ -157,7 +157,8 @@ impl<K: BatchSource> Prefetch<K> {
         self.receive_ready();
         let mut late = false;
         let caller = Location::caller();
-        // One wait for readers, though it ends at each report and each outcome.
+        // Readers of the program's state see one wait, although this thread wakes for each report and each
+        // outcome.
         let mut shown: Option<SlicedWait> = None;
         loop {
             if matches!(self.break_state, BreakState::Reported) {

@@ -153,7 +153,7 @@ impl<K: BatchSource> LoaderShared<K> {
     /// Lets a loader of another host use the workers.
     #[cfg(feature = "net")]
     pub(crate) fn serve(self: Arc<Self>, cluster: &mp_net::Cluster) -> Result<ServedLoader, BuildError> {
-        // The only handle of a new loader.
+        // The loader is new, so `self` is its only handle.
         let Some(LoaderShared { workers: Workers::Pool { pool, .. }, .. }) = Arc::into_inner(self) else {
             return refused("num_workers", "it is 0, and `serve` is used".into());
         };

@@ -24,7 +24,8 @@ impl<K: BatchSource> Prefetch<K> {
         NotReadyError { batch: Some(self.awaited()), running: self.running() }
     }
 
-    /// Returns the activities of the workers with these batches, or their states if no worker has a batch.
+    /// Returns the activities of the workers that make these batches, or the states of all workers if no
+    /// worker has a batch.
     fn running(&self) -> Vec<String> {
         let running = self.stream.as_ref().map(|stream| stream.running()).unwrap_or_default();
         let mut lines: Vec<String> = running.iter().map(|task| self.line(task)).collect();

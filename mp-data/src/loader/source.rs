@@ -14,7 +14,7 @@ pub(crate) const HISTORY: usize = 1024;
 pub(crate) enum PlanStep<P> {
     Batch {
         epoch: u64,
-        /// Turn of the batch. Batches of one turn may be delivered out of order.
+        /// Turn of the batch: its pass in the epoch, or 0. Batches of one turn may be delivered out of order.
         turn: u64,
         number: u64,
         contents: P,
@@ -49,7 +49,7 @@ pub(crate) struct FailedSample {
     pub(crate) reading: bool,
 }
 
-/// Outcome for a batch without the sample at which it failed.
+/// Next step for a batch after the removal of the sample at which it failed.
 pub(crate) enum AfterSkip {
     Retry,
     Empty,
@@ -160,12 +160,13 @@ pub(crate) trait BatchSource: Sized + 'static {
     /// Position of an iterator, for its saved state.
     type Position: Clone;
 
-    /// `true` if an epoch may have no end, so that a search for a batch must give up.
+    /// `true` if an epoch may have no end, so that a search for a batch must end with an error.
     const IS_ENDLESS: bool = false;
 
     /// Returns the seed, and the plan for workers.
     fn worker_plan(plan: &Self::Plan) -> (u64, WorkerPlanOf<Self>);
-    /// Describes the dataset and what makes its batches, for loaders of other hosts.
+    /// Returns a description of the dataset and its order. Loaders of two hosts work together only if it is
+    /// equal.
     fn kind(plan: &Self::Plan) -> String;
     fn describe(dataset: &DatasetOf<Self>, failed: &FailedSample) -> Option<String>;
     /// Plans the next batch of the epochs up to `last`. `window` has the batches in flight.
@@ -178,7 +179,8 @@ pub(crate) trait BatchSource: Sized + 'static {
     fn skip_sample(&mut self, contents: &mut Self::Contents, failed: &FailedSample) -> AfterSkip;
     /// Records the delivery of a batch or of an error in its place, or a skipped batch.
     fn record_delivery(&mut self, slot: &mut BatchSlot<Self>, front: Option<&BatchSlot<Self>>);
-    /// Returns `true` if the first turn of the iterator has delivered no batch before.
+    /// Returns `true` if the iterator begins at the start of a turn, so no batch of that turn was delivered
+    /// before.
     fn begins_turn(&self) -> bool;
     /// Returns epoch and number of the next batch to plan.
     fn next(&self) -> (u64, u64);
@@ -197,7 +199,8 @@ pub(crate) trait BatchSource: Sized + 'static {
     }
     /// Records that a batch can't be made. Its lane continues after it.
     fn record_loss(&mut self, _: &mut Self::Contents, _: Option<&FailedSample>) {}
-    /// Returns `true` if a state can list no more batches that were delivered before the first slot.
+    /// Returns `true` if so many batches after the first slot are planned that a state could not list more of
+    /// them.
     fn is_too_far_ahead(&self, _: &BatchSlot<Self>) -> bool {
         false
     }

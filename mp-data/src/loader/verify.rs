@@ -23,7 +23,7 @@ pub struct VerifyReport {
     /// Number of batches that were made twice.
     pub batches: usize,
     /// Number of these batches that were made twice by the same process, because the loader has no workers.
-    /// Differences between processes are not found for them.
+    /// For these batches, differences between processes are not found.
     pub by_one_worker: usize,
     /// First difference of each batch that differs.
     pub differences: Vec<Difference>,
@@ -155,7 +155,7 @@ fn name_of<B: Batch>(batch: &B, column: usize) -> String {
     named.map_or_else(|| format!("column {column}"), |column| column.named())
 }
 
-/// Returns row and column of the first difference, and `true` if the row is not written there.
+/// Returns row and column of the first difference, and `true` if that column of the row was not written.
 fn difference<B: Batch>(items: &[Item], first: &B, second: &B) -> Option<(usize, usize, bool)> {
     for row in 0..items.len() {
         let (one, other) = (first.row_bytes(row, items.len()), second.row_bytes(row, items.len()));

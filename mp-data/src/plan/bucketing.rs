@@ -11,8 +11,8 @@ use super::saved_state::WindowStart;
 use crate::fork_local::ForkLocal;
 
 /// Known windows of an epoch. All windows of `BucketByLength` have equally many batches, so each of them is
-/// made directly. The start of a window of `MaxTokens` depends on all windows before it. To find batch k, the
-/// windows from the last known start on are cut. States save a start ([`WindowStart`]).
+/// made directly. The start of a window of `MaxTokens` depends on all windows before it. To find batch k, all
+/// windows from the last known start on are cut into batches. States save a start ([`WindowStart`]).
 #[derive(Debug, Default)]
 pub(super) struct Windows(ForkLocal<Mutex<KnownWindows>>);
 
@@ -178,8 +178,8 @@ impl Windows {
     }
 }
 
-/// Returns the batches that earlier windows left to this window. Returns `None` if the earlier windows have
-/// fewer batches.
+/// Returns the batches of earlier windows that could not be divided among all ranks, and so belong to this
+/// window. Returns `None` if the earlier windows have too few batches for this start.
 fn leftover_before(
     order: &DrawOrder,
     start: WindowStart,

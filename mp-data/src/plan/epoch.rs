@@ -86,7 +86,8 @@ impl EpochOrder {
         }
     }
 
-    /// Returns an error if the draws of every epoch can't be divided. Called with `Uneven::Error`.
+    /// Returns an error if the draws of every epoch can't be divided evenly among the ranks. Called with
+    /// `Uneven::Error`.
     pub(super) fn check_divided(&self) -> Result<(), PlanError> {
         let order = self.order();
         let plan = &*order.plan;

@@ -42,7 +42,7 @@ pub enum PlanError {
 
 mp_core::readable_debug!(PlanError);
 
-/// Returns a hint for a state of another plan, if the dataset determines what differs.
+/// Returns a hint for a state of another plan, if the difference comes from the dataset.
 fn hint_of(what: &str) -> &'static str {
     if what == "len" || what == "order" || what.starts_with("hash of the ") {
         "; if the dataset was changed on purpose, resume with `allow_changed_dataset(true)` of the builder"

@@ -7,7 +7,7 @@
 //! assert_eq!(order.batches(), Some(3));
 //! let last = order.batch(2)?.unwrap();
 //! assert_eq!(last.items.len(), 2);
-//! // Another process, after a restart, goes on with batch 1.
+//! // After a restart, another process continues with batch 1.
 //! let (epoch, next) = plan.next_batch(&plan.state(0, 1))?;
 //! assert_eq!(plan.epoch(epoch).batch(next)?, order.batch(1)?);
 //! # Ok::<(), mp_data::plan::PlanError>(())

@@ -18,7 +18,7 @@ pub struct PlannedBatch {
     pub number: u64,
     /// Samples of the batch.
     pub items: Vec<Item>,
-    /// Number of samples that count. The samples after them are padding, so that each rank has equally many.
+    /// Number of samples before the padding. Padding repeats samples, so that each rank has equally many.
     pub valid: usize,
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// let weights: Vec<f64> = (0..100).map(|i| if i < 10 { 9.0 } else { 1.0 }).collect();
 /// let sampler = Sampler::Weighted { weights: weights.into(), draws: 500, replacement: true };
 /// let plan = Plan::builder(100).sampler(sampler).batch_size(50).distributed(0, 2).build()?;
-/// assert_eq!(plan.epoch(0).batches(), Some(5)); // of this rank: the draws are of all ranks together
+/// assert_eq!(plan.epoch(0).batches(), Some(5)); // 500 draws are 250 for each of two ranks
 /// # Ok::<(), mp_data::plan::PlanError>(())
 /// ```
 #[derive(Clone, Debug, Default)]

@@ -35,7 +35,7 @@ pub(crate) fn call_user<R>(setting: &'static str, ask: impl FnOnce() -> R) -> Re
         .map_err(|panic| BuildError::Setting { setting, reason: panic_error(*panic).to_string() })
 }
 
-/// Name of a loader without a name.
+/// Default name of a loader.
 const NAME: &str = "data loader";
 
 /// Settings that do not affect the order.

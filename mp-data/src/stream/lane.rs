@@ -25,7 +25,7 @@ pub(crate) struct LanePosition {
     pub(crate) sample: u64,
     pub(crate) token: Option<u64>,
     pub(crate) done: u64,
-    /// Number of samples of lost batches. They are the next samples that can be read.
+    /// Number of samples of lost batches: this many of the next samples that can be read are skipped.
     pub(crate) lost: u64,
     /// Samples of the window, if some of them were taken: the number in the lane of each shard, and the end
     /// of its samples. A window that is read again then has the same samples, and a sample that can no longer

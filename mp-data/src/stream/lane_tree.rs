@@ -147,8 +147,8 @@ impl LaneTree {
         inner.earliest = rounds.min().unwrap_or(NEVER);
     }
 
-    /// Returns the first lane from `from` on that has a batch in this round: a lane that has not ended, and
-    /// whose own round is not a later one.
+    /// Returns the first lane from `from` on that has a batch in this round: it has not ended, and its next
+    /// batch is in this round or an earlier one.
     pub(super) fn next_in(&self, round: u64, from: usize) -> Option<usize> {
         self.next_below(&self.root, (0, self.levels), round, from)
     }
@@ -179,7 +179,7 @@ impl LaneTree {
     }
 }
 
-/// Place of a lane among the nodes below a node, which are of this level.
+/// Returns the index, in its parent's array, of the node of this level that contains a lane.
 fn place(number: usize, level: u32) -> usize {
     number >> (level * FAN_BITS) & (FAN - 1)
 }

@@ -35,7 +35,7 @@ impl StreamPosition {
         StreamPosition { epoch, pass: 0, first: 0, batches: 0, lanes: LaneTree::new(lanes, 0) }
     }
 
-    /// Returns the start of the slot's pass, if that is not the pass of this position.
+    /// Returns the start of the slot's pass, if this position is in another pass.
     fn behind<D: IterableDataset>(&self, slot: &BatchSlot<StreamSource<D>>) -> Option<StreamPosition> {
         let (epoch, pass, first) = (slot.epoch, slot.turn, slot.contents.first);
         if (epoch, pass) == (self.epoch, self.pass) {
@@ -260,7 +260,8 @@ impl<D: IterableDataset> BatchSource for StreamSource<D> {
     }
 
     fn record_loss(&mut self, contents: &mut StreamContents, failed: Option<&FailedSample>) {
-        // If less of a shard can be read than before, other samples come next.
+        // If the shard is cut, other samples follow, so no sample is skipped in place of this batch's
+        // samples.
         let others = failed.is_some_and(|failed| failed.reading && self.cut(contents, failed));
         let batch_size = self.plan.batch_size;
         let lane = self.change(contents.lane, |lane| {
@@ -276,8 +277,8 @@ impl<D: IterableDataset> BatchSource for StreamSource<D> {
         if let Some(behind) = self.delivered.behind(slot) {
             self.delivered = behind;
         }
-        // A final error replaces a batch that was neither made nor given up. Its slot has no `progress` and
-        // does not count as delivered.
+        // A final error replaces a batch that was neither made nor lost. Its slot has no `progress` and does
+        // not count as delivered.
         let Some(progress) = slot.contents.progress.take() else { return };
         self.delivered.lanes.set(slot.contents.lane, progress);
         let counts = !slot.is_skipped();

@@ -12,10 +12,10 @@ use crate::worker::in_process::make_in_process;
 
 impl<D: IterableDataset> StreamLoader<D> {
     /// Makes the first `batches` batches of epoch 0 twice, in memory with different initial contents, and
-    /// compares them. One is made in this process by readers that continue, the other in a worker by readers
-    /// that are opened at the start of the batch. Reports tokens of wrong positions, rows that are not
-    /// written, and samples that depend on more than their position and random numbers. Batches that can't be
-    /// encoded alone ([`Objects`](crate::Objects) with tensors) are not compared.
+    /// compares them. The first is made in this process by readers that continue, the second in a worker by
+    /// readers that are opened at the start of the batch. Reports tokens of wrong positions, rows that are
+    /// not written, and samples that depend on more than their position and random numbers. Values of
+    /// [`Objects`](crate::Objects) that contain tensors are not compared.
     ///
     /// ```
     /// # use mp_data::{AnyResult, Context, StreamLoader, IterableDataset, ShardPosition, Samples};

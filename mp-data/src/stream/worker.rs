@@ -2,7 +2,7 @@
 //!
 //! | moment of death | effect | lane |
 //! |---|---|---|
-//! | before the worker takes the task | another worker takes the task | continues there |
+//! | before the worker takes the task | another worker takes the task | continues in that worker |
 //! | in `open`, while it reads, while it writes rows | the batch's memory is freed | is opened again by another worker at the position of the task, with the same samples |
 //! | before the reply is put | the batch's memory is freed | is opened again, as above |
 //! | after the reply is put | none | continues after the batch: the reply has the batch and the new position |

@@ -34,7 +34,7 @@ pub(crate) trait BatchMaker: Sized + 'static {
 /// Message with which a worker of a loader starts.
 pub(crate) type InitOf<W> = WorkerInit<<W as BatchMaker>::Dataset, <W as BatchMaker>::Plan>;
 
-/// Function of the tasks.
+/// Makes the batch of a task. The pool calls this function in a worker.
 pub(crate) fn make<W: BatchMaker>(
     worker: &mut W,
     task: W::Task,
@@ -55,8 +55,8 @@ impl<D> Clone for SharedDataset<D> {
 }
 
 impl<D: Serialize + DeserializeOwned + 'static> SharedDataset<D> {
-    /// Returns the dataset as if it was just received. If it has other holders, returns a copy that is
-    /// encoded and decoded again.
+    /// Returns the dataset as a worker receives it: this value if it has no other holder, otherwise a copy
+    /// that was encoded and decoded.
     pub(crate) fn received(self) -> AnyResult<D> {
         let envelope = match Arc::try_unwrap(self.0) {
             Ok(dataset) => return Ok(dataset),

@@ -30,8 +30,8 @@ thread_local! {
 struct MakingGuard;
 
 impl MakingGuard {
-    /// Returns `None` if this thread is already making a batch with the worker, because it would wait for
-    /// itself.
+    /// Returns `None` if this thread is already making a batch with the worker, because locking the worker
+    /// again would be a deadlock.
     fn with<W>(here: &InProcessWorker<W>) -> Option<Self> {
         let address = std::ptr::from_ref(here).addr();
         MAKING.with_borrow_mut(|making| {

@@ -79,7 +79,7 @@ impl IterableDataset for InShards {
         let bytes = self.0.sizes[samples.as_slice()[0]];
         self.0.begun(bytes);
         cx.rows_from(samples, &[bytes], |sample, _, row| {
-            // The byte is never the filling of unwritten rows: such a batch would be made twice.
+            // The byte is never the fill byte of unwritten rows, because such a batch would be made twice.
             row.fill((sample % 100) as u8);
             Ok(())
         })

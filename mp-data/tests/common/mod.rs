@@ -36,7 +36,7 @@ impl Fault {
             Fault::Error => return Err(format!("{what} is bad").into()),
             Fault::Panic => panic!("{what} panics"),
             Fault::Kill => signal(std::process::id(), Signal::KILL),
-            Fault::Hang => std::thread::sleep(Duration::from_secs(600)), // sleep: it hangs
+            Fault::Hang => std::thread::sleep(Duration::from_secs(600)), // sleep: simulates a hanging sample
             Fault::Stop => signal(std::process::id(), Signal::STOP),
             Fault::Segfault => {
                 eprintln!("about to read what is not there");

@@ -142,7 +142,7 @@ impl IterableDataset for Shards {
     }
 }
 
-/// All of a batch: epoch, number, numbers and bytes.
+/// Contents of a batch: epoch, batch number, numbers of the rows, and bytes.
 pub type Streamed = (u64, u64, Vec<u64>, Vec<u8>);
 
 pub fn streamed(batch: &LoadedBatch<Columns>) -> Streamed {

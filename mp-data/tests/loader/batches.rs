@@ -194,7 +194,7 @@ fn timed_out_wait_names_the_running_batch() {
         let late = batches.next_timeout(Duration::from_millis(20)).err()?;
         (!late.running.is_empty()).then_some(late)
     });
-    let late = late.expect("it runs");
+    let late = late.expect("the first batch begins");
     assert_eq!(late.batch, Some((0, 0)));
     assert!(late.to_string().starts_with("batch 0 of epoch 0 is not ready yet\n  worker 0 (pid "), "{late}");
     drop(loader);
@@ -335,7 +335,7 @@ fn verify_finds_differing_and_unwritten_values() {
             (13, 1, true),
             "{found}"
         );
-        // The last of all.
+        // Only the last sample differs.
         let found = verify(3, workers);
         let [difference] = &found.differences[..] else { panic!("{found}") };
         assert_eq!((difference.batch, difference.item.index), (2, 19), "{found}");
@@ -358,7 +358,7 @@ fn verify_finds_differing_and_unwritten_values() {
 }
 
 #[test]
-fn another_dataset_and_metrics() {
+fn set_dataset_changes_only_later_epochs() {
     let mut loader = builder(23, 2).memory_budget(1).build().unwrap();
     let before = all(loader.epoch(0));
     let metrics = loader.metrics();

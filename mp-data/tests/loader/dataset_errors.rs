@@ -108,7 +108,7 @@ pub(crate) fn outcomes<D: Dataset>(loader: &DataLoader<D>, epoch: u64) -> (Vec<u
 }
 
 #[test]
-fn last_epoch_has_batches_and_empty_ones_end() {
+fn epochs_up_to_u64_max_end() {
     for workers in [0, 2] {
         let loader = builder(9, workers).build().unwrap();
         let last = loader.epoch(u64::MAX);
@@ -160,7 +160,7 @@ fn wrapped_memory_error_is_retried_alone() {
         assert_eq!((made, errors.len()), (vec![0, 2], 1));
         let text = errors[0].to_string();
         assert!(errors[0].attempts == 2 && text.contains("out of shared memory"), "{text}");
-        assert!(text.contains("this process holds "), "what the trainer keeps is in it: {text}");
+        assert!(text.contains("this process holds "), "the memory of the trainer is not named: {text}");
     }
 }
 
@@ -207,7 +207,7 @@ fn numbers_at_range_ends_are_counted_or_refused() {
     let batches = loader.epoch(0);
     assert_eq!(batches.size_hint(), (0, Some(usize::MAX)));
     assert_eq!(batches.take(20).filter(Result::is_ok).count(), 20);
-    // A state from another source.
+    // A state that no loader has saved.
     let mut state = serde_json::to_value(loader.epoch(0).state()).unwrap();
     state["plan"]["next"] = u64::MAX.into();
     state["beyond"] = serde_json::json!([0, u64::MAX]);
@@ -237,7 +237,7 @@ fn numbers_at_range_ends_are_counted_or_refused() {
 }
 
 #[test]
-fn settings_that_can_not_be_met_are_refused_by_name() {
+fn invalid_settings_are_refused_by_name() {
     // Errors name settings of the public interface.
     let said = |builder: DataLoaderBuilder<Numbers>| builder.build().unwrap_err().to_string();
     let of = || by_themselves(40, Wrong::Nothing, 0);
@@ -361,8 +361,8 @@ impl Dataset for AsksItsLoader {
 
     fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
         if items[0].index == 2 {
-            let mut batches = OWN.get().expect("it is there before any batch").epoch(1);
-            drop(next(&mut batches).expect("it has batches")?);
+            let mut batches = OWN.get().expect("the loader is stored before the first batch").epoch(1);
+            drop(next(&mut batches).expect("the epoch has a batch")?);
         }
         cx.rows(items, &[], |item, _, row| {
             row[0] = item.index as u64;
@@ -378,7 +378,7 @@ fn dataset_calling_its_own_loader_gets_an_error() {
     let loader = OWN.get_or_init(|| loader);
     let (sender, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || sender.send(loader.epoch(0).collect::<Vec<_>>()));
-    let batches = ended.recv_timeout(DEADLINE).expect("it waits for itself");
+    let batches = ended.recv_timeout(DEADLINE).expect("the thread waits for itself");
     assert_eq!(batches[0].as_ref().unwrap().to_vec(), [0, 1]);
     let text = batches[1].as_ref().unwrap_err().to_string();
     assert!(text.contains("a loader without workers makes one at a time"), "{text}");

@@ -14,7 +14,7 @@ use crate::common::{DEADLINE, eventually, next};
 struct Counted {
     /// Number of initialised copies, and of dropped copies.
     counts: SharedTensor<i64>,
-    /// Each batch reports its start, and waits for a message.
+    /// Queues for the start of each batch, and for the message that lets the batch end.
     gate: Option<(Queue<()>, Queue<()>)>,
     #[serde(skip)]
     is_initialised: bool,

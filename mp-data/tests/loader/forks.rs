@@ -13,10 +13,10 @@ use crate::common::{eventually, signal};
 
 // fork: the copies read the value that their original has set.
 static ENTERED: AtomicBool = AtomicBool::new(false);
-// fork: as above.
+// fork: the copies read the value that their original has set.
 static MAY_LEAVE: AtomicBool = AtomicBool::new(false);
 
-/// Dataset that blocks in `fetch` until the test releases it, in the process with this id.
+/// Dataset whose `fetch`, in the process with this id, blocks until the test releases it.
 #[derive(Serialize, Deserialize)]
 struct Stays(u32);
 
@@ -45,7 +45,7 @@ fn in_a_copy(says: impl FnOnce() -> bool) -> bool {
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let code = if mp_core::user_code::catch_panic(says) == Some(true) { 7 } else { 8 };
-        // SAFETY: it ends this process.
+        // SAFETY: `_exit` ends this process and runs no other code of it.
         unsafe { libc::_exit(code) };
     }
     let copy = Pid::from_raw(pid).unwrap();

@@ -45,7 +45,7 @@ fn faults() -> AnyResult<u64> {
 /// Returns the number of page faults of a worker that retains freed memory or not.
 fn faults_of_a_worker((method, keep, threads): (StartMethod, bool, usize)) -> AnyResult<u64> {
     if method == StartMethod::Fork {
-        // SAFETY: the dataset needs nothing of other threads, and nothing that is there once.
+        // SAFETY: the dataset uses no state of other threads, and nothing that two processes must not share.
         unsafe { mp_spawn::allow_fork() };
     }
     let builder = DataLoader::builder(Decoder).num_workers(1).threads_per_worker(threads);
@@ -63,7 +63,7 @@ fn freed_memory_is_reused_with_any_start_method() {
         trainer.spawn(faults_of_a_worker, (method, keep, threads)).unwrap().join().unwrap()
     };
     for method in METHODS {
-        // The pages of eight buffers, which have 9 MiB, are 2304. Without retention they are faulted in for
+        // Eight buffers have 9 MiB, which are 2304 pages. Without retention, these pages are faulted in for
         // each image.
         for threads in [1, 2] {
             let kept = of(method, true, threads);

@@ -62,7 +62,7 @@ fn memory_budget_limits_bytes_only() {
         assert_eq!(batch.unwrap()[0], k.to_string());
         most = most.max(loader.metrics().in_flight);
     }
-    assert_eq!(most, 8, "batches of no bytes are not one at a time");
+    assert_eq!(most, 8, "batches without bytes are not limited");
     // Batches of 96 bytes and more: two fit.
     let loader = builder(80, 2).prefetch_factor(4).memory_budget(600).build().unwrap();
     let mut most = 0;
@@ -146,7 +146,7 @@ fn resume_of_max_tokens_reads_only_near_lengths() {
 /// Unit of the batch sizes in the tests below: a batch has one to ten units.
 const UNIT: usize = 10_000;
 
-/// Takes all batches of an epoch. Batches that are retained do not count.
+/// Takes all batches of an epoch. Returns the maximum of the bytes in flight, without delivered batches.
 fn run(measured: &Measured, budget: Option<usize>, kept: bool, streamed: bool) -> i64 {
     let mut have = Vec::new();
     let mut gave = |batch: Result<LoadedBatch<Tensor<u8>>, LoadError>| {
@@ -160,7 +160,7 @@ fn run(measured: &Measured, budget: Option<usize>, kept: bool, streamed: bool) -
     };
     let all_are_begun = || {
         if budget.is_none() {
-            eventually("more are begun than a budget allows", || measured.now() > 60 * UNIT as i64);
+            eventually("bytes in flight exceed the budget", || measured.now() > 60 * UNIT as i64);
         }
     };
     let mut count = 0;
@@ -253,7 +253,7 @@ fn endless_empty_epochs_are_an_error() {
     let error = next(&mut batches).unwrap().unwrap_err();
     assert!(error.to_string().contains("epochs in a row have no batch"), "{error}");
     assert!(next(&mut batches).is_none());
-    assert!(next(&mut loader.epochs(0..3)).is_none(), "some are empty, and that is all");
+    assert!(next(&mut loader.epochs(0..3)).is_none(), "three empty epochs are not an error");
 }
 
 /// Dataset whose first sample does not arrive, and whose other samples take a while.
@@ -287,10 +287,10 @@ fn timed_wait_ends_in_time() {
     let slow = Slow(made.clone());
     let loader = DataLoader::builder(slow).num_workers(2).prefetch_factor(32).build().unwrap();
     let mut batches = loader.epoch(0);
-    eventually("others come", || made.load(0) > 0);
+    eventually("other batches are made", || made.load(0) > 0);
     assert!(batches.next_timeout(Duration::from_millis(50)).is_err());
     let others = made.load(0);
-    assert!(others < 63, "it has waited until nothing came any more");
+    assert!(others < 63, "the wait lasted until no other batch was left");
 }
 
 #[test]

@@ -91,8 +91,8 @@ fn ctrl_c_ends_trainer_and_workers() {
     for workers in [0, 2] {
         let (pids, goes_on) = (Queue::<Vec<u32>>::unbounded().unwrap(), Queue::<u8>::unbounded().unwrap());
         let trainer = |(workers, pids, goes_on): (usize, Queue<Vec<u32>>, Queue<u8>)| {
-            // SAFETY: the default is no function. These tests may have been started in the background, where
-            // it is ignored.
+            // SAFETY: `SIG_DFL` is not a handler function. A shell that runs these tests in the background
+            // makes them ignore SIGINT.
             unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
             let loader = builder(100_000, workers).build().unwrap();
             for (number, batch) in loader.epochs(0..u64::MAX).enumerate() {
@@ -110,7 +110,7 @@ fn ctrl_c_ends_trainer_and_workers() {
         // The signal is sent to all processes, as a terminal does. Workers ignore it.
         made.iter().for_each(|pid| signal(*pid, Signal::INT));
         signal(process.pid(), Signal::INT);
-        assert!(process.wait_timeout(DEADLINE), "it goes on: {process:?}");
+        assert!(process.wait_timeout(DEADLINE), "the trainer still runs: {process:?}");
         let Err(SpawnError::ProcessExited(exited)) = process.join() else { panic!("it went on") };
         let int = Ended::from_number(libc::SIGINT);
         let by_int = matches!(exited.exit, ExitStatus::Signal { signal, .. } if signal == int);
@@ -147,7 +147,7 @@ fn skipped_samples_count_at_delivery_not_in_states() {
         assert!(batches.next_timeout(std::time::Duration::from_millis(5)).is_err());
     }
     assert_eq!(tried(), 1);
-    assert_eq!(loader.metrics().skipped_samples, 0, "its batch was not given");
+    assert_eq!(loader.metrics().skipped_samples, 0, "batch 2 was not delivered");
     let state = kept(&batches.state());
     drop((batches, loader));
     // The sample is tried and skipped again, in its batch.
@@ -161,7 +161,7 @@ fn skipped_samples_count_at_delivery_not_in_states() {
     let state = kept(&batches.state());
     let loader = of(Samples::new(16).with(9, Fault::Error, -1));
     assert_eq!(all(loader.resume(&state).unwrap()).len(), 1);
-    assert_eq!(loader.metrics().skipped_samples, 0, "that was before");
+    assert_eq!(loader.metrics().skipped_samples, 0, "the skipped sample was delivered before the resume");
     // A batch without remaining samples is skipped.
     let bad = (4..8).fold(Samples::new(16), |samples, index| samples.with(index, Fault::Error, -1));
     let loader = of(bad);

@@ -276,7 +276,7 @@ impl Dataset for Anew {
 }
 
 #[test]
-fn verify_compares_rests_and_row_lengths() {
+fn verify_compares_whole_columns_and_row_lengths() {
     for (whole, row, column) in [(true, 3, 0), (false, 2, 1)] {
         let counts = Tensor::zeros([1]).unwrap().share();
         let found = loader(Anew { whole, counts }, 1).build().unwrap().verify(1).unwrap();
@@ -292,7 +292,7 @@ enum Five {
     NotWritten,
     /// Leaves each byte of the second column unwritten.
     NotInOne,
-    /// Writes the bytes of an unwritten row in a build with debug assertions.
+    /// Writes only the byte 0xa5, the fill byte of unwritten rows in a build with debug assertions.
     WrittenSo,
     /// Writes the same bytes, with a function that fails if it is called again.
     WrittenOnce,

@@ -190,7 +190,7 @@ fn sampler_panic_in_any_method_is_an_error() {
                 assert!(next(&mut batches).unwrap().unwrap_err().to_string().contains(&said));
             }
             let direct = catch_panic(|| loader.plan().epoch(1));
-            assert!(direct.is_some(), "{what}: nothing is asked before there is a batch");
+            assert!(direct.is_some(), "{what}: the sampler was called before the first batch");
         }
         let refused = |error: BuildError| match error {
             BuildError::Setting { setting, reason } => format!("{setting}: {reason}"),

@@ -31,7 +31,7 @@ fn listen() {
     on_report(|text, _| SAID.lock().unwrap().push(text.to_owned()));
 }
 
-/// Numbers. Worker 1 can't start. Optionally, a worker stops in `init` until it is continued.
+/// Dataset of numbers. Worker 1 can't start. Optionally, a worker stops in `init` until it is continued.
 #[derive(Serialize, Deserialize)]
 struct ForOne(usize, bool);
 
@@ -133,7 +133,7 @@ fn late_batch_is_reported_with_worker_and_sample() {
     batches.next_timeout(Duration::from_millis(20)).unwrap_err();
     let (began, mut before, mut longest) = (Instant::now(), Duration::ZERO, first.elapsed());
     // On a busy machine a single call may take as long as the interval of a report.
-    eventually("each call was short beside all of them", || {
+    eventually("the longest call is short compared with all calls", || {
         before = began.elapsed();
         batches.next_timeout(Duration::from_millis(20)).unwrap_err();
         longest = longest.max(began.elapsed() - before);

@@ -50,7 +50,7 @@ fn state_of_another_dataset_needs_permission() {
 }
 
 #[test]
-fn state_of_a_changed_dataset_must_end_an_epoch() {
+fn changed_dataset_ignores_unordered_deliveries() {
     let of = |len| builder(len, 0).in_order(false).allow_changed_dataset(true).build().unwrap();
     let mut state = serde_json::to_value(of(40).epoch(1).state()).unwrap();
     state["beyond"] = serde_json::json!([1, 2]);

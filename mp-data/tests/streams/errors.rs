@@ -155,7 +155,7 @@ fn skipped_samples_are_reported() {
     assert_eq!(places(&all_of(loader.resume(&state).unwrap())), [(1, 2), (1, 3), (1, 4), (1, 5)]);
 }
 
-/// Neither while earlier batches are not delivered, nor later.
+/// Skipped batches don't count, both while earlier batches are pending and after their delivery.
 #[test]
 fn steps_do_not_count_skipped_batches() {
     // The last of four batches of each pass fails. At first lane 0 is stopped, and lane 1 has ended.
@@ -167,7 +167,7 @@ fn steps_do_not_count_skipped_batches() {
         assert!(batches.next_timeout(Duration::from_millis(5)).is_err());
         !batches.skipped_batches().is_empty()
     });
-    let stopped = loader.pids().into_iter().find(|pid| threads_are(*pid, 'T')).expect("it stands still");
+    let stopped = loader.pids().into_iter().find(|pid| threads_are(*pid, 'T')).expect("a worker is stopped");
     signal(stopped, Signal::CONT);
     let mut states = vec![batches.state()];
     while let Some(batch) = next_of(&mut batches) {
@@ -186,7 +186,7 @@ fn steps_do_not_count_skipped_batches() {
     assert_eq!(given, [[0; 6], [1; 6]].concat());
 }
 
-/// Dataset that fails, and always blames the first sample.
+/// Dataset whose batches all fail, and always name the first sample.
 #[derive(Serialize, Deserialize)]
 struct SaysTheFirst;
 
@@ -208,7 +208,7 @@ impl IterableDataset for SaysTheFirst {
     }
 }
 
-/// The sample is skipped only once.
+/// After the named sample was skipped once, the same failure is an error.
 #[test]
 fn batch_failing_without_its_sample_is_an_error() {
     let loader = StreamLoader::builder(SaysTheFirst).batch_size(4).num_workers(1);
@@ -267,7 +267,7 @@ fn bad_stream_settings_states_and_tokens_are_refused() {
         let error = builder.build().unwrap().resume(&state).unwrap_err().to_string();
         assert!(error.contains(what), "{what}: {error}");
     }
-    // A text that was changed.
+    // A state whose text was changed.
     let text = serde_json::to_string(&state).unwrap();
     assert!(text.len() < 800, "{text}");
     let change = |from: &str, to: &str| {

@@ -1,5 +1,4 @@
-//! Counterparts of torch's and torchdata's tests of iterable datasets; and structs as
-//! batches.
+//! Counterparts of torch's and torchdata's tests of iterable datasets, and of batches with names.
 
 use std::collections::BTreeMap;
 
@@ -141,7 +140,7 @@ fn verify_finds_readers_opened_at_wrong_positions() {
         let text = found.to_string();
         assert_eq!(found.differences.len(), 1, "{text}");
         assert!(text.contains("batch 1, sample 3 of shard 0: column 0 is not the same twice"), "{text}");
-        // A reader that is opened there has no samples, so there is no second batch.
+        // A reader that is opened at sample 3 returns no samples, so the second attempt has no batch.
         let found = of(Late { ends: true }).verify(2).unwrap();
         let [difference] = &found.differences[..] else { panic!("{found}") };
         assert_eq!((difference.batch, difference.shard, difference.item.index), (1, Some(0), 3), "{found}");
