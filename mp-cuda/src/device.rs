@@ -9,7 +9,8 @@ use crate::driver::context::{BoundContext, PrimaryContext};
 use crate::error::{Error, Result};
 use crate::uuid::Uuid;
 
-/// Abilities of a device and its driver that are required for sharing between processes.
+/// Abilities of a device and its driver that are required for sharing between processes. The numbers are
+/// values of `CUdevice_attribute`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Attributes {
@@ -33,7 +34,7 @@ pub struct Attributes {
 /// use mp_cuda::Device;
 ///
 /// let first = Device::new(0)?;
-/// let same = Device::by_uuid(first.uuid())?; // its number may be another one in another process
+/// let same = Device::by_uuid(first.uuid())?; // the number may differ in another process
 /// assert_eq!(first, same);
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
@@ -42,7 +43,8 @@ pub struct Attributes {
 /// context ends with its last user in this process. A clone is the same device. Each call makes the context
 /// current until it returns.
 ///
-/// In a copy of a process by `fork`, each call returns [`Error::Forked`], and dropping it does nothing.
+/// In a copy of a process by `fork`, each call returns [`Error::Forked`], and dropping the device does
+/// nothing.
 #[doc(alias = "torch.device")]
 #[derive(Clone)]
 pub struct Device(Arc<DeviceInner>);

@@ -41,7 +41,7 @@ const WORDS: u64 = 1;
 /// assert!(done.query()?); // it was never recorded
 /// // … work for `stream` …
 /// done.record(&stream)?;
-/// done.wait(&other)?; // `other` goes on after that work; this thread doesn't wait
+/// done.wait(&other)?; // `other` continues after that work; this thread doesn't wait
 /// // … work for `other` …
 /// done.synchronize()?; // this thread waits
 /// # Ok::<(), mp_cuda::Error>(())

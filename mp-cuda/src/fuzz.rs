@@ -38,12 +38,16 @@ pub fn pending() -> Result<(Clock, Tick)> {
     Ok((clock, tick))
 }
 
+/// Checks that a tensor lies within its memory and waits only for submitted ticks.
+///
 /// # Panics
 /// Panics if the tensor exceeds its memory, or waits for a tick that no stream has submitted.
 pub fn check<T: Element, M: CudaMode>(tensor: &CudaTensor<T, M>) {
     checked(&tensor.raw, size_of::<T>());
 }
 
+/// Checks a tensor as [`check`] does.
+///
 /// # Panics
 /// Panics as [`check`] does.
 pub fn check_any<M: CudaMode>(tensor: &AnyCudaTensor<M>) {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Identity of a GPU, or of an instance of a GPU. It is the same in all processes, whatever their
+/// Identity of a GPU, or of an instance of a GPU. The identity is the same in all processes, regardless of
 /// `CUDA_VISIBLE_DEVICES`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Uuid(pub [u8; 16]);

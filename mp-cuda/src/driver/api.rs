@@ -26,7 +26,7 @@ unsafe impl Send for DriverHandle {}
 unsafe impl Sync for DriverHandle {}
 
 impl DriverHandle {
-    /// No object. As a stream it is the default stream.
+    /// Null handle. As a stream, it is the default stream.
     pub const NULL: Self = Self(std::ptr::null_mut());
 }
 
@@ -57,7 +57,7 @@ pub struct AllocationProp {
 }
 
 impl AllocationProp {
-    /// Memory of a device that can be exported as a descriptor.
+    /// Returns the properties of device memory that can be exported as a descriptor.
     #[must_use]
     pub fn shareable(device: i32) -> Self {
         let location = Location { kind: 1, id: device };
@@ -241,12 +241,12 @@ impl Api {
     /// Returns the driver's name of a result.
     fn error_name(&self, code: u32) -> Option<String> {
         let mut name: *const c_char = std::ptr::null();
-        // SAFETY: it writes a pointer to a variable of this function.
+        // SAFETY: the call writes a pointer to a variable of this function.
         let known = unsafe { (self.cuGetErrorName)(code, &raw mut name) } == crate::codes::SUCCESS;
         if !known || name.is_null() {
             return None;
         }
-        // SAFETY: it points to a text of the driver that ends with 0 and stays.
+        // SAFETY: `name` points to a static text of the driver that ends with 0.
         Some(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
     }
 }

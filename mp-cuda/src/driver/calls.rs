@@ -55,8 +55,8 @@ macro_rules! value {
     ($initial:expr, |$to:ident| $driver:ident.$name:ident($($argument:expr),*)) => {{
         let mut value = $initial;
         let $to = &raw mut value;
-        // SAFETY: it writes a value of this type to the variable. The driver checks numbers, names and
-        // addresses; callers guarantee objects.
+        // SAFETY: the call writes a value of this type to the variable. The driver checks numbers, names and
+        // addresses; callers guarantee that objects are alive.
         let code = unsafe { ($driver.api.$name)($($argument),*) };
         $driver.check(stringify!($name), code)?;
         value
@@ -95,7 +95,7 @@ impl Driver {
         let mut bytes = [0_u8; 256];
         let length = c_int::try_from(bytes.len() - 1).unwrap_or(0);
         let to = bytes.as_mut_ptr().cast::<c_char>();
-        // SAFETY: it writes at most `length` bytes to an array that has one more.
+        // SAFETY: the call writes at most `length` bytes to an array with one byte more.
         self.check("cuDeviceGetName", unsafe { (self.api.cuDeviceGetName)(to, length, device) })?;
         let name = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
         Ok(String::from_utf8_lossy(name).into_owned())
@@ -108,7 +108,7 @@ impl Driver {
             (None, old) => ("cuDeviceGetUuid", self.optional("cuDeviceGetUuid", old)?),
         };
         let mut uuid = [0; 16];
-        // SAFETY: it writes 16 bytes to an array of 16.
+        // SAFETY: the call writes 16 bytes to an array of 16.
         self.check(name, unsafe { function(&raw mut uuid, device) })?;
         Ok(uuid)
     }
@@ -130,10 +130,12 @@ impl Driver {
         Ok(value!(DriverHandle::NULL, |context| self.cuDevicePrimaryCtxRetain(context, device)))
     }
 
+    /// Releases a retained primary context.
+    ///
     /// # Safety
     /// Each call matches a call of [`retain_primary`](Self::retain_primary), whose context is no longer used.
     pub(crate) unsafe fn release_primary(&self, device: c_int) -> Result<()> {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         self.check("cuDevicePrimaryCtxRelease_v2", unsafe { (self.api.cuDevicePrimaryCtxRelease_v2)(device) })
     }
 
@@ -141,10 +143,12 @@ impl Driver {
         Ok(value!(DriverHandle::NULL, |context| self.cuCtxGetCurrent(context)))
     }
 
+    /// Makes a context current for this thread, until it is popped.
+    ///
     /// # Safety
     /// The context is alive until it is popped.
     pub(crate) unsafe fn push(&self, context: DriverHandle) -> Result<()> {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         self.check("cuCtxPushCurrent_v2", unsafe { (self.api.cuCtxPushCurrent_v2)(context) })
     }
 
@@ -171,10 +175,12 @@ impl Driver {
         Ok(value!(DriverHandle::NULL, |stream| self.cuStreamCreate(stream, NON_BLOCKING)))
     }
 
+    /// Destroys a stream. Its remaining work still runs.
+    ///
     /// # Safety
     /// The stream is alive, and is no longer used.
     pub(crate) unsafe fn stream_destroy(&self, stream: DriverHandle) -> Result<()> {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         self.check("cuStreamDestroy_v2", unsafe { (self.api.cuStreamDestroy_v2)(stream) })
     }
 
@@ -183,17 +189,19 @@ impl Driver {
     /// # Safety
     /// The stream is alive.
     pub(crate) unsafe fn stream_is_complete(&self, stream: DriverHandle) -> Result<bool> {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         match self.in_relaxed_mode(|| unsafe { (self.api.cuStreamQuery)(stream) }) {
             codes::NOT_READY => Ok(false),
             code => self.check("cuStreamQuery", code).map(|()| true),
         }
     }
 
+    /// Blocks until all work of the stream has run.
+    ///
     /// # Safety
     /// The stream is alive.
     pub(crate) unsafe fn stream_synchronize(&self, stream: DriverHandle) -> Result<()> {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         let code = self.in_relaxed_mode(|| unsafe { (self.api.cuStreamSynchronize)(stream) });
         self.check("cuStreamSynchronize", code)
     }
@@ -207,7 +215,7 @@ impl Driver {
         let is_set = unsafe { exchange(&raw mut mode) } == codes::SUCCESS;
         let code = call();
         if is_set {
-            // SAFETY: likewise; it is what the thread had before.
+            // SAFETY: likewise; the value is the thread's previous mode.
             _ = unsafe { exchange(&raw mut mode) };
         }
         code
@@ -278,7 +286,7 @@ impl Driver {
     /// # Safety
     /// The memory stays mapped until the process ends.
     pub(crate) unsafe fn host_register(&self, address: *mut c_void, bytes: usize) -> Result<()> {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         let register = || unsafe { (self.api.cuMemHostRegister_v2)(address, bytes, PORTABLE_MAPPED) };
         match self.in_relaxed_mode(register) {
             codes::HOST_MEMORY_ALREADY_REGISTERED => Ok(()),
@@ -288,7 +296,7 @@ impl Driver {
 
     /// Returns the address of registered memory for the current context's device.
     pub(crate) fn host_device_address(&self, address: *mut c_void) -> Result<u64> {
-        // Memory that isn't registered is an error.
+        // The driver returns an error for memory that isn't registered.
         Ok(value!(0, |device| self.cuMemHostGetDevicePointer_v2(device, address, 0)))
     }
 }
@@ -332,7 +340,7 @@ impl Driver {
     /// # Safety
     /// No stream accesses it.
     pub(crate) unsafe fn ipc_close(&self, address: u64) -> Result<()> {
-        // SAFETY: the caller's; an address that was not opened is an error.
+        // SAFETY: guaranteed by the caller; an address that was not opened is an error.
         self.check("cuIpcCloseMemHandle", unsafe { (self.api.cuIpcCloseMemHandle)(address) })
     }
 }
@@ -375,7 +383,7 @@ impl Driver {
         bytes: usize,
         stream: DriverHandle,
     ) -> Result<()> {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         let code = unsafe { (self.api.cuMemcpyDtoDAsync_v2)(to, from, bytes, stream) };
         self.check("cuMemcpyDtoDAsync_v2", code)
     }
@@ -391,7 +399,7 @@ impl Driver {
         count: usize,
         stream: DriverHandle,
     ) -> Result<()> {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         self.check("cuMemsetD8Async", unsafe { (self.api.cuMemsetD8Async)(to, value, count, stream) })
     }
 
@@ -406,7 +414,7 @@ impl Driver {
         count: usize,
         stream: DriverHandle,
     ) -> Result<()> {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         self.check("cuMemsetD32Async", unsafe { (self.api.cuMemsetD32Async)(to, value, count, stream) })
     }
 

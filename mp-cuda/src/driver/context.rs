@@ -81,12 +81,13 @@ impl Drop for BoundContext<'_> {
     }
 }
 
-/// Returns the primary context of a context's device. Returns an error if the context is not the primary one.
+/// Returns the primary context of a context's device. Returns an error if the context is not the primary
+/// context.
 ///
 /// # Safety
 /// The context is alive.
 pub(crate) unsafe fn primary_of(driver: &Driver, context: DriverHandle) -> Result<(PrimaryContext, c_int)> {
-    // SAFETY: the caller's; it is popped below.
+    // SAFETY: guaranteed by the caller; it is popped below.
     unsafe { driver.push(context) }?;
     let device = driver.current_device();
     driver.pop()?;

@@ -35,26 +35,30 @@ impl Driver {
         Ok(value!(DriverHandle::NULL, |event| self.cuIpcOpenEventHandle(event, IpcHandle(handle))))
     }
 
+    /// Destroys or closes an event.
+    ///
     /// # Safety
     /// This process made or opened the event, and no longer uses it.
     pub(crate) unsafe fn event_destroy(&self, event: DriverHandle) -> Result<()> {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         self.check("cuEventDestroy_v2", unsafe { (self.api.cuEventDestroy_v2)(event) })
     }
 
+    /// Has a stream record an event.
+    ///
     /// # Safety
-    /// Both are alive, and of one context.
+    /// The event and the stream are alive, and belong to one context.
     pub(crate) unsafe fn event_record(&self, event: DriverHandle, stream: DriverHandle) -> Result<()> {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         self.check("cuEventRecord", unsafe { (self.api.cuEventRecord)(event, stream) })
     }
 
     /// Has a stream wait for the last record of an event.
     ///
     /// # Safety
-    /// Both are alive.
+    /// The stream and the event are alive.
     pub(crate) unsafe fn stream_wait_event(&self, stream: DriverHandle, event: DriverHandle) -> Result<()> {
-        // SAFETY: the caller's. There are no flags.
+        // SAFETY: guaranteed by the caller. There are no flags.
         self.check("cuStreamWaitEvent", unsafe { (self.api.cuStreamWaitEvent)(stream, event, 0) })
     }
 }

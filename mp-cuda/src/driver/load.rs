@@ -89,8 +89,8 @@ impl Driver {
             codes::SUCCESS => {}
             codes::STUB_LIBRARY => return Err(Error::Stub),
             codes::NO_DEVICE => return Err(Error::NoDevice),
-            // For `cuInit` it means that the original of this process has initialised the driver, not by this
-            // crate.
+            // `cuInit` returns this code if this process was forked from a process in which another library
+            // had initialised the driver.
             codes::NOT_INITIALIZED => return Err(Error::Forked),
             code => return Err(api.error("cuInit", code)),
         }

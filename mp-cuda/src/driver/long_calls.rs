@@ -38,12 +38,12 @@ pub(crate) fn begun() -> u64 {
     CALLS.lock().next
 }
 
-/// Returns `true` if this many first calls have ended.
+/// Returns `true` if the first `count` calls have ended.
 pub(crate) fn are_over(count: u64) -> bool {
     CALLS.lock().open.iter().all(|number| *number >= count)
 }
 
-/// Returns `true` if a thread is in such a call. Other threads that give memory back wait for it.
+/// Returns `true` if a thread is in such a call. Other threads that give memory back wait for that call.
 pub(crate) fn is_under_way() -> bool {
     !CALLS.lock().open.is_empty()
 }

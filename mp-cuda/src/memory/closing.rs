@@ -1,4 +1,4 @@
-//! Time at which memory is closed that was opened by a legacy handle.
+//! Time at which memory that was opened by a legacy handle is closed.
 //!
 //! A thread that closes such memory waits for all work of this process's streams on the device. Meanwhile it
 //! holds a lock of the driver. So threads that launch a kernel, copy, record an event, make a stream or

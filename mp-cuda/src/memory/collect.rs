@@ -1,4 +1,4 @@
-//! Functions that give unused device memory back, and figures.
+//! Functions that give unused device memory back, and memory statistics.
 
 use mp_core::Arena;
 
@@ -13,7 +13,7 @@ use crate::stream::order::events;
 /// dropped.
 ///
 /// ```no_run
-/// // … tensors of other processes came, and were dropped …
+/// // … tensors of other processes were received and dropped …
 /// println!("{} bytes of other processes were unmapped", mp_cuda::ipc_collect());
 /// ```
 ///

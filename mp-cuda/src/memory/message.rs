@@ -70,7 +70,7 @@ impl Piece {
             PieceMode::Frozen | PieceMode::Shared => arrived.take_object(piece),
         }?;
         let slab = Allocator(hold.arena()).parent_mark(&hold)?;
-        // The process has checked a piece that it has, or had.
+        // A piece that this process has, or had, was checked at its first arrival.
         let hold = match mode {
             PieceMode::Exclusive => hold,
             PieceMode::Frozen | PieceMode::Shared => match Self::registered(slab, hold, mode) {
@@ -175,12 +175,12 @@ mod tests {
         let (mut inc, number) = sent(&one);
         let (mark, id) = (slab.object().mark, one.id());
         drop((one, slab));
-        assert!(Blocks(arena).lives(mark) && Blocks(arena).lives(id), "the message has them");
+        assert!(Blocks(arena).lives(mark) && Blocks(arena).lives(id), "the message holds both objects");
         let one = Piece::take(inc.arrived(), number, PieceMode::Frozen).unwrap();
         assert!(one.slab().object().mark == mark && one.bytes() == 5000);
-        assert!(!one.slab().object().is_held(), "what takes memory waits until it is opened");
+        assert!(!one.slab().object().is_held(), "the slab is held from its opening on");
         drop(inc);
-        assert!(Blocks(arena).lives(mark) && Blocks(arena).lives(id), "the piece has it");
+        assert!(Blocks(arena).lives(mark) && Blocks(arena).lives(id), "the piece holds its slab");
         drop(one);
         assert!(!Blocks(arena).lives(mark) && !Blocks(arena).lives(id));
     }
@@ -217,7 +217,7 @@ mod tests {
             let error = take(unit, bytes).unwrap_err().to_string();
             assert!(error.contains("from byte"), "{error}");
         }
-        assert!(take(1023, 1024).is_ok() && take(0, 1 << 20).is_ok(), "up to the last byte");
+        assert!(take(1023, 1024).is_ok() && take(0, 1 << 20).is_ok(), "the last unit, and the whole slab");
     }
 
     #[test]
@@ -235,7 +235,7 @@ mod tests {
         // The rest of the first piece is another piece, and its drop does not affect this one.
         assert!(!moved.is(&one) && moved.id() == one.id());
         drop(one);
-        assert!(Piece::take(inc.arrived(), number, PieceMode::Exclusive).is_err(), "it was taken");
+        assert!(Piece::take(inc.arrived(), number, PieceMode::Exclusive).is_err(), "the piece was taken");
         let arena = mp_core::Arena::current().unwrap();
         let id = moved.id();
         assert!(Blocks(arena).lives(id));

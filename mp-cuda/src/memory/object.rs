@@ -359,13 +359,14 @@ impl PieceInfo {
         check_mode(words(arena).load(self.mode), mode)
     }
 
-    /// Returns `true` if the piece is open to others that may write it.
+    /// Returns `true` if other processes may write to the piece.
     #[cfg(feature = "inject")]
     pub(crate) fn is_shared(self, arena: Arena) -> bool {
         words(arena).load(self.mode) == PieceMode::Shared as u64
     }
 
-    /// Opens the piece to others for good. Returns `true` if it was exclusive, or had that mode.
+    /// Gives other processes access to the piece in this mode, forever. Returns `true` if the piece was
+    /// exclusive, or had this mode.
     pub(crate) fn share_as(self, arena: Arena, mode: PieceMode) -> bool {
         let set = words(arena).cas(self.mode, PieceMode::Exclusive as u64, mode as u64);
         set.map_or_else(|found| found == mode as u64, |()| true)

@@ -155,8 +155,8 @@ impl Piece {
     /// # Errors
     /// [`UnknownDevice`](Error::UnknownDevice) if this process doesn't see the device of the memory;
     /// [`PeerAccess`](Error::PeerAccess) if `device` is another device that can't access the memory;
-    /// [`Gone`](Error::Gone); [`OutOfDeviceMemory`](Error::OutOfDeviceMemory) if unused memory was given back
-    /// without result; errors of the driver; [`Forked`](Error::Forked) in a copy of the process.
+    /// [`Gone`](Error::Gone); [`OutOfDeviceMemory`](Error::OutOfDeviceMemory) if giving back unused memory
+    /// did not help; errors of the driver; [`Forked`](Error::Forked) in a copy of the process.
     pub fn open(&self, device: &Device) -> Result<u64> {
         // A copy of the process has the address, and no mapping.
         self.is_here()?;
@@ -198,8 +198,8 @@ impl Piece {
         if self.0.is_here() { Ok(()) } else { Err(Error::Forked) }
     }
 
-    /// Opens the piece to others for good. Returns `true` if the piece was exclusive, or was opened in the
-    /// same mode before.
+    /// Gives other processes access to the piece in this mode, forever. Returns `true` if the piece was
+    /// exclusive, or had this mode.
     pub fn share_as(&self, mode: PieceMode) -> bool {
         if !self.0.is_here() {
             return false;
@@ -229,7 +229,7 @@ impl Piece {
         &self.0.uses
     }
 
-    /// Joins all uses of this process, which gives the piece to a message.
+    /// Joins all uses of this process into the row's last use, before a message gets the piece.
     #[inline]
     pub(crate) fn leave(&self) {
         self.0.leave(self.0.slab());

@@ -165,8 +165,8 @@ impl Slab {
         memory.map(by).map_err(|error| self.refused(by, error))
     }
 
-    /// Converts an error of a driver that reported the devices as peers before (of a part of a GPU, or a
-    /// virtual GPU).
+    /// Converts the driver's error for two devices that the driver had reported as peers. Drivers return such
+    /// errors for parts of a GPU and for virtual GPUs.
     fn refused(&self, by: &Device, error: Error) -> Error {
         match error {
             Error::Driver { code: codes::PEER_ACCESS_UNSUPPORTED, .. } => self.no_access(by),

@@ -1,9 +1,10 @@
 //! Uses of a piece of memory by streams of this process, from its arrival to its last drop in this process.
 //!
 //! A use is recorded when it begins, because work that is submitted during the use is not visible to this
-//! crate. A tick of the stream *covers* a use when it is made after the work of the use. A stream makes one
-//! when another stream of this process has to run after the use, when the piece is sent, and when the piece
-//! is dropped. So a stream ticks once for each order that another stream needs, and not for each kernel.
+//! crate. A tick of the stream *covers* a use when it is made after the work of the use. A stream makes a
+//! tick when another stream of this process has to run after the use, when the piece is sent, and when the
+//! piece is dropped. So a stream ticks once for each order that another stream needs, and not for each
+//! kernel.
 //!
 //! | a use waits for | exclusive, frozen | shared |
 //! |---|---|---|
@@ -12,7 +13,7 @@
 //! | uses by other streams of this process, after the piece was shared | – | no: the program orders them itself |
 //!
 //! At the last drop in a process, all uses are joined into the row's *last use*, for which the maker's next
-//! owner waits. If one stream used the piece and has waited for the present last use, a swap does that.
+//! owner waits. If one stream used the piece and has waited for the present last use, one swap joins its use.
 //! Otherwise a stream of this process waits for all of them ([`release_of`]). So neither a user's stream nor
 //! a host waits at a drop.
 
@@ -78,7 +79,7 @@ struct StreamUse {
 }
 
 /// Number of a use among all uses of the piece by its stream, and its number among all uses of the stream.
-/// `None` if another use of the piece by the stream was open when it began.
+/// `None` if another use of the piece by the stream was open when this use began.
 pub(crate) type UseNumber = Option<(u64, u64)>;
 
 /// Returns `true` if a list contains this tick, or a later tick of the same stream.
@@ -90,7 +91,7 @@ fn contains(list: &[Tick], tick: Tick) -> bool {
 /// call.
 const UNQUERIED: usize = 4;
 
-/// Returns `true` if a tick's work has run. Lost work has not.
+/// Returns `true` if a tick's work has run. Lost work never runs.
 fn is_finished(tick: Tick) -> bool {
     is_complete(tick).unwrap_or(false)
 }
@@ -149,7 +150,7 @@ impl UseLog {
         over
     }
 
-    /// Makes ticks that cover the uses, and returns the pending ones.
+    /// Makes ticks that cover the uses, and returns the pending ticks.
     fn cover(&mut self, which: impl Fn(UseAccess) -> bool) -> Result<Vec<Tick>> {
         let mut ticks = Vec::new();
         for one in self.streams.iter_mut().filter(|one| which(one.access)) {
@@ -168,8 +169,8 @@ impl PieceUses {
         self.records.lock()
     }
 
-    /// Returns `true` if no stream of this process has used the piece, and no stream has to wait before it
-    /// does.
+    /// Returns `true` if no stream of this process has used the piece, and no stream has to wait before its
+    /// first use.
     #[inline]
     fn is_unused(&self) -> bool {
         !self.is_recorded.load(Ordering::Acquire)

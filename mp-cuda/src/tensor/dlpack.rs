@@ -183,7 +183,7 @@ fn export<D: ManagedTensor, M: CudaMode>(
 /// let capsule = Dlpack::export(weights.clone(), &stream)?.into_raw(); // for torch, cupy or jax
 /// // … the other library has it, and calls its deleter …
 /// # let theirs = capsule;
-/// // SAFETY: a library gave it, whose elements no other work uses.
+/// // SAFETY: a library made the structure, and no other work uses its elements.
 /// let (tensor, how) = unsafe { Dlpack::from_raw(theirs).unwrap().import(&stream) }?;
 /// println!("{tensor:?}: {how:?}");
 /// # Ok::<(), mp_cuda::Error>(())

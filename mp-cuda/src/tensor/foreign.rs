@@ -45,7 +45,7 @@ pub enum ShareMethod {
 /// # fn allocate() -> (u64, Vec<u8>) { (0, Vec::new()) }
 ///
 /// let stream = CudaStream::new(&Device::new(0)?)?;
-/// let (address, owner) = allocate(); // of `cuMemAlloc`, say; to drop `owner` frees it
+/// let (address, owner) = allocate(); // for example of `cuMemAlloc`; dropping `owner` frees it
 /// // SAFETY: six floats are there until `owner` is dropped, and nothing else uses them any more.
 /// let shared = unsafe { ForeignMemory::new(address, [2, 3]).share::<f32, _>(owner, &stream) };
 /// let (tensor, how) = shared?;

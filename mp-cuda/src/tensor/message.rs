@@ -85,7 +85,7 @@ impl<M: CudaAliased> RawCudaTensor<M> {
         let refused = |error| S::Error::custom(unsendable(error));
         let handle = self.handle(dtype).map_err(S::Error::custom)?;
         let Some(piece) = &self.piece else {
-            // Tensors without memory fail where tensors with memory fail.
+            // A tensor without memory returns the same errors as a tensor with memory.
             scope::outgoing(M::WHAT, |_| Ok(())).map_err(S::Error::custom)?;
             return wire::bytes(&handle, None, |bytes| s.serialize_bytes(bytes));
         };
@@ -234,7 +234,7 @@ mod tests {
         clock.submitted(tick).unwrap();
         let there = received(0, 1024, tick).unwrap();
         let piece = there.piece.as_ref().unwrap();
-        assert_eq!(piece.uses().cover(true).unwrap(), [tick], "its receiver waits for it");
+        assert_eq!(piece.uses().cover(true).unwrap(), [tick], "the receiver waits for the tick");
         for (offset, elements) in [(0, 1025), (1, 1024), (1024, 1), (usize::MAX / 8, 1)] {
             refused(offset, elements, tick, "outside of a storage of 1024 elements");
         }

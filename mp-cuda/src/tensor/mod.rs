@@ -41,7 +41,7 @@ use raw::RawCudaTensor;
 ///
 /// let stream = CudaStream::new(&Device::new(0)?)?;
 /// let mut x = CudaTensor::from_slice(&[1.0_f32, 2.0, 3.0, 4.0], [2, 2], &stream)?;
-/// let on = x.on_mut(&stream)?; // `stream` waits for what other streams and processes do with it
+/// let on = x.on_mut(&stream)?; // `stream` waits for earlier work of other streams and processes with `x`
 /// // … kernels of yours for `stream`, with `on.ptr()` and `on.len()` …
 /// drop(on);
 /// let weights = x.freeze(); // any process may read it now, without a copy
@@ -49,7 +49,7 @@ use raw::RawCudaTensor;
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
 ///
-/// A message moves it: after a put into a queue, the receiver owns the tensor, and this process no longer has
+/// A message moves the tensor: after a put into a queue, the receiver owns it, and this process no longer has
 /// it. No byte is copied, and no host waits for a device. When the receiver calls [`on`](Self::on), its
 /// stream waits for the sender's stream, on the device.
 ///

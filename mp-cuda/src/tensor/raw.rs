@@ -17,7 +17,7 @@ use crate::uuid::Uuid;
 
 /// Piece of memory, and a view that lies within it, counted in elements of the tensor.
 pub(crate) struct RawCudaTensor<M: CudaMode> {
-    /// `None` for a tensor without elements, and for one that was moved into a message.
+    /// `None` for a tensor without elements, and for a tensor that was moved into a message.
     pub(crate) piece: Option<Piece>,
     pub(crate) view: Arc<View>,
     pub(crate) grad: Grad,

@@ -23,7 +23,7 @@ use crate::memory::WeakPiece;
 /// let weak = weights.downgrade();
 /// assert_eq!(weak.upgrade().map(|t| t.storage()), Some(weights.storage()));
 /// drop(weights);
-/// assert!(weak.expired()); // of this process: others may have it
+/// assert!(weak.expired()); // in this process; other processes may have the tensor
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
 #[doc(alias = "StorageWeakRef")]

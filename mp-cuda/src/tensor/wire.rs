@@ -140,6 +140,6 @@ mod tests {
         let none = [&bytes[..whole[2]], &[0; 8]].concat();
         assert!(ReceivedTensor::read(&none).is_err(), "0 is no tick");
         let many = [&bytes[..whole[1]], &[1; 8 * (MOST_TICKS + 1)]].concat();
-        assert!(ReceivedTensor::read(&many).is_err(), "more than all streams");
+        assert!(ReceivedTensor::read(&many).is_err(), "more ticks than streams");
     }
 }

@@ -184,8 +184,8 @@ impl<B> Context<B> {
         mp_pool::note(note);
     }
 
-    /// Returns the note of an item: its number among the items of the task, from 1. The number is probably
-    /// `n` + 1. In a stream, the note has the item's position.
+    /// Returns the note of an item: its number among the items of the task, from 1, or its position in a
+    /// stream. The search for the number begins at index `n`.
     fn note_of(&self, n: usize, item: Item) -> u64 {
         if self.in_stream {
             return Moment::Row.note(item.position);

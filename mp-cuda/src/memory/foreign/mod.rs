@@ -21,7 +21,7 @@ use owners::ForeignRange;
 /// Way in which memory is shared.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SharePlan {
-    /// The memory itself, from this byte of a range on, which other processes open.
+    /// The memory itself, which other processes open. It begins at byte `begins` of a range.
     Open { range: ForeignRange, begins: u64 },
     /// A copy of the memory at this address, with the reason.
     Copy { from: u64, why: &'static str },

@@ -63,8 +63,8 @@ struct ForeignAllocations {
 static ALLOCATIONS: PerProcess<Mutex<ForeignAllocations>> =
     PerProcess::new([const { Mutex::new(ForeignAllocations { all: Vec::new(), next: 0 }) }; GENERATIONS]);
 
-/// Number of allocations that are inspected for each piece that is shared. So the list is as long as the
-/// number of allocations in use.
+/// Number of allocations that are inspected for each piece that is shared. So the list has few allocations
+/// that are no longer in use.
 const FEW: usize = 8;
 
 /// Memory to share: its address, its bytes, and its handle, if it is not exported as a descriptor.
@@ -75,8 +75,8 @@ pub(crate) struct ForeignRange {
     pub(crate) handle: Option<IpcHandle>,
 }
 
-/// Creates a piece of such memory, from a byte of it on. If the allocation is new, `export` makes it
-/// available to other processes. The caller sets the [owner](set_owner) afterwards.
+/// Creates a piece of another library's memory, from byte `begins` on. If the allocation is new, `export`
+/// makes it available to other processes. The caller sets the [owner](set_owner) afterwards.
 pub(in crate::memory) fn share(
     device: Uuid,
     range: ForeignRange,

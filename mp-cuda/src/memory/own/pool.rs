@@ -3,10 +3,10 @@
 //! | no room | action, in this order |
 //! |---|---|
 //! | in the present slabs | check for returned pieces |
-//! | still | make a slab: an eighth of all that the process has, from 32 MiB to 2 GiB; a piece above half of that has a slab of its own |
-//! | on the device | unmap unused slabs of other processes, give back own slabs without pieces, and try again |
-//! | still | make a slab of twice the piece's size, or a slab for this piece alone |
-//! | still | return an error with figures |
+//! | in the present slabs, after the check | make a slab: an eighth of all that the process has, from 32 MiB to 2 GiB; a piece above half of that has a slab of its own |
+//! | on the device for this slab | unmap unused slabs of other processes, give back own slabs without pieces, and try again |
+//! | on the device, after giving back | make a slab of twice the piece's size, or a slab for this piece alone |
+//! | on the device for any of these slabs | return an error with figures |
 
 use std::ops::Range;
 use std::sync::Arc;

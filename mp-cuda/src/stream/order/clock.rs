@@ -64,7 +64,7 @@ impl StreamClock {
         // Changed only under the lock.
         let count = self.begun.load(Ordering::Relaxed) + 1;
         self.begun.store(count, Ordering::Relaxed);
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         let tick = unsafe { Self::tick_of(&mut row, device, stream) };
         if let Ok(tick) = &tick {
             self.last.store(tick.raw(), Ordering::Relaxed);
@@ -73,11 +73,13 @@ impl StreamClock {
         tick
     }
 
+    /// Makes a tick. The caller holds the lock of the clock.
+    ///
     /// # Safety
     /// See [`tick`](Self::tick).
     unsafe fn tick_of(row: &mut Option<ClockRow>, device: &Device, stream: DriverHandle) -> Result<Tick> {
         let bound = device.bind()?;
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         if unsafe { bound.stream_is_capturing(stream) }? {
             return Err(Error::Capturing);
         }
@@ -193,7 +195,7 @@ pub(crate) unsafe fn wait(device: &Device, stream: DriverHandle, tick: Tick) -> 
     }
     let method = choice::method(device)?;
     let bound = device.bind()?;
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     let captured = !matches!(method, TickMethod::Hosts) && unsafe { bound.stream_is_capturing(stream) }?;
     if captured {
         return Err(Error::Capturing);

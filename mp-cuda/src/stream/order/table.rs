@@ -82,7 +82,7 @@ pub(super) fn base(device: &Device) -> Result<u64> {
 fn register(device: &Device, registered: &mut Registration) -> Result<u64> {
     let at = address(Arena::current()?)?;
     if registered.with.is_none() {
-        // SAFETY: it is mapped until this process ends.
+        // SAFETY: the table is mapped until this process ends.
         unsafe { device.bind()?.host_register(at, Clocks::BYTES) }?;
         registered.with = Some(device.clone());
     }
@@ -131,7 +131,7 @@ fn probe(device: &Device, base: u64) -> Result<ProbeResult> {
         }),
         Err(_) => Ok(ProbeResult::Invisible),
     };
-    // As a rule the stream has run its work.
+    // Usually the stream has run its work.
     let probe = ProbeStream { device: device.clone(), stream, tick, _clock: clock };
     if probe.has_work() {
         PROBES.lock().push(probe);
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(
             ProbeResult::decide(false, Some(second / 2), hour),
             None,
-            "the write may take a moment to be seen"
+            "the write may become visible later"
         );
         assert_eq!(ProbeResult::decide(false, Some(second), second), Some(ProbeResult::Invisible));
     }
