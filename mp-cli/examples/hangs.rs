@@ -13,7 +13,7 @@ use mp::{
 };
 use serde::{Deserialize, Serialize};
 
-/// `join` before the results are taken: the worker waits for room (cpython#73983).
+/// `join` before the results are taken: the worker waits for room in the queue (cpython#73983).
 fn join() -> AnyResult<()> {
     let results = Queue::<u64>::bounded(64)?.named("results");
     let worker = Process::builder()
@@ -38,7 +38,7 @@ fn close() -> AnyResult<()> {
     Ok(())
 }
 
-/// The process that makes the results was killed. Another process has the queue, too, and waits for an event
+/// The process that makes the results was killed. Another process has the queue, too, but waits for an event
 /// (cpython#87971).
 fn killed() -> AnyResult<()> {
     let (results, stop) = (Queue::<u64>::bounded(8)?.named("results"), Event::new()?.named("stop"));
@@ -143,7 +143,7 @@ fn owner() -> AnyResult<()> {
     Ok(())
 }
 
-/// No hang: the only worker of a pool is killed while it waits for a task. Another one takes its place
+/// No hang: the only worker of a pool is killed while it waits for a task. Another worker replaces it
 /// (cpython#96062).
 fn worker() -> AnyResult<()> {
     let pool = Pool::new(1)?;
@@ -161,7 +161,7 @@ fn barrier() -> AnyResult<()> {
     Ok(())
 }
 
-/// A permit is kept by a process that waits for another one.
+/// A process keeps a permit, and waits for another process that needs the permit.
 fn permit() -> AnyResult<()> {
     let (slots, jobs) = (Semaphore::new(1)?.named("slots"), Queue::<u64>::bounded(4)?.named("jobs"));
     let kept = slots.acquire()?;
@@ -178,7 +178,7 @@ fn permit() -> AnyResult<()> {
     Ok(worker.join()?)
 }
 
-/// Each of two workers has a permit for memory, and waits for another one before it returns its own
+/// Each of two workers has a permit for memory, and waits for a second permit before it returns the first
 /// (ray#62093).
 fn memory() -> AnyResult<()> {
     let memory = Semaphore::new(2)?.named("memory");
@@ -195,7 +195,7 @@ fn memory() -> AnyResult<()> {
     Ok(())
 }
 
-/// No hang: tensors in use leave no memory for another one. The allocation returns an error (ray#62093).
+/// No hang: tensors in use leave no memory for another tensor. The allocation returns an error (ray#62093).
 fn exhausted() -> AnyResult<()> {
     Arena::configure(ArenaOptions::new().size(64 << 20))?;
     let _arguments = Tensor::<u8>::zeros([40 << 20])?;
@@ -276,7 +276,7 @@ fn starmap() -> AnyResult<()> {
     Ok(())
 }
 
-/// Samples, of which the last ones never finish.
+/// Dataset whose samples after the first `fast` samples never finish.
 #[derive(Serialize, Deserialize)]
 struct Samples {
     fast: usize,
@@ -349,7 +349,7 @@ fn files() -> AnyResult<()> {
 /// No hang: a worker sends numbers, and this process checks them until its standard input ends.
 fn counts() -> AnyResult<()> {
     let (numbers, stop) = (Queue::<u64>::bounded(8)?.named("numbers"), Event::new()?.named("stop"));
-    // They make a state of some 100 KiB.
+    // These events enlarge the state of the program to about 100 KiB.
     let _others = (0..500).map(|_| Event::new()).collect::<Result<Vec<_>, _>>()?;
     let worker = Process::builder().name("rank-0").spawn(
         |(numbers, stop): (Queue<u64>, Event)| -> AnyResult<()> {
@@ -371,7 +371,7 @@ fn counts() -> AnyResult<()> {
     Ok(worker.join()?)
 }
 
-/// A program, by its name.
+/// Function that runs a program of this file.
 type Program = fn() -> AnyResult<()>;
 
 const PROGRAMS: &[(&str, Program)] = &[

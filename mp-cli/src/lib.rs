@@ -153,7 +153,7 @@ fn execute(arguments: &Arguments) -> Result<Output> {
             let tensors = chosen(&report.snapshot.storages, object, |tensor| (tensor.block, &unnamed));
             listed("tensor", &tensors, object, (&report, json), tables::tensors)
         }
-        // It writes to the terminal itself: see `run`.
+        // `top` writes to the terminal itself: see `run`.
         Command::Top { .. } => Ok(String::new().into()),
         Command::Record { file, program } => {
             let report = program_report::of_program(program.as_deref())?;

@@ -19,7 +19,7 @@ pub(crate) struct Program {
     pub(crate) age: u64,
 }
 
-/// Beginning of the target of a descriptor of an arena.
+/// Prefix of the path to which the link `/proc/PID/fd/N` of an arena's descriptor points.
 const ARENA: &str = "/memfd:mp-arena";
 
 /// Returns the programs of this user, by process ID.
@@ -47,7 +47,7 @@ fn arena_of(process: &Path) -> Option<(u64, u64)> {
     let files = std::fs::read_dir(process.join("fd")).ok()?;
     files.flatten().find_map(|file| {
         let target = std::fs::read_link(file.path()).ok()?;
-        // The permissions of the link are those of the descriptor.
+        // The permissions of the link show the access mode of the descriptor.
         let is_writable = || file.metadata().is_ok_and(|link| link.mode() & 0o200 != 0);
         if !target.to_str()?.starts_with(ARENA) || !is_writable() {
             return None;
@@ -98,7 +98,7 @@ impl Process {
 
     /// Returns the state of a process. `uptime` is the time in seconds since the machine was booted.
     pub(crate) fn at(pid: u32, uptime: u64) -> Option<Self> {
-        // One read: `top` reads those of all processes again and again.
+        // The file is read by one call, because `top` reads the files of all processes repeatedly.
         let file = std::fs::File::open(format!("/proc/{pid}/stat")).ok()?;
         let mut bytes = [0; 1024];
         let len = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut bytes)).ok()?;

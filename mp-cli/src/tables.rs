@@ -80,7 +80,7 @@ pub(crate) fn cut(text: &str, most: usize) -> String {
     }
 }
 
-/// Output of `ls`.
+/// Returns the output of `ls`.
 pub(crate) fn programs(reports: &[Report]) -> String {
     if reports.is_empty() {
         return "no program of this user uses multiproc\n".into();
@@ -101,7 +101,7 @@ pub(crate) fn programs(reports: &[Report]) -> String {
     table(&rows)
 }
 
-/// Output of `gc`.
+/// Returns the output of `gc`.
 pub(crate) fn leftovers(directory: &Path, left: &[(PathBuf, u64)], dry_run: bool) -> String {
     let verb = if dry_run { "would be removed" } else { "removed" };
     let mut text = String::new();
@@ -114,7 +114,7 @@ pub(crate) fn leftovers(directory: &Path, left: &[(PathBuf, u64)], dry_run: bool
     text
 }
 
-/// Output of `show`.
+/// Returns the output of `show`.
 pub(crate) fn program(report: &Report) -> String {
     let Report { program, snapshot, .. } = report;
     let memory = &snapshot.memory;
@@ -185,7 +185,7 @@ fn waits_of(snapshot: &Snapshot, process: &ProcessSnapshot) -> String {
     waits.collect::<Vec<_>>().join("; ")
 }
 
-/// Returns the last failures in order, each with the time since then and its error.
+/// Returns the last failures in order, each with its age and its error.
 pub(crate) fn failures(snapshot: &Snapshot) -> impl DoubleEndedIterator<Item = String> {
     snapshot.failures.iter().map(|failure| {
         let ago = duration(snapshot.taken_ms.saturating_sub(failure.at_ms));
@@ -216,7 +216,7 @@ fn waiters(snapshot: &Snapshot, block: u32) -> String {
     waits.filter(|wait| wait.object == Some(block)).count().to_string()
 }
 
-/// Part of `queue` and `show`.
+/// Returns the table of queues, for `queue` and `show`.
 pub(crate) fn queues(snapshot: &Snapshot, queues: &[&QueueSnapshot]) -> String {
     let mut rows =
         vec![row(["#", "QUEUE", "KIND", "MESSAGES", "PUTS", "GETS", "WAITING", "TYPE", "HELD BY"])];
@@ -249,7 +249,7 @@ pub(crate) fn short(time: Duration) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
-/// Output of `queue`: the queues, and the durations of the waits at each.
+/// Returns the output of `queue`: the queues, and the durations of the waits at each queue.
 pub(crate) fn queues_with_waits(snapshot: &Snapshot, shown: &[&QueueSnapshot]) -> String {
     let mut text = queues(snapshot, shown);
     for queue in shown {
@@ -288,7 +288,7 @@ fn labeled(name: &str, block: u32) -> String {
     if name.is_empty() { format!("#{block}") } else { format!("\"{name}\" (#{block})") }
 }
 
-/// Part of `show`: the pools.
+/// Returns the table of pools, for `pool` and `show`.
 pub(crate) fn pools(pools: &[&PoolSnapshot]) -> String {
     let titles =
         ["#", "POOL", "WORKERS", "BUSY", "PENDING", "DONE", "FAILED", "LOST", "CANCELLED", "RETRIED"];
@@ -312,7 +312,7 @@ pub(crate) fn pools(pools: &[&PoolSnapshot]) -> String {
     table(&rows)
 }
 
-/// Output of `pool`: the pools, and the workers of each.
+/// Returns the output of `pool`: the pools, and the workers of each pool.
 pub(crate) fn pools_with_workers(snapshot: &Snapshot, shown: &[&PoolSnapshot]) -> String {
     let workers = shown.iter().map(|pool| format!("\n{}", workers(snapshot, pool)));
     pools(shown) + &workers.collect::<String>()
@@ -348,7 +348,7 @@ fn worker_state(worker: &PoolWorkerSnapshot, process: Option<&ProcessSnapshot>) 
     }
 }
 
-/// Output of `tensor`.
+/// Returns the output of `tensor`.
 pub(crate) fn tensors(snapshot: &Snapshot, tensors: &[&StorageSnapshot]) -> String {
     let mut rows = vec![row(["#", "SIZE", "KIND", "HELD BY"])];
     for tensor in tensors {
@@ -362,7 +362,7 @@ pub(crate) fn tensors(snapshot: &Snapshot, tensors: &[&StorageSnapshot]) -> Stri
     table(&rows)
 }
 
-/// Output of `lock`, and a part of `show`.
+/// Returns the table of objects, for `lock` and `show`.
 pub(crate) fn objects(snapshot: &Snapshot, objects: &[&ObjectSnapshot]) -> String {
     let mut rows = vec![row(["#", "OBJECT", "KIND", "WAITING", "LOCKED BY", "HELD BY"])];
     for object in objects {

@@ -328,7 +328,7 @@ impl Chain<'_> {
         self.of_waits(process, wait, (title, short), &[])
     }
 
-    /// Describes a wait of a process, and of more processes.
+    /// Describes a wait that a process and the processes `more` have in common.
     fn of_waits(
         &mut self,
         process: &ProcessSnapshot,
@@ -415,7 +415,7 @@ impl Chain<'_> {
         nodes
     }
 
-    /// Describes the processes that can end the wait of a process, and of more processes.
+    /// Describes the processes that can end the wait of a process and of the processes `more`.
     fn needs(&mut self, pid: u32, wait: &WaitSnapshot, more: &[u32]) -> Vec<Node> {
         let (mut needed, only) = needed(self.snapshot, pid, wait);
         if more.iter().any(|pid| needed.contains(pid)) {
@@ -423,7 +423,7 @@ impl Chain<'_> {
             needed.sort_unstable();
         }
         let (above, new): (Vec<_>, Vec<_>) = needed.into_iter().partition(|pid| self.shown.contains(pid));
-        // All of them before any of them is followed, so that each is described once.
+        // All new processes are recorded before the first is described, so that each is described once.
         self.shown.extend(&new);
         let mut nodes: Vec<Node> = self.of_shown(&above, wait, only).into_iter().collect();
         let mut others = self.of_others(&new);

@@ -31,7 +31,7 @@ impl Target {
         fs::create_dir_all(folder.join("shared")).unwrap();
         let program = Program::start("counts", &[("TMPDIR", folder.to_str().unwrap())]);
         let mut target = Self { program, folder, pids: Vec::new() };
-        // Not by the command, whose first use may be the one that changes something.
+        // The command is not used here, because its first use could be the use that changes something.
         eventually("the worker runs", || {
             let root = target.program.0.id();
             let children = children_of(root).into_iter();
@@ -45,7 +45,7 @@ impl Target {
         target
     }
 
-    /// Returns all commands that read a program. Those that write a file write it into the folder.
+    /// Returns all commands that read a program. Commands that write a file write it into the folder.
     fn commands(&self) -> Vec<Command> {
         let (pid, file) = (self.program.pid(), self.folder.join("record.json"));
         let (file, shared) = (file.to_str().unwrap(), self.folder.join("shared"));
@@ -188,7 +188,7 @@ fn status_of(task: &str) -> String {
     lines.fold(task.to_owned(), |text, line| text + " " + line)
 }
 
-/// Time at which the command is killed.
+/// Event after which the command is killed.
 #[derive(Clone, Copy, Debug)]
 enum Moment {
     /// After its first byte of output.
@@ -215,7 +215,7 @@ fn kill(mut command: Command, moment: Moment, folder: &Path) -> u32 {
         Moment::Polls(count) => (0..count).for_each(|_| _ = fs::read(format!("/proc/{pid}/stat"))),
         Moment::File => {
             let until = Instant::now() + DEADLINE;
-            // The first one is the sharing directory.
+            // The first entry is the sharing directory.
             while fs::read_dir(folder).unwrap().nth(1).is_none() && Instant::now() < until {}
         }
     }
@@ -307,7 +307,8 @@ fn commands_change_nothing_of_a_stopped_program() {
     }
 }
 
-/// The arena of another build: the first page of a real one, with another version and other fields after it.
+/// The arena of another build is simulated by the first page of a real arena, with another version and other
+/// fields after it.
 #[test]
 fn program_of_another_version_is_an_error() {
     const VERSION: usize = 64;

@@ -60,7 +60,7 @@ impl Top {
 
     fn keys(&mut self, keys: &str) {
         let stdin = self.script.0.stdin.as_mut().unwrap();
-        // It may have ended.
+        // The command may have ended.
         _ = stdin.write_all(keys.as_bytes()).and_then(|()| stdin.flush());
     }
 
@@ -114,7 +114,7 @@ fn ctrl_z_gives_the_terminal_back() {
     let program = hangs();
     let Some(mut top) = Top::start(&program) else { return };
     top.expect("Queue::put");
-    // No shell is there to continue it, so the kernel doesn't stop it.
+    // No shell could continue the command, so the kernel doesn't stop it.
     top.keys("\x1a");
     top.expect(RESTORED);
     top.text.clear();

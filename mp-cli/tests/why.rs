@@ -13,7 +13,8 @@ use mp_harness::DEADLINE;
 
 const CANT_END: &str = "can't end by itself.";
 
-/// Checks that the wait in `part`, such as `rank-0: Queue::put of`, ends with the place of such a call.
+/// Checks that the wait in `part`, such as `rank-0: Queue::put of`, ends with the location of a call of that
+/// method.
 fn check_place(part: &str, text: &str) {
     let Some((before, _)) = part.split_once(" of ").filter(|_| !part.contains(" is ")) else { return };
     let method = before.split([' ', ':']).next_back().unwrap();
@@ -44,7 +45,8 @@ fn ask(pid: &str) -> (String, Option<i32>, String, Duration) {
     (first.clone() + &rest, output.status.code(), first, took)
 }
 
-/// Time until the first output of an unoptimized build on a busy machine. Of a release build: 100 ms.
+/// Maximum time until the first output of an unoptimized build on a busy machine. A release build needs 100
+/// ms.
 const FIRST_OUTPUT: Duration = Duration::from_secs(1);
 
 /// Runs `mp why` until the output has all parts and the expected exit code. Checks that the chain was written
@@ -63,7 +65,7 @@ fn why(name: &str, parts: &[&str]) {
             return;
         }
         assert!(Instant::now() < until, "{name}, {got:?}: {missing:?} is not in this ({took:?}):\n{text}");
-        std::thread::sleep(Duration::from_millis(20)); // sleep: between two looks at what another process did
+        std::thread::sleep(Duration::from_millis(20)); // sleep: between two checks of another process
     }
 }
 
@@ -92,7 +94,7 @@ fn join_before_results_are_taken_is_explained() {
 
 #[test]
 fn queue_that_is_never_closed_is_explained() {
-    // More workers than a wait names in shared memory.
+    // There are more workers than a wait in shared memory can name.
     why("close", &["rank-8: Queue::get of queue \"jobs\" (#0, 0/8)", "close()", CANT_END]);
 }
 
@@ -240,7 +242,7 @@ fn gc_removes_files_of_killed_programs() {
     let count = || files().flatten().flatten().count();
     mp_harness::eventually("the program has a file", || count() > 0);
     let gc = |more: &[&str]| mp(&[&["gc", "--directory", directory], more].concat());
-    assert!(gc(&[]).0.contains("no crashed program"), "while it lives");
+    assert!(gc(&[]).0.contains("no crashed program"), "the program still runs");
     drop(program);
     let (text, code) = gc(&["--dry-run"]);
     assert!(code == Some(0) && text.contains("would be removed") && count() > 0, "{text}");

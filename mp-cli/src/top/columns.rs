@@ -14,7 +14,7 @@ use crate::tables::{bytes, duration, fill, holders, short};
 const WAITS: usize = 6;
 /// Marker of a column that takes the remaining width.
 pub(super) const REST: u16 = u16::MAX;
-/// Width of a screen on which the columns have their wide form.
+/// Minimum width of a screen on which the columns have their wide form.
 pub(super) const WIDE: u16 = 110;
 
 /// A table of `top`.
@@ -223,7 +223,7 @@ impl TopTable {
         SortKey::Number(number)
     }
 
-    /// Returns `true` if a cell of the row has a text, which is in lower case.
+    /// Returns `true` if a cell of the row contains `text`, which is in lower case.
     pub(super) fn matches(self, sample: &TopSample, row: usize, text: &str) -> bool {
         let cells = (0..self.columns().len()).flat_map(|column| self.cell(sample, row, column, 0));
         text.is_empty() || cells.into_iter().any(|cell| cell.to_lowercase().contains(text))
@@ -234,7 +234,7 @@ fn object(sample: &TopSample, row: usize) -> &ObjectSnapshot {
     &sample.snapshot.objects[sample.objects[row]]
 }
 
-/// Returns the part of a queue that is full, if it has a capacity.
+/// Returns the fill level of a queue, from 0 to 1, if the queue has a capacity.
 pub(super) fn share(queue: &QueueSnapshot) -> Option<f64> {
     let ring = queue.ring.as_ref()?;
     Some((ring.len as f64 / ring.capacity?.max(1) as f64).min(1.0))

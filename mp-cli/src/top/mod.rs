@@ -70,12 +70,12 @@ pub(crate) fn run(target: Option<&str>, interval: Option<Duration>) -> Result<()
     signal_hook::low_level::pipe::register(SIGTERM, sender).map_err(signal)?;
     let colors = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let terminal = ratatui::try_init().map_err(|e| format!("terminal: {e}"))?;
-    // A `top` that was killed has left its text on the other screen. (`Terminal::clear` asks the terminal for
-    // the position of the cursor, which not every one answers.)
+    // A `top` that was killed has left its text on the other screen. (`Terminal::clear` queries the position
+    // of the cursor, and not every terminal answers.)
     _ = execute!(std::io::stdout(), Clear(ClearType::All));
     let mut screen = Screen { terminal, signals, ended: false, palette: TopPalette { colors } };
     let done = screen.run(first, programs, selected, interval);
-    // Before a message of an error.
+    // The terminal is restored before an error is printed.
     let restored = ratatui::try_restore();
     done?;
     restored.map_err(|e| format!("terminal: {e}"))
@@ -188,12 +188,13 @@ impl Screen {
         self.redraw()
     }
 
-    /// Waits for a key or another size of the terminal. Returns `None` at this time, or if the command ends.
+    /// Waits for a key or another size of the terminal. Returns `None` at the time `until`, or if the command
+    /// ends.
     fn event(&mut self, until: Instant) -> Result<Option<Event>> {
         loop {
             // Crossterm would read a terminal that has hung up in an endless loop, so it is called only if
-            // there are bytes. It is asked after a signal and at the end of the time as well: another size is
-            // a signal.
+            // there are bytes. It is also called after a signal and after the wait, because a change of the
+            // size is a signal.
             let left = until.saturating_duration_since(Instant::now()).min(NOTICED);
             self.wait(left)?;
             if self.ended {

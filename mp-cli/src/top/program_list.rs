@@ -44,7 +44,7 @@ impl ProgramList {
         self.searched + SEARCH
     }
 
-    /// Searches for programs. The same one stays selected.
+    /// Searches for programs. The selected program stays selected.
     pub(super) fn refresh(&mut self) {
         let root = self.selected().map(|program| program.root);
         *self = Self { error: self.error.take(), ..Self::new(programs::all()) };

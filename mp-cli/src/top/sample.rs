@@ -19,7 +19,7 @@ pub(super) struct LiveProgram {
     cycle: Option<(Snapshot, Instant)>,
 }
 
-/// Age at which the snapshot of a cycle is replaced, if it has not proved the cycle.
+/// Age at which the earlier snapshot of a cycle is replaced, if no later snapshot has proved the cycle.
 const RENEWED_AFTER: Duration = Duration::from_secs(5);
 
 impl LiveProgram {
@@ -108,7 +108,7 @@ impl TopCounters {
     /// Returns the puts and gets of a queue per second since this sample.
     fn rates(&self, now: &Self, block: u32) -> Option<(f64, f64)> {
         let ((puts, gets), (puts_now, gets_now)) = (self.queues.get(&block)?, now.queues.get(&block)?);
-        // A count that fell is of another queue in the same block.
+        // If a count is lower than before, the block now has another queue.
         let change = |before: &u64, after: &u64| u64::try_from(after.wrapping_sub(*before) as i64).ok();
         let seconds = self.seconds(now)?;
         Some((change(puts, puts_now)? as f64 / seconds, change(gets, gets_now)? as f64 / seconds))

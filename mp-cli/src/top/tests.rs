@@ -36,7 +36,7 @@ fn queue(block: u32, name: &str, holders: &[u32], len: u64, puts: u64) -> Value 
     json!({
         "block": block, "name": name, "holders": {"processes": holders, "messages": 0}, "kind": "queue",
         "type_name": "u64", "len": len, "capacity": 64, "closed": false, "puts": puts, "gets": puts - len,
-        // One wait of up to 4 ms for each put, and 9 of up to 64 µs that are the same at both times.
+        // One wait of up to 4 ms for each put, and 9 waits of up to 64 µs that are in both samples.
         "put_waits": {"counts": [0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, puts], "total_us": 4 * puts},
     })
 }
@@ -75,7 +75,7 @@ fn recorded(puts: u64) -> Snapshot {
     .unwrap()
 }
 
-/// Returns the program one second after a first look at it.
+/// Returns a sample of the program, taken one second after the first sample.
 fn sample_after(before: u64, after: u64) -> TopSample {
     let stat = |cpu| Process { cpu, started: 5, resident: 6_725_632, ..Process::default() };
     let ticks = rustix::param::clock_ticks_per_second();
@@ -157,7 +157,7 @@ fn tab_shows_the_other_tables() {
     press(&mut view, &sample, &[KeyCode::Tab]);
     let objects = lines(&drawn(&mut view, &sample, (80, 24), true));
     assert_eq!(objects[5], "    1 weights        lock       rank-2             0");
-    assert_eq!(objects[6], "", "an event that is not named, and that no process waits for");
+    assert_eq!(objects[6], "", "an event without a name and without waiters is not shown");
     press(&mut view, &sample, &[KeyCode::Tab]);
     let pools = lines(&drawn(&mut view, &sample, (80, 24), true));
     assert_eq!(
@@ -278,7 +278,7 @@ fn rows_scroll_to_show_the_selected_row() {
 }
 
 #[test]
-fn queue_in_the_block_of_another_has_no_rate() {
+fn queue_in_a_reused_block_has_no_rate() {
     assert_eq!(sample_after(1300, 100).rates[0], None);
     assert_eq!(sample_after(100, 350).rates[0], Some((250.0, 250.0)));
 }
@@ -301,7 +301,7 @@ fn costly_program_is_read_less_often() {
     assert_eq!(view.pace(), Duration::from_millis(2000), "120 times the cost");
     let lines = lines(&drawn(&mut view, &sample, (80, 24), true));
     assert!(lines[0].ends_with("every 2 s"), "{}", lines[0]);
-    // The user may want it more often.
+    // The user may choose a shorter interval.
     press(&mut view, &sample, &[KeyCode::Char('-')]);
     view.record_cost(Duration::from_micros(16_100));
     assert_eq!(view.pace(), Duration::from_secs(1));
@@ -317,7 +317,7 @@ fn plus_and_minus_choose_the_interval() {
 }
 
 #[test]
-fn hanging_processes_are_those_of_why() {
+fn top_and_why_find_the_same_hanging_processes() {
     let sample = sample();
     assert_eq!(sample.hanging.iter().copied().collect::<Vec<_>>(), [10, 11]);
     let hangs = |pid| crate::why::explain(&sample.snapshot, &[pid]).hangs;

@@ -53,7 +53,7 @@ fn cycle_is_proved_by_two_checks_of_each_thread() {
     let found = explain(&first, &[10]);
     assert!(found.hangs && found.to_string().contains("holds it: 10 (in lock)"), "{found}");
     assert!(is_proved(&first, cycle([7, 11])));
-    assert!(!is_proved(&first, cycle([7, 10])), "a thread may have looked before the first snapshot");
+    assert!(!is_proved(&first, cycle([7, 10])), "the check may have begun before the first snapshot");
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn wait_that_no_process_can_end_is_not_a_cycle() {
     let found = explain(&snapshot, &[10]);
     assert!(found.to_string().contains("no other process has a handle to it"), "{found}");
     assert_eq!(found.conclusion(), format!("{ALONE}\n"));
-    // Nor do those that wait for it make it one.
+    // A process that waits for the waiting process doesn't make it a cycle.
     let mut join = wait(5, 0, 7, 5);
     (join["call"], join["processes"]) = (json!("join"), json!([10]));
     snapshot.processes.push(serde_json::from_value(process(5, &join)).unwrap());
@@ -95,7 +95,7 @@ fn processes_with_the_same_wait_are_one_line() {
     let text = explain(&snapshot, &[5]).to_string();
     let line = "  └ 4 processes, 30 to 33: lock of lock (#2) for 30 s ";
     assert!(text.contains(line), "{text}");
-    // The holder of a lock that waits for it in another thread is apart from them.
+    // A process that owns the lock, and waits for it in another thread, is described separately.
     snapshot.objects[1].owner = serde_json::from_value(json!({"pid": 30, "thread": 99})).unwrap();
     let text = explain(&snapshot, &[5]).to_string();
     assert!(text.contains("thread 99 of this process holds it"), "{text}");
@@ -124,7 +124,7 @@ fn changed_cycle_is_not_proved() {
         is_proved(&first, second)
     };
     assert!(!changed(|second| second.processes[1].waits[0].since_ms += 1), "another wait");
-    assert!(!changed(|second| second.objects[0].holders.messages = 1), "a handle on the way");
+    assert!(!changed(|second| second.objects[0].holders.messages = 1), "a handle in a message");
     assert!(!changed(|second| second.processes[1].other_threads = None), "unknown threads");
     assert!(!changed(|second| second.processes[0].state = ProcessState::Stopped), "a stopped process");
 }

@@ -15,7 +15,7 @@ impl Program {
     pub(crate) fn start(name: &str, environment: &[(&str, &str)]) -> Self {
         let folder = std::env::current_exe().unwrap().parent().unwrap().parent().unwrap().to_owned();
         let mut command = Command::new(folder.join("examples/hangs"));
-        // Its own reports would fill the output.
+        // The program's own reports would fill the output.
         command.arg(name).env("MP_STALL", "off").envs(environment.iter().copied());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         Self(command.spawn().expect("the example `hangs`, which `cargo xtask test` builds"))
@@ -34,7 +34,7 @@ impl Program {
                 return status;
             }
             assert!(Instant::now() < until, "the program does not end");
-            std::thread::sleep(std::time::Duration::from_millis(5)); // sleep: between two looks at a process
+            std::thread::sleep(std::time::Duration::from_millis(5)); // sleep: between two checks of a process
         }
     }
 }

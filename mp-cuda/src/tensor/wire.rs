@@ -138,7 +138,7 @@ mod tests {
             assert!(ReceivedTensor::read(&bytes[..len]).is_err(), "{len} bytes");
         }
         let none = [&bytes[..whole[2]], &[0; 8]].concat();
-        assert!(ReceivedTensor::read(&none).is_err(), "0 is no tick");
+        assert!(ReceivedTensor::read(&none).is_err(), "0 is not a tick");
         let many = [&bytes[..whole[1]], &[1; 8 * (MOST_TICKS + 1)]].concat();
         assert!(ReceivedTensor::read(&many).is_err(), "more ticks than streams");
     }
