@@ -52,7 +52,8 @@ enum Arrival {
 }
 
 impl Connection {
-    /// Returns the Python object of an end. `socket`: `true` if objects may be sent on a socket.
+    /// Returns the Python object of an end. `socket` is `None` for a pipe, and `Some(true)` for a socket over
+    /// which objects may be sent.
     pub(crate) fn of(end: End, socket: Option<bool>) -> Self {
         let (readable, writable) = (end.readable(), end.writable());
         Self { end: Mutex::new(Some(Arc::new(end))), socket, readable, writable }
@@ -99,7 +100,7 @@ impl Connection {
     }
 
     fn send_message(&self, end: &End, message: Object) -> PyResult<()> {
-        // A pipe has always room.
+        // A pipe always has room.
         end.send(message).map_err(|error| send_error(error.forget()))
     }
 
@@ -192,7 +193,8 @@ impl Connection {
             .get(..size)
             .ok_or_else(|| PyValueError::new_err("buffer length is less than offset + size"))?;
         if self.socket.is_some() {
-            // Another thread may write to any other buffer during the wait.
+            // The bytes are copied unless they are immutable, because another thread may change them during
+            // the wait.
             let copy = (!buf.is_instance_of::<PyBytes>()).then(|| bytes.to_vec());
             return self.send_to_socket(py, &end, copy.as_deref().unwrap_or(bytes));
         }
@@ -311,7 +313,7 @@ impl Connection {
         if self.socket.is_none() {
             return give(|| (*end).clone().named(name));
         }
-        // Without shared memory.
+        // A socket has no shared memory, so no check of the process is needed.
         drop((*end).clone().named(name));
         Ok(())
     }
@@ -388,7 +390,7 @@ fn address(of: &Bound<'_, PyAny>) -> PyResult<Address> {
 fn options(authkey: Option<Vec<u8>>, backlog: u32) -> SocketOptions {
     let options = SocketOptions::new().max_message(u32::MAX as usize).backlog(backlog);
     match authkey {
-        // An empty key would admit every client, as no key does.
+        // An empty key would admit every client, so it counts as no key.
         Some(key) if !key.is_empty() => options.authkey(key),
         _ => options.no_key(),
     }

@@ -1,5 +1,5 @@
-//! Copies of this library in one interpreter: each extension module that links it has its own, with its own
-//! objects and memory.
+//! Copies of this library in one interpreter. Each extension module that links the library has its own copy,
+//! with its own objects and memory.
 
 use std::fmt::Display;
 

@@ -17,7 +17,7 @@ static REGIONS: PerProcess<Mutex<BTreeMap<usize, Weak<Memory>>>> =
 /// `REGIONS`.
 // fork: a copy has no memory in the range that it needs to find.
 static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
-// fork: as above.
+// fork: a copy has no memory in the range that it needs to find.
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 
 /// Bytes in shared memory, which this value keeps alive. Python code reads and writes them by address, and
@@ -56,7 +56,7 @@ impl Memory {
         if len == 0 {
             return Arc::new(Self { bytes: Bytes::Shared(tensor), address, len });
         }
-        // Dropped after the lock, which its drop takes.
+        // Declared before the lock, so that it is dropped after it: the drop of a region takes the lock.
         let known;
         let mut regions = REGIONS.lock();
         known = regions.get(&address).and_then(Weak::upgrade);
@@ -119,7 +119,7 @@ impl Memory {
     /// Returns a handle to send.
     ///
     /// # Panics
-    /// If the memory is of [`copy_on_write`](Self::copy_on_write).
+    /// If the memory was made by [`copy_on_write`](Self::copy_on_write).
     pub fn tensor(&self) -> AnyTensor<Shared> {
         match &self.bytes {
             Bytes::Shared(tensor) => tensor.clone(),
@@ -134,7 +134,7 @@ impl Drop for Memory {
             return;
         }
         let mut regions = REGIONS.lock();
-        // Another region of the same memory may have taken the place.
+        // Another region of the same memory may have replaced this region in the map.
         if regions.get(&self.address).is_some_and(|entry| std::ptr::eq(entry.as_ptr(), self)) {
             regions.remove(&self.address);
         }

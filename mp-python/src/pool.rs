@@ -144,7 +144,7 @@ impl<'de> Deserialize<'de> for Once {
     }
 }
 
-/// Function of a call, as a capture of the task.
+/// Function of a call. Each task of the call captures it.
 #[derive(Serialize, Deserialize)]
 struct Function {
     pickled: Once,
@@ -156,7 +156,7 @@ struct Function {
 }
 
 impl Function {
-    /// Returns the function. An exception while it is read is raised for each chunk.
+    /// Returns the function. If unpickling it fails, each chunk raises the exception.
     fn load<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         if let Some(function) = self.loaded.get() {
             return Ok(function.bind(py).clone());
@@ -318,9 +318,9 @@ impl Pool {
         Ok(Self { pool: Some(pool), apply })
     }
 
-    /// Creates a call of a function for each item of the chunks that are pushed, or without a function, of
-    /// the targets that are pushed. Items of the results are stored into the list `results`, if there is one,
-    /// `chunksize` for each task.
+    /// Creates the tasks of a call. For each chunk that is pushed, a worker calls `function` for each item.
+    /// Without `function`, each pushed target contains its own function and arguments. The items of the
+    /// results are stored into the list `results`, if there is one, `chunksize` for each task.
     #[pyo3(signature = (
         function = None, *, star = false, has_main = true, timeout = None, retries = 0, in_order = false,
         results = None, chunksize = 1
@@ -512,8 +512,8 @@ impl Tasks {
         next.map(|outcome| self.outcome(py, outcome)).transpose()
     }
 
-    /// Like `next`, without waiting. If no outcome is ready, raises `TimeoutError`, and `completions` has
-    /// the key when one is.
+    /// Like `next`, without waiting. If no outcome is ready, raises `TimeoutError`, and `completions` gets
+    /// the key as soon as an outcome is ready.
     fn poll<'py>(
         &self,
         py: Python<'py>,

@@ -76,7 +76,7 @@ fn run(object: Object) -> Result<(), String> {
         let call = |object| -> PyResult<i32> {
             let run = py.import("multiproc._child")?.getattr("run")?;
             let code = run.call1((loads(py, object)?,))?;
-            // As the interpreter does with a number that C can't represent.
+            // The interpreter does the same with a number that C can't represent.
             Ok(code.extract::<i64>().unwrap_or(-1) as i32)
         };
         let code = call(object).map_err(|error| {
@@ -100,7 +100,7 @@ fn run(object: Object) -> Result<(), String> {
 /// # Errors
 /// `ValueError` for another name.
 pub fn start_method(name: &str) -> PyResult<StartMethod> {
-    // fork: a copy asks for the same function, which is set in it as well.
+    // fork: the function that is set is the same in a copy.
     static PRELOAD: std::sync::Once = std::sync::Once::new();
     match name {
         "spawn" => Ok(StartMethod::Spawn),
@@ -145,7 +145,8 @@ pub struct Child {
     code: Mutex<Option<i32>>,
 }
 
-/// Starts a process that calls `multiproc._child.run(target)`. `has_main`: it imports the main module.
+/// Starts a process that calls `multiproc._child.run(target)`. With `has_main`, the process imports the main
+/// module.
 #[pyfunction]
 #[pyo3(signature = (target, *, command, name, method, has_main, daemon = false))]
 pub fn start(
@@ -193,7 +194,7 @@ impl Child {
         }
         match ReadyFd::new_after_others(self.process.clone()) {
             Ok(sentinel) => Ok(self.sentinel.get_or_init(|| sentinel).as_fd().as_raw_fd()),
-            // A copy of the process has no thread that watches.
+            // A forked copy of the process has no thread that watches descriptors.
             Err(Error::Forked) => Ok(self.process.sentinel().as_raw_fd()),
             Err(error) => Err(runtime(error)),
         }
@@ -208,14 +209,14 @@ impl Child {
             ExitStatus::Signal { signal, .. } => -signal.number(),
             _ => 255,
         };
-        // After this, the failure needs no line when this value is dropped.
+        // After `join`, dropping the process prints no line about its failure.
         let (code, failure) = match self.process.join() {
             // The process has printed the exception.
             Ok(()) | Err(SpawnError::ProcessRaised(_) | SpawnError::ProcessExited(_)) => (code, None),
             Err(SpawnError::NeverReported { .. }) if code != 0 => (code, None),
             Err(error) => (if code == 0 { 1 } else { code }, Some(error)),
         };
-        // Who knows the end finds everything readable.
+        // Before a caller gets the exit code, the descriptors of all ready objects are readable.
         ReadyFd::set_all();
         if let Some(sentinel) = self.sentinel.get() {
             sentinel.set_if_ready();

@@ -345,8 +345,8 @@ fn whole<T: Element>(tensor: AnyTensor<Shared>) -> mp_core::Result<Arc<Memory>> 
 /// Number of bytes from which mapping a frozen tensor costs less than copying it.
 const MAPPED: usize = 256 << 10;
 
-/// Returns a read-only array of numpy over frozen memory, or a tensor of torch that copies what it writes,
-/// since torch has none that is read-only.
+/// Returns a read-only array of numpy over frozen memory, or a tensor of torch with a copy, since torch has
+/// no read-only tensors. A large contiguous tensor is copied page by page when it is written.
 fn frozen_to_python(py: Python<'_>, tensor: AnyTensor<Frozen>, form: Form) -> PyResult<Bound<'_, PyAny>> {
     if form == Form::Torch {
         if tensor.nbytes() >= MAPPED && tensor.is_contiguous() {
@@ -453,7 +453,8 @@ fn to_item(object: &Bound<'_, PyAny>, of: &Type, path: &str) -> PyResult<Item> {
         Type::Option(inner) => to_item(object, inner, path)?,
         Type::Map(inner) => {
             let mut entries = Vec::new();
-            // A list, since the code of a value may change the dictionary.
+            // The items are copied to a list first, because reading a value may run code that changes the
+            // dictionary.
             for entry in object.cast::<PyDict>().map_err(|_| wrong())?.items() {
                 let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = entry.extract()?;
                 let key: String = key.extract().map_err(|_| wrong())?;

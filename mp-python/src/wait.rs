@@ -92,7 +92,7 @@ pub fn wait<T: Send, S: Send>(
             Attempt::Late(late) => state = late,
         }
         py.check_signals()?;
-        // From now on the wait is shown. No frame is read for a shorter one.
+        // From now on the wait is shown. For shorter waits, no Python frame is read.
         sliced.get_or_insert_with(|| {
             let place = place_of_caller(py).ok().flatten();
             SlicedWait::new(begun, deadline.map_or(Wait::Forever, Wait::Until), place)
@@ -110,7 +110,7 @@ pub fn on_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
     undo: impl FnOnce(T) + Send + 'static,
 ) -> PyResult<T> {
-    // Without capacity: a result that is sent is also received.
+    // The channel has no capacity, so a send succeeds only if the result is received.
     let (sender, ended) = sync_channel(0);
     let work = Arc::new(Mutex::new(Some(work)));
     let taken = work.clone();
@@ -122,7 +122,7 @@ pub fn on_thread<T: Send + 'static>(
     };
     let thread = match std::thread::Builder::new().name("mp-blocking".into()).spawn(in_thread) {
         Ok(thread) => thread,
-        // The error of the work names the limit.
+        // If no thread can be started, the work runs here, and its own error names the exceeded limit.
         Err(error) => {
             let work = work.lock().take().ok_or(error)?;
             return Ok(py.detach(work));
@@ -132,7 +132,7 @@ pub fn on_thread<T: Send + 'static>(
         Err(RecvTimeoutError::Timeout) => Attempt::Late(()),
         result => Attempt::Done(result),
     })?;
-    // A program that forks next has no thread of this call.
+    // Joined, so that a fork after this call finds no thread of it.
     _ = thread.join();
     let Ok(Ok(result)) = result else {
         return Err(PyRuntimeError::new_err(

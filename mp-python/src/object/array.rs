@@ -26,7 +26,7 @@ use crate::memory::Memory;
 /// Buffers of up to this many bytes stay in the pickled bytes.
 const IN_BAND: usize = 512;
 
-/// Characters of the struct module, and the element types.
+/// Format characters of Python's module `struct`, with numpy's names and the element types.
 const FORMATS: &[(&CStr, &str, ElementType)] = &[
     (c"?", "bool", ElementType(6, 8)),
     (c"b", "int8", ElementType(0, 8)),
@@ -84,8 +84,8 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: filled by `PyObject_GetBuffer`, and released here only. Only functions that have the
-        // interpreter have such a value.
+        // SAFETY: the structure was filled by `PyObject_GetBuffer`, and is released here only. Only functions
+        // that are attached to the interpreter have a `Buffer`.
         unsafe { ffi::PyBuffer_Release(&raw mut *self.0) };
     }
 }
@@ -192,7 +192,8 @@ fn element_of(format: &CStr) -> Option<ElementType> {
         FORMATS.iter().find(|(known, ..)| known.to_bytes() == format).map(|(.., element)| *element)
     };
     match format.to_bytes() {
-        // Elements that are not aligned, as in a field of records. `=l` has four bytes.
+        // `^` marks elements that are not aligned, for example a field of records. `=l` has four bytes,
+        // unlike `l`.
         [b'^', rest @ ..] => of(rest),
         [b'=', rest @ ..] if !matches!(rest, b"l" | b"L") => of(rest),
         format => of(format),
@@ -321,13 +322,13 @@ pub(crate) fn frozen<'py>(
 /// Returns the Python object of an array in a message.
 ///
 /// # Errors
-/// `RuntimeError` if the array is not within the memory, and what numpy or torch raises.
+/// `RuntimeError` if the array is not within the memory, and exceptions of numpy or torch.
 pub fn rebuild<'py>(py: Python<'py>, view: &View, memory: Arc<Memory>) -> PyResult<Bound<'py, PyAny>> {
     let size = view.element.size();
     let elements = view.shape.iter().try_fold(1_usize, |all, &n| all.checked_mul(usize::try_from(n).ok()?));
     let within = elements.is_some_and(|n| {
         let strided = !view.strides.is_empty();
-        // In bytes, of the first bytes of elements.
+        // Lowest and highest address of an element, in bytes from the view's offset.
         let (mut low, mut high) = (0_i64, if n == 0 || strided { 0 } else { (n as i64 - 1) * size as i64 });
         if n > 0 && strided {
             for (&n, &stride) in view.shape.iter().zip(&view.strides) {

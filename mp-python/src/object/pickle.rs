@@ -1,10 +1,10 @@
 //! Conversion of Python objects to messages and back, by pickle's protocol 5.
 //!
-//! Each thread keeps one `pickle.Pickler` of the interpreter's C code. Its table of reducers knows the arrays
-//! and handles of this package, then what was registered with `multiprocessing`'s `ForkingPickler`, then
-//! `copyreg`. A reducer of this package stores the array or handle in the thread's [`Outgoing`], and pickles
-//! its index. When a message is read, each index is replaced with the array or handle in the thread's
-//! [`Incoming`].
+//! Each thread keeps one `pickle.Pickler` of the interpreter's C code. Its table of reducers consists of this
+//! package's reducers for arrays and handles, then of the reducers registered with `multiprocessing`'s
+//! `ForkingPickler`, then of those of `copyreg`. A reducer of this package stores the array or handle in the
+//! thread's [`Outgoing`], and pickles its index. When a message is read, each index is replaced with the
+//! array or handle in the thread's [`Incoming`].
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -136,8 +136,8 @@ fn share_pickle(py: Python<'_>, pickle: &[u8], long: &[(usize, Buffer)]) -> PyRe
     share_bytes(py, &pieces).map(Some)
 }
 
-/// Reducers by type: those of this package, and others that are looked up each time, since they may
-/// change.
+/// Reducers by type: the reducers of this package, and other reducers, which are looked up each time because
+/// they may change.
 #[pyclass(frozen, module = "multiproc._multiproc")]
 struct Reducers {
     own: Py<PyDict>,
@@ -255,8 +255,8 @@ const MOST_OF_MEMO: usize = 64 << 10;
 /// Converts a Python object to a message.
 ///
 /// # Errors
-/// Exceptions that the object's own code raises, `PicklingError` and its relatives, and `MemoryError` if
-/// there is not enough shared memory for its arrays.
+/// Exceptions that the object's own code raises, `PicklingError` and other exceptions of pickle, and
+/// `MemoryError` if there is not enough shared memory for the arrays.
 pub fn dumps(object: &Bound<'_, PyAny>) -> PyResult<Object> {
     dumps_by(object, None)
 }
@@ -270,7 +270,7 @@ pub fn dumps_by(object: &Bound<'_, PyAny>, make: Option<&Bound<'_, PyAny>>) -> P
     write(object, make, false)
 }
 
-/// Like [`dumps_by`], for several receivers that change the copies of arrays each for itself. The copies are
+/// Like [`dumps_by`], for several receivers, each of which changes its own copies of arrays. The copies are
 /// in one block, so that each receiver has one mapping of them.
 ///
 /// # Errors
@@ -283,7 +283,7 @@ fn write(object: &Bound<'_, PyAny>, make: Option<&Bound<'_, PyAny>>, for_each: b
     let py = object.py();
     let outgoing = pickle(object, make).inspect_err(|error| {
         let explain = py.import("multiproc.reduction").and_then(|module| module.getattr("explain"));
-        // The error itself is raised in any case.
+        // The original error is raised, even if explaining it fails.
         drop(explain.and_then(|explain| explain.call1((error.value(py), object, make))));
     })?;
     let Outgoing { mut pickle, long, mut sources, buffers, handles } = outgoing;
@@ -291,7 +291,7 @@ fn write(object: &Bound<'_, PyAny>, make: Option<&Bound<'_, PyAny>>, for_each: b
     if sources.is_empty() && shared.is_none() {
         return Ok(Object { pickle, handles, ..Object::default() });
     }
-    // Code that was called meanwhile may have resized them.
+    // Python code that ran while the object was pickled may have resized tensors.
     let torch = |source: &&mut Source| matches!(source.kind, Kind::Torch | Kind::TorchGrad);
     sources.iter_mut().filter(torch).try_for_each(|source| check_storage(py, source))?;
     let together = if for_each { usize::MAX } else { SMALL };
@@ -325,7 +325,8 @@ fn pickle(object: &Bound<'_, PyAny>, make: Option<&Bound<'_, PyAny>>) -> PyResul
             if let Ok(theirs) = pickler.getattr("dispatch_table") {
                 table = py.import("collections")?.getattr("ChainMap")?.call1((table, theirs))?;
             }
-            // An attribute of this name of a class, such as cloudpickle's, hides the table that is read.
+            // A class attribute of this name, such as cloudpickle's, would hide the table that the C code
+            // reads.
             let slot = py.import("pickle")?.getattr("Pickler")?.getattr("dispatch_table")?;
             slot.call_method1("__set__", (&pickler, table))?;
             pickler.unbind()
@@ -344,7 +345,7 @@ fn pickle(object: &Bound<'_, PyAny>, make: Option<&Bound<'_, PyAny>>) -> PyResul
     let size = pickler.bind(py).call_method0(intern!(py, "__sizeof__")).and_then(|size| size.extract());
     let is_small = size.is_ok_and(|size: usize| size <= MOST_OF_MEMO);
     if make.is_none() && dumped.is_ok() && cleared.is_ok() && is_small {
-        // An object that was pickled meanwhile has left one, whose end may run Python code.
+        // If another object was pickled meanwhile, its pickler is dropped here, which may run Python code.
         drop(PICKLER.replace(Some(pickler)));
     }
     dumped?;
@@ -469,7 +470,7 @@ pub(super) fn home(py: Python<'_>) -> &'static str {
 /// Sets the module that has this copy of the library.
 ///
 /// # Errors
-/// `RuntimeError` if it is another one already.
+/// `RuntimeError` if another module was set before.
 pub fn set_home(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let name = module.name()?.to_string();
     if HOME.get(module.py()).is_none() {

@@ -1,6 +1,6 @@
 //! Tensors of torch, by DLPack.
 //!
-//! torch 2.9 and later export a table of C functions for that; older ones have Python methods that make
+//! torch 2.9 and later export a table of C functions for that; older versions have Python methods that make
 //! capsules.
 //!
 //! # Safety
@@ -81,7 +81,8 @@ pub fn reduce_tensor<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyA
     {
         return Ok((array_function(py)?, (add_source(source)?,)).into_pyobject(py)?.into_any());
     }
-    // Memory that torch shares, sparse and quantised tensors, and those on other devices.
+    // The rest is reduced in Python: memory that torch shares, sparse and quantised tensors, and tensors on
+    // other devices.
     static REDUCE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     REDUCE.import(py, "multiproc._torch", "reduce_tensor")?.call1((tensor, grad))
 }
@@ -177,8 +178,8 @@ fn elements_of_tensor(tensor: &Bound<'_, PyAny>, kind: Kind) -> PyResult<Option<
         owner: tensor.clone().unbind(),
     };
     source.fill_strides();
-    // Elements that torch reads as something else. These calls let other threads run, which may replace the
-    // tensor's data and so free what `out` points to.
+    // torch negates or conjugates the elements of such tensors when it reads them. These calls let other
+    // threads run, which may replace the tensor's data and so free the memory that `out` points to.
     if tensor.call_method0(intern!(py, "is_neg"))?.is_truthy()?
         || (element.0 == COMPLEX && tensor.call_method0(intern!(py, "is_conj"))?.is_truthy()?)
     {
@@ -333,7 +334,7 @@ pub(super) fn rebuild<'py>(py: Python<'py>, view: &View, memory: Arc<Memory>) ->
         // SAFETY: the structure is complete, and the function takes it over if it succeeds.
         if unsafe { make(managed, &raw mut object) } != 0 {
             let error = PyErr::fetch(py);
-            // SAFETY: the function has not taken it over.
+            // SAFETY: the function failed, so it has not taken over the structure.
             unsafe { delete(managed) };
             return Err(error);
         }

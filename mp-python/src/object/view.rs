@@ -5,8 +5,8 @@
 //! receiver, too.
 //!
 //! # Safety
-//! The module `copy` copies between addresses. They come from [`Source`]s, whose owners keep the memory,
-//! and from [`Memory`] that was allocated for them a moment ago.
+//! The module `copy` copies between addresses. The addresses come from [`Source`]s, whose owners keep the
+//! memory alive, and from [`Memory`] that was just allocated for the copies.
 
 use std::sync::Arc;
 
@@ -93,7 +93,8 @@ pub struct Source {
     pub shape: Vec<i64>,
     /// Strides in bytes.
     pub strides: Vec<i64>,
-    /// Object that keeps the memory. For a buffer, a memory view, which keeps it from being resized.
+    /// Object that keeps the memory alive. For a buffer, a memory view, which prevents a resize of the
+    /// buffer.
     pub owner: Py<PyAny>,
 }
 
@@ -120,7 +121,7 @@ impl Source {
         self.memory().is_some()
     }
 
-    /// Returns the region of shared memory that has the elements, if one has them.
+    /// Returns the region of shared memory that contains the elements, if any.
     pub(crate) fn memory(&self) -> Option<Arc<Memory>> {
         let (low, high) = self.range();
         Memory::containing(low, high - low)
@@ -234,7 +235,7 @@ pub struct SharedArrays {
     pub views: Vec<View>,
     /// Memory of the arrays.
     pub memory: Vec<Arc<Memory>>,
-    /// Index of the memory that several copies have.
+    /// Index of the memory that contains several copies.
     pub block: Option<u32>,
 }
 
@@ -322,8 +323,8 @@ pub fn share(py: Python<'_>, sources: &[Source], together: usize) -> PyResult<Sh
     Ok(SharedArrays { views: views.into_iter().flatten().collect(), memory, block })
 }
 
-/// Copies bytes, given as pairs of an address and a length, into one block of shared memory. Their owners
-/// keep them during the call.
+/// Copies bytes, given as pairs of an address and a length, into one block of shared memory. The owners of
+/// the bytes keep them alive during the call.
 ///
 /// # Errors
 /// `MemoryError` if there is not enough shared memory.

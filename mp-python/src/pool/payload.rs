@@ -107,7 +107,7 @@ impl Payload {
         // Another thread may make the list shorter.
         let Ok(first) = list.get_item(part.start) else { return Ok(None) };
         let mut items = part.map(|index| list.get_item(index).ok());
-        // Taken, since an item that is dropped may run code that uses a pool.
+        // The memory is taken out of the cell, because dropping an item may run code that uses a pool.
         let mut words = WORDS.take();
         words.clear();
         let (types, are_tuples) = match first.cast_exact::<PyTuple>() {

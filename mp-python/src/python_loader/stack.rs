@@ -10,7 +10,7 @@ use crate::object::array::{rebuild, source_of_ndarray};
 use crate::object::torch::{element_of, source_of_tensor};
 use crate::object::view::{ElementType, Kind, Source, View, stack};
 
-/// Returns the elements of a tensor or array, or `None` for others and for tensors with gradients.
+/// Returns the elements of a tensor or array, or `None` for other objects and for tensors with gradients.
 fn source_of(sample: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
     let of = sample.get_type();
     if of.name()? == "ndarray" {
@@ -22,8 +22,8 @@ fn source_of(sample: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
     source_of_tensor(sample, Kind::Torch)
 }
 
-/// Copies tensors of torch or arrays of numpy, all of one shape and type, into the rows of a new one in
-/// shared memory. Returns `None` if they are not in this process's memory or not of one type.
+/// Copies tensors of torch or arrays of numpy, all of one shape and type, into the rows of a new tensor or
+/// array in shared memory. Returns `None` if they are not in this process's memory or have several types.
 ///
 /// # Errors
 /// `RuntimeError` for samples of several shapes, `MemoryError` if there is not enough shared memory.

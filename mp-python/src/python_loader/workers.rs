@@ -3,10 +3,10 @@
 //! A loader has a pool of the library ([`mp::Pool`]), or one pool of one worker for each part of a dataset
 //! that can only be iterated. `multiproc._loader_worker.begin(arguments, number)` prepares each process once.
 //! The tasks of an epoch are calls of a closure that captures the epoch's setup: the dataset and the
-//! functions. Each worker makes its own Python object of it when it reads the setup, by
-//! `multiproc._loader_worker.make(setup, number, seed)`, and drops it when the epoch has ended. A task calls
-//! this object, and returns its result. The pool sends the setup again to a replacement of a dead worker,
-//! runs the lost task again, and keeps the time limits.
+//! functions. When a worker reads the setup, it makes its own Python object of it by
+//! `multiproc._loader_worker.make(setup, number, seed)`. The object is dropped when the epoch has ended. A
+//! task calls this object, and returns its result. The pool sends the setup again to a replacement of a dead
+//! worker, runs the lost task again, and keeps the time limits.
 
 use std::ffi::OsString;
 use std::sync::{Arc, OnceLock};
@@ -88,7 +88,7 @@ fn begin(arguments: Message) -> Result<(), String> {
     })
 }
 
-/// Setup of an epoch, as a capture of its tasks.
+/// Setup of an epoch. Each task of the epoch captures it.
 #[derive(Serialize, Deserialize)]
 #[serde(from = "SentEpoch")]
 struct Epoch {
@@ -152,7 +152,7 @@ fn run(epoch: &Epoch, task: Object) -> Result<Object, String> {
             let result = maker.call1((loads(py, task)?,))?;
             match dumps(&result) {
                 Ok(object) => Ok(object),
-                // The maker names what can't be sent.
+                // The maker's exception names the value that can't be sent.
                 Err(error) => dumps(&maker.call_method1("unsendable", (error.into_value(py),))?),
             }
         };
@@ -257,15 +257,15 @@ impl LoaderSetup {
     }
 }
 
-/// Epoch of a loader. Workers forget their copies of the dataset when it is dropped.
+/// Epoch of a loader. When the epoch is dropped, workers drop their copies of the dataset.
 #[pyclass(frozen, module = "multiproc._multiproc")]
 pub struct LoaderEpoch(Call<Object, Object>);
 
 #[pymethods]
 impl LoaderEpoch {
     /// Begins tasks that are run again up to `retries` times after a death or after `timeout` seconds.
-    /// Results come in the order of the tasks, or as they are done. Before them, `prepare` workers read the
-    /// setup, for which they have no time limit.
+    /// Results are returned in the order of the tasks, or as soon as they are ready. Before the tasks,
+    /// `prepare` workers read the setup without a time limit.
     #[pyo3(signature = (*, retries, timeout = None, in_order = true, prepare = 0))]
     fn tasks(
         &self,

@@ -204,8 +204,8 @@ impl Queue {
     /// Returns a descriptor that is readable while the queue has objects or is shut down, for ``select``,
     /// ``multiprocessing.connection.wait`` and event loops.
     ///
-    /// Another process may take the object first: call ``get_nowait`` after the wait. It also makes the
-    /// descriptor unreadable again if the queue is empty.
+    /// Another process may take the object first: call ``get_nowait`` after the wait. That call also makes
+    /// the descriptor unreadable again if the queue is empty.
     fn fileno(&self) -> PyResult<i32> {
         self.0.fileno("Queue")
     }

@@ -35,11 +35,11 @@ const SHORTAGE_PAUSE: Duration = Duration::from_millis(2);
 pub(crate) struct Handles<T: Message = Object> {
     /// Handle whose waits end when no other process has the queue.
     mortal: Messages<T>,
-    /// Handle whose waits don't.
+    /// Handle whose waits continue even if no other process has the queue.
     pub(crate) patient: Messages<T>,
     /// Tasks of a `JoinableQueue`. `None` for other queues.
     pub(crate) joinable: Option<Joinable>,
-    /// `true` after `close`, for waits that have begun before it.
+    /// `true` after `close`, so that waits that began before `close` end.
     pub(crate) closed: AtomicBool,
     /// Descriptor of `fileno`.
     pub(crate) ready: OnceLock<ReadyFd>,
@@ -96,12 +96,12 @@ impl<T: Message + Send> Handles<T> {
     /// Updates the descriptor of `fileno` after a `get`.
     pub(crate) fn update_ready(&self) {
         if let Some(ready) = self.ready.get() {
-            // If it can no longer be watched, it stays readable.
+            // A descriptor that can no longer be watched stays readable.
             _ = ready.update();
         }
     }
 
-    /// Puts a message. `name`: the class of the queue.
+    /// Puts a message. `name` is the class of the queue, for errors.
     pub(crate) fn put(
         &self,
         py: Python<'_>,
@@ -115,7 +115,8 @@ impl<T: Message + Send> Handles<T> {
             match result {
                 Err(PutError::Full(message)) => Attempt::Late(message),
                 Err(PutError::Failed { value, error }) if is_shortage_of_messages(&error) => {
-                    // The library has no wait for that, since any queue's consumer may end it.
+                    // The library has no call that waits for a free message, since a consumer of any queue
+                    // may free one.
                     std::thread::sleep(time.min(SHORTAGE_PAUSE));
                     Attempt::Late(value)
                 }
@@ -216,7 +217,7 @@ pub(crate) fn put_error<T>(py: Python<'_>, error: PutError<T>) -> PyErr {
 
 /// Returns the exception for a wait that got no message.
 pub(crate) fn get_error(py: Python<'_>, error: GetError) -> PyErr {
-    // As above.
+    // An interrupt of the whole program ends other processes too, and is the cause.
     if let Err(interrupt) = py.check_signals() {
         return interrupt;
     }

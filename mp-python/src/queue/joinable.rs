@@ -66,7 +66,7 @@ impl Tasks {
     /// Counts a task that has left the queue because it can't be decoded.
     pub(super) fn add_undecodable(&self) {
         self.add_gone();
-        // Until then, a task too many could be done ahead.
+        // Before this count, one task too many could be counted as done ahead.
         self.drop_surplus();
     }
 
@@ -76,8 +76,8 @@ impl Tasks {
         lease.ack();
     }
 
-    /// Returns a lower bound of the number of unfinished and lost tasks, without a scan of the queue. A
-    /// process that is killed between a task and its count makes it smaller.
+    /// Returns a lower bound of the number of unfinished and lost tasks, without a scan of the queue. The
+    /// bound is lower if a process was killed between putting or removing a task and counting it.
     fn at_least(&self) -> u64 {
         let put = self.counters.load(PUT);
         fence(Ordering::Acquire);
@@ -86,7 +86,7 @@ impl Tasks {
 
     /// Returns the number of unfinished and lost tasks.
     fn all(&self) -> usize {
-        // In this order, a task that is lost meanwhile counts twice.
+        // In this order, a task that is lost between the two reads counts twice, not zero times.
         self.queue.unfinished() + self.queue.lost()
     }
 
@@ -95,7 +95,7 @@ impl Tasks {
         let mut ahead = self.ahead();
         loop {
             let all = self.all();
-            // Only numbers of the same time have a difference.
+            // The difference is valid only if `ahead` has not changed meanwhile.
             match self.ahead() {
                 now if now == ahead => return all.saturating_sub(ahead),
                 now => ahead = now,
@@ -103,7 +103,8 @@ impl Tasks {
         }
     }
 
-    /// Decrements the number of tasks done ahead, and returns `true`, unless all of them may be `lost` ones.
+    /// Decrements the number of tasks done ahead, and returns `true`, unless all of these tasks may be lost.
+    /// `lost` returns the number of lost tasks.
     fn take_ahead(&self, lost: impl Fn() -> u64) -> bool {
         self.change_ahead(|ahead| (ahead > 0 && ahead > lost()).then(|| ahead - 1))
     }
@@ -112,7 +113,7 @@ impl Tasks {
     fn add_ahead(&self) -> bool {
         let has_more = |ahead| ahead < self.at_least() || self.left() > 0;
         let is_added = self.change_ahead(|ahead| has_more(ahead).then_some(ahead + 1));
-        // Its task may have been finished since it was counted.
+        // The task may have been finished since the check.
         is_added && !self.drop_surplus()
     }
 
@@ -142,7 +143,7 @@ impl Tasks {
         if matches!(letter, Ok(None)) {
             self.counters.fetch_sub(GONE, 1);
         }
-        // It may be one that was done ahead.
+        // The lost task may be a task that was done ahead.
         self.drop_surplus();
         letter
     }
@@ -171,7 +172,7 @@ impl TakenTasks {
         self.next += 1;
     }
 
-    /// Removes the oldest task of the thread, or the oldest of all if the thread has none.
+    /// Removes the oldest task of the thread, or the oldest task of all threads if the thread has none.
     fn take(&mut self, thread: Option<ThreadId>) -> Option<MessageLease<()>> {
         let own = thread.and_then(|thread| self.by_thread.get(&thread)?.front().copied());
         let age = own.or_else(|| self.by_age.first_key_value().map(|(age, _)| *age))?;
@@ -223,7 +224,7 @@ impl Joinable {
         known.lost
     }
 
-    /// Decrements the number of tasks done ahead, and returns `true`, unless all of them may be lost ones.
+    /// Decrements the number of tasks done ahead, and returns `true`, unless all of these tasks may be lost.
     pub(super) fn take_ahead(&self) -> bool {
         self.tasks.take_ahead(|| self.lost())
     }
@@ -232,7 +233,8 @@ impl Joinable {
     fn finish_done_ahead(&self) {
         while self.tasks.ahead() > 0 {
             let mut taken = self.taken.lock();
-            // The number first: if the process is killed here, a task too many is lost, not too few.
+            // The number is decremented first: if the process is killed here, a task too many is lost, not
+            // too few.
             if taken.by_age.is_empty() || !self.take_ahead() {
                 break;
             }

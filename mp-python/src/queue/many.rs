@@ -55,8 +55,8 @@ pub(super) fn put_many(
     Err(error)
 }
 
-/// Takes up to `max` objects. If one can't be read, the exception has the others as its attribute
-/// `objects`.
+/// Takes up to `max` objects. If an object can't be read, the exception has the other objects as its
+/// attribute `objects`.
 pub(super) fn get_many<'py>(
     py: Python<'py>,
     queue: &Shared,
@@ -111,7 +111,7 @@ pub(super) fn get_many<'py>(
     match failed {
         None => Ok(list),
         Some(error) => {
-            // An exception without attributes is raised as it is.
+            // An exception that can't have attributes is raised unchanged.
             _ = error.value(py).setattr("objects", list);
             Err(error)
         }

@@ -33,7 +33,7 @@ pub(super) enum State {
     /// Before `__init__` or `__setstate__`, which a subclass may call late.
     New,
     Open(Arc<Handles>),
-    /// After `close`. `empty`: the queue was empty then.
+    /// After `close`. `empty` is `true` if the queue was empty at that time.
     Closed {
         empty: bool,
     },
@@ -95,7 +95,7 @@ impl Shared {
         let open = self.open(name)?;
         match open.take(py, limit, leased || open.joinable.is_some())? {
             WaitResult::Done(Ok(Some((object, lease)))) => {
-                // A task that can't be read is in hand, as one whose work fails.
+                // A task that can't be read counts as taken, like a task whose work fails.
                 let lease = match (&open.joinable, lease) {
                     (Some(joinable), Some(lease)) if !leased => {
                         joinable.add(lease);
@@ -174,7 +174,8 @@ impl Shared {
     }
 
     pub(super) fn describe(&self, py: Python<'_>, name: &str) -> PyResult<String> {
-        // No object of Python is made under the lock: another thread may wait for it while it is attached.
+        // No Python object is made under the lock: another thread may be attached to the interpreter while it
+        // waits for the lock.
         let open = match &*self.state.lock() {
             State::Open(open) => open.clone(),
             State::New => return Ok(format!("<multiproc.{name}: not initialized>")),
@@ -212,7 +213,7 @@ pub(super) fn alias<'py>(
     class.py().import("types")?.getattr("GenericAlias")?.call1((class, item))
 }
 
-/// Returns the options of `maxsize`, `bytes` and `deliveries`.
+/// Returns the options of a queue with these arguments.
 pub(super) fn options(maxsize: i64, bytes: Option<u64>, deliveries: u32) -> QueueOptions {
     let options = QueueOptions::new().deliveries(deliveries).bytes(bytes.unwrap_or(0));
     match usize::try_from(maxsize).unwrap_or(0) {

@@ -18,7 +18,7 @@ use crate::object::array;
 use crate::object::view::{ElementType, Kind, View};
 use crate::value::Value;
 
-/// Converts a column to a Python object, whose memory is the column's own.
+/// Converts a column to a Python object. Arrays use the memory of the column, without a copy.
 pub(super) fn to_python(
     py: Python<'_>,
     column: ColumnData,

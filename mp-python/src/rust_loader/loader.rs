@@ -19,7 +19,7 @@ use crate::wait::limit;
 struct Position {
     /// Epoch that the next iteration begins.
     epoch: u64,
-    /// State that it continues from instead.
+    /// Loaded state, from which the next iteration continues instead.
     resumed: Option<LoaderState>,
     /// Last iteration.
     running: Option<Iteration>,
@@ -124,7 +124,8 @@ impl Loader {
     /// Sets the epoch that the next iteration begins.
     pub fn set_epoch(&self, epoch: u64) {
         let mut position = self.position.lock();
-        // A resumed epoch is set again by programs that call this for each epoch.
+        // Programs that call this function for each epoch also call it for the resumed epoch, so the state
+        // stays.
         if position.resumed.as_ref().is_some_and(|state| state.epoch() != epoch) {
             position.resumed = None;
         }
@@ -155,7 +156,7 @@ impl Loader {
     /// Continues from a position: in the iteration that is running, or else in the next one.
     ///
     /// # Errors
-    /// `ValueError` if it is not a state of such a loader.
+    /// `ValueError` if the state was not saved by such a loader.
     pub fn load_state_dict(&self, state: &Bound<'_, PyDict>) -> PyResult<()> {
         let item = |name: &str| {
             state.get_item(name)?.ok_or_else(|| PyValueError::new_err(format!("the state has no {name:?}")))
@@ -168,7 +169,8 @@ impl Loader {
 
     /// Continues from the serialized position, or at the beginning of the epoch if there is none.
     fn load(&self, epoch: u64, bytes: Option<Vec<u8>>) -> Result<(), String> {
-        // Its lock is held while a batch is made, so it is waited for under no other lock.
+        // A thread may hold the lock of the iteration while a batch is made, so this thread holds no other
+        // lock when it waits for that lock.
         let running = self.position.lock().running.clone();
         let Some(bytes) = bytes else {
             if let Some(running) = running {

@@ -104,7 +104,7 @@ pub fn form(word: Option<&str>) -> PyResult<Option<Form>> {
     }
 }
 
-/// Returns the form if none was chosen: torch if it has been imported.
+/// Returns the default form: torch if it has been imported, otherwise numpy.
 ///
 /// # Errors
 /// Returns an error if `sys.modules` is missing.

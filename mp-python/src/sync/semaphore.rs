@@ -57,7 +57,7 @@ impl Semaphore {
 
     fn value(&self) -> PyResult<usize> {
         check_process()?;
-        // Asking for the holders releases the permits of dead ones.
+        // `holders` also releases the permits of dead processes.
         Ok(match self.permits()? {
             Permits::Growing(permits) => {
                 permits.holders();

@@ -39,7 +39,7 @@ impl Waiters {
         let waited = wait(py, limit, waiter, |mut waiter, time| {
             if waiter.wait_timeout(time) { Attempt::Done(waiter) } else { Attempt::Late(waiter) }
         });
-        // A waiter that a signal has interrupted is dropped, and its notification goes to another one.
+        // A waiter that a signal has interrupted is dropped, and its notification goes to another waiter.
         let notified = waited.map(|waited| match waited {
             Ok(_) => true,
             Err(waiter) => waiter.leave(),

@@ -53,7 +53,7 @@ thread_local! {
     static FIELD: RefCell<Option<(Arc<Schema>, usize)>> = const { RefCell::new(None) };
 }
 
-/// Calls `f` with this schema for records.
+/// Calls `f`. Records that `f` reads or writes have this schema.
 pub(crate) fn with_schema<R>(schema: &Arc<Schema>, f: impl FnOnce() -> R) -> R {
     with(Some(schema.clone()), f)
 }
@@ -150,7 +150,7 @@ impl Serialize for Item {
             Item::F32(value) => s.serialize_f32(*value),
             Item::F64(value) => s.serialize_f64(*value),
             Item::Str(value) => s.serialize_str(value),
-            // Read as `Vec<u8>`.
+            // The receiver reads these bytes as `Vec<u8>`.
             Item::Bytes(value) => value.serialize(s),
             Item::List(items) => {
                 let mut seq = s.serialize_seq(Some(items.len()))?;
@@ -238,7 +238,7 @@ impl<'de> DeserializeSeed<'de> for Seed<'_> {
     }
 }
 
-/// Reads the parts of a list, an option or a map, which are of this type.
+/// Reads the parts of a list, an option or a map. The parts have this type.
 struct Parts<'a>(&'a Type);
 
 impl<'de> Visitor<'de> for Parts<'_> {

@@ -11,7 +11,7 @@ use mp_core::mutex::Mutex;
 /// Deepest nesting of types in a schema.
 const DEEPEST: usize = 32;
 
-/// Schemas that this process knows, by their fingerprints.
+/// Registered schemas, by their fingerprints.
 static KNOWN: PerProcess<Mutex<BTreeMap<u64, Arc<Schema>>>> =
     PerProcess::new([const { Mutex::new(BTreeMap::new()) }; GENERATIONS]);
 
@@ -85,10 +85,10 @@ impl fmt::Display for Type {
 }
 
 impl Schema {
-    /// Parses a text, and makes the schema known.
+    /// Parses a text, and registers the schema in this process.
     ///
     /// # Errors
-    /// The reason, in words.
+    /// A text with the reason.
     pub fn parse(text: &str) -> Result<Arc<Self>, String> {
         let mut parser = Parser { rest: text, depth: 0 };
         let name = parser.name();
@@ -99,7 +99,7 @@ impl Schema {
         Ok(schema)
     }
 
-    /// Returns the schema with this fingerprint, if this process knows it.
+    /// Returns the schema with this fingerprint, if it is registered in this process.
     pub(super) fn known(fingerprint: u64) -> Option<Arc<Self>> {
         KNOWN.lock().get(&fingerprint).cloned()
     }
