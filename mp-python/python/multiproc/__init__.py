@@ -85,7 +85,7 @@ _LAZY = {
     "start_guest": "typed",
 }
 _MODULES = {"connection", "managers", "pool", "queues", "shared_memory", "sharedctypes", "typed"}
-# Without modules, as in `multiprocessing`.
+# Submodules are not in the list, as in `multiprocessing`.
 __all__ = [
     name
     for name in [*globals(), *_LAZY]
@@ -94,7 +94,7 @@ __all__ = [
 
 
 def __getattr__(name):
-    # Workers that need none of these start without them.
+    # Imported at their first use, so that workers that need none of these names start faster.
     from importlib import import_module
 
     if name in _MODULES:

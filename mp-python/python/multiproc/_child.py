@@ -18,7 +18,7 @@ def preload():
 
     modules, main, sys_path = json.loads(sys.argv[1])
     sys.path[:] = sys_path
-    # For the workers of pools.
+    # Imported for the workers of pools.
     from . import pool  # noqa: F401
 
     for module in modules:
@@ -34,7 +34,7 @@ def preload():
             if module != "__main__":
                 raise
     if len(os.listdir("/proc/self/task")) > 1:
-        # Libraries such as OpenBLAS end their threads when the process is forked, and begin them again at
+        # Libraries such as OpenBLAS end their threads when the process is forked, and start them again at
         # their next use. A process with threads can't be copied.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)

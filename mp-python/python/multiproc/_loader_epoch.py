@@ -14,10 +14,10 @@ class _Progress:
         self.epoch, self.seed = epoch, seed
         #: State of the sampler and of its generator at the beginning of the epoch.
         self.start = start or {}
-        #: All batches below were delivered, and these beyond.
+        #: Number of the first batch that was not delivered, and the delivered batches after it.
         self.delivered, self.beyond = 0, set()
         self.finished = False
-        #: Of each worker of a dataset that is iterated: [batches delivered, ended, state].
+        #: For each worker of a dataset that is iterated: [batches delivered, ended, state].
         self.lanes = None
         #: Worker whose turn is next.
         self.turn = 0
@@ -99,7 +99,7 @@ class _Batches:
                     try:
                         raise error
                     finally:
-                        # Its traceback has this frame.
+                        # The traceback of the exception refers to this frame.
                         del error
 
     next = __next__

@@ -9,7 +9,7 @@ from .pool import WorkerLost
 
 
 class BatchLost(WorkerLost):
-    """A worker died while making a batch, and so did the workers that tried again."""
+    """A worker died while making a batch, and so did the workers that made it again."""
 
     __module__ = "multiproc.data_loader"
 

@@ -86,11 +86,11 @@ class _Workers:
             try:
                 number, indices = next(self.order)
             except StopIteration:
-                # A new one, without this frame.
+                # A new exception, whose traceback does not refer to this frame.
                 self.exhausted = StopIteration()
                 return
             except Exception as error:
-                # A sampler's error comes after the batches before it.
+                # An error of the sampler is raised after the batches that precede it.
                 self.exhausted = error
                 return
             self.pending[self.tasks.push((number, self._seed(number), indices))] = number, indices
@@ -125,7 +125,7 @@ class _Workers:
                     loader._skip([(index, failure[5]) for index in lost])
                     return None, _Skip()
                 return None, _lost(failure, number, indices, loader, self.team)
-            # Without the sample that kills, or takes too long.
+            # The batch is made again without the sample that kills its worker, or takes too long.
             gone.append((indices[position], failure[5]))
             indices = [index for i, index in enumerate(indices) if i != position]
             if not indices:
@@ -175,7 +175,7 @@ class _Streams:
     def _fill(self, lane):
         room = max(self.loader.prefetch_factor, 1)
         while not self.ended[lane] and self.pushed[lane] - self.first[lane] < room:
-            # A list copies the set at once. Another thread may begin an epoch of the same loader.
+            # `list` copies the set in one step, because another thread may begin an epoch of the same loader.
             runs = tuple(list(self.loader._runs))
             task = self.run, self.pushed[lane], self.first[lane], self.seed, self.origins[lane], runs
             self.tasks[lane].push(task)
@@ -233,7 +233,7 @@ class _Streams:
 
 
 class _Pinned:
-    """Another source, whose batches a thread copies into pinned memory, ahead of the consumer."""
+    """Batches of another source, which a thread copies into pinned memory, ahead of the consumer."""
 
     def __init__(self, source, ahead):
         self.source = source
@@ -258,7 +258,7 @@ class _Pinned:
             try:
                 raise error
             finally:
-                # Its traceback has this frame.
+                # The traceback of the exception refers to this frame.
                 del error
 
     def close(self):
@@ -278,7 +278,7 @@ def _pin_loop(source, results, stop):
         except BaseException as error:
             item = None, error
             ended = isinstance(error, StopIteration)
-            # The frames of this thread have no use for the consumer, and would keep the workers.
+            # The consumer does not need the frames of this thread, and they would keep the workers alive.
             error.__traceback__ = None
         while not stop.is_set():
             try:

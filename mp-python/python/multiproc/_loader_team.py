@@ -37,7 +37,7 @@ class _Fingerprint:
 
     def __init__(self, digest, arrays):
         self.digest = digest
-        #: Returns the arrays, or ``None`` for those that were freed: another may have the same address.
+        #: Returns the arrays, or ``None`` for freed arrays: another array may have the same address.
         self.arrays = arrays
 
     def __eq__(self, earlier):
@@ -165,7 +165,7 @@ class _Team:
         fingerprint = None if loader._persistent is not None else _fingerprint(setup)
         message, earlier = self.sent
         if message is None or fingerprint is None or fingerprint != earlier:
-            # The memory of the old message may be freed before the new one needs as much.
+            # Drops the old message, so that its memory may be freed before the new message is made.
             message = None
             self.sent = None, None
             _context.set_spawning_popen(_Spawning)

@@ -43,7 +43,7 @@ class WorkerInfo:
     id: int
     #: Number of workers.
     num_workers: int
-    #: Seed of the random numbers of the batch that it makes.
+    #: Seed of the random numbers of the current batch.
     seed: int
     #: The worker's copy of the dataset.
     dataset: object
@@ -71,7 +71,7 @@ def mix(*numbers):
 
 
 def seed_all(seed):
-    """Seeds the global generators of ``random``, numpy and torch, as far as these are imported."""
+    """Seeds the global generators of ``random``, and of numpy and torch if they are imported."""
     random.seed(seed)
     numpy = sys.modules.get("numpy")
     if numpy is not None and hasattr(numpy, "random"):
@@ -211,7 +211,7 @@ class Worker:
             self.info = WorkerInfo(self.number, self.setup["num_workers"], seed, self.dataset)
         object.__setattr__(self.info, "seed", seed)
         _info = self.info
-        # Datasets ask torch, whose module may have been imported only by now.
+        # Datasets call torch's `get_worker_info`, whose module may be imported only now.
         theirs = sys.modules.get("torch.utils.data._utils.worker")
         if theirs is not None:
             if self.torch_info is None:
@@ -230,7 +230,7 @@ class Worker:
         if _info is self.info:
             _info = None
         self.failed = self.dataset = self.collate = self.info = self.torch_info = None
-        # A method of this object.
+        # `fetch` is a bound method, which refers to this object.
         self.fetch = None
         self.setup = None
 
@@ -257,7 +257,7 @@ class Worker:
                 raise self.failed
             return self.stream(*task) if len(task) == 6 else self.make(*task)
         except SystemExit as exit:
-            # As everywhere: it ends the process. The trainer reports the exit code.
+            # `sys.exit` ends the process, as everywhere. The trainer reports the exit code.
             code = exit.code
             leave(code if isinstance(code, int) else int(code is not None))
         except Exception as error:
@@ -344,7 +344,7 @@ class Worker:
             del self.iterations[other]
         iteration = self.iterations.get(run)
         if iteration is None or iteration.at > number:
-            # If the dataset can't be iterated, that is the end, after one error.
+            # A dataset that can't be iterated ends after one error.
             iteration = self.iterations[run] = _Iteration(iter(()), 0)
             iteration = self.iterations[run] = self._open(seed, *origin)
         while True:
@@ -375,7 +375,7 @@ class Worker:
         return iteration
 
     def _draw(self, iteration, wanted):
-        """Returns the next batch, or ``None`` for one that is not wanted."""
+        """Returns the next batch, or ``None`` for a batch that is not wanted."""
         if iteration.ended:
             return (END,)
         size = self.setup["batch_size"]

@@ -27,7 +27,7 @@ class _TaskFailure:
     index: int | None = None  #: Index of the item in the iterable, from 0. ``None`` for a call of ``apply``.
     task: str | None = None  #: Name of the function.
     attempts: int = 1  #: Number of times that the task was begun.
-    chunk: range = range(0)  #: Indices of the items that have no result, since they were in one chunk.
+    chunk: range = range(0)  #: Indices of the items without a result: all items of the chunk.
 
     def __str__(self):
         where = "" if self.index is None else f"item {self.index} of "

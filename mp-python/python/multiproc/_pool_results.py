@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T", default=Any)
 else:
-    # Without `typing`, which would be imported by each worker.
+    # Avoids `typing`, which each worker would import.
     Generic, _T = {None: object}, None
 
 INIT = "INIT"
@@ -45,14 +45,14 @@ class AsyncResult(Generic[_T]):
         self._event = threading.Event() if callback or error_callback else None
         self._cache = pool._cache if self._event is None else pool._called
         self._tasks = None
-        # Outcomes that are missing.
+        # Number of outcomes that have not arrived.
         self._left = 1
         # `True` when all tasks are pushed.
         self._sent = False
         self._done = False
         self._success = True
         self._value = None
-        # Number of the task with this exception.
+        # Number of the task whose exception is the result.
         self._first = None
 
     def _start(self, make_tasks, targets):
@@ -93,7 +93,7 @@ class AsyncResult(Generic[_T]):
         """Stores the outcome of a task."""
         self._left -= 1
         if success:
-            # The items of a map are in the list already.
+            # The results of a map are already in the list.
             if self._success and value is not None:
                 self._value = value
         else:
@@ -129,7 +129,7 @@ class AsyncResult(Generic[_T]):
 
     def _settle_next(self, outcome):
         if outcome is None:
-            # There is always one, but not in a process that was forked from the pool's.
+            # An outcome is missing only in a forked copy of the pool's process.
             self._left = 1
             outcome = (0, False, PoolError("the pool belongs to another process"))
         ticket, success, value = outcome
@@ -157,7 +157,7 @@ class AsyncResult(Generic[_T]):
             self._event.set()
 
     def _is_over(self):
-        """Returns ``True`` if only the caller's ``get`` remains to be done."""
+        """Returns ``True`` if all outcomes were taken, so that only the caller's ``get`` is missing."""
         # Another thread may take the last outcome meanwhile.
         tasks = self._tasks
         return self._event is None and self._sent and (tasks is None or tasks.done())
@@ -225,7 +225,7 @@ class IMapIterator(Generic[_T]):
         self._size = chunksize
         self._tasks = None
         self._error = None
-        # Exceptions of chunks that can't be pickled. An outcome may be there before its number is.
+        # Exceptions of chunks that can't be pickled. An outcome may arrive before its number is known.
         self._failed = {}
         self._failing = threading.Lock()
         self._values = collections.deque()
@@ -241,7 +241,7 @@ class IMapIterator(Generic[_T]):
             self._pool._check_running()
             thread.start()
             self._pool._feeders[self._key] = (self, thread)
-            # After it: `_prune` drops calls that have no feeder and no task.
+            # Added after the feeder began: `_prune` drops calls that have no feeder and no task.
             self._cache[self._key] = self
         return self
 
@@ -264,7 +264,7 @@ class IMapIterator(Generic[_T]):
         try:
             return self._tasks.push(self._pool._has_main, chunk)
         except Exception as error:
-            # A task without items takes the place of the one that can't be pickled.
+            # A task without items replaces the task that can't be pickled.
             with self._failing:
                 number = self._tasks.push(True, [])
                 if number is not None:
@@ -321,5 +321,5 @@ def _call_callbacks(completions, called):
         result = called.get(key)
         if result is not None:
             result._advance(completions)
-        # Nothing is kept while the thread waits.
+        # The thread keeps no result alive while it waits.
         result = None

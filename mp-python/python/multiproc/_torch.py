@@ -35,7 +35,7 @@ def _parameter(cls, data, grad, state):
 
 
 def reduce_storage(storage):
-    """Reduces a storage. One that torch has shared stays shared, by its descriptor or name."""
+    """Reduces a storage. A storage that torch has shared stays shared, by its descriptor or name."""
     if storage.device.type == "cpu" and torch._C.StorageBase.is_shared(storage) and storage.nbytes():
         if torch.multiprocessing.get_sharing_strategy() == "file_system":
             metadata = storage._share_filename_cpu_()
@@ -58,7 +58,7 @@ def _storage_of_fd(cls, fd, size):
     import os
 
     try:
-        # The storage has a duplicate.
+        # The storage has duplicated the descriptor.
         return cls._new_shared_fd_cpu(fd, size)
     finally:
         os.close(fd)

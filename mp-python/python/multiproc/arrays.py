@@ -123,7 +123,7 @@ def is_shared(obj: Any) -> bool:
         storage = obj.untyped_storage()
         return storage.device.type == "cpu" and _multiproc._contains(storage.data_ptr(), storage.nbytes())
     if numpy is not None and isinstance(obj, numpy.ndarray):
-        # An array is in one memory, so its first element is enough.
+        # An array is in one region of memory, so its first element is enough.
         return _multiproc._contains(obj.__array_interface__["data"][0], 0)
     raise TypeError(f"is_shared() takes a tensor of torch or an array of numpy, not {_type_name(obj)}")
 

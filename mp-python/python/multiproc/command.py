@@ -10,7 +10,7 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command with the arguments of this process."""
-    # Ctrl-C ends it, also within the call.
+    # Ctrl-C ends the command, also during the call into Rust.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(run_command(sys.argv))
 

@@ -189,14 +189,14 @@ ForkServerProcess = process.ForkServerProcess
 
 
 class SpawnContext(Context):
-    """The package's functions. Processes are executed."""
+    """The package's functions. Each process is a new interpreter."""
 
     _name = "spawn"
     Process = SpawnProcess
 
 
 class ForkServerContext(Context):
-    """The package's functions. Processes are copied from a server."""
+    """The package's functions. Processes are copies of a server process."""
 
     _name = "forkserver"
     Process = ForkServerProcess

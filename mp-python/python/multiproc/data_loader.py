@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T", default=Any)
 else:
-    # Without `typing`, which would be imported by each worker.
+    # Avoids `typing`, which each worker would import.
     Generic, _T = {None: object}, None
 
 __all__ = [
@@ -214,7 +214,7 @@ class DataLoader(Generic[_T]):
         #: The dataset makes a whole batch at a time, so that its samples can't be told apart.
         self._opaque = hasattr(dataset, "__getbatch__") or bool(getattr(dataset, "__getitems__", None))
         self.multiprocessing_context = multiprocessing_context
-        #: Left out samples of this epoch: (index, reason).
+        #: Skipped samples of this epoch: (index, reason).
         self.skipped: list[Any] = []
         self._epoch = 0
         self._progress = None
@@ -272,7 +272,7 @@ class DataLoader(Generic[_T]):
 
         self._method = self._start_method(context)
         self._context = get_context(context) if isinstance(context, str) else context
-        # An iterator that has not ended keeps the workers of the former method.
+        # An iterator that has not ended keeps the workers that were started by the previous method.
         self._team = None
 
     def _start_method(self, context):
@@ -292,7 +292,7 @@ class DataLoader(Generic[_T]):
             context = context.get_start_method()
         from .context import get_all_start_methods, get_context
 
-        # The error of `fork` has a reason.
+        # For `fork`, the context raises an error with the reason.
         if context not in (methods := get_all_start_methods()) and context != "fork":
             raise ValueError(
                 f"multiprocessing_context option should specify a valid start method in {methods}, but got "

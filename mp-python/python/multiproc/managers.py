@@ -193,7 +193,7 @@ class BaseManager(_managers.BaseManager):
         try:
             super().connect()
         except ManagerLost as error:
-            # There was none to be lost.
+            # There was no connection, so none was lost.
             raise error.__cause__ from None
 
     def start(

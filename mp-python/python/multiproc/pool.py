@@ -36,7 +36,7 @@ from ._pool_results import (
     MapResult,
     _call_callbacks,
 )
-# Rust calls these by way of this module.
+# Rust calls these functions through this module.
 from ._pool_worker import _apply, _begin, _end, _exit, _trace, _unsendable, _wrap
 from .context import get_context
 from .process import _command, _has_main, _preparation
@@ -116,13 +116,13 @@ class Pool:
     ) -> None:
         self._state = INIT
         self._ctx = context or get_context()
-        # Calls whose results are not taken: those without callbacks, and those with.
+        # Calls whose results were not taken: first the calls without callbacks, then those with callbacks.
         self._cache = {}
         self._called = {}
         self._pruned = 64
         self._feeders = {}
         self._keys = itertools.count()
-        # For changes of the state and of what depends on it. A signal handler may end the pool.
+        # Taken for changes of the state. Reentrant, because a signal handler may end the pool.
         self._lock = threading.RLock()
         self._threads = []
         self._timeout, self._retries = timeout, retries
@@ -305,13 +305,13 @@ class Pool:
         self._check_running()
         self._prune()
         timeout, retries = self._options(timeout, retries)
-        # These are sent in parts, as they are. Arrays travel in shared memory.
+        # Parts of such sequences are sent unchanged. Arrays are sent in shared memory.
         is_array = type(iterable).__module__ == "numpy" and type(iterable).__name__ == "ndarray"
         if type(iterable) not in (list, tuple, range) and not (is_array and iterable.ndim):
             iterable = list(iterable)
         count = len(iterable)
         if chunksize is None:
-            # With larger chunks, the first and the last one keep workers waiting.
+            # With larger chunks, workers wait before the first chunk and during the last one.
             even = min(-(-count // (self._processes * 4)), MAX_CHUNKSIZE)
             chunksize = 1 if timeout or retries else even
         size = max(int(chunksize), 1)

@@ -47,7 +47,7 @@ def set_forkserver_preload(module_names: Iterable[str]) -> None:
     _preload[:] = module_names
 
 
-# Imports this copy of the package, whatever the working directory and the path of the interpreter have.
+# Imports this copy of the package, regardless of the working directory and of `sys.path`.
 _BEGIN = """\
 import sys
 if sys.path[:1] == [""]:
@@ -84,7 +84,7 @@ def _preparation(name):
     """Returns the data with which a new process imports the main module and unpickles its function."""
     data = _spawn.get_preparation_data(name)
     data.pop("start_method", None)
-    # A program that is read from the standard input has such a name.
+    # A program that is read from the standard input has a path that doesn't exist.
     if not os.path.exists(data.get("init_main_from_path", "/")):
         del data["init_main_from_path"]
     tracker = sys.modules.get("multiprocessing.resource_tracker")
@@ -194,7 +194,7 @@ class _Popen:
 class Process(_process.BaseProcess):
     """A process that runs a function. The same as ``multiprocessing.Process``."""
 
-    # Of `multiprocessing` in the process, whose default is left alone.
+    # Start method of `multiprocessing` in the process: its default is not changed.
     _start_method = None
     _method = None
 

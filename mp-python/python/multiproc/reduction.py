@@ -64,7 +64,7 @@ def pickler(has_main):
     class Pickler(cloudpickle.Pickler):
         def reducer_override(self, obj):
             if isinstance(obj, io.IOBase) and type(obj).__module__ == "_io" and hasattr(obj, "buffer"):
-                # cloudpickle would send a copy of the file's text.
+                # cloudpickle would send a copy of the file's contents.
                 raise TypeError(f"cannot pickle {type(obj).__name__!r} object")
             if has_main and isinstance(obj, (type, types.FunctionType)) and _is_in_main(obj):
                 return NotImplemented

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T", default=Any)
 else:
-    # Without `typing`, which would be imported by each worker.
+    # Avoids `typing`, which each worker would import.
     Generic, _T = {None: object}, None
 
 __all__ = ["SharedMemory", "ShareableList"]

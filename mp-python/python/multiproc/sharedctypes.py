@@ -142,7 +142,7 @@ def reduce_ctype(obj):
     memory = _multiproc.Buffer.at(ctypes.addressof(obj), ctypes.sizeof(obj))
     if memory is not None:
         return _rebuild, (_described(type(obj)), memoryview(memory))
-    # One of multiprocessing's own, or a private one, which is copied.
+    # An object of `multiprocessing`, or an object in private memory, which is copied.
     registered = _reduction.ForkingPickler._extra_reducers.get(type(obj))
     if registered and hasattr(obj, "_wrapper"):
         return registered(obj)

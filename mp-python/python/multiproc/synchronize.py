@@ -45,7 +45,7 @@ _semaphores, _barriers = weakref.WeakSet(), weakref.WeakSet()
 
 @atexit.register
 def _end():
-    """Runs when the process ends by itself: it breaks no barrier, and what semaphores gave it was used."""
+    """Runs when the process ends by itself: leaves its barriers, and marks its semaphore permits as used."""
     for barrier in list(_barriers):
         barrier._state.leave()
     for semaphore in list(_semaphores):
