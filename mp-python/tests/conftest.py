@@ -1,4 +1,4 @@
-"""Deadline of each test, start methods, and what a run of the tests must not leave behind."""
+"""Fixtures of all tests: deadlines, start methods, and the check that a run leaves no processes and files."""
 
 import faulthandler
 import gc
@@ -119,7 +119,7 @@ def _children():
         except OSError:
             continue
         state, parent = rest.split()[:2]
-        # Of the standard library. Its fork server is torch's start method since Python 3.14.
+        # Servers of the standard library. Its fork server is torch's start method since Python 3.14.
         theirs = "resource_tracker" in command or "multiprocessing.forkserver" in command
         if int(parent) == os.getpid() and state != "Z" and name not in SERVERS and not theirs:
             found.append(f"{pid} ({name}) {command}")
@@ -134,7 +134,7 @@ def _shm_names():
 
 
 def _files():
-    """Returns new files that no process uses: other programs may have made those that are in use."""
+    """Returns new files that no process uses. Files in use may belong to other programs."""
     new = _shm_names() - _files_before
     if not new:
         return new

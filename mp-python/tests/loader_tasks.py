@@ -56,7 +56,7 @@ def run_program(text, *args, timeout=50, **options):
 
 
 class Numbers(Dataset):
-    """The number itself, and random numbers of each library."""
+    """Dataset whose samples are the index and random numbers of each library."""
 
     def __init__(self, length=37):
         self.length = length
@@ -69,7 +69,7 @@ class Numbers(Dataset):
 
 
 class Once:
-    """Does something the first time only, in whatever process."""
+    """Acts only the first time, in any process."""
 
     def __init__(self, path):
         self.path = str(path)
@@ -139,7 +139,7 @@ class SeedDataset(Dataset):
 
 
 class SleepDataset(Dataset):
-    """One sample takes for ever."""
+    """One sample never finishes."""
 
     def __init__(self, size, at, path=None):
         self.size, self.at = size, at

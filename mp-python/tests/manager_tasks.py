@@ -124,7 +124,7 @@ def connect_and_put(make, address, authkey, values):
 
 
 def report_lost(items, started, lost):
-    """Calls until the server is gone."""
+    """Calls a method until the server has ended."""
     started.put(os.getpid())
     try:
         while True:

@@ -13,5 +13,5 @@ def mapping_of(address):
 
 
 def in_shared_memory(address):
-    """Returns ``True`` if the arena has an address."""
+    """Returns ``True`` if an address belongs to the arena."""
     return mapping_of(address)[3].startswith("/memfd:mp")

@@ -29,7 +29,7 @@ def join(*processes):
 
 
 def timed(function, *args, **kwargs):
-    """Returns the result and the time."""
+    """Returns the result of a call and its duration."""
     begun = time.monotonic()
     return function(*args, **kwargs), time.monotonic() - begun
 

@@ -1,4 +1,4 @@
-"""Arrays and tensors in messages: what arrives, what is shared, and torch's scenarios on the CPU."""
+"""Arrays and tensors in messages: contents, sharing, and torch's scenarios on the CPU."""
 
 import os
 import signal
@@ -81,7 +81,7 @@ def check_leaf(queue, back, wait):
     back.put((variable.requires_grad, variable.is_leaf, type(variable) is torch.nn.Parameter))
     variable.detach().add_(1)
     back.put(variable)
-    # Memory that this process made is kept by its receivers.
+    # Receivers keep memory alive that this process made.
     wait.get()
 
 
@@ -143,13 +143,13 @@ class TestNumpy:
         got = through_queue(array)
         with pytest.raises(ValueError, match="read-only"):
             got[0] = 1
-        # It can't be made writable, and a view sent on can't be either.
+        # The array can't be made writable, nor can a view of it that was sent to another process.
         with pytest.raises(ValueError):
             got.flags.writeable = True
         assert not through_queue(got[1:]).flags.writeable
 
     def test_overlapping_elements_are_sent_once(self):
-        # 32 TiB as copies.
+        # Copies would have 32 TiB.
         got = through_queue(np.broadcast_to(np.full(1, 7, "u1"), (1 << 45,)))
         assert got.shape == (1 << 45,) and got.strides == (0,) and got[12345] == 7
         windows = np.lib.stride_tricks.sliding_window_view(np.arange(1000), 500)
@@ -435,7 +435,7 @@ class TestTorchMultiprocessing:
         queue.put(tensor)
         assert done.get(timeout=WAIT) == 5 * tensor.numel()
         assert (tensor == 5).all()
-        # What a process makes outlives it.
+        # Memory that a process made outlives the process.
         queue.put(None)
         join(process)
 
@@ -510,7 +510,7 @@ class TestTorchMultiprocessing:
     def test_leaf_variable_sharing(self, ctx, requires_grad):
         variable = torch.arange(1.0, 26).view(5, 5).share_memory_().requires_grad_(requires_grad)
         self.autograd(ctx, variable)
-        # It is the same memory.
+        # Both refer to the same memory.
         assert torch.equal(variable.detach(), torch.arange(2.0, 27).view(5, 5))
 
     def test_non_leaf_variable_sharing(self):

@@ -1,4 +1,4 @@
-"""Pipes, listeners and clients: CPython's scenarios, and what these connections add."""
+"""Pipes, listeners and clients: CPython's scenarios, and additional features."""
 
 import array
 import multiprocessing
@@ -483,7 +483,7 @@ class TestSocket:
         receiver = threading.Thread(target=receive)
         with connection.Listener() as listener, connection.Client(listener.address) as client:
             with listener.accept() as server:
-                # More bytes than a socket holds, so that the next message waits, with signals handled.
+                # More bytes than a socket holds, so that the next message waits while signals are handled.
                 client.send_bytes(bytes(16 << 20))
                 before = signal.signal(signal.SIGALRM, write)
                 signal.setitimer(signal.ITIMER_REAL, 0.2)

@@ -12,7 +12,7 @@ import multiproc as mp
 from multiproc import connection, reduction
 
 WAIT = 20
-# A pipe of the system would take no message of this size without a reader.
+# A pipe of the kernel could not hold a message of this size without a reader.
 LONG_MESSAGE = bytes(5 << 20)
 
 
@@ -235,5 +235,5 @@ class TestCPythonDescriptors:
             with queue.get() as other:
                 other.sendall(b"through")
                 assert right.recv(100) == b"through"
-        # The thread of CPython that served the descriptor.
+        # CPython's thread that served the descriptor is stopped.
         resource_sharer.stop(WAIT)

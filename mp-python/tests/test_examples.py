@@ -22,7 +22,7 @@ def run(text):
     (command,) = [line for line in block.splitlines() if text in line]
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     if program := os.environ.get("RUST_TO_PYTHON"):
-        # cargo would build it again, with the features that it needs by itself.
+        # cargo would rebuild the program with the features that it needs alone.
         command = program if command.startswith("cargo run") else command.replace(BUILT, program)
     done = subprocess.run(
         command, shell=True, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100

@@ -1,4 +1,4 @@
-"""The fork server: what the main module may do when the server imports it."""
+"""The fork server: main modules with code that runs when the server imports them."""
 
 from programs import run_script
 

@@ -107,7 +107,7 @@ SLOW = (
     "context = mp.get_context('forkserver'); context.set_forkserver_preload(['slow']); "
 )
 ITEM = "test/item/1(x:i64)"
-# By name: what is made before, the call, what ends it, and what is true afterwards.
+# For each name: the setup, the call, the action that ends the call, and a condition that holds afterwards.
 WAITS = {
     "Queue.get": ("queue = mp.Queue()", "queue.get(timeout=T)", "queue.put(1)", "found == 1"),
     "Queue.get for ever": ("queue = mp.Queue()", "queue.get()", "queue.put(1)", "found == 1"),
@@ -156,7 +156,7 @@ WAITS = {
     "Client": (
         "listener = connection.Listener(sys.argv[1] + '/socket', backlog=5, authkey=b'key')",
         "connection.Client(listener.address, authkey=b'key')",
-        # Also the one whose wait was interrupted.
+        # Both threads accept, also the thread whose wait was interrupted.
         "thread(listener.accept); thread(listener.accept)", "found",
     ),
     "Lock.acquire": (

@@ -101,7 +101,7 @@ def run_mounted(folder, mount, body):
 
 class TestDescriptors:
     @pytest.mark.parametrize("most", [32, 64])
-    def test_queues_and_processes_need_few(self, tmp_path, most):
+    def test_queues_and_processes_need_few_descriptors(self, tmp_path, most):
         body = f"""
 limit("RLIMIT_NOFILE", {most})
 queues = [mp.Queue() for _ in range(200)]
@@ -122,7 +122,7 @@ error_of(lambda: [each.fileno() for each in queues])
         assert run(tmp_path, body).startswith(expected)
 
     @pytest.mark.parametrize("most", [32, 64])
-    def test_tensors_need_none(self, tmp_path, most):
+    def test_tensors_need_no_descriptors(self, tmp_path, most):
         pytest.importorskip("torch")
         body = f"""
 import torch
@@ -186,7 +186,7 @@ print(queue(), process("spawn"), process("forkserver"), pool())
 
     @pytest.mark.parametrize("most", [1 << 10, 1 << 20, 20 << 20])
     def test_file_size_too_small_for_the_arena_is_named(self, tmp_path, most):
-        # Not the signal SIGXFSZ, which would end the process.
+        # The result is an error, not the signal SIGXFSZ, which would end the process.
         body = f"""
 limit("RLIMIT_FSIZE", {most})
 error_of(queue)

@@ -85,7 +85,7 @@ def test_file_of_a_copy_is_opened_and_closed(tmp_path):
     path.write_text("a\nb\nc\n")
     loader = mp.DataLoader(Lines(path), num_workers=1, batch_size=None)
     epochs, end = 0, time.monotonic() + 30
-    # The copy of an epoch is dropped while the next one runs, at a time of its own.
+    # The copy of an epoch is dropped at some time during the next epoch.
     while epochs < 3 or counts[-1] > 1:
         assert time.monotonic() < end
         texts, counts = zip(*loader, strict=True)
@@ -140,7 +140,7 @@ class Inits(Dataset):
 
     def __getitem__(self, index):
         if self.is_first:
-            # All workers get samples.
+            # Waits until all workers have a sample.
             self.all_here.wait(30)
             self.is_first = False
         return os.getpid(), len(self.seeds), self.seeds[0]

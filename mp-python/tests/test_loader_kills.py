@@ -32,7 +32,7 @@ class KilledOnce(Numbers):
 
 
 class Poisoned(Numbers):
-    """One sample kills its process, one raises."""
+    """One sample kills its process, and one sample raises an exception."""
 
     def __init__(self, kills=5, raises=9):
         super().__init__(16)

@@ -24,7 +24,7 @@ class KillOnce(Once):
 
 
 class PartOfMap(MapDataPipe):
-    """Samples with the part that the loader assigns. Sharding of an older kind."""
+    """Samples with the part that the loader assigns, by torch's older interface for sharding."""
 
     part = None
 

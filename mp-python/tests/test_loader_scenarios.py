@@ -64,7 +64,7 @@ class FailingIterator(IterableDataset):
 
 
 class Workers(IterableDataset):
-    """The number of the worker, again and again."""
+    """Dataset in which each sample is the number of the worker."""
 
     def __iter__(self):
         info = mp.get_worker_info()
@@ -95,7 +95,7 @@ class Seeds(Dataset):
 class Convolution(Dataset):
     def __init__(self):
         self.x = torch.ones(1, 1, 24000)
-        # The caller's threads have run before workers start.
+        # torch's threads of the caller run before workers start.
         self[0]
 
     def __len__(self):

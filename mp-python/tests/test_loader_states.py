@@ -1,4 +1,4 @@
-"""``DataLoader``: states, and epochs that go on from them."""
+"""``DataLoader``: states, and epochs that continue from them."""
 
 import itertools
 import json
@@ -19,7 +19,7 @@ from loader_tasks import WORKERS, Numbers, Parts, RandomParts, equal  # noqa: E4
 
 
 class StatefulParts(IterableDataset):
-    """Its iterator has a state, and counts the samples that it draws from its begin."""
+    """Dataset whose iterator has a state, and counts the samples that it has drawn since it was created."""
 
     def __init__(self, length=23):
         self.length = length
@@ -200,7 +200,7 @@ def test_state_of_the_dataset_is_restored():
 
 
 class StatefulSampler:
-    """Each iteration begins one number later."""
+    """Sampler whose iterations each begin one number later."""
 
     def __init__(self):
         self.first = 0
@@ -248,7 +248,7 @@ def test_state_of_another_loader_is_refused():
 
 
 class LateFirst(Numbers):
-    """Its first sample waits for the fourth one."""
+    """Dataset whose first sample waits for the fourth sample."""
 
     def __init__(self, path):
         super().__init__(12)

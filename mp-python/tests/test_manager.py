@@ -393,7 +393,7 @@ class TestManager:
 
 class TestProxiesInMessages:
     def test_proxies_pass_queues_and_pools(self, ctx):
-        # With a key that is not that of the processes.
+        # The manager's key differs from the key of the processes.
         with SyncManager(authkey=b"another key", ctx=ctx) as manager:
             items, inbox, outbox = manager.list(), mp.Queue(), mp.Queue()
             inbox.put(items)

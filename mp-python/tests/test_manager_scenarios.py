@@ -17,7 +17,7 @@ from multiproc import shared_memory
 from multiproc.managers import BaseManager, RemoteError, SharedMemoryManager, SyncManager
 from programs import run_script
 
-# Sets of managers are of CPython 3.14.
+# CPython has sets of managers since 3.14.
 needs_set = pytest.mark.skipif(not hasattr(SyncManager, "set"), reason="CPython's managers have no set")
 
 
@@ -55,7 +55,7 @@ class TestCPythonContainers:
     """Scenarios of ``_TestContainers`` and ``TestSyncManagerTypes``."""
 
     def check_isinstance(self, proxy, theirs, base, names):
-        # Which abstract classes a proxy has, depends on the version.
+        # The abstract classes of a proxy depend on CPython's version.
         assert isinstance(proxy, base) is issubclass(theirs, base)
         assert all(callable(getattr(proxy, name)) for name in names)
 
@@ -100,7 +100,7 @@ QueueManager.register("get_queue", callable=queue.Queue)
 
 class TestCPythonRemoteManager:
     def test_remote(self, ctx):
-        # With another serializer, which makes tuples lists, and refuses functions.
+        # The serializer is xmlrpclib, which turns tuples into lists, and refuses functions.
         values = ["hello world", None, True, 2.25, "hall\u00e5 v\u00e4rlden", b"bytes"]
         manager = QueueManager(("localhost", 0), b"key", serializer="xmlrpclib", ctx=ctx)
         manager.start()

@@ -53,7 +53,7 @@ def named_objects(suffix):
 
 def test_name_reaches_other_processes(one):
     objects, _end = named_objects(1)
-    # The classes of CPython, of which values are, print no lock.
+    # Values have classes of CPython, which don't print their lock.
     shown = [obj.get_lock() if hasattr(obj, "get_lock") else obj for obj in objects.values()]
     for seen in (reprs(shown), one.apply(reprs, (shown,))):
         assert [name for name, text in zip(objects, seen) if repr(name) not in text] == []

@@ -61,7 +61,7 @@ def test_names_page_has_every_name():
     assert not missing
 
 
-# Of both packages, and of this one alone.
+# Submodules of both packages, and submodules of this package alone.
 SUBMODULES = """connection context managers pool process queues reduction shared_memory sharedctypes spawn
 synchronize""".split()
 MORE = "arrays collate data_loader typed".split()

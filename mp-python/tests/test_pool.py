@@ -474,7 +474,7 @@ def test_close_lets_imap_take_all_items(one):
 
 
 def test_exception_is_that_of_the_first_item(one):
-    # The second one is known before the first task has begun.
+    # The second exception is raised before the first task has begun.
     with pytest.raises(TypeError):
         one.map(sqr, ["text", Unpicklable()], chunksize=1)
 

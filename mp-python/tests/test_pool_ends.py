@@ -40,7 +40,7 @@ class TestKills:
         assert "item 5 of kill_five" in str(lost) and str(lost.pid) in str(lost) and "SIGKILL" in str(lost)
         copy = pickle.loads(pickle.dumps(lost))
         assert (str(copy), copy.signal, copy.index) == (str(lost), 9, 5)
-        # The others have not noticed.
+        # The other calls are not affected.
         assert [result.get() for result in results] == [i * i for i in range(20)]
 
     def test_killed_worker_costs_imap_one_item(self, pool):
@@ -67,7 +67,7 @@ class TestKills:
             pool.apply(kill_me, retries=2)
         assert caught.value.attempts == 3 and "attempt 3" in str(caught.value)
 
-    def test_idle_workers_killed_calls_go_on(self, pool):
+    def test_calls_continue_after_idle_workers_die(self, pool):
         for pid in pool.pids():
             os.kill(pid, signal.SIGKILL)
         assert pool.map(sqr, range(100)) == [x * x for x in range(100)]
@@ -192,7 +192,7 @@ class TestEnds:
         pids = one.pids()
         with pytest.raises(KeyboardInterrupt):
             one.apply(interrupt)
-        # One that arrives between tasks is for none of them.
+        # An interrupt that arrives between tasks interrupts none of them.
         os.kill(pids[0], signal.SIGINT)
         assert one.apply(worker) == pids[0]
 

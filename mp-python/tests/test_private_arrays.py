@@ -58,12 +58,12 @@ def seen_by_function(array):
         return pool.map(functools.partial(add_one, array, mp.Barrier(2)), range(2), chunksize=1)
 
 
-def test_array_of_a_function_is_each_worker_s(array):
+def test_each_worker_has_its_array_of_a_function(array):
     assert seen_by_function(array) == [1, 1]
     assert array[0] == 0
 
 
-def test_array_of_an_initializer_is_each_worker_s(array):
+def test_each_worker_has_its_initializer_array(array):
     with mp.Pool(2, keep, (array, mp.Barrier(2))) as pool:
         assert pool.map(add_one_to_kept, range(2), chunksize=1) == [1, 1]
 

@@ -64,7 +64,7 @@ def interrupted(queue):
 
 
 def run_thread(queue):
-    # Puts after this function has returned.
+    # The thread puts its object after this function has returned.
     main = threading.main_thread()
     threading.Thread(target=lambda: (main.join(LIMIT), queue.put(main.is_alive()))).start()
 
@@ -225,7 +225,7 @@ class TestCPythonProcess:
         assert 0.04 < time.monotonic() - before < 5 and process.exitcode is None
         getattr(process, end)()
         process.join(LIMIT)
-        # An interrupt is an unhandled exception there.
+        # In a process, an interrupt is an unhandled exception.
         assert process.exitcode == (1 if end == "interrupt" else code)
         getattr(process, end)()
         process.join()
@@ -285,7 +285,7 @@ class TestCPythonProcess:
 
     @pytest.mark.parametrize("reason", [[1, 2, 3], "ignore this", (1, 2)])
     def test_sys_exit_reason(self, reason, capfd):
-        # The fork server has the output that this process had at the server's start.
+        # The fork server writes to the output that this process had when the server was started.
         assert run_process(mp.get_context("spawn"), sys.exit, reason).exitcode == 1
         assert capfd.readouterr().err == f"{reason}\n"
 

@@ -113,7 +113,7 @@ class TestCPythonProcess:
         assert type(native) is int and native != threading.main_thread().native_id
 
     def test_child_fd_inflation(self, ctx):
-        # A process has as many descriptors as those that were started before it.
+        # Each process has as many descriptors as the processes that were started before it.
         counts, go = mp.Queue(), mp.Event()
         processes = [ctx.Process(target=put_descriptors, args=(counts, go)) for _ in range(5)]
         for process in processes:
@@ -382,7 +382,7 @@ class TestCPythonMisc:
 
     def test__all__(self):
         missing = {name for name in mp.__all__ if not hasattr(mp, name)}
-        # Levels of the logger that CPython leaves out, too.
+        # CPython's `__all__` also leaves out the levels of the logger.
         public = {name for name in vars(mp) if name[0] != "_" and name not in ("SUBDEBUG", "SUBWARNING")}
         modules = {name for name in public if type(getattr(mp, name)) is type(mp)}
         assert missing == set() and public - modules - set(mp.__all__) == set()
@@ -467,7 +467,7 @@ class TestTorchSpawn:
 
 class TestCPythonResourceTracker:
     def test_resource_tracker_reused(self, tmp_path, method):
-        # In a program of its own, which takes the tracker along.
+        # Runs in a program of its own, whose resource tracker ends with it.
         program = f"""
 import multiproc as mp
 from multiprocessing.resource_tracker import _resource_tracker

@@ -1,4 +1,4 @@
-"""Signals and exits of processes, and of those around them."""
+"""Signals and exits of processes, their parents and their children."""
 
 import os
 import signal
@@ -91,7 +91,7 @@ class TestCPythonSignals:
         run_process(ctx, read_stdin, queue)
         assert queue.get(timeout=LIMIT) == ""
 
-    def test_children_of_the_parent_are_not_the_childs(self, ctx):
+    def test_child_does_not_inherit_children(self, ctx):
         queue, go = mp.Queue(), mp.Queue()
         other = ctx.Process(target=wait_for, args=(go,))
         other.start()

@@ -1,4 +1,4 @@
-"""Queues: CPython's scenarios, and what these queues add."""
+"""Queues: CPython's scenarios, and additional features."""
 
 import multiprocessing
 import os

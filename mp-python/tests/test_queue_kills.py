@@ -1,4 +1,4 @@
-"""Queues whose producers or consumers are gone or killed."""
+"""Queues whose producers or consumers have ended or were killed."""
 
 import random
 import signal
@@ -86,7 +86,7 @@ class TestPeerLost:
             second.get()
 
     def test_timed_calls_raise_empty_and_full(self, ctx):
-        # Programs look after their workers then.
+        # Programs use the time limit to check their workers.
         queue, ready = ctx.Queue(1), ctx.Queue()
         process = start(ctx, touch_and_wait, queue, ready)
         ready.get(timeout=WAIT)
@@ -100,7 +100,7 @@ class TestPeerLost:
     @pytest.mark.parametrize("kind", ["Queue", "SimpleQueue", "JoinableQueue"])
     def test_threads_of_one_process_are_peers(self, ctx, kind):
         # One object, shared by two threads. A process that had it is gone, and the getter waits for longer
-        # than it takes to see that.
+        # than the detection of its end takes.
         queue, ready = getattr(ctx, kind)(), ctx.Queue()
         process = start(ctx, put_and_wait, queue, 0)
         assert queue.get() == 0
@@ -155,7 +155,7 @@ class TestKills:
         while not acks.empty():
             acked.update([acks.get()])
         for who in range(4):
-            # What was put arrived. The put before the last acknowledgement may have been the last action.
+            # Acknowledged objects arrived, and at most one more: the kill may precede its acknowledgement.
             assert acked.get(who, -1) <= got[who] <= acked.get(who, -1) + 1
 
     @pytest.mark.parametrize("seed", range(2))
@@ -173,7 +173,7 @@ class TestKills:
             kill(process)
             while not done.empty():
                 seen.append(done.get())
-        # Each is there. Only the job in hand at a kill may be there twice.
+        # Each job arrived. Only a job that was leased at a kill may have arrived twice.
         assert set(seen) == set(range(count))
 
     def test_kill_of_waiting_consumers_loses_nothing(self, ctx):

@@ -1,4 +1,4 @@
-"""The table ``scenarios.tsv``: each test of CPython and torch, and the test here that shows the same."""
+"""The table ``scenarios.tsv``: each test of CPython and torch, and its counterpart in these tests."""
 
 import ast
 import collections

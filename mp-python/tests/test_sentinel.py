@@ -46,7 +46,7 @@ def test_last_message_is_ready_before_the_sentinel(forkserver, kind, wait):
 
 
 @pytest.mark.parametrize("kind", ["pipe", "queue"])
-def test_all_is_ready_after_join(forkserver, kind):
+def test_all_objects_are_ready_after_join(forkserver, kind):
     end = time.monotonic() + 3
     for _ in range(100):
         process, reader = start_sender(forkserver, kind)

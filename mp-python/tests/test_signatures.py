@@ -48,7 +48,7 @@ MODULES = [
     (multiprocessing.connection, connection),
     (multiprocessing.sharedctypes, sharedctypes),
 ]
-# The library makes the first three, and the last one's constructor takes any arguments.
+# The library creates the first three. The constructor of the last class takes any arguments.
 WITHOUT_CONSTRUCTOR = {"ApplyResult", "Connection", "IMapIterator", "SharedMemoryManager"}
 
 
@@ -85,7 +85,7 @@ def missing(theirs, ours):
             found = positional[number] if number < len(positional) else None
         else:
             found = others.get(parameter.name)
-        # A parameter that must be given there may have a default here.
+        # A parameter that is required there may have a default here.
         if (
             found is None
             or found.name != parameter.name
@@ -100,7 +100,7 @@ def test_parameters_are_those_of_cpython(theirs, ours):
 
 
 def test_acquire_has_the_parameters_of_cpython():
-    # An attribute of each lock there.
+    # In CPython, `acquire` is an attribute of each lock.
     theirs = multiprocessing.Lock().acquire
     assert list(missing(parameters(theirs), parameters(multiproc.Lock().acquire))) == []
 
@@ -124,7 +124,7 @@ def test_parameters_are_those_of_torch(theirs):
 def test_loader_has_the_parameters_of_torch():
     data = pytest.importorskip("torch.utils.data")
     theirs, ours = parameters(data.DataLoader), parameters(multiproc.DataLoader)
-    # Workers persist here without being asked to, with new copies of the dataset.
+    # By default, workers persist here, with new copies of the dataset.
     theirs = [p.replace(default=None) if p.name == "persistent_workers" else p for p in theirs]
     assert list(missing(theirs, ours)) == []
 

@@ -81,7 +81,7 @@ def ends_within_grace(index, started, ended):
         sys.exit(3)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     wait_for_end(started.get(timeout=LIMIT))
-    # The signal must not come.
+    # The process must not get the signal.
     ended.put("at SIGTERM" if signal.sigtimedwait({signal.SIGTERM}, 0.5) else "by itself")
 
 

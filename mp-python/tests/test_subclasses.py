@@ -7,7 +7,7 @@ from multiproc import pool, queues, synchronize
 
 
 class CountingQueue(queues.Queue):
-    """The recipe for ``qsize`` on macOS."""
+    """Queue that counts its objects: the usual recipe for ``qsize`` on macOS."""
 
     def __init__(self, name, maxsize=0):
         super().__init__(maxsize, ctx=mp.get_context())

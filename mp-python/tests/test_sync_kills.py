@@ -83,7 +83,7 @@ class TestKills:
     def test_waiter_killed_with_notification(self, forkserver):
         condition, woken = mp.Condition(), mp.Semaphore(0)
         with condition:
-            # It gets a notification that it can't take before it is stopped.
+            # The victim gets a notification, and is stopped before it can take it.
             victim = start(forkserver, wait_and_count, condition, woken)
             condition.wait(0)
         until(lambda: waiters(condition) == 1)

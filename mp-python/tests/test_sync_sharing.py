@@ -1,4 +1,4 @@
-"""Locks and their like between threads, processes, in messages and in forked copies."""
+"""Locks and similar objects between threads and processes, in messages and in forked copies."""
 
 import os
 import pickle

@@ -58,7 +58,7 @@ def load(work, threads=THREADS):
 
 
 def test_queue_under_load_delivers_each_once():
-    """Arrays of several sizes, new, shared before and received before. Each ends where another thread is."""
+    """Arrays of several sizes, new, shared before and received before, each dropped by another thread."""
     queue, kept = mp.Queue(), [[] for _ in range(THREADS)]
     put, got = [[] for _ in range(THREADS)], [[] for _ in range(THREADS)]
 
@@ -166,7 +166,7 @@ def test_pool_under_load_answers_each_call(forkserver):
 
 @pytest.mark.parametrize("dataset", [Renewed(), Stream()])
 def test_loader_under_load_delivers_each_batch(dataset):
-    """Each thread begins epochs of its own, and all take from one more at once."""
+    """Each thread begins epochs of its own, and all threads share one more epoch."""
     loader = mp.DataLoader(dataset, 4, num_workers=1, in_order=False)
     shared, lock, taken = [iter(loader)], threading.Lock(), []
 

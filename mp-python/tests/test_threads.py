@@ -1,4 +1,4 @@
-"""Many threads of one process use the same objects at once, and change what others send."""
+"""Many threads of one process use the same objects at once, and change objects that other threads send."""
 
 import os
 import sysconfig
@@ -135,7 +135,7 @@ def test_objects_changed_meanwhile_arrive_whole():
                     try:
                         queue.put((thread, number, value), timeout=PATIENCE)
                     except RuntimeError as error:
-                        # Of pickle: the object changed its size.
+                        # Raised by pickle: the object changed its size.
                         assert "changed" in str(error)
                     else:
                         with lock:
@@ -174,7 +174,7 @@ def test_pool_of_threads_answers_each_call(forkserver):
 
 
 def test_result_of_threads_is_the_same(one):
-    """Several threads wait for one result while others make new calls, which look at old ones."""
+    """Several threads wait for one result while other threads make new calls, which check older calls."""
     results = [one.apply_async(abs, (-number,)) for number in range(ROUNDS)]
     run_all(
         *[lambda: [result.get(PATIENCE) for result in results]] * THREADS,
@@ -197,8 +197,8 @@ class Slow:
         return str, (self.path,)
 
 
-def test_call_being_sent_is_not_taken_for_over(one, tmp_path):
-    """A result that nobody keeps. Meanwhile the calls of another thread have the pool forget what is over."""
+def test_call_being_sent_is_not_dropped(one, tmp_path):
+    """The program keeps no result of the call. Calls of another thread make the pool drop ended calls."""
     path = str(tmp_path / "lines")
 
     def call():

@@ -56,7 +56,7 @@ def backward(power):
 
 class TestTorchMultiprocessing:
     def test_fs_preserve_sharing(self, file_system):
-        # The views have one memory, as in torch. Here each has a storage of its own in it.
+        # The views share memory, as in torch. Here each view has a storage of its own in that memory.
         tensor = torch.randn(5, 5)
         sent = [tensor.untyped_storage(), tensor, tensor[2], tensor[:, 1]]
         storage, whole, row, column = through_queue(sent)
@@ -87,7 +87,7 @@ class TestTorchMultiprocessing:
         assert (tensor == 4).all()
 
     def test_fs(self, file_system):
-        # torch makes a file for a tensor in a message. Here it is in the program's memory.
+        # torch makes a file for a tensor in a message. Here the tensor is in the program's shared memory.
         before = set(os.listdir("/dev/shm"))
         queue = mp.Queue()
         queue.put(torch.UntypedStorage(32))

@@ -4,7 +4,7 @@ import itertools
 
 
 class Renewed:
-    """The numbers below 12. It is pickled to other bytes each time, as a dataset that was changed."""
+    """The numbers below 12. Each pickling gives other bytes, as if the dataset had changed."""
 
     versions = itertools.count()
 
