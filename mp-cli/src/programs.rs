@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// A program: all processes that share one arena.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Program {
-    /// Process that started the others.
+    /// Process that started the other processes.
     pub(crate) root: u32,
     /// Processes that have the arena open.
     pub(crate) pids: Vec<u32>,

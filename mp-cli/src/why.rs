@@ -122,7 +122,7 @@ fn object_of<'a>(snapshot: &'a Snapshot, wait: &WaitSnapshot) -> Option<&'a Obje
     snapshot.objects.iter().find(|object| Some(object.block) == wait.object)
 }
 
-/// Returns the processes that can end a wait, and `true` if nothing else can.
+/// Returns the processes that can end a wait, and `true` if only these processes can end it.
 fn needed(snapshot: &Snapshot, pid: u32, wait: &WaitSnapshot) -> (Vec<u32>, bool) {
     let others = |all: &[u32]| all.iter().copied().filter(|other| *other != pid).collect::<Vec<_>>();
     if !wait.possible_processes.is_empty() {

@@ -286,7 +286,7 @@ fn commands_change_nothing_of_a_stopped_program() {
     let listed = listed.lines().skip_while(|line| *line != "Commands:").skip(1);
     for name in listed.map_while(|line| line.split_whitespace().next()) {
         let is_here = |command: &Command| command.get_args().any(|word| word == name);
-        // `top` is an argument of `script`, and the others read no program.
+        // `top` is an argument of `script`, and the other three commands read no program.
         let others = ["top", "man", "completions", "help"];
         assert!(
             others.contains(&name) || target.commands().iter().any(is_here),

@@ -57,7 +57,7 @@ struct DeviceInner {
 }
 
 impl Device {
-    /// Returns the device of this number among those that this process sees, from 0.
+    /// Returns the device with this number, from 0, among the devices that this process sees.
     ///
     /// # Errors
     /// No driver or no device, with advice; [`InvalidDevice`](Error::InvalidDevice) for an invalid number;

@@ -77,8 +77,8 @@ pub enum Error {
         free: u64,
         /// Bytes of this process on the device, most of them in tensors of some process.
         ours: u64,
-        /// Bytes of retired slabs among them, which a dead process could write to. They are free when their
-        /// last tensor is dropped.
+        /// Bytes of retired slabs, which `ours` includes. A dead process could write to these slabs. They are
+        /// freed when their last tensor is dropped.
         retired: u64,
     },
     /// The descriptor of another process's memory is lost. Processes that have not opened the memory yet can

@@ -239,7 +239,7 @@ fn subset_yields_samples_at_its_indices() {
         let (numbers, bytes, texts) = &*batch;
         assert_eq!(numbers.to_vec().chunks(3).map(|row| row[0]).collect::<Vec<_>>(), [7, 12, 3, 9]);
         assert_eq!((bytes.row(2).unwrap().len(), texts.get(1).unwrap()), (3, "12 at 1"));
-        // Random numbers belong to the draw.
+        // The random numbers of a sample depend on its position in the epoch, not on the subset.
         let first = next(&mut whole.epoch(0)).unwrap().unwrap();
         assert_eq!(numbers[[0, 2]], first.0[[0, 2]]);
     }

@@ -404,7 +404,7 @@ fn states_resume_at_any_batch_and_epoch() {
         assert!(all(loader.resume(&state).unwrap()).is_empty());
         assert_eq!(all(loader.resume_until(&state, 2).unwrap()), expected[5..10]);
         assert_eq!(all(loader.epoch(1)), expected[5..10]);
-        // A state that is loaded twice has the same batches twice (huggingface/datasets#8308).
+        // Each loader that resumes from the same state returns the same batches (huggingface/datasets#8308).
         let state = loader.epoch(1).state();
         assert_eq!(all(loader.resume(&state).unwrap()), all(loader.resume(&state).unwrap()));
     }

@@ -1,6 +1,6 @@
 //! Connections: ends of pipes, and of sockets to other programs.
 //!
-//! A pipe transfers [`Object`]s, as queues do. Bytes are sent as such a message, too. So `recv_bytes` reads
+//! A pipe transfers [`Object`]s, as queues do. Bytes are sent as an `Object`, too. So `recv_bytes` reads
 //! messages of `send`, and `recv` reads messages of `send_bytes`, as in CPython. A socket transfers bytes.
 //! The program at the other end is not trusted, so pickled objects are sent over a socket only if the user
 //! allows it.

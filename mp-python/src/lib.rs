@@ -30,7 +30,8 @@ use pyo3::prelude::*;
 /// then use its copy of the library: it shares no queues with the module `multiproc` in the same process.
 ///
 /// # Errors
-/// `RuntimeError` if it was called for another module, and `ImportError` in a subinterpreter.
+/// `RuntimeError` if the function was called for another module before, and `ImportError` in a
+/// subinterpreter.
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     process::refuse_subinterpreters(module.py())?;
     object::pickle::set_home(module)?;

@@ -237,7 +237,7 @@ impl Reply {
     }
 }
 
-/// Task of `apply`: a function, its arguments and its keyword arguments.
+/// Runs a task of `apply`: a function, its arguments and its keyword arguments.
 fn apply(target: Payload) -> Reply {
     Python::attach(|py| {
         Reply::of(py, || {
@@ -247,7 +247,7 @@ fn apply(target: Payload) -> Reply {
     })
 }
 
-/// Task of all other calls: a chunk of items.
+/// Runs a task of any other call: a chunk of items.
 fn chunk(function: &Function, items: Payload) -> Reply {
     Python::attach(|py| Reply::of(py, || function.call(py, items)))
 }

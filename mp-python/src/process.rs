@@ -139,7 +139,7 @@ pub fn refuse_subinterpreters(_py: Python<'_>) -> PyResult<()> {
 #[pyclass(frozen, module = "multiproc._multiproc")]
 pub struct Child {
     process: Arc<Process>,
-    /// Descriptor of `sentinel`. Nothing clears it.
+    /// Descriptor that `sentinel` returns. Once created, it is never replaced.
     sentinel: OnceLock<ReadyFd>,
     /// Exit code in Python's form, once known.
     code: Mutex<Option<i32>>,
@@ -186,8 +186,8 @@ impl Child {
         self.process.pid()
     }
 
-    /// Returns the descriptor that is readable when the process has ended. Before that, the descriptors of
-    /// queues and pipes with messages of the process become readable.
+    /// Returns a descriptor that is readable when the process has ended. Descriptors of queues and pipes that
+    /// have messages of the process become readable earlier.
     fn sentinel(&self) -> PyResult<i32> {
         if let Some(sentinel) = self.sentinel.get() {
             return Ok(sentinel.as_fd().as_raw_fd());

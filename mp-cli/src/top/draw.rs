@@ -1,6 +1,6 @@
 //! Rendering of a program.
 //!
-//! The colours are those of the terminal, so that they are readable on a light and on a dark background.
+//! The colours are the terminal's own, so that they are readable on a light and on a dark background.
 
 use mp_core::ProcessState;
 use mp_core::quantity;
@@ -170,7 +170,7 @@ fn tables(frame: &mut Frame<'_>, area: Rect, view: &mut TopView, sample: &TopSam
         }
         return table(frame, body, view, sample, palette, view.table);
     }
-    // A table with few rows leaves its lines to the others. Most programs have no pool.
+    // A table with few rows leaves lines to the other tables. Most programs have no pool.
     let shown: Vec<_> = TopTable::ALL
         .into_iter()
         .filter(|table| *table != TopTable::Pools || table.len(sample) > 0)

@@ -267,7 +267,8 @@ impl Driver {
     /// Has a stream write a word when all earlier work has run, and is visible to all readers of the word.
     ///
     /// # Safety
-    /// The stream is alive. The address is a device's, of a word that is registered until the write has run.
+    /// The stream is alive. The address is a device address of a word that stays registered until the write
+    /// has run.
     pub(crate) unsafe fn stream_write(&self, stream: DriverHandle, address: u64, value: u64) -> Result<()> {
         // The flag 0 is a fence for the whole system before the write.
         optional_call!(self.cuStreamWriteValue64_v2(stream, address, value, 0))
@@ -276,7 +277,8 @@ impl Driver {
     /// Has a stream wait until a word is at least this value.
     ///
     /// # Safety
-    /// The stream is alive. The address is a device's, of a word that is registered until the wait has ended.
+    /// The stream is alive. The address is a device address of a word that stays registered until the wait
+    /// has ended.
     pub(crate) unsafe fn stream_wait(&self, stream: DriverHandle, address: u64, value: u64) -> Result<()> {
         optional_call!(self.cuStreamWaitValue64_v2(stream, address, value, AT_LEAST))
     }

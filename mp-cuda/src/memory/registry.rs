@@ -300,8 +300,8 @@ impl Registry {
         }
     }
 
-    /// Adds the slabs whose closing takes as long as the streams run to the slow queue. Returns the others,
-    /// which the caller drops without the lock.
+    /// Adds the slabs whose closing takes as long as the streams run to the slow queue. Returns the other
+    /// slabs, which the caller drops without the lock.
     fn enqueue_legacy(&mut self, gone: impl IntoIterator<Item = SlabEntry>) -> Vec<SlabEntry> {
         let is_slow = |entry: &SlabEntry| entry.slab.is_opened_legacy();
         let (slow, quick): (Vec<_>, Vec<_>) = gone.into_iter().partition(is_slow);
@@ -449,7 +449,7 @@ fn wait(until: Option<Instant>, is_so: impl Fn(&[ReleaseQueue; 2]) -> bool) {
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Waits for a limited time until the leaving slabs are given back, before the process ends. The driver frees
-/// the others, as it does if a process is killed.
+/// the remaining slabs, as it does if a process is killed.
 pub(crate) fn finish() {
     wait(Some(Instant::now() + LIMIT), |lines| {
         !lines.iter().any(|line| line.is_taken) && !long_calls::is_under_way()

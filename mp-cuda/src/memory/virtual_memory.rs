@@ -4,7 +4,7 @@
 //! | value | meaning | dropped by |
 //! |---|---|---|
 //! | [`DeviceMemory`] | reference to physical memory of a device | `cuMemRelease` |
-//! | [`MappedMemory`] | such memory at an address of this process, of which it is the only memory | `cuMemUnmap`, `cuMemAddressFree` |
+//! | [`MappedMemory`] | physical memory that is mapped at an address range of its own in this process | `cuMemUnmap`, `cuMemAddressFree` |
 //!
 //! The memory lives as long as a reference, a mapping or a descriptor of it exists in any process. So a
 //! [`DeviceMemory`] is needed only until it is mapped and exported.

@@ -82,8 +82,8 @@ pub(super) fn end_all() {
     end(usize::MAX, |_| true);
 }
 
-/// Queries some streams, different ones at each call. The caller must not hold a lock that the drop of a
-/// user's value may take.
+/// Queries some streams, and ends the streams that have run their work. Later calls query other streams. The
+/// caller must not hold a lock that the drop of a user's value may take.
 pub(crate) fn end_some() {
     end(AT_ONCE, |_| true);
 }
@@ -100,7 +100,7 @@ fn end(at_most: usize, which: impl Fn(&OwnerlessStream) -> bool) {
     let count = at_most.min(ended.len());
     let queried: Vec<OwnerlessStream> = ended.drain(..count).collect();
     let (done, left): (Vec<_>, Vec<_>) = queried.into_iter().partition(|one| which(one) && !one.has_work());
-    // Added last: the others are queried next.
+    // Streams with work are added last, so that other streams are queried next.
     ended.extend(left);
     drop(ended);
     drop(done);

@@ -69,7 +69,7 @@ pub(crate) fn of(device: &Device) -> Vec<Arc<StreamWork>> {
     all.into_iter().filter(|one| one.device == *device).collect()
 }
 
-/// Use of the work before a tick that a stream waits for.
+/// Purpose of a stream's wait for a tick.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum StreamWaitPurpose {
     /// The stream uses the results. If they are lost, so are the results of its later work.
@@ -124,8 +124,8 @@ impl StreamWork {
         }
     }
 
-    /// Returns `true` if a use began since the last tick, and since a host waited for the stream. The clock
-    /// may not cover its work.
+    /// Returns `true` if a use began after the last tick and after the last wait of a host. The clock may not
+    /// cover the work of that use.
     fn is_uncovered(&self) -> bool {
         let covered = self.covered.load(Ordering::Relaxed);
         self.begun.load(Ordering::Relaxed) > covered

@@ -42,8 +42,8 @@ const CUDA_MANAGED: i32 = 13;
 trait ManagedTensor: Sized {
     /// Returns the structure of a tensor. `flags` is `READ_ONLY` or 0.
     fn new(tensor: DLTensor, context: *mut c_void, flags: u64) -> Self;
-    /// Returns the flags and the tensor. Returns an error for another major version, whose structure has only
-    /// the deleter in the same place.
+    /// Returns the flags and the tensor. Returns an error for another major version: of its structure, only
+    /// the place of the deleter is known.
     fn checked_tensor(&self) -> Result<(u64, &DLTensor)>;
     /// Returns the function that the owner has to call, once, with the address of the structure.
     fn deleter(&self) -> Option<unsafe extern "C" fn(*mut Self)>;
@@ -222,8 +222,8 @@ macro_rules! capsule {
             /// Wraps a structure of another library. Returns `None` for a null pointer.
             ///
             /// # Safety
-            /// The pointer is to such a structure, whose deleter is called by no other code. Shape and
-            /// strides have the lengths in it, and the elements exist until the deleter is called.
+            /// The pointer refers to a structure of this type, whose deleter is called by no other code.
+            /// Shape and strides have the lengths in it, and the elements exist until the deleter is called.
             #[must_use]
             pub unsafe fn from_raw(managed: *mut $managed) -> Option<Self> {
                 NonNull::new(managed).map(Self)

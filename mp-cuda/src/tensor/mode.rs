@@ -10,10 +10,10 @@ pub(crate) mod sealed {
         /// Mode in which pieces are opened and attached to messages.
         #[doc(hidden)]
         const MODE: memory::PieceMode;
-        /// Name of the type of such a tensor.
+        /// Name of the type of tensors in this mode.
         #[doc(hidden)]
         const NAME: &'static str;
-        /// Name of such a tensor in errors.
+        /// Name of tensors in this mode, for errors.
         #[doc(hidden)]
         const WHAT: &'static str;
     }

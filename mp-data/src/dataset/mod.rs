@@ -191,7 +191,7 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
 
     /// Returns a checksum of the choice of samples, for a dataset that takes some samples of another one,
     /// such as [`Subset`](crate::Subset). A loader refuses a saved state if its dataset returns another
-    /// value. A dataset that forwards its calls to other datasets also forwards this one.
+    /// value. A dataset that forwards its calls to other datasets must forward this call, too.
     fn selection_checksum(&self) -> Option<u64> {
         None
     }

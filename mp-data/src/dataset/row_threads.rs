@@ -159,7 +159,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the threads in which a function was called. Each call waits for all the others.
+    /// Returns the threads in which a function was called. Each call waits until all calls have begun.
     fn called(threads: &RowThreads, others: usize) -> HashSet<String> {
         let (all, seen) = (Barrier::new(others + 1), Mutex::new(HashSet::new()));
         threads.run(others, &|| {

@@ -11,7 +11,7 @@ use crate::{Dataset, LoadError, LoadedBatch, OnError};
 /// Iterator over the batches of one or several epochs, returned by
 /// [`DataLoader::epoch`](crate::DataLoader::epoch).
 ///
-/// Dropping the iterator cancels batches that no worker has begun. Nothing waits for the others.
+/// Dropping the iterator cancels batches that no worker has begun. Nothing waits for batches that were begun.
 ///
 /// If a caller waits longer than 10 s for a batch, a report on stderr names the worker, its process and the
 /// sample. Several calls that return without a batch count as one wait. With the feature `log`, the report is

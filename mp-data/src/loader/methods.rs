@@ -21,7 +21,7 @@ macro_rules! loader_methods {
             self.from(self.start_of(epochs.start), last)
         }
 
-        /// Resumes as [`resume`](Self::resume) does, and adds the epochs after that one up to `end`
+        /// Resumes as [`resume`](Self::resume) does, and adds the epochs after the state's epoch up to `end`
         /// (exclusive). The iterator is empty if the state is in epoch `end` or later.
         ///
         /// # Errors

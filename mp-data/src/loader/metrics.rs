@@ -116,7 +116,8 @@ impl LoaderMeter {
 /// its `Display` reports whether the training process waits for batches.
 ///
 /// Counters start when the loader is made. A saved state has no counters. Delivered and skipped batches are
-/// counted when the iterator reaches them, so the counts of a resumed epoch add up to those of one run.
+/// counted when the iterator reaches them, so the counts of a resumed epoch add up to the counts of an
+/// uninterrupted epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LoaderMetrics {

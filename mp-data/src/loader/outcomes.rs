@@ -83,7 +83,8 @@ impl<K: BatchSource> Prefetch<K> {
         self.start_next_in_lane(lane, continues);
     }
 
-    /// Sends the next batch of a lane after the arrival or loss of a batch, unless that was the last one.
+    /// Sends the next batch of a lane, whose previous batch has arrived or is lost. Without `continues`, the
+    /// lane has ended, and its waiting batches are removed.
     fn start_next_in_lane(&mut self, lane: Option<u64>, continues: bool) {
         let is_its = |slot: &BatchSlot<K>| K::lane(&slot.contents) == lane;
         let waits = |slot: &BatchSlot<K>| matches!(slot.state, BatchSlotState::Waiting) && is_its(slot);

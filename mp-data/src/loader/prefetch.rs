@@ -60,7 +60,7 @@ pub(crate) struct Prefetch<K: BatchSource> {
 /// A turn without a delivery ends the iterator with an error if another turn follows. If all batches were
 /// skipped, an endless loader would otherwise search for a batch forever.
 struct CurrentTurn {
-    /// `None` before the first slot.
+    /// Epoch and pass of the turn; `None` before the first slot.
     of: Option<(u64, u64)>,
     /// `true` if a batch of the turn was delivered, by this iterator or before its state was saved.
     delivered: bool,

@@ -18,7 +18,8 @@ pub(crate) enum PlanStep<P> {
         turn: u64,
         number: u64,
         contents: P,
-        /// `true` if the previous batch of its lane is in flight: the batch begins where that one ends.
+        /// `true` if the previous batch of the lane is in flight: this batch begins where the previous batch
+        /// ends.
         waits: bool,
     },
     /// The next step is unknown until batches in flight have arrived.

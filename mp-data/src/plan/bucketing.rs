@@ -34,7 +34,7 @@ impl KnownWindows {
         WindowStart { number: self.first + i as u64, before: self.before[i] }
     }
 
-    /// Stores the start of a window, if it is the next one or no window is known.
+    /// Stores the start of a window, if the window follows the last known window, or no window is known.
     fn begins(&mut self, start: WindowStart) {
         if self.before.is_empty() {
             self.first = start.number;

@@ -100,7 +100,7 @@ impl PlanState {
     }
 }
 
-/// Returns a checksum that detects accidental changes, but no deliberate ones.
+/// Returns a checksum that detects accidental changes, but not deliberate changes.
 pub(crate) fn checksum(words: impl Iterator<Item = u64>) -> u64 {
     let (sum, count) =
         words.fold((0, 0u64), |(sum, count), word| (mix(mix(word).wrapping_add(sum)), count + 1));
@@ -122,8 +122,8 @@ pub(crate) fn same<T: PartialEq + std::fmt::Debug>(
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WindowStart {
     pub(super) number: u64,
-    /// Number of batches in the windows before it, over all ranks. Batches of them that could not be divided
-    /// among all ranks belong to this window.
+    /// Number of batches in all earlier windows, over all ranks. Batches of earlier windows that could not be
+    /// divided among all ranks belong to this window.
     pub(super) before: u64,
 }
 

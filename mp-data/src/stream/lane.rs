@@ -2,7 +2,7 @@
 //!
 //! | data | changes | after a death of the worker |
 //! |---|---|---|
-//! | position of a lane after the arrived batches | when the reply with the lane's next batch arrives, or when that batch is given up | the position is unchanged, and the task runs again from there |
+//! | position of a lane after the arrived batches | when the reply with the lane's next batch arrives, or when that batch is lost | the position is unchanged, and the task runs again from there |
 //! | position of a lane after the delivered batches | when the trainer takes the lane's next batch | nothing changes: the trainer has this position |
 
 use serde::{Deserialize, Serialize};

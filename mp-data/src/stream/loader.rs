@@ -90,8 +90,8 @@ impl<D: IterableDataset> StreamLoader<D> {
 
 /// Iterator over the batches of one or several epochs of a stream, returned by [`StreamLoader::epoch`].
 ///
-/// Dropping the iterator cancels batches that no worker has begun. Nothing waits for the others. A wait
-/// longer than 10 s is reported as for [`Batches`](crate::Batches).
+/// Dropping the iterator cancels batches that no worker has begun. Nothing waits for batches that were begun.
+/// A wait longer than 10 s is reported as for [`Batches`](crate::Batches).
 pub struct StreamBatches<D: IterableDataset>(Prefetch<StreamSource<D>>);
 
 impl<D: IterableDataset> fmt::Debug for StreamBatches<D> {

@@ -242,7 +242,7 @@ impl<D: IterableDataset> OpenLane<D> {
         }
         let mut reader = dataset.open(shard, ShardPosition::default())?;
         for before in 0..sample {
-            // A sample that can't be read counts as one.
+            // A sample that can't be read counts, too.
             if let Ok(None) = reader.read() {
                 return Err(shorter(before, sample));
             }

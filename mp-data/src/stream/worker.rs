@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | before the worker takes the task | another worker takes the task | continues in that worker |
 //! | in `open`, while it reads, while it writes rows | the batch's memory is freed | is opened again by another worker at the position of the task, with the same samples |
-//! | before the reply is put | the batch's memory is freed | is opened again, as above |
+//! | before the reply is put | the batch's memory is freed | is opened again by another worker at the position of the task, with the same samples |
 //! | after the reply is put | none | continues after the batch: the reply has the batch and the new position |
 //!
 //! Open readers are a cache: a reader is used if its position is exactly that of the task.
@@ -92,7 +92,8 @@ impl<D: IterableDataset> OpenLanes<D> {
 }
 
 impl<D: IterableDataset> StreamWorker<D> {
-    /// Returns the lane of a task, which is already open if this worker has it at that position.
+    /// Returns the lane of a task. Reuses the open lane if this worker has the lane open at the task's
+    /// position.
     fn lane(&mut self, task: &StreamTask) -> OpenLane<D> {
         let is_there = |at: &LanePosition| *at == task.at;
         let found = self.open.take(task.lane).filter(|(at, _)| is_there(at));

@@ -3,8 +3,8 @@
 //! | moment of death | effect | batch |
 //! |---|---|---|
 //! | before the worker takes the task | another worker takes the task | is made by that worker |
-//! | while the worker writes rows | their memory is freed | is made again by another worker, with the same items and random numbers |
-//! | before the reply is put | their memory is freed | is made again, as above |
+//! | while the worker writes rows | the memory of the rows is freed | is made again by another worker, with the same items and random numbers |
+//! | before the reply is put | the memory of the rows is freed | is made again by another worker, with the same items and random numbers |
 //! | after the reply is put | none | is received by the training process |
 
 pub(crate) mod batch_maker;

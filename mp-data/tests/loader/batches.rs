@@ -100,7 +100,7 @@ fn failed_samples_and_batches_can_be_skipped() {
     }
 }
 
-/// Rows that repeat samples to make ranks equal stay invalid, whichever sample is skipped.
+/// Padding rows, which repeat samples, stay invalid, regardless of the sample that is skipped.
 #[test]
 fn valid_rows_exclude_skipped_samples() {
     // Rank 1 of 2 has the samples 3 and 4, and sample 0 again.

@@ -279,7 +279,8 @@ fn bad_stream_settings_states_and_tokens_are_refused() {
         assert!(error.contains(what), "{error}");
     };
     says(&change("stream/1", "stream/2").unwrap(), "format");
-    // Possible values with a wrong checksum, and then impossible values with a correct checksum.
+    // States with possible values and a wrong checksum, and then states with impossible values and a correct
+    // checksum.
     for (from, to) in [
         ("\"place\":0", "\"place\":1"),
         ("\"sample\":0", "\"sample\":1"),

@@ -58,7 +58,7 @@ impl Buffer {
         if got != 0 {
             return Err(PyErr::fetch(object.py()));
         }
-        // SAFETY: all zeroes is a valid `Py_buffer`, and this one was filled.
+        // SAFETY: all zeroes is a valid `Py_buffer`, and the call has filled the structure.
         Ok(Self(unsafe { buffer.assume_init() }))
     }
 

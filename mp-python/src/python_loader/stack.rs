@@ -1,4 +1,4 @@
-//! Arrays that are made in shared memory: empty ones, and stacks of samples.
+//! Arrays that are made in shared memory: empty arrays, and stacks of samples.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;

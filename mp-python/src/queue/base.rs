@@ -147,8 +147,8 @@ impl Queue {
 
     /// Takes up to ``max`` objects out of the queue, and returns them as a list.
     ///
-    /// Waits for the first one as ``get`` does, and takes the others without waiting. If one can't be
-    /// unpickled, the attribute ``objects`` of its exception is the list of the others.
+    /// Waits for the first object as ``get`` does, and takes more objects without waiting. If an object can't
+    /// be unpickled, the attribute ``objects`` of its exception is the list of the other objects.
     #[pyo3(signature = (max, timeout = None))]
     fn get_many<'py>(
         &self,

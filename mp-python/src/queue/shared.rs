@@ -103,7 +103,8 @@ impl Shared {
                     }
                     (joinable, lease) => {
                         if let Some(joinable) = joinable {
-                            // A task that was done ahead has to be acknowledged as well.
+                            // If tasks were done ahead, this task is one of them, but it must be
+                            // acknowledged, too.
                             joinable.take_ahead();
                             joinable.tasks.add_gone();
                         }

@@ -71,7 +71,7 @@ impl BarrierState {
         Ok(Self { barrier, party: Mutex::new(None) })
     }
 
-    /// Waits until all parties have arrived. The last one calls `action` before the others continue.
+    /// Waits until all parties have arrived. The last party calls `action` before the other parties continue.
     /// Returns an index that is different for each party.
     fn wait(&self, action: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<usize> {
         let py = action.py();
@@ -109,7 +109,7 @@ impl BarrierState {
         self.barrier.reset().map_err(runtime)
     }
 
-    /// Breaks the barrier. Parties that wait, and later ones, get BrokenBarrierError.
+    /// Breaks the barrier. Parties that wait now or later get BrokenBarrierError.
     fn abort(&self) -> PyResult<()> {
         self.barrier.abort().map_err(runtime)
     }

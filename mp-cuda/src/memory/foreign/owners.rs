@@ -256,7 +256,7 @@ mod tests {
             row
         };
         assert_eq!([(); 4].map(|()| take(&mut all)), [0, 1, 2, 3].map(Some));
-        // The second piece is returned, and the others stay.
+        // The second piece is returned, and the other pieces stay.
         all.pieces.swap_remove(1);
         assert_eq!([(); 2].map(|()| take(&mut all)), [1, 4].map(Some));
         while take(&mut all).is_some() {}

@@ -86,14 +86,14 @@ impl PieceLedger {
         }
     }
 
-    /// Inspects all outstanding pieces, and all ticks that were pending before.
+    /// Inspects all outstanding pieces, and the ticks of all cooling ranges.
     pub(crate) fn scan_all(&mut self, slab: &SlabObject, ranges: &mut Ranges) {
         self.next = 0;
         self.scan(slab, ranges, usize::MAX);
         self.prune_cooled();
     }
 
-    /// Removes ticks that are complete.
+    /// Removes ranges whose ticks are not pending. A lost tick retires the slab.
     fn prune_cooled(&mut self) {
         let retired = &mut self.retired;
         self.cooling.retain(|one| match ticks::progress(one.tick.raw()) {

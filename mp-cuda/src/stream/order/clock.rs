@@ -203,12 +203,13 @@ pub(crate) unsafe fn wait(device: &Device, stream: DriverHandle, tick: Tick) -> 
     match method {
         TickMethod::Words(base) => {
             let word = base + table::offset(Arena::current()?, tick);
-            // SAFETY: the stream is the caller's; the word is one of the registered table.
+            // SAFETY: the caller guarantees that the stream is alive; the word is one of the registered
+            // table.
             unsafe { bound.stream_wait(stream, word, tick.value()) }?;
             return Ok(StreamWait::Pending);
         }
         TickMethod::Events => {
-            // SAFETY: the stream is the caller's, and was found not to be captured.
+            // SAFETY: the caller guarantees that the stream is alive; it was found not to be captured.
             if let Some(waits) = unsafe { events::wait(device, stream, tick) }? {
                 return Ok(if waits { StreamWait::Pending } else { StreamWait::Over });
             }
