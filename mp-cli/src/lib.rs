@@ -43,7 +43,7 @@ const HANGS: u8 = 3;
 /// Result with an error text that is printed.
 type Result<T, E = String> = std::result::Result<T, E>;
 
-/// Runs the command with these arguments, of which the first is the name of the program. Returns its exit
+/// Runs the command with these arguments. The first argument is the name of the program. Returns its exit
 /// code: 0, 1 for an error, 2 for wrong arguments, 3 if `why` has found a wait that can't end.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let arguments = match Arguments::try_parse_from(arguments) {

@@ -1,4 +1,4 @@
-//! The chain of waits of a process, and the proof that it can't end.
+//! The chain of waits of a process, and the proof that the chain can't end.
 //!
 //! A set of processes *hangs* if all their threads wait, without a time-out and in calls of the library, for
 //! actions that only processes of the set can take. One snapshot shows such a *cycle*. A second snapshot
@@ -159,8 +159,8 @@ fn is_met(snapshot: &Snapshot, wait: &WaitSnapshot) -> bool {
     owner.is_some_and(|owner| !is_alive(&owner.pid))
 }
 
-/// Returns the processes of which at least one has to act before a process can continue. Returns `None` if
-/// the process can continue without another process of this program.
+/// Returns a list of processes, at least one of which has to act before a process can continue. Returns
+/// `None` if the process can continue without another process of this program.
 fn needs_of(snapshot: &Snapshot, process: &ProcessSnapshot) -> Option<Vec<u32>> {
     let is_waiting = process.state == ProcessState::Running
         && process.other_threads.as_ref().is_some_and(Vec::is_empty)

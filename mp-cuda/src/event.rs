@@ -51,9 +51,9 @@ const WORDS: u64 = 1;
 /// record it, and wait for the last record. Creating, sending, receiving and querying an event needs no GPU
 /// and no driver call.
 ///
-/// [`wait`](Self::wait) and [`synchronize`](Self::synchronize) use the record that is the last one when they
-/// are called. Later records do not affect them, and nothing waits for a future record. So send a message
-/// after `record`, and wait after that message has arrived.
+/// [`wait`](Self::wait) and [`synchronize`](Self::synchronize) use the last record at the time of the call.
+/// Later records do not affect them, and nothing waits for a future record. So send a message after `record`,
+/// and wait after that message has arrived.
 ///
 /// The time between two events is not available (`elapsed_time` of torch), because CUDA's events between
 /// processes don't have it either.

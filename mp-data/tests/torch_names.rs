@@ -336,7 +336,7 @@ fn test_proper_exit() {
 
 #[test]
 fn test_proper_exit_with_worker_kill() {
-    // torch skips this, since it sometimes hangs there (pytorch#16608). A worker is killed, then the trainer
+    // torch skips this test, since it sometimes hangs (pytorch#16608). A worker is killed, then the trainer
     // ends, and the other worker with it.
     for how in ["drop", "kill", "exit"] {
         let pids = Queue::<Vec<u32>>::unbounded().unwrap();

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use pyo3::prelude::*;
 
-/// Runs the command with these arguments, of which the first is the name of the program. Returns its exit
+/// Runs the command with these arguments. The first argument is the name of the program. Returns its exit
 /// code.
 #[pyfunction]
 pub fn run_command(py: Python<'_>, arguments: Vec<OsString>) -> u8 {

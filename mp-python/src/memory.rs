@@ -84,8 +84,8 @@ impl Memory {
         Ok(Arc::new(Self { bytes: Bytes::Private { _view: view }, address, len }))
     }
 
-    /// Wraps a tensor that only this process has. Returns the whole storage, of which the tensor may be any
-    /// view.
+    /// Wraps a tensor that only this process has. Returns the whole storage, even if the tensor is a view of
+    /// a part.
     pub fn adopt_exclusive<T: Element>(tensor: Tensor<T>) -> Arc<Self> {
         Self::adopt(tensor.share().typed_storage().into_tensor())
     }

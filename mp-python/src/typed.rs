@@ -189,8 +189,8 @@ impl TypedQueue {
         }
     }
 
-    /// Ends the use of the queue in all processes. Further puts raise `ShutDown`, and so do further gets
-    /// when it is empty.
+    /// Ends the use of the queue in all processes. Further puts raise `ShutDown`. Further gets raise
+    /// `ShutDown` when the queue is empty.
     fn shutdown(&self) -> PyResult<()> {
         self.open()?.patient.close();
         Ok(())
@@ -266,8 +266,8 @@ pub fn child(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     to_python(py, record, default_form(py)?)
 }
 
-/// Starts another program, which shares this program's memory: it calls `mp::process::guest` in Rust, or
-/// `multiproc.child` in Python. `args` is an object of a class that was registered with
+/// Starts another program, which shares this program's memory. That program calls `mp::process::guest` in
+/// Rust, or `multiproc.child` in Python. `args` is an object of a class that was registered with
 /// `multiproc.message`, or a dict, with the text of its schema.
 #[pyfunction]
 #[pyo3(signature = (command, args, schema = None, *, name = None, daemon = false))]

@@ -194,7 +194,7 @@ fn tables(frame: &mut Frame<'_>, area: Rect, view: &mut TopView, sample: &TopSam
     }
 }
 
-/// Draws the rows of a table that fit, with the selected one among them.
+/// Draws the rows of a table that fit. The selected row is among them.
 fn table(
     frame: &mut Frame<'_>,
     area: Rect,

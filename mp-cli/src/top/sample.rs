@@ -62,7 +62,7 @@ impl LiveProgram {
     }
 }
 
-/// Counters of which `top` shows the changes.
+/// Counters whose changes `top` shows.
 pub(super) struct TopCounters {
     at: Instant,
     /// Starts of processes, and their processor times in clock ticks, by process ID.

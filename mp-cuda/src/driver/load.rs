@@ -1,8 +1,8 @@
 //! Loading of the driver's library, once for each process, at the first call that needs it. After a failure
 //! the next call tries again, because the driver may have been installed since.
 //!
-//! A forked copy of this process must not use a driver that the original process has initialised. It compares
-//! the process id, and refuses before it calls the driver.
+//! A forked copy of this process must not use a driver that the original process has initialised. The copy
+//! compares the process id, and returns an error instead of calling the driver.
 //!
 //! # Safety
 //! Unsafe, because it loads a library, whose initialisers run, and calls two functions of it. Sound, because
@@ -40,8 +40,8 @@ pub(crate) struct Driver {
 }
 
 /// Driver that was loaded first. It stays loaded, because the driver can't be unloaded.
-// fork: it is only read, and contains the process that initialised it; a copy that reads it refuses. Its lock
-// is a new one in each process.
+// fork: the driver is only read, and contains the process that initialised it, so a copy returns an error.
+// Each process has a lock of its own.
 static LOADED: SetOnce<Driver> = SetOnce::new();
 static LOADING: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
 

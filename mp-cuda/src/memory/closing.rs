@@ -15,9 +15,9 @@
 //! | the process ends | is closed if each stream is idle, else by the driver |
 //!
 //! Clocks do not cover a kernel that was launched without a tensor of this library. It delays threads for its
-//! duration, as during a call of `cuMemFree`. Clocks do not cover a kernel either whose tensor was neither
-//! sent nor dropped since. It delays threads for the rest of its duration after [`LATE`]. No thread waits for
-//! another process's next step, because a stream waits only for work that a device already has. If the
+//! duration, as during a call of `cuMemFree`. Clocks also do not cover a kernel whose tensor was not sent or
+//! dropped after the launch. It delays threads for the rest of its duration after [`LATE`]. No thread waits
+//! for another process's next step, because a stream waits only for work that a device already has. If the
 //! process of that work dies, another thread of this process recovers and reclaims it.
 
 use std::time::{Duration, Instant};

@@ -87,8 +87,8 @@ fn give_back(which: UnusedSlabs) -> u64 {
     given_back
 }
 
-/// Returns the amount of device memory of this process, which is 0 in a copy of it by `fork`. First checks
-/// for returned memory, and drops the owners of other libraries' memory that no process has.
+/// Returns the amount of device memory of this process, which is 0 in a forked copy. First checks for
+/// returned memory, and drops the owners of other libraries' memory that no process has.
 ///
 /// ```no_run
 /// use mp_cuda::{Device, memory_stats};

@@ -23,8 +23,8 @@ use crate::stream::CudaStream;
 use crate::stream::work::StreamWaitPurpose;
 use crate::uuid::Uuid;
 
-/// Piece of device memory, of which a tensor is a view. A clone is the same piece, and so is a piece that
-/// arrives again.
+/// Piece of device memory. A tensor is a view of a piece. A clone is the same piece, and a piece that arrives
+/// again is also the same piece.
 ///
 /// This process holds the piece until the last clone is dropped, or [moved](Self::lend) into a message.
 #[derive(Clone)]

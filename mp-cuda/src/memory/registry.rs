@@ -232,7 +232,7 @@ pub(crate) fn piece(mark: u64, make: impl FnOnce() -> Arc<PieceInner>) -> Arc<Pi
     table.piece(mark, make)
 }
 
-/// Adds a piece that was exclusive and is now open to others: from now on it may arrive.
+/// Adds a piece that was exclusive and is now shared: from now on it may arrive in a message.
 pub(crate) fn insert_piece(mark: u64, piece: &Arc<PieceInner>) {
     let mut table = REGISTRY.lock();
     table.make_room();

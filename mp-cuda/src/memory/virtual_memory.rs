@@ -77,7 +77,7 @@ impl DeviceMemory {
         let mut file: c_int = -1;
         let to = (&raw mut file).cast::<c_void>();
         call!(driver.cuMemExportToShareableHandle(to, self.handle, BY_DESCRIPTOR, 0))?;
-        // SAFETY: the driver opened it for its caller, which is this function alone.
+        // SAFETY: the driver opened the descriptor for this function alone.
         Ok(unsafe { OwnedFd::from_raw_fd(file) })
     }
 

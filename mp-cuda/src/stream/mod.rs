@@ -98,7 +98,7 @@ impl CudaStream {
     /// Context and stream are alive until `keep_alive` is dropped. `keep_alive` is dropped when the last
     /// clone of the returned value is dropped, and the work for which other processes wait has run. That may
     /// be at once, or later in any thread: when another stream is made, dropped or waited for, or an event is
-    /// recorded. If the process ends before that, it is not dropped.
+    /// recorded. If the process ends before that, `keep_alive` is not dropped.
     #[doc(alias = "torch.cuda.ExternalStream")]
     pub unsafe fn from_raw(
         context: *mut c_void,

@@ -120,8 +120,8 @@ pub(crate) fn stream_of(tick: Tick) -> Option<CudaStream> {
     alive.into_iter().find(|one| one.work.clock.has_made(tick)).map(CudaStream)
 }
 
-/// Records that a device is lost to this process. Its streams run nothing, which other processes read from
-/// their clocks.
+/// Records that a device is lost to this process. The device's streams run nothing more, and other processes
+/// read this from the clocks.
 pub(super) fn mark_lost(device: &Device) {
     work::of(device).iter().for_each(|one| one.clock.mark_lost());
 }

@@ -228,7 +228,8 @@ macro_rules! cudarc_lent {
 
         impl<T: Element> $name<'_, T> {
             /// Returns the address for work of this stream. For another stream, this thread waits for both
-            /// streams: its work may begin when all earlier work has run, and has run when this use ends.
+            /// streams: the other stream's work begins after all earlier work, and has run when this use
+            /// ends.
             fn address_for<'s>(&'s self, stream: &'s RawStream) -> (u64, SyncOnDrop<'s>) {
                 if stream == &**self.stream {
                     return (self.address, SyncOnDrop::Record(None));

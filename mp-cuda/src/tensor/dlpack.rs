@@ -111,7 +111,7 @@ unsafe extern "C" fn delete<D: ManagedTensor>(managed: *mut D) {
     if managed.is_null() {
         return;
     }
-    // SAFETY: `export` made it as a box, and its consumer calls its deleter once.
+    // SAFETY: `export` made the structure as a box, and the consumer calls the deleter once.
     let managed = unsafe { Box::from_raw(managed) };
     // SAFETY: likewise; its context is the box of its contents.
     let exported = unsafe { Box::from_raw(managed.context().cast::<ExportedTensor>()) };

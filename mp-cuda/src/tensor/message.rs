@@ -79,8 +79,8 @@ impl<M: CudaMode> RawCudaTensor<M> {
 }
 
 impl<M: CudaAliased> RawCudaTensor<M> {
-    /// Writes the tensor to the message of the caller's value. The parts are written one by one, because a
-    /// combined value would be copied at once, for which the processor waits.
+    /// Writes the tensor to the message of the caller's value. The parts are written one by one, because the
+    /// processor would wait for the copy of a combined value.
     fn write<S: Serializer>(&self, s: S, dtype: DType) -> Result<S::Ok, S::Error> {
         let refused = |error| S::Error::custom(unsendable(error));
         let handle = self.handle(dtype).map_err(S::Error::custom)?;

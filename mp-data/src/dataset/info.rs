@@ -103,7 +103,8 @@ pub struct WorkerInfo {
     pub num_workers: usize,
     /// Number of threads that make the rows of a batch.
     pub threads: usize,
-    /// Seed of the order. Unlike torch's `get_worker_info().seed` it is the same in all workers and epochs,
-    /// so a generator seeded with it returns the same numbers in each worker. Use the `rng` of a row instead.
+    /// Seed of the order. Unlike torch's `get_worker_info().seed`, the seed is the same in all workers and
+    /// epochs, so a generator seeded with it returns the same numbers in each worker. Use the `rng` of a row
+    /// instead.
     pub seed: u64,
 }

@@ -60,7 +60,7 @@ use crate::{AnyResult, Batch, Item};
 /// [`DataLoader::verify`](crate::DataLoader::verify) checks this.
 ///
 /// # A file or a decoder that needs `&mut`
-/// The function that [`rows`](Context::rows) calls may run in several threads at once, so it has no `&mut
+/// The function that [`rows`](Context::rows) calls may run in several threads at once, so it can't use `&mut
 /// self`. Positioned reads (`std::os::unix::fs::FileExt::read_at`) need no `&mut`, and a decoder may be in a
 /// `Mutex`. Alternatively, `fetch` loops over its items and calls [`begin`](Context::begin) for each, so that
 /// errors and deaths name the sample:

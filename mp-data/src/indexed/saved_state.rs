@@ -14,7 +14,7 @@ pub struct LoaderState {
     pub(crate) plan: PlanState,
     /// Rank that `out_of_order` belongs to.
     pub(crate) rank: u32,
-    /// Batches after the next one that were delivered before it.
+    /// Later batches that were delivered before the next batch.
     #[serde(rename = "beyond")]
     pub(crate) out_of_order: Vec<u64>,
     /// Checksum of all other fields.
@@ -64,7 +64,7 @@ impl LoaderState {
         self.plan.next()
     }
 
-    /// Returns the numbers of the batches after [`next`](Self::next) that were delivered before it, in
+    /// Returns the numbers of later batches that were delivered before batch [`next`](Self::next), in
     /// ascending order. The list is empty unless the loader was built with
     /// [`in_order(false)`](crate::DataLoaderBuilder::in_order), and has at most 1024 numbers.
     #[must_use]

@@ -81,8 +81,8 @@ pub(crate) struct IndexedContents {
     window: Option<WindowStart>,
 }
 
-/// Position of an iterator: the first batch that was not delivered, the batches that were delivered before it
-/// although they follow it, and its window, if the order has windows.
+/// Position of an iterator: the first undelivered batch, later batches that were delivered before it, and its
+/// window, if the order has windows.
 #[derive(Clone)]
 pub(crate) struct IndexedPosition {
     pub(crate) next: (u64, u64),

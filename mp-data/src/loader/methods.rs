@@ -3,8 +3,8 @@
 /// Methods of a loader with its plan, dataset and workers in a field `inner`.
 macro_rules! loader_methods {
     ($batches:ident, $state:ident, $epochs_end:literal) => {
-        /// Returns an iterator over the batches of an epoch. Workers begin with them immediately. Results of
-        /// an iterator that was dropped before its end are not waited for.
+        /// Returns an iterator over the batches of an epoch. Workers begin with them immediately. Nothing
+        /// waits for the results of an iterator that was dropped before its end.
         pub fn epoch(&self, epoch: u64) -> $batches<D> {
             self.from(self.start_of(epoch), Some(epoch))
         }

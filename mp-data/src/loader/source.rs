@@ -25,7 +25,7 @@ pub(crate) enum PlanStep<P> {
     /// The next step is unknown until batches in flight have arrived.
     Blocked,
     End,
-    /// Neither this pass over the data nor any later one can have a batch.
+    /// No batch can be made in this pass over the data, or in any later pass.
     NoBatch {
         epoch: u64,
         number: u64,

@@ -65,7 +65,7 @@ macro_rules! plan_settings {
             self
         }
 
-        /// Sets the rule by which draws become batches: by length, by tokens.
+        /// Sets the rule that combines draws into batches, for example by length or by tokens.
         pub fn batching(mut self, batching: crate::plan::Batching) -> Self {
             self$(.$plan)?.batching = Some(batching);
             self

@@ -47,7 +47,7 @@ impl EpochOrder {
         self.order().plan.state(self.order().epoch, next).in_window(self.window(next))
     }
 
-    /// Returns the start of the last known window at or before this batch, if it does not follow from the
+    /// Returns the start of the last known window at or before this batch, unless the start follows from the
     /// batch number.
     pub(crate) fn window(&self, batch: u64) -> Option<WindowStart> {
         self.windows().start(self.order(), batch)

@@ -79,7 +79,7 @@ pub enum Uneven {
     Error,
 }
 
-/// Rule by which draws become batches, other than consecutive draws.
+/// Rule that combines draws into batches. Without a rule, a batch has consecutive draws.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Batching {

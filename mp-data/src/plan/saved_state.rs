@@ -26,8 +26,8 @@ pub struct PlanState {
     pub(super) weights: Option<u64>,
     pub(super) lengths: Option<u64>,
     pub(super) subset: Option<u64>,
-    /// Start of the window that has the next batch, or of an earlier window, if it depends on the windows
-    /// before it.
+    /// Start of the window that has the next batch, or of an earlier window. `None` if the start is not
+    /// known, or does not depend on earlier windows.
     #[serde(default)]
     pub(super) window: Option<WindowStart>,
     /// Checksum of all other fields.

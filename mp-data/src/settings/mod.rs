@@ -173,8 +173,8 @@ macro_rules! settings {
         }
 
         /// Sets whether batches are delivered in the order of their numbers, which is the default. With
-        /// `false`, a slow batch delays no other until 1024 later batches were delivered (in a stream, it
-        /// delays its lane). The batches are the same, and their `state` is equally exact.
+        /// `false`, a slow batch delays no other batch until 1024 later batches were delivered. In a stream,
+        /// a slow batch delays its lane. The batches are the same, and their `state` is equally exact.
         pub fn in_order(mut self, in_order: bool) -> Self {
             self.settings.in_order = in_order;
             self

@@ -23,8 +23,8 @@ use mp_core::quantity;
 ///
 /// Each *lane* is a sequence of this rank's shards, which are read one after the other. Batches are taken
 /// from the lanes in turn, without lanes that have ended. One worker at a time reads a lane, usually the
-/// worker that has its shard open. A batch's [number](crate::BatchInfo::number) is its round times the number
-/// of lanes, plus its lane, so the numbers of ended lanes are missing.
+/// worker that has the lane's shard open. A batch's [number](crate::BatchInfo::number) is its round times the
+/// number of lanes, plus its lane, so the numbers of ended lanes are missing.
 pub struct StreamLoader<D: IterableDataset> {
     pub(super) inner: Arc<LoaderShared<StreamSource<D>>>,
     /// Plan without the number of shards.

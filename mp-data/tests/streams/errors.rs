@@ -318,7 +318,7 @@ fn bad_stream_settings_states_and_tokens_are_refused() {
     }
     assert!(change("\"lanes\":[", "\"lane\":[").is_err());
 
-    // A reader that is opened at another position than its token.
+    // A reader that is opened at a wrong position, and not at its token.
     let lying = |workers| streaming_of(Shards { lies: 3, ..Shards::new(&[20]) }, workers).build().unwrap();
     let loader = lying(1);
     let mut batches = loader.epoch(0);

@@ -340,8 +340,8 @@ fn pickle(object: &Bound<'_, PyAny>, make: Option<&Bound<'_, PyAny>>) -> PyResul
     let dumped = pickler.bind(py).call_method1(intern!(py, "dump"), (object,));
     let cleared = pickler.bind(py).call_method0(intern!(py, "clear_memo"));
     let outgoing = OUTGOING.with_borrow_mut(Vec::pop).unwrap_or_default();
-    // After a failure the pickler may have unwritten bytes. After many objects its memo stays as large as
-    // it was, and each further message would clear all of it.
+    // After a failure the pickler may have unwritten bytes. After a message with many objects, the pickler's
+    // memo stays large, and each further message would clear all of it.
     let size = pickler.bind(py).call_method0(intern!(py, "__sizeof__")).and_then(|size| size.extract());
     let is_small = size.is_ok_and(|size: usize| size <= MOST_OF_MEMO);
     if make.is_none() && dumped.is_ok() && cleared.is_ok() && is_small {

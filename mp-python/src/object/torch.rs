@@ -54,7 +54,8 @@ fn exchange_api(py: Python<'_>) -> PyResult<Option<&'static ExchangeApi>> {
         if at.is_null() {
             return Err(PyErr::fetch(py));
         }
-        // SAFETY: a capsule of this name has such a table, of which the version stays in its place.
+        // SAFETY: a capsule of this name contains this table, and each version of the table begins with the
+        // version.
         let version = unsafe { (*at).version };
         PyResult::Ok(if version.major == VERSION.major { at as usize } else { 0 })
     })?;

@@ -315,8 +315,8 @@ impl LoaderTasks {
         push(&self.stream, task)
     }
 
-    /// Waits for the next result: `(number, result, failure)`, of which one of the last two is `None`, or
-    /// `None` if the time limit has expired.
+    /// Waits for the next result: `(number, result, failure)`, where either result or failure is `None`.
+    /// Returns `None` if the time limit has expired.
     #[pyo3(signature = (timeout = None))]
     fn next<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let limit = limit(true, timeout)?;

@@ -225,8 +225,8 @@ impl Queue {
 
     /// Shuts the queue down for all processes.
     ///
-    /// Further calls of ``put`` raise ``ShutDown``, and so does ``get`` when the queue is empty. With
-    /// ``immediate``, the objects in the queue are dropped.
+    /// Further calls of ``put`` raise ``ShutDown``. Further calls of ``get`` raise ``ShutDown`` when the
+    /// queue is empty. With ``immediate``, the objects in the queue are dropped.
     #[pyo3(signature = (immediate = false))]
     fn shutdown(&self, py: Python<'_>, immediate: bool) -> PyResult<()> {
         let open = self.open()?;

@@ -7,9 +7,9 @@
 //! in this process is irrelevant. A call with a time limit raises `Empty` or `Full` when the time limit has
 //! expired, as in CPython, where programs use the time limit to check their workers.
 //!
-//! For this, each Python object has two handles of its queue: waits of the *mortal* handle end as above, and
-//! waits of the *patient* handle don't. A wait uses the patient handle for its first slice of time, and then
-//! the mortal handle while its thread is the only one.
+//! For this, each Python object has two handles of its queue: waits of the *mortal* handle end under the
+//! conditions above, and waits of the *patient* handle don't. A wait uses the patient handle for its first
+//! slice of time, and then the mortal handle while its thread is the only one.
 
 use std::sync::OnceLock;
 use std::time::Duration;

@@ -13,15 +13,15 @@ use crate::names::{give, shown};
 use crate::object::handle::Handle;
 use crate::object::pickle::reduce_handle;
 
-/// Lock between processes. Any thread or process may release it. It is released when the process that
+/// Lock between processes. Any thread or process may release it. The lock is released when the process that
 /// acquired it is killed.
 #[pyclass(frozen, module = "multiproc._multiproc", subclass, weakref)]
 pub struct Lock {
     permit: BoundedSemaphore,
 }
 
-/// Recursive lock between processes. Only the thread that acquired it may release it. It is released when
-/// its process is killed.
+/// Recursive lock between processes. Only the thread that acquired the lock may release it. The lock is
+/// released when its process is killed.
 #[pyclass(frozen, module = "multiproc._multiproc", subclass, weakref)]
 pub struct RLock {
     permit: BoundedSemaphore,
@@ -184,7 +184,7 @@ impl RLock {
         Ok(acquired)
     }
 
-    /// Releases the lock once. It is free when this thread has released it as often as it acquired it.
+    /// Releases the lock once. The lock is free after this thread has released it as often as acquired.
     fn release(&self) -> PyResult<()> {
         self.check_owned()?;
         let depth = self.depth.get();

@@ -51,7 +51,7 @@ struct OwnSlab {
 struct DevicePool {
     device: Device,
     slabs: Vec<OwnSlab>,
-    /// Slab of which a few pieces are inspected next.
+    /// Slab whose pieces are inspected next, a few at a time.
     next: usize,
 }
 
@@ -255,7 +255,7 @@ pub(crate) fn scan() {
     POOLS.lock().iter_mut().for_each(DevicePool::scan_all);
 }
 
-/// Frees the own slabs of which no process has a piece, and returns their bytes.
+/// Frees own slabs without pieces in any process, and returns their bytes.
 pub(crate) fn release() -> u64 {
     let mut pools = POOLS.lock();
     let bytes = pools
@@ -269,7 +269,7 @@ pub(crate) fn release() -> u64 {
     bytes
 }
 
-/// Removes own slabs of which this process has no piece, before the process ends. Other processes may have
+/// Removes own slabs without pieces in this process, before the process ends. Other processes may have
 /// pieces.
 pub(crate) fn leave() {
     let mut pools = POOLS.lock();

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Units of a slab, some of which are free. Adjacent free ranges are merged.
+/// Units of a slab, and the free ranges among them. Adjacent free ranges are merged.
 #[derive(Debug)]
 pub(crate) struct Ranges {
     units: u32,

@@ -106,7 +106,7 @@ impl PieceLedger {
         });
     }
 
-    /// Returns the ticks for which a stream has to wait that gets these units. The slab may be retired
+    /// Returns the ticks for which a stream that gets these units has to wait. The slab may be retired
     /// afterwards, and the units must not be used then.
     pub(crate) fn pending_ticks(&mut self, units: &Range<u32>) -> Vec<Tick> {
         self.prune_cooled();
