@@ -200,8 +200,7 @@ pub(crate) trait BatchSource: Sized + 'static {
     }
     /// Records that a batch can't be made. Its lane continues after it.
     fn record_loss(&mut self, _: &mut Self::Contents, _: Option<&FailedSample>) {}
-    /// Returns `true` if so many batches after the first slot are planned that a state could not list more of
-    /// them.
+    /// Returns `true` if the planned batches after the first slot are as many as a state can list.
     fn is_too_far_ahead(&self, _: &BatchSlot<Self>) -> bool {
         false
     }
