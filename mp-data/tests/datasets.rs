@@ -138,7 +138,7 @@ fn concat_of_bad_parts_is_an_error() {
 }
 
 #[test]
-fn concat_row_kills_worker_and_is_made_again() {
+fn concat_batch_of_a_killed_worker_is_retried() {
     let expected = given(&loader(ConcatDataset::new([rows(1, 5), rows(2, 6)]).unwrap(), 0).build().unwrap());
     let parts = ConcatDataset::new([rows(1, 5), rows(2, 6).with(2, Fault::Kill, 1)]).unwrap();
     let again = loader(parts, 2).build().unwrap();

@@ -49,10 +49,10 @@ fn around_fork(copy: &mut dyn FnMut() -> bool) {
         // SAFETY: this thread holds the interpreter.
         unsafe { ffi::PyOS_BeforeFork() };
         if copy() {
-            // SAFETY: as above, in the copy of this thread.
+            // SAFETY: this thread is the copy of the thread that holds the interpreter.
             unsafe { ffi::PyOS_AfterFork_Child() };
         } else {
-            // SAFETY: as above.
+            // SAFETY: this thread holds the interpreter.
             unsafe { ffi::PyOS_AfterFork_Parent() };
         }
     });
@@ -128,7 +128,7 @@ pub(crate) fn park_if_finalized() {
 pub fn refuse_subinterpreters(_py: Python<'_>) -> PyResult<()> {
     // SAFETY: this thread is attached to an interpreter.
     let interpreter = unsafe { ffi::PyInterpreterState_Get() };
-    // SAFETY: as above.
+    // SAFETY: this thread is attached to an interpreter.
     match unsafe { ffi::PyInterpreterState_GetID(interpreter) } {
         0 => Ok(()),
         _ => Err(PyImportError::new_err("multiproc can't be imported by subinterpreters: use processes")),

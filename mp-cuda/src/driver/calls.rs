@@ -166,7 +166,7 @@ impl Driver {
     /// Returns the free and the total bytes of the current context's device.
     pub(crate) fn memory(&self) -> Result<(u64, u64)> {
         let (mut free, mut total) = (0_usize, 0_usize);
-        // SAFETY: it writes two numbers to variables of this function.
+        // SAFETY: the call writes two numbers to variables of this function.
         let code = unsafe { (self.api.cuMemGetInfo_v2)(&raw mut free, &raw mut total) };
         self.check("cuMemGetInfo_v2", code)?;
         Ok((free as u64, total as u64))
@@ -212,7 +212,7 @@ impl Driver {
     pub(crate) fn in_relaxed_mode(&self, call: impl FnOnce() -> u32) -> u32 {
         let Some(exchange) = self.api.cuThreadExchangeStreamCaptureMode else { return call() };
         let mut mode = RELAXED;
-        // SAFETY: it reads and writes a variable of this function.
+        // SAFETY: the call reads and writes a variable of this function.
         let is_set = unsafe { exchange(&raw mut mode) } == codes::SUCCESS;
         let code = call();
         if is_set {
@@ -312,7 +312,7 @@ impl Driver {
         // Some attributes are a byte, some a word, some an address.
         let mut value = 0_u64;
         let to = (&raw mut value).cast();
-        // SAFETY: it writes at most eight bytes to a variable of eight, which was zero.
+        // SAFETY: the call writes at most eight bytes to a variable of eight, which was zero.
         match unsafe { (self.api.cuPointerGetAttribute)(to, attribute as c_int, address) } {
             codes::INVALID_VALUE => Ok(None),
             code => self.check("cuPointerGetAttribute", code).map(|()| Some(value)),
@@ -322,7 +322,7 @@ impl Driver {
     /// Returns the address and the bytes of the allocation that contains an address.
     pub(crate) fn address_range(&self, address: u64) -> Result<(u64, u64)> {
         let (mut base, mut size) = (0_u64, 0_usize);
-        // SAFETY: it writes an address and a size to variables of this function.
+        // SAFETY: the call writes an address and a size to variables of this function.
         let code = unsafe { (self.api.cuMemGetAddressRange_v2)(&raw mut base, &raw mut size, address) };
         self.check("cuMemGetAddressRange_v2", code)?;
         Ok((base, size as u64))

@@ -48,7 +48,7 @@ struct DeviceActivity {
     /// `true` if the results below are known: the streams were checked at least once.
     is_known: bool,
     is_at_rest: bool,
-    /// `true` if that work has run soon after that check.
+    /// `true` if the work of that check (`before`) ran within [`SHORT`] after the check.
     is_quick: bool,
 }
 

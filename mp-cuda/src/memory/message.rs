@@ -22,14 +22,14 @@ impl Piece {
     }
 
     /// Moves a piece into a message, and returns its number there. No other process, and no clone, has the
-    /// piece. The remaining value holds only the view of the tensor, and dropping it does not affect the
+    /// piece. Afterwards, this value holds only the view of the tensor, and dropping it does not affect the
     /// memory.
     ///
     /// # Errors
     /// Errors of [`Attached::attach_object_exclusive`]; `Unsendable` if the piece has clones, or was moved
-    /// before. The piece stays here then.
+    /// before. The piece is not moved then.
     ///
-    /// This takes a lock: see [`is_here`](Self::is_here).
+    /// The call takes a lock: see [`is_here`](Self::is_here).
     pub fn lend(&self, out: &mut Attached, view: &Arc<View>) -> Result<u32> {
         if !self.is_only() {
             let why = "an exclusive tensor of device memory that is used in this process otherwise can't be \

@@ -188,7 +188,7 @@ impl DeviceLoad {
     /// Returns `true` if all known work has run.
     pub(crate) fn has_run(&mut self) -> bool {
         let made = self.in_progress.extract_if(.., |(one, count)| one.clock.has_made_as_many(*count));
-        // A later tick may have been made, which is waited for then.
+        // If a later tick was made meanwhile, that tick is waited for.
         let ticks: Vec<Tick> = made.filter_map(|(one, _)| one.clock.last_made()).collect();
         self.ticks.extend(ticks);
         self.in_progress.is_empty() && !self.ticks.iter().any(|tick| self.is_pending(*tick))

@@ -187,7 +187,7 @@ impl<T: Element + DeviceRepr, M: CudaMode> CudaTensor<T, M> {
     }
 }
 
-/// Converts an error of cudarc, in a call of this kind.
+/// Converts an error of cudarc. `call` names the function that failed.
 fn of_cudarc(call: &'static str, error: DriverError) -> Error {
     let name = || Some(error.error_name().ok()?.to_string_lossy().into_owned());
     Error::driver(call, error.0 as u32, name)

@@ -422,6 +422,7 @@ fn numbers(at: *mut i64, rank: usize) -> Result<Option<Vec<i64>>> {
     if at.is_null() {
         return Ok((rank == 0).then(Vec::new));
     }
-    // SAFETY: not null, and as long as the structure states, which the producer guarantees.
+    // SAFETY: the pointer is not null. The producer guarantees that the array has as many numbers as the
+    // structure states.
     Ok(Some(unsafe { std::slice::from_raw_parts(at, rank) }.to_vec()))
 }

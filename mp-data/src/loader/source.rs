@@ -198,7 +198,7 @@ pub(crate) trait BatchSource: Sized + 'static {
     fn record_arrival(&mut self, _: &mut Self::Contents, _: &mut ReplyOf<Self>) -> bool {
         true
     }
-    /// Records that a batch can't be made. Its lane continues after it.
+    /// Records that a batch can't be made. The batch's lane continues after it.
     fn record_loss(&mut self, _: &mut Self::Contents, _: Option<&FailedSample>) {}
     /// Returns `true` if the planned batches after the first slot are as many as a state can list.
     fn is_too_far_ahead(&self, _: &BatchSlot<Self>) -> bool {

@@ -26,7 +26,7 @@ pub struct PlannedBatch {
 pub(super) struct DrawOrder {
     pub(super) plan: Arc<PlanData>,
     pub(super) epoch: u64,
-    /// Number of draws; `None` if the user's sampler panicked. The sampler is then called again.
+    /// Number of draws; `None` if the user's sampler panicked. Then each use calls the sampler again.
     pub(super) draw_count: Option<u64>,
     table: ForkLocal<OnceLock<Vec<u32>>>,
 }

@@ -17,7 +17,7 @@ pub(crate) struct ReadSample<S> {
     pub(crate) sample: AnyResult<S>,
 }
 
-/// Context of the lane while it is read.
+/// Borrowed state for reading a lane.
 pub(crate) struct ReadContext<'a, D: IterableDataset> {
     pub(crate) dataset: &'a mut D,
     pub(crate) plan: &'a StreamPlan,

@@ -115,7 +115,7 @@ pub(crate) struct StreamContents {
     skip: Vec<u64>,
     items: Vec<Item>,
     shards: Vec<usize>,
-    /// The lane after this slot's batch.
+    /// State of the lane after this slot's batch.
     progress: Option<Arc<Lane>>,
 }
 

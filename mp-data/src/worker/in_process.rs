@@ -21,8 +21,8 @@ struct InProcessState<W> {
 }
 
 thread_local! {
-    /// Addresses of the in-process workers that are making a batch in this thread. There are several if a
-    /// dataset reads from a loader of its own.
+    /// Addresses of the in-process workers that are making a batch in this thread. A dataset that reads from
+    /// a loader of its own adds a second address.
     static MAKING: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 

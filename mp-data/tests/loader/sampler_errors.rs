@@ -169,7 +169,7 @@ fn sampler_panic_in_any_method_is_an_error() {
                 builder.index_sampler(PanicsIn(what, Some(1))).batch_size(4).build().unwrap()
             };
             let said = format!("a panic in {what}");
-            // After the first round the loader is unchanged.
+            // Runs twice, because the errors must not change the loader.
             for _ in 0..2 {
                 assert_eq!(outcomes(&loader, 0).0, [0, 1], "{what}");
                 let mut batches = loader.epoch(1);

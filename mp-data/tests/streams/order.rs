@@ -61,7 +61,7 @@ fn reader_stays_open_in_its_worker() {
     let loader = streaming(&[400, 400], 1).build().unwrap();
     assert_eq!(all_of(loader.epoch(0)).len(), 200);
     assert_eq!(loader.dataset().opened.get(&[0]).unwrap(), 2);
-    // Two workers, whose lanes may move to the other worker when it is idle.
+    // There are two workers. A lane may move to a worker that is idle.
     let loader = streaming(&[400, 400], 2).build().unwrap();
     assert_eq!(all_of(loader.epoch(0)).len(), 200);
     let opened = loader.dataset().opened.get(&[0]).unwrap();

@@ -261,7 +261,7 @@ pub fn dumps(object: &Bound<'_, PyAny>) -> PyResult<Object> {
     dumps_by(object, None)
 }
 
-/// Like [`dumps`], by a pickler of the class `make`, which takes a file and the keyword arguments of
+/// Like [`dumps`], with a pickler of the class `make`. The class takes a file and the keyword arguments of
 /// `pickle.Pickler`. For functions that pickle itself can't write.
 ///
 /// # Errors

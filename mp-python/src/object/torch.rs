@@ -288,7 +288,7 @@ fn export(view: &View, memory: Arc<Memory>) -> *mut DLManagedTensorVersioned {
     let exported = Box::into_raw(exported);
     // SAFETY: the box was leaked a moment ago, and only this function has its address.
     let managed = unsafe { &raw mut (*exported).managed };
-    // SAFETY: as above.
+    // SAFETY: this function alone has the address.
     unsafe { (*managed).manager_ctx = exported.cast() };
     managed
 }

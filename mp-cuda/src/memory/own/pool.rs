@@ -278,7 +278,7 @@ pub(crate) fn leave() {
     }
 }
 
-/// Returns the memory of a device in this process's slabs.
+/// Returns the statistics of this process's slabs on a device.
 pub(crate) fn figures(device: Uuid) -> DeviceMemoryStats {
     let pools = POOLS.lock();
     pools
