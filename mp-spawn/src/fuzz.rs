@@ -33,7 +33,7 @@ pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] = &[
     ("functions", functions, function_seeds),
 ];
 
-/// Parses frames. The first byte is the size of the pieces in which the others arrive.
+/// Parses frames. The first byte plus one is the size of the pieces in which the other bytes arrive.
 fn frames(bytes: &[u8]) {
     let Some((cut, bytes)) = bytes.split_first() else { return };
     let (mut inbox, mut again) = (Inbox::default(), Vec::new());
@@ -62,7 +62,7 @@ fn contents(frame: &Frame) {
     let payload = &frame.payload[..];
     match frame.kind {
         FrameKind::Fds => files(payload),
-        // The child trusts a ticket from its parent.
+        // Tickets are left out: the child trusts a ticket from its parent.
         FrameKind::Args if payload.first() != Some(&TICKET) => {
             _ = ParentPayload { bytes: payload.to_vec() }.unpack::<(u64, String)>();
         }
@@ -237,7 +237,7 @@ mod tests {
         mp_harness::hostile::short(super::TARGETS);
     }
 
-    /// With the key, which is part of the start message if the feature is enabled.
+    /// Needs the feature `authkey`, because the key is part of the start message.
     #[test]
     #[cfg(feature = "authkey")]
     fn frames_match_the_golden_file() {

@@ -163,7 +163,7 @@ pub fn set_start_method(method: StartMethod) {
 /// static TABLE: OnceLock<Vec<u64>> = OnceLock::new();
 ///
 /// _ = TABLE.set((0..1000).map(|n| n * n).collect());
-/// // SAFETY: this program has one thread, and nothing in it depends on being there once.
+/// // SAFETY: this program has one thread, and nothing in it must exist only once.
 /// unsafe { allow_fork() };
 /// // Each process has the table that was computed here. Only the pages that it writes to are copied.
 /// let worker = |rank: usize, (): ()| Ok::<_, String>(TABLE.get().ok_or("it is not there")?[rank]);

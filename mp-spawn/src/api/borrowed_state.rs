@@ -6,9 +6,9 @@ use std::rc::Rc;
 
 use mp_core::user_code::UserValue;
 
-/// A state that is lent to a [`StateClosure`](crate::StateClosure) during a call. Arguments must be free of
-/// lifetimes, so that it can't be a reference. If the closure panics, a state that was borrowed from a
-/// [`StateSlot`] returns to that slot. Any other state is dropped, and a panic in its destructor is caught.
+/// State that a [`StateClosure`](crate::StateClosure) gets for one call. It is passed by value, because
+/// arguments have no lifetimes. If the closure panics, a state that was borrowed from a [`StateSlot`] returns
+/// to that slot. Any other state is dropped, and a panic in its destructor is caught.
 #[doc(hidden)]
 pub struct BorrowedState<S> {
     state: Option<UserValue<Box<S>>>,
@@ -68,14 +68,14 @@ mod tests {
     use crate::closure;
 
     #[test]
-    fn lent_state_returns_home_after_a_panic() {
+    fn lent_state_returns_to_its_slot_after_a_panic() {
         let home: StateSlot<Vec<u8>> = Rc::new(Cell::new(Some(Box::default())));
         let push = closure!([] |kept: &mut Vec<u8>, x: u8| {
             kept.push(x);
             assert!(x < 2, "too large");
         });
         let (lent, ()) = push.call((BorrowedState::borrow_from(&home).unwrap(), 1));
-        assert!(BorrowedState::borrow_from(&home).is_none(), "it is lent");
+        assert!(BorrowedState::borrow_from(&home).is_none(), "the state is lent");
         drop(lent);
         let panics =
             mp_core::user_code::catch_panic(|| push.call((BorrowedState::borrow_from(&home).unwrap(), 2)).1);

@@ -66,8 +66,9 @@ pub struct Unsupervised;
 impl Process {
     /// Starts a process that runs `function(args)`.
     ///
-    /// This function takes the same functions and arguments as [`start_processes`](crate::start_processes),
-    /// but no rank. The arguments move to the process, and may contain exclusive tensors.
+    /// `function` gets no rank. Otherwise the same functions and arguments are accepted as by
+    /// [`start_processes`](crate::start_processes). The arguments move to the process, and may contain
+    /// exclusive tensors.
     ///
     /// # Errors
     ///
@@ -139,8 +140,8 @@ impl<S> ProcessBuilder<S> {
         /// [`SpawnOptions::inherit_fds`].
     }
 
-    /// Marks the process as the replacement of another one: its output files are appended to, as with
-    /// [`Stdio::Append`], so that the other process's output stays.
+    /// Marks the process as the replacement of an earlier process: its output is appended to the files of the
+    /// earlier process, as with [`Stdio::Append`], instead of emptying them.
     ///
     /// ```
     /// use mp_spawn::{Stdio, Process};
@@ -261,18 +262,18 @@ impl ProcessBuilder {
     ///
     /// | | while it is supervised |
     /// |---|---|
-    /// | [`join`](Process::join), [`wait`](Process::wait), [`wait_timeout`](Process::wait_timeout), [`exit`](Process::exit), [`on_exit`](Process::on_exit), [`sentinel`](Process::sentinel) | refer to the end after which the process is not restarted, and report its last process |
+    /// | [`join`](Process::join), [`wait`](Process::wait), [`wait_timeout`](Process::wait_timeout), [`exit`](Process::exit), [`on_exit`](Process::on_exit), [`sentinel`](Process::sentinel) | refer to the final end, after which no restart follows, and report the last process |
     /// | [`is_alive`](Process::is_alive) | true, also while it waits for its next start |
     /// | [`status`](Process::status) | [`Restarting`](crate::ProcessStatus::Restarting) while it waits, or is being started |
     /// | [`pid`](Process::pid), [`stdout`](Process::stdout), [`stderr`](Process::stderr) | refer to the last process; an error contains the last lines of the process that failed |
     /// | [`kill`](Process::kill), [`terminate`](Process::terminate) | end the supervision, too; at once if the process waits for its next start |
     /// | dropping the handle | has no effect on the process and its supervision |
     /// | exit of this process | ends the supervision: the running child is waited for, or ended if it is [daemonic](Self::daemon) |
-    /// | SIGINT or SIGTERM, if this process is notified of it ([`Interrupt::Graceful`]) | ends the supervision |
+    /// | SIGINT or SIGTERM, if this process is notified of the signal ([`Interrupt::Graceful`]) | ends the supervision |
     ///
-    /// If it fails too often, `join` returns [`SpawnError::GaveUp`](crate::SpawnError::GaveUp) with the last
-    /// failure and earlier ones. Other processes treat each death like any other: the crashed process's locks
-    /// and leases are released before the restart.
+    /// If the process fails too often, `join` returns [`SpawnError::GaveUp`](crate::SpawnError::GaveUp) with
+    /// the last failure and earlier ones. Other processes treat each death like any other: the crashed
+    /// process's locks and leases are released before the restart.
     pub fn restart(self, restart: Restart) -> ProcessBuilder<Supervised> {
         let ProcessBuilder { name, number, options, replaces, supervision: Unsupervised } = self;
         let supervision = Supervised { restart, healthy_after: HEALTHY, listener: None };
@@ -291,7 +292,7 @@ impl ProcessBuilder {
         A: Message,
         R: IntoOutcome,
     {
-        // Only its type is needed, which identifies the function.
+        // Only the type of `function` is needed: it identifies the function.
         let _ = function;
         let (plan, options, Unsupervised) = self.plan::<F, A, R>()?;
         let daemon = plan.daemon;
@@ -442,7 +443,7 @@ impl ProcessBuilder<Supervised> {
         A: Argument,
         R: IntoOutcome,
     {
-        // Only its type is needed, which identifies the function.
+        // Only the type of `function` is needed: it identifies the function.
         let _ = function;
         let (plan, options, supervision) = self.plan::<F, A, R>()?;
         let daemon = plan.daemon;

@@ -114,8 +114,8 @@ impl<T> Process<T> {
     }
 
     /// Returns the process id. After the end, the id may belong to another process. A
-    /// [supervised](crate::Restart) process has a new id after each start, of which this is the last. In a
-    /// process forked from this one, it is the last before the fork.
+    /// [supervised](crate::Restart) process has a new id after each start, and this returns the id of the
+    /// last start. In a process forked from this one, returns the last id before the fork.
     #[must_use]
     #[doc(alias = "ident")]
     pub fn pid(&self) -> u32 {
@@ -149,7 +149,7 @@ impl<T> Process<T> {
         self.group.status(0).unwrap_or_else(ProcessStatus::Failed)
     }
 
-    /// Returns the exit status, or `None` while the process runs. It is known as soon as the
+    /// Returns the exit status, or `None` while the process runs. The status is available as soon as the
     /// [`sentinel`](Self::sentinel) is readable. Does not block. Always `None` in a process forked from this
     /// one.
     #[must_use]
@@ -164,7 +164,7 @@ impl<T> Process<T> {
     /// dropped. Otherwise the pidfd is closed at the end of the process, and this returns an eventfd
     /// afterwards. In a process forked from this one, it is readable at once.
     ///
-    /// To wait for it as a future, in any runtime; the future may be dropped at any time:
+    /// Example of an asynchronous wait in any runtime. The future may be dropped at any time:
     ///
     /// ```
     /// # fn block_on<F: Future>(future: F) -> F::Output {
@@ -247,7 +247,7 @@ impl<T> Process<T> {
     }
 }
 
-/// A process is ready when it has ended, by its [`sentinel`](Process::sentinel).
+/// A process is ready when it has ended. The wait uses the [`sentinel`](Process::sentinel).
 ///
 /// ```
 /// use mp_spawn::{Process, wait};

@@ -119,7 +119,7 @@ where
     A: Argument,
     R: IntoOutcome,
 {
-    // Only its type is needed, which identifies the function.
+    // Only the type of `function` is needed: it identifies the function.
     let _ = function;
     let plan = StartPlan {
         function: RankedFunction::<F, A, R>::DESC.start_reference()?,
@@ -182,7 +182,7 @@ where
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// Dropping it ends the processes that still run: SIGTERM, the grace period, SIGKILL. The drop blocks until
+/// Dropping a context ends its running processes: SIGTERM, the grace period, SIGKILL. The drop blocks until
 /// they have ended and are reaped. If the kernel can't end a process, the drop blocks for the grace period
 /// and 10 more seconds. [`detach`](Self::detach) lets them continue. If this process exits while the context
 /// lives (`exit` is called, or `main` returns while another thread has it), it waits for the processes, or
@@ -202,7 +202,7 @@ pub struct ProcessContext<T = ()> {
     on_failure: OnFailure,
     grace_period: Option<Duration>,
     daemon: bool,
-    /// `true` if the processes continue when this is dropped.
+    /// `true` if the processes continue when the context is dropped.
     detached: bool,
     value: PhantomData<fn() -> T>,
 }

@@ -9,19 +9,20 @@
 //!
 //! # The pid cell
 //!
-//! The kernel writes the process id of the copy on the *pid cell*, a word that the parent maps too, before
-//! the copy runs its first instruction. So the parent can find every child, even if the process that made it
-//! is killed right after.
+//! Before the copy runs its first instruction, the kernel writes its process id to the *pid cell*, a word
+//! that the parent maps too. So the parent can find every child, even if the process that made the child is
+//! killed right after.
 //!
 //! | writer | value | when |
 //! |---|---|---|
 //! | the parent | 0 | before it requests a process, and after it has sent a start message |
 //! | the kernel, for the fork server | the process id | while the process is made (`CLONE_PARENT_SETTID`) |
 //!
-//! | killed | left |
+//! | killed process | content of the pid cell afterwards |
 //! |---|---|
 //! | the fork server, before the process was made | 0: there is no process |
-//! | the fork server, after that | the process id of a child that the parent can end and reap |
+//! | the fork server, after the process was made | the process id of a child that the parent can end and reap
+//! |
 //! | the process, before it got its start message | its process id, which may be reused if the kernel or other code has reaped the process: see [`connection`](crate::parent::fork_server::connection) |
 //! | the parent | nothing: the fork server and its siblings end with it |
 #![allow(unsafe_code)]
@@ -42,8 +43,8 @@ const PAGE: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct PidCell {
     at: NonNull<AtomicU32>,
-    /// Process that has mapped it. In a copy of that process the page is not mapped, and the address may be
-    /// in other use.
+    /// Process that has mapped the pid cell. In a copy of that process the page is not mapped, and the
+    /// address may be in other use.
     process: u32,
 }
 
@@ -59,7 +60,7 @@ impl PidCell {
         Ok((PidCell::map(file.as_fd())?, file))
     }
 
-    /// Maps the pid cell in a file.
+    /// Maps the pid cell from its file.
     pub(crate) fn map(file: BorrowedFd<'_>) -> io::Result<PidCell> {
         if !rustix::fs::fcntl_get_seals(file)?.contains(SealFlags::SHRINK)
             || rustix::fs::fstat(file)?.st_size < PAGE as i64
@@ -136,7 +137,7 @@ impl SingleThreadProof {
     }
 }
 
-/// Side of a copy that the calling code runs on.
+/// Process in which [`make`] has returned.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum CloneSide {
     Original,
@@ -163,7 +164,8 @@ pub(crate) fn make(single_thread: &SingleThreadProof, pid_cell: &PidCell) -> io:
     //   inconsistent data. No foreign code has run since the check.
     let mut made = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of_val(&args)) };
     if made == -1 && matches!(io::Error::last_os_error().raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) {
-        // Seccomp filters of containers return this, because they can't read the arguments.
+        // Seccomp filters of containers refuse `clone3` with these errors, because they can't read its
+        // arguments.
         made = clone(&args);
     }
     match made {
@@ -192,8 +194,8 @@ fn clone(args: &libc::clone_args) -> libc::c_long {
     } else {
         return -1;
     };
-    // SAFETY: as for `clone3` above: no stack, no shared memory, addresses that are valid for as long. The
-    // signal at its end is that of this process (`CLONE_PARENT`).
+    // SAFETY: as for `clone3` above: no stack, no shared memory, and the same valid addresses. The exit
+    // signal of the copy is that of this process (`CLONE_PARENT`).
     unsafe { libc::syscall(libc::SYS_clone, args.flags, none, parent_tid, fourth, fifth) }
 }
 

@@ -22,16 +22,17 @@
 //! [`ExitDetail::EarlierPanics`]: crate::ExitDetail::EarlierPanics
 //!
 //! A panic that was caught has ended: `std::thread::panicking` is true from a panic's beginning until it is
-//! caught, on that thread alone. An abort because of a panic happens in between, on the same thread, and so
-//! does the signal that it raises.
+//! caught, on that thread alone. An abort because of a panic raises its signal in that period, on the same
+//! thread.
 //!
 //! # Safety
 //!
 //! This file may hold `unsafe`: it installs signal handlers and runs inside them, where only calls listed in
 //! `signal-safety(7)` are allowed. The handler reads the kernel's arguments and constants that were set
 //! before it was installed. It calls `clock_gettime`, `getpid`, `send`, `signal` and `raise`, and neither
-//! allocates nor takes a lock. `std::thread::panicking`, which it calls for a SIGABRT, reads an atomic, and
-//! if any thread panics a number of this thread, which needs no initialisation and has no destructor.
+//! allocates nor takes a lock. For a SIGABRT it also calls `std::thread::panicking`, which reads an atomic.
+//! If any thread panics, that function reads a thread-local number too, which needs no initialisation and has
+//! no destructor.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -49,10 +50,10 @@ use crate::protocol::message::{Crash, CrashCause};
 
 const SIGNALS: [c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGABRT];
 
-/// Maximum distance in bytes between a fault and the stack pointer for a stack overflow. Below the stack
-/// pointer are the red zone and the words that a call pushes, which is less than a page. Above: code that
-/// needs more than a page touches each page in turn and moves the stack pointer along (Rust code always does,
-/// and C code if it is compiled with stack probes).
+/// Maximum distance in bytes between a fault and the stack pointer for a stack overflow. A fault below the
+/// stack pointer is in the red zone or in the words that a call pushes, which are less than a page. A fault
+/// above the stack pointer is in a new frame: code that needs more than a page touches each page in turn and
+/// moves the stack pointer along (Rust code always does, and C code if it is compiled with stack probes).
 const REACH: usize = 4096;
 
 /// Stack for handlers, which takes no memory until a handler runs.
@@ -73,7 +74,7 @@ struct CrashContext {
     process: AtomicU32,
     /// Lowest address, below the worker's stack, whose access is an overflow.
     guard_begin: AtomicUsize,
-    /// End of these addresses.
+    /// End of the addresses whose access is an overflow.
     guard_end: AtomicUsize,
 }
 
@@ -171,8 +172,8 @@ struct FaultAccess {
 }
 
 impl FaultAccess {
-    /// Returns `true` for a stack overflow: of the worker's stack, above this guard area, or of the stack of
-    /// the faulting thread.
+    /// Returns `true` for a stack overflow: an access in the guard area `guard` of the worker's stack, or near
+    /// the stack pointer of the faulting thread.
     fn is_overflow(self, guard: &Range<usize>) -> bool {
         guard.contains(&self.address) || self.stack.is_some_and(|stack| self.address.abs_diff(stack) <= REACH)
     }
@@ -267,7 +268,7 @@ fn below_this_stack() -> io::Result<Range<usize>> {
     // SAFETY: initialised above, and not used afterwards.
     unsafe { libc::pthread_attr_destroy(&raw mut attributes) };
     // Old versions of glibc count the guard area as part of the stack (see `pthread_attr_setguardsize(3)`),
-    // new ones don't. So both sides of the bottom count.
+    // new ones don't. So the range covers both sides of the bottom.
     Ok(bottom.addr().saturating_sub(guard)..bottom.addr().saturating_add(guard))
 }
 
@@ -284,8 +285,8 @@ mod tests {
     fn fault_at_the_stack_pointer_is_an_overflow() {
         let guard = 0x1000..0x2000;
         let fault = |address, stack| FaultAccess { address, stack }.is_overflow(&guard);
-        // An access in the guard area of the worker's stack is an overflow, wherever the pointer is: a large
-        // frame of C code.
+        // An access in the guard area of the worker's stack is an overflow, wherever the stack pointer is, as
+        // with a large frame of C code.
         assert!(fault(0x1800, None) && fault(0x1800, Some(0x9_0000)));
         // Words that a call pushes, and a new frame of less than a page.
         assert!(fault(0x7_fff8, Some(0x8_0000)) && fault(0x8_0ff0, Some(0x8_0000)));

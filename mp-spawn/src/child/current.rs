@@ -13,7 +13,8 @@ use rustix::process::{Pid, PidfdFlags};
 
 use crate::sys::{deadline, wait_readable};
 
-/// Identity of a worker. The process id is set when it is returned, because the process may be forked.
+/// Identity of a worker. [`current_process`] inserts the process id at each call, because the process may be
+/// forked.
 #[derive(Debug)]
 pub(crate) struct WorkerIdentity {
     pub(crate) process: CurrentProcess,
@@ -159,7 +160,8 @@ impl CurrentProcess {
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// A process of this crate ends with its parent, so it seldom has a reason to wait for it. A forked copy may.
+/// A process of this crate ends with its parent, so it seldom needs to wait for the parent. A forked copy
+/// may.
 #[derive(Debug)]
 pub struct ParentProcess {
     pid: u32,
@@ -173,7 +175,7 @@ pub fn parent_process() -> Option<ParentProcess> {
     let pid = parent_pid()?;
     let raw = Pid::from_raw(i32::try_from(pid).ok()?)?;
     let pidfd = rustix::process::pidfd_open(raw, PidfdFlags::empty()).ok()?;
-    // The number is certain to refer to the parent only while that is our parent.
+    // The id is certain to refer to the parent only while that process is the parent of this one.
     (rustix::process::getppid() == Some(raw)).then_some(ParentProcess { pid, pidfd })
 }
 

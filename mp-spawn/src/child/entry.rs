@@ -61,15 +61,15 @@ pub fn child_main() -> i32 {
 /// # assert_eq!(mp_child_main(), 0);
 /// ```
 ///
-/// Use this for hosts that load the library, and that a [command](crate::set_command) starts to become
-/// workers because workers call back into them. (Other hosts need no such function: a library becomes a
-/// worker by itself.) In such a process the function does not return. It returns 0 in a process that was not
-/// started as a worker, so a host can call it at its beginning. It returns 1 in a worker of another copy of
-/// this crate, in the program or in another library.
+/// For a host that loads the library, and that a [command](crate::set_command) executes as a worker because
+/// workers call back into the host. (Other libraries become workers without this function.) The function does
+/// not return in a worker of the calling library. It returns 0 in a process that was not started as a worker,
+/// so a host can call it at its beginning. It returns 1 in a worker of another copy of this crate, in the
+/// program or in another library.
 ///
-/// The function is defined in the library, and not in this crate, so that only libraries that need it have
-/// it: two libraries that are linked into one program, or two versions of this crate in one library, would
-/// define the same name. They can choose other names:
+/// The function is defined in the calling library, and not in this crate. Otherwise two libraries that are
+/// linked into one program, or two versions of this crate in one library, would define the same name. A
+/// library can choose another name:
 ///
 /// ```
 /// mp_spawn::export_child_main!(job_child_main);
@@ -99,8 +99,8 @@ fn become_worker(token: Result<Token, String>) -> ! {
     }
 }
 
-/// Removes the token from the environment, so that no program started from here uses it. A token for another
-/// copy of the crate stays.
+/// Removes the token from the environment, so that no program started by this process uses the token. A token
+/// for another copy of the crate stays.
 fn take_token() -> Option<Result<Token, String>> {
     let text = env::var_os(token::VARIABLE)?;
     let token = Token::parse(text.as_bytes());
@@ -117,7 +117,7 @@ fn take_token() -> Option<Result<Token, String>> {
     Some(token)
 }
 
-/// Returns `true` if this copy of the crate takes such a token when it is called.
+/// Returns `true` if calls to this copy of the crate, such as [`init`], take tokens for this `taker`.
 fn is_for_call(taker: TokenTarget) -> bool {
     let Some(own) = loaded_objects::own() else { return true };
     match taker {
@@ -212,7 +212,7 @@ mod hook {
             super::change_environment([(shared_library::PRELOAD.into(), more)].into_iter());
         }
         let entry = (&raw const ENTRY).expose_provenance();
-        // Removed so that no program started from here uses the token.
+        // Removed so that no program started by this process uses the token.
         // SAFETY: the name is a C string. Only threads of constructors could use the environment meanwhile.
         // The call, which holds glibc's own lock, moves pointers in the list, and frees nothing.
         unsafe { libc::unsetenv(token::C_VARIABLE.as_ptr()) };
@@ -228,9 +228,8 @@ mod hook {
         super::become_worker(token);
     }
 
-    /// Returns a variable of an environment. This and the functions below don't use the standard library,
-    /// because each part of the program's code that a short-lived process uses for the first time costs as
-    /// much as ten system calls.
+    /// Returns a variable of an environment. This and the functions below don't use the standard library: the
+    /// first use of each part of the program's code costs a short-lived process as much as ten system calls.
     ///
     /// # Safety
     /// `envp` is an environment (`environ(7)`) that no thread changes meanwhile.
@@ -254,13 +253,13 @@ mod hook {
         None
     }
 
-    /// Returns the addresses of the entries after this one.
+    /// Returns the addresses of the entries after `entry`.
     #[cfg(not(target_feature = "crt-static"))]
     fn later_entries(program: &Object, entry: usize) -> Range<usize> {
         program.initialisers_after(entry)
     }
 
-    /// Returns the addresses of the entries after this one. A static program may lack a dynamic section, but
+    /// Returns the addresses of the entries after `entry`. A static program may lack a dynamic section, but
     /// it is linked in one piece, so the linker defines the end of the array.
     #[cfg(target_feature = "crt-static")]
     fn later_entries(_program: &Object, entry: usize) -> Range<usize> {

@@ -1,14 +1,14 @@
 //! Fork server: a process with one thread that copies itself on request.
 //!
 //! The server is this program, started again, and only waits for requests. Each copy is a child of the
-//! process that requested it (see [`clone`](crate::child::clone)), gets a socket to that process, waits for
-//! its start message there, and becomes a worker like any other. The server has no shared memory, so a copy
-//! joins it as if it had been executed.
+//! process that requested it (see [`clone`](crate::child::clone)) and gets a socket to that process. The copy
+//! waits for its start message there, and becomes a worker like any other. The server has no shared memory,
+//! so a copy joins the shared memory like an executed process.
 //!
 //! The server ignores SIGINT, which a terminal sends to all processes of a program at Ctrl-C. It also ignores
-//! SIGTERM, which a service manager sends to them, unless its parent sends it. The program decides whether to
-//! end, and the server ends with it. A copy does the same until it has its start message. From then on it
-//! handles both signals like any worker.
+//! SIGTERM from any process but its parent, because a service manager sends SIGTERM to all processes of a
+//! program. The program decides whether to end, and the server ends with it. A copy does the same until it
+//! has its start message. From then on it handles both signals like any worker.
 
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -46,7 +46,7 @@ static HOOK: OnceLock<ForkHook> = OnceLock::new();
 /// ```
 ///
 /// For hosts that have state of their own in each process, such as interpreters (`PyOS_BeforeFork` and its
-/// relatives). The hook must call its argument once. It returns `true` in the copy, and `false` in the
+/// relatives). The hook must call its argument once. That call returns `true` in the copy, and `false` in the
 /// server. The hook may start no threads, and may not leave by a panic.
 pub fn set_fork_hook(hook: fn(&mut dyn FnMut() -> bool)) {
     _ = HOOK.set(hook);
@@ -67,12 +67,12 @@ fn copy(single_thread: &SingleThreadProof, pid_cell: &PidCell) -> io::Result<Clo
     made
 }
 
-/// Duty of a copy.
+/// Token and socket of a copy, which is to become a worker.
 pub(crate) struct ForkedChild {
     pub(crate) token: Token,
     /// Socket to the process that requested the copy.
     pub(crate) socket: OwnedFd,
-    /// `true` if it ignores interrupts, regardless of its start message.
+    /// `true` if the copy ignores interrupts, regardless of its start message.
     pub(crate) ignores_interrupts: bool,
 }
 
@@ -146,7 +146,8 @@ pub(crate) fn serve(
     }
 }
 
-/// Calls the preloaded function, once for all copies. The inner error is the reason if that is impossible.
+/// Calls the preloaded function, once for all copies. The inner error is the reason why this process can't be
+/// copied.
 fn prepare(socket: &OwnedFd, preload: Option<&FunctionRef>) -> io::Result<Result<SingleThreadProof, String>> {
     if let Some(preload) = preload {
         let desc = match function::resolve::<PreloadFn>(preload) {
@@ -154,7 +155,8 @@ fn prepare(socket: &OwnedFd, preload: Option<&FunctionRef>) -> io::Result<Result
             Err(refusal) => return Ok(Err(refusal.to_string())),
         };
         send_answer(socket, &ServerAnswer::Preloading)?;
-        // A host decides by the error whether it can do without what made shared memory.
+        // With a hook, attempts to create shared memory fail, so that the host can continue without the code
+        // that needs it.
         let called = match HOOK.get() {
             Some(_) => mp_core::fork::with_creation_refused(|| CallFailure::catch(desc.entry)),
             None => CallFailure::catch(desc.entry),
@@ -179,9 +181,9 @@ fn single_thread() -> Result<SingleThreadProof, String> {
     single_thread.ok_or_else(|| format!("it has started threads, and {what}"))
 }
 
-/// Makes the copy a process that waits for its start message.
+/// Turns this copy into a process that waits for its start message. Returns its token.
 fn name_next_worker(parent: u32, nonce: u64, socket: &OwnedFd) -> Token {
-    // The server calls exit handlers of the program and of the preloaded function, once.
+    // Only the server calls the exit handlers that the program and the preloaded function have registered.
     sys::skip_exit_handlers_so_far();
     sys::name_thread("mp-next-worker");
     Token { fd: socket.as_raw_fd(), parent, nonce, taker: TokenTarget::Program }

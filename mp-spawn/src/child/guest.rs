@@ -1,8 +1,8 @@
 //! Guests: programs of another build or in another language that become children when they ask for it.
 //!
 //! A guest has the socket, the token, the lifeline and the arena of any child, but no function: `main` runs
-//! from its beginning, and takes the arguments by a call. Nothing is installed in a guest, because its signal
-//! handlers and panics are its own.
+//! from its beginning, and takes the arguments by a call. This crate installs no signal handlers and no panic
+//! hook in a guest, because they belong to the guest.
 //!
 //! | difference to a worker | reason |
 //! |---|---|
@@ -82,8 +82,8 @@ pub fn guest<T: Message>() -> Result<T, GuestError> {
     })
 }
 
-/// Works like [`guest`], but `check` gets the name of the arguments' type, and returns the schema to read
-/// them with, if that is dynamic.
+/// Works like [`guest`], but `check` gets the name of the arguments' type. If the type is dynamic, `check`
+/// returns the schema by which the arguments are read.
 #[doc(hidden)]
 pub fn guest_by<T: Message>(
     check: impl FnOnce(&str) -> Result<Option<String>, GuestError>,

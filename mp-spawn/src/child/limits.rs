@@ -46,7 +46,7 @@ pub(crate) fn change_user(limits: &Limits) -> Result<(), String> {
 
 fn set(resource: ResourceLimit, most: u64) -> Result<(), String> {
     let hard = match resource {
-        // With the same value, SIGKILL comes first, and the cause would stay unknown.
+        // With equal limits SIGKILL would come first, and the cause would stay unknown.
         ResourceLimit::CpuSeconds => most.saturating_add(AFTER_SIGXCPU),
         _ => most,
     };

@@ -12,7 +12,7 @@ use crate::child::current;
 struct StderrLogger;
 
 /// Set in a process that has this logger, and in copies of it.
-// fork: the logger of the program is copied along. A copy that was made while it was being set sets it
+// fork: the logger of the program is copied along. If a copy was made during `set_logger`, it sets the logger
 // itself, or has none.
 static OURS: OnceLock<()> = OnceLock::new();
 

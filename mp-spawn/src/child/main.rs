@@ -57,8 +57,8 @@ pub(crate) fn exit_useless(why: &dyn std::fmt::Display) -> ! {
     std::process::exit(EXIT_USELESS)
 }
 
-/// Runs the child and returns its exit code. `server_ignores` is set in a copy of a fork server, where SIGINT
-/// is ignored so far: `true` if it was ignored before that.
+/// Runs the child and returns its exit code. `server_ignores` is set in a copy of a fork server, which
+/// ignores SIGINT so far: `true` if SIGINT was already ignored when the server started.
 #[inline]
 fn run_child(
     token: Token,
@@ -163,7 +163,8 @@ pub(super) fn report_joined(me: Member) {
     }
 }
 
-/// Sends the report, and returns the exit code. A parent that doesn't listen still gets the exit code.
+/// Sends the report, and returns the exit code. If the parent does not read the report, it still gets the
+/// exit code.
 #[inline]
 fn send_report(line: &ParentSocket, report: &Report) -> i32 {
     let sent = match report {
@@ -210,7 +211,7 @@ fn occupy_standard_streams() -> io::Result<()> {
     Ok(())
 }
 
-/// Duty of a process.
+/// Task of a process, as its start message defines it.
 #[derive(Debug)]
 enum Assignment {
     Work(Box<(ReceivedFiles, EnvironmentChanges, StartMessage, ParentPayload)>),
@@ -404,8 +405,8 @@ fn apply_settings(settings: InheritedSettings) {
     crate::child::log_to_stderr::inherit(settings.log);
 }
 
-/// `true` if the first thread of this process runs on the stack of a thread that was not the first of the
-/// original.
+/// `true` in a forked copy whose only thread runs on the stack of a thread that was not the first thread of
+/// the original process.
 static STACK_OF_A_THREAD: PerProcess<AtomicBool> =
     PerProcess::new([const { AtomicBool::new(false) }; GENERATIONS]);
 
@@ -414,7 +415,7 @@ fn is_on_thread_stack() -> bool {
     STACK_OF_A_THREAD.load(Ordering::Relaxed)
 }
 
-/// Records, in a copy of a process, whether its thread was not the first of the original.
+/// Records, in a forked copy, `true` if its thread was not the first thread of the original process.
 pub(crate) fn set_on_thread_stack(of_a_thread: bool) {
     STACK_OF_A_THREAD.store(of_a_thread, Ordering::Relaxed);
 }

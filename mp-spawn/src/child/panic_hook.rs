@@ -64,7 +64,7 @@ pub(crate) fn install_hook() {
         around.iter().for_each(|(before, _)| before());
         let note = describe(info);
         if let Some(line) = control_socket::get() {
-            // A parent that doesn't listen is not a reason to stop here.
+            // If the parent does not receive the note, the panic is still printed.
             let _ = line.send(FrameKind::Panic, &note);
         }
         let printed =
@@ -80,8 +80,8 @@ pub(crate) fn install_hook() {
 }
 
 /// Records the places of panics [under `with_panics_recorded`](with_panics_recorded) from now on, in a
-/// process that is not a worker. The current hook runs as before, and other panics are not recorded. A hook
-/// that the program installs later replaces this one, unless it calls it.
+/// process that is not a worker. The current hook runs as before, and other panics are not recorded. If the
+/// program installs another hook later, panics are recorded only if that hook calls this one.
 pub fn record_panics() {
     // A thread that panics can't change the hook.
     let can = || !std::thread::panicking() && !INSTALLED.swap(true, Ordering::Relaxed);
@@ -188,10 +188,11 @@ fn describe(info: &PanicHookInfo<'_>) -> PanicNote {
     }
 }
 
-/// Returns the text that the standard library would print. The latter has no name for the thread that runs a
-/// worker's function, because that thread has not passed through `main`.
+/// Returns the text that the standard library would print, with the name of the process. The standard library
+/// has no name for the thread that runs a worker's function, because that thread has not passed through
+/// `main`.
 fn printed(info: &PanicHookInfo<'_>, backtrace: Option<&str>) -> String {
-    // fork: a copy of a process that has printed the hint does without it.
+    // fork: a copy of a process that has printed the hint does not print it again.
     static HINTED: AtomicBool = AtomicBool::new(false);
     let (name, pid) = (current::name().unwrap_or("main"), std::process::id());
     let place = info.location().map_or_else(|| "an unknown place".to_string(), ToString::to_string);

@@ -22,10 +22,10 @@
 //! | problem | result |
 //! |---|---|
 //! | the library's file was deleted, or is another build by now | the start is refused, before anything is executed |
-//! | it is replaced between that check and the start of the child | another build: its hook ignores the token, the host begins, and the parent reports that the process never reported |
+//! | the file is replaced between the check and the start of the child | another build: its hook ignores the token, the host begins, and the parent reports that the process never reported |
 //! | two libraries were made with this crate | each takes the token for its build, by number; calls take the tokens for calls |
 //! | the host is a program with a copy of this crate | it ignores tokens that are not for programs |
-//! | the host closes the library (`dlclose`) | it stays loaded: the supervisor's thread has variables with destructors in it, which the C library waits for |
+//! | the host closes the library (`dlclose`) | the library stays loaded: the supervisor's thread has variables with destructors in it, which the C library waits for |
 //! | a host for which the loader ignores `LD_PRELOAD` (set-user-ID) | the start is refused; such a host that another program executes begins its own `main`, and the parent reports that the process never reported |
 
 use std::ffi::{OsStr, OsString};

@@ -395,8 +395,8 @@ const GUEST_HINT: &str = "A guest must call `mp::process::guest` in Rust, or `mu
                           command. The executed process itself must make the call, not a child of it. Its \
                           stderr may show why it did not";
 
-/// Writes possible faults of a program that was executed. Copies need no hint, because they run a program
-/// that has worked.
+/// Writes possible faults of an executed program that has not reported. Forked copies need no hint, because
+/// they run a program that has worked.
 fn hint(f: &mut fmt::Formatter<'_>, method: StartMethod, guest: bool) -> fmt::Result {
     match method {
         _ if guest => write!(f, ". {GUEST_HINT}"),
@@ -567,8 +567,8 @@ impl fmt::Display for LaunchError {
     }
 }
 
-/// Exit code of a process that could not become a worker. It has no connection to its parent, so it writes
-/// the reason to stderr.
+/// Exit code of a process that could not become a worker. Without a connection to its parent, such a process
+/// writes the reason to stderr.
 pub(crate) const EXIT_USELESS: i32 = 120;
 
 /// Creates the error of a start, with the limit that was reached and the cause, if the system reports them.

@@ -116,7 +116,7 @@ pub(crate) fn of_memory() -> Option<String> {
     (!has_proc()).then(|| no_proc("shared memory is opened through it"))
 }
 
-/// Describes the cause of a call that the kernel itself would not refuse with such an error.
+/// Describes the cause of an error that the kernel itself would not return from this call.
 fn filtered(what: &str) -> String {
     let by = if mp_core::is_seccomp_filtered() {
         "a seccomp filter is in force for this process, and refuses the system call"

@@ -153,7 +153,7 @@ mod tests {
         // A process that another test is just starting briefly holds a copy of the descriptor.
         let until = Instant::now() + std::time::Duration::from_secs(60);
         while state.pump() {
-            assert!(Instant::now() < until, "it has no writer any more");
+            assert!(Instant::now() < until, "the pipe should have no writer left");
         }
     }
 

@@ -114,7 +114,7 @@ impl OutputReader {
         READER.lock().as_ref().filter(|reader| reader.process == std::process::id()).map(Arc::clone)
     }
 
-    /// Has the thread write the lines of a pipe.
+    /// Requests that the thread write the lines of a pipe.
     pub(crate) fn request_write(&self, pipe: &Arc<OutputPipe>) {
         self.requested.lock().push(Arc::clone(pipe));
         // Fails only if the counter is at its maximum, and then the eventfd is readable.
@@ -178,14 +178,15 @@ impl OutputReader {
     }
 
     fn run(&self) {
-        // Handlers of the program must run on threads of the program. Blocking a valid set can't fail.
+        // Signal handlers of the program must run on threads of the program. Blocking a valid set can't fail.
         let _ = crate::sys::block_signals();
         let mut events = Vec::with_capacity(64);
         loop {
             events.clear();
             match epoll::wait(&self.poll, spare_capacity(&mut events), None) {
                 Ok(_) | Err(Errno::INTR) => {}
-                // Not known to happen. Workers would then block on full pipes until their ends are drained.
+                // An error of `epoll_wait` is not known to happen. Workers would then block on full pipes
+                // until they are drained at the workers' ends.
                 Err(_) => return,
             }
             for event in &events {

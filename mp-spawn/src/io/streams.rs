@@ -56,8 +56,8 @@ impl OutputStreams {
         [&self.stdout, &self.stderr].into_iter().flatten()
     }
 
-    /// Reads the available output of a process that has ended, and has its lines written by the reading
-    /// thread. Does not block.
+    /// Reads the available output of a process that has ended, and requests that the reading thread write its
+    /// lines. Does not block.
     pub(crate) fn drain(&self) {
         for pipe in self.pipes() {
             let mut state = pipe.state.lock();
@@ -100,7 +100,7 @@ impl OutputStreams {
     }
 }
 
-/// Process that writes.
+/// Process that writes to the streams.
 struct OutputOwner<'a> {
     /// Rank of the process, or the number of a process with its own handle, because all of these have rank 0.
     number: usize,

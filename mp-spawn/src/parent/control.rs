@@ -26,7 +26,7 @@ pub(crate) const GRACE: Duration = Duration::from_secs(5);
 const AFTER_KILL: Duration = Duration::from_secs(10);
 
 impl ChildGroup {
-    /// Sends a signal to one rank for the program.
+    /// Sends a signal to the process of one rank, at the program's request.
     pub(crate) fn send_signal(&self, rank: usize, signal: Signal) -> Result<()> {
         self.check_owner()?;
         if self.forbid_restart(rank) {
@@ -41,13 +41,14 @@ impl ChildGroup {
         })
     }
 
-    /// Sends a signal to each running process for the program. Returns the first error, after all were tried.
+    /// Sends a signal to each running process, at the program's request. Returns the first error, after all
+    /// were tried.
     pub(crate) fn send_signal_to_all(&self, signal: Signal) -> Result<()> {
         (0..self.len()).map(|rank| self.send_signal(rank, signal)).fold(Ok(()), Result::and)
     }
 
     /// Ends all running processes: waits `before_term`, sends SIGTERM, waits `before_kill`, sends SIGKILL.
-    /// Returns when all have ended, or some time after the SIGKILL.
+    /// Returns when all have ended, or [`AFTER_KILL`] after the SIGKILL.
     pub(crate) fn end_all(&self, before_term: Option<Duration>, before_kill: Duration) {
         if let Some(grace) = before_term
             && wait_without_pauses(grace, |until| self.wait(Some(until), false))
@@ -58,7 +59,8 @@ impl ChildGroup {
     }
 
     /// Ends all running processes of several groups in parallel: sends SIGTERM to each, waits for all of them
-    /// together, then sends SIGKILL to the rest. Returns when all have ended, or some time after the SIGKILL.
+    /// together, then sends SIGKILL to the rest. Returns when all have ended, or [`AFTER_KILL`] after the
+    /// SIGKILL.
     pub(crate) fn end_together(groups: &[&ChildGroup], before_kill: Duration) {
         let send = |signal| groups.iter().for_each(|group| group.end_with(signal));
         let wait = |time| {
@@ -96,8 +98,8 @@ impl ChildGroup {
 }
 
 impl ChildGroup {
-    /// Reaps the process of this rank if it has ended, without waiting for the supervisor to notice: a caller
-    /// that has detected the end at the sentinel queries the exit status. If the process runs, the supervisor
+    /// Reaps the process of this rank if it has ended, without waiting for the supervisor: a caller that has
+    /// detected the end at the sentinel expects the exit status at once. If the process runs, the supervisor
     /// watches its messages from now on, unless the process has just started.
     fn poll(&self, rank: usize) {
         let unknown = |rank: &&RankState| rank.exit.is_none();
@@ -165,7 +167,7 @@ impl ChildGroup {
         running.map(|rank| (rank.name.clone(), rank.pid_number())).collect()
     }
 
-    /// Calls a function when all processes have ended, or at once if they are.
+    /// Calls a function when all processes have ended, or at once if they already have.
     pub(crate) fn on_end(&self, call: impl FnOnce() + Send + 'static) {
         if self.check_owner().is_err() {
             return;
@@ -259,9 +261,8 @@ fn last_process(ranks: &[RankState]) -> Option<RunningProcess> {
     }
 }
 
-/// Waits for the end of a process and reaps it, without waiting for the supervisor: with one process, two
-/// wake-ups of another thread take a tenth of the lifetime of the process. Returns also when the event is
-/// readable.
+/// Waits for the end of a process and reaps it, without waiting for the supervisor: for a single process, two
+/// wake-ups of the supervisor thread take a tenth of its lifetime. Also returns when `event` is readable.
 fn wait_for_end(last: &RunningProcess, event: Option<&OwnedFd>, until: Instant) {
     let left = timespec(until.saturating_duration_since(Instant::now()));
     let sentinel = last.handle.sentinel();

@@ -193,7 +193,7 @@ impl SpawnOptions {
         /// use std::os::fd::AsRawFd;
         ///
         /// let (mut reader, writer) = std::io::pipe()?;
-        /// // What a worker does with a number is up to it; here it finds the file by its path.
+        /// A worker may use the number in any way. This one opens the file by its path.
         /// let write = |_: usize, number: i32| {
         ///     let path = format!("/proc/self/fd/{number}");
         ///     std::fs::File::options().write(true).open(path)?.write_all(b"hello")
@@ -210,9 +210,9 @@ impl SpawnOptions {
         ///
         /// The descriptors are duplicated at once, and the duplicates are closed when the options are
         /// dropped. Meanwhile this process may close its own descriptors and reuse their numbers. In the
-        /// processes, a number refers to the file that had it when it was named, with every start method: a
-        /// copy by `Fork` closes the file that has the number at the start. The descriptors are not
-        /// close-on-exec in the processes, so programs that these execute inherit them. Further calls add
+        /// started processes, a number refers to the file that had the number at this call, with every start
+        /// method: a copy by `Fork` closes the file that has the number at the start. The descriptors are not
+        /// close-on-exec there, so programs that the processes execute inherit them. Further calls add
         /// descriptors. If a number is named twice, the later file is used. For standard streams, use
         /// [`stdout`](Self::stdout) and [`stderr`](Self::stderr).
         ///

@@ -66,7 +66,7 @@ impl ParentSocket {
     }
 }
 
-/// Reading, which is the last action of the worker.
+/// Reads from the parent, which are the last action of the worker.
 impl ParentSocket {
     /// Waits until the parent sends a frame. Returns an error if the parent has ended.
     pub(crate) fn wait(&self) -> io::Result<()> {

@@ -154,7 +154,7 @@ impl Inbox {
             self.taken = 0;
         }
         if self.bytes.capacity() == 0 {
-            // This avoids the code that grows a vector in a child.
+            // Avoids the code that grows a vector, which a child would have to load.
             self.bytes = bytes.to_vec();
         } else {
             self.bytes.extend_from_slice(bytes);

@@ -1,6 +1,6 @@
-//! File descriptors that a worker inherits on purpose. All others, except the standard streams, are closed in
-//! it: a file that is open in a worker by accident keeps sockets, pipes and locks alive that their owner has
-//! closed.
+//! File descriptors that a worker inherits on purpose. All other descriptors, except the standard streams,
+//! are closed in the worker: a file that is open there by accident keeps sockets, pipes and locks alive that
+//! their owner has closed.
 //!
 //! | start method | other files are closed by | inherited files are set up by |
 //! |---|---|---|

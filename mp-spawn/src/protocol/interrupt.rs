@@ -12,7 +12,7 @@ use crate::protocol::fields::field_enum;
 /// let worker = |rank: usize, (): ()| {
 ///     for _step in 0..100 {
 ///         if mp_core::interrupted() {
-///             break; // the step before this one is whole
+///             break; // the previous step is complete
 ///         }
 ///     }
 ///     Ok::<_, mp_core::Error>(rank)
@@ -64,7 +64,7 @@ pub enum Interrupt {
 /// ```
 /// use mp_spawn::{Interrupt, InterruptSignals, Process};
 ///
-/// // Ctrl-C is the parent's; `kill PID` ends the process.
+/// // The parent handles Ctrl-C. `kill PID` ends the process.
 /// let builder = Process::builder().interrupt(Interrupt::Ignore).interrupt_signals(InterruptSignals::Sigint);
 /// builder.spawn(|(): ()| (), ())?.join()?;
 /// # Ok::<(), mp_spawn::SpawnError>(())

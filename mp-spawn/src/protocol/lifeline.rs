@@ -1,11 +1,11 @@
 //! Lifeline: a pipe that ends a process when its parent executes another program.
 //!
-//! A process asks the kernel to end it when its parent ends, and the kernel takes the parent for a thread. A
-//! program that executes another one keeps the thread that does so, and with it the children of that thread,
-//! which the new program does not know. Its close-on-exec files are closed, though. So each process holds the
-//! read end of a pipe. Only its parent has the write end, and nothing is ever written to it. When the write
-//! end is closed, the kernel sends a SIGKILL (`F_SETSIG` in `fcntl(2)`), so no thread has to wait for that.
-//! (A fork server has no lifeline. It waits at its socket, and detects the end there.)
+//! The kernel can end a process with its parent (the parent-death signal), but takes a thread for the parent.
+//! A program that executes another one keeps the thread that does so, and with it the children of that
+//! thread, which the new program does not know. Its close-on-exec files are closed, though. So each process
+//! holds the read end of a pipe. Only its parent has the write end, and nothing is ever written to it. When
+//! the write end is closed, the kernel sends a SIGKILL (`F_SETSIG` in `fcntl(2)`), so no thread has to wait
+//! for that. (A fork server has no lifeline. It waits at its socket, and detects the end there.)
 //!
 //! | the parent | closes the write end | ends the process |
 //! |---|---|---|
@@ -54,8 +54,8 @@ impl Pipe {
     /// Opens the read end again, as another open file description. Returns `None` if that is impossible.
     fn reopen(&self) -> io::Result<Option<OwnedFd>> {
         let number = self.read.as_raw_fd();
-        // The second path is that of this thread, which may have its own table of files. Its lookup takes
-        // longer.
+        // The second path is that of this thread, which may have its own table of files. The lookup of the
+        // second path takes longer.
         for path in [format!("/proc/self/fd/{number}"), format!("/proc/thread-self/fd/{number}")] {
             // The open must never block.
             let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -121,8 +121,8 @@ pub(crate) fn files() -> Vec<RawFd> {
     pipes.iter().flat_map(|pipe| [pipe.read.as_raw_fd(), pipe.write.as_raw_fd()]).collect()
 }
 
-/// In a child: the kernel ends this process from now on when its parent closes the other end. Returns `false`
-/// if the end is closed already.
+/// In a child: makes the kernel end this process when its parent closes the other end. Returns `false` if
+/// that end is closed already.
 #[inline]
 pub(crate) fn hold(new_end: OwnedFd) -> bool {
     // The file is leaked, because closing it could be an event as well.
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn unusable_lifeline_pipe_is_replaced() {
         let replaces = |(): ()| {
-            // A socket can't be opened. The same holds for a pipe of another user.
+            // A socket can't be reopened by its path, like a pipe of another user.
             let (read, write) = std::os::unix::net::UnixStream::pair()?;
             PIPES.lock().push(Pipe { read: read.into(), write: write.into() });
             let new_end = new_end().map_err(io::Error::other)?.expect("an end");
@@ -205,7 +205,7 @@ mod tests {
         let notices = |(): ()| {
             let (read, write) = rustix::pipe::pipe()?;
             drop(write);
-            // Closing it would be an event, which kills.
+            // Closing the read end would be an event, which ends this process.
             let read = std::mem::ManuallyDrop::new(read);
             Ok::<_, io::Error>(!arm(&read))
         };

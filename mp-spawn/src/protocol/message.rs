@@ -141,7 +141,7 @@ impl Crash {
 /// child must not be able to use up the reader's stack.
 const NESTED: usize = 24;
 
-/// Decodes a payload, except of frames that children read.
+/// Decodes the payload of a frame that the parent reads.
 pub(crate) fn unpack<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T, rmp_serde::decode::Error> {
     let mut reader = rmp_serde::Deserializer::from_read_ref(payload);
     reader.set_max_depth(NESTED);
@@ -185,7 +185,7 @@ pub(crate) struct InheritedSettings {
     /// Secret of the family.
     #[cfg(feature = "authkey")]
     pub(crate) key: Option<AuthKey>,
-    /// Level of the logger that prints.
+    /// Level of the logger that [`log_to_stderr`](crate::log_to_stderr) sets.
     pub(crate) log: Option<String>,
 }
 

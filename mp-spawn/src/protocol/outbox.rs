@@ -30,7 +30,7 @@ pub(crate) struct StreamEnds {
 }
 
 impl StreamEnds {
-    /// In the process itself: makes these its standard streams.
+    /// In the started process: makes these files its standard streams.
     #[inline]
     pub(crate) fn install(self) -> io::Result<()> {
         self.stdout.as_ref().map_or(Ok(()), rustix::stdio::dup2_stdout)?;
@@ -46,9 +46,9 @@ pub(crate) struct Outbox {
     sent: usize,
     /// File of the arena, which must not be closed. Sent with the first byte.
     memory: Option<BorrowedFd<'static>>,
-    /// Also sent with the first byte, in this order. Closed after that.
+    /// Files that are sent with the first byte too, in this order, and then closed.
     own: Vec<OwnedFd>,
-    /// Inherited files, sent after these.
+    /// Inherited files, sent after `own`.
     files: Vec<Arc<OwnedFd>>,
 }
 
@@ -155,7 +155,7 @@ impl ReceivedFiles {
         let inherited = arrived.split_off(arrived.len().checked_sub(numbers.len())?);
         let numbers = numbers.iter().map(|number| RawFd::from_le_bytes(*number));
         let inherited: Vec<_> = numbers.zip(inherited).collect();
-        // From the last to the first.
+        // Descriptors are taken from the last to the first.
         let mut last = |bit| if which & bit == 0 { Some(None) } else { arrived.pop().map(Some) };
         let (stderr, stdout, lifeline, memory) =
             (last(STDERR)?, last(STDOUT)?, last(LIFELINE)?, last(MEMORY)?);

@@ -65,7 +65,7 @@ pub(crate) fn is_unit<T: Message>() -> bool {
     TypeId::of::<T>() == TypeId::of::<()>()
 }
 
-/// Returns `()`, if that is the type.
+/// Returns `()` if `T` is that type.
 pub(crate) fn unit<T: 'static>() -> Option<T> {
     let unit: Box<dyn Any> = Box::new(());
     unit.downcast().ok().map(|unit| *unit)

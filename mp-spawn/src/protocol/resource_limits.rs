@@ -18,9 +18,9 @@ use crate::protocol::fields::{field_enum, fields};
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// The process applies them before it calls its function. A limit that the system refuses is
-/// [`SpawnError::Launch`](crate::SpawnError::Launch), which names the limit. They hold for each start of a
-/// supervised process, and for processes that the worker starts.
+/// The process applies its limits before it calls its function. A limit that the system refuses is
+/// [`SpawnError::Launch`](crate::SpawnError::Launch), which names the limit. The limits hold for each start
+/// of a supervised process, and for processes that the worker starts.
 ///
 /// The steps are taken in this order: control group, process group, limit of shared memory, resources,
 /// joining the shared memory, user. So a privileged program can move a worker into a control group that the

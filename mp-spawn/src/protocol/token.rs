@@ -84,7 +84,7 @@ impl Token {
     }
 }
 
-/// Returns `true` while this process was started as a worker and has not become one. Returns `false` in a
+/// Returns `true` if this process was started as a worker and has not become one. Returns `false` in a
 /// process with privileges that its user lacks: such a process is never a worker, regardless of its
 /// environment.
 pub(crate) fn unconsumed() -> bool {

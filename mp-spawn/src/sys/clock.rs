@@ -22,8 +22,8 @@ pub(crate) fn now() -> u64 {
     u64::try_from(mp_core::monotonic().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Converts a time span for the kernel, rounded up to a microsecond, because waking early only leads to
-/// another wait.
+/// Converts a time span for the kernel, plus a microsecond, because an early wake-up only leads to another
+/// wait.
 pub(crate) fn timespec(span: Duration) -> Timespec {
     let span = span.saturating_add(Duration::from_micros(1));
     Timespec {

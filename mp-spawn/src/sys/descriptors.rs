@@ -10,7 +10,8 @@ use rustix::net::SendFlags;
 use crate::error::{Result, launch_error};
 use crate::sys;
 
-/// Maximum number of inherited file descriptors: the kernel's limit for one message, minus our own.
+/// Maximum number of inherited file descriptors. [`MAX_FDS`] stays below the kernel's limit of 253 for a
+/// message.
 pub(crate) const MOST_INHERITED: usize = 200;
 /// Maximum number of file descriptors that a process receives for our own use.
 pub(crate) const OWN_FDS: usize = 4;

@@ -53,7 +53,7 @@ impl SpanContext {
     }
 }
 
-/// Span of one start. It is closed when this is dropped.
+/// Span of one start, which is closed on drop.
 #[derive(Default)]
 pub(crate) struct StartSpan {
     #[cfg(feature = "tracing")]
@@ -71,7 +71,7 @@ impl StartSpan {
         false
     }
 
-    /// Records the process.
+    /// Records the process id in the span.
     pub(crate) fn record_pid(&self, _pid: u32) {
         #[cfg(feature = "tracing")]
         if let Some(span) = &self.span {

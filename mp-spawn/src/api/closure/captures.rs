@@ -18,11 +18,11 @@ pub trait Capture: Serialize + DeserializeOwned + Send + Sync + 'static {}
 #[diagnostic::do_not_recommend]
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Capture for T {}
 
-/// All captures of a closure: none, or one value and the others. This allows any number of captures, and
-/// compiler errors about a single value.
+/// Captures of a closure: `()`, or a pair of the first value and the others. The pairs allow any number of
+/// captures, and compiler errors about a single value.
 #[doc(hidden)]
 pub trait Captures: Serialize + DeserializeOwned + Send + Sync + 'static {
-    /// Returns the value of an empty list of captures, which is encoded as no bytes.
+    /// Returns the value if `Self` is the empty list of captures, which is encoded as no bytes.
     fn nothing() -> Option<Self> {
         None
     }

@@ -1,9 +1,9 @@
 //! Closures that can be sent: the captures are sent, and the code is found in the receiving process.
 //!
-//! The macro [`closure!`](crate::closure!) splits a closure into its captures and a closure without captures
-//! that gets them by reference. The latter is a constant of the program, sent as a reference and verified
-//! like the function of a process. The captures are serde values. Both form a [`Closure`], whose type
-//! contains only arguments and result.
+//! The macro [`closure!`](crate::closure!) splits a closure into its captures and its code, a closure without
+//! captures that gets the captures by reference. The code is a constant of the program, sent as a reference
+//! and verified like the function of a process. The captures are serde values. Captures and code form a
+//! [`Closure`], whose type contains only arguments and result.
 
 mod captures;
 
@@ -33,16 +33,16 @@ pub use captures::{Capture, Captures, list_in_the_brackets_what_the_body_uses, p
 ///     closure!([factor] |x: f64| factor * x)
 /// }
 ///
-/// // Another process returns it, and it can still be called.
+/// A closure that another process has returned can still be called.
 /// let half = Process::spawn(|factor: f64| Ok::<_, String>(scaled(factor)), 0.5)?.join()?;
 /// assert_eq!(half.call(8.0), 4.0);
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// Cloning copies a reference. A closure is a serde type. Its tensors and queues are attached to the message,
-/// so that it can only be serialized into a message. Reading it verifies that the receiver runs the same
-/// build of the program, and that captures, arguments and result have the same types. Otherwise it returns an
-/// error.
+/// Clones share the captures. A closure is a serde type. Tensors and queues among its captures are attached
+/// to the message, so a closure with such captures can only be serialized into a message. Deserialization
+/// returns an error unless the receiver runs the same build of the program, and captures, arguments and
+/// result have the same types.
 ///
 /// Run it in a process by [`ProcessBuilder::spawn_closure`](crate::ProcessBuilder::spawn_closure) or
 /// [`start_closure`](crate::start_closure), or in place by [`call`](Self::call).
@@ -118,7 +118,7 @@ impl<A: 'static, R: 'static> Closure<A, R> {
     #[doc(hidden)]
     pub fn from_parts<C: Captures, F: Fn(&C, A) -> R + Copy + Send + 'static>(captures: C, code: F) -> Self {
         const { function::assert_no_captures::<F>() };
-        // Only its type is needed, which identifies the code.
+        // Only the type of `code` is needed: it identifies the code.
         let _ = code;
         CapturedClosure::<F, C, A, R>::closure(captures)
     }
@@ -200,7 +200,7 @@ impl<A: 'static, R: 'static> fmt::Debug for Closure<A, R> {
 impl<A: 'static, R: 'static> Serialize for Closure<A, R> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let code = reference(self.0.code()).map_err(S::Error::custom)?;
-        // Both parts belong to the same message, and share its attachments.
+        // Code and captures belong to the same message, and share its attachments.
         let captures = self.0.captures().map_err(S::Error::custom)?;
         (code, ByteString(captures)).serialize(serializer)
     }
@@ -222,8 +222,8 @@ impl<A: 'static, R: 'static> PlainOutcome for Closure<A, R> {}
 pub struct Code<A: 'static, R: 'static>(&'static FunctionDesc<RebuildFn<A, R>>);
 
 impl<A: 'static, R: 'static> Closure<A, R> {
-    /// Returns the code without the captures. Sent once, it rebuilds closures from the bytes of
-    /// [`captures`](Self::captures).
+    /// Returns the code without the captures. One copy of the code is enough to rebuild closures from the
+    /// bytes of [`captures`](Self::captures).
     #[doc(hidden)]
     pub fn code(&self) -> Code<A, R> {
         Code(self.0.code())
@@ -332,7 +332,7 @@ pub type StateClosure<S, A, R> = Closure<(BorrowedState<S>, A), (BorrowedState<S
 /// | `a sendable closure can't capture ...` | this value is in the brackets and can't be sent: see [`Capture`] |
 /// | `expected fn pointer, found closure`, and `captured here` at a variable | the body uses this variable, and it is not in the brackets: `closure!([it] ...)`, or `[it = it.clone()]` to keep the original |
 /// | `cannot move out of ...`, `which is behind a shared reference` | captures are references in the body, since it may be called again: clone the value there |
-/// | `cannot assign to ...`, `cannot borrow ... as mutable` | for the same reason captures can't be changed: capture a `SharedTensor`, a `Value` or a queue |
+/// | `cannot assign to ...`, `cannot borrow ... as mutable` | captures are references in the body, so they can't be changed: capture a `SharedTensor`, a `Value` or a queue |
 /// | `use of moved value`, `borrow of moved value` after the closure | captures are moved into the closure: `[name = name.clone()]` |
 /// | `mismatched types` in the body, `expected ..., found &...` | captures are references in the body: `*name` |
 #[macro_export]

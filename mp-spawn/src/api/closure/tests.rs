@@ -85,7 +85,7 @@ fn code_sent_once_rebuilds_closures_from_captures() {
     let code: Code<u32, u32> = rmp_serde::from_slice(&bytes).unwrap();
     assert_eq!(code.id(), added(1).code().id());
     assert!(!added(0).captures().unwrap().is_empty());
-    assert!(closure!([] |x: u32| x).captures().unwrap().is_empty(), "what captures nothing, and only that");
+    assert!(closure!([] |x: u32| x).captures().unwrap().is_empty(), "no captures, so no bytes");
     let two = added(2).captures().unwrap();
     assert_eq!(code.capturing(&two).unwrap().call(40), 42);
     assert!(rmp_serde::from_slice::<Code<u8, u8>>(&bytes).is_err(), "other types");
@@ -150,6 +150,6 @@ fn tampered_code_reference_is_refused() {
     };
     assert!(moved(1).contains("not aligned"), "{}", moved(1));
     assert!(moved(usize::MAX / 2 + 1).contains("outside of the program"));
-    // The right position, but without the captures.
+    // The reference is valid. Reading fails later, because the captures are missing.
     assert!(!moved(0).contains("can't be used here"), "{}", moved(0));
 }

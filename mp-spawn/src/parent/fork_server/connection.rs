@@ -1,10 +1,10 @@
 //! Connection to a fork server: see [`fork_server`](crate::parent::fork_server).
 //!
-//! At most one process is made in advance. Its number is on the [pid cell](crate::child::clone) from its
-//! creation until a start has taken it, so it can be ended even if the server has ended. The parent has no
-//! other information about a process that was made in advance: the server answers only when asked. (A waiting
-//! answer would be read just when the process is to begin, and reading it would wake the server, which waits
-//! at the same socket.)
+//! At most one process is made in advance. Its process id is in the [pid cell](crate::child::clone) from its
+//! creation until a start has taken the process, so it can be ended even if the server has ended. The parent
+//! has no other information about a process that was made in advance: the server answers only when asked. (An
+//! unrequested answer would be read just when the process is to begin, and reading it would wake the server,
+//! which waits at the same socket.)
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -55,7 +55,8 @@ pub(crate) struct EndedServer {
     /// Exit status, if the server has ended.
     pub(crate) exit: Option<ExitStatus>,
     pub(crate) error: SpawnError,
-    /// `true` if another server may succeed: this one was killed, or had served.
+    /// `true` if another server may succeed, because this server was gone: killed, or ended after it had
+    /// served.
     pub(crate) is_replaceable: bool,
 }
 
@@ -91,7 +92,7 @@ impl ForkServer {
         let (pid_cell, file) = PidCell::new().map_err(refused)?;
         let start = {
             let command = command.clone();
-            // The server ignores interrupts as soon as it can.
+            // Interrupts stay blocked until the server ignores them.
             move || {
                 launch::launch(&command, &LaunchOptions { interrupts_wait: true, ..LaunchOptions::default() })
             }
@@ -135,7 +136,7 @@ impl ForkServer {
         self.process.pid()
     }
 
-    /// Returns `true` if the server belongs to this process and was started by such a command.
+    /// Returns `true` if the server belongs to this process and was started by the same command.
     pub(crate) fn is_started_by(&self, command: &LaunchCommand) -> bool {
         self.owner == std::process::id() && self.command.is_same_as(command)
     }
@@ -294,8 +295,8 @@ impl ForkServer {
     /// Waits until the socket is ready.
     fn wait(&self, ready: PollFlags, limit: &mut ServerDeadline) -> Result<(), ServerFailure> {
         let left = limit.until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
-        // Waits for its end too, because a process that the server has left may hold the other end of the
-        // socket.
+        // Waits for the end of the server too, because a process that the server has made may hold the other
+        // end of the socket.
         let sentinel = self.process.sentinel();
         let mut fds = [PollFd::new(&self.socket, ready), PollFd::new(&sentinel, PollFlags::IN)];
         match rustix::event::poll(&mut fds, left.as_ref()) {
@@ -365,15 +366,15 @@ mod tests {
 
     use super::*;
 
-    /// Returns a process that waits, and its number.
+    /// Returns a process that sleeps, and its process id.
     fn sleeper() -> (Child, Pid) {
         let child = std::process::Command::new("sleep").arg("120").stdin(Stdio::null()).spawn().unwrap();
         let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
         (child, pid)
     }
 
-    /// Returns a stand-in for a server that was asked for a process, its child, its number, and the end of
-    /// the socket that the process would have.
+    /// Returns a server with a pending process, the sleeping child that stands in for the server, the child's
+    /// process id, and the socket end that the pending process would have.
     fn server(pid_cell: PidCell) -> (ForkServer, Child, Pid, OwnedFd) {
         let (child, pid) = sleeper();
         let handle = ProcessHandle::open(pid).unwrap();

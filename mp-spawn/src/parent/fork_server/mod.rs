@@ -10,8 +10,8 @@
 //! | the server, killed before it is ready | the start that waits for it begins another |
 //! | the server, exited by itself before it is ready | the start that waits for it fails with its exit status: another server would do the same |
 //! | the server, while it calls the preloaded function | the start that waits for it fails with its exit status, the next one begins another |
-//! | the server, asked for a process | that start, or the next one for a request in advance, begins another; if the process was made already, it is ended and reaped |
-//! | the server, while a process waits that was made in advance | the latter waits until the next start, which replaces the server: then it is ended and reaped |
+//! | the server, asked for a process | the start that asked (for a request in advance, the next start) begins another server; a process that was made already is ended and reaped |
+//! | the server, while a process waits that was made in advance | the process waits until the next start, which replaces the server: then the process is ended and reaped |
 //! | several servers in one start | after the fifth, the start fails with the exit status of that server |
 //! | a process that was made in advance and waits | if it has ended by the next start, that start reaps it and asks for another; otherwise it fails like any other |
 //! | a process that was started | like any other: it is a child of this process, and its sentinel is exact |
@@ -64,7 +64,7 @@ static SERVER: PerProcess<Mutex<Option<ForkServer>>> =
 ///
 /// static TABLE: OnceLock<Vec<u64>> = OnceLock::new();
 ///
-/// // Computed once, and there in every process.
+/// Computed once, and present in every process.
 /// set_forkserver_preload(|| _ = TABLE.set((0..1000).map(|n| n * n).collect()))?;
 /// let worker = |rank: usize, (): ()| Ok::<_, String>(TABLE.get().ok_or("it is not there")?[rank]);
 /// let options = SpawnOptions::nprocs(3).start_method(StartMethod::ForkServer);
@@ -73,14 +73,14 @@ static SERVER: PerProcess<Mutex<Option<ForkServer>>> =
 /// ```
 ///
 /// Each process has a copy of the data that the function leaves in memory. The function must leave no thread
-/// running, make no shared memory (tensors, queues) and not use a GPU. The first two make the start fail with
-/// an error that names the reason. If the function panics, the start fails with its message. If it ends the
-/// server, the start fails with the exit status of the server.
+/// running, make no shared memory (tensors, queues) and not use a GPU. A thread or shared memory makes the
+/// start fail with an error that names the reason. If the function panics, the start fails with its message.
+/// If the function ends the server, the start fails with the exit status of the server.
 ///
 /// # Blocking
 ///
 /// The first start by a server blocks until the preloaded function has returned, however long that takes.
-/// Other starts by the server block with it, and so does this function while a start waits.
+/// Meanwhile other starts by the server block, and so does `set_forkserver_preload`.
 /// [`SpawnOptions::handshake_timeout`](crate::SpawnOptions::handshake_timeout) bounds only the time of the
 /// server before that call, and the time for which it may be stopped meanwhile. If the function takes longer
 /// than that time, the log gets a warning (feature `log`) with the server's process id: killing that process
@@ -90,7 +90,7 @@ static SERVER: PerProcess<Mutex<Option<ForkServer>>> =
 ///
 /// Returns [`SpawnError::Launch`](crate::SpawnError::Launch) if this program's build can't be identified.
 pub fn set_forkserver_preload<F: Fn() + CapturesNothing>(function: F) -> Result<()> {
-    // Only its type is needed, which identifies the function.
+    // Only the type of `function` is needed: it identifies the function.
     let _ = function;
     set_preload(Some(PreloadFunction::<F>::DESC.start_reference()?));
     let old = SERVER.lock().take();
@@ -102,8 +102,8 @@ pub fn set_forkserver_preload<F: Fn() + CapturesNothing>(function: F) -> Result<
 /// something kills the servers.
 const MAX_DEAD: usize = 4;
 
-/// Starts a process: takes the one that was made in advance, or asks the server. If there is no server, or it
-/// has died, starts one first. May be called from any thread.
+/// Starts a process: takes the process that was made in advance, or requests one from the server. If there is
+/// no server, or it has died, starts a server first. May be called from any thread.
 pub(crate) fn launch(
     command: &LaunchCommand,
     outbox: &mut Outbox,

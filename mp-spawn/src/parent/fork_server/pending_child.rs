@@ -47,8 +47,8 @@ impl ReadyChild {
     ///
     /// A process that has waited for a long time may have ended and been reaped. The kernel reaps it if
     /// SIGCHLD is ignored, and other code may wait for any child. Then the handle may refer to another
-    /// process. It does not if the other end of the socket is open now, because the handle was made before
-    /// this check.
+    /// process. If the other end of the socket is open now, the handle refers to the right process, because
+    /// the handle was made before this check.
     pub(super) fn is_waiting(&self) -> bool {
         let sentinel = self.handle.sentinel();
         let mut both =

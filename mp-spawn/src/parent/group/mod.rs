@@ -1,6 +1,6 @@
 //! State of the processes of one start, shared between the supervisor and waiters.
 //!
-//! In a copy of the process that started them, which does not have these children, no locks are taken:
+//! In a forked copy of the process that started them, which does not have these children, no locks are taken:
 //! another thread may have held the lock when the copy was made, and no thread of the copy unlocks it.
 
 pub(crate) mod rank;
@@ -26,7 +26,7 @@ use crate::sys::{new_event, notify, pid_number};
 
 /// Processes of one start.
 pub(crate) struct ChildGroup {
-    /// Process that started them.
+    /// Process that started the processes of this group.
     owner: u32,
     /// Last process id of each rank, 0 before its start. Readable without a lock, for copies of the owner.
     pids: Vec<AtomicU32>,
@@ -293,7 +293,8 @@ pub(super) fn ends_others(error: &SpawnError) -> bool {
     raised.kind != RaisedKind::Interrupted
 }
 
-/// Permanently readable, because a copy of the process that started others has no ends to wait for.
+/// Sentinel of all processes in a forked copy of their parent. Permanently readable, because the copy has no
+/// children whose ends it could wait for.
 static COPY_SENTINEL: PerProcess<OnceLock<OwnedFd>> =
     PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 

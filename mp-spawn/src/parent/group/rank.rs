@@ -39,7 +39,8 @@ pub(crate) struct RankState {
     pub(crate) running: Option<RunningProcess>,
     /// Time and error of the failure.
     pub(crate) failure: Option<(u64, SpawnError)>,
-    /// Time of the first signal, and name of the last one, that ended the process because of another process.
+    /// Time of the first signal, and the last signal, by which the process was ended because of another
+    /// process.
     pub(crate) ending: Option<(u64, Signal)>,
     /// Last signal that the program sent to this process alone.
     pub(crate) requested_signal: Option<Signal>,

@@ -20,7 +20,7 @@ enum NextStep {
     Wait(Duration),
 }
 
-/// All of these are called with the ranks locked.
+/// Methods that are called with the ranks locked.
 impl RankState {
     /// Handles the end of the process, which was reaped.
     fn has_ended(&mut self) -> NextStep {
@@ -110,7 +110,8 @@ impl RankState {
         }
     }
 
-    /// Forbids further restarts. Returns `true` if the process has ended because of that.
+    /// Forbids further restarts. Returns `true` if the process waited for its next start, which is now
+    /// cancelled.
     fn forbid(&mut self) -> bool {
         let Some(supervision) = &mut self.supervision else { return false };
         supervision.forbidden = true;
@@ -141,7 +142,7 @@ impl RankState {
     }
 }
 
-/// In each of these groups the process is rank 0.
+/// Methods for groups whose only process, of rank 0, is supervised.
 impl ChildGroup {
     /// Handles the end of the process of this rank, which was reaped. It may be restarted.
     pub(crate) fn handle_end(self: &Arc<ChildGroup>, rank: usize) {
@@ -175,8 +176,8 @@ impl ChildGroup {
         (0..self.len()).for_each(|rank| _ = self.forbid_restart(rank));
     }
 
-    /// Forbids further restarts of a rank. Returns `true` if the process has ended because of that. Does not
-    /// block.
+    /// Forbids further restarts of a rank. Returns `true` if the process waited for its next start, which is
+    /// now cancelled. Does not block.
     pub(crate) fn forbid_restart(&self, number: usize) -> bool {
         let over = self.with_rank(number, |rank| {
             let over = rank.forbid();
@@ -257,7 +258,7 @@ mod tests {
     fn signal_during_a_start_is_delivered_afterwards() {
         let group = starting();
         group.send_signal(0, Signal::KILL).unwrap();
-        assert!(!group.all_over(), "what is being started may come");
+        assert!(!group.all_over(), "the start is still in progress");
         #[allow(clippy::zombie_processes, reason = "the handle reaps it")]
         let child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
         let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
@@ -271,7 +272,7 @@ mod tests {
         let sentinel = handle.sentinel();
         let ended = rustix::event::poll(&mut [PollFd::new(&sentinel, PollFlags::IN)], Some(&time));
         let exit = handle.end(None).unwrap();
-        assert_eq!(ended, Ok(1), "it runs on");
+        assert_eq!(ended, Ok(1), "the process continues after SIGKILL");
         group.with_rank(0, |rank| (rank.exit, rank.begun) = (Some(exit), true));
         group.handle_end(0);
         assert!(group.all_over());

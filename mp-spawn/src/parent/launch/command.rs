@@ -26,7 +26,7 @@ pub(crate) struct LaunchCommand {
     pub(crate) program: PathBuf,
     pub(super) path: CString,
     pub(super) argv: Vec<CString>,
-    /// `true` if it is the running program.
+    /// `true` if `program` is the running program.
     is_own: bool,
     pub(super) taker: TokenTarget,
     /// Library that the loader loads before the program begins.
@@ -99,7 +99,8 @@ impl LaunchCommand {
     /// because it has, or gets, privileges that this process's user lacks. Both the privileges of this
     /// process and those of the executed file are checked: a process that has dropped its privileges gets
     /// them back by the file. Programs that a command executes are not checked. A privileged program ignores
-    /// its environment. Executed again, it would run `main` once more, and start others, and so on.
+    /// the token in its environment. So, executed again, it would run `main`, which starts further processes,
+    /// and so on.
     ///
     /// The privileges of a program depend on flags of the calling thread. A single thread executes all
     /// processes of a start.
@@ -151,7 +152,7 @@ impl LaunchCommand {
         of(self) == of(other)
     }
 
-    /// Returns the environment of this process at the first call. Copies inherit it anyway.
+    /// Returns the environment that this process had at the first call. Forked copies inherit theirs anyway.
     pub(super) fn environment(&self) -> &Environment {
         self.environment.get_or_init(|| self.with_library(Environment::without(token::VARIABLE)))
     }

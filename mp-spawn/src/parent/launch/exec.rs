@@ -6,11 +6,11 @@
 //! check each of 64 signals. Its pidfd is made with it (`CLONE_PIDFD`), while a later request might get
 //! another process with the same number.
 //!
-//! | the child is killed | left |
+//! | the child is killed | result |
 //! |---|---|
-//! | before it has executed the program | the same as of any child that was killed: its pidfd reports the end |
+//! | before it has executed the program | as with any killed child, its pidfd reports the end |
 //!
-//! | the parent is killed | left |
+//! | the parent is killed | result |
 //! |---|---|
 //! | while it is suspended | the child executes the program, which detects that its parent has ended: see `lifeline` |
 //!
@@ -24,10 +24,10 @@
 //! # Safety
 //!
 //! This file may hold `unsafe`: it calls `clone3(2)`, which returns twice, on one stack. The second return
-//! never leaves the block of assembler: there the child calls a function that doesn't return, whose frames
-//! are below those of the parent, where nothing is when it continues. The child reads only the [`ExecPlan`],
-//! which outlives the block, and calls only functions that may be called while other threads hold locks: it
-//! takes no lock, allocates nothing, and can't panic.
+//! never leaves the block of assembler: there the child calls a function that doesn't return. Its frames are
+//! below those of the parent, in memory that the parent does not use when it continues. The child reads only
+//! the [`ExecPlan`], which outlives the block, and calls only functions that may be called while other
+//! threads hold locks: it takes no lock, allocates nothing, and can't panic.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -88,7 +88,7 @@ mod vfork {
 
     const CLOSE_RANGE: &str = "close_range";
 
-    /// `true` if the kernel, or a filter, was found to lack that call.
+    /// `true` after `close_range` failed because the kernel lacks it, or a filter refuses it.
     // fork: the kernel is the same for copies.
     static NO_CLOSE_RANGE: AtomicBool = AtomicBool::new(false);
 
@@ -133,7 +133,7 @@ mod vfork {
             };
         };
         if pidfd < 0 {
-            // A kernel that ignores the flag.
+            // The kernel has ignored `CLONE_PIDFD`.
             return Ok(Some((pid, None)));
         }
         // SAFETY: the kernel has made it just now, for this process.
@@ -150,7 +150,7 @@ mod vfork {
             }
             return Err((what, io::Error::from_raw_os_error(error)));
         }
-        // Without the pidfd, no process would learn of the child's end.
+        // Without the pidfd, the child's end would not be detected, so the child is ended.
         let pidfd = above_standard(pidfd)
             .inspect_err(|_| process_handle::end(pid))
             .map_err(|error| ("fcntl", error))?;
@@ -190,7 +190,7 @@ mod vfork {
         made
     }
 
-    /// Runs the child. It shares the memory of its parent, whose other threads run.
+    /// Runs the child, which shares the memory of its parent while the parent's other threads run.
     extern "C" fn in_child(plan: *const ExecPlan<'_>) -> ! {
         // SAFETY: `clone` was given a reference, and waits.
         let plan = unsafe { &*plan };

@@ -12,7 +12,7 @@ const MAX_FAILURES: usize = 8;
 /// Action after the end of a process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum RestartDecision {
-    /// No restart, and none is needed.
+    /// No restart, because the policy requires none.
     Stop,
     /// Restart after this delay.
     Restart(Duration),

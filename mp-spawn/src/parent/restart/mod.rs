@@ -20,7 +20,7 @@
 //! running one gets the signal, and for a starting one the signal is stored until the process exists. So no
 //! start can follow one of these calls.
 //!
-//! | killed | left | cleaned up by |
+//! | killed | remains | cleaned up by |
 //! |---|---|---|
 //! | the process, at any time | as with any process | its death is declared, and its memory reclaimed, before a restart |
 //! | this program, while the process runs or is being started | the process | the kernel, as with any child |
@@ -43,7 +43,7 @@ use std::time::Duration;
 ///
 /// // Up to five times in a row, after 100 ms, 200 ms, and so on.
 /// let crashing = Restart::on_failure(5);
-/// // The same, always at once.
+/// The same, without delays.
 /// let quick = Restart::OnFailure { max: 5, backoff: Duration::ZERO.into() };
 /// // For ever, also when its function returns; half a minute apart at most.
 /// let backoff = Backoff::new(Duration::from_secs(1)).max(Duration::from_secs(30));

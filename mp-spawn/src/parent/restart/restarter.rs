@@ -148,8 +148,9 @@ impl Restarter {
 
     /// Queues a line to be printed.
     pub(crate) fn queue_report(&self, line: String) {
-        // Written in one piece, so that lines of other processes don't come between. It may block for an
-        // unlimited time. It fails if the reader has closed the pipe, which is not a failure of this thread.
+        // Written in one piece, so that lines of other processes don't come between. The write may block for
+        // an unlimited time. It fails if the reader has closed the pipe, which is not a failure of this
+        // thread.
         self.deliver(move || _ = std::io::stderr().lock().write_all(line.as_bytes()));
     }
 
@@ -175,7 +176,7 @@ impl Restarter {
     }
 
     fn run(&self) {
-        // Handlers of the program must run on threads of the program. Blocking a valid set can't fail.
+        // Signal handlers of the program must run on threads of the program. Blocking a valid set can't fail.
         let _ = sys::block_signals();
         let mut queue = self.queue.lock();
         loop {

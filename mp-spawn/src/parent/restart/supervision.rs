@@ -46,13 +46,13 @@ pub(crate) struct Supervision {
     /// `true` if the process and this program are notified of Ctrl-C ([`mp_core::interrupted`]).
     pub(crate) graceful: bool,
     reports: FailureReports,
-    /// Resources that are needed until the end.
+    /// Resources that are needed until the supervision ends.
     pub(crate) resources: Option<RestartResources>,
 }
 
-/// Resources that are dropped at the end, because they may be large or belong to the program.
+/// Resources that are dropped when the supervision ends, because they may be large or belong to the program.
 pub(crate) struct RestartResources {
-    /// Becomes readable at the end.
+    /// Becomes readable when the supervision ends.
     end: Arc<OwnedFd>,
     pub(crate) respawn: Arc<RespawnFn>,
     listener: Option<Arc<EventListener>>,
@@ -79,7 +79,7 @@ impl Supervision {
         })
     }
 
-    /// Returns the descriptor that becomes readable at the end, until the end is reached.
+    /// Returns the descriptor that becomes readable when the supervision ends, or `None` after that.
     pub(crate) fn end(&self) -> Option<&Arc<OwnedFd>> {
         self.resources.as_ref().map(|resources| &resources.end)
     }
@@ -133,7 +133,7 @@ impl Supervision {
         }
     }
 
-    /// Takes the resources for further starts, at the end.
+    /// Takes the resources for further starts when the supervision ends.
     pub(crate) fn release(&mut self) -> Option<RestartResources> {
         self.resources.take()
     }
@@ -189,6 +189,6 @@ mod tests {
             (0..100).filter_map(|s| reports.failed(at(s)).map(|count| (s, count))).collect();
         assert_eq!(reported, [(0, 1), (10, 10), (30, 20), (70, 40)]);
         assert_eq!(reports.failed(at(10_000)), Some(30));
-        assert_eq!(reports.failed(at(10_010)), Some(1), "a row of its own");
+        assert_eq!(reports.failed(at(10_010)), Some(1), "the intervals begin again");
     }
 }

@@ -31,8 +31,8 @@ pub(crate) struct StartBatch {
     pub(crate) context: SpanContext,
 }
 
-/// Starts processes, in order. Blocks until all run, or until one could not be started. In the latter case
-/// the running ones have been sent a SIGKILL.
+/// Starts processes, in order. Blocks until all run, or until one could not be started. In that case the
+/// running processes have been sent a SIGKILL.
 pub(crate) fn start(
     batch: Arc<StartBatch>,
     orders: Vec<LaunchOrder>,
@@ -40,11 +40,11 @@ pub(crate) fn start(
 ) -> Result<()> {
     let (supervisor, method) = (supervisor::get()?, batch.properties.method);
     if method == StartMethod::Fork && !sys::on_main_thread() {
-        // Buffered output belongs to the calling thread, which may be printing. A copy of another thread
-        // would write it again.
+        // Flushed by the calling thread, which may hold the lock of stdout because it prints. Otherwise a
+        // copy made by another thread would write the buffered output again.
         let _ = io::stdout().flush();
     }
-    // The reserved places are free before the caller learns of a failure and may retry.
+    // The reserved places are released before the caller gets an error and may retry.
     let start = move || start_here(&supervisor, &batch, orders, &reservation);
     // Processes made by a fork server are children of the thread that started the server.
     if method == StartMethod::ForkServer { start() } else { supervisor::run_on_lasting_thread(start) }
@@ -114,7 +114,8 @@ fn launch(supervisor: &Supervisor, batch: &StartBatch, mut order: LaunchOrder) -
     order.span.record_pid(sys::pid_number(launched.pid));
     batch.group.with_rank(order.rank, |rank| rank.streams = streams);
     let id = supervisor.watch(&batch.group, &batch.properties, order, launched)?;
-    // Done only now, because a thread that reserves room locks the reservations first and the children
-    // second. For a moment the process counts twice.
+    // The caller releases the reservation after this return, without the lock of the children: a thread that
+    // reserves room locks the reservations first and the children second. For a moment the process counts
+    // twice.
     Ok(id)
 }

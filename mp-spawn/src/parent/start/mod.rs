@@ -200,7 +200,7 @@ pub(crate) fn start_supervised(
         let reservation = reserve(template.properties.method, 1)?;
         let setup = if attempt > 1 { setup.clone().appending() } else { setup.clone() };
         let args = ahead.take().map_or_else(&mut pack, Ok)?;
-        // If there is no room for them now, there may be later.
+        // If the arguments can't be created now, a later attempt may succeed.
         ahead = pack().ok();
         let order = template.order(0, named.clone(), attempt, setup, args)?;
         Ok((template.batch(&group), vec![order], reservation))
@@ -222,7 +222,7 @@ fn begin(
     reservation: MemberReservation,
 ) -> Result<Arc<ChildGroup>> {
     let (group, method) = (Arc::clone(&batch.group), batch.properties.method);
-    // At exit, output is written that was read from the streams of the processes and not passed on.
+    // At exit, the handler writes output that was read from the streams of the processes and not passed on.
     active::register_exit_handler();
     for order in orders.iter().filter(|order| order.setup.interrupt == Interrupt::Graceful) {
         sys::record_first_interrupt(order.setup.interrupt_signals.numbers(), is_child());

@@ -32,7 +32,7 @@ const CHUNK: usize = 64 << 10;
 /// Time for which the supervisor does not watch a process that may be short-lived: see
 /// [`supervisor`](crate::parent::supervisor).
 const MAX_UNWATCHED: Duration = Duration::from_millis(50);
-/// Time after which the supervisor watches it if a caller queries it.
+/// Time after which the supervisor watches such a process if a caller queries it.
 const MIN_UNWATCHED: Duration = Duration::from_millis(4);
 /// Number of chunks that are read from one process in each turn.
 const CHUNKS_A_TURN: usize = 16;
@@ -217,7 +217,7 @@ impl WatchedChild {
 
     fn send_taken(&mut self) -> Result<(), String> {
         self.outbox.append(FrameKind::Taken, &[]).map_err(|e| e.to_string())?;
-        // The child reads nothing else, so there is room for it.
+        // The child has read all earlier data, so its socket has room.
         let _ = self.send();
         Ok(())
     }
@@ -234,7 +234,7 @@ impl WatchedChild {
         self.receive();
         let Some(until) = self.hello_until.take() else { return };
         let activity = ProcessActivity::read(self.who.pid);
-        // This process was stopped, and so was the child, if the whole program was stopped.
+        // If the whole program was stopped, this process and the child were both stopped.
         let paused = now_is_late(until);
         if paused || activity.as_ref().is_some_and(|activity| activity.is_excused(self.properties.timeout)) {
             self.hello_until = deadline(self.properties.timeout);
@@ -328,7 +328,7 @@ impl WatchedChild {
         let (group, rank) = (Arc::clone(&self.group), self.rank);
         shared_memory::report_reclaimed();
         children::record_end(self.who.pid);
-        // Done after its failure is recorded, because a waiter that this wakes names the failure.
+        // Done after the failure is recorded, because a waiter that is woken here reports that failure.
         if let Some(promise) = self.promise.take() {
             promise.lose(self.who.pid);
         }

@@ -32,8 +32,8 @@ impl CrashReport {
         Some(Self { directory: directory.into(), snapshot })
     }
 
-    /// Writes the file of a process that failed. It is new, and this user's alone: it has output of the
-    /// process.
+    /// Writes the file of a process that failed. The file is new, and only this user can read it, because it
+    /// contains output of the process.
     pub(super) fn write(&self, who: &ProcessName, error: &SpawnError) {
         let name: String =
             who.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
@@ -74,7 +74,7 @@ impl CrashReport {
     }
 }
 
-/// Appends what a process held and waited for, and the states of the others.
+/// Appends the objects that a process held and waited for, and the states of the other processes.
 fn describe(text: &mut String, snapshot: &Snapshot, pid: u32) {
     let object = |block: u32, name: &str| match name {
         "" => format!("#{block}"),

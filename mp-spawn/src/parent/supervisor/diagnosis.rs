@@ -106,14 +106,14 @@ pub(crate) fn exit_failure(
         ExitStatus::Signal { signal, .. } => Some(signal),
         ExitStatus::Code(_) | ExitStatus::Unknown => None,
     };
-    // A copy of this process can't be another program. A program that handles the signal of this one exits
-    // with a code.
+    // A forked copy can't be another program. A program that handles a signal from this program exits with a
+    // code, too.
     if !evidence.hello && killer.is_none() && asked.is_none() && *method != StartMethod::Fork {
         let (who, program, method, guest) = (who.clone().into(), program.clone(), *method, *guest);
         return Some((now, SpawnError::NeverReported { who, program, method, guest, exit }));
     }
     let crash = evidence.crash.filter(|crash| killer.is_some_and(|signal| signal.number() == crash.signal));
-    // The handler receives a signal that a process sends.
+    // The handler reports a signal that a process sends. Without a report, no handler could run.
     let unhandled =
         killer == Some(Signal::from_number(libc::SIGSEGV)) && evidence.hello && evidence.crash.is_none();
     let aborted = killer == Some(Signal::from_number(libc::SIGABRT));
@@ -260,7 +260,7 @@ mod tests {
         assert!(!text(crash(CrashCause::Sent), SEGV, None).contains("overflow"));
         assert!(!text(crash(CrashCause::Fault), SEGV, None).contains("overflow"));
         assert!(!text(running(), ExitStatus::Code(139), None).contains("overflow"));
-        // Before it becomes a worker it has no handlers.
+        // Before a process becomes a worker, it has no handlers.
         let copy = StartProperties { method: StartMethod::Fork, ..properties() };
         let (_, error) = exit_failure(&who(), &copy, Evidence::default(), SEGV, None, 100).unwrap();
         assert!(!error.to_string().contains("overflow"), "{error}");

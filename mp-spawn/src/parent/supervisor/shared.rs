@@ -29,7 +29,7 @@ use crate::sys::log_event::{self, event};
 use crate::sys::start_span::StartSpan;
 use crate::sys::{ProcessHandle, new_event, timespec};
 
-/// Event data for new requests. The events of processes have their numbers.
+/// Event data for new requests. Event data of a process contains its number.
 pub(super) const WAKE: u64 = u64::MAX;
 /// Event data for the timer.
 pub(super) const TIMER: u64 = u64::MAX - 1;

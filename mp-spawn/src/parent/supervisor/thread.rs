@@ -46,7 +46,7 @@ struct EventLoop {
 
 impl EventLoop {
     fn run(self) {
-        // Handlers of the program must run on threads of the program. Blocking a valid set can't fail.
+        // Signal handlers of the program must run on threads of the program. Blocking a valid set can't fail.
         let _ = sys::block_signals();
         IS_SUPERVISOR.set(true);
         mp_core::waits::serves(mp_core::waits::Service::Supervisor);

@@ -168,7 +168,7 @@ fn own_library() -> Option<&'static Object> {
 /// working directory at that time.
 fn file_at(address: usize) -> Option<PathBuf> {
     let path = mapped_at(&std::fs::read("/proc/self/maps").ok()?, address)?;
-    // Former path of the file. Another file may have it by now.
+    // Former path of the file. Another file may have that path by now.
     let former = path.as_os_str().as_bytes().strip_suffix(b" (deleted)");
     Some(former.map_or_else(|| path.clone(), |former| OsStr::from_bytes(former).into()))
 }
@@ -182,7 +182,7 @@ pub(crate) fn mapped_at(maps: &[u8], address: usize) -> Option<PathBuf> {
         let number = |text| usize::from_str_radix(text, 16).unwrap_or(0);
         (number(start)..number(end)).contains(&address)
     })?;
-    // Range, access, offset, device and inode precede it, without a slash.
+    // Range, access, offset, device and inode precede the path, without a slash.
     let path = &line[line.iter().position(|byte| *byte == b'/')?..];
     Some(OsStr::from_bytes(path).into())
 }

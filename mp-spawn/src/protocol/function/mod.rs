@@ -49,7 +49,7 @@ pub(crate) struct FunctionDesc<E> {
 #[repr(C)]
 struct DescHead {
     magic: [u64; 2],
-    /// Marker of the copy of this crate that made it.
+    /// Marker of the copy of this crate that made this description.
     marker: &'static CrateMarker,
     /// Type of the entry. A function, not its value, because compilers before 1.91 make no `TypeId` of a
     /// constant.
@@ -201,7 +201,7 @@ pub(crate) fn instance<F: Copy + Send + 'static>() -> F {
 /// let _ = mp_spawn::spawn(move |rank: usize, (): ()| assert!(rank < factor), (), 2);
 /// ```
 ///
-/// A function pointer is an address, which is invalid there:
+/// A function pointer is an address, which is invalid in the child:
 ///
 /// ```compile_fail
 /// fn worker(_rank: usize, (): ()) {}
@@ -223,7 +223,7 @@ pub(crate) const fn assert_no_captures<F>() {
 /// Reference to a function that is sent to a child.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct FunctionRef {
-    /// Build of the program or library that holds it.
+    /// Build of the program or library that holds the function.
     pub(crate) object: BuildIdentity,
     offset: usize,
     fingerprint: u64,

@@ -3,20 +3,20 @@
 //!
 //! This is the only place where processes get shared memory. The arena's file is sent to each child. Short
 //! arguments without tensors or similar objects are sent through the socket. The child then joins as a member
-//! when it first needs shared memory, and notifies its parent. (A child that is killed between the two is
-//! found by its locks, like one without a parent.) All other arguments are packed into an envelope that
-//! belongs to the parent until the child claims it, and the child joins before it sends its hello. So a child
-//! that crashes in between leaves nothing, and neither does a parent. The return value of the function is
-//! sent back in the same two ways: in the report, or in an envelope that belongs to the child until the
-//! parent has claimed it, and the child waits for that.
+//! when it first needs shared memory, and notifies its parent. (A child that is killed after it joined and
+//! before it notified its parent is detected by its locks, like a member without a parent.) All other
+//! arguments are packed into an envelope that belongs to the parent until the child claims it, and the child
+//! joins before it sends its hello. So a child or a parent that crashes in between leaves nothing allocated.
+//! The return value of the function is sent back in the same two ways: in the report, or in an envelope. The
+//! envelope belongs to the child until the parent has claimed it, and the child waits for that.
 //!
 //! The envelope of the arguments is a [`Promise`], whose documentation covers the death of either process.
 //! For the envelope of the result:
 //!
-//! | killed | left | cleaned up by |
+//! | killed | remains | cleaned up by |
 //! |---|---|---|
 //! | child, before the parent claimed its result | an envelope of the crashed child | the reclaim; the result is lost |
-//! | child, which could not read its arguments for lack of descriptors, before the parent claimed them back | the same | the reclaim; they are lost |
+//! | child, which could not read its arguments for lack of descriptors, before the parent claimed them back | the same | the reclaim; the arguments are lost |
 //! | parent, before or after it claimed a result | an envelope of one of the two | the reclaim of that process |
 
 pub(crate) mod shared_memory;

@@ -44,7 +44,7 @@ pub(crate) fn arena_file() -> Result<BorrowedFd<'static>> {
     unsafe { arena()?.fd() }.map_err(no_memory)
 }
 
-/// Claims an envelope that the process at the other end of the socket has left to this one.
+/// Claims an envelope that the process at the other end of the socket has handed over to this one.
 pub(crate) fn claim(ticket: EnvelopeTicket) -> Result<Envelope, String> {
     let arena = Arena::current().map_err(|e| e.to_string())?;
     // SAFETY: the parent or the child of this process sent this ticket to this process alone. The child does
@@ -52,9 +52,9 @@ pub(crate) fn claim(ticket: EnvelopeTicket) -> Result<Envelope, String> {
     unsafe { ticket.claim(arena) }.map_err(|e| e.to_string())
 }
 
-/// Joins the shared memory of this file descriptor, before any other use of it in the child: now, or when
-/// this process first needs it, and then calls `report`. Returns this process's member number, if it has
-/// joined.
+/// Joins the shared memory of this file descriptor, before any other use of shared memory in the child: at
+/// once if `now` is set, otherwise when this process first needs it, followed by a call of `report`. Returns
+/// this process's member number, if it has joined.
 #[inline]
 pub(crate) fn child_attach(fd: Option<OwnedFd>, now: bool, report: fn(Member)) -> io::Result<Option<u32>> {
     let Some(fd) = fd else { return Ok(None) };
@@ -99,7 +99,7 @@ mod tests {
     /// The child was killed before it claimed the envelope, or claims it concurrently: one of the two
     /// processes gets it.
     #[test]
-    fn unclaimed_parcel_is_taken_back() {
+    fn unclaimed_envelope_is_taken_back() {
         let arena = Arena::current().unwrap();
         let promise = || Promise::new(Messages(arena).pack(&mut Outgoing::default(), 0).unwrap());
         let ticket = |promise: &Promise| EnvelopeTicket::from_bytes(&promise.ticket().to_bytes()).unwrap();
@@ -108,6 +108,6 @@ mod tests {
         let dropped = promise();
         let late = ticket(&dropped);
         drop(dropped);
-        assert!(claim(late).is_err(), "a child could claim it still");
+        assert!(claim(late).is_err(), "the envelope was taken back");
     }
 }

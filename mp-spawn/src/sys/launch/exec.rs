@@ -26,9 +26,11 @@ pub(crate) struct Program<'a> {
     pub(crate) environment: &'a Environment,
     /// Additional entry of the environment.
     pub(crate) token: CString,
-    /// Inherited under its own number. Only this file, the standard streams and `files` are inherited.
+    /// File that the program inherits under its own number. Only this file, the standard streams and `files`
+    /// are inherited.
     pub(crate) inherit: BorrowedFd<'a>,
-    /// Inherited under these numbers, which differ from the own numbers of all files here.
+    /// Files that the program inherits under these numbers, which differ from the own numbers of all files
+    /// here.
     pub(crate) files: &'a [(RawFd, Arc<OwnedFd>)],
     /// `true` if SIGINT and SIGTERM are blocked until the program unblocks them.
     pub(crate) interrupts_wait: bool,
@@ -45,7 +47,7 @@ impl Program<'_> {
         argv.map(<*const c_char>::cast_mut).collect()
     }
 
-    /// Returns the environment in the same format.
+    /// Returns the environment in the format of [`argv`](Self::argv).
     pub(crate) fn environment(&self) -> Vec<*mut c_char> {
         let entries = self.environment.pointers().chain([self.token.as_ptr(), ptr::null()]);
         entries.map(<*const c_char>::cast_mut).collect()
@@ -54,7 +56,7 @@ impl Program<'_> {
 
 /// Signals that children ignore if this process does. A process that ignores them was started that way, by
 /// `nohup(1)` or a shell that runs it in the background. Otherwise the end of a terminal would end the
-/// workers of a program that was to survive it.
+/// workers of a program that survives it.
 pub(crate) const INHERITED_IGNORED: [c_int; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT];
 
 /// Starts a program with no signal blocked and every standard signal at its default, except the ignored ones

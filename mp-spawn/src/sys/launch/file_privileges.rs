@@ -116,7 +116,7 @@ fn within_bounds(capabilities: u64) -> u64 {
 #[derive(Debug, PartialEq)]
 struct FileCapabilities {
     /// `true` if the permitted capabilities are effective from the beginning. The program then does not trust
-    /// its parent, even if there are none.
+    /// its parent, even if no capability is permitted.
     effective: bool,
     permitted: u64,
     inheritable: u64,

@@ -30,8 +30,8 @@ static COUNTER: PerProcess<Mutex<OomCounter>> =
     PerProcess::new([const { Mutex::new(OomCounter { last: None, left: None }) }; GENERATIONS]);
 
 impl OomCounter {
-    /// Returns `true`, and attributes a kill, if a process that ended just now may have been hit. `count` is
-    /// the present counter.
+    /// Returns `true`, and attributes a kill, if the kernel may have killed a process that ended just now.
+    /// `count` is the present counter.
     fn attribute_one(&mut self, count: Option<u64>, now: Instant) -> bool {
         let before = std::mem::replace(&mut self.last, count);
         let new = before.zip(count).map_or(0, |(before, count)| count.saturating_sub(before));
@@ -92,7 +92,7 @@ mod tests {
         let after = |millis| start + Duration::from_millis(millis);
         let mut tally = OomCounter { last: Some(7), left: None };
         assert!(!tally.attribute_one(Some(7), start));
-        // Two at nearly the same time.
+        // Two kills at nearly the same time.
         assert!(tally.attribute_one(Some(9), after(10)) && tally.attribute_one(Some(9), after(20)));
         assert!(!tally.attribute_one(Some(9), after(30)));
         // Remaining kills are discarded, and don't outlast new ones.

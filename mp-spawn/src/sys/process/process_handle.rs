@@ -41,7 +41,7 @@ impl ProcessHandle {
     /// Creates the handle of a process that was made just now and has not been reaped. If this fails, the
     /// process is ended and reaped.
     pub(crate) fn open(pid: Pid) -> Result<ProcessHandle> {
-        // No process would learn of its end.
+        // Without a handle, the end of the process would not be detected.
         ProcessHandle::find(pid).inspect_err(|_| end(pid))
     }
 
@@ -79,7 +79,8 @@ impl ProcessHandle {
         let handle = ProcessHandle::new(pid, Arc::new(new_event(0)?), false);
         let (event, reaped) = (Arc::clone(&handle.sentinel), Arc::clone(&handle.reaped));
         let wait = move || {
-            // Handlers of the program must run on threads of the program. Blocking a valid set can't fail.
+            // Signal handlers of the program must run on threads of the program. Blocking a valid set can't
+            // fail.
             let _ = sys::block_signals();
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
             if retry_on_intr(|| rustix::process::waitid(WaitId::Pid(pid), options)).is_err() {
@@ -225,7 +226,7 @@ mod tests {
         }
     }
 
-    /// The number may be reused by then. Here it belongs to a process that we can't reap, and that lives.
+    /// After the reap, the number may be reused. Here it belongs to a live process that can't be reaped.
     #[test]
     fn reaped_process_receives_no_signal() {
         let handle = ProcessHandle::open(rustix::process::getpid()).unwrap();

@@ -1,8 +1,9 @@
 //! Signals: blocked, ignored, and default actions.
 //!
 //! # Safety
-//! Unsafe, because it passes libc pointers to sets and actions. Sound, because they live on the stack, and a
-//! handler is ignored, default, or does nothing but count.
+//! Unsafe, because it passes libc pointers to sets and actions. Sound, because they live on the stack, and
+//! every action is to ignore a signal, its default, or a handler that makes only calls that are allowed
+//! there.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
