@@ -21,8 +21,7 @@
 //! | killed process | content of the pid cell afterwards |
 //! |---|---|
 //! | the fork server, before the process was made | 0: there is no process |
-//! | the fork server, after the process was made | the process id of a child that the parent can end and reap
-//! |
+//! | the fork server, after the process was made | the process id of a child that the parent can end and reap |
 //! | the process, before it got its start message | its process id, which may be reused if the kernel or other code has reaped the process: see [`connection`](crate::parent::fork_server::connection) |
 //! | the parent | nothing: the fork server and its siblings end with it |
 #![allow(unsafe_code)]

@@ -172,8 +172,8 @@ struct FaultAccess {
 }
 
 impl FaultAccess {
-    /// Returns `true` for a stack overflow: an access in the guard area `guard` of the worker's stack, or near
-    /// the stack pointer of the faulting thread.
+    /// Returns `true` for a stack overflow: an access in the guard area `guard` of the worker's stack, or
+    /// near the stack pointer of the faulting thread.
     fn is_overflow(self, guard: &Range<usize>) -> bool {
         guard.contains(&self.address) || self.stack.is_some_and(|stack| self.address.abs_diff(stack) <= REACH)
     }

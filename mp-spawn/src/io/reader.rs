@@ -186,7 +186,7 @@ impl OutputReader {
             match epoll::wait(&self.poll, spare_capacity(&mut events), None) {
                 Ok(_) | Err(Errno::INTR) => {}
                 // An error of `epoll_wait` is not known to happen. Workers would then block on full pipes
-                // until they are drained at the workers' ends.
+                // until the pipes are drained at the ends of the workers.
                 Err(_) => return,
             }
             for event in &events {

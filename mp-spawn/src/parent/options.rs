@@ -193,7 +193,7 @@ impl SpawnOptions {
         /// use std::os::fd::AsRawFd;
         ///
         /// let (mut reader, writer) = std::io::pipe()?;
-        /// A worker may use the number in any way. This one opens the file by its path.
+        /// // A worker may use the number in any way. This one opens the file by its path.
         /// let write = |_: usize, number: i32| {
         ///     let path = format!("/proc/self/fd/{number}");
         ///     std::fs::File::options().write(true).open(path)?.write_all(b"hello")

@@ -51,7 +51,7 @@ pub fn set_executable(program: Option<PathBuf>) {
 /// name it by its path if `PATH` is not trusted. Processes that are started later inherit the setting.
 ///
 /// ```
-/// Starts `env`, which then executes this program.
+/// // Starts `env`, which then executes this program.
 /// let program = std::env::current_exe()?.into_os_string();
 /// mp_spawn::set_command(["env".into(), "THROUGH=env".into(), program]);
 /// let seen = mp_spawn::spawn(|_: usize, (): ()| Ok::<_, String>(std::env::var("THROUGH").is_ok()), (), 1)?;

@@ -185,7 +185,7 @@ pub(crate) struct InheritedSettings {
     /// Secret of the family.
     #[cfg(feature = "authkey")]
     pub(crate) key: Option<AuthKey>,
-    /// Level of the logger that [`log_to_stderr`](crate::log_to_stderr) sets.
+    /// Level of the logger that `log_to_stderr` sets.
     pub(crate) log: Option<String>,
 }
 

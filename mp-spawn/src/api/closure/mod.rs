@@ -33,7 +33,7 @@ pub use captures::{Capture, Captures, list_in_the_brackets_what_the_body_uses, p
 ///     closure!([factor] |x: f64| factor * x)
 /// }
 ///
-/// A closure that another process has returned can still be called.
+/// // A closure that another process has returned can still be called.
 /// let half = Process::spawn(|factor: f64| Ok::<_, String>(scaled(factor)), 0.5)?.join()?;
 /// assert_eq!(half.call(8.0), 4.0);
 /// # Ok::<(), mp_spawn::SpawnError>(())

@@ -55,8 +55,7 @@ pub(crate) struct EndedServer {
     /// Exit status, if the server has ended.
     pub(crate) exit: Option<ExitStatus>,
     pub(crate) error: SpawnError,
-    /// `true` if another server may succeed, because this server was gone: killed, or ended after it had
-    /// served.
+    /// `true` if another server may succeed: this server was killed, or ended after it had served.
     pub(crate) is_replaceable: bool,
 }
 

@@ -64,7 +64,7 @@ static SERVER: PerProcess<Mutex<Option<ForkServer>>> =
 ///
 /// static TABLE: OnceLock<Vec<u64>> = OnceLock::new();
 ///
-/// Computed once, and present in every process.
+/// // Computed once, and present in every process.
 /// set_forkserver_preload(|| _ = TABLE.set((0..1000).map(|n| n * n).collect()))?;
 /// let worker = |rank: usize, (): ()| Ok::<_, String>(TABLE.get().ok_or("it is not there")?[rank]);
 /// let options = SpawnOptions::nprocs(3).start_method(StartMethod::ForkServer);

@@ -43,7 +43,7 @@ use std::time::Duration;
 ///
 /// // Up to five times in a row, after 100 ms, 200 ms, and so on.
 /// let crashing = Restart::on_failure(5);
-/// The same, without delays.
+/// // The same, without delays.
 /// let quick = Restart::OnFailure { max: 5, backoff: Duration::ZERO.into() };
 /// // For ever, also when its function returns; half a minute apart at most.
 /// let backoff = Backoff::new(Duration::from_secs(1)).max(Duration::from_secs(30));

@@ -234,7 +234,7 @@ impl WatchedChild {
         self.receive();
         let Some(until) = self.hello_until.take() else { return };
         let activity = ProcessActivity::read(self.who.pid);
-        // If the whole program was stopped, this process and the child were both stopped.
+        // This thread runs late: the whole program may have been stopped, the child included.
         let paused = now_is_late(until);
         if paused || activity.as_ref().is_some_and(|activity| activity.is_excused(self.properties.timeout)) {
             self.hello_until = deadline(self.properties.timeout);
