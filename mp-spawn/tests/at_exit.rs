@@ -15,7 +15,7 @@ fn fail(_: usize, (): ()) -> Result<(), String> {
     Err("it went wrong".to_string())
 }
 
-/// Returns the standard error output of a process that runs this.
+/// Returns the standard error output of a process that runs `test`.
 fn printed(test: fn(usize, ()) -> Outcome, rank: usize) -> String {
     let all = move |_: usize, (test, rank): (u8, usize)| TESTS[usize::from(test)](rank, ());
     let number = TESTS.iter().position(|other| std::ptr::fn_addr_eq(*other, test)).unwrap();
@@ -40,14 +40,14 @@ fn exits_in_a_callback(_: usize, (): ()) -> Outcome {
 }
 
 #[test]
-fn callback_exits_while_processes_run() {
+fn exit_in_a_callback_does_not_wait_for_children() {
     let worker = |(): ()| exits_in_a_callback(0, ());
     let process = Process::spawn(worker, ()).unwrap();
-    assert!(process.wait_timeout(DEADLINE), "it waits for processes that only it could reap");
+    assert!(process.wait_timeout(DEADLINE), "it waits for processes that only its thread could reap");
     assert_eq!(process.wait().unwrap(), ExitStatus::Code(7));
 }
 
-/// A live context whose processes have failed. `how` selects the query of its status, 0 none.
+/// Creates a context whose processes have failed. `how` selects how the status is queried, 0 means no query.
 fn asks_a_context(how: usize, (): ()) -> Outcome {
     let context = start_processes(fail, (), SpawnOptions::nprocs(2).on_failure(OnFailure::Continue))?;
     eventually("they have ended", || mp_spawn::active_children().is_empty());
@@ -60,7 +60,7 @@ fn asks_a_context(how: usize, (): ()) -> Outcome {
         5 => assert!((0..2).all(|rank| matches!(context.status(rank), Ok(ProcessStatus::Failed(_))))),
         6 => assert!((0..2).all(|rank| matches!(context.exit(rank), Ok(Some(_))))),
         7 => assert!(context.join_timeout(DEADLINE).is_err()),
-        // Query of one of the two.
+        // Queries one of the two processes.
         _ => assert!(matches!(context.status(0), Ok(ProcessStatus::Failed(_)))),
     }
     context.detach();
@@ -87,7 +87,7 @@ fn asks_a_process(how: usize, (): ()) -> Outcome {
         2 => assert_ne!(child.wait()?, mp_spawn::ExitStatus::Code(0)),
         3 => eventually("it has failed", || matches!(child.status(), ProcessStatus::Failed(_))),
         4 => eventually("it has ended", || child.exit().is_some()),
-        // The process may still run, so this is not an answer.
+        // These queries return no failure, because the process may still run.
         _ => drop((child.is_alive(), child.pid())),
     }
     Ok(())
@@ -104,7 +104,7 @@ fn reported_failures_of_a_process_are_not_printed() {
     }
 }
 
-/// Kills its child, and checks that the child has ended.
+/// Kills a child, and checks that the child has ended.
 fn kills_and_checks(how: usize, (): ()) -> Outcome {
     let child = Process::spawn(|(): ()| wait_for_the_end(), ())?;
     assert!(matches!(child.status(), ProcessStatus::Running));
@@ -142,7 +142,7 @@ fn failure_after_a_status_query_is_printed() {
     assert!(text.contains("it went wrong at last"), "{text}");
 }
 
-/// By default they are waited for, and daemons are ended, with a handle or with a live context.
+/// By default children are waited for, and daemons are ended, through a handle as through a live context.
 #[test]
 fn contexts_and_processes_are_treated_alike_at_exit() {
     fn sleeper(_: usize, meeting: String) -> Outcome {
@@ -177,7 +177,7 @@ fn contexts_and_processes_are_treated_alike_at_exit() {
         join(&context).unwrap();
         let (meeting, context) = start(kind, false);
         let sleeper: u32 = meeting.recv().parse().unwrap();
-        assert!(!context.join_timeout(Duration::from_millis(50)).unwrap(), "{kind}: it did not wait");
+        assert!(!context.join_timeout(Duration::from_millis(50)).unwrap(), "{kind}: the exit must wait");
         assert!(alive(sleeper));
         eventually("it listens", || say(&format!("{}-go", meeting.name), "go").is_ok());
         join(&context).unwrap();

@@ -53,7 +53,7 @@ fn key_of_an_option_is_inherited_by_descendants() {
     let ranks = SpawnOptions::nprocs(2).authkey(b"to all");
     let keys = start_processes(|_: usize, (): ()| key(), (), ranks).unwrap().join().unwrap();
     assert_eq!(keys, [b"to all", b"to all"]);
-    // The key that a process sets goes to its children only.
+    // The key that a process sets is inherited by its children only.
     let sets = |(): ()| {
         current_process().set_authkey("set");
         of_two_generations(())
@@ -74,7 +74,7 @@ fn debug_hides_the_key() {
 }
 
 #[test]
-fn other_programs_have_other_keys() {
+fn unrelated_programs_have_different_keys() {
     let program = || {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "helper_prints_its_key", "--ignored", "--nocapture", "--test-threads=1"]);

@@ -66,7 +66,7 @@ fn without_proc(method: &str) -> String {
     outcome(by(method))
 }
 
-/// Files that this process has opened stay open, but its program can no longer be found.
+/// Hides `/proc` after a first start: open files stay open, but the running program can no longer be found.
 fn without_proc_later(method: &str) -> String {
     start_processes(|_: usize, (): ()| {}, (), by("spawn")).unwrap().join().unwrap();
     if !hide_proc() {
@@ -127,7 +127,7 @@ fn without_any_clone(method: &str) -> String {
 fn filter_that_refuses_all_process_calls_is_named() {
     let said = each(without_any_clone);
     for (method, text) in METHODS.into_iter().zip(&said) {
-        // A fork server that ran before has no such filter.
+        // A fork server that was started earlier has no such filter.
         let expected = if method == "forkserver" { text.is_empty() } else { text.contains("seccomp") };
         assert!(expected, "{method}: {said:?}");
     }
@@ -162,7 +162,8 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The processes in it, including the fork server, end with the process that the test has joined.
+        // The processes of the group, including the fork server, end with the process that the test has
+        // joined.
         let until = std::time::Instant::now() + DEADLINE;
         while std::fs::remove_dir(&self.0).is_err() && std::time::Instant::now() < until {
             std::thread::sleep(std::time::Duration::from_millis(1)); // sleep: polls for the end of processes

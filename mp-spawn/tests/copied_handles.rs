@@ -1,5 +1,5 @@
-//! Handles of processes in a copy of the process that started them: they have no owner there, and return an
-//! error at once.
+//! Handles of processes in a forked copy of the process that started them: their methods return an error at
+//! once, because the processes are not children of the copy.
 #![allow(unsafe_code)]
 
 mod common;
@@ -65,7 +65,7 @@ fn at(call: &str) {
 fn asks_for_everything((pid, ranks): (u32, Vec<u32>)) -> Outcome {
     let kept = IN_USE.try_lock().ok().and_then(|kept| *kept);
     let (process, context) = kept.ok_or("nothing is kept")?;
-    at("the first calls, whatever they say");
+    at("the first calls");
     _ = (process.status(), process.exit(), process.is_alive(), process.restarts(), process.pid());
     _ = (format!("{process:?}"), process.stdout(), context.failures(), format!("{context:?}"));
     at("status");
@@ -86,7 +86,7 @@ fn asks_for_everything((pid, ranks): (u32, Vec<u32>)) -> Outcome {
     at("on_exit");
     let (report, reported) = std::sync::mpsc::channel::<()>();
     process.on_exit(move || _ = report.send(()));
-    assert!(reported.recv_timeout(DEADLINE).is_err(), "it is dropped, and not called");
+    assert!(reported.recv_timeout(DEADLINE).is_err(), "the callback is dropped, and not called");
     at("sentinel");
     assert_eq!(wait(&[process], Some(DEADLINE))?, [0]);
     assert_eq!(context.sentinels().len(), 2);
@@ -130,7 +130,7 @@ fn calls_in_a_copy_never_wait_for_missing_threads() {
         });
         for round in 0..20 {
             let before = [0, 1].map(|which: usize| TURNS[which].load(Ordering::Relaxed));
-            eventually("both threads go on", || {
+            eventually("both threads continue", || {
                 [0, 1].iter().all(|which| TURNS[*which].load(Ordering::Relaxed) > before[*which])
             });
             let copy = Process::builder().start_method(StartMethod::Fork).stderr(Stdio::Capture);
@@ -157,12 +157,12 @@ fn drops_a_supervised_process((): ()) -> Outcome {
     let process = SUPERVISED.lock().map_err(|_| "poisoned")?.take().ok_or("nothing is kept")?;
     assert!(is_refused(process.kill()) && !process.is_alive());
     drop(process);
-    // A new supervision, because the thread of the original's does not exist here.
+    // A new supervision, because the thread that supervises for the original does not exist here.
     let (builder, events) =
         supervised(Restart::OnFailure { max: 1, backoff: std::time::Duration::ZERO.into() });
     let own = builder.spawn(|(): ()| Err::<(), _>("no"), ())?;
     assert!(own.wait_timeout(DEADLINE) && matches!(own.join(), Err(SpawnError::GaveUp(_))));
-    assert_eq!(rest(&events).len(), 6, "two starts, two ends, one restart, one end of it");
+    assert_eq!(rest(&events).len(), 6, "two starts, two ends, one restart, one end of the supervision");
     Ok(())
 }
 
@@ -185,6 +185,6 @@ fn drop_in_a_copy_does_not_end_a_supervised_process() {
         assert!(matches!(process.status(), ProcessStatus::Restarting { attempt: 2, .. }), "{process:?}");
         process.kill().unwrap();
         assert!(process.wait_timeout(DEADLINE) && matches!(process.join(), Err(SpawnError::GaveUp(_))));
-        assert_eq!(rest(&events).len(), 1, "it was given up, and started by none");
+        assert_eq!(rest(&events).len(), 1, "the supervision ended without a start");
     });
 }

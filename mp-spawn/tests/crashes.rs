@@ -19,7 +19,7 @@ fn exited(error: SpawnError) -> ProcessExited {
     }
 }
 
-/// Lets this process leave a core file of at most this number of bytes.
+/// Limits the core file of this process to this number of bytes.
 fn limit_core(bytes: u64) -> io::Result<()> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the limit is valid for writes.

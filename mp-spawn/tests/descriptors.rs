@@ -41,7 +41,7 @@ fn pidfds_are_closed_after_join_and_drop() {
                     child
                 })
                 .collect();
-            assert_eq!(pidfds(), before, "{method}: of joined processes that have a handle");
+            assert_eq!(pidfds(), before, "{method}: pidfds of joined processes that have a handle");
             drop(joined);
             let contexts: Vec<_> = (0..10)
                 .map(|_| {
@@ -50,11 +50,11 @@ fn pidfds_are_closed_after_join_and_drop() {
                     context
                 })
                 .collect();
-            assert_eq!(pidfds(), before, "{method}: of joined contexts");
+            assert_eq!(pidfds(), before, "{method}: pidfds of joined contexts");
             drop(contexts);
             (0..30).for_each(|_| drop(start()));
             // The kernel reports their ends with a delay.
-            eventually("those of dropped ones are closed", || pidfds() == before);
+            eventually("the pidfds of dropped handles are closed", || pidfds() == before);
         }
     });
 }
@@ -81,12 +81,12 @@ fn leaking(name: &str) -> std::fs::File {
     file.into()
 }
 
-/// Returns the numbers of a worker's files whose names contain this.
+/// Returns the numbers of a worker's files whose names contain `name`.
 fn finds(name: String) -> Result<Vec<i32>, String> {
     Ok(files().into_iter().filter(|(_, target)| target.contains(&name)).map(|(number, _)| number).collect())
 }
 
-/// Runs a test with and without the calls that usually make a worker.
+/// Runs a test with and without the system calls that usually start a worker.
 fn with_and_without_clone3(test: fn()) {
     for refused in [false, true] {
         let number = TESTS.iter().position(|other| std::ptr::fn_addr_eq(*other, test)).unwrap();
@@ -169,7 +169,7 @@ fn looks_at(numbers: Vec<i32>) -> Result<Vec<(String, bool)>, String> {
     numbers.into_iter().map(look).collect()
 }
 
-/// For each start method.
+/// Checked for each start method.
 #[test]
 fn inherited_number_refers_to_the_file_when_named() {
     use std::os::fd::{AsRawFd, OwnedFd};
@@ -241,7 +241,7 @@ fn number_named_twice_means_the_later_file() {
     });
 }
 
-/// Numbers that the worker's own files would have, and those that are used to transfer them.
+/// Numbers that the worker's own files would have, and numbers that are used to transfer files.
 fn numbers_may_be_in_the_way() {
     use std::os::fd::AsRawFd;
 

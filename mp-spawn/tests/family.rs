@@ -42,7 +42,7 @@ fn by_each_method<F: Fn() + Copy + Send + 'static>(test: F) {
 
 /// Waits until none of these processes is alive, and returns the time that took.
 fn wait_until_ended(pids: &[u32]) -> Duration {
-    time_until("they are gone", || !pids.iter().any(|pid| alive(*pid)))
+    time_until("the processes have ended", || !pids.iter().any(|pid| alive(*pid)))
 }
 
 /// Returns the process ids that `count` processes have sent, at the beginning of their lines.
@@ -90,7 +90,7 @@ fn killed_parent_ends_its_descendants() {
 
 #[test]
 fn processes_end_when_the_parent_executes_another() {
-    /// Executes on the main thread or on another one, both of which can start processes.
+    /// Executes another program on the main thread or on another thread, both of which can start processes.
     fn executes(rank: usize, meeting: String) -> Outcome {
         let go = format!("{meeting}-{rank}");
         let start = move || -> Outcome {
@@ -107,16 +107,16 @@ fn processes_end_when_the_parent_executes_another() {
         Err(std::os::unix::process::CommandExt::exec(std::process::Command::new("sleep").arg("120")).into())
     }
     by_each_method(|| {
-        within_a_second("those of parents that execute another program", || {
+        within_a_second("descendants of parents that execute another program", || {
             let meeting = Meeting::new("executes");
             let parents = start_processes(executes, meeting.name.clone(), SpawnOptions::nprocs(2)).unwrap();
-            // Each has a child and a grandchild.
+            // Each parent has a child and a grandchild.
             let descendants = pids(&meeting, 4);
             for rank in 0..2 {
-                eventually("it waits", || say(&format!("{}-{rank}", meeting.name), "go").is_ok());
+                eventually("the parent waits", || say(&format!("{}-{rank}", meeting.name), "go").is_ok());
             }
             let took = wait_until_ended(&descendants);
-            assert!(parents.pids().into_iter().all(alive), "the other program is gone");
+            assert!(parents.pids().into_iter().all(alive), "the executed program still runs");
             took
         });
     });
@@ -124,7 +124,7 @@ fn processes_end_when_the_parent_executes_another() {
 
 #[test]
 fn panicking_parent_ends_its_descendants() {
-    /// Panics with a context that ends its child, or with a leaked one.
+    /// Panics with a context that ends its child, or with a leaked context.
     fn panics(rank: usize, meeting: String) -> Outcome {
         let go = format!("{meeting}-{rank}");
         let child = start_processes(middle, meeting, SpawnOptions::nprocs(1).daemon(true))?;
@@ -136,13 +136,13 @@ fn panicking_parent_ends_its_descendants() {
         panic!("for the test");
     }
     by_each_method(|| {
-        within_a_second("those of parents that panic", || {
+        within_a_second("descendants of parents that panic", || {
             let meeting = Meeting::new("panics");
             let settings = SpawnOptions::nprocs(2).on_failure(mp_spawn::OnFailure::Continue);
             let parents = start_processes(panics, meeting.name.clone(), settings).unwrap();
             let descendants = pids(&meeting, 4);
             for rank in 0..2 {
-                eventually("it waits", || say(&format!("{}-{rank}", meeting.name), "go").is_ok());
+                eventually("the parent waits", || say(&format!("{}-{rank}", meeting.name), "go").is_ok());
             }
             let took = wait_until_ended(&descendants);
             assert!(failure(&parents).to_string().contains("for the test"));
@@ -165,11 +165,11 @@ fn ending_parent_ends_its_descendants() {
         std::process::exit(0)
     }
     by_each_method(|| {
-        within_a_second("those of a parent that exits", || {
+        within_a_second("descendants of a parent that exits", || {
             let meeting = Meeting::new("ends");
             let context = start_processes(ends, meeting.name.clone(), SpawnOptions::nprocs(1)).unwrap();
             let descendants = pids(&meeting, 2);
-            eventually("it waits", || say(&format!("{}-go", meeting.name), "go").is_ok());
+            eventually("the parent waits", || say(&format!("{}-go", meeting.name), "go").is_ok());
             let took = wait_until_ended(&descendants);
             join(&context).unwrap();
             took

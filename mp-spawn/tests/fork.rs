@@ -88,7 +88,7 @@ fn copy_inherits_state_and_is_a_separate_worker() {
             assert_eq!((current.rank, current.daemon, current.pid), (Some(rank), false, std::process::id()));
             assert_eq!((mp_spawn::rank(), name()), (Some(rank), Some(&*format!("copy-{rank}"))));
             assert_eq!(std::env::var("WHICH"), Ok(rank.to_string()));
-            assert!(active_children().is_empty(), "its siblings are no children of its own");
+            assert!(active_children().is_empty(), "siblings of a copy are not its children");
             let local = LOCAL.get();
             Ok::<_, String>((
                 base + TABLE.get().ok_or("no table")?[rank],
@@ -104,8 +104,8 @@ fn copy_inherits_state_and_is_a_separate_worker() {
         for (rank, &found) in all.iter().enumerate() {
             assert_eq!(found, (10 + rank, pids[rank], std::process::id(), 7));
         }
-        assert!(children().is_empty(), "all were reaped");
-        assert_eq!((rank(), std::env::var("WHICH").ok()), (None, None), "nothing changed here");
+        assert!(children().is_empty(), "all copies were reaped");
+        assert_eq!((rank(), std::env::var("WHICH").ok()), (None, None), "the original is unchanged");
     });
 }
 
@@ -152,7 +152,7 @@ fn fork_reports_each_kind_of_end() {
     }
     alone(|()| {
         check();
-        // From another thread, which does not exist in the copies.
+        // Starts from another thread, which does not exist in the copies.
         std::thread::spawn(check).join().unwrap();
         assert!(children().is_empty());
     });
@@ -224,7 +224,7 @@ fn buffered_output_is_printed_once() {
         print!("before ");
         let copies = start_processes(|rank: usize, (): ()| print!("copy-{rank} "), (), forked(1)).unwrap();
         copies.wait().unwrap();
-        // By another thread.
+        // The next copy is made by another thread.
         print!("between ");
         let start = || start_processes(|rank: usize, (): ()| print!("other-{rank} "), (), forked(1));
         std::thread::spawn(start).join().unwrap().unwrap().wait().unwrap();
@@ -248,7 +248,7 @@ fn signal_handlers_stay_with_the_original() {
         unsafe { libc::signal(libc::SIGTERM, catch as *const () as usize) };
         let copy = start_processes(|_: usize, (): ()| wait_for_the_end(), (), forked(1)).unwrap();
         copy.terminate(0).unwrap();
-        eventually("it ends", || copy.exit(0).unwrap().is_some());
+        eventually("the copy ends", || copy.exit(0).unwrap().is_some());
         assert!(matches!(copy.exit(0).unwrap(), Some(ExitStatus::Signal { signal: Signal::TERM, .. })));
         // The handler of this process is still installed.
         signal(std::process::id(), libc::SIGTERM);
@@ -272,7 +272,7 @@ fn copy_survives_its_starting_thread() {
             matches!(&error, SpawnError::ProcessExited(e) if e.detail == Some(ExitDetail::Requested)),
             "{error:?}"
         );
-        eventually("both are gone", || !pids.iter().any(|pid| alive(*pid)));
+        eventually("both copies have ended", || !pids.iter().any(|pid| alive(*pid)));
     });
 }
 
@@ -314,7 +314,7 @@ fn copies_can_start_processes_by_every_method() {
 }
 
 #[test]
-fn copies_of_copies_end() {
+fn copies_nest_up_to_the_limit() {
     alone(|()| {
         fn deeper(_: usize, depth: usize) -> Result<usize, SpawnError> {
             match start_processes(deeper, depth + 1, forked(1)) {
@@ -354,7 +354,7 @@ fn copies_end_with_the_original() {
         let child = child.unwrap();
         let pids: Vec<u32> = (0..3).map(|_| meeting.recv().parse().unwrap()).collect();
         signal(child.pid(), how);
-        eventually("all are gone", || !pids.iter().any(|pid| alive(*pid)));
+        eventually("all copies have ended", || !pids.iter().any(|pid| alive(*pid)));
         assert!(child.join().is_err());
     }
 }
@@ -385,11 +385,11 @@ fn killed_original_leaves_no_copies() {
         let noted =
             || std::fs::read_dir(&path).unwrap().filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok());
         let one_lives = || noted().count() > 0 && path.join("made").exists();
-        eventually("it makes copies", || one_lives() || !child.is_alive());
+        eventually("copies exist", || one_lives() || !child.is_alive());
         std::thread::sleep(Duration::from_micros(777 * round)); // sleep: the kill arrives at a random moment
         child.kill().unwrap();
         assert!(child.wait_timeout(DEADLINE) && child.join().is_err());
-        eventually("all are gone", || !noted().any(alive));
+        eventually("all copies have ended", || !noted().any(alive));
         assert!(noted().count() > 0);
     }
 }
@@ -493,12 +493,12 @@ fn stopped_or_killed_copies_end_with_the_group() {
         signal(pids[0], libc::SIGSTOP);
         signal(pids[1], libc::SIGKILL);
         let error = failure(&copies);
-        // Even if it had not sent its hello.
+        // The copy may have been killed before it sent its hello.
         assert!(
             matches!(&error, SpawnError::ProcessExited(exited) if exited.who.rank == Some(1)),
             "{error:?}"
         );
-        eventually("all are gone", || !pids.iter().any(|pid| alive(*pid)));
+        eventually("all copies have ended", || !pids.iter().any(|pid| alive(*pid)));
         let again = start_processes(|_: usize, (): ()| {}, (), forked(1)).unwrap();
         join(&again).unwrap();
     });

@@ -33,7 +33,7 @@ fn served_processes_are_children_of_the_caller() {
             assert_eq!((sum, pid, parent), (10 + rank, pids[rank], std::process::id()));
         }
         let waiting = [server(), next_worker()];
-        assert_eq!(children(), waiting, "all others were reaped");
+        assert_eq!(children(), waiting, "all other children were reaped");
     });
 }
 
@@ -145,7 +145,7 @@ fn server_kills_lose_no_start_and_leak_no_process() {
                 signal(victim, libc::SIGKILL);
             });
             go.send(()).unwrap();
-            // The first of them was made in advance. The others must be made meanwhile.
+            // The first process was made in advance. The others must be made while the server is killed.
             join(&start_processes(|_: usize, (): ()| {}, (), served(3)).unwrap()).unwrap();
             killer.join().unwrap();
             eventually("the server is reaped", || !children().contains(&victim));
@@ -161,7 +161,7 @@ fn stopped_server_times_out() {
         let old = server();
         next_worker();
         signal(old, libc::SIGSTOP);
-        // This one was made in advance.
+        // This start uses the process that was made in advance.
         join(&start_processes(|_: usize, (): ()| {}, (), served(1)).unwrap()).unwrap();
         let impatient = served(1).handshake_timeout(Duration::from_millis(200));
         let error = start_processes(|_: usize, (): ()| {}, (), impatient).unwrap_err();
@@ -188,7 +188,7 @@ fn dead_prepared_process_is_replaced() {
             // Every second one, because some processes that were made in advance must be used.
             if round % 2 == 0 {
                 signal(next, libc::SIGKILL);
-                eventually("it is dead", || !alive(next));
+                eventually("the prepared process is dead", || !alive(next));
                 killed += 1;
             } else {
                 let used = start_processes(|_: usize, (): ()| {}, (), served(1)).unwrap();
@@ -218,7 +218,7 @@ fn processes_end_with_their_parent() {
     let pids: Vec<u32> = meeting.recv().split(' ').map(|pid| pid.parse().unwrap()).collect();
     assert!(pids.len() == 5 && pids.iter().all(|pid| alive(*pid)), "{pids:?}");
     parent.kill().unwrap();
-    eventually("all are gone", || !pids.iter().any(|pid| alive(*pid)));
+    eventually("all processes have ended", || !pids.iter().any(|pid| alive(*pid)));
     assert!(parent.join().is_err());
 }
 

@@ -40,7 +40,7 @@ fn press_ctrl_c() {
     eventually("the handler ran", || INTERRUPTS.load(Ordering::SeqCst) > before);
 }
 
-/// Returns whether the process ignores SIGINT and SIGQUIT.
+/// Returns `true` for each of SIGINT and SIGQUIT that this process ignores.
 fn ignored((): ()) -> Result<[bool; 2], String> {
     let status = std::fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).ok_or("no such line")?;
@@ -61,8 +61,8 @@ fn fork_server_and_its_next_process_survive_ctrl_c() {
         let (server_before, next) = (server(), next_worker());
         press_ctrl_c();
         let used = single();
-        assert_eq!(used.pid(), next, "what was made ahead waits on");
-        // Ctrl-C has its default effect on it, as on processes of other start methods.
+        assert_eq!(used.pid(), next, "the prepared process still waits");
+        // Ctrl-C has its default effect on this worker, as on processes of other start methods.
         assert_eq!(used.join().unwrap(), [false, false]);
         press_ctrl_c();
         let context = start_processes(|rank: usize, (): ()| Ok::<_, String>(rank), (), served()).unwrap();
@@ -110,7 +110,7 @@ fn workers_inherit_ignored_ctrl_c() {
 fn preloading_server_survives_ctrl_c() {
     alone(|()| {
         handle_interrupts();
-        // To the whole group, this process's parent included.
+        // The signal is sent to the whole group, the server's parent included.
         set_forkserver_preload(|| {
             // SAFETY: to the group of this process.
             assert_eq!(unsafe { libc::kill(0, libc::SIGINT) }, 0);
@@ -131,10 +131,10 @@ fn killed_server_is_replaced_for_any_number_of_starts() {
             signal(old, if round % 2 == 0 { libc::SIGKILL } else { libc::SIGTERM });
             if round < 2 {
                 // Otherwise the start itself may detect the death.
-                eventually("it is dead", || !common::alive(old));
+                eventually("the server is dead", || !common::alive(old));
             }
             start_processes(|_: usize, (): ()| {}, (), served()).unwrap().join().unwrap();
-            eventually("another one is there", || common::children().iter().all(|pid| *pid != old));
+            eventually("the dead server is reaped", || common::children().iter().all(|pid| *pid != old));
         }
     });
 }

@@ -47,7 +47,7 @@ fn kill_before_the_hello_is_reported_as_its_signal() {
 
 #[test]
 fn immediate_kill_is_reported_as_requested() {
-    // Some of them have begun by then, others have not.
+    // Some of the processes have begun when the signal arrives, others have not.
     let mut not_begun = 0;
     for _ in 0..20 {
         let child = Process::spawn(|(): ()| wait_for_the_end(), ()).unwrap();
@@ -60,7 +60,7 @@ fn immediate_kill_is_reported_as_requested() {
 }
 
 #[test]
-fn exit_before_the_report_never_reported() {
+fn exit_before_the_hello_returns_never_reported() {
     let context =
         start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(1).executable("/bin/true")).unwrap();
     let error = failure(&context);
@@ -81,7 +81,7 @@ fn kill_of_a_prepared_process_is_reported() {
         start_processes(|_: usize, (): ()| {}, (), served()).unwrap().join().unwrap();
         let next = next_worker();
         signal(next, libc::SIGSTOP);
-        eventually("it stands still", || {
+        eventually("the prepared process is stopped", || {
             std::fs::read_to_string(format!("/proc/{next}/stat")).unwrap().contains(") T ")
         });
         let context = start_processes(|_: usize, (): ()| {}, (), served()).unwrap();

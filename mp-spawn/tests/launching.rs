@@ -85,7 +85,7 @@ fn helper_starts_workers_on_request() {
 
 #[test]
 fn other_build_of_the_program_is_refused() {
-    // The same program otherwise, but offsets from it must not be trusted.
+    // Another build of the same program: its offsets must not be trusted.
     let Some(other) = OtherBuild::new() else { return skip("the linker writes no build-id") };
     let context = start_processes(no_op, (), SpawnOptions::nprocs(1).executable(other.path())).unwrap();
     let error = failure(&context);
@@ -152,7 +152,7 @@ fn stopped_process_gets_its_handshake_time_again() {
     let options = SpawnOptions::nprocs(1).executable(&program).env("GATE", &gate).handshake_timeout(short);
     let context = start_processes(no_op, (), options).unwrap();
     let stat = format!("/proc/{}/stat", context.pids()[0]);
-    common::eventually("it waits", || std::fs::read_to_string(&stat).unwrap_or_default().contains(") D "));
+    common::eventually("in a vfork", || std::fs::read_to_string(&stat).unwrap_or_default().contains(") D "));
     // Many times its deadline, which is extended.
     assert!(!context.join_timeout(10 * short).unwrap());
     drop(std::fs::File::options().write(true).open(&gate).unwrap());
@@ -257,8 +257,8 @@ fn command_executes_the_program_indirectly() {
     }
 }
 
-/// No command executes the program before all commands run: a start that waited for its process would wait
-/// forever.
+/// No command executes the program before all commands run. So a start that waited for its own process would
+/// wait forever.
 #[test]
 fn starts_of_all_ranks_overlap() {
     const RANKS: usize = 4;
@@ -279,7 +279,7 @@ fn starts_of_all_ranks_overlap() {
 
 /// Under the loader, the running program is the loader, according to the kernel.
 #[test]
-fn loader_started_program_starts_workers_likewise() {
+fn workers_run_through_the_loader_of_their_parent() {
     let loaders = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"].map(Path::new);
     let Some(loader) = loaders.into_iter().find(|path| path.exists()) else {
         mp_harness::skip("the loader is nowhere");

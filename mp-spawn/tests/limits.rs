@@ -110,7 +110,7 @@ fn reports_arrive_while_sigchld_is_ignored() {
 #[test]
 fn closed_standard_streams_are_not_taken_by_sockets() {
     fn test(_: usize, meeting: String) -> Outcome {
-        // So only the socket needs a number later.
+        // Opens the library's own files first, so only the socket needs a number later.
         mp_spawn::spawn(|_: usize, (): ()| {}, (), 1)?;
         for fd in 0..3 {
             // SAFETY: nothing in this process uses the standard streams.
@@ -220,7 +220,7 @@ fn refused_signal_is_an_error_of_the_call() {
         let text = error.to_string();
         assert!(text.contains("could not be sent SIGKILL: Operation not permitted"), "{text}");
         assert!(!text.contains("could not start") && error.who().is_some() && child.is_alive(), "{text}");
-        eventually("it waits for its word", || say(&word, "go on").is_ok());
+        eventually("the child waits for its word", || say(&word, "go on").is_ok());
         // The signal that ends it then is not sent by this process.
         let Err(SpawnError::ProcessExited(exited)) = child.join() else { panic!("{child:?}") };
         assert!(exited.exit == ExitStatus::Signal { signal: Signal::KILL, core_dumped: false }, "{exited}");

@@ -12,7 +12,7 @@ use mp_spawn::{
     start_processes,
 };
 
-/// Returns the standard error output of a process that runs this.
+/// Returns the standard error output of a process that runs `test`.
 fn printed<F: Fn(()) + Copy + Send + 'static>(test: F) -> String {
     let child = Process::builder().name("tested").start_method(StartMethod::Spawn).stderr(Stdio::Capture);
     let child = child.spawn(test, ()).unwrap();
@@ -103,7 +103,7 @@ fn replaced_fork_server_is_logged_once() {
         start_processes(|_: usize, (): ()| {}, (), served()).unwrap().join().unwrap();
         let old = common::server();
         common::signal(old, libc::SIGKILL);
-        common::eventually("it is dead", || !common::alive(old));
+        common::eventually("the server is dead", || !common::alive(old));
         start_processes(|_: usize, (): ()| {}, (), served()).unwrap().join().unwrap();
     });
     let end = "was killed by SIGKILL (signal 9), and another one takes its place";

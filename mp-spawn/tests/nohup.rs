@@ -22,7 +22,7 @@ fn workers_inherit_signals_ignored_by_nohup() {
             // SAFETY: this installs no handler.
             unsafe { libc::signal(signal, libc::SIG_IGN) };
         }
-        // The process that started the tests may ignore it.
+        // The process that started the tests may ignore SIGQUIT.
         // SAFETY: this installs no handler.
         unsafe { libc::signal(libc::SIGQUIT, libc::SIG_DFL) };
         // SAFETY: this process has one thread in addition to the library's threads.
@@ -30,8 +30,8 @@ fn workers_inherit_signals_ignored_by_nohup() {
         for method in [StartMethod::Spawn, StartMethod::ForkServer, StartMethod::Fork] {
             let worker = |_: usize, (): ()| Ok::<_, String>(ignored());
             let seen = start_processes(worker, (), SpawnOptions::nprocs(1).start_method(method))?.join()?;
-            // Without the first two, the end of the terminal or Ctrl-C would end the worker. With SIGTERM,
-            // `terminate` would not.
+            // If SIGHUP and SIGINT were not ignored, the end of the terminal or Ctrl-C would end the worker.
+            // If SIGTERM were, `terminate` would not.
             assert_eq!(seen, [[libc::SIGHUP, libc::SIGINT, libc::SIGPIPE]], "{method:?}");
         }
         Ok(())
@@ -39,7 +39,7 @@ fn workers_inherit_signals_ignored_by_nohup() {
     join(&start_processes(test, (), SpawnOptions::nprocs(1)).unwrap()).unwrap();
 }
 
-/// The exit status of children is unknown then, but their ends and their messages are detected.
+/// The exit status of children is unknown in this case, but their ends and their messages are detected.
 #[test]
 fn results_arrive_while_sigchld_is_ignored() {
     fn test(_: usize, (): ()) -> Outcome {

@@ -45,8 +45,8 @@ fn woken<R: Send>(wait: impl FnOnce() -> R + Send, then: impl FnOnce()) -> R {
         let thread: i32 = hears.recv().unwrap();
         let stat = || std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
         let sleeps = || stat().rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('S'));
-        // A thread that has ended has not waited, which its result shows.
-        eventually("it sleeps", || waiter.is_finished() || sleeps());
+        // If the thread has ended without a wait, its result shows that.
+        eventually("the thread sleeps", || waiter.is_finished() || sleeps());
         then();
         waiter.join().unwrap()
     })

@@ -29,7 +29,7 @@ fn signal(exited: &ProcessExited) -> String {
 }
 
 #[test]
-fn four_ranks_with_arguments() {
+fn ranks_receive_their_rank_and_arguments() {
     let meeting = Meeting::new("four");
     let args = (meeting.name.clone(), vec![1.5f64, -2.0], Some('x'));
     let context = start_processes(
@@ -53,7 +53,7 @@ fn four_ranks_with_arguments() {
 }
 
 #[test]
-fn thread_name_is_the_kernels() {
+fn thread_name_matches_the_kernels_name() {
     let comm = || std::fs::read_to_string("/proc/thread-self/comm").unwrap().trim_end().to_owned();
     mp_spawn::set_thread_name("loads batches of images").unwrap();
     assert_eq!((comm().as_str(), mp_spawn::thread_name().as_str()), ("loads batches o", "loads batches o"));
@@ -64,7 +64,7 @@ fn thread_name_is_the_kernels() {
 }
 
 #[test]
-fn large_arguments_are_not_stuck_in_the_socket() {
+fn large_arguments_reach_the_workers() {
     let text = "0123456789abcdef".repeat(1 << 18);
     spawn(|_: usize, text: String| assert_eq!(text.len(), 4 << 20), text, 2).unwrap();
 }
@@ -355,7 +355,7 @@ fn unencodable_arguments_are_an_error() {
 }
 
 #[test]
-fn generic_functions_and_twin_closures() {
+fn generic_functions_and_equal_closures_run() {
     fn worker<T: PartialEq + std::fmt::Debug>(_: usize, (left, right): (T, T)) {
         assert_eq!(left, right);
     }
@@ -388,13 +388,13 @@ fn failure_is_reported_before_its_process_ends() {
     let patient = SpawnOptions::nprocs(1).handshake_timeout(10 * common::DEADLINE);
     let context = start_processes(worker, (word.clone(), true), patient).unwrap();
     let pid = context.pids()[0];
-    common::eventually("it has failed", || matches!(context.status(0), Ok(ProcessStatus::Failed(_))));
+    common::eventually("the rank failed", || matches!(context.status(0), Ok(ProcessStatus::Failed(_))));
     assert!(common::alive(pid) && matches!(context.exit(0), Ok(None)));
-    common::eventually("it gets the word", || say(&word, "go on").is_ok());
+    common::eventually("the process gets the word", || say(&word, "go on").is_ok());
     assert!(failure(&context).to_string().contains("it went wrong"));
     // A process whose function has returned has not ended before it exits.
     let context = start_processes(worker, (word.clone(), false), SpawnOptions::nprocs(1)).unwrap();
     assert!(!context.join_timeout(Duration::from_millis(20)).unwrap());
-    common::eventually("it gets the word", || say(&word, "go on").is_ok());
+    common::eventually("the process gets the word", || say(&word, "go on").is_ok());
     join(&context).unwrap();
 }

@@ -49,7 +49,7 @@ fn output_goes_to_a_file_per_rank_or_nowhere() {
 }
 
 #[test]
-fn file_for_each_rank_below_an_odd_directory() {
+fn only_the_file_name_of_a_path_is_expanded() {
     let folder = Folder::new("odd");
     let directory = folder.0.join(OsStr::from_bytes(b"{rank}-\xff"));
     std::fs::create_dir(&directory).unwrap();
@@ -87,7 +87,7 @@ fn appended_output_file_keeps_its_contents() {
     };
     run(&Stdio::Append(path.clone()), 1);
     run(&Stdio::Append(path.clone()), 2);
-    // Both streams of each: neither overwrites the other.
+    // Both streams of each process are complete: neither overwrites the other.
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "1\nand 1\n2\nand 2\n");
     run(&Stdio::file(&path), 3);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "3\nand 3\n");
@@ -134,7 +134,7 @@ fn join_ends_after_all_output_was_read() {
             join(&context)?;
             println!("joined");
         }
-        // Avoids the waits of an exit.
+        // Exits without waiting for the children.
         // SAFETY: ends the process at once.
         unsafe { libc::_exit(0) };
     };
@@ -243,7 +243,7 @@ fn output_can_be_read_while_the_worker_runs() {
         wait_for_the_end()
     };
     let context = start_processes(worker, (), SpawnOptions::nprocs(1).stdout(Stdio::Capture)).unwrap();
-    common::eventually("it said so", || context.stdout(0).unwrap().text() == "here\n");
+    common::eventually("the line is captured", || context.stdout(0).unwrap().text() == "here\n");
     context.kill(0).unwrap();
     assert!(failure(&context).to_string().contains("SIGKILL"));
 }
@@ -300,7 +300,7 @@ fn ranks_have_colours_on_a_terminal() {
     }
 }
 
-/// Number of processes with two streams each, for which only callers that join wait.
+/// Number of processes with two streams each. Only callers that join wait for these streams.
 const TEED: usize = 24;
 /// Half of the total delay of 400 ms for each process, if starts and failures were delayed.
 const HELD_UP: Duration = Duration::from_millis(400 * TEED as u64 / 2);
@@ -355,7 +355,7 @@ fn holder_of_stdout_can_wait_for_writing_processes() {
     });
     let texts = reported.recv_timeout(DEADLINE);
     drop(held);
-    for text in texts.expect("its output is read, and its end is seen") {
+    for text in texts.expect("the output is read, and the ends are detected") {
         assert_eq!(text.lines().count(), 100);
     }
     waiter.join().unwrap();

@@ -85,7 +85,7 @@ fn process_runs_from_start_to_end() {
     assert_eq!((child.name(), child.exit(), child.daemon()), ("loader", None, false));
     assert!(active_children().iter().any(|active| active.name == "loader" && active.pid == child.pid()));
     let mut said = Err("not yet".into());
-    eventually("the worker listens", || {
+    eventually("the worker waits for its word", || {
         said = say(&go, "go");
         said.is_ok()
     });
@@ -163,8 +163,8 @@ fn exit_waits_for_started_processes() {
     };
     let meeting = Meeting::new("at-exit");
     let context = start_processes(worker, meeting.name.clone(), SpawnOptions::nprocs(1)).unwrap();
-    assert!(!context.join_timeout(Duration::from_millis(50)).unwrap(), "it did not wait");
-    eventually("the late one listens", || say(&format!("{}-go", meeting.name), "go").is_ok());
+    assert!(!context.join_timeout(Duration::from_millis(50)).unwrap(), "the exit must wait");
+    eventually("the late process waits for its word", || say(&format!("{}-go", meeting.name), "go").is_ok());
     assert_eq!(meeting.recv(), "late");
     join(&context).unwrap();
 }
@@ -183,9 +183,9 @@ fn detached_ranks_outlive_their_context() {
     let meeting = Meeting::new("no-daemons");
     let options = SpawnOptions::nprocs(1).stderr(mp_spawn::Stdio::Capture);
     let context = start_processes(worker, meeting.name.clone(), options).unwrap();
-    assert!(!context.join_timeout(Duration::from_millis(50)).unwrap(), "it did not wait");
+    assert!(!context.join_timeout(Duration::from_millis(50)).unwrap(), "the exit must wait");
     for rank in [0, 1] {
-        eventually("the late one listens", || say(&format!("{}-go-{rank}", meeting.name), "go").is_ok());
+        eventually("late ranks listen", || say(&format!("{}-go-{rank}", meeting.name), "go").is_ok());
     }
     assert_eq!(meeting.recv(), "late");
     join(&context).unwrap();
@@ -208,7 +208,7 @@ fn ranks_start_concurrently() {
     received.sort_unstable();
     assert_eq!(received, (0..RANKS).map(|rank| rank.to_string()).collect::<Vec<_>>());
     for rank in 0..RANKS {
-        eventually("each listens", || say(&format!("{}-go-{rank}", meeting.name), "go").is_ok());
+        eventually("each rank listens", || say(&format!("{}-go-{rank}", meeting.name), "go").is_ok());
     }
     join(&context).unwrap();
 }
@@ -259,7 +259,7 @@ fn daemons_that_ignore_sigterm_share_one_grace() {
     // No process gets a SIGKILL before every process got a SIGTERM.
     assert_eq!(recv_all(), ["asked, and the others live"; DAEMONS]);
     let pids = context.join().unwrap().remove(0);
-    assert!(!pids.into_iter().any(alive), "processes that ignored it were ended all the same");
+    assert!(!pids.into_iter().any(alive), "processes that ignored SIGTERM were killed");
 }
 
 #[test]
@@ -295,7 +295,7 @@ fn failed_context() -> mp_spawn::ProcessContext {
     context
 }
 
-/// Returns the standard error output of a process that runs this.
+/// Returns the standard error output of a process that runs `function`.
 fn stderr_of<R: mp_spawn::IntoOutcome<Value = ()>>(
     function: impl Fn(usize, ()) -> R + Copy + Send + 'static,
 ) -> String {
@@ -335,7 +335,7 @@ fn reported_failure_is_not_printed() {
 #[test]
 fn parent_can_be_watched() {
     let worker = |parent: u32| -> Result<bool, std::io::Error> {
-        let found = parent_process().expect("it lives");
+        let found = parent_process().expect("the parent lives");
         assert_eq!(found.pid(), parent);
         found.wait_timeout(Duration::from_millis(1))
     };
@@ -350,7 +350,7 @@ fn panic_in_an_exit_callback_is_caught() {
     let first = first.unwrap();
     first.on_exit(|| panic!("not so quick"));
     first.kill().unwrap();
-    eventually("it has ended", || !first.is_alive());
+    eventually("the process has ended", || !first.is_alive());
     let second = Process::spawn(|(): ()| {}, ()).unwrap();
     second.on_exit(move || _ = report.send(()));
     reported.recv_timeout(DEADLINE).expect("the supervisor still watches");
@@ -366,8 +366,8 @@ fn unreported_failures_hold_no_descriptors() {
     fail();
     let before = open();
     (0..60).for_each(|_| fail());
-    // Other tests have a few at the same time.
-    eventually("they are closed", || {
+    // Other tests may hold a few descriptors at the same time.
+    eventually("the descriptors are closed", || {
         _ = active_children();
         open() < before + 30
     });
@@ -405,7 +405,7 @@ fn sentinels_report_ends_and_terminate_all_works() {
         wait(&things, Some(time)).unwrap()
     };
     assert_eq!((ends.len(), ended(Duration::ZERO)), (4, vec![]));
-    eventually("it waits", || say(&format!("{}-go", meeting.name), "go").is_ok());
+    eventually("the rank waits for its word", || say(&format!("{}-go", meeting.name), "go").is_ok());
     assert_eq!(ended(DEADLINE), [1]);
     assert_eq!(context.exit(1).unwrap(), Some(ExitStatus::Code(0)));
     // The running processes get a SIGTERM, and one of them ignores it.
@@ -419,7 +419,7 @@ fn sentinels_report_ends_and_terminate_all_works() {
         other => panic!("{rank}: {other:?}"),
     });
     assert_eq!(signals, [Signal::TERM, Signal::KILL, Signal::TERM]);
-    // All this time no other process got their numbers.
+    // Until now no other process could get their numbers.
     context.kill_all().unwrap();
     assert_eq!(ended(Duration::ZERO), [0, 1, 2, 3]);
 }

@@ -132,9 +132,9 @@ fn exiting_program_starts_no_replacement() {
         let program = Process::spawn(leaves, (1, daemon, meeting.name.clone())).unwrap();
         if !daemon {
             let worker: u32 = meeting.recv().parse().unwrap();
-            assert!(!program.wait_timeout(Duration::from_millis(50)), "it waits for its process");
+            assert!(!program.wait_timeout(Duration::from_millis(50)), "the exit must wait");
             assert!(alive(worker));
-            eventually("it listens", || say(&format!("{}-go", meeting.name), "go").is_ok());
+            eventually("the process listens", || say(&format!("{}-go", meeting.name), "go").is_ok());
         }
         ended(&program);
         program.join().unwrap();
@@ -184,7 +184,7 @@ fn graceful_interrupt_prevents_restarts() {
         ended(&waiting);
         assert_eq!(gave_up(waiting.join().unwrap_err()).reason, GaveUpReason::Interrupted);
         assert_eq!(kinds(&rest(&events)), ["gave up"]);
-        // From here on the behaviour is as before.
+        // After the interrupt is taken, processes are restarted again.
         assert!(mp_spawn::take_interrupt());
         let child = Process::builder().restart(at_most(2)).spawn(|(): ()| Err::<(), _>("no"), ()).unwrap();
         ended(&child);
@@ -256,7 +256,7 @@ fn restarts_leave_no_descriptor_and_no_process() {
 enum Then {
     /// The server continues.
     Goes,
-    /// The process is killed before that.
+    /// The process is killed before the server continues.
     Killed,
     /// The start times out.
     GivenUp,
@@ -276,13 +276,14 @@ fn started_by_a_server_that_stands_still(then: Then) {
     let other = builder.start_method(StartMethod::Spawn).spawn(|(): ()| wait_for_the_end(), ()).unwrap();
     let (server, ahead) = (server(), next_worker_after(pid));
     signal(server, libc::SIGSTOP);
-    // The next start would take that process, and request another. Now it has to wait for an answer. The
-    // process must be dead: a process that the kernel has not ended yet can still be taken.
+    // The next start would take the process made in advance, and request another. Now the start has to wait
+    // for an answer. The process must be dead: a process that the kernel has not ended yet can still be
+    // taken.
     signal(ahead, libc::SIGKILL);
     eventually("the next worker is dead", || mp_harness::threads_are(ahead, 'Z'));
     signal(pid, libc::SIGKILL);
     until_it_waits(&events);
-    eventually("the start has found that it is gone", || !children().contains(&ahead));
+    eventually("the start has reaped the dead next worker", || !children().contains(&ahead));
     if then != Then::GivenUp {
         assert!(
             matches!(child.status(), ProcessStatus::Restarting { attempt: 2, error: Some(_) }),

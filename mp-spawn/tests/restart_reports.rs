@@ -9,7 +9,7 @@ use mp_spawn::{
     IntoOutcome, Process, ProcessStatus, Restart, SpawnError, SpawnOptions, Stdio, start_processes,
 };
 
-/// Returns the standard error output of a process that runs this.
+/// Returns the standard error output of a process that runs `function`.
 fn stderr_of<R: IntoOutcome<Value = ()>>(
     function: impl Fn(usize, ()) -> R + Copy + Send + 'static,
 ) -> String {
@@ -48,7 +48,7 @@ fn dump_lists_processes_in_back_off() {
     let text = stderr_of(|_, ()| {
         let loader = fails(Duration::from_secs(3600)).on_event(drop);
         let loader = loader.spawn(|(): ()| Err::<(), _>("no such file"), ()).unwrap();
-        eventually("it waits", || matches!(loader.status(), ProcessStatus::Restarting { .. }));
+        eventually("the process waits", || matches!(loader.status(), ProcessStatus::Restarting { .. }));
         mp_core::waits::dump();
         loader.kill().unwrap();
         _ = loader.join();
@@ -57,7 +57,7 @@ fn dump_lists_processes_in_back_off() {
     assert!(text.contains("no such file"), "{text}");
 }
 
-/// The reader of a log may end before the program does. A write then fails with EPIPE.
+/// The reader of stderr may end before the program does. A write then fails with EPIPE.
 #[test]
 fn failures_without_a_reader_of_stderr_end_no_thread() {
     let text = stderr_of(|_, ()| {

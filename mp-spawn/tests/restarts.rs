@@ -131,7 +131,7 @@ fn always_restarts_after_a_success() {
     ended(&child);
     rest(&events);
     match child.join() {
-        // The process waited for its next start, or was at its end: the last return value is available.
+        // The process waited for its next start, or was about to exit: the last return value is available.
         Ok(attempt) => assert!(attempt >= 5),
         Err(error) => assert!(
             matches!(&error, SpawnError::ProcessExited(e) if e.detail == Some(ExitDetail::Requested)),

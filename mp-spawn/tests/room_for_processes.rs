@@ -10,7 +10,7 @@ use mp_spawn::{OnFailure, SpawnOptions, start_processes};
 fn running_processes_count_against_the_limit() {
     let few = || SpawnOptions::nprocs(3).on_failure(OnFailure::Continue);
     let runs = start_processes(|_: usize, (): ()| wait_for_the_end(), (), few()).unwrap();
-    // Only this process and those three are members, or will be.
+    // Only this process and these three processes are members, or will be.
     let error = start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(1 << 20)).unwrap_err();
     let text = error.to_string();
     let room: usize =
@@ -22,7 +22,7 @@ fn running_processes_count_against_the_limit() {
     assert!(error.to_string().contains(&format!("room for {room}")), "{error}");
     runs.kill_all().unwrap();
     assert!(runs.join_timeout(DEADLINE).is_err());
-    // Their places are free again, and nothing is reserved for the refused processes.
+    // The three places are free again, and nothing is reserved for the refused processes.
     let error = start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(1 << 20)).unwrap_err();
     assert!(error.to_string().contains(&format!("room for {}", room + 3)), "{error}");
 }

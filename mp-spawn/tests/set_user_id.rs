@@ -25,8 +25,8 @@ impl Copy {
         self.0.0.join("program")
     }
 
-    /// Returns `true` if another user that executes it gets privileges. The file system and the kernel may
-    /// grant none.
+    /// Returns `true` if the copy gets privileges when another user executes it. The file system and the
+    /// kernel may grant none.
     fn is_privileged(&self) -> bool {
         let mut command = as_a_stranger(&self.path());
         let output = command.args(["--exact", "helper_has_gained_privileges", "--ignored", "--nocapture"]);
@@ -47,7 +47,7 @@ fn helper_has_gained_privileges() {
     println!("\ngained privileges: {}", mp_core::gained_privileges());
 }
 
-/// Variable in the environment of programs that start workers: a worker that begins `main` instead must not
+/// Environment variable of programs that start workers: a worker that runs `main` again instead must not
 /// start others.
 const WITHIN: &str = "MP_TEST_WITHIN_A_TEST";
 
@@ -96,13 +96,13 @@ fn privileges((): ()) -> Result<(u32, u32, u64), String> {
     Ok((rustix::process::getuid().as_raw(), rustix::process::geteuid().as_raw(), capabilities))
 }
 
-/// In a separate process: becomes another user, and starts a worker of that program, which is to call a
+/// In a separate process: becomes another user, and starts a worker of `program`, which is to call a
 /// function.
 fn attacks((program, method): (PathBuf, String)) -> Result<Result<(u32, u32, u64), String>, String> {
     mp_core::Arena::current().map_err(|error| error.to_string())?;
     becomes_a_stranger()?;
     let method: StartMethod = method.parse().map_err(|_| "no such method")?;
-    // Executed by another program, so that this process doesn't check the privileged program, and refuse it.
+    // Executed by another program, so that this process doesn't check the privileged program and refuse it.
     let words = ["sh".into(), "-c".into(), "exec \"$0\" --list".into(), program.into_os_string()];
     let victim = Process::builder().start_method(method).command(words);
     let victim = victim.stdout(Stdio::Null).stderr(Stdio::Null).spawn(privileges, ());
@@ -111,7 +111,7 @@ fn attacks((program, method): (PathBuf, String)) -> Result<Result<(u32, u32, u64
         Err(error) => error,
     };
     if let SpawnError::NeverReported { exit, .. } = &error {
-        assert_eq!(*exit, ExitStatus::Code(0), "it runs as if nothing were");
+        assert_eq!(*exit, ExitStatus::Code(0), "the program runs `main` as usual");
     }
     Ok(Err(error.to_string()))
 }
@@ -151,8 +151,8 @@ fn program_with_capabilities_takes_no_foreign_token() {
     is_no_worker_of_a_stranger(&copy);
 }
 
-/// Executed again, such a program would begin `main` once more instead of becoming a worker, and start
-/// others, and so on.
+/// Executed again, a set-user-ID program would run `main` instead of becoming a worker, start others, and so
+/// on.
 #[test]
 fn set_user_id_program_refuses_starts_by_execution() {
     if !is_root() {
@@ -202,7 +202,7 @@ fn start_workers() {
     }
 }
 
-/// The process itself must not be refused: root has started it, and it runs as another user now.
+/// The process itself must not be refused: root has started it, and it has become another user since.
 #[test]
 fn program_with_dropped_privileges_is_not_executed() {
     if !is_root() {
@@ -247,7 +247,7 @@ fn becomes_a_stranger() -> Result<(), String> {
     (left == 0).then_some(()).ok_or_else(|| "root can't become another user".to_string())
 }
 
-/// In a separate process: starts a worker of a program, as another user or not.
+/// In a separate process: starts a worker of `program`, as another user if `stranger` is set.
 fn starts((program, stranger, no_new): (PathBuf, bool, bool)) -> Result<Vec<String>, String> {
     mp_core::Arena::current().map_err(|error| error.to_string())?;
     if stranger {
@@ -441,8 +441,8 @@ fn program_that_gains_no_privileges_is_executed() {
     works(false, false, 0);
 }
 
-/// In a separate process with its own mount namespace: creates a folder whose programs get no privileges,
-/// with a set-user-ID program in it, and starts that.
+/// In a separate process with its own mount namespace: mounts a folder whose programs get no privileges, and
+/// starts a set-user-ID program in that folder.
 fn starts_one_that_gets_nothing(
     (folder, program): (PathBuf, PathBuf),
 ) -> Result<Option<Vec<String>>, String> {

@@ -11,7 +11,7 @@ use common::{
 };
 use mp_spawn::{ExitStatus, OnFailure, ProcessStatus, Signal, SpawnError, SpawnOptions, start_processes};
 
-/// Rank 0 fails on request. The others wait forever.
+/// Rank 0 fails on request. The other ranks wait forever.
 fn one_fails(rank: usize, meeting: String) -> Outcome {
     if rank == 0 {
         return Err("rank 0 has had enough".into());
@@ -40,7 +40,7 @@ fn first_failure_ends_waiting_siblings() {
 fn siblings_that_ignore_sigterm_get_sigkill() {
     fn worker(rank: usize, (deaf, ready): (String, String)) -> Outcome {
         if rank == 0 {
-            // Not before the other process ignores SIGTERM.
+            // Fails only after the other process ignores SIGTERM.
             wait_for_word(&ready)?;
             return Err("rank 0 fails".into());
         }
@@ -103,7 +103,7 @@ fn first_failure_is_the_earliest_in_time() {
 }
 
 #[test]
-fn join_with_a_time_out_returns() {
+fn join_timeout_returns_while_processes_run() {
     let meeting = Meeting::new("time-out");
     let worker = |_: usize, meeting: String| -> Outcome {
         say(&meeting, "here")?;
@@ -126,7 +126,7 @@ fn join_with_a_time_out_returns() {
 }
 
 #[test]
-fn dropped_context_ends_and_reaps() {
+fn dropped_context_ends_and_reaps_its_processes() {
     let meeting = Meeting::new("drop");
     let worker = |_: usize, meeting: String| -> Outcome {
         say(&meeting, "here")?;
@@ -157,7 +157,7 @@ fn process_survives_its_starting_thread() {
     let context = thread.join().unwrap();
     // The thread has ended, and the kernel has had time to send the signal that must not arrive.
     assert!(!context.join_timeout(Duration::from_millis(100)).unwrap());
-    eventually("it listens", || say(&listening, "go").is_ok());
+    eventually("the worker waits for its word", || say(&listening, "go").is_ok());
     assert_eq!(meeting.recv(), "still here");
     join(&context).unwrap();
 }
@@ -166,7 +166,7 @@ fn process_survives_its_starting_thread() {
 fn process_that_closes_all_files_can_be_joined() {
     let worker = |rank: usize, folder: PathBuf| -> Outcome {
         for fd in 3..1024 {
-            // SAFETY: the owners of these are no longer used, except by the crate under test.
+            // SAFETY: the owners of these files are no longer used, except by the crate under test.
             unsafe { libc::close(fd) };
         }
         // One of these files takes the number of the socket, and must not get the report.

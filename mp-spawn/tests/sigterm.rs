@@ -70,12 +70,12 @@ fn graceful_processes_return_after_sigterm() {
     });
 }
 
-/// A service whose workers get the signal with it, but which decides itself when they end.
+/// A service whose workers also get the signal, and which itself decides when they end.
 #[test]
 fn ignoring_process_is_ended_by_its_parent_only() {
     alone(|()| {
         lead_a_group();
-        // Installs the handler of this process itself.
+        // Installs the handler of this process.
         start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(1).interrupt(Interrupt::Graceful))
             .and_then(|context| context.join().map(drop))
             .unwrap();
@@ -94,7 +94,7 @@ fn ignoring_process_is_ended_by_its_parent_only() {
             kill(&child.pid().to_string());
             eventually("the parent is informed", interrupted);
             assert!(take_interrupt());
-            eventually("the word is taken", || say(&format!("{}-word", meeting.name), "go").is_ok());
+            eventually("the worker listens", || say(&format!("{}-word", meeting.name), "go").is_ok());
             assert_eq!(meeting.recv(), "still here", "{method}");
             child.terminate().unwrap();
             let error = child.join().unwrap_err();

@@ -56,7 +56,7 @@ fn panic_of_a_callback_leaves_the_supervisor_running() {
             _ = all.0.send(());
         });
         child.on_exit(|| resume_unwind(Box::new(Bomb(2))));
-        reported.recv_timeout(DEADLINE).expect("it has ended");
+        reported.recv_timeout(DEADLINE).expect("the callback reports the end");
         assert!(child.wait_timeout(DEADLINE));
         assert_eq!(child.join().unwrap(), 2);
     }

@@ -15,7 +15,7 @@ fn deeper(depth: u64) -> u64 {
     if depth == 0 { here[0] } else { deeper(depth - 1).wrapping_add(here[7]) }
 }
 
-/// Rank 0 overflows on its own thread, rank 1 on another one.
+/// Rank 0 overflows the stack of its own thread, rank 1 the stack of another thread.
 fn overflows(rank: usize, (): ()) {
     let depth = u64::MAX;
     let result = if rank == 0 { Ok(deeper(depth)) } else { std::thread::spawn(move || deeper(depth)).join() };

@@ -14,7 +14,7 @@ pub use mp_harness::{DEADLINE, alive, eventually, time_until};
 use mp_spawn::{Process, ProcessContext, SpawnError, StartMethod};
 use rustix::process::Signal;
 
-/// Time after which a worker that waits for its end gives up.
+/// Time after which a worker that waits for its end returns an error.
 pub const LIFETIME: Duration = Duration::from_secs(120);
 
 pub type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
@@ -33,7 +33,7 @@ pub fn failure(context: &ProcessContext) -> SpawnError {
     join(context).expect_err("a failure was expected")
 }
 
-/// Waits until another process ends it.
+/// Waits until another process ends this one.
 pub fn wait_for_the_end() -> Outcome {
     let until = Instant::now() + LIFETIME;
     while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
@@ -69,12 +69,12 @@ pub fn next_worker() -> u32 {
     next_worker_after(0)
 }
 
-/// Same as `next_worker`, while a process was just started that may not have its own name yet.
+/// Same as `next_worker`, but ignores the process `started`, which may not have its own name yet.
 pub fn next_worker_after(started: u32) -> u32 {
     let name = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let is_next = |pid: &u32| *pid != started && alive(*pid) && name(pid) == "mp-next-worker\n";
     let mut found = None;
-    eventually("a process is made ahead", || {
+    eventually("a process is made in advance", || {
         found = children().into_iter().find(is_next);
         found.is_some()
     });
@@ -133,7 +133,7 @@ impl Meeting {
     /// Waits for a worker and reads its line.
     pub fn recv(&self) -> String {
         let mut guest = None;
-        eventually("a worker came", || {
+        eventually("a worker connects", || {
             guest = self.listener.accept().ok();
             guest.is_some()
         });
