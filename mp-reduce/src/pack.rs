@@ -214,8 +214,8 @@ fn restore_after_error<T: Message>(value: &mut T, out: &mut Outgoing, error: mp_
     error.into()
 }
 
-/// Works like [`pack_as`], but if nothing is attached and `plain` accepts the bytes, these are the message,
-/// and there are no loaned parts.
+/// Works like [`pack_as`], but first offers the encoded bytes to `plain`, if nothing is attached. If `plain`
+/// accepts them, its result is the message, and there are no loaned parts.
 ///
 /// # Errors
 /// See [`pack_as`].
@@ -248,8 +248,8 @@ pub fn pack_unless<T: Message, M>(
     }
 }
 
-/// An encoded value that can be packed for several receivers, with its bytes in shared memory once. Only
-/// serde values allow this, because they hold nothing exclusively.
+/// An encoded value that can be packed for several receivers, although its bytes are in shared memory only
+/// once. Only serde values allow this, because they hold nothing exclusively.
 ///
 /// ```
 /// use mp_core::Arena;
@@ -338,7 +338,7 @@ pub fn unpack_into<T: Message>(
     Ok(())
 }
 
-/// Decodes bytes of the right type that had no envelope, see [`pack_unless`].
+/// Decodes bytes of type `T` that were sent without an envelope, see [`pack_unless`].
 ///
 /// # Errors
 /// See [`unpack`].

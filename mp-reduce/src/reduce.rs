@@ -3,7 +3,7 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A type that is sent as another type, its handle, and rebuilt from it at the receiver.
+/// A type whose values are sent as handles of another type, from which the receiver rebuilds them.
 ///
 /// ```
 /// use mp_reduce::{Reduce, pack, unpack};

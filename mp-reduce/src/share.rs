@@ -91,7 +91,8 @@ pub mod shared {
     }
 }
 
-/// First byte of a reference. No text begins with it, so that an untagged enum can't mistake it.
+/// First byte of a reference. No text begins with this byte, so an untagged enum can't mistake a reference
+/// for one.
 const MARK: u8 = 0xff;
 
 /// A reference to a shared part: its number, which is a byte string in all formats.

@@ -26,7 +26,7 @@ use crate::pack::{TypeFingerprint, decode, mismatch, unpack_with};
 /// ```
 ///
 /// Clones refer to one message, which can be read once. Its descriptors stay open until it is read or the
-/// last clone is dropped. The message belongs to this process, and is lost when it ends.
+/// last clone is dropped. The message belongs to this process, and is lost when this process ends.
 #[derive(Clone)]
 pub struct Unread(Arc<Mutex<Option<UnreadContents>>>);
 
@@ -53,7 +53,7 @@ impl Unread {
     /// Opens a message in an envelope.
     ///
     /// # Errors
-    /// The errors of opening it.
+    /// Returns an error if the envelope can't be opened.
     #[doc(hidden)]
     pub fn of(mut envelope: Envelope) -> Result<Self> {
         let mut inc = Box::<Incoming>::default();
@@ -72,9 +72,9 @@ impl Unread {
     ///
     /// # Errors
     /// [`Error::Memory`] with [`OutOfDescriptors`](CoreError::OutOfDescriptors) while there are too few spare
-    /// descriptors, and [`Error::TypeMismatch`] for another type: the message can be read later then. The
-    /// errors of [`unpack`](crate::unpack), which contain its bytes. [`Stale`](CoreError::Stale) if it was
-    /// read already.
+    /// descriptors, and [`Error::TypeMismatch`] for another type. In both cases the message can be read
+    /// later. Other errors of [`unpack`](crate::unpack) contain the message's bytes.
+    /// [`Stale`](CoreError::Stale) if the message was read already.
     pub fn read<T: Message>(&self) -> Result<T> {
         let mut held = self.0.lock();
         let (sent, read) =

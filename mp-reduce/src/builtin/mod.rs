@@ -1,4 +1,5 @@
-//! [`Reduce`] for types of the standard library that serde does not support, or only for some values.
+//! [`Reduce`] for types of the standard library that serde does not support, or supports only for some
+//! values.
 
 mod time;
 
@@ -46,7 +47,7 @@ macro_rules! reduced_as {
 }
 
 reduced_as! {
-    /// Any path, including non-UTF-8 ones, which serde's own implementation refuses.
+    /// Any path, also a non-UTF-8 path, which serde's own implementation refuses.
     PathBuf: ByteString, |path| bytes_of(path.as_os_str()), |bytes| OsString::from_vec(bytes.0).into();
     OsString: ByteString, |name| bytes_of(name), |bytes| OsString::from_vec(bytes.0);
     /// Encoded like the status of `waitpid(2)`: code, signal and core file.
@@ -61,7 +62,7 @@ reduced_as! {
     /// use std::error::Error;
     ///
     /// let error: Box<dyn Error + Send + Sync> = "ä".parse::<u8>().unwrap_err().into();
-    /// // A serde type by itself, and the target of `Box<dyn Error + Send + Sync>` at the receiver.
+    /// // `ErrorChain` is a serde type. The receiver's `Box<dyn Error + Send + Sync>` contains one.
     /// let chain = unpack::<ErrorChain>(pack(ErrorChain::new(&*error)).map_err(|e| e.error)?)?;
     /// assert_eq!(chain.to_string(), "invalid digit found in string");
     /// let envelope = pack(Reduced(error)).map_err(|e| e.error)?;
@@ -94,7 +95,8 @@ impl<T: Reduce> Reduce for Vec<T> {
     }
 }
 
-/// For a success type that is a serde type and an error that is not: `Result<(), io::Error>`.
+/// For results whose success type is a serde type and whose error type is not, such as
+/// `Result<(), io::Error>`.
 impl<T: Serialize + DeserializeOwned + Clone, E: Reduce> Reduce for Result<T, E> {
     type Handle = Result<T, E::Handle>;
     fn reduce(&self) -> Result<Self::Handle, BoxError> {

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::BoxError;
 use crate::reduce::Reduce;
 
-/// Serialized [`SystemTime`]: the distance from the beginning of 1970. It may be earlier, which serde's own
-/// implementation refuses.
+/// Serialized [`SystemTime`]: the distance from the beginning of 1970. The time may be before 1970, which
+/// serde's own implementation refuses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SinceEpoch {
     before: bool,
@@ -50,7 +50,7 @@ fn beginning() -> Option<Instant> {
     now.checked_sub(exact.filter(|exact| (before..=after).contains(exact)).unwrap_or(before))
 }
 
-/// The same instant in all processes of the machine, except in another time namespace.
+/// An instant arrives as the same instant in all processes of the machine, except in another time namespace.
 impl Reduce for Instant {
     type Handle = MonotonicTime;
     fn reduce(&self) -> Result<MonotonicTime, BoxError> {

@@ -1,6 +1,6 @@
 //! The first byte of a value: its kind and, for some kinds, a small number.
 //!
-//! The same as in MessagePack, and one byte that MessagePack leaves unused: [`JUST`].
+//! All first bytes are those of MessagePack, except one that MessagePack leaves unused: [`JUST`].
 
 pub(super) const NIL: u8 = 0xc0;
 /// Prefix of a `Some` whose value begins with nil or with this byte. Any other `Some(x)` is written as `x`.

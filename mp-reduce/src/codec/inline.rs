@@ -1,5 +1,5 @@
-//! Conversion of a message with attachments into one that contains them, as if it left this memory. Used by
-//! errors, which contain all bytes of a message that can't be read.
+//! Conversion of a message with attachments into a message that contains their bytes, like a message that
+//! leaves this memory. Used by errors, which contain all bytes of a message that can't be read.
 
 use mp_core::message::ReceivedAttachments;
 
@@ -7,7 +7,7 @@ use super::buffer::{ATTACHED, HEAD, decode_kind};
 use super::first::*;
 use super::{shared_parts, split_length, write, write_length};
 
-/// Returns the converted message if these are the values of a message with attached buffers.
+/// Returns the converted message, or `None` if the message has no attached buffers or can't be converted.
 pub(super) fn inline_attachments(message: &[u8], arrived: &mut ReceivedAttachments) -> Option<Vec<u8>> {
     let (mut rest, mut all, mut any) = (message, Vec::new(), false);
     while !rest.is_empty() {

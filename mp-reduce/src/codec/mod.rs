@@ -57,8 +57,8 @@ impl Serialize for ByteStringValue<'_> {
 }
 
 thread_local! {
-    /// `true` if this thread's last value had a longer length: then the next one gets room for it at once.
-    /// Otherwise its bytes are moved after they are written.
+    /// `true` if this thread's last value had a longer length: then the next value gets room for such a
+    /// length at once. Otherwise the bytes of a long value are moved after they are written.
     static LAST_WAS_LONG: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -73,7 +73,7 @@ impl Codec for MessagePack {
         write(out, value, 0, verify_readable::<T>)
     }
 
-    // The compiler knows the kind of the number.
+    // The kind of the number is known at compile time.
     #[inline(always)]
     fn write_number(out: &mut Outgoing, number: PlainNumber) -> Result<()> {
         number::append(out.bytes(), number);
@@ -247,8 +247,8 @@ fn too_long() -> Box<Error> {
 }
 
 /// Checks that these bytes can be read as `T`. In any format, serde can't read numbers of 128 bits where it
-/// buffers values. The stack that a level needs depends on its type. The bytes don't show either, so reading
-/// is tried.
+/// buffers values. The stack that a level needs depends on its type. The bytes show neither, so this function
+/// tries to read them.
 #[cold]
 fn verify_readable<T: DeserializeOwned>(bytes: &[u8], written: ValueProperties) -> Result<()> {
     let read = || nesting_depth::with_depth(|left| read::from_slice::<T>(bytes, left).map(drop));
@@ -287,7 +287,7 @@ fn unmeasured() -> CodecError {
 }
 
 /// Encodes a value as bytes within a message that is being written. The value's attachments are attached to
-/// that message, and its levels are added to those around it.
+/// that message, and its levels are added to the current nesting depth of that message.
 ///
 /// # Errors
 /// Returns an error if its `Serialize` does, or if it is nested too deeply.

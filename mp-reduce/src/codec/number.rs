@@ -199,8 +199,8 @@ mod tests {
                 assert_eq!(reads_alike::<Option<i32>>(bytes), i32::try_from(n).is_ok());
                 assert_eq!(reads_alike::<i64>(bytes), i64::try_from(n).is_ok());
                 assert_eq!(reads_alike::<usize>(bytes), usize::try_from(n).is_ok());
-                assert!(!reads_alike::<f64>(bytes), "that is for the other reader");
-                assert!(!reads_alike::<Option<f32>>(bytes), "that is for the other reader");
+                assert!(!reads_alike::<f64>(bytes), "the general reader decodes it");
+                assert!(!reads_alike::<Option<f32>>(bytes), "the general reader decodes it");
                 (0..bytes.len()).for_each(|end| _ = reads_alike::<u64>(&bytes[..end]));
             }
         }
@@ -235,7 +235,7 @@ mod tests {
             let bytes = out.bytes().clone();
             assert_eq!(*len.get_or_insert(bytes.len()), bytes.len(), "{value:?}");
             assert_eq!(T::decode_plain::<crate::MessagePack>(&bytes).unwrap(), *value);
-            assert_eq!(rmp_serde::from_slice::<T>(&bytes[1..]).unwrap(), *value, "as others read it");
+            assert_eq!(rmp_serde::from_slice::<T>(&bytes[1..]).unwrap(), *value, "as `rmp_serde` reads it");
         }
     }
 

@@ -41,7 +41,7 @@ struct PartTable {
 }
 
 struct WrittenPart {
-    /// `None` while it is being written.
+    /// `None` while the part is being written.
     bytes: Option<Rc<[u8]>>,
     /// Pointer to the part.
     _kept: Box<dyn Any>,
@@ -50,7 +50,7 @@ struct WrittenPart {
 struct ReadPart {
     bytes: Rc<[u8]>,
     at: Range<usize>,
-    /// `true` while it is being read.
+    /// `true` while the part is being read.
     open: bool,
     /// Pointers to the part, after it was read. They have one type, unless its reader tried several.
     built: Vec<Box<dyn Any>>,
@@ -77,7 +77,7 @@ fn cycle<P>() -> String {
 }
 
 /// Returns the number of the part that `pointer` points to. On the first reference, calls `write` to encode
-/// it.
+/// the part.
 pub(crate) fn write_reference<P: Any + Clone>(
     pointer: &P,
     address: usize,
@@ -112,7 +112,7 @@ pub(crate) fn write_reference<P: Any + Clone>(
     Ok(number)
 }
 
-/// Inserts the parts that the value at `at` refers to first before this value.
+/// Inserts, before the value at `at`, the parts whose first reference is in this value.
 #[inline]
 pub(super) fn insert_parts(to: &mut Vec<u8>, at: usize) -> std::result::Result<(), Box<Error>> {
     if memo::exists() { insert_before(to, at).map_err(Box::new) } else { Ok(()) }

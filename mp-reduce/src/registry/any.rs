@@ -11,7 +11,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::{entry_of_id, entry_of_name};
 use crate::builtin::ByteString;
 
-/// A value of any [registered](crate::register()) type: a queue of these transports all of them.
+/// A value of any [registered](crate::register()) type, so that one queue transports values of all these
+/// types.
 ///
 /// ```
 /// use std::path::PathBuf;
@@ -36,9 +37,9 @@ use crate::builtin::ByteString;
 /// [`Reduce`](crate::Reduce) are registered in every process.
 ///
 /// The receiver finds the type by the name that it has at the sender. If the receiver has not registered the
-/// type, the error names the type and the process, and contains the bytes. If the message is
-/// [leased](https://docs.rs/mp-queue), it goes to another consumer. `put` refuses a value whose type is not
-/// registered at the sender, and returns it.
+/// type, the error names the type and the process, and contains the bytes. A
+/// [leased](https://docs.rs/mp-queue) message is then delivered to another consumer. `put` refuses a value
+/// whose type is not registered at the sender, and returns it.
 pub struct AnyValue {
     value: Box<dyn Any + Send + Sync>,
     type_name: &'static str,

@@ -133,7 +133,7 @@ pub(super) fn name_taken(name: &str, taken_by: &str, type_name: &str) -> Error {
 }
 
 impl RegistryEntry {
-    /// Returns the result of adding `other` if this entry concerns it, otherwise `None`.
+    /// Returns the result of adding `other` if this entry has the same type or name, otherwise `None`.
     fn conflict_with(&self, other: &RegistryEntry) -> Option<Result<()>> {
         let (same_type, same_name) = (self.type_id == other.type_id, self.name == other.name);
         if same_type && same_name && self.code.is_some() && self.code == other.code {

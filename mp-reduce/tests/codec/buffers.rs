@@ -187,7 +187,7 @@ fn only_long_buffers_are_attached() {
             assert_eq!(len < 2000, beside == 1, "part {part}, {bytes} bytes: {len}");
         }
     }
-    // Each byte of these is checked, or they consist of more than numbers.
+    // These parts are checked byte by byte, or consist of more than numbers.
     for part in 13..17 {
         assert_eq!(message_of(record(part, LONG)).0, 0, "part {part}");
     }
@@ -508,7 +508,7 @@ fn forged(kind: u8, len: u64, attachment: u32) -> Result<Vec<u32>, String> {
 fn forged_row_is_an_error_with_its_cause() {
     let long = LONG as u64;
     assert_eq!(forged(0x12, long, 0).unwrap(), vec![3; LONG / 4]);
-    assert_eq!(forged(0x12, 8, 0).unwrap(), [3, 3], "fewer than there are");
+    assert_eq!(forged(0x12, 8, 0).unwrap(), [3, 3], "fewer numbers than attached");
     assert_eq!(forged(0x10, 8, 0).unwrap(), [3, 0, 0, 0, 3, 0, 0, 0], "as bytes");
     for (kind, len, attachment, says) in [
         (0x12, 1 << 40, 0, "a buffer of 1099511627776 is read there"),

@@ -67,7 +67,7 @@ struct Graph {
     to: Vec<Arc<Graph>>,
 }
 
-/// Written by hand: a graph may print more words than memory has bytes.
+/// Implemented by hand, because a graph may print more words than memory has bytes.
 impl Debug for Graph {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Graph({} to {})", self.id, self.to.len())
@@ -187,7 +187,7 @@ fn seeds() -> Vec<Vec<u8>> {
         unit: Some(Some(())),
         end: Some([1, 2, 3]),
     };
-    // Inputs that no encoder writes: as deep as they have bytes.
+    // Inputs that no encoder writes, nested as deeply as their size allows.
     let forged =
         |which: u8, value: Vec<u8>| [&[which, 255][..], &(value.len() as u32).to_le_bytes(), &value].concat();
     let pairs = |n: usize| [b"\x81\xa4Pair\x92".repeat(n), b"\xa4Leaf".to_vec(), vec![1; n]].concat();

@@ -19,7 +19,7 @@ fn in_a_thread_of<R: Send + 'static>(stack: usize, f: impl FnOnce() -> R + Send 
 /// Stacks on which values of extreme depth are refused: the default size, and a small one.
 const STACKS: [usize; 2] = [2 << 20, 256 << 10];
 
-/// Checks that a value of each depth up to `most` is either read back or returned. The first one returned
+/// Checks that a value of each depth up to `most` is either read back or returned. The first returned value
 /// must be too deep, and at least `at_least` levels are read back.
 #[track_caller]
 fn arrives_or_comes_back<T: Message + Send>(

@@ -70,7 +70,7 @@ fn forged_parts_are_errors() {
         for byte in [0, 1, 0x7f, 0x91, 0xc0, 0xc1, 0xff, bytes[at].wrapping_add(1)] {
             let mut forged = bytes.clone();
             forged[at] = byte;
-            // Any result is allowed, if it returns.
+            // Any result is allowed, but the call must return.
             drop(read::<Mentions<Vec<String>>>(&forged));
         }
         assert!(read::<Mentions<Vec<String>>>(&bytes[..at]).is_err(), "cut at {at}");
@@ -106,7 +106,7 @@ fn unreadable_parts_are_refused_when_sent() {
     let wide = Arc::new(Either::Wide { number: 1 << 100 });
     let error = to_bytes(&mut Mentions(vec![wide])).unwrap_err().to_string();
     assert!(error.contains("128 bits"), "{error}");
-    // Elsewhere in the message or in a part, they can be read.
+    // Elsewhere in the message or in a part, 128-bit numbers can be read.
     let one = Arc::new(1_u128 << 100);
     let mut fine = (7_u128, Mentions(vec![one.clone(), one]));
     let bytes = to_bytes(&mut fine).unwrap();

@@ -119,7 +119,7 @@ fn type_mismatch_error_contains_the_bytes() {
             assert_eq!(error.bytes(), Some(&bytes[..]));
             let text = error.to_string();
             assert!(text.contains("alloc::string::String") && text.contains("does not contain"), "{text}");
-            // A number would not be useful to the reader.
+            // The fingerprint would not be useful to the reader.
             assert!(!text.contains(&format!("{there:x}")), "{text}");
         }
         other => panic!("{other:?}"),

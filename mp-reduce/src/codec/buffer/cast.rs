@@ -5,7 +5,7 @@
 //!   lifetimes.
 //! - The requested type has no lifetimes ([`StaticType`]), so the other type is the same type.
 //! - A returned reference lives no longer than the borrow through which it was obtained.
-//! - A [`CastSlot`] borrows the option that it fills, and nothing else can be used as one.
+//! - A [`CastSlot`] is created only from the borrowed option that it fills.
 #![allow(unsafe_code)]
 
 use std::any::TypeId;
@@ -113,7 +113,7 @@ impl<'p> CastSlot<'p> {
         Self { id: id::<B>(), to: NonNull::from(to).cast(), empty: PhantomData }
     }
 
-    /// Returns `true` if it is for values of this type.
+    /// Returns `true` if the destination is for values of type `A`.
     #[inline]
     pub(super) fn is_for<A: StaticType>(&self) -> bool {
         self.id == TypeId::of::<A>()

@@ -170,8 +170,7 @@ impl<'de> Deserializer<'de> for RowElement<'_> {
     }
 }
 
-/// Returns the type of the visitor that reads `T`. Calls the `Deserialize` of `T`, whose first visitor is the
-/// answer.
+/// Returns the type of the visitor that reads `T`: the first visitor that the `Deserialize` of `T` passes.
 #[inline]
 pub(in crate::codec) fn visitor_of<'de, T: Deserialize<'de>>() -> Option<TypeId> {
     match T::deserialize(VisitorProbe) {

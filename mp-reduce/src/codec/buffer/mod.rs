@@ -113,8 +113,8 @@ macro_rules! plain {
             }
         }
 
-        /// Returns the kind and the bytes of a value that is a number or a reference to one. The compiler
-        /// knows the kind.
+        /// Returns the kind and the bytes of a value that is a number or a reference to one. The kind is
+        /// known at compile time.
         #[inline(always)]
         pub(super) fn number_of<T: ?Sized>(value: &T) -> Option<(NumberKind, &[u8])> {
             $(
@@ -265,7 +265,7 @@ pub(super) fn take_attachment(attachment: u32, len: u64) -> Result<Buffer, Codec
     scope::incoming("a long buffer", |arrived| arrived.buffer(attachment, len)).map_err(CodecError::message)
 }
 
-/// List of attachments of a value, which lend it their bytes while it is read.
+/// List of attachments of a value, which lend their bytes to the value while it is read.
 #[derive(Default)]
 pub(super) struct AttachmentList(OnceCell<(Buffer, Box<AttachmentList>)>);
 

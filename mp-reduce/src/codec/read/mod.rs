@@ -413,7 +413,7 @@ impl<'de> ValueReader<'de, '_> {
         self.map(len, names, visitor)
     }
 
-    /// Reads an extension value. Only types that request one by name have them.
+    /// Reads an extension value. Only types that request an extension by name have such values.
     #[cold]
     fn extension<V: Visitor<'de>>(&mut self, first: u8, visitor: V) -> Result<V::Value, CodecError> {
         let len = match first {
@@ -459,7 +459,7 @@ impl<'de> ValueReader<'de, '_> {
         }
     }
 
-    /// Skips this text if it comes next. Returns `true` if it did.
+    /// Skips `text` if it comes next. Returns `true` if it was skipped.
     #[inline]
     fn skip_text(&mut self, text: &str) -> bool {
         let Some((first, rest)) = self.rest.split_first() else { return false };

@@ -1,5 +1,5 @@
-//! Comparison with `rmp_serde`. Its output can be read. The output of `write` is the same, except for the
-//! differences listed there. Changed bytes are read as the same value.
+//! Comparison with `rmp_serde`: its output can be read, and changed bytes are read as the same value. The
+//! output of `write` is the same, except for the differences that `write` lists.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};

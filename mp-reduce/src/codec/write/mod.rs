@@ -322,7 +322,7 @@ impl<'w, 'a> Serializer for Writer<'w, 'a> {
         self.to.enter()?;
         let (start, end) = (self.at, value.serialize(self.on(self.at))?);
         self.to.leave();
-        // Not before a buffer, whose second byte is a different one.
+        // A buffer gets no prefix, because its second byte is another byte.
         match self.to.written(start..end) {
             [first::NIL, ..] | [first::JUST, first::NIL | first::JUST, ..] => {
                 let end = self.to.shift(end, start, start + 1);

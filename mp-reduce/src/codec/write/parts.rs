@@ -63,7 +63,7 @@ impl<'w, 'a> SequenceWriter<'w, 'a> {
     #[inline]
     pub(super) fn element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), CodecError> {
         if self.row != RowState::NO {
-            // The compiler knows whether the value is a number, and its kind.
+            // It is known at compile time whether the value is a number, and of which kind.
             if let Some((kind, bytes)) = buffer::number_of(value)
                 && (self.row == RowState::of(kind) || self.begins_row(kind))
             {
@@ -105,7 +105,7 @@ impl<'w, 'a> SequenceWriter<'w, 'a> {
 
     #[cold]
     fn begin_row(&mut self, kind: NumberKind) {
-        /// The length that a type announces may be wrong.
+        /// Maximum number of bytes that are reserved for the announced length, which may be wrong.
         const BELIEVED: usize = 1 << 20;
         self.to.reserve(self.len.saturating_mul(kind.size()).min(BELIEVED));
         self.at = self.to.put(self.start, &buffer::head(kind, 0));
