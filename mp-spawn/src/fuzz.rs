@@ -86,8 +86,8 @@ fn contents(frame: &Frame) {
     }
 }
 
-/// Sorts some files that arrive with the frame that announces files: the result has as many, and none under
-/// the number of a standard stream.
+/// Assigns received files to the frame that announces them. Checks that no file is lost, and that no
+/// inherited file has the number of a standard stream.
 fn files(payload: &[u8]) {
     let arrived = 1 + payload.len() % 7;
     let files = (0..arrived).map(|_| std::fs::File::open("/dev/null").unwrap().into()).collect();

@@ -20,18 +20,19 @@
 //!
 //! A worker is the running program, executed again, that calls a function instead of `main`. On Linux with
 //! glibc this needs no call in `main`, so it works in binaries, examples, benches (criterion's as well),
-//! tests and doc tests. It also works in statically linked programs (static-pie). In these, workers included,
-//! thread-local values of the main thread are not dropped at its end. Workers of a program that runs through
-//! the loader (`ld.so ./program`) run through the loader, too. On other systems `main` must begin with
-//! [`init`].
+//! tests and doc tests. It also works in statically linked programs (static-pie). In such a program and its
+//! workers, thread-local values of the main thread are not dropped when that thread ends. Workers of a
+//! program that runs through the loader (`ld.so ./program`) run through the loader, too. On other systems
+//! `main` must begin with [`init`].
 //!
 //! # Guarantees
 //!
 //! - **No process outlives the process that started it,** even if that process is killed. A process does
 //!   outlive the *thread* that started it.
-//! - **Errors arrive whole:** message, sources, location, backtrace; exit code or signal; and for a crash
+//! - **Errors are complete:** message, sources, location, backtrace; exit code or signal; and for a crash
 //!   whether the stack was used up.
-//! - **A worker calls only the function that its parent named:** same build, same place, same types.
+//! - **A worker calls only the function that its parent named:** its build, its position in the program and
+//!   its types are verified.
 //! - **No zombies:** every process is reaped, whether it is joined or not.
 //!
 //! # In a shared library

@@ -180,7 +180,7 @@ pub fn set_start_method(method: StartMethod) {
 /// # State of a copy
 ///
 /// A copy of this process has one thread, which runs the function. If the main thread starts the process,
-/// that thread is a copy of the main thread. Otherwise it is a copy of a thread of this crate, so the
+/// that thread is a copy of the main thread. Otherwise the thread is a copy of a thread of this crate, so the
 /// function finds fresh thread-local variables.
 ///
 /// - Handles of shared memory that are passed as arguments work. Handles that are copied along, in static
@@ -196,10 +196,10 @@ pub fn set_start_method(method: StartMethod) {
 /// - Processes that the original has started are not children of the copy. The copy neither waits for them at
 ///   its exit nor ends them.
 /// - Signals have no handlers and are not blocked, because a handler could notify the original of a signal
-///   that the copy got. `SIGHUP`, `SIGINT` and `SIGQUIT` stay ignored if they are (`nohup(1)`), as with the
-///   other methods.
-/// - Functions that were registered with `atexit(3)` before the copy are not called when it exits (with
-///   glibc). Functions that it registers itself are called. `pthread_atfork(3)` handlers run.
+///   that the copy got. `SIGHUP`, `SIGINT` and `SIGQUIT` stay ignored if the original ignores them
+///   (`nohup(1)`), as with the other methods.
+/// - Functions that were registered with `atexit(3)` before the copy are not called when the copy exits
+///   (with glibc). Functions that the copy registers are called. `pthread_atfork(3)` handlers run.
 ///
 /// If the copy is blocked before it runs the function, for example by a lock of the environment that another
 /// thread held, the start fails with [`SpawnError::Timeout`](crate::SpawnError::Timeout).
@@ -214,8 +214,8 @@ pub fn set_start_method(method: StartMethod) {
 ///   of glibc is consistent in a copy, as are allocators that register with `pthread_atfork(3)`. A program
 ///   without other threads always meets this condition.)
 /// - Values that unsafe code assumes to be unique exist twice: exclusive mappings of memory that is shared by
-///   means other than this library, devices, sessions, GPUs. Code in the copy must use neither these nor
-///   files that two processes must not use at once.
+///   means other than this library, devices, sessions, GPUs. Code in the copy must use neither such
+///   values nor files that two processes must not use at once.
 /// - Data that was borrowed from shared memory in the original (slices of tensors, guards of locks) must not
 ///   be used: the memory is not mapped, and an access ends the process with SIGSEGV.
 /// - Files of the original must not be used if a start names another file with the same number

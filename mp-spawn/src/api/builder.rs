@@ -47,7 +47,7 @@ use crate::start_method::StartMethod;
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// `S` is [`Supervised`] if the process is [restarted](Self::restart) when it has ended.
+/// `S` is [`Supervised`] after a call of [`restart`](Self::restart), and [`Unsupervised`] otherwise.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct ProcessBuilder<S = Unsupervised> {
@@ -82,7 +82,7 @@ impl Process {
         Process::builder().spawn(function, args)
     }
 
-    /// Returns a builder, which configures a process and starts it.
+    /// Returns a builder that configures and starts a process.
     pub fn builder() -> ProcessBuilder {
         ProcessBuilder {
             name: None,
@@ -242,10 +242,10 @@ impl ProcessBuilder {
     /// ```
     ///
     /// Each start uses the same function, name and options, and the arguments as encoded for the first start.
-    /// So the type of the arguments must be one that several processes can have ([`Argument`]). Queues,
-    /// locks, frozen and shared tensors are the same objects each time. They stay in use between two starts:
-    /// a queue is not deserted, and a channel is not disconnected. The compiler refuses exclusive tensors,
-    /// which would move:
+    /// So it must be possible to send the arguments to several processes ([`Argument`]). Queues, locks,
+    /// frozen and shared tensors are the same objects each time. They stay in use between two starts: a queue
+    /// is not deserted, and a channel is not disconnected. The compiler refuses exclusive tensors, which
+    /// would move:
     ///
     /// ```compile_fail,E0277
     /// use mp_spawn::{Process, Restart};
@@ -310,11 +310,11 @@ impl ProcessBuilder {
     /// Starts a guest: another program, in any language, that shares this program's memory.
     ///
     /// The command is a program and its arguments. The program gets `args` by calling
-    /// [`guest`](crate::guest()) (in Python `multiproc.child()`), once, before it uses shared memory. From
-    /// then on it is a member of the arena like any child: queues, locks and tensors in messages are shared
-    /// with it. It ends with this process. Its exit code, its signal and the last lines of its stderr are
-    /// reported as those of any process. It has no function and no result. The executed process itself must
-    /// make the call.
+    /// [`guest`](crate::guest()) (in Python `multiproc.child()`), once, before it uses shared memory. The
+    /// executed process itself must make the call. From then on the guest is a member of the arena like any
+    /// child: queues, locks and tensors in messages are shared with the guest. A guest has no function and no
+    /// result, and ends with this process. Its exit code, its signal and the last lines of its stderr are
+    /// reported as those of any process.
     ///
     /// ```no_run
     /// use mp_spawn::Process;
@@ -326,8 +326,8 @@ impl ProcessBuilder {
     ///
     /// The type of `args` is compared by name. Programs in other languages need a named message
     /// (`#[message(name = "…")]` in `#[derive(Message)]`). The guest may have another build of this library,
-    /// if the arena's layout and the format of messages are the same. A [`Closure`](crate::Closure) in a
-    /// message to a guest can't be read there, because it names code of this program.
+    /// if the arena's layout and the format of messages are the same. A guest can't read a
+    /// [`Closure`](crate::Closure) in a message, because a closure names code of this program.
     ///
     /// # Errors
     ///
@@ -382,7 +382,7 @@ impl ProcessBuilder {
     }
 }
 
-/// Supervised processes.
+/// Settings and start of a supervised process.
 impl ProcessBuilder<Supervised> {
     /// Sets the run time after which a process counts as healthy: a later failure resets the count of
     /// restarts and the back-off. The default is one minute. With `Duration::MAX` no process is ever healthy,
@@ -419,9 +419,10 @@ impl ProcessBuilder<Supervised> {
     /// Without a listener, failures are reported on stderr: the first at once, later ones at growing
     /// intervals, from 10 s to 10 minutes.
     ///
-    /// `call` runs in the order of the events, shortly after each, in the thread that restarts processes. A
-    /// slow call delays the restarts of all processes, and nothing else. It may start processes. It must not
-    /// wait for the end of a supervised process. Events are not stored. A panic in `call` is caught.
+    /// `call` runs in the order of the events, shortly after each event, in the thread that restarts
+    /// processes. A slow call delays the restarts of all processes, and nothing else. `call` may start
+    /// processes, but must not wait for the end of a supervised process. Events are not stored. A panic in
+    /// `call` is caught.
     pub fn on_event(
         mut self,
         call: impl Fn(ProcessEvent) + Send + Sync + 'static,
@@ -479,7 +480,7 @@ pub struct Supervised {
 /// Default run time of a healthy process.
 const HEALTHY: Duration = Duration::from_secs(60);
 
-/// Function of a process that runs a closure.
+/// Entry function of a process that runs a closure.
 fn call<A: 'static, R: 'static>((closure, args): (Closure<A, R>, A)) -> R {
     closure.call(args)
 }

@@ -40,7 +40,7 @@ impl StartContext {
         self.method
     }
 
-    /// Works like [`spawn`](crate::spawn).
+    /// Works like [`spawn`](crate::spawn), with this start method.
     ///
     /// # Errors
     ///
@@ -55,7 +55,7 @@ impl StartContext {
         self.start_processes(function, args, SpawnOptions::nprocs(nprocs))?.join()
     }
 
-    /// Works like [`start_processes`](crate::start_processes).
+    /// Works like [`start_processes`](crate::start_processes), with this start method.
     ///
     /// # Errors
     ///
@@ -75,7 +75,7 @@ impl StartContext {
         spawn::start_processes(function, args, options.start_method(self.method))
     }
 
-    /// Works like [`Process::builder`].
+    /// Works like [`Process::builder`], with this start method.
     pub fn process(self) -> ProcessBuilder {
         Process::builder().start_method(self.method)
     }

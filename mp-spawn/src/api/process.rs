@@ -122,8 +122,8 @@ impl<T> Process<T> {
         self.group.pids().first().copied().unwrap_or(0)
     }
 
-    /// Returns the number of restarts: 0 unless the process is [supervised](crate::Restart), and in a process
-    /// forked from this one.
+    /// Returns the number of restarts. Returns 0 if the process is not [supervised](crate::Restart), and in a
+    /// process forked from this one.
     #[must_use]
     pub fn restarts(&self) -> u32 {
         self.group.attempt().map_or(0, |attempt| attempt.saturating_sub(1))
@@ -142,7 +142,7 @@ impl<T> Process<T> {
         self.group.any_runs()
     }
 
-    /// Returns the status of the process. Does not block. In a process forked from this one, it is
+    /// Returns the status of the process. Does not block. In a process forked from this one, the status is
     /// [`Failed`](ProcessStatus::Failed) with [`SpawnError::OtherProcess`](crate::SpawnError::OtherProcess).
     #[must_use]
     pub fn status(&self) -> ProcessStatus {
@@ -159,10 +159,10 @@ impl<T> Process<T> {
     }
 
     /// Returns a descriptor that becomes readable when the process ends, for `poll(2)` and similar functions,
-    /// together with sockets and other sentinels. It is a pidfd (see `pidfd_open(2)`), or an eventfd on
-    /// kernels without pidfds. If it is requested before the process ends, it stays open until this handle is
-    /// dropped. Otherwise the pidfd is closed at the end of the process, and this returns an eventfd
-    /// afterwards. In a process forked from this one, it is readable at once.
+    /// together with sockets and other sentinels. The descriptor is a pidfd (see `pidfd_open(2)`), or an
+    /// eventfd on kernels without pidfds. If it is requested before the process ends, it stays open until
+    /// this handle is dropped. Otherwise the pidfd is closed at the end of the process, and this function
+    /// returns an eventfd afterwards. In a process forked from this one, the descriptor is readable at once.
     ///
     /// Example of an asynchronous wait in any runtime. The future may be dropped at any time:
     ///
@@ -193,8 +193,8 @@ impl<T> Process<T> {
         self.group.sentinels().next().expect("a process that was started has a sentinel")
     }
 
-    /// Calls `call` when the process has ended and was reaped, successfully or not. Calls it at once if that
-    /// has happened already.
+    /// Calls `call` when the process has ended and was reaped, successfully or not. If the process was reaped
+    /// already, `call` runs at once.
     ///
     /// ```
     /// use mp_spawn::Process;
@@ -206,9 +206,9 @@ impl<T> Process<T> {
     /// # Ok::<(), mp_spawn::SpawnError>(())
     /// ```
     ///
-    /// `call` runs in the thread that watches all processes. It must be quick, and neither start a process
-    /// nor wait for one. A panic in it is caught. It may exit this process, which then does not wait for
-    /// non-daemonic children. In a process forked from this one, `call` is dropped.
+    /// `call` runs in the thread that watches all processes. So `call` must be quick, and neither start a
+    /// process nor wait for one. A panic in `call` is caught. `call` may exit this process, which then does
+    /// not wait for non-daemonic children. In a process forked from this one, `call` is dropped.
     pub fn on_exit(&self, call: impl FnOnce() + Send + 'static) {
         self.group.on_end(call);
     }

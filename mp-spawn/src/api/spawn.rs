@@ -45,7 +45,8 @@ use crate::sys::deadline;
 ///
 /// # Errors
 ///
-/// The errors of [`start_processes`], and the first failure of a process. The other processes are ended then.
+/// The errors of [`start_processes`], and the first failure of a process, which also ends the other
+/// processes.
 #[track_caller]
 pub fn spawn<F, A, R>(function: F, args: A, nprocs: usize) -> Result<Vec<R::Value>>
 where
@@ -72,11 +73,12 @@ where
 /// ```
 ///
 /// Each process executes the running program again (like `posix_spawn(3)`), but calls `function` instead of
-/// `main`. It gets only `args` of this process's memory, which are encoded once and decoded by each process.
+/// `main`. Of this process's memory it gets only `args`, which are encoded once and decoded by each process.
 /// The processes do not outlive this process, however it ends, but they outlive the thread that started them.
 ///
-/// This blocks until all processes are executed, but not until they run the function: processes load while
-/// further ones are started. `cargo xtask bench --only spawn_exec,spawn_64` measures the cost of a start.
+/// This function blocks until all processes are executed, but not until they run `function`: processes load
+/// while further ones are started. `cargo xtask bench --only spawn_exec,spawn_64` measures the cost of a
+/// start.
 ///
 /// # The function
 ///
@@ -184,12 +186,12 @@ where
 ///
 /// Dropping a context ends its running processes: SIGTERM, the grace period, SIGKILL. The drop blocks until
 /// they have ended and are reaped. If the kernel can't end a process, the drop blocks for the grace period
-/// and 10 more seconds. [`detach`](Self::detach) lets them continue. If this process exits while the context
-/// lives (`exit` is called, or `main` returns while another thread has it), it waits for the processes, or
-/// ends them if they are [daemons](SpawnOptions::daemon).
+/// and 10 more seconds. [`detach`](Self::detach) lets the processes continue. If this process exits while the
+/// context lives (`exit` is called, or `main` returns while another thread has it), the exit waits for the
+/// processes, or ends them if they are [daemons](SpawnOptions::daemon).
 ///
-/// When the context is dropped or this process exits, the first failure is printed on stderr. It is not
-/// printed if a call has returned it or the program caused it by [`kill`](Self::kill) or
+/// When the context is dropped or this process exits, the first failure is printed on stderr, unless a call
+/// has returned the failure, or the program caused it by [`kill`](Self::kill) or
 /// [`terminate`](Self::terminate). Failures are returned by [`failures`](Self::failures), by calls that wait,
 /// and by [`status`](Self::status).
 ///
@@ -236,14 +238,14 @@ impl<T: Message> ProcessContext<T> {
     /// # Errors
     ///
     /// See [`wait`](Self::wait). [`SpawnError::Value`] if a value can't be decoded, or an earlier call has
-    /// taken it. If this process has too few spare descriptors for those in the values, no value is taken:
-    /// close some, and call this again.
+    /// taken it. If this process has too few spare descriptors for the descriptors in the values, no value is
+    /// taken: close some descriptors, and call `join` again.
     #[track_caller]
     pub fn join(&self) -> Result<Vec<T>> {
         self.wait()?;
         let mut all = Vec::with_capacity(self.group.len());
         // Checks all values before the first is read, so that after a lack of descriptors a later call finds
-        // all of them.
+        // all values.
         for rank in 0..self.group.len() {
             match take_value::<T>(&self.group, rank) {
                 Ok(value) => all.push(value),
@@ -400,8 +402,9 @@ impl<T> ProcessContext<T> {
     }
 
     /// Returns descriptors that become readable when a process ends, by rank, for `poll(2)` and similar
-    /// functions, and for [`wait`](crate::wait) together with other objects. They stay open and readable
-    /// until the context is dropped. (A sentinel that is not requested is closed when its process has ended.)
+    /// functions, and for [`wait`](crate::wait) together with other objects. The descriptors stay open and
+    /// readable until the context is dropped. (A sentinel that is not requested is closed when its process
+    /// has ended.)
     ///
     /// ```
     /// use mp_spawn::{Descriptor, ExitStatus, SpawnOptions, Waitable, start_processes, wait};
@@ -531,7 +534,7 @@ impl<T> Drop for ProcessContext<T> {
     fn drop(&mut self) {
         if !self.detached && self.group.check_owner().is_ok() {
             self.group.end_all(None, self.grace_period.unwrap_or(GRACE));
-            // Also during unwinding, since the failure may be the cause of the panic.
+            // Printed also during unwinding, since the failure may be the cause of the panic.
             active::print_unreported_failure(&self.group);
         }
     }

@@ -51,7 +51,7 @@ pub(crate) struct PidCell {
 unsafe impl Send for PidCell {}
 
 impl PidCell {
-    /// Creates a pid cell, and the file that others map.
+    /// Creates a pid cell, and the file by which other processes map it.
     pub(crate) fn new() -> io::Result<(PidCell, OwnedFd)> {
         let file = rustix::fs::memfd_create("mp-pid-cell", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&file, PAGE as u64)?;
@@ -93,7 +93,7 @@ impl PidCell {
         self.word().store(pid.as_raw_nonzero().get().cast_unsigned(), Ordering::Release);
     }
 
-    /// Returns the process that was made, if there is one.
+    /// Returns the id of the process that was made, or `None` if there is none.
     pub(crate) fn read(&self) -> Option<Pid> {
         Pid::from_raw(self.word().load(Ordering::Acquire).cast_signed())
     }

@@ -32,8 +32,8 @@ pub(crate) fn set(current: WorkerIdentity) {
     CURRENT.set(current);
 }
 
-/// Returns the rank of this process. Returns `None` in a [`Process`](crate::Process), and in a process that
-/// was not started by this crate.
+/// Returns the rank of this process. Returns `None` in a process that was started as a single
+/// [`Process`](crate::Process), or not by this crate.
 ///
 /// ```
 /// fn worker(rank: usize, (): ()) {
@@ -108,9 +108,9 @@ pub fn current_process() -> CurrentProcess {
 /// Methods for the secret of a family of processes.
 #[cfg(feature = "authkey")]
 impl CurrentProcess {
-    /// Returns the secret of this process: 32 random bytes, shared with the processes that it starts, with
-    /// its parent, and so on. Processes that connect to each other can prove that they have it: see
-    /// `SocketOptions::authkey_of_family` in the layer of queues.
+    /// Returns the secret of this process: 32 random bytes, shared with its parent and its children, and so
+    /// with the whole family of processes. Processes that connect to each other can prove that they have the
+    /// secret: see `SocketOptions::authkey_of_family` in the layer of queues.
     ///
     /// ```
     /// use mp_spawn::{Process, current_process};
@@ -160,8 +160,8 @@ impl CurrentProcess {
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// A process of this crate ends with its parent, so it seldom needs to wait for the parent. A forked copy
-/// may.
+/// A process of this crate ends with its parent, so it seldom needs to wait for the parent. A forked copy may
+/// need to.
 #[derive(Debug)]
 pub struct ParentProcess {
     pid: u32,

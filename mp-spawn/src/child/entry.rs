@@ -44,7 +44,7 @@ pub fn init() {
 }
 
 /// Body of the C function that [`export_child_main!`](crate::export_child_main!) defines: becomes a worker,
-/// or reports the reason why not.
+/// or returns 0 if this process was not started as a worker, and 1 if it could not become one here.
 #[doc(hidden)]
 #[must_use]
 pub fn child_main() -> i32 {
@@ -141,7 +141,8 @@ pub(crate) fn change_environment(changes: impl Iterator<Item = (OsString, Option
     }
 }
 
-/// Takes the token of a guest out of the environment, and its socket. Returns `None` if there is none.
+/// Takes the token of a guest out of the environment, and the socket that the token names. Returns `None` if
+/// there is no such token.
 pub(super) fn take_guest_token() -> Option<Result<(Token, OwnedFd), String>> {
     let text = env::var_os(token::VARIABLE)?;
     let token = Token::parse(text.as_bytes());

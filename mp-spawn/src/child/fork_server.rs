@@ -77,7 +77,7 @@ pub(crate) struct ForkedChild {
 }
 
 /// Serves requests until the parent has ended and returns `None`. If the process is `unfit`, reports the
-/// reason and returns `None`. Returns in each copy with the duty of the copy.
+/// reason and returns `None`. In each copy, returns the copy's token and socket.
 pub(crate) fn serve(
     parent: u32,
     socket: &OwnedFd,

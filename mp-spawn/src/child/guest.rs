@@ -60,8 +60,8 @@ impl std::error::Error for GuestError {}
 /// [`ProcessBuilder::guest`](crate::ProcessBuilder::guest). From then on the process shares the memory of
 /// that program, and ends with it.
 ///
-/// Call it once, before anything else of this library. The process that the parent has executed must make the
-/// call, and not a child of it.
+/// Call this function once, before any other function of this library. The process that the parent has
+/// executed must make the call, not a child of that process.
 ///
 /// ```no_run
 /// let greeting = mp_spawn::guest::<String>()?;
@@ -70,7 +70,7 @@ impl std::error::Error for GuestError {}
 ///
 /// # Errors
 /// [`GuestError::NoGuest`] in a process that was started otherwise, and at the second call.
-/// [`GuestError::OtherType`] names both types. Other errors have the reason in words.
+/// [`GuestError::OtherType`] names both types. Other errors contain the reason in words.
 #[doc(alias = "child")]
 pub fn guest<T: Message>() -> Result<T, GuestError> {
     guest_by::<T>(|found| {

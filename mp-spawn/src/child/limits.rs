@@ -1,5 +1,5 @@
-//! Limits of this process. All except the user are applied before it joins the shared memory. The memory
-//! admits only processes of its own user, so the user is changed after joining.
+//! Limits of this process. All limits except the user are applied before this process joins the shared
+//! memory. The shared memory admits only processes of the same user, so the user is changed after joining.
 
 use std::fs;
 

@@ -43,8 +43,8 @@ use crate::sys::{self, OWN_FDS, pid_number};
 /// Exit code after a failure that was reported.
 const FAILED: i32 = 1;
 
-/// Becomes the worker that the token names, if the process is `fit` for that. Otherwise reports the reason.
-/// Ends by `exit`.
+/// Becomes the worker that the token names, if the process is `fit` for that. Otherwise reports the reason to
+/// the parent. Ends the process by `exit`.
 #[inline]
 pub(crate) fn main(token: Token, socket: OwnedFd, fit: Result<(), String>) -> ! {
     let code = panic::catch_unwind(|| run_child(token, socket, fit, None)).unwrap_or(EXIT_USELESS);

@@ -123,7 +123,7 @@ impl CaughtPanic {
     /// Calls a function that may panic.
     ///
     /// # Errors
-    /// The panic.
+    /// Returns the panic if the function panics.
     pub fn catch<R>(function: impl FnOnce() -> R) -> Result<R, CaughtPanic> {
         panic::catch_unwind(AssertUnwindSafe(|| with_panics_recorded(function))).map_err(|payload| {
             let note = caught(&*payload);
@@ -149,7 +149,7 @@ impl CallFailure {
     /// Calls a function that may panic. In a worker the place of the panic is recorded.
     ///
     /// # Errors
-    /// The panic.
+    /// Returns the panic if the function panics.
     pub fn catch<R>(function: impl FnOnce() -> R) -> Result<R, Box<CallFailure>> {
         panic::catch_unwind(AssertUnwindSafe(|| __rust_begin_short_backtrace(function))).map_err(|payload| {
             let failure = CallFailure::panicked(&*payload);

@@ -11,8 +11,8 @@
 //! |---|---|---|---|
 //! | the program | the program, or a command | [`TokenTarget::Program`] | the hook before `main`, or `init` |
 //! | a library | a command | [`TokenTarget::Call`] | the caller of `mp_child_main`, or `init` |
-//! | a library, and the function as well | the host, with the library loaded first | [`TokenTarget::Load`] | the hook of the library of that build, while the loader initialises the objects of the program |
-//! | a library, the function in the program or in another library | the host | [`TokenTarget::Call`] | `init`, in the `main` of a program that is linked with the library |
+//! | a library, and the function is in the same library | the host, with the library loaded first | [`TokenTarget::Load`] | the hook of the library of that build, while the loader initialises the objects of the program |
+//! | a library, and the function is in the program or in another library | the host | [`TokenTarget::Call`] | `init`, in the `main` of a program that is linked with the library |
 //!
 //! A library that is loaded later does not become a worker, because `dlopen` holds the loader's lock while
 //! initialisers run, and a worker that loads a library on another thread would wait forever. At the start of
@@ -23,8 +23,8 @@
 //! |---|---|
 //! | the library's file was deleted, or is another build by now | the start is refused, before anything is executed |
 //! | the file is replaced between the check and the start of the child | another build: its hook ignores the token, the host begins, and the parent reports that the process never reported |
-//! | two libraries were made with this crate | each takes the token for its build, by number; calls take the tokens for calls |
-//! | the host is a program with a copy of this crate | it ignores tokens that are not for programs |
+//! | two libraries were made with this crate | each hook takes the token with the number of its build; calls take the tokens for calls |
+//! | the host is a program with a copy of this crate | the program ignores tokens that are not for programs |
 //! | the host closes the library (`dlclose`) | the library stays loaded: the supervisor's thread has variables with destructors in it, which the C library waits for |
 //! | a host for which the loader ignores `LD_PRELOAD` (set-user-ID) | the start is refused; such a host that another program executes begins its own `main`, and the parent reports that the process never reported |
 

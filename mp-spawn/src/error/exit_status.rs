@@ -156,7 +156,7 @@ const NAMES: &[(i32, &str)] = &[
     (libc::SIGSYS, "SIGSYS"),
 ];
 
-/// Cause of a death, in addition to the exit code or the signal.
+/// Cause of the end of a process, in addition to the exit code or the signal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ExitDetail {

@@ -51,9 +51,9 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 /// |---|---|---|
 /// | returns `Err` | [`ProcessRaised`] | message, all sources, `Debug` form |
 /// | panics | [`ProcessRaised`] | message, location, backtrace (`RUST_BACKTRACE`) |
-/// | panics while it panics; panics in an `extern "C"` function, or with `panic = "abort"` | [`ProcessExited`] | SIGABRT, [`ExitDetail::Panics`]: the messages of the panics |
+/// | panics during another panic; panics in an `extern "C"` function, or with `panic = "abort"` | [`ProcessExited`] | SIGABRT, [`ExitDetail::Panics`]: the messages of the panics |
 /// | calls `exit(n)`, n ≠ 0, in a destructor or elsewhere | [`ProcessExited`] | the code |
-/// | calls `exit(0)` before a result that is awaited | [`ProcessExited`] | code 0, [`ExitDetail::NoValue`] |
+/// | calls `exit(0)` although a result is awaited | [`ProcessExited`] | code 0, [`ExitDetail::NoValue`] |
 /// | calls `exit(0)` and no result is awaited | none | |
 /// | accesses invalid memory, divides by zero in C, … | [`ProcessExited`] | SIGSEGV, SIGBUS, SIGFPE, SIGILL; [`ExitDetail::Fault`] with the address |
 /// | uses up its stack | [`ProcessExited`] | SIGSEGV, [`ExitDetail::StackOverflow`] |
@@ -63,7 +63,7 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 /// | is killed by this program | [`ProcessExited`] | the signal, [`ExitDetail::Requested`] |
 /// | is killed by another program | [`ProcessExited`] | the signal |
 /// | is killed before it has reported as a worker | [`ProcessExited`] | the signal; [`begun`](ProcessExited::begun) is false, and [`ExitDetail::NotBegun`], unless more is known |
-/// | is ended because another one failed | none | [`ProcessStatus::Terminated`](crate::ProcessStatus::Terminated) |
+/// | is ended because another process failed | none | [`ProcessStatus::Terminated`](crate::ProcessStatus::Terminated) |
 /// | is stopped (SIGSTOP, a debugger) | none | the parent waits for it |
 /// | closes all its files | depends on its end | the exit code; a panic or an error can't be reported |
 /// | leaves a grandchild that holds its pipes | depends on its end | the parent doesn't wait for the grandchild |
@@ -72,7 +72,7 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 /// | has no spare descriptors for its arguments | [`Arguments`] | the limit, and [the arguments](Self::unread) |
 /// | returns descriptors, and this process has no spare ones | [`Value`] | the limit, and [the value](Self::unread); `join` can be called again |
 /// | returns a value that can't be decoded here | [`Value`] | the codec's error |
-/// | is of another build, or the reference to its function was tampered with | [`Refused`] | a [`FunctionError`] |
+/// | runs another build, or the reference to its function was tampered with | [`Refused`] | a [`FunctionError`] |
 /// | is another program, and exits | [`NeverReported`] | the program, its end, a remedy |
 /// | is another program, and continues | [`Timeout`] | the program, the time, a remedy |
 /// | sends malformed data | [`Protocol`] | the malformed part |
@@ -91,7 +91,7 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 /// | with arguments that can't be encoded | [`Arguments`] | the codec's error; nothing was started |
 /// | by a fork server that fails or crashes while it preloads, or doesn't answer | [`Launch`] | the end of the server; the next start begins another server |
 /// | by a fork server that crashed at another time | none | another server is started, which is logged; [`Launch`] if several crash in succession |
-/// | by `fork`, which the program has not allowed, or which is impossible: after the use of a GPU, 16 deep | [`ForkRefused`] | the reason |
+/// | by `fork`, which the program has not allowed, or which is impossible (after the use of a GPU, or for a copy of a copy, 16 levels deep) | [`ForkRefused`] | the reason |
 /// | by `fork`, if the copy waits for a lock that another thread held | [`Timeout`] | the time |
 /// | in a process that was started as a worker and has not become one | [`NotInitialised`] | |
 ///
@@ -162,8 +162,8 @@ pub enum SpawnError {
     },
     /// The system could not start a process.
     Launch(Box<LaunchError>),
-    /// A [supervised](crate::Restart) process failed and is not restarted. Has the last failure and earlier
-    /// ones.
+    /// A [supervised](crate::Restart) process failed and is not restarted. Contains the last failure and
+    /// earlier failures.
     GaveUp(Box<GaveUp>),
     /// The child is alive and did not report in time. It probably runs a program that does not support
     /// workers.
@@ -180,7 +180,7 @@ pub enum SpawnError {
         /// Time that the parent waited. The parent waits for this time again while the process is stopped,
         /// waits for a disk, or has had no processor.
         waited: Duration,
-        /// Activity of the process at that time, in words. Empty if unknown.
+        /// Activity of the process at the end of that time, in words. Empty if unknown.
         activity: String,
     },
     /// The child exited by itself, with an exit code, before it reported that it is a worker. It probably ran
@@ -247,7 +247,7 @@ pub enum RaisedKind {
 /// Error or panic of a worker, with all known details.
 ///
 /// `Debug` output equals `Display` output, because `unwrap`, and a `main` that returns the error, print the
-/// former. `{:#?}` shows the fields.
+/// `Debug` output. `{:#?}` shows the fields.
 #[derive(Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 #[doc(alias = "ProcessRaisedException")]
@@ -272,7 +272,7 @@ pub struct ProcessRaised {
 /// End of a worker's process without a report, by `exit` or by a signal.
 ///
 /// `Debug` output equals `Display` output, because `unwrap`, and a `main` that returns the error, print the
-/// former. `{:#?}` shows the fields.
+/// `Debug` output. `{:#?}` shows the fields.
 #[derive(Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 #[doc(alias = "ProcessExitedException")]
@@ -533,7 +533,7 @@ impl fmt::Display for ProcessExited {
     }
 }
 
-/// Implements `Debug` as `Display` shows an error, and with all fields in the alternate form.
+/// Implements `Debug`: the output of `Display`, or all fields in the alternate form.
 macro_rules! display_debug {
     ($type:ident { $($field:ident),+ }) => {
         impl fmt::Debug for $type {

@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::process::Resource;
 
-/// Calls that create processes or threads, with their names in errors.
+/// Names, in errors, of the calls that create processes or threads.
 const MAKES_PROCESSES: [&str; 7] = [
     "clone3",
     "clone3 in the fork server",

@@ -59,10 +59,10 @@ impl CapturedOutput {
     }
 }
 
-/// Stream of a process.
+/// Output stream of a process, read through a pipe.
 #[derive(Debug)]
 pub(crate) struct OutputPipe {
-    /// Never locked during a write.
+    /// Never locked while lines are written.
     pub(crate) state: Mutex<PipeState>,
 }
 
@@ -119,7 +119,7 @@ impl PipeState {
         true
     }
 
-    /// Passes on an incomplete last line.
+    /// Completes an incomplete last line, so that it is passed on.
     pub(super) fn flush(&mut self) {
         if let Some(tee) = &mut self.tee {
             tee.end_line();

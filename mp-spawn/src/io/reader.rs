@@ -209,7 +209,7 @@ impl OutputReader {
     }
 }
 
-/// At exit, waits until the output that workers had written before their ends were detected is written.
+/// Waits, at exit, for the write of the output that workers had left when their ends were detected.
 pub(crate) fn write_at_exit() {
     let Some(reader) = OutputReader::current() else { return };
     let until = Instant::now() + WAIT_AT_EXIT;

@@ -3,10 +3,10 @@
 //! A single thread of the process reads all pipes, so no worker blocks until a caller asks for its output. A
 //! blocked terminal delays only that thread: starting, receiving and reaping continue. The stored output is
 //! bounded, however much a worker writes. A pipe may stay open after the end of its process, because a
-//! grandchild may hold it. No thread waits for its end: when the process is reaped, the available bytes are
-//! read, and the reading thread writes their lines. A caller that waits for the end of processes also waits
-//! for these writes, unless nothing has been written for a while. A caller that reaps processes doesn't wait
-//! ([`reader`](crate::io::reader)).
+//! grandchild may hold it. No thread waits for the end of a pipe: when the process is reaped, the available
+//! bytes are read, and the reading thread writes their lines. A caller that waits for the end of processes
+//! also waits for these writes, unless nothing has been written for a while. A caller that reaps processes
+//! doesn't wait ([`reader`](crate::io::reader)).
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -44,7 +44,7 @@ pub(crate) struct Tee {
 }
 
 impl Tee {
-    /// Creates a tee with this label as the prefix, in the colour of this number.
+    /// Creates a tee with `label` as the prefix, in a colour that depends on `number`.
     pub(crate) fn new(stream: StandardStream, number: usize, label: &str) -> Tee {
         // Colours that are readable on black and on white.
         const COLOURS: [u8; 6] = [36, 33, 32, 35, 34, 31];

@@ -154,7 +154,7 @@ fn print_failure(error: &SpawnError) {
 /// were not returned to the program.
 fn end_processes() {
     // A blocked thread could hold the lock forever. The lock is released during the wait, because other
-    // threads may still send data to the processes, and callbacks query them.
+    // threads may still send data to the processes, and callbacks query the processes.
     let family = {
         let Some(mut family) = TRACKED.try_lock_for(GRACE) else { return };
         std::mem::take(&mut *family)

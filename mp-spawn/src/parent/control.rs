@@ -175,7 +175,7 @@ impl ChildGroup {
         serves_no_more(Service::Supervisor);
         self.end_callbacks.lock().push(EndCallback(UserValue::new(Box::new(call))));
         self.run_end_callbacks();
-        // Watches the processes, so that the supervisor notices the end at once.
+        // Watches the processes, so that the supervisor detects the end at once.
         let running = |rank: &RankState| rank.running.as_ref().map(|running| running.id);
         let running: Vec<u64> = self.ranks.lock().iter().filter_map(running).collect();
         running.into_iter().for_each(supervisor::watch);
@@ -252,7 +252,7 @@ impl ChildGroup {
     }
 }
 
-/// Returns the only process that has not been reaped.
+/// Returns the process that has not been reaped, or `None` unless there is exactly one.
 fn last_process(ranks: &[RankState]) -> Option<RunningProcess> {
     let mut left = ranks.iter().filter(|rank| !rank.over);
     match (left.next(), left.next()) {

@@ -2,8 +2,8 @@
 //!
 //! | folder or file, lowest first | content |
 //! |---|---|
-//! | `options`, `process_status` | options of a start, and the status of a process, for users |
-//! | `restart` | policy, history and delays of restarts, and the thread that carries them out |
+//! | `options` | options of a start |
+//! | `restart` | restart policy, history, delays and thread; status and events of a process |
 //! | `launch` | start of one process: command, socket, `exec` or `fork` |
 //! | `group` | state of the processes of a start, shared with waiters |
 //! | `supervisor` | thread that receives the messages of children and reaps them |

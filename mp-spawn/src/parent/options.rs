@@ -95,8 +95,8 @@ impl SpawnOptions {
         self
     }
 
-    /// Sets the time that the other processes get after a failure. It applies twice: they may end by
-    /// themselves before a SIGTERM, and end after the SIGTERM before a SIGKILL. By default the SIGTERM is
+    /// Sets the time that the other processes get after a failure. The time applies twice: processes may end
+    /// by themselves before a SIGTERM, and end after the SIGTERM before a SIGKILL. By default the SIGTERM is
     /// sent at once, and the SIGKILL 5 seconds later. A time that overflows the clock, such as
     /// `Duration::MAX`, means no limit.
     pub fn grace_period(mut self, grace: Duration) -> SpawnOptions {
@@ -104,8 +104,9 @@ impl SpawnOptions {
         self
     }
 
-    /// Starts another program instead of the running one. It must be the same build, because the function is
-    /// looked up in it. Use this if `/proc/self/exe` is not the running program, for example under a loader.
+    /// Starts another program instead of the running one. That program must be the same build, because the
+    /// function is looked up in it. Use this if `/proc/self/exe` is not the running program, for example
+    /// under a loader.
     ///
     /// # Errors
     ///

@@ -104,7 +104,7 @@ impl CommandLine {
         &self.program
     }
 
-    /// Returns the path of the program.
+    /// Returns the path of the program, after a search in `PATH` if necessary.
     pub(crate) fn find(&self) -> io::Result<PathBuf> {
         let name = Path::new(&self.program);
         if !self.search || self.program.as_bytes().contains(&b'/') {

@@ -45,12 +45,12 @@ impl ParentSocket {
         self.socket.as_raw_fd()
     }
 
-    /// Sends a frame. Blocks until the parent's socket has taken it.
+    /// Sends a frame. Blocks until the socket has accepted the whole frame.
     pub(crate) fn send<T: Serialize>(&self, kind: FrameKind, message: &T) -> io::Result<()> {
         self.send_bytes(kind, &rmp_serde::to_vec(message).map_err(io::Error::other)?)
     }
 
-    /// Sends a frame with this payload. Blocks until the parent's socket has taken it.
+    /// Sends a frame with this payload. Blocks until the socket has accepted the whole frame.
     #[inline]
     pub(crate) fn send_bytes(&self, kind: FrameKind, payload: &[u8]) -> io::Result<()> {
         if self.process != std::process::id() {
@@ -66,7 +66,7 @@ impl ParentSocket {
     }
 }
 
-/// Reads from the parent, which are the last action of the worker.
+/// Methods that read from the parent. Reading is the last action of a worker.
 impl ParentSocket {
     /// Waits until the parent sends a frame. Returns an error if the parent has ended.
     pub(crate) fn wait(&self) -> io::Result<()> {

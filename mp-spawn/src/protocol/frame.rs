@@ -36,7 +36,7 @@ pub(crate) enum FrameKind {
     Crash = 6,
     /// To the parent: result of the function.
     Report = 7,
-    /// To the child: its result has been taken.
+    /// To the child: the parent has taken its result.
     Taken = 8,
     /// To a fork server, with the file descriptor of the pid cell: request to serve.
     Serve = 9,

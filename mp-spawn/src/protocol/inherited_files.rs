@@ -4,7 +4,7 @@
 //!
 //! | start method | other files are closed by | inherited files are set up by |
 //! |---|---|---|
-//! | spawn | `close_range(2)` in the child, which marks all close-on-exec; without that call, one by one | `dup2(2)` in the child |
+//! | spawn | `close_range(2)` in the child, which marks all files close-on-exec; without that call, one by one | `dup2(2)` in the child |
 //! | fork server | the same, when the server is started | the message that starts the worker, and `dup2(2)` in it |
 //! | fork | nothing: a copy has all files of its original, which its function may use | `dup2(2)` in the copy, which closes the file with such a number there |
 //!
@@ -47,7 +47,7 @@ impl InheritedFile {
 pub(crate) fn ready(all: &[InheritedFile]) -> Result<Vec<(RawFd, Arc<OwnedFd>)>> {
     let refused = |error: io::Error| launch_error(WHAT, None, error);
     let mut files: Vec<(RawFd, Arc<OwnedFd>)> = Vec::with_capacity(all.len());
-    // The options determine the standard streams.
+    // Standard streams are left out, because the options determine them.
     for InheritedFile { number, file } in all.iter().filter(|one| one.number >= 3) {
         let file = file.clone().map_err(|error| refused(error.into()))?;
         files.retain(|(other, _)| other != number);
@@ -95,8 +95,8 @@ pub(crate) fn place(
     Ok(())
 }
 
-/// In a copy of this process: moves files to their numbers, and closes the files that have them. The `socket`
-/// of the copy is moved away.
+/// In a copy of this process: moves files to their numbers, and closes the files that have these numbers. The
+/// `socket` of the copy is moved away.
 pub(crate) fn replace(
     files: &[(RawFd, Arc<OwnedFd>)],
     socket: &mut OwnedFd,

@@ -28,9 +28,9 @@ use crate::protocol::fields::field_enum;
 /// of the unit by default. [`interrupt_signals`](crate::SpawnOptions::interrupt_signals) restricts `Ignore`
 /// and `Graceful` to one of the two.
 ///
-/// A SIGTERM from the parent process always ends the process: [`terminate`](crate::Process::terminate), and
-/// the end of the others after a failure. A program that sends SIGTERM to its own process group therefore
-/// ends its workers.
+/// A SIGTERM from the parent process always ends the process. The parent sends it for
+/// [`terminate`](crate::Process::terminate), and when another process has failed. A program that sends
+/// SIGTERM to its own process group therefore ends its workers.
 ///
 /// A process that was started with SIGINT ignored (`nohup(1)`, a shell's background) ignores SIGINT with each
 /// of the variants, and so do its children.
@@ -44,10 +44,10 @@ pub enum Interrupt {
     /// itself.
     Ignore,
     /// Notifies the process: [`interrupted`](mp_core::interrupted) returns `true` from then on. Waits for
-    /// messages, room, events, permits or several objects return `Interrupted` when there is nothing to take.
-    /// Waits for locks, barriers and conditions continue, because their owners and parties end them. A wait
-    /// ends at once on the thread that gets the signal, usually the main thread, and within 100 ms on other
-    /// threads.
+    /// messages, room in a queue, events, permits or several objects return `Interrupted` when there is
+    /// nothing to take. Waits for locks, barriers and conditions continue, because their owners and parties
+    /// end them. A wait ends at once on the thread that gets the signal, usually the main thread, and within
+    /// 100 ms on other threads.
     ///
     /// The parent is notified in the same way, from the first start with this variant, for each signal that
     /// it does not handle itself. A second signal ends the parent, and its children with it.

@@ -14,11 +14,11 @@
 //! | has ended, or executed another program, before the process holds the pipe | the kernel | the process itself: it checks after it has requested the signal |
 //! | was copied by foreign code, and the copy lives | not closed while that copy lives | the parent-death signal, when the parent ends |
 //!
-//! The signal belongs to an open file description, so each process gets its own. The parent opens it: if a
-//! process opened it itself, the kernel would create a directory in `/proc` for it, which costs as much as a
-//! dozen system calls, at its start and again at its end. Without `/proc` there is no lifeline. A parent that
-//! has changed its user may not open its earlier pipe, and creates another one. A process that closes its end
-//! (for example with all its files) has no lifeline either.
+//! The signal belongs to an open file description, so each process gets its own description. The parent opens
+//! it: if the process did, the kernel would create a directory in `/proc` for the process, which costs as
+//! much as a dozen system calls, at its start and again at its end. Without `/proc` there is no lifeline. A
+//! parent that has changed its user may not open its earlier pipe, and creates another one. A process that
+//! closes its end (for example with all its files) has no lifeline either.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -38,7 +38,7 @@ use crate::sys::{self, above_standard, moved_off};
 #[derive(Debug)]
 struct Pipe {
     read: OwnedFd,
-    /// Never written to.
+    /// Write end, which is never written to.
     write: OwnedFd,
 }
 
@@ -144,8 +144,8 @@ fn arm(new_end: &OwnedFd) -> bool {
 }
 
 /// Lets this process outlive the process that started it. Use this for processes that are detached on
-/// purpose, such as a server. While both live, the parent still waits for this process, or ends it, when it
-/// exits.
+/// purpose, such as a server. A parent that exits while this process lives still waits for this process, or
+/// ends it.
 ///
 /// ```
 /// let child = mp_spawn::Process::spawn(|(): ()| mp_spawn::detach(), ())?;

@@ -24,7 +24,7 @@ pub(crate) struct StartMessage {
     pub(crate) ranked: bool,
     pub(crate) name: String,
     pub(crate) function: FunctionRef,
-    /// Library that holds the function, if it may not be loaded.
+    /// Library that holds the function, if the child may have to load it.
     pub(crate) library: Option<PathBuf>,
     /// `true` if the parent ends this process at its exit, instead of waiting for it.
     pub(crate) daemon: bool,
@@ -76,7 +76,7 @@ pub(crate) enum ServerAnswer {
 /// Message of a child that has become a worker.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
-    /// Random part of its token: proof that it is the process that was started.
+    /// Random part of the sender's token: proof that the sender is the process that was started.
     pub(crate) nonce: u64,
     /// Number of the child's member slot in the shared memory, if it has joined already.
     pub(crate) member: Option<u32>,

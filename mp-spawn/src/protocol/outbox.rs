@@ -100,7 +100,7 @@ impl Outbox {
         frame::append(&mut self.bytes, kind, payload)
     }
 
-    /// Sends as much as the socket takes. Returns `true` if nothing is left.
+    /// Sends as much as the socket accepts. Returns `true` if nothing is left.
     pub(crate) fn flush(&mut self, socket: BorrowedFd<'_>) -> io::Result<bool> {
         while let Some(rest) = self.bytes.get(self.sent..).filter(|rest| !rest.is_empty()) {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];

@@ -13,7 +13,7 @@ use crate::sys::now;
 /// Result of the function.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Report {
-    /// The function returned without an error. This has its own frame, without a payload.
+    /// The function returned without an error. This report has its own frame, without a payload.
     #[serde(skip)]
     Done,
     /// The function returned this value.

@@ -42,7 +42,7 @@ pub struct Limits {
 pub enum ResourceLimit {
     /// Bytes of address space (`RLIMIT_AS`). The whole address range of the arena counts, 1 TiB by default: a
     /// worker that uses shared memory needs a smaller arena, by `MP_ARENA_SIZE` or `ArenaOptions::size` in
-    /// the program that starts it. `Data` or a control group limit memory without that.
+    /// the program that starts it. `Data` or a control group limit memory without this restriction.
     AddressSpace,
     /// Bytes of a core file (`RLIMIT_CORE`).
     Core,
@@ -137,8 +137,8 @@ impl Limits {
     }
 
     /// Limits the memory of tensors that the process holds at once, in bytes. An allocation of a tensor
-    /// beyond it fails with [`Error::OutOfMemory`](mp_core::Error::OutOfMemory), in that process alone. When
-    /// tensors were dropped or sent, there is room again.
+    /// beyond the limit fails with [`Error::OutOfMemory`](mp_core::Error::OutOfMemory), in that process
+    /// alone. A tensor that was dropped or sent makes room again.
     ///
     /// ```
     /// use mp_spawn::{Limits, Process};
@@ -156,11 +156,11 @@ impl Limits {
     /// # Ok::<(), mp_spawn::SpawnError>(())
     /// ```
     ///
-    /// A block of memory counts once for each process that has a tensor in it; it may be a quarter larger
-    /// than the tensor. Memory of queues and of messages that the process is reading counts as well. Memory
-    /// in a queue counts for no process: the queue's capacity bounds it, and
-    /// [`Arena::set_budget`](mp_core::Arena::set_budget) the sum of all processes. Only allocations of
-    /// tensors are refused: messages and queues need their memory to report that.
+    /// A block of memory counts once for each process that has a tensor in it. The block may be a quarter
+    /// larger than the tensor. Memory of queues and of messages that the process is reading counts as well.
+    /// Memory in a queue counts for no process: the queue's capacity bounds it, and
+    /// [`Arena::set_budget`](mp_core::Arena::set_budget) bounds the sum of all processes. Only allocations of
+    /// tensors are refused: messages and queues need their memory to report the refusal.
     ///
     /// A process that this one starts has a separate count and the same limit, or a lower limit that is set
     /// for it.

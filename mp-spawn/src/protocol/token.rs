@@ -26,7 +26,7 @@ pub(crate) struct Token {
 pub(crate) enum TokenTarget {
     /// Copy in the program.
     Program,
-    /// Copy in a library, when the host calls it.
+    /// Copy in a library, which takes the token when the host calls it.
     Call,
     /// Copy in the library of this build, by its hash, while it is loaded before the host begins.
     Load(u64),

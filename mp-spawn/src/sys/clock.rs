@@ -12,7 +12,7 @@ pub(crate) fn deadline(after: Duration) -> Option<Instant> {
     Instant::now().checked_add(after)
 }
 
-/// Returns `true` if this thread runs at least one second after `until`.
+/// Returns `true` if this thread runs late: at least one second after `until`.
 pub(crate) fn now_is_late(until: Instant) -> bool {
     until.elapsed() >= Duration::from_secs(1)
 }

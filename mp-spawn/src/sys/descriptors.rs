@@ -13,7 +13,7 @@ use crate::sys;
 /// Maximum number of inherited file descriptors. [`MAX_FDS`] stays below the kernel's limit of 253 for a
 /// message.
 pub(crate) const MOST_INHERITED: usize = 200;
-/// Maximum number of file descriptors that a process receives for our own use.
+/// Maximum number of file descriptors that a process receives for the use of this crate.
 pub(crate) const OWN_FDS: usize = 4;
 /// Maximum number of file descriptors that a process receives.
 pub(crate) const MAX_FDS: usize = OWN_FDS + MOST_INHERITED;

@@ -11,7 +11,7 @@ use tracing::{Dispatch, Span, dispatcher, field};
 use crate::error::ProcessName;
 use crate::start_method::StartMethod;
 
-/// Subscriber and current span of a thread that starts processes. Another thread may launch them.
+/// Subscriber and current span of a thread that starts processes. Another thread may launch the processes.
 pub(crate) struct SpanContext {
     #[cfg(feature = "tracing")]
     current: Option<UserValue<(Dispatch, Span)>>,

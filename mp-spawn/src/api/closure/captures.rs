@@ -22,7 +22,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Capture for T {}
 /// captures, and compiler errors about a single value.
 #[doc(hidden)]
 pub trait Captures: Serialize + DeserializeOwned + Send + Sync + 'static {
-    /// Returns the value if `Self` is the empty list of captures, which is encoded as no bytes.
+    /// Returns `Some` if `Self` is the empty list of captures, which is encoded as no bytes.
     fn nothing() -> Option<Self> {
         None
     }
@@ -36,7 +36,7 @@ impl Captures for () {
 
 impl<First: Capture, Others: Captures> Captures for (First, Others) {}
 
-/// Returns the two parts of a closure, with their types inferred.
+/// Returns its arguments. The bound on `F` lets the compiler infer the types of a closure's parameters.
 #[doc(hidden)]
 pub fn parts<C, A, R, F: Fn(&C, A) -> R>(captures: C, code: F) -> (C, F) {
     (captures, code)

@@ -48,10 +48,10 @@ pub use captures::{Capture, Captures, list_in_the_brackets_what_the_body_uses, p
 /// [`start_closure`](crate::start_closure), or in place by [`call`](Self::call).
 pub struct Closure<A: 'static, R: 'static>(Arc<dyn ErasedClosure<A, R>>);
 
-/// A closure with erased types except arguments and result.
+/// A closure whose types are erased, except those of arguments and result.
 trait ErasedClosure<A, R>: Send + Sync {
     fn call(&self, args: A) -> R;
-    /// Returns the code.
+    /// Returns the description by which other processes find the code.
     fn code(&self) -> &'static FunctionDesc<RebuildFn<A, R>>
     where
         A: 'static,
@@ -236,7 +236,7 @@ impl<A: 'static, R: 'static> Code<A, R> {
         std::ptr::from_ref(self.0).addr()
     }
 
-    /// Creates the closure with these captures.
+    /// Creates the closure from this code and encoded captures.
     ///
     /// # Errors
     /// Returns an error if [`Closure::captures`] did not write the bytes, or a captured value's `Deserialize`
@@ -285,9 +285,9 @@ fn resolve<A: 'static, R: 'static>(
         .map_err(|why| format!("the closure `{}` can't be used here: {why}", code.name))
 }
 
-/// A sendable closure whose first argument, `&mut S`, is a state that its process keeps between calls.
-/// [`closure!`](crate::closure!) creates it, and the owner of the state calls it: a pool's worker
-/// (`StatePool::task_closure`).
+/// A sendable closure whose first argument, `&mut S`, is a state that the executing process keeps between
+/// calls. [`closure!`](crate::closure!) creates the closure, and the owner of the state calls it: a pool's
+/// worker (`StatePool::task_closure`).
 pub type StateClosure<S, A, R> = Closure<(BorrowedState<S>, A), (BorrowedState<S>, R)>;
 
 /// Creates a [`Closure`], which can be sent to another process with its captures.

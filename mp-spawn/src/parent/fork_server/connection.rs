@@ -71,7 +71,7 @@ pub(crate) struct ForkServer {
     /// Command that started the server.
     command: LaunchCommand,
     process: Arc<ProcessHandle>,
-    /// Nonblocking.
+    /// Nonblocking socket to the server.
     socket: OwnedFd,
     inbox: Inbox,
     pid_cell: PidCell,

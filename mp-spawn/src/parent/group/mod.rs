@@ -37,8 +37,8 @@ pub(crate) struct ChildGroup {
     /// Eventfd that becomes permanently readable at the next change. Used by callers that wait for the end of
     /// the last process.
     change_event: Mutex<Option<Arc<OwnedFd>>>,
-    /// Sentinels that a caller requested, by rank. They stay open as long as the group. All others are closed
-    /// when their processes have ended.
+    /// Sentinels that a caller requested, by rank. They stay open as long as the group. All other sentinels
+    /// are closed when their processes have ended.
     sentinels: Vec<OnceLock<Arc<OwnedFd>>>,
     /// Sentinel of processes that were over at the request. Permanently readable.
     over_sentinel: OnceLock<Arc<OwnedFd>>,

@@ -122,7 +122,7 @@ impl RankState {
         true
     }
 
-    /// Begins a restart. Returns the function that creates its batch, and the number of the start, or `None`
+    /// Begins a restart. Returns the function that prepares the start, and the number of the start, or `None`
     /// if no restart is needed or the process has ended.
     fn begin_restart(&mut self) -> Option<(Arc<RespawnFn>, u32)> {
         let supervision = self.supervision.as_mut().filter(|its| its.phase == RestartPhase::Waiting)?;

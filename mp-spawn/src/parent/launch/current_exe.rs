@@ -1,6 +1,6 @@
 //! Execution of the running program.
 //!
-//! | the program runs | `/proc/self/exe` is | executed is |
+//! | the program runs | `/proc/self/exe` is | executed file |
 //! |---|---|---|
 //! | by itself | the program, even if its file was deleted or replaced | that file |
 //! | under valgrind | the program if opened or read, valgrind if executed | the path in the link |

@@ -1,10 +1,10 @@
 //! Process that executes a program: the effect of `posix_spawn(3)`, with fewer system calls.
 //!
 //! The child is made by `clone3(2)` as by `vfork(2)`: it has this process's memory, and the stack of the
-//! thread that made it, which is suspended until the child has executed the program. Nothing is copied or
-//! mapped for it. The kernel clears its signal handlers (`CLONE_CLEAR_SIGHAND`), while the C library would
-//! check each of 64 signals. Its pidfd is made with it (`CLONE_PIDFD`), while a later request might get
-//! another process with the same number.
+//! thread that made it. That thread is suspended until the child has executed the program. Nothing is copied
+//! or mapped for the child. The kernel clears the child's signal handlers (`CLONE_CLEAR_SIGHAND`), while the
+//! C library would check each of 64 signals. The kernel also makes the child's pidfd (`CLONE_PIDFD`), while a
+//! later request might get another process with the same number.
 //!
 //! | the child is killed | result |
 //! |---|---|
@@ -14,8 +14,8 @@
 //! |---|---|
 //! | while it is suspended | the child executes the program, which detects that its parent has ended: see `lifeline` |
 //!
-//! Files that aren't close-on-exec are marked so in the child, all at once (`close_range(2)`): it keeps the
-//! standard streams, its socket, and the files that were named for it.
+//! Files that aren't close-on-exec are marked so in the child, all at once (`close_range(2)`). The child
+//! keeps the standard streams, its socket, and the files that were named for it.
 //!
 //! [`posix_spawn`](crate::sys::posix_spawn) is used with kernels before 5.5 (before 5.11, for `close_range`),
 //! with sandboxes whose filter doesn't know the call, in valgrind, and on processors without an

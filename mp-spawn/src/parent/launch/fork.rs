@@ -9,7 +9,7 @@
 //! | problem in a copy | solution |
 //! |---|---|
 //! | the original's place in the arena, its mapping, its files and their locks | see [`mp_core::fork`] |
-//! | variables of this crate, behind locks that other threads may have held: supervisor, reader of output, fork server, family, line to the parent, name and rank | fresh ones: [`PerProcess`](mp_core::fork::PerProcess) |
+//! | variables of this crate whose locks other threads may have held: supervisor, reader of output, fork server, family, line to the parent, name and rank | fresh ones: [`PerProcess`](mp_core::fork::PerProcess) |
 //! | settings: start method, command | inherited, as in any process |
 //! | the preloaded function | inherited: read before the fork, written in the copy |
 //! | sockets to the original's children and parent, the pipe that ends the children with it, pidfds (or their substitutes), the supervisor's epoll | closed; the supervisor's lock is held meanwhile, so that all are known |
@@ -20,15 +20,15 @@
 //! | functions to be called at exit, which remove objects that the original still needs | not called: the first function that the copy registers is called after all others of its own, and ends the process (glibc) |
 //! | an exiting thread of the original: its `exit` blocks every other `exit`, in the copy too | the copy blocks in `exit`, and ends with the original, because it has requested that before; if the original had ended already, the copy ends at once |
 //! | locks of the allocator and of the C library | `fork(3)` of glibc makes them consistent; therefore it is used instead of a bare `clone3` |
-//! | the stack: a thread's, if another thread than the main thread forks | the function gets a thread with a stack of the usual size |
+//! | the stack is that of a thread other than the main thread, if such a thread forks | the function gets a thread with a stack of the usual size |
 //! | a panic that leaves the copy's function | caught in [`main::main`], which never returns: the frames of the original above are never reached |
 //! | the thread whose end ends the copy | the thread that forks: the main thread or the supervisor's, as for all methods |
-//! | read ends of pipes from the original's other children; sockets to the fork server and to the process that it has made in advance | stay open until the copy ends, which is before the original's end, or with it: only a copy that has detached itself prevents a worker that was made in advance, and is detached as well, from detecting that no process takes its result |
+//! | read ends of pipes from the original's other children; sockets to the fork server and to the process that it has made in advance | stay open until the copy ends, at the latest with the original; but a copy that has detached itself can prevent a detached worker that was made in advance from detecting that no process takes its result |
 //!
 //! | killed | result |
 //! |---|---|
-//! | the original, at any time | the copy first asks the kernel to end with it, and checks whether it has ended before: it ends |
-//! | the copy, before it sends its hello | it can't be another program: `ProcessExited`, as at any other time |
+//! | the original, at any time | the copy ends: it first requests its parent-death signal, and checks whether the original has already ended |
+//! | the copy, before it sends its hello | `ProcessExited`, as at any other time, because a copy can't be another program |
 //!
 //! [`allow_fork`]: crate::allow_fork
 #![allow(unsafe_code)]
@@ -61,8 +61,8 @@ const NOT_ALLOWED: &str = "the program has not called `allow_fork`, because a co
                            other threads hold and whatever they have half done: read its documentation and \
                            call it, or use another start method";
 
-/// Starts a process: copies this one. `files` are those that the copy does not need. No thread closes them
-/// meanwhile. The kernel ends the copy when the calling thread ends.
+/// Starts a process by copying this one. `files` are the files that the copy does not need. No thread closes
+/// them during the call. The kernel ends the copy when the calling thread ends.
 pub(crate) fn launch(
     launch_options: LaunchOptions,
     setup: &ProcessOptions,
@@ -96,8 +96,8 @@ pub(crate) fn launch(
             Ok(LaunchedProcess { pid, handle: ProcessHandle::open(pid)?, socket: ours, nonce })
         }
         Ok(None) => {
-            // Done first, because the following code would wait forever if the original was exiting, which
-            // holds the locks of `exit`. If the request is refused, the worker reports that, like any other.
+            // Done first, because an exiting original holds the locks of `exit`, and the following code would
+            // wait for them forever. If the request is refused, the worker reports that, like any other.
             if main::has_parent(parent) == Ok(false) {
                 sys::exit_at_once(EXIT_USELESS);
             }

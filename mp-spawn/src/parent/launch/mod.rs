@@ -21,7 +21,7 @@ use crate::protocol::function::FunctionRef;
 use crate::protocol::token::{self, Token};
 use crate::sys::{ProcessHandle, Program, above_standard, moved_off};
 
-/// Starts a process. The kernel ends it when the calling thread ends.
+/// Starts a process. The kernel ends the process when the calling thread ends.
 pub(crate) fn launch(command: &LaunchCommand, launch_options: &LaunchOptions) -> Result<LaunchedProcess> {
     command.check_privileges()?;
     let (ours, mut theirs) = socket_pair().map_err(|error| launch_error("socketpair", None, error))?;
@@ -85,12 +85,12 @@ pub(crate) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
 static PRELOAD: PerProcess<Mutex<Option<FunctionRef>>> =
     PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
-/// Sets the function, for this process or for a copy of the process that has set it.
+/// Sets the function that fork servers preload, in this process, or again in a forked copy of it.
 pub(crate) fn set_preload(function: Option<FunctionRef>) {
     *PRELOAD.lock() = function;
 }
 
-/// Returns the function that was set.
+/// Returns the function that fork servers preload.
 pub(crate) fn preload() -> Option<FunctionRef> {
     PRELOAD.lock().clone()
 }

@@ -110,12 +110,12 @@ pub enum ProcessStatus {
     Failed(SpawnError),
     /// The process has ended and waits for a restart, or is being started: see [`Restart`](crate::Restart).
     Restarting {
-        /// Number of the next start. The first start was 1.
+        /// Number of the next start, or of the start in progress. The first start was 1.
         attempt: u32,
-        /// Failure of its last process, if that failed.
+        /// Failure of the previous start or of its process, if either failed.
         error: Option<SpawnError>,
     },
-    /// The process was ended because another one failed, or because it was no longer needed. Has the last
-    /// signal that was sent.
+    /// The process was ended because another process failed, or because it was no longer needed. Contains the
+    /// last signal that was sent.
     Terminated(Signal),
 }

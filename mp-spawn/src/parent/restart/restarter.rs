@@ -48,8 +48,8 @@ pub(crate) trait Restartable: Send + Sync {
     /// Restarts the process after its delay. Blocks until it is started.
     fn restart(self: Arc<Self>);
 
-    /// Returns the name of the process, the number of its next start and the failure of its last process.
-    /// Returns `None` if it does not wait for a start.
+    /// Returns the name of the process, the number of its next start and the previous failure.
+    /// Returns `None` if the process does not wait for a start.
     fn next_start(&self) -> Option<(String, u32, Option<SpawnError>)>;
 }
 
@@ -142,7 +142,7 @@ impl Restarter {
     /// Queues an event for a listener. Events are delivered in the order of the calls.
     pub(crate) fn queue_event(&self, listener: &Arc<EventListener>, event: ProcessEvent) {
         let listener = Arc::clone(listener);
-        // A panic of the listener, which the hook has printed, ends here.
+        // A panic of the listener, which the hook has printed, is caught here.
         self.deliver(move || _ = catch_panic(|| listener.get().map(|call| call(event))));
     }
 

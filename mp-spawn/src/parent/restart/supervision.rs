@@ -20,7 +20,7 @@ pub(crate) struct RestartTerms {
     pub(crate) listener: Option<Arc<EventListener>>,
 }
 
-/// Start of a process that is ready: the call starts the process.
+/// Prepared start of a process. The call starts the process.
 pub(crate) type PreparedStart = Box<dyn FnOnce() -> Result<()>>;
 
 /// Function that prepares the start with this number.
@@ -156,7 +156,7 @@ const LONGEST: Duration = Duration::from_secs(600);
 /// Decides which failures of a process, or of the workers of a pool, are reported.
 #[derive(Debug, Default)]
 pub struct FailureReports {
-    /// Earliest time of the next report, and its distance from the last report.
+    /// Earliest time of the next report, and the interval between the last report and that time.
     next: Option<(Instant, Duration)>,
     unreported: u32,
 }

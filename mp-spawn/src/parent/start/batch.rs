@@ -75,8 +75,8 @@ fn start_here(
     Ok(())
 }
 
-/// Starts one process and begins to watch it. Returns its number. The kernel ends the process when the
-/// calling thread ends.
+/// Starts one process and begins to watch it. Returns the number of the process in the supervisor. The kernel
+/// ends the process when the calling thread ends.
 fn launch(supervisor: &Supervisor, batch: &StartBatch, mut order: LaunchOrder) -> Result<u64> {
     let who = batch.group.process_name(order.rank);
     order.span = batch.context.begin(&who, batch.properties.method);
@@ -91,7 +91,7 @@ fn launch(supervisor: &Supervisor, batch: &StartBatch, mut order: LaunchOrder) -
         StartMethod::Spawn => {
             launch_options.ends = ends;
             let launched = launch::launch(&batch.command, &launch_options)?;
-            // Done only now, because the process takes some time until it needs this data.
+            // Done after the start, because the process takes some time until it needs this data.
             let addressed = lifeline::new_end().and_then(|end| {
                 outbox.prepend(end, StreamEnds::default(), &Vec::new(), &[]).map_err(refused)
             });

@@ -108,7 +108,7 @@ impl StartTemplate {
         Ok((template, names.all()))
     }
 
-    /// Creates the order for one process.
+    /// Creates the data for the start of one process.
     fn order(
         &self,
         rank: usize,
@@ -243,7 +243,7 @@ fn begin(
     }
 }
 
-/// Encodes the frames of a start message, with the shared memory.
+/// Encodes a start message and arguments as frames, to be sent with the file of the shared memory.
 fn frames(start: &StartMessage, args: &[u8], memory: BorrowedFd<'static>) -> Result<Outbox> {
     let unsendable =
         |error: WireError| SpawnError::Arguments { who: None, message: error.to_string(), unread: None };

@@ -47,7 +47,7 @@ pub(crate) struct WatchedChild {
     properties: Arc<StartProperties>,
     nonce: u64,
     pub(crate) handle: Arc<ProcessHandle>,
-    /// Open while messages may arrive.
+    /// Socket to the process, open while messages may arrive.
     pub(crate) socket: Option<OwnedFd>,
     /// `true` if the process has reported. Later messages are read after its end.
     pub(crate) reported: bool,
@@ -59,9 +59,9 @@ pub(crate) struct WatchedChild {
     /// Number of crashed processes whose memory was reclaimed after the end of this child.
     reclaimed: usize,
     evidence: Evidence,
-    /// End of the time for its hello.
+    /// Time until which the process must send its hello.
     pub(crate) hello_until: Option<Instant>,
-    /// Time at which the supervisor begins to watch it. `None` if the supervisor watches it.
+    /// Time at which the supervisor begins to watch the process. `None` if the supervisor watches it.
     pub(crate) unwatched_deadline: Option<Instant>,
     /// Span of the start, until the process is ready.
     pub(crate) span: StartSpan,
@@ -87,7 +87,7 @@ impl WatchedChild {
         let handle = Arc::new(launched.handle);
         // Processes of the same start are waited for together, through the supervisor. A return value may
         // have to be taken while the process lives. A supervised process must be restarted at once. The span
-        // of a start ends at once.
+        // of a start must end as soon as the process is ready.
         let is_alone = group.len() == 1 && !properties.returns && group.attempt().is_none();
         let is_short_lived = is_alone && !order.span.is_enabled();
         let [unwatched_until, unwatched_deadline] =
@@ -208,7 +208,7 @@ impl WatchedChild {
         Ok(())
     }
 
-    /// Confirms that the value from the child was taken.
+    /// Stores the value that the child's function returned.
     fn record_value(&mut self, value: ReceivedValue) {
         self.group.with_rank(self.rank, |rank| rank.value = Some(value));
         self.evidence.done = true;
@@ -250,7 +250,7 @@ impl WatchedChild {
         });
     }
 
-    /// Fails the process and kills it. Its later messages and its end are ignored.
+    /// Records a failure of the process, and kills it. Its later messages and its end are ignored.
     pub(crate) fn fail(&mut self, error: SpawnError) {
         self.hello_until = None;
         self.group.record_failure(self.rank, now(), error);

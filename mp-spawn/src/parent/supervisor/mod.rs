@@ -13,7 +13,8 @@
 //! meanwhile. So the report of a failure is delayed by that time at most. The supervisor watches without
 //! delay if a callback is registered for the end. After fifty milliseconds it watches in any case, by the
 //! timer: a timer that fired every four milliseconds cost starts on a virtual machine about 4 % of their
-//! time. (If the process crashes and no caller asks, its shared memory is released that much later at most.)
+//! time. (If the process crashes and no caller asks, its shared memory is released fifty milliseconds later
+//! at most.)
 //! The supervisor watches from the beginning a process that may need an answer (a result in shared memory),
 //! that others wait for (several processes of one start), or that has not received all its data.
 //!

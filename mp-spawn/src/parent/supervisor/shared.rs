@@ -65,7 +65,7 @@ pub(crate) fn thread_ended() -> SpawnError {
 }
 
 impl Supervisor {
-    /// Opens the descriptors of a supervisor, which receives its requests from this channel.
+    /// Opens the descriptors of a supervisor. Other threads send requests to it through `requests`.
     pub(super) fn new(requests: Sender<SupervisorCall>) -> Result<Supervisor> {
         let refused = |what| move |error: Errno| launch_error(what, None, error.into());
         let wake = new_event(0)?;
@@ -254,7 +254,7 @@ fn listen(poll: &OwnedFd, id: u64, child: &mut WatchedChild) -> Result<()> {
 }
 
 impl Supervisor {
-    /// Handles the timer: processes whose time has expired. Then sets the timer for the others.
+    /// Handles the processes whose time has expired, and sets the timer for the others.
     pub(super) fn handle_timeouts(&self) {
         let mut children = self.children.lock();
         children.timer = None;

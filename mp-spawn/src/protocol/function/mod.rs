@@ -1,10 +1,11 @@
 //! References to functions: a parent names a function in such a way that a child can find it, and the child
 //! verifies the function before it calls it.
 //!
-//! Each use of a function makes one [`FunctionDesc`], a constant of the program. A reference to it consists
-//! of the build of the object that holds it, and its offset there. The child looks up the same build, checks
-//! that the offset is that of a `FunctionDesc`, and then compares the types of function, arguments and
-//! result. Names and addresses alone are not sufficient: two closures can share both.
+//! Each use of a function makes one [`FunctionDesc`], a constant of the program. A reference to a
+//! `FunctionDesc` consists of the build of the object that holds the constant, and its offset in that object.
+//! The child looks up the same build, checks that the offset is that of a `FunctionDesc`, and then compares
+//! the types of function, arguments and result. Names and addresses alone are not sufficient: two closures
+//! can share both.
 //!
 //! # Safety
 //!
@@ -82,10 +83,10 @@ impl<E: 'static> FunctionDesc<E> {
         Some(FunctionRef { object, offset, fingerprint, name })
     }
 
-    /// Returns a reference to this constant, for a start.
+    /// Returns a reference to this constant, as [`reference`](Self::reference) does, or the error of a start.
     ///
     /// # Errors
-    /// Returns an error if the object that holds it can't be identified.
+    /// Returns an error if the object that holds this constant can't be identified.
     pub(crate) fn start_reference(&'static self) -> Result<FunctionRef, SpawnError> {
         let unknown =
             || std::io::Error::other("this program's build can't be identified: link it with a build-id");
@@ -262,7 +263,7 @@ impl FunctionRef {
         FunctionRef { object, offset: 6, fingerprint: 7, name: "f".to_string() }
     }
 
-    /// Returns a reference to an address that is `by` bytes further on.
+    /// Returns a reference to an address `by` bytes after this one.
     pub(crate) fn moved(&self, by: usize) -> FunctionRef {
         FunctionRef { offset: self.offset.wrapping_add(by), ..self.clone() }
     }

@@ -36,9 +36,9 @@ use crate::protocol::payload::shared_memory::{arena, arena_file, claim};
 /// Maximum size of arguments that are sent through the socket, in bytes: the capacity of a socket is limited,
 /// and so is a frame. Longer arguments are sent through shared memory.
 const MOST_PLAIN: usize = 2 << 10;
-/// First byte of a payload of which the rest is the arguments.
+/// First byte of a payload whose other bytes are the arguments.
 const PLAIN: u8 = 0;
-/// First byte of a payload of which the rest is a ticket for the arguments.
+/// First byte of a payload whose other bytes are a ticket for the arguments.
 pub(crate) const TICKET: u8 = 1;
 /// First byte of a payload whose other bytes are the arguments, for a child that inherits settings of the
 /// arena.
@@ -174,7 +174,7 @@ impl ParentPayload {
 pub(crate) enum ReceivedValue {
     Plain(Vec<u8>),
     Shared(Envelope),
-    /// Opened, and not read yet.
+    /// Message that was opened and not read yet.
     Unread(Unread),
 }
 
@@ -207,7 +207,7 @@ impl ReceivedValue {
         }
     }
 
-    /// Releases the preparation of a value that is not read now.
+    /// Closes the descriptors that [`ready`](Self::ready) has opened, because the value is not read now.
     pub(crate) fn put_aside(&self) {
         if let ReceivedValue::Unread(unread) = self {
             unread.unclaim();

@@ -33,7 +33,7 @@ impl Environment {
     /// Returns a copy with one variable changed. `None` removes it.
     ///
     /// # Errors
-    /// The fault of the name or the value.
+    /// Returns a description of the fault of the name or the value.
     pub(crate) fn with(&self, name: &OsStr, value: Option<&OsString>) -> Result<Environment, &'static str> {
         let name = name.as_bytes();
         if name.is_empty() || name.contains(&b'=') {

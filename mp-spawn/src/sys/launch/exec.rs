@@ -21,7 +21,7 @@ use crate::sys::{Environment, check, descriptors};
 #[derive(Debug)]
 pub(crate) struct Program<'a> {
     pub(crate) path: &'a CStr,
-    /// Name under which it is started (`argv[0]`), and its arguments.
+    /// Name under which the program is started (`argv[0]`), and its arguments.
     pub(crate) argv: &'a [CString],
     pub(crate) environment: &'a Environment,
     /// Additional entry of the environment.
@@ -54,9 +54,9 @@ impl Program<'_> {
     }
 }
 
-/// Signals that children ignore if this process does. A process that ignores them was started that way, by
-/// `nohup(1)` or a shell that runs it in the background. Otherwise the end of a terminal would end the
-/// workers of a program that survives it.
+/// Signals that children ignore if this process does. If it does, it was started so, by `nohup(1)` or by a
+/// shell that runs it in the background. Otherwise the end of a terminal would end the workers of a program
+/// that survives it.
 pub(crate) const INHERITED_IGNORED: [c_int; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT];
 
 /// Starts a program with no signal blocked and every standard signal at its default, except the ignored ones

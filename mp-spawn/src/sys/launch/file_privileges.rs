@@ -34,8 +34,8 @@ pub(crate) fn privileges(program: &Path) -> Option<String> {
     })
 }
 
-/// Returns the file whose privileges count: for a script its interpreter, as named by `#!` (see `execve(2)`),
-/// and so on for the interpreter.
+/// Returns the file whose privileges count: the program, or for a script its interpreter, as named by `#!`
+/// (see `execve(2)`). An interpreter may be a script, too.
 fn executed(program: &Path) -> PathBuf {
     let mut file = program.to_owned();
     for _ in 0..DEPTH {
@@ -86,8 +86,8 @@ fn gets_no_new_privileges() -> bool {
     rustix::thread::no_new_privs().unwrap_or(false)
 }
 
-/// Returns `true` if this thread gets capabilities by executing a program. A program whose list of
-/// capabilities is empty, or malformed, gives none.
+/// Returns `true` if this thread gets capabilities by executing a program. A file whose list of capabilities
+/// is empty, or malformed, gives none.
 fn gets_capabilities(program: &Path) -> bool {
     let mut room = [0_u8; 64];
     let Ok(length) = rustix::fs::getxattr(program, CAPABILITIES, &mut room) else { return false };
@@ -123,7 +123,7 @@ struct FileCapabilities {
 }
 
 impl FileCapabilities {
-    /// Parses an attribute. Returns `None` if the kernel refuses it, and so the execution.
+    /// Parses an attribute. Returns `None` if the kernel refuses the attribute, and with it the execution.
     fn read(bytes: &[u8]) -> Option<Self> {
         let (words, rest) = bytes.as_chunks();
         let mut words = words.iter().map(|word| u32::from_le_bytes(*word));
@@ -142,7 +142,7 @@ impl FileCapabilities {
     }
 }
 
-/// Returns `true` if programs of its file system never get privileges.
+/// Returns `true` if programs on the file system of `program` never get privileges.
 fn gives_nothing(program: &Path) -> bool {
     rustix::fs::statvfs(program).is_ok_and(|system| system.f_flag.contains(StatVfsMountFlags::NOSUID))
 }

@@ -9,8 +9,8 @@ use std::{fmt, fs};
 
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
-/// Number of ticks in a second, in `/proc`: the same on all architectures that Rust supports. Not read by
-/// rustix, which crashes there under valgrind.
+/// Number of ticks in a second, in `/proc`: the same on all architectures that Rust supports. Not requested
+/// from rustix, whose function crashes under valgrind.
 const USER_HZ: u64 = 100;
 
 /// Present state of a process, and its activity so far.
@@ -19,7 +19,7 @@ pub(crate) struct ProcessActivity {
     state: char,
     /// Processor time used.
     ran: Duration,
-    /// Place in the kernel where it waits, if known.
+    /// Place in the kernel where the process waits, if known.
     place: Option<String>,
 }
 

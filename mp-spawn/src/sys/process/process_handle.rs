@@ -33,7 +33,7 @@ pub(crate) struct ProcessHandle {
     /// Pidfd, or its replacement.
     sentinel: Arc<OwnedFd>,
     is_pidfd: bool,
-    /// Exit status, if the process was reaped. Its number may then be reused.
+    /// Exit status, if the process was reaped. The number of a reaped process may be reused.
     reaped: Arc<Mutex<Option<ExitStatus>>>,
 }
 
@@ -176,7 +176,8 @@ impl ProcessHandle {
     }
 }
 
-/// Ends a process without a handle, and reaps it. It has not been reaped, so its number can't be reused.
+/// Ends a process without a handle, and reaps it. The process has not been reaped, so its number can't be
+/// reused.
 pub(crate) fn end(pid: Pid) {
     let _ = rustix::process::kill_process(pid, Signal::KILL);
     let _ = retry_on_intr(|| rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty()));

@@ -2,8 +2,8 @@
 //!
 //! # Safety
 //! Unsafe, because it passes libc pointers to sets and actions. Sound, because they live on the stack, and
-//! every action is to ignore a signal, its default, or a handler that makes only calls that are allowed
-//! there.
+//! every action is to ignore a signal, its default, or a handler that makes only calls that are allowed in
+//! handlers.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -13,7 +13,8 @@ use std::{io, ptr};
 use crate::sys::check;
 use crate::sys::exec::INHERITED_IGNORED;
 
-/// Signals that are at their default in an executed program. (Real-time signals that are ignored stay so.)
+/// Signals that are at their default in an executed program. (Real-time signals that are ignored stay
+/// ignored.)
 pub(crate) const STANDARD_SIGNALS: std::ops::Range<c_int> = 1..32;
 
 /// Signals that request a program to stop.
