@@ -10,8 +10,8 @@ use crate::pack::{TypeFingerprint, pack_as, unpack};
 /// Packs a value, and passes its envelope to `take`.
 ///
 /// # Errors
-/// Returns an error if the value can't be packed, or `take` returns an error. The value is returned, without
-/// its exclusive parts if the envelope is not returned.
+/// Returns an error and the value if the value can't be packed, or `take` returns an error. If `take` fails
+/// without returning the envelope, the value lacks its exclusive parts.
 #[doc(hidden)]
 pub fn hand_over<T: Message, R, E: From<Error>>(
     mut value: T,

@@ -12,7 +12,7 @@ pub(crate) struct CodecError(Box<ErrorDetails>);
 #[derive(Debug)]
 struct ErrorDetails {
     why: Cause,
-    /// From the innermost position to the outermost.
+    /// Steps of the position, from the innermost to the outermost.
     path: Vec<PathStep>,
 }
 

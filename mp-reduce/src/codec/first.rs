@@ -33,12 +33,12 @@ pub(super) const ARRAY_16: u8 = 0xdc;
 pub(super) const ARRAY_32: u8 = 0xdd;
 pub(super) const MAP_16: u8 = 0xde;
 pub(super) const MAP_32: u8 = 0xdf;
-/// Contains a number up to 127.
+/// Lowest first byte that contains a number up to 127.
 pub(super) const SMALL: u8 = 0x00;
-/// Contains a length up to 15.
+/// Lowest first byte that contains a length up to 15.
 pub(super) const SHORT_MAP: u8 = 0x80;
 pub(super) const SHORT_ARRAY: u8 = 0x90;
-/// Contains a length up to 31.
+/// Lowest first byte that contains a length up to 31.
 pub(super) const SHORT_STR: u8 = 0xa0;
-/// Contains a number from -32 to -1.
+/// Lowest first byte that contains a number from -32 to -1.
 pub(super) const SMALL_NEGATIVE: u8 = 0xe0;

@@ -21,7 +21,7 @@ pub(super) fn inline_attachments(message: &[u8], arrived: &mut ReceivedAttachmen
     any.then_some(all)
 }
 
-/// Converts a value and the parts before it.
+/// Converts a value and the shared parts before it.
 fn with_parts(value: &[u8], arrived: &mut ReceivedAttachments, any: &mut bool) -> Option<Vec<u8>> {
     let Some((count, mut rest)) = shared_parts::split_parts(value) else {
         return value_of(value, arrived, any);
@@ -39,7 +39,7 @@ fn with_parts(value: &[u8], arrived: &mut ReceivedAttachments, any: &mut bool) -
     Some(all)
 }
 
-/// Converts one part after the other: the contents of a sequence or map are parts like any others.
+/// Converts a value piece by piece: the head of a sequence or map is a piece, and so is each of its elements.
 fn value_of(value: &[u8], arrived: &mut ReceivedAttachments, any: &mut bool) -> Option<Vec<u8>> {
     let (mut rest, mut all) = (value, Vec::new());
     while !rest.is_empty() {
@@ -60,7 +60,7 @@ fn value_of(value: &[u8], arrived: &mut ReceivedAttachments, any: &mut bool) -> 
     Some(all)
 }
 
-/// Returns the length of the first part: a value, or the head of a sequence or map.
+/// Returns the length of the first piece: a value, or the head of a sequence or map.
 fn part(rest: &[u8]) -> Option<usize> {
     let number = |size: usize| {
         let bytes = rest.get(1..1 + size)?;

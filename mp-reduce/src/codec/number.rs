@@ -38,7 +38,7 @@ pub(super) trait NumberSink: Sized {
     }
 }
 
-/// Returns the length of a number, its bytes, and zeros.
+/// Returns the length of an encoded number, then its bytes, then zeros up to the full size.
 #[inline(always)]
 fn with_length<const N: usize>(first: u8, bytes: [u8; N]) -> [u8; SmallBytes::MOST] {
     let mut all = [0; SmallBytes::MOST];

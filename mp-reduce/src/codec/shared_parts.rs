@@ -52,7 +52,7 @@ struct ReadPart {
     at: Range<usize>,
     /// `true` while the part is being read.
     open: bool,
-    /// Pointers to the part, after it was read. They have one type, unless its reader tried several.
+    /// Pointers to the part, after it was read. They have one type, unless the reader tried several types.
     built: Vec<Box<dyn Any>>,
 }
 
@@ -157,7 +157,7 @@ pub(super) fn split_parts(value: &[u8]) -> Option<(usize, &[u8])> {
     }
 }
 
-/// Begins to read a value: records the parts before it, and returns it without them.
+/// Begins to read a value: records the parts before it, and returns the value without the parts.
 #[inline]
 pub(super) fn record_parts(value: &[u8]) -> std::result::Result<&[u8], CodecError> {
     match split_parts(value) {
@@ -197,7 +197,7 @@ pub(crate) fn has_parts() -> bool {
     memo::exists() && memo::with(|memo: &mut PartTable| !memo.read.is_empty()).unwrap_or_default()
 }
 
-/// Returns the part with this number. Calls `read` if it was not read before.
+/// Returns the part with this number. Calls `read` if the part was not read before.
 pub(crate) fn read_reference<P: Any + Clone>(
     number: u32,
     read: impl FnOnce(&[u8]) -> std::result::Result<P, CodecError>,

@@ -61,8 +61,8 @@ fn entry_of_name(name: &str) -> Result<&'static RegistryEntry, String> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Call it once in each process, before the first value of the type is sent or received. A worker does not
-/// run `main`, and receives its arguments before its function is called. So use
+/// Call this function once in each process, before the first value of the type is sent or received. A worker
+/// does not run `main`, and receives its arguments before its function is called. So use
 /// [`register!`](crate::register!) outside of functions, which registers the type in all processes of a
 /// program.
 ///

@@ -13,7 +13,7 @@ use serde::forward_to_deserialize_any;
 use super::{NumberKind, id};
 use crate::codec::error::{CodecError, too_deep};
 
-/// Number of a row.
+/// Number in a row.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(in crate::codec) enum RowNumber {
     Unsigned(u64),
@@ -94,7 +94,7 @@ impl<'de> SeqAccess<'de> for &mut NumberRow<'_, '_> {
     }
 }
 
-/// Number of a row, read like a separate value.
+/// Deserializer of a number in a row, which is read like a separate value.
 struct RowElement<'l> {
     number: RowNumber,
     /// Number of levels that may still be entered.
@@ -102,7 +102,7 @@ struct RowElement<'l> {
 }
 
 impl RowElement<'_> {
-    /// Counts a level for a value that has no bytes of its own.
+    /// Reads a value that has no bytes of its own, such as a newtype, and counts a nesting level for it.
     #[inline]
     fn wrapped<T>(self, read: impl FnOnce(Self) -> Result<T, CodecError>) -> Result<T, CodecError> {
         let left = self.left;
@@ -146,7 +146,7 @@ impl<'de> Deserializer<'de> for RowElement<'_> {
         self.wrapped(|this| visitor.visit_newtype_struct(this))
     }
 
-    /// Reads the variant of this number, like a separate value.
+    /// Reads an enum like a separate value: the number is that of the variant.
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         _: &'static str,

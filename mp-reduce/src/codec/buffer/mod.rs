@@ -35,8 +35,8 @@ pub(super) use cast::id;
 use cast::{CastSlot, StaticType};
 pub(super) use element::{NumberRow, RowNumber, visitor_of};
 
-/// Smallest number of bytes of a row. Shorter rows are written element by element, in which small numbers
-/// take less space.
+/// Smallest number of bytes of a row. Shorter rows are written element by element, because small numbers take
+/// less space in this form.
 pub(super) const ROW: usize = 256;
 /// Largest number of bytes of a number in a row.
 pub(super) const WIDEST: usize = size_of::<u128>();
@@ -270,7 +270,7 @@ pub(super) fn take_attachment(attachment: u32, len: u64) -> Result<Buffer, Codec
 pub(super) struct AttachmentList(OnceCell<(Buffer, Box<AttachmentList>)>);
 
 impl AttachmentList {
-    /// Adds a buffer at the end of the list, which is `end`.
+    /// Adds a buffer at `end`, the end of the list.
     pub(super) fn push<'a>(end: &Cell<&'a AttachmentList>, buffer: Buffer) -> &'a Buffer {
         let (buffer, next) = end.get().0.get_or_init(|| (buffer, Box::default()));
         end.set(next);

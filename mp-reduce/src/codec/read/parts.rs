@@ -42,7 +42,7 @@ impl<'de> SeqAccess<'de> for SequenceReader<'de, '_> {
 pub(super) struct MapReader<'de, 'l> {
     pub(super) reader: ValueReader<'de, 'l>,
     pub(super) left: usize,
-    /// Bytes from the last key on.
+    /// Rest of the message, from the last key on.
     pub(super) key: &'de [u8],
     /// Fields that may follow, in the order in which they are written.
     pub(super) names: &'static [&'static str],
@@ -82,12 +82,12 @@ impl<'de> MapAccess<'de> for MapReader<'de, '_> {
     }
 }
 
-/// Number of names of variants that are compared.
+/// Maximum number of variant names that are compared with the message.
 const FEW: usize = 8;
 
 /// Reader of a variant of an enum: its name and its content.
 pub(super) struct VariantReader<'r, 'de, 'l> {
-    /// Bytes from the name on.
+    /// Rest of the message, from the variant's name on.
     pub(super) name: &'de [u8],
     pub(super) reader: &'r mut ValueReader<'de, 'l>,
     /// Possible names.

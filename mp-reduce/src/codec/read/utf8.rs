@@ -1,6 +1,7 @@
 //! # Safety
-//! Conversion of bytes to text. The code is unsafe because the standard library does not check ASCII bytes
-//! again here, which for a short text takes longer than copying it. It is sound because ASCII is UTF-8.
+//! Conversion of bytes to text. The code is unsafe because it skips the check of the standard library for
+//! bytes that are ASCII: for a short text, that check takes longer than copying the text. It is sound because
+//! ASCII is UTF-8.
 #![allow(unsafe_code)]
 
 use std::str::Utf8Error;

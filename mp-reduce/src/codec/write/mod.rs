@@ -4,7 +4,7 @@
 //!   nil, like `()`. Both can be read where serde buffers values.
 //! - Levels of nesting are counted, in the same way as in [`read`](super::read).
 //! - Types with a human-readable form are written in that form. Where serde buffers values, it reads them in
-//!   that form, independent of the format's report.
+//!   that form, whatever the format reports.
 //! - Lengths are those of the elements written, also if a type has announced another number.
 
 mod output;
@@ -163,7 +163,7 @@ impl<'a> Writer<'_, 'a> {
         self.head(kind, len)
     }
 
-    /// Ends a sequence or map with `count` elements or entries. It began at `start`, with `len`.
+    /// Ends a sequence or map with `count` elements or entries, which began at `start` and announced `len`.
     #[inline]
     fn end(self, kind: ContainerKind, start: usize, len: usize, count: usize) -> Result<usize, CodecError> {
         self.to.leave();
