@@ -142,7 +142,8 @@ fn failure_after_a_status_query_is_printed() {
     assert!(text.contains("it went wrong at last"), "{text}");
 }
 
-/// By default children are waited for, and daemons are ended, through a handle as through a live context.
+/// By default children are waited for, and daemons are ended, whether a `Process` or a live context holds
+/// them.
 #[test]
 fn contexts_and_processes_are_treated_alike_at_exit() {
     fn sleeper(_: usize, meeting: String) -> Outcome {

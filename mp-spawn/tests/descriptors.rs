@@ -241,7 +241,7 @@ fn number_named_twice_means_the_later_file() {
     });
 }
 
-/// Numbers that the worker's own files would have, and numbers that are used to transfer files.
+/// Checks numbers that files of the start, such as sockets and pipes, get in the meantime.
 fn numbers_may_be_in_the_way() {
     use std::os::fd::AsRawFd;
 

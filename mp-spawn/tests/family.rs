@@ -124,7 +124,7 @@ fn processes_end_when_the_parent_executes_another() {
 
 #[test]
 fn panicking_parent_ends_its_descendants() {
-    /// Panics with a context that ends its child, or with a leaked context.
+    /// Panics while it owns a context, which then ends its child, or after it has leaked the context.
     fn panics(rank: usize, meeting: String) -> Outcome {
         let go = format!("{meeting}-{rank}");
         let child = start_processes(middle, meeting, SpawnOptions::nprocs(1).daemon(true))?;

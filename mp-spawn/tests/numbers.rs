@@ -34,7 +34,7 @@ const ENDLESS: [Duration; 7] = [
     Duration::from_secs(u32::MAX as u64 + 1),
 ];
 
-/// Returns the result of `wait` on another thread, which sleeps when `then` ends its wait.
+/// Runs `wait` on another thread, calls `then` once that thread sleeps, and returns the result of `wait`.
 fn woken<R: Send>(wait: impl FnOnce() -> R + Send, then: impl FnOnce()) -> R {
     thread::scope(|scope| {
         let (says, hears) = mpsc::channel();

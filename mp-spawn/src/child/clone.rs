@@ -87,7 +87,7 @@ impl PidCell {
         self.word().store(0, Ordering::Release);
     }
 
-    /// Writes a process id in place of the kernel.
+    /// Writes a process id, which otherwise the kernel writes.
     #[cfg(test)]
     pub(crate) fn write(&self, pid: Pid) {
         self.word().store(pid.as_raw_nonzero().get().cast_unsigned(), Ordering::Release);
@@ -120,7 +120,7 @@ pub(crate) struct SingleThreadProof {
 }
 
 impl SingleThreadProof {
-    /// Counts the threads. Returns `None` if there is more than one.
+    /// Returns a proof if this process has one thread, otherwise `None`.
     pub(crate) fn check() -> io::Result<Option<SingleThreadProof>> {
         if std::fs::read_dir("/proc/self/task")?.count() != 1 {
             return Ok(None);

@@ -72,9 +72,9 @@ static STACK: HandlerStack = HandlerStack(UnsafeCell::new([MaybeUninit::uninit()
 struct CrashContext {
     socket: AtomicU32,
     process: AtomicU32,
-    /// Lowest address, below the worker's stack, whose access is an overflow.
+    /// Lowest address, below the worker's stack, whose access is a stack overflow.
     guard_begin: AtomicUsize,
-    /// End of the addresses whose access is an overflow.
+    /// First address above those whose access is a stack overflow.
     guard_end: AtomicUsize,
 }
 

@@ -52,7 +52,7 @@ pub fn set_fork_hook(hook: fn(&mut dyn FnMut() -> bool)) {
     _ = HOOK.set(hook);
 }
 
-/// Copies this process, within the hook of its host.
+/// Copies this process, inside a call of the host's hook if one is set.
 fn copy(single_thread: &SingleThreadProof, pid_cell: &PidCell) -> io::Result<CloneSide> {
     let Some(hook) = HOOK.get() else { return clone::make(single_thread, pid_cell) };
     let mut made = Err(io::Error::other("the hook around copies made none"));

@@ -24,7 +24,7 @@ use crate::sys::{self, MOST_INHERITED, moved_off};
 
 const WHAT: &str = "the inheritance of file descriptors";
 
-/// File, with its number when it was named.
+/// File to be inherited, and its number when the program named it.
 #[derive(Clone, Debug)]
 pub(crate) struct InheritedFile {
     pub(crate) number: RawFd,

@@ -40,7 +40,7 @@ pub(crate) struct ChildGroup {
     /// Sentinels that a caller requested, by rank. They stay open as long as the group. All other sentinels
     /// are closed when their processes have ended.
     sentinels: Vec<OnceLock<Arc<OwnedFd>>>,
-    /// Sentinel of processes that were over at the request. Permanently readable.
+    /// Sentinel for callers that request one after the process has ended. Permanently readable.
     over_sentinel: OnceLock<Arc<OwnedFd>>,
     /// Callbacks for the end of all processes.
     pub(super) end_callbacks: Mutex<Vec<EndCallback>>,

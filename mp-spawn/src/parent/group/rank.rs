@@ -20,7 +20,7 @@ pub(crate) struct RunningProcess {
     /// Number of the process in the supervisor.
     pub(crate) id: u64,
     /// Until this time the supervisor does not watch the messages of the process, so only its end changes the
-    /// state. After it, the first query by a caller makes the supervisor watch them.
+    /// state. Later, the first query by a caller makes the supervisor watch the messages.
     pub(crate) unwatched_until: Option<Instant>,
 }
 

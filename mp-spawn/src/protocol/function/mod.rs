@@ -52,10 +52,10 @@ struct DescHead {
     magic: [u64; 2],
     /// Marker of the copy of this crate that made this description.
     marker: &'static CrateMarker,
-    /// Type of the entry. A function, not its value, because compilers before 1.91 make no `TypeId` of a
-    /// constant.
+    /// Returns the type of the entry. The field is a function instead of a `TypeId`, because compilers before
+    /// 1.91 can't create a `TypeId` in a constant.
     kind: fn() -> TypeId,
-    /// Type that contains all types of the function.
+    /// Returns a type that contains all types of the function.
     types: fn() -> TypeId,
     name: fn() -> &'static str,
 }
@@ -176,7 +176,7 @@ fn call<A: Message, R: IntoOutcome>(args: ParentPayload, function: impl FnOnce(A
     }
 }
 
-/// Returns a value of a function's type, which has no bytes.
+/// Returns the value of a zero-sized function type.
 pub(crate) fn instance<F: Copy + Send + 'static>() -> F {
     const { assert_no_captures::<F>() };
     // SAFETY:

@@ -17,7 +17,7 @@ use crate::sys::exec::INHERITED_IGNORED;
 /// ignored.)
 pub(crate) const STANDARD_SIGNALS: std::ops::Range<c_int> = 1..32;
 
-/// Signals that request a program to stop.
+/// Signals that ask a program to stop.
 const INTERRUPTS: [c_int; 2] = [libc::SIGINT, libc::SIGTERM];
 
 /// Blocks every signal in the calling thread.
