@@ -375,7 +375,8 @@ fn unencodable(error: &CodecError) -> Error {
 mod tests {
     use crate::{TypeFingerprint, from_bytes, to_bytes};
 
-    /// Each length, after a short and after a long one, truncated at each position, and with another length.
+    /// Lengths that fit into one byte and longer ones, each written after a short and after a long value.
+    /// Truncated messages, and a length beyond the bytes, are errors.
     #[test]
     fn lengths_around_one_byte_round_trip() {
         let type_of = TypeFingerprint::<String>::new().get();

@@ -27,7 +27,7 @@ use super::error::{CodecError, too_short};
 use super::first::JUST;
 use super::{split_length, write_length};
 
-/// Follows [`JUST`] if parts follow. No buffer has this code.
+/// Code after [`JUST`] that announces shared parts. No buffer has this code.
 pub(super) const PARTS: u8 = 0x20;
 
 /// Parts of the message that this thread writes, and of the message that it reads.
@@ -43,7 +43,7 @@ struct PartTable {
 struct WrittenPart {
     /// `None` while the part is being written.
     bytes: Option<Rc<[u8]>>,
-    /// Pointer to the part.
+    /// Pointer to the part, which keeps the part at its address.
     _kept: Box<dyn Any>,
 }
 

@@ -28,7 +28,7 @@ fn entry_of_id(id: TypeId, type_name: &str) -> Result<&'static RegistryEntry, St
     table::of_id(id, type_name)
 }
 
-/// Returns the entry with a name.
+/// Returns the entry with this name.
 fn entry_of_name(name: &str) -> Result<&'static RegistryEntry, String> {
     standard::register();
     table::of_name(name)

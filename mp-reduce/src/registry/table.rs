@@ -25,7 +25,7 @@ pub(super) struct RegistryEntry {
     pub(super) name: String,
     type_id: TypeId,
     type_name: &'static str,
-    /// Types of the two functions, if they capture nothing.
+    /// Types of the two conversion functions, if these capture nothing.
     code: Option<[TypeId; 2]>,
     write: Box<WriteFn>,
     read: Box<ReadFn>,
@@ -51,7 +51,7 @@ pub(super) fn of_id(id: TypeId, type_name: &str) -> Result<&'static RegistryEntr
     all().find(|entry| entry.type_id == id).ok_or_else(|| unknown(type_name))
 }
 
-/// Returns the entry with a name.
+/// Returns the entry with this name.
 pub(super) fn of_name(name: &str) -> Result<&'static RegistryEntry, String> {
     all().find(|entry| entry.name == name).ok_or_else(|| unknown(name))
 }
@@ -154,12 +154,12 @@ impl RegistryEntry {
         with_level(|| (self.write)(value))
     }
 
-    /// Rebuilds the value.
+    /// Decodes the reduced value, and rebuilds the original value.
     pub(super) fn read(&self, bytes: &[u8]) -> Result<Box<dyn Any>, String> {
         with_level(|| (self.read)(bytes))
     }
 
-    /// Rebuilds the value, for any thread.
+    /// Works like [`read`](Self::read). The result may go to any thread.
     pub(super) fn read_shared(&self, bytes: &[u8]) -> Result<Box<dyn Any + Send + Sync>, String> {
         let local = || {
             format!(
@@ -179,8 +179,8 @@ impl RegistryEntry {
 }
 
 thread_local! {
-    /// Number of further nested calls of users' functions. A handle that contains its own type, or a function
-    /// that sends its own value, then causes an error instead of a stack overflow.
+    /// Remaining number of nested calls of users' functions. This limit turns a handle that contains its own
+    /// type, or a function that sends its own value, into an error instead of a stack overflow.
     static LEFT: Cell<u16> = const { Cell::new(MAX_NESTING) };
 }
 

@@ -211,7 +211,7 @@ enum Untagged2 {
     Wide(Vec<u128>),
 }
 
-/// Written as `A` and read as `B`, which is formatted.
+/// Message that is written as an `A` and read as a `B`. The receiver keeps the `Debug` output of the `B`.
 struct Written<A, B>(A, String, std::marker::PhantomData<fn(B)>);
 
 impl<A, B> Written<A, B> {

@@ -1,6 +1,6 @@
 //! Extension values in the form of `rmp_serde`: a sequence of the extension's number and its data. The reader
 //! of `rmp_serde` is not used, since it would be compiled for every type in a message, and again for all
-//! types in those.
+//! types that such a type contains.
 
 use serde::de::value::BorrowedBytesDeserializer;
 use serde::de::{DeserializeSeed, Deserializer, IntoDeserializer, SeqAccess, Visitor};

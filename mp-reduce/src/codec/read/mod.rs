@@ -102,7 +102,7 @@ struct ReadBuffer<'de> {
 }
 
 impl<'de> ValueReader<'de, '_> {
-    /// Reads with a copy, and continues at the copy's position.
+    /// Calls a function with a copy of this reader, and continues at the copy's position.
     #[inline(always)]
     fn with_copy<T>(&mut self, read: impl FnOnce(&mut Self) -> T) -> T {
         let mut copy = *self;
@@ -291,7 +291,8 @@ impl<'de> ValueReader<'de, '_> {
         value.and_then(|value| end.map(|()| value))
     }
 
-    /// Reads a value within a value that has no bytes of its own, and counts a level for it.
+    /// Reads the content of a value that has no bytes of its own, such as a newtype, and counts a nesting
+    /// level for it.
     #[inline]
     fn wrapped<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T, CodecError>) -> Result<T, CodecError> {
         self.enter()?;

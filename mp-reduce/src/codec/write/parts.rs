@@ -24,15 +24,15 @@ pub(super) struct SequenceWriter<'w, 'a> {
     row: RowState,
 }
 
-/// State of writing numbers as a row, as one word: reading a word just after a byte of it was written stalls
-/// the processor.
+/// State of writing numbers as a row. A single word, because reading a word just after writing one of its
+/// bytes stalls the processor.
 #[derive(Clone, Copy, PartialEq)]
 struct RowState(usize);
 
 impl RowState {
     /// Elements are not written as a row.
     const NO: Self = Self(0);
-    /// A row may begin, if the first element is one of many numbers.
+    /// Before the first element: a row begins if that element is one of many numbers.
     const MAY_BEGIN: Self = Self(1);
 
     /// All elements so far were numbers of this kind. They follow the head of a row, which begins at the

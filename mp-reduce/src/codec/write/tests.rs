@@ -27,7 +27,7 @@ fn pieces(bytes: usize) -> Vec<(String, u32, f64)> {
     (0..bytes / 24).map(|i| ("abcdefgh".to_owned(), i as u32, i as f64)).collect()
 }
 
-/// Each piece ends at each position of the room once, wherever the value begins.
+/// For each start position, the buffer's free space ends within another piece of the value.
 #[test]
 fn output_grows_at_any_position() {
     let value = pieces(1500);
@@ -111,7 +111,7 @@ impl Serialize for No {
     }
 }
 
-/// A type that continues after an error.
+/// A type whose `Serialize` continues after an error.
 enum GoesOn {
     Sequence,
     Struct,
