@@ -33,7 +33,7 @@ pub(crate) struct Evidence {
     pub(crate) done: bool,
     /// `true` if its return value has arrived.
     pub(crate) returned: bool,
-    /// Last panics, the latest last.
+    /// Last panics, in the order in which they happened.
     pub(super) panics: VecDeque<PanicNote>,
     pub(crate) crash: Option<Crash>,
     /// Last lines of its standard error.

@@ -62,9 +62,9 @@ pub(crate) fn ignores_interrupts() -> bool {
 
 type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
-/// In a handler: returns `true` if the parent asks this process to end. Any process may send SIGTERM, but
-/// only the parent's is `terminate`. A parent in another process namespace has the number 0, like all senders
-/// there.
+/// In a handler: returns `true` if the signal is a SIGTERM from the parent. Any process may send SIGTERM, but
+/// only the parent's is a request by `terminate`. A parent in another process namespace has the number 0
+/// here, like all senders in other namespaces.
 fn is_terminate(signal: c_int, info: *mut libc::siginfo_t) -> bool {
     // SAFETY: the kernel passes a valid record to handlers that are installed with SA_SIGINFO, as all here
     // are.
@@ -77,7 +77,7 @@ fn is_terminate(signal: c_int, info: *mut libc::siginfo_t) -> bool {
     by_process && sender() == rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get())
 }
 
-/// In a handler: ends this process by the handled signal, when the handler returns.
+/// In a handler: makes the handled signal end this process when the handler returns.
 fn end_by(signal: c_int) {
     // SAFETY: this may be called in a signal handler, and installs none.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
