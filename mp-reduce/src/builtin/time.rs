@@ -34,9 +34,9 @@ impl Reduce for SystemTime {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MonotonicTime(Duration);
 
-/// Returns the start of the clock. The standard library exposes it only in `Debug`, whose format may change.
-/// So the parsed value has to be between two readings of the clock. Otherwise the first reading is used,
-/// which is usually less than 1 µs off.
+/// Returns the instant at which the clock was zero. The standard library shows it only in `Debug` output,
+/// whose format may change. So the parsed value is used only if it lies between two readings of the clock.
+/// Otherwise the first reading is used, which is usually less than 1 µs off.
 fn beginning() -> Option<Instant> {
     let before = mp_core::monotonic();
     let now = Instant::now();
