@@ -1,7 +1,7 @@
 //! Proof that both sides know the key of their cluster, without sending it.
 //!
 //! A proof is HMAC-SHA256, under the key, of the prover's role, the prover's random bytes and the random
-//! bytes of the other side. So a proof can't be replayed or reflected. It is compared in constant time.
+//! bytes of the other side. So a proof can't be replayed or reflected. Proofs are compared in constant time.
 
 use hmac::{Hmac, KeyInit, Mac};
 use mp_core::AuthKey;
@@ -40,7 +40,8 @@ pub(crate) fn is_proof(key: &AuthKey, prover: ProofSide, own: &[u8], other: &[u8
     mac(key, prover, own, other).verify_slice(proof).is_ok()
 }
 
-/// Masks bytes by a key, or removes the mask. Each nonce masks one text.
+/// Masks bytes with a pad that the key and `nonce` determine, or removes the mask. A nonce must mask only one
+/// text.
 pub(crate) fn mask(key: &AuthKey, nonce: &[u8], bytes: &[u8]) -> Vec<u8> {
     let pad = (0_u64..).flat_map(|block| {
         let mut mac =

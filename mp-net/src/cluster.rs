@@ -43,7 +43,7 @@ pub enum ClusterEvent {
     FirstRankLost,
 }
 
-/// Members as this process knows them.
+/// Members of the cluster, in the last list that rank 0 has sent.
 #[derive(Default)]
 struct MemberTable {
     members: HashMap<u32, Node>,
@@ -78,7 +78,7 @@ impl Drop for JoinedCluster {
 /// use mp_net::{Cluster, ClusterConfig, RemoteQueue};
 /// use mp_queue::Queue;
 ///
-/// // Both ranks in one process, as an example.
+/// // Both ranks are in one process here, as an example.
 /// let first = Cluster::join(&ClusterConfig::new(0, 2, "127.0.0.1:29741").key(b"secret"))?;
 /// let second = Cluster::join(&ClusterConfig::new(1, 2, "127.0.0.1:29741").key(b"secret"))?;
 ///
@@ -90,11 +90,11 @@ impl Drop for JoinedCluster {
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// A cluster has a fixed number of ranks. Rank 0 knows the members and the names. A rank that was lost may be
-/// started again, and then joins under the same number.
+/// A cluster has a fixed number of ranks. Rank 0 stores the lists of members and of names. A rank that was
+/// lost may be started again, and then joins under the same number.
 ///
-/// Handles are clones of one membership, which ends when the last one is dropped: other members see it as
-/// [lost](ClusterEvent::Lost), unless it has [left](Self::leave) before.
+/// Clones are handles to one membership, which ends when the last clone is dropped. Other members then report
+/// this process as [lost](ClusterEvent::Lost), unless it has [left](Self::leave) before.
 #[derive(Clone)]
 pub struct Cluster(Arc<JoinedCluster>);
 
@@ -186,7 +186,8 @@ async fn listen(config: &ClusterConfig) -> Result<(TcpListener, String), NetErro
     };
     check_exposure(config, at)?;
     let listener = TcpListener::bind(at).await.map_err(|e| bound(at, e))?;
-    // Its connections inherit the option. Without it, bytes for a lost peer are kept for 15 minutes.
+    // Accepted connections inherit the option. By default, the kernel resends bytes to a lost peer for 15
+    // min.
     let timeout = u32::try_from(config.lease.as_millis()).unwrap_or(u32::MAX);
     set_tcp_user_timeout(&listener, timeout).map_err(|e| bound(at, e.into()))?;
     let at = listener.local_addr().map_err(|e| bound(at, e))?;
@@ -272,7 +273,7 @@ impl Cluster {
             match self.0.first.call(with(call, Operation::Join), Wait::Forever) {
                 Ok((reply, _)) => match reply.outcome() {
                     CallOutcome::Done => return Ok(()),
-                    // Its former process may have been lost, which rank 0 finds out within the lease.
+                    // The rank's former process may have been lost: rank 0 detects that within the lease.
                     CallOutcome::Taken if !is_over => {}
                     CallOutcome::Empty => return Err(NetError::Interrupted),
                     _ => return refused(reply.text),
@@ -330,7 +331,8 @@ impl Cluster {
     /// Blocks until `count` ranks are members, and returns them.
     ///
     /// # Errors
-    /// [`NetError::Unreachable`] if there are fewer after `timeout`, with those that are missing.
+    /// [`NetError::Unreachable`] if fewer ranks are members after `timeout`. The error names the missing
+    /// ranks.
     /// [`NetError::Configuration`], at once, if `count` exceeds [`world_size`](Self::world_size).
     pub fn wait_for(&self, count: usize, timeout: Duration) -> Result<Vec<ClusterMember>, NetError> {
         let ranks = self.world_size();
@@ -366,7 +368,7 @@ impl Cluster {
         }
     }
 
-    /// Returns a receiver of all further changes of the members. It ends after
+    /// Returns a receiver of all further changes of the members. The receiver ends after
     /// [`FirstRankLost`](ClusterEvent::FirstRankLost).
     pub fn events(&self) -> Receiver<ClusterEvent> {
         let (to, from) = channel();
@@ -378,7 +380,7 @@ impl Cluster {
     }
 
     /// Leaves the cluster: other members get an event, and the names of this process are withdrawn. Blocks
-    /// until the homes of all open queues know which messages this process has received.
+    /// until the homes of all open queues have confirmed which messages this process has received.
     ///
     /// # Errors
     /// [`NetError::PeerLost`] if rank 0 was lost.
@@ -386,7 +388,7 @@ impl Cluster {
         let call = RemoteCall { member: Some(self.0.me.node.clone()), ..RemoteCall::default() };
         let links = handle::links(&self.0.me);
         let flushes: Vec<_> = links.iter().map(|link| (link, link.begin_flush())).collect();
-        // A lost home has given the messages back.
+        // An error is ignored: a lost home has returned the messages to its queues.
         flushes.into_iter().for_each(|(link, flush)| _ = link.wait(flush));
         let (reply, _) = self.0.first.call(with(call, Operation::Leave), Wait::Forever)?;
         done(&self.0.first, reply)
@@ -437,7 +439,7 @@ impl Cluster {
         let result = self.0.first.call(with(call, Operation::Withdraw), Wait::Forever);
         self.0.home.remove(name);
         let (reply, _) = result?;
-        // Without a name at rank 0, it is withdrawn.
+        // A name that rank 0 has not registered counts as withdrawn.
         if reply.outcome() == CallOutcome::NotFound { Ok(()) } else { done(&self.0.first, reply) }
     }
 
@@ -446,12 +448,13 @@ impl Cluster {
         self.0.first.clone()
     }
 
-    /// Returns a link to the member that has published a name, when there is one.
+    /// Waits until a member has published `name`, for up to the time limit of the configuration. Returns a
+    /// link to that member.
     pub(crate) fn find(&self, name: &str) -> Result<Arc<HomeLink>, NetError> {
         self.find_within(name, self.0.me.config.timeout)
     }
 
-    /// Returns a link to the member that has published a name, when there is one within a time.
+    /// Waits until a member has published `name`, for up to `timeout`. Returns a link to that member.
     pub(crate) fn find_within(&self, name: &str, timeout: Duration) -> Result<Arc<HomeLink>, NetError> {
         let call = RemoteCall { name: name.to_owned(), ..RemoteCall::default() };
         let (reply, _) = self.0.first.call(with(call, Operation::Find), Wait::at_most(timeout))?;
@@ -482,20 +485,20 @@ fn present(known: &MemberTable) -> Vec<ClusterMember> {
     members
 }
 
-/// Returns a call of this operation.
+/// Sets the operation of a call, and returns the call.
 pub(crate) fn with(mut call: RemoteCall, operation: Operation) -> RemoteCall {
     call.set_operation(operation);
     call
 }
 
-/// Returns the error of a reply, unless it reports success.
+/// Returns the error of a reply, or `Ok` if the reply reports success.
 fn done(link: &HomeLink, reply: CallReply) -> Result<(), NetError> {
     if reply.outcome() == CallOutcome::Done { Ok(()) } else { Err(failed(&link.peer(), reply)) }
 }
 
 /// Returns the error of a reply that reports a failure.
 pub(crate) fn failed(home: &HomePeer, reply: CallReply) -> NetError {
-    // The end of a call that waits for nothing, without an effect.
+    // These calls do not wait, so `Empty` means that an interrupt has cancelled the call without an effect.
     if reply.outcome() == CallOutcome::Empty {
         return NetError::Interrupted;
     }
@@ -507,8 +510,8 @@ pub(crate) fn failed(home: &HomePeer, reply: CallReply) -> NetError {
     NetError::Home { rank: home.rank, host: home.host.clone(), text }
 }
 
-/// Follows the members until rank 0 is lost. Rank 0 itself (`is_first`) may lose its connection to itself, if
-/// it is stopped for longer than the lease. It connects again.
+/// Updates the members and reports their changes until rank 0 is lost. Rank 0 itself (`is_first`) can lose
+/// its connection to itself if it is stopped for longer than the lease, and then connects again.
 async fn watch(first: Arc<HomeLink>, known: Arc<(Mutex<MemberTable>, std::sync::Condvar)>, is_first: bool) {
     loop {
         let seen = lock(&known.0).changes;
@@ -535,7 +538,7 @@ async fn watch(first: Arc<HomeLink>, known: Arc<(Mutex<MemberTable>, std::sync::
 }
 
 impl MemberTable {
-    /// Applies a list of members, and returns the changes.
+    /// Applies a list of members from rank 0, and returns the changes.
     fn apply(&mut self, reply: &CallReply) -> Vec<ClusterEvent> {
         self.changes = reply.number;
         let mut events = Vec::new();

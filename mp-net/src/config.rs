@@ -9,7 +9,7 @@ use crate::error::NetError;
 use crate::launcher::{self, LauncherError};
 use crate::tls::ClusterTls;
 
-/// Longest time of a configuration: a year.
+/// Longest time that a configuration accepts: a year.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Size of the largest message in bytes. The bytes of a message without its tensors are in one frame of gRPC,
 /// whose length has 32 bits.
@@ -17,7 +17,7 @@ const MOST_BYTES: u64 = 1 << 40;
 /// Maximum length of a job's identifier in bytes: it is part of a greeting.
 const MOST_JOB_BYTES: usize = 1 << 12;
 
-/// Place of this process in a cluster, and limits.
+/// Rank of this process in a cluster, addresses, credentials and limits.
 ///
 /// ```
 /// use mp_net::ClusterConfig;
@@ -96,8 +96,8 @@ impl ClusterConfig {
         Ok(Self { key: launcher::key(&get)?, tls: ClusterTls::from_vars(&get)?, ..config })
     }
 
-    /// Sets the key that all members know. Each side of a connection proves it. It is not sent, and bytes on
-    /// the network are encrypted only by `ClusterConfig::tls`.
+    /// Sets the key that all members know. Each side of a connection proves that it has the key, without
+    /// sending it. Only `ClusterConfig::tls` encrypts the bytes on the network.
     #[must_use]
     pub fn key(self, key: &[u8]) -> Self {
         Self { key: Some(AuthKey::from(key)), ..self }
@@ -128,8 +128,9 @@ impl ClusterConfig {
     }
 
     /// Sets an identifier of the job. Members with different identifiers refuse each other, so that two jobs
-    /// which use one port by mistake are not mixed. A member without one accepts any. `from_env` sets the
-    /// identifier of Slurm or torchrun.
+    /// which use one port by mistake are not mixed. A member without an identifier accepts members of any
+    /// job.
+    /// `from_env` sets the identifier of Slurm or torchrun.
     ///
     /// ```
     /// let config = mp_net::ClusterConfig::new(1, 2, "host-a:29501").job("training 7");
@@ -162,8 +163,8 @@ impl ClusterConfig {
     }
 
     /// Sets the time that calls wait after the [lease](Self::lease) for an interrupted peer to return: 0 by
-    /// default. If the peer returns in time, calls continue, and nothing is lost or repeated. Otherwise they
-    /// return [`PeerLost`](crate::PeerLost).
+    /// default. If the peer returns in time, calls continue, and nothing is lost or repeated. Otherwise the
+    /// calls return [`PeerLost`](crate::PeerLost).
     #[must_use]
     pub fn grace(self, grace: Duration) -> Self {
         Self { grace: grace.min(LONGEST), ..self }
@@ -177,7 +178,7 @@ impl ClusterConfig {
     }
 
     /// Sets the size in bytes of the largest message that this process accepts, with its tensors: 1 GiB by
-    /// default. It is checked before memory is allocated.
+    /// default. The size is checked before memory is allocated.
     #[must_use]
     pub fn largest_message(self, bytes: u64) -> Self {
         Self { largest: bytes.min(MOST_BYTES), ..self }
@@ -187,8 +188,8 @@ impl ClusterConfig {
     /// accepts from one other process. A larger message is sent alone.
     ///
     /// The number of all unanswered calls of one process, also of waits for events and permits, is limited to
-    /// 65,536. A further call returns [`NetError::Home`](crate::NetError::Home). Messages and permits are
-    /// acknowledged and given back regardless.
+    /// 65,536. A further call returns [`NetError::Home`](crate::NetError::Home). Calls that acknowledge or
+    /// give back messages and permits are not limited.
     #[must_use]
     pub fn credits(self, calls: u32, bytes: u64) -> Self {
         Self { calls: calls.max(1), bytes, ..self }

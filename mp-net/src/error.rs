@@ -17,10 +17,10 @@ pub struct PeerLost {
     pub rank: usize,
     /// Host and process id, as the member named itself.
     pub host: String,
-    /// Time that this process has waited for a sign of life. Zero if its connection was closed, which means
-    /// that the process has ended.
+    /// Time that this process has waited for a sign of life. Zero if the connection was closed, which means
+    /// that the member's process has ended.
     pub silent: Duration,
-    /// `true` if the call may have had its effect: it was sent, and its outcome is unknown.
+    /// `true` if the call may have had its effect: the call was sent, and its outcome is unknown.
     pub in_doubt: bool,
     /// Cause, such as an error of the connection.
     pub cause: String,
@@ -93,7 +93,7 @@ pub enum NetError {
         /// Names that are published.
         published: String,
     },
-    /// Another object has the name.
+    /// The name is taken by another object.
     #[error("the name {name:?} is taken by {by}: choose another name, or withdraw it there first")]
     NameTaken {
         /// Name.
@@ -229,12 +229,12 @@ impl<T> RemotePutError<T> {
         }
     }
 
-    /// Drops the value, and returns the error without it.
+    /// Drops the value, and returns the same error without a value.
     pub fn forget(self) -> RemotePutError<()> {
         self.with(())
     }
 
-    /// Returns the error with another value.
+    /// Returns the same error with another value.
     pub(crate) fn with<U>(self, value: U) -> RemotePutError<U> {
         match self {
             Self::Full(_) => RemotePutError::Full(value),
@@ -336,7 +336,7 @@ pub enum RemoteBarrierError {
         /// arrived.
         missing: Vec<ClusterMember>,
     },
-    /// The home was lost, and the barrier with it.
+    /// The home was lost, and the barrier with the home.
     #[error(transparent)]
     PeerLost(#[from] PeerLost),
     /// The home failed, or this process was interrupted.

@@ -48,7 +48,7 @@ const MOST_PERMITS: u32 = 100;
 /// Maximum length of a message without its data in bytes.
 const LONGEST: usize = 1 << 16;
 
-/// A body that arrives in pieces, whose lengths `seed` chooses. With 0, it is one piece.
+/// Body that arrives in pieces, whose lengths `seed` chooses. If `seed` is 0, there is one piece.
 struct PiecewiseBody {
     rest: Bytes,
     seed: u8,
@@ -77,14 +77,14 @@ fn reader(bytes: &[u8], seed: u8) -> StreamReader {
     StreamReader::new(tonic::body::Body::new(body), LONGEST)
 }
 
-/// Returns the parts of a stream, with the data between two messages as one part, and the text of its end.
+/// Returns the parts of a stream, and the text of its end. All data between two messages are one part.
 fn parts<M: Message + Default>(bytes: &[u8], seed: u8) -> (Vec<Part<M>>, String) {
     let (mut from, mut parts) = (reader(bytes, seed), Vec::new());
     loop {
         let part = {
             let mut next = pin!(from.next());
             let Poll::Ready(part) = next.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
-                panic!("a body that is never pending");
+                panic!("the body is pending");
             };
             part
         };
@@ -98,7 +98,8 @@ fn parts<M: Message + Default>(bytes: &[u8], seed: u8) -> (Vec<Part<M>>, String)
     }
 }
 
-/// Returns the parts of a stream, which are the same for any pieces. Encoding and decoding restores messages.
+/// Returns the parts of a stream. Panics if the parts depend on the pieces in which the stream arrives, or if
+/// a message changes when it is encoded and decoded.
 fn same_parts<M>(bytes: &[u8], seed: u8) -> Vec<Part<M>>
 where
     M: Message + Default + PartialEq + Debug,

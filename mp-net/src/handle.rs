@@ -1,10 +1,10 @@
 //! Handles of remote queues in messages.
 //!
-//! A handle has the address of its home, and the configuration of the member that sent it. The receiver is a
-//! worker process of that member, or another member. It connects to the home itself, when it makes the first
-//! call. The key of the cluster, and the certificate with its private key, are masked by the secret of the
-//! family of processes ([`mp_core::authkey`]), so they can't be read from shared memory or by other programs.
-//! A receiver that is a member of the same cluster uses its own configuration.
+//! A handle contains the address of its home, and the configuration of the member that sent the handle. The
+//! receiver is a worker process of that member, or another member. The receiver connects to the home itself,
+//! when it makes the first call. The key of the cluster, and the certificate with its private key, are masked
+//! by the secret of the family of processes ([`mp_core::authkey`]), so they can't be read from shared memory
+//! or by other programs. A receiver that is a member of the same cluster uses its own configuration.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -21,7 +21,8 @@ use crate::link::{HomeLink, HomePeer, NodeIdentity, host_name};
 use crate::tls::ClusterTls;
 use crate::wire::messages::Node;
 
-/// Links by the homes of both sides, and memberships of this process.
+/// Links by the session numbers of this process's home and of the other home, and memberships of this
+/// process.
 #[derive(Default)]
 struct LinkTable {
     links: HashMap<(u64, u64), Weak<HomeLink>>,
@@ -172,11 +173,12 @@ impl HandleParts {
 }
 
 impl Membership {
-    /// Returns the membership of this process in the cluster, or else that of the sender.
+    /// Returns the membership of this process in the cluster, or else the membership of the sender.
     fn identity(&self) -> Result<Arc<NodeIdentity>, NetError> {
         let joined: Vec<_> = table(|table| table.members.iter().filter_map(Weak::upgrade).collect());
         let same = joined.iter().find(|me| me.node.home == self.home);
-        // A port may have been used by an earlier cluster, and port 0 names none.
+        // The same address may have belonged to an earlier cluster: the latest membership is tried first.
+        // Port 0 identifies no cluster.
         let is_same = |me: &&Arc<NodeIdentity>| {
             me.config.first == self.first && me.config.ranks == self.ranks && !self.first.ends_with(":0")
         };
@@ -204,7 +206,7 @@ impl Membership {
             ..Node::default()
         };
         let me = Arc::new(NodeIdentity { config, node });
-        // Its links keep it, so later handles find it.
+        // The links of this process keep the identity alive, so handles that arrive later find it.
         add_member(&me);
         Ok(me)
     }

@@ -10,11 +10,11 @@ use crate::wire::messages::Node;
 pub struct ClusterMember {
     /// Rank, from 0.
     pub rank: usize,
-    /// Name of its host.
+    /// Name of the member's host.
     pub host: String,
     /// Process id on that host.
     pub pid: u32,
-    /// Address at which it listens.
+    /// Address at which the member listens.
     pub address: String,
 }
 

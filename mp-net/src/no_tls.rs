@@ -43,7 +43,7 @@ fn built_without() -> String {
     "this program was built without the feature `tls` of mp-net".into()
 }
 
-/// Returns `None`: the error is one of the socket.
+/// Returns `None`: without TLS, each error is an error of the socket.
 pub(crate) fn refusal(_: &io::Error) -> Option<Refusal> {
     None
 }

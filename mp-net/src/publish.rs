@@ -19,7 +19,7 @@ pub(crate) mod sealed {
 
     use crate::home::object::SharedObject;
 
-    /// Object that its home calls, without its type.
+    /// Published object without its type, as its home calls it.
     pub struct PublishedObject(pub(crate) Arc<dyn SharedObject>);
 
     impl fmt::Debug for PublishedObject {
@@ -60,8 +60,9 @@ pub(crate) mod sealed {
 /// | `watch::Receiver<T>` | [`RemoteWatch<T>`](crate::RemoteWatch) |
 /// | `broadcast::Receiver<T>` | [`RemoteBroadcast<T>`](crate::RemoteBroadcast) |
 ///
-/// Publish a channel by one of its receivers. The cluster keeps it, so a sender has a receiver until the
-/// name is withdrawn. When the last sender is dropped, receivers on all hosts see the end of the channel.
+/// Publish a channel by one of its receivers. The cluster keeps this receiver until the name is withdrawn,
+/// so that a sender always has a receiver. When the last sender is dropped, receivers on all hosts get the
+/// end of the channel.
 /// Objects of a manager are published by `ManagerHandle::publish_in`. The effects of a lost process are in a
 /// [table](crate#when-a-process-or-its-host-is-lost).
 pub trait Publish: IntoPublished {}

@@ -84,7 +84,7 @@ impl fmt::Debug for ServiceHold {
 /// Returns the type of a service.
 fn service_type<Q: Message, R: Message>() -> ObjectType {
     let (request, reply) = (TypeFingerprint::<Q>::new().get(), TypeFingerprint::<R>::new().get());
-    // Differs from the fingerprint of a queue of either.
+    // Makes the fingerprint differ from the fingerprint of a queue of `Q` or `R`.
     ObjectType::service::<Q, R>(request.rotate_left(21) ^ reply.rotate_left(42) ^ 0x5e21_71ce)
 }
 
@@ -110,7 +110,7 @@ impl<S: NetService> SharedService<S> {
         match encode_for_relay(&mut reply) {
             Ok(message) => {
                 let mut answer = Answer::encoded(message);
-                // Without the reply, its caller would not know of the value.
+                // A caller that gets no reply does not know of the value, and could not release it.
                 let held = held.filter(|_| !answer.reply.values.is_empty());
                 answer.hold = held.map(|held| Box::new(CallerValue(held)) as _);
                 answer
@@ -187,7 +187,7 @@ impl<Q, R> RemoteService<Q, R> {
 pub struct UnservedRequest<Q> {
     /// Request. `None` if it could not be encoded, or its reply could not be decoded.
     pub request: Option<Q>,
-    /// `true` if it was served, and its reply could not be decoded.
+    /// `true` if the service has answered the request, and the reply could not be decoded.
     pub is_served: bool,
     /// Error.
     pub error: NetError,
@@ -242,14 +242,15 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
     pub fn post(&self, mut request: Q) -> Result<(), NetError> {
         let (call, memory) = self.encode(&mut request)?;
         let link = self.object.link.clone();
-        // Receives the reply: until then, the home stores it, and counts the call.
+        // Takes the reply in the background: the home stores a reply, and counts its call, until it is
+        // received.
         let receive = async move { drop(link.call_async(call, CallValues::Held(memory)).await) };
         drop(crate::reactor::handle()?.spawn(receive));
         Ok(())
     }
 
     /// Calls the service. Blocks until its reply arrives, for at most `timeout`. Returns `None` when that
-    /// time has expired: a call that was not sent is withdrawn, and the future of another one is dropped.
+    /// time has expired: the call is then not sent, or the service drops the future of its reply.
     ///
     /// # Errors
     /// [`NetError::TooLarge`] if the request was not sent because of its size, or another error.
@@ -317,7 +318,7 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
         }
     }
 
-    /// Returns the value that this process holds by a reply.
+    /// Returns the hold of the value that the service has attached to a reply.
     fn hold(&self, reply: &CallReply) -> Option<ServiceHold> {
         let (link, id) = (self.object.link.clone(), reply.id);
         reply.holds.then(|| ServiceHold(HeldCall { link, id, is_over: false }))
@@ -346,7 +347,7 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
             Ok((reply, _)) => failed(&self.object.link.peer(), reply),
             Err(error) => error,
         };
-        // The stream may still read the memory.
+        // The request is decoded after the stream has stopped reading its memory.
         let request = memory.reclaim().pop().and_then(|message| decode_relayed(message).ok());
         Err(UnservedRequest { request, is_served: false, error })
     }
@@ -413,8 +414,8 @@ impl Cluster {
         self.publish_object(name, Arc::new(SharedService(service)))
     }
 
-    /// Calls `seen` with all published names that begin with `prefix`, and the numbers of their
-    /// publications, now and after each change, until rank 0 is lost. Then it is called without names.
+    /// Calls `seen` with all published names that begin with `prefix`, and the numbers of their publications,
+    /// now and after each change. After rank 0 is lost, calls `seen` once more, without names.
     ///
     /// # Errors
     /// Returns an error if the thread for the network can't be started.
@@ -425,7 +426,7 @@ impl Cluster {
         mut seen: impl FnMut(Vec<(String, u64)>) + Send + 'static,
     ) -> Result<FollowedNames, NetError> {
         let (link, prefix) = (self.first_link(), prefix.to_owned());
-        // Rank 0 may lose its connection to itself, and connects again.
+        // Rank 0 can lose its connection to itself, and connects again.
         let is_first = link.me().config.rank == 0;
         let follow = async move {
             let mut number = 0;

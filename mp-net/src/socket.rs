@@ -15,7 +15,7 @@ pub(crate) const TLS_HANDSHAKE: u8 = 0x16;
 pub(crate) const TLS_ALERT: [u8; 7] = [0x15, 3, 3, 0, 2, 2, 70];
 /// Answer to a peer with TLS: the first frame of HTTP/2, without settings.
 pub(crate) const HTTP2_SETTINGS: [u8; 9] = [0, 0, 0, HTTP2_SETTINGS_KIND, 0, 0, 0, 0, 0];
-/// Kind of that frame, which is its byte 3.
+/// Kind of a settings frame, which is byte 3 of the frame.
 pub(crate) const HTTP2_SETTINGS_KIND: u8 = 4;
 
 /// A socket that may be encrypted.

@@ -23,7 +23,7 @@ use crate::error::{NetError, Refusal};
 use crate::launcher::LauncherError;
 use crate::socket::AsyncSocket;
 
-/// Name that the certificates of all members have.
+/// Name that all certificates of members contain.
 const NAME: &str = "mp-cluster";
 /// Protocol inside TLS, as ALPN names it.
 const HTTP2: &[u8] = b"h2";
@@ -115,7 +115,7 @@ impl ClusterTls {
             .with_single_cert(own.clone(), key_der.clone_key())
             .map_err(unusable)?;
         server.alpn_protocols = vec![HTTP2.to_vec()];
-        // Connections are few, and each one proves its certificate.
+        // Tickets are useless: connections are few, and each one verifies the certificate.
         server.send_tls13_tickets = 0;
         let mut client = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
@@ -148,7 +148,7 @@ impl ClusterTls {
     /// Encrypts the connection to a home.
     ///
     /// # Errors
-    /// `Ok` if a side refused the other one, else the error of the socket.
+    /// `Err(Ok(refusal))` if one side refused the other, and `Err(Err(error))` if the socket failed.
     pub(crate) async fn connect(
         &self,
         socket: impl AsyncSocket + 'static,

@@ -47,7 +47,7 @@ impl ObjectType {
         Self { fingerprint, name }.in_build(is_portable::<Q>() && is_portable::<R>())
     }
 
-    /// Returns this type, or the type of this build only unless it is the same in each build.
+    /// Returns this type if all builds encode it alike. Otherwise adds the build to the type.
     fn in_build(self, is_portable: bool) -> Self {
         let Some(build) = mp_spawn::build_number().filter(|_| !is_portable) else { return self };
         let (fingerprint, name) = (self.fingerprint ^ build, self.name);

@@ -14,7 +14,8 @@ fn config(rank: usize, first: &str) -> ClusterConfig {
     ClusterConfig::new(rank, 2, first).key(b"secret").timeout(Duration::from_secs(20))
 }
 
-/// Returns the error of joining at an address, which has to come soon after the time limit of a second.
+/// Returns the error of joining at an address. Panics if it takes much longer than the time limit of a
+/// second.
 fn join_error(address: &str) -> NetError {
     let since = Instant::now();
     let config = config(1, address).timeout(Duration::from_secs(1)).lease(Duration::from_millis(500));
@@ -42,7 +43,7 @@ fn peers_without_the_protocol_are_refused() -> Outcome {
     for bytes in peers {
         let mut peer = TcpStream::connect(first.address())?;
         peer.set_read_timeout(Some(DEADLINE))?;
-        // The home may have refused it before.
+        // The write fails if the home has closed the connection already.
         _ = peer.write_all(&bytes);
         _ = peer.shutdown(Shutdown::Write);
         if let Err(error) = peer.read_to_end(&mut Vec::new()) {
@@ -55,7 +56,7 @@ fn peers_without_the_protocol_are_refused() -> Outcome {
     Ok(())
 }
 
-/// Each program listens at the port, and sends these bytes as its answer.
+/// Each of these programs listens at the port, and answers with the bytes.
 #[test]
 fn programs_without_the_protocol_are_errors() -> Outcome {
     let answers = [
@@ -89,7 +90,7 @@ fn programs_without_the_protocol_are_errors() -> Outcome {
 
 #[test]
 fn silent_and_unknown_hosts_are_unreachable() -> Outcome {
-    // Its connections are never accepted.
+    // This listener never accepts a connection.
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let silent = listener.local_addr()?.to_string();
     for address in [silent.as_str(), "no-such-host.invalid:29700"] {
@@ -163,7 +164,7 @@ fn refusals_have_a_kind() -> Outcome {
     assert!(matches!(why(config(1, first.address()).key(b"other"))?, Refusal::Key(_)));
     let three = ClusterConfig::new(2, 3, first.address()).key(b"secret");
     assert!(matches!(why(three)?, Refusal::Cluster(_)));
-    // The wrong number of ranks was refused after the proof.
+    // A wrong number of ranks is refused only after a valid proof, so it is not counted.
     eventually("the refused key is counted", || first.refused() == 1);
     Ok(())
 }

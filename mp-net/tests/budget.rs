@@ -1,4 +1,5 @@
-//! Puts at a home with too little memory. The only test of its process, whose arena it limits.
+//! Puts at a home with too little memory. The test limits the arena of its process, so it is alone in this
+//! file.
 
 use mp_core::Arena;
 use mp_net::{Cluster, ClusterConfig, RemoteQueue};
@@ -17,11 +18,11 @@ fn put_many_without_memory_returns_first_unput() -> Result<(), Box<dyn std::erro
     Arena::current()?.set_budget(0);
     assert!(error.to_string().contains("budget"), "{error}");
     let put = error.error.into_value();
-    assert!(!error.in_doubt && error.rest.eq(put + 1..2000), "all others return");
+    assert!(!error.in_doubt && error.rest.eq(put + 1..2000), "all values after the failed one are returned");
     assert_eq!(
         (queue.len() as u64, error.put as u64),
         (put, put - 10),
-        "the value that returns is the first that is not in the queue"
+        "the returned value is the first one that was not put"
     );
     assert!(put > 10 && (0..put).all(|number| queue.get().unwrap() == Some(number)));
     Ok(())

@@ -56,7 +56,7 @@ fn types_of_another_build_are_refused() -> Outcome {
     is_other_build(cause(RemoteBroadcast::<Option<Area>>::connect(&cluster, "news").err()).as_ref());
     let error = RemoteQueue::<String>::connect(&cluster, "areas").unwrap_err().to_string();
     assert!(!error.contains("different builds"), "{error}");
-    // Types of the standard library are the same.
+    // Types of the standard library are the same in all builds.
     let numbers = RemoteQueue::<Vec<f32>>::connect(&cluster, "numbers")?;
     numbers.put(vec![1.5])?;
     assert_eq!(numbers.get()?, Some(vec![1.5]));

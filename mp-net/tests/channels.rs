@@ -66,7 +66,7 @@ fn watch_waits_for_a_value() -> Outcome {
     assert!(remote.wait_for_timeout(SHORT, |n| *n >= 3).unwrap_err().is_empty());
     sender.send(2)?;
     assert_eq!(*remote.wait_for(|n| *n >= 2)?, 2);
-    assert!(!remote.has_changed()?, "it counts as seen");
+    assert!(!remote.has_changed()?, "the returned value counts as seen");
     assert!(!waiting.is_finished());
     sender.send(3)?;
     assert_eq!(waiting.join().unwrap()?, 3);
@@ -128,7 +128,7 @@ fn slow_receivers_count_missed_messages() -> Outcome {
 }
 
 #[test]
-fn value_that_stays_on_its_host_ends_the_relay() -> Outcome {
+fn unsendable_value_ends_the_relay() -> Outcome {
     let (first, second) = two();
     let (sender, receiver) = broadcast::channel::<Queue<u32>>(4)?;
     first.publish("queues", &receiver)?;
@@ -160,7 +160,7 @@ fn withdrawn_channel_ends_and_other_types_fail() -> Outcome {
     let remote = RemoteBroadcast::<u32>::connect(&second, "news")?;
     first.withdraw("news")?;
     drop(messages);
-    // Its relay waits for a message.
+    // The relay of this channel waits for a message.
     let error = remote.recv_timeout(DEADLINE).unwrap_err().to_string();
     assert!(error.contains("withdrawn"), "{error}");
     eventually("no receiver is left", || news.is_closed());
@@ -176,7 +176,7 @@ fn threads_share_a_receiver() -> Outcome {
     first.publish("news", &receiver)?;
     let remote = RemoteBroadcast::<(u32, Vec<u32>)>::connect(&second, "news")?;
     let other = remote.resubscribe()?;
-    // Their times of decoding differ.
+    // Messages of different lengths, so that the times of decoding differ.
     (0..MESSAGES).try_for_each(|i| sender.send((i, vec![i; i as usize % 7 * 100])))?;
     drop(sender);
     while other.recv_timeout(DEADLINE)?.0 + 1 < MESSAGES {}

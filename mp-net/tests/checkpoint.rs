@@ -1,4 +1,5 @@
-//! Queues of a cluster in files: a home writes one and is killed, and a home in the next cluster restores it.
+//! Checkpoints of a cluster's queues: a home writes one and is killed, and a home in the next cluster
+//! restores it.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Number of copies of a tensor between hosts. The only test of its process, since it counts bytes.
+//! Number of copies of a tensor between hosts. The test counts bytes of its process, so it is alone in this
+//! file.
 
 use mp_net::{Cluster, ClusterConfig, RemoteQueue};
 use mp_queue::Queue;
@@ -12,7 +13,7 @@ fn tensor_is_copied_once_on_each_side() -> Result<(), Box<dyn std::error::Error 
     cluster.publish("tensors", &queue)?;
     let remote = RemoteQueue::<Tensor<u8>>::connect(&cluster, "tensors")?;
     remote.put(Tensor::full([BYTES as usize], 3)?)?;
-    assert_eq!(mp_net::copied_bytes(), (BYTES, BYTES), "from the arena, and into it");
+    assert_eq!(mp_net::copied_bytes(), (BYTES, BYTES), "bytes copied from the arena, and into it");
     let tensor = remote.get()?.expect("the queue is open");
     assert_eq!(mp_net::copied_bytes(), (2 * BYTES, 2 * BYTES));
     assert!(tensor.iter().all(|byte| byte == 3));

@@ -1,4 +1,4 @@
-//! Bytes of puts that are not answered. The only test of its process, whose bytes it counts.
+//! Bytes of unanswered puts. The test counts bytes of its process, so it is alone in this file.
 
 use mp_harness::eventually;
 use mp_net::{Cluster, ClusterConfig, RemoteQueue};
@@ -20,7 +20,7 @@ fn unanswered_puts_stay_within_the_credits() -> Result<(), Box<dyn std::error::E
         }
     });
     eventually("the queue is full", || queue.len() == 1);
-    // After its reply, the home has all that was sent before.
+    // After this reply, the home has received everything that was sent before.
     assert_eq!(remote.len()?, 1);
     let sent = mp_net::copied_bytes().0;
     assert!(sent < 3 << 20, "{sent} bytes are sent: one tensor is put, and one waits for room");

@@ -1,4 +1,4 @@
-//! A home without free descriptors. The only test of its process, whose limit it changes.
+//! Home without free descriptors. The test changes a limit of its process, so it is alone in this file.
 
 use std::net::TcpStream;
 use std::time::Duration;
@@ -16,7 +16,7 @@ fn processor_time() -> Duration {
 fn home_accepts_again_when_descriptors_are_free() {
     let first = Cluster::join(&ClusterConfig::new(0, 2, "127.0.0.1:0").key(b"secret")).unwrap();
     let before = getrlimit(Resource::Nofile);
-    // Free numbers below the limit, but for one: that of a caller.
+    // Uses up all descriptors below the limit except one, which the caller's socket gets.
     let one = std::fs::File::open("/dev/null").unwrap();
     let limit = Rlimit { current: Some(std::os::fd::AsRawFd::as_raw_fd(&one) as u64 + 1), ..before };
     setrlimit(Resource::Nofile, limit).unwrap();

@@ -1,4 +1,4 @@
-//! Connections that break at any byte, and return: nothing is lost, repeated or reordered.
+//! Connections that break at any byte and are opened again: nothing is lost, repeated or reordered.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -22,21 +22,21 @@ use serde::{Deserialize, Serialize};
 
 type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
-/// Time of each test in which connections break.
+/// Duration of each test in which connections break.
 const TIME: Duration = Duration::from_secs(2);
 
-/// A proxy whose connections break after some bytes.
+/// Proxy whose connections break after some bytes.
 struct Proxy {
     address: String,
     breaks: Arc<AtomicBool>,
     broken: Arc<AtomicU64>,
-    /// `true` while no byte is relayed.
+    /// `true` while the proxy relays no bytes.
     holds: Arc<AtomicBool>,
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Blocks while `holds`, for up to 10 s. Returns `true` if it did.
+/// Blocks while `holds` is `true`, for up to 10 s. Returns `true` if it has blocked.
 fn held(holds: &AtomicBool) -> bool {
     let since = Instant::now();
     while holds.load(Ordering::Relaxed) && since.elapsed() < Duration::from_secs(10) {
@@ -66,7 +66,7 @@ impl Drop for Proxy {
 }
 
 impl Proxy {
-    /// Starts a proxy to `to`, a port that is listened at later.
+    /// Starts a proxy to the port `to`, whose listener may start later.
     fn start(seed: u64, most: u64) -> (Self, std::sync::mpsc::Sender<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -90,7 +90,8 @@ impl Proxy {
                     return;
                 }
                 if held(&holds) {
-                    // sleep: a new connection is later than the bytes of earlier ones.
+                    // sleep: connections are accepted later than the bytes of earlier connections are
+                    // relayed.
                     std::thread::sleep(Duration::from_millis(100));
                 }
                 let Ok(server) = TcpStream::connect(&home) else { continue };
@@ -134,12 +135,12 @@ fn relay(
     _ = to.shutdown(Shutdown::Both);
 }
 
-/// Rank 0 after a proxy, and rank 1.
+/// Returns ranks 0 and 1. Connections to rank 0 go through the returned proxy.
 fn two(seed: u64, most: u64) -> (Cluster, Cluster, Proxy) {
     two_with(seed, most, |config| config)
 }
 
-/// The same, configured by `change`.
+/// Does the same as `two`, with a configuration that `change` adapts.
 fn two_with(
     seed: u64,
     most: u64,
@@ -255,7 +256,7 @@ fn many_calls_over_breaking_connections_are_done_once() -> Outcome {
     let mut put = 0;
     while Instant::now() < until && put < 99_000 {
         put += remote.put_many(put..put + 500)? as u64;
-        // Some are leased meanwhile, and acknowledged or given back.
+        // Between the puts and gets, messages are leased, and acknowledged or given back.
         let lease = remote.get_lease()?.expect("it is open");
         let number = *lease;
         if number % 2 == 0 {
@@ -338,7 +339,7 @@ fn is_waiting(call: &mut (impl Future + Unpin)) -> bool {
     Pin::new(call).poll(&mut Context::from_waker(Waker::noop())).is_pending()
 }
 
-/// Each connection transfers fewer bytes than all unanswered calls have.
+/// Each connection transfers fewer bytes than all unanswered calls together have.
 #[test]
 fn resent_calls_advance_with_each_connection() -> Outcome {
     let (first, second, proxy) = two(10, 3_000);
@@ -380,7 +381,7 @@ fn parties_over_breaking_connections_pass_each_phase() -> Outcome {
         while !stopped.is_set().map_err(|e| e.to_string())? {
             remote.wait().map_err(|e| e.to_string())?;
             phases += 1;
-            // Until this process has decided if there is another phase.
+            // Waits until this process has decided if another phase follows.
             remote.wait().map_err(|e| e.to_string())?;
         }
         Ok(phases)
@@ -415,7 +416,7 @@ fn broadcasts_over_breaking_connections_are_counted() -> Outcome {
             let tensor = Tensor::full([10_000], sent as u8).unwrap().freeze();
             sender.send((sent, tensor)).map_err(|e| e.forget()).unwrap();
             sent += 1;
-            // sleep: a sender that does not wait is too fast for any link.
+            // sleep: a sender without pauses is too fast for any link.
             std::thread::sleep(Duration::from_micros(500));
         }
         sent
@@ -466,7 +467,7 @@ fn silence_of_both_sides_does_not_end_calls() -> Outcome {
 }
 
 /// The home gives back a message that its caller has received. The link of the caller detects the loss while
-/// no call waits, and its next call begins another session.
+/// no call waits, and the next call of the caller begins another session.
 #[test]
 fn flush_after_an_unnoticed_loss_fails() -> Outcome {
     let short = |config: ClusterConfig| config.lease(Duration::from_millis(200)).grace(Duration::ZERO);
@@ -480,10 +481,10 @@ fn flush_after_an_unnoticed_loss_fails() -> Outcome {
     assert!(get.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     queue.put(7)?;
     eventually("the message is taken", || queue.is_empty());
-    // Its answer comes later than the message.
+    // The reply to this call arrives after the message.
     numbers.len()?;
     proxy.holds.store(true, Ordering::Relaxed);
-    assert_eq!(queue.get_timeout(Duration::from_secs(10))?, Some(7), "it has returned");
+    assert_eq!(queue.get_timeout(Duration::from_secs(10))?, Some(7), "the message has returned to the queue");
     eventually("the caller knows of the loss", || !permit.is_held());
     proxy.holds.store(false, Ordering::Relaxed);
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
@@ -516,7 +517,7 @@ fn first_rank_outlives_its_connection_to_itself() -> Outcome {
     assert_eq!(queue.get()?, Some(7));
     eventually("rank 1 is a member again", || first.members().len() == 2);
     first.publish("numbers, too", &queue)?;
-    // No loss of rank 0 is reported, which would be an empty list.
+    // A loss of rank 0 would be reported as an empty list.
     assert!(names.iter().find(|count| *count != 1) == Some(2));
     Ok(())
 }

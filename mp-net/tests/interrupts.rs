@@ -1,4 +1,4 @@
-//! Interrupts of this process. The only test of its process, since an interrupt ends all waits.
+//! Interrupts of this process. An interrupt ends all waits of a process, so the test is alone in this file.
 
 use std::time::Duration;
 
@@ -29,10 +29,11 @@ fn interrupt_ends_waits_and_takes_no_message() -> Result<(), Box<dyn std::error:
     let is_expected =
         matches!(error.error, RemotePutError::Failed { value: 10, error: NetError::Interrupted });
     assert!(is_expected && error.put == 10, "{error}");
-    assert!(error.rest.eq(11..1000), "all others return");
+    assert!(error.rest.eq(11..1000), "all values after the failed one are returned");
     let error = waiting.join().unwrap().unwrap_err();
     assert!(matches!(error, RemoteGetError::Failed(NetError::Interrupted)), "{error}");
-    // The interrupt stays until it is taken. A reply that arrives is returned, and not given back as well.
+    // The interrupt stays set until it is taken. A reply that arrives is returned to the caller, and its
+    // message does not also return to the queue.
     for number in 0..10 {
         queue.put(number)?;
     }
@@ -44,13 +45,13 @@ fn interrupt_ends_waits_and_takes_no_message() -> Result<(), Box<dyn std::error:
             Err(error) => return Err(error.into()),
         }
     }
-    // Calls that wait for nothing have their effect.
+    // An interrupt does not affect calls that wait for nothing.
     assert_eq!(remote.len()?, 0);
     remote.flush()?;
     cluster.withdraw("numbers")?;
     cluster.publish("numbers", &queue)?;
     let remote = RemoteQueue::<u32>::connect(&cluster, "numbers")?;
-    // The address is looked up until the time limit.
+    // Without an interrupt, the address would be looked up until the time limit.
     let unknown = ClusterConfig::new(0, 1, "no-such-host.invalid:29700").timeout(DEADLINE);
     let error = Cluster::join(&unknown).unwrap_err();
     assert!(matches!(error, NetError::Interrupted), "{error}");

@@ -35,7 +35,7 @@ fn started_member() {
                 let mut waiting = Box::pin(queue.get_async());
                 // The first poll sends the call.
                 assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-                assert!(queue.is_empty().unwrap(), "the home has the call");
+                assert!(queue.is_empty().unwrap(), "the home has received the call");
                 ready("waiting");
                 wait_for_end();
                 return drop(waiting);
@@ -55,7 +55,7 @@ fn lease_of_a_killed_member_returns() -> Outcome {
     first.publish("numbers", &queue)?;
     let (member, line) = Member::start("leaseholder", first.address());
     assert_eq!(line, "Some(7)");
-    assert!(queue.try_get().unwrap_err().is_empty(), "it is leased");
+    assert!(queue.try_get().unwrap_err().is_empty(), "the message is leased");
     drop(member);
     let again = queue.get_lease_timeout(Duration::from_secs(10))?.expect("it is open");
     assert_eq!((*again, again.deliveries()), (7, 2));
@@ -109,7 +109,7 @@ fn put_returns_the_value_if_the_home_is_killed() -> Outcome {
     drop(home);
     let error = waiting.join().unwrap().unwrap_err();
     let known = since.elapsed();
-    let lost = error.peer_lost().expect("it was killed").clone();
+    let lost = error.peer_lost().expect("the home was killed").clone();
     assert!(lost.in_doubt && lost.rank == 0, "{lost}");
     assert!(known < LEASE, "known after {known:?}");
     let value = error.into_value();
@@ -134,6 +134,6 @@ fn stopped_home_is_lost_and_found_again() -> Outcome {
     assert!(known < LEASE + Duration::from_millis(500), "known after {known:?}");
     signal(home.id(), Signal::CONT);
     eventually("the home answers again", || remote.len().is_ok());
-    assert!(remote.len()? <= 1, "it was put once or not at all");
+    assert!(remote.len()? <= 1, "the message was put once or not at all");
     Ok(())
 }

@@ -31,7 +31,7 @@ fn read_to_end(peer: &mut TcpStream) {
 
 #[test]
 fn silent_connections_keep_no_member_from_joining() {
-    // The lease ends none of them.
+    // The lease is long, so that it ends none of these connections.
     let first = first(Duration::from_secs(600));
     let before = first.refused();
     let mut silent: Vec<_> = (0..500).map(|_| connect(&first)).collect();
@@ -52,7 +52,7 @@ fn unproven_connection_ends_after_the_lease() {
     begun.write_all(PREFACE).unwrap();
     read_to_end(&mut silent);
     read_to_end(&mut begun);
-    // Bytes that arrive one by one are no proof: here a settings frame of 16,380 bytes.
+    // Bytes that arrive one by one do not extend the lease: here a settings frame of 16,380 bytes.
     let since = Instant::now();
     let mut slow = connect(&first);
     let settings = [0, 0x3f, 0xfc, 4, 0, 0, 0, 0, 0];
@@ -61,14 +61,15 @@ fn unproven_connection_ends_after_the_lease() {
             break;
         }
         assert!(since.elapsed() < DEADLINE);
-        // sleep: bytes that come together would be one.
+        // sleep: the bytes shall arrive one by one, not together.
         std::thread::sleep(Duration::from_millis(2));
     }
     assert!(since.elapsed() >= lease, "{:?}", since.elapsed());
     eventually("all of them are counted", || first.refused() == before + 3);
 }
 
-/// A home with too many unproven connections ends the oldest ones, which may be a new member's.
+/// A home with too many unproven connections ends the oldest ones. A connection of a new member may be among
+/// them.
 #[test]
 fn new_connection_is_repeated_after_a_reset() {
     let first = first(Duration::from_secs(10));

@@ -16,7 +16,7 @@ use mp_queue::{broadcast, watch};
 use mp_sync::{Barrier, BarrierError, BoundedSemaphore, Event};
 use rustix::process::Signal;
 
-/// Lease of members that detect the end of a process by its socket, not by a missing heartbeat.
+/// Lease of members whose end must be detected by a closed socket, not by a missing heartbeat.
 const LONG: Duration = Duration::from_secs(60);
 
 type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
@@ -158,7 +158,7 @@ fn killed_enrolled_member_breaks_barriers() -> Outcome {
         let error = waiting.join().unwrap().unwrap_err();
         assert!(matches!(error, BarrierError::MemberDied { who: None }), "{error}");
     });
-    assert_eq!(index?, 0, "a phase in which all have arrived is passed");
+    assert_eq!(index?, 0, "a phase in which all parties have arrived does not break");
     eventually("the next phase is broken", || alone.is_broken());
     assert!(matches!(alone.wait(), Err(BarrierError::MemberDied { .. })));
     alone.reset()?;
@@ -253,7 +253,7 @@ fn killed_user_of_event_or_channel_has_no_effect() -> Outcome {
     assert!(event.is_set() && there.wait_timeout(DEADLINE)?);
     newest.send(8)?;
     assert_eq!(*values.wait_for(|value| *value == 8)?, 8);
-    // More than the channel keeps: no sender waits for the lost receiver.
+    // Sends more messages than the channel keeps: no sender waits for the lost receiver.
     for message in 0..10 {
         sender.send(message)?;
         assert_eq!(news.recv()?, message);

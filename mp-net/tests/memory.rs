@@ -1,4 +1,5 @@
-//! Relays while there is too little memory. The only test of its process, whose memory it limits.
+//! Relays while there is too little memory. The test limits the memory of its process, so it is alone in this
+//! file.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,7 +14,7 @@ type Value = Option<FrozenTensor<u8>>;
 
 const BYTES: usize = 8 << 20;
 
-/// Number of warnings of relays.
+/// Number of warnings that relays have logged.
 static WARNINGS: AtomicU64 = AtomicU64::new(0);
 
 struct Logger;
@@ -32,7 +33,7 @@ impl log::Log for Logger {
     fn flush(&self) {}
 }
 
-/// Allocates the memory that is left, but for less than 1 MiB.
+/// Allocates all memory except less than 1 MiB.
 fn fill() -> Vec<Tensor<u8>> {
     let all = |bytes| std::iter::from_fn(move || Tensor::zeros([bytes]).ok());
     all(BYTES).chain(all(1 << 20)).collect()

@@ -114,7 +114,7 @@ fn thousand_waits_need_no_threads() -> Outcome {
         let waits: Vec<_> =
             (0..1000).map(|_| tokio::task::spawn(wait(remote.clone(), permits.clone()))).collect();
         tokio::task::yield_now().await;
-        assert!(!remote.is_set()?, "the home has all waits");
+        assert!(!remote.is_set()?, "the home has received all waits");
         assert!(threads() <= before + 4, "{before} threads, and then {}", threads());
         remote.set()?;
         drop(held);
@@ -177,7 +177,7 @@ fn barrier_is_passed_broken_and_reset() -> Outcome {
 }
 
 #[test]
-fn time_limits_the_wait_for_an_action() -> Outcome {
+fn wait_for_an_action_times_out() -> Outcome {
     let (first, second) = two();
     let barrier = Barrier::new(1)?;
     first.publish("step", &barrier)?;
@@ -236,12 +236,12 @@ fn remote_party_acts_before_the_others_continue() -> Outcome {
     };
     let here = wait_here();
     let index = remote.wait_then(|| {
-        assert!(barrier.arrive_timeout(SHORT, false).unwrap().is_none(), "the action runs");
+        assert!(barrier.arrive_timeout(SHORT, false).unwrap().is_none(), "the action still runs");
         assert!(!here.is_finished());
     })?;
     assert_eq!((index, here.join().unwrap()?), (1, 0));
     let here = wait_here();
-    // Without the message of a panic, whose backtrace can take longer than the lease.
+    // `resume_unwind` prints no panic message, whose backtrace can take longer than the lease.
     let panics = || _ = remote.wait_then(|| std::panic::resume_unwind(Box::new("as requested")));
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).unwrap_err();
     let aborted = here.join().unwrap().unwrap_err();
@@ -292,7 +292,7 @@ fn remote_party_waits_for_the_previous_action() -> Outcome {
     drop(end);
     assert_eq!((acting.join().unwrap()?, other.join().unwrap()?), (0, 0));
     let (acting, end) = act();
-    let late = remote.wait_then_timeout(SHORT, || panic!("it has not arrived")).unwrap_err();
+    let late = remote.wait_then_timeout(SHORT, || panic!("this party arrives too late to act")).unwrap_err();
     assert!(matches!(late, RemoteBarrierError::TimedOut { .. }), "{late}");
     drop(end);
     assert!(matches!(acting.join().unwrap(), Err(BarrierError::Broken)));

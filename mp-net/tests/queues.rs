@@ -104,7 +104,7 @@ fn tensors_arrive_with_their_modes() -> Outcome {
 }
 
 #[test]
-fn shared_memory_and_handles_stay_at_home() -> Outcome {
+fn shared_tensors_and_handles_stay_on_their_host() -> Outcome {
     let (first, second) = two();
     let shared = Queue::<SharedTensor<f32>>::bounded(4)?;
     first.publish("shared", &shared)?;
@@ -118,7 +118,7 @@ fn shared_memory_and_handles_stay_at_home() -> Outcome {
     let remote = RemoteQueue::<Queue<u8>>::connect(&second, "handles")?;
     let error = remote.get().unwrap_err();
     assert!(error.to_string().contains("can't leave this host"), "{error}");
-    assert!(handles.get()?.is_some(), "it is still there");
+    assert!(handles.get()?.is_some(), "the message is still in the queue");
     Ok(())
 }
 
@@ -243,7 +243,7 @@ fn assert_tensors(Bundle(value): &Bundle<Vec<Tensor<u32>>>, i: usize) {
 
 #[test]
 fn put_many_to_closed_queue_returns_first_unput() -> Outcome {
-    // One call at a time, so that the others wait and have several messages.
+    // The home accepts one call at a time, so that messages wait and share calls.
     let first = first_of_two(|config| config.credits(1, 1 << 20));
     let second = Cluster::join(&config(1, 2, first.address()))?;
     let queue = Queue::<Bundle<Vec<Tensor<u32>>>>::bounded(300)?;
@@ -276,7 +276,7 @@ fn put_many_ends_at_a_message_above_the_limit() -> Outcome {
     let queue = Queue::<Vec<u8>>::bounded(1000)?;
     first.publish("bytes", &queue)?;
     let remote = RemoteQueue::<Vec<u8>>::connect(&second, "bytes")?;
-    // The messages of one call together may exceed the limit.
+    // The limit applies to each message, not to all messages of one call.
     assert_eq!(remote.put_many((0..100).map(|i| vec![i; 900]))?, 100);
     let error = remote.put_many((0..100).map(|i| vec![i; if i == 70 { 1001 } else { 1 }])).unwrap_err();
     let is_expected = matches!(&error.error, RemotePutError::Failed { error: NetError::TooLarge { .. }, .. });
@@ -359,7 +359,7 @@ fn messages_after_an_undecodable_one_return() -> Outcome {
         if refused + panics == 1 {
             let taken = got.len() as u32 + 1;
             assert!(got.iter().copied().eq((0..3).map(Picky)), "{got:?}");
-            // After its reply, the home has all messages that were given back.
+            // After this reply, the home has all messages that were given back.
             assert_eq!(remote.len()? as u32, 10 - taken);
         }
     }
@@ -379,7 +379,7 @@ fn get_many_stops_after_a_large_message() -> Outcome {
     for (i, size) in sizes.into_iter().enumerate() {
         queue.put(vec![i as u8; size])?;
     }
-    // Giving a message back would show another consumer the end of the queue before.
+    // If a message had to be given back, another consumer could get the end of the queue before.
     queue.close();
     let (mut got, mut calls) = (Vec::new(), Vec::new());
     while got.len() < sizes.len() {
@@ -416,7 +416,7 @@ fn put_many_with_a_limit_returns_unsent_values() -> Outcome {
 
 #[test]
 fn limited_put_many_keeps_order_with_a_consumer() -> Outcome {
-    // With more calls at a time, a later one could be put after an earlier one found no room.
+    // If several calls were unanswered, a later one could be put after an earlier one found no room.
     let (first, second) = two();
     let queue = Queue::<u64>::bounded(20)?;
     first.publish("numbers", &queue)?;

@@ -32,7 +32,7 @@ fn identity(name: &str, ca: &str) -> ClusterTls {
     ClusterTls::from_pem_files(file(ca), file(certificate), file(key)).unwrap()
 }
 
-/// Lets a member be refused, and waits until the home has counted it and logged why.
+/// Makes the home refuse a member, and waits until the home has counted the refusal and logged its reason.
 fn refuse(home: ClusterConfig, caller: impl FnOnce(ClusterConfig) -> ClusterConfig, why: &str) -> Outcome {
     let home = Cluster::join(&home)?;
     let caller = caller(ClusterConfig::new(1, 2, home.address()));

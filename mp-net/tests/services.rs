@@ -17,7 +17,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// Number of services.
 const SERVICES: usize = 3;
 
-/// Service that answers when all services were called. Replies with the number of called services.
+/// Service that answers after all services were called. Replies with the number of called services.
 struct Meeting(Arc<(Mutex<usize>, Condvar)>);
 
 impl NetService for Meeting {
@@ -38,7 +38,7 @@ impl NetService for Meeting {
     }
 }
 
-/// Service that replies with a tensor, and counts the calls.
+/// Service that replies with a tensor of zeros, and counts its calls.
 struct Zeros(Arc<AtomicUsize>);
 
 impl NetService for Zeros {

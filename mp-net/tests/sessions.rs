@@ -17,7 +17,7 @@ fn two(change: impl Fn(ClusterConfig) -> ClusterConfig) -> (Cluster, Cluster) {
     (first, second)
 }
 
-/// Longer than a home waits for a caller whose stream has broken.
+/// Time longer than a home waits for a caller whose stream has broken.
 const RETURN: Duration = Duration::from_millis(700);
 
 #[test]
@@ -125,7 +125,7 @@ fn lost_later_call_leaves_put_many_in_doubt() -> Outcome {
     let (begun, all_begun) = std::sync::mpsc::channel();
     let putting = std::thread::spawn({
         let remote = remote.clone();
-        // Each is too large to share a call.
+        // Each tensor is too large to share a call with another one.
         let tensors = (0..3).map(|i| Tensor::full([40_000], i).unwrap());
         let end = std::iter::from_fn(move || {
             begun.send(()).unwrap();
@@ -135,7 +135,7 @@ fn lost_later_call_leaves_put_many_in_doubt() -> Outcome {
     });
     all_begun.recv()?;
     eventually("the queue is full", || queue.len() == 1);
-    // Calls that begin before a reply arrives are sent.
+    // Calls that begin before a reply arrives are still sent.
     assert_eq!((remote.len()?, remote.len()?), (1, 1));
     drop(first);
     let error = putting.join().unwrap().unwrap_err();

@@ -16,7 +16,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 
 type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
-/// Time within which a refusal is known. For a silent home, joining waits twice as long.
+/// Maximum time until a refusal is reported. For a silent home, joining waits twice as long.
 const SOON: Duration = Duration::from_secs(20);
 
 fn file(name: &str) -> PathBuf {
@@ -54,7 +54,7 @@ fn refusal_of(first: &Cluster, caller: ClusterConfig) -> String {
 #[test]
 fn members_with_certificates_exchange_tensors() -> Outcome {
     let member = || Some(identity("member", "ca"));
-    // Certificates are enough for other hosts.
+    // Certificates alone suffice for listening to other hosts, without a key.
     let first = Cluster::join(&config(0, "127.0.0.1:0", member()).listen("0.0.0.0:0"))?;
     let second = Cluster::join(&config(1, first.address(), member()))?;
     let queue = Queue::<Tensor<u8>>::bounded(4)?;
@@ -85,7 +85,7 @@ fn unusable_certificates_are_refused_by_reason() {
         let why = refusal(home, caller);
         assert!(why.contains(expected), "{why}, expected {expected}");
     }
-    // Rank 0 connects to itself, and so checks its own certificate.
+    // Rank 0 connects to itself, so it also checks its own certificate.
     for (name, expected) in
         [("expired", "has expired"), ("unnamed", "subjectAltName"), ("other", "another CA")]
     {
@@ -127,7 +127,7 @@ fn peer_without_a_certificate_is_refused() -> Outcome {
     Ok(())
 }
 
-/// Handshakes that have begun end for a member that joins, and with the cluster.
+/// Unfinished handshakes end when a member joins, and when the cluster is dropped.
 #[test]
 fn half_open_handshakes_end_without_a_panic() -> Outcome {
     let panics = Arc::new(AtomicU64::new(0));

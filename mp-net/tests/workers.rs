@@ -48,7 +48,7 @@ fn puts_a_file(_: usize, batches: Queue<Tensor<f32>>) -> Outcome {
     Ok(())
 }
 
-/// Memory in a file that the home has not mapped.
+/// The tensor's memory is in a file that the home has not mapped.
 #[test]
 fn tensor_in_a_file_of_a_worker_is_relayed() -> Outcome {
     let first = Cluster::join(&ClusterConfig::new(0, 2, "127.0.0.1:0").key(b"secret"))?;
@@ -61,7 +61,7 @@ fn tensor_in_a_file_of_a_worker_is_relayed() -> Outcome {
     Ok(())
 }
 
-/// Certificates instead of a key reach a worker with the handle.
+/// A worker that receives a handle also gets the certificates, which replace a key here.
 #[cfg(feature = "tls")]
 #[test]
 fn worker_shows_the_certificate_of_its_parent() -> Outcome {
@@ -140,7 +140,7 @@ fn channels_cross_the_link_once_for_all_receivers() -> Outcome {
     let after = mp_net::copied_bytes();
     let copies = (after.1 - before.1) as f64 / (4 * ELEMENTS) as f64;
     assert_eq!(after.0 - before.0, after.1 - before.1);
-    // Blocks have the sizes of their classes.
+    // The counts include the padding of blocks to their size classes.
     assert!((5.0..6.25).contains(&copies), "{copies} copies of 5 tensors for 4 receivers");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Accepting of connections, and limits for peers that have not proved who they are.
+//! Acceptance of connections, and limits for peers that have not proved who they are.
 //!
 //! A connection has a [`Gate`], which opens when its peer has greeted with a valid proof. Until then the
 //! connection ends after the lease, or after [`MOST_BYTES`] received bytes. If there are [`MOST_UNPROVEN`]
@@ -30,7 +30,8 @@ const MOST_UNPROVEN: usize = 256;
 /// Minimum time for the handshake of an unproven connection, however many peers connect. [`MOST_UNPROVEN`]
 /// simultaneous handshakes of members take less.
 const OWN_TIME: Duration = Duration::from_millis(500);
-/// Maximum number of bytes that such a peer may send: a greeting of 64 KiB, and frames of TLS and HTTP/2.
+/// Maximum number of bytes that an unproven peer may send: a greeting of 64 KiB, and frames of TLS and
+/// HTTP/2.
 const MOST_BYTES: usize = 192 << 10;
 /// Shortest and longest pause after a failed attempt to accept a connection.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
@@ -38,15 +39,15 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_s
 /// Connections whose peers have not proved who they are.
 #[derive(Default)]
 pub(crate) struct UnprovenConnections {
-    /// The oldest one first.
+    /// Oldest connection first.
     all: Mutex<VecDeque<UnprovenConnection>>,
-    /// Wakes the task that accepts connections if there may be room for one.
+    /// Wakes the task that accepts connections if there may be room for another connection.
     freed: Notify,
     /// Number of connections that ended without a proof.
     refused: AtomicU64,
 }
 
-/// A connection whose peer has not proved who it is. Ends when this value is dropped.
+/// Connection whose peer has not proved who it is. Dropping this value ends the connection.
 struct UnprovenConnection {
     gate: Weak<Gate>,
     since: Instant,
@@ -95,12 +96,13 @@ impl UnprovenConnections {
                 left
             };
             if left.is_zero() {
-                // A proof that has arrived is read before its connection is ended.
+                // If the proof of the oldest connection has arrived, it is read before that connection is
+                // ended.
                 has_yielded = true;
                 tokio::task::yield_now().await;
                 continue;
             }
-            // An error is the end of the time.
+            // A time-out is not a failure: the loop then ends the oldest connection.
             _ = tokio::time::timeout(left, self.freed.notified()).await;
         }
     }
@@ -168,7 +170,7 @@ impl GatedSocket {
             return Ok(());
         }
         let why = if let Some(why) = limits.exceeded {
-            // The error of a read may be followed by writes.
+            // A write that follows a failed read returns the same error.
             why
         } else if limits.left == 0 {
             "it sent too many bytes before it proved who it is"
@@ -195,8 +197,8 @@ impl GatedSocket {
         .await
     }
 
-    /// Answers a refused peer, and waits until it has read the answer: bytes that this process has not read
-    /// would discard it.
+    /// Answers a refused peer, and waits until the peer has read the answer. If the socket were closed with
+    /// unread bytes, the kernel would reset the connection and discard the answer.
     async fn refuse(mut self, why: String, answer: &[u8]) {
         self.gate.refuse(why);
         if self.write_all(answer).await.is_ok() && self.shutdown().await.is_ok() {
@@ -326,7 +328,7 @@ async fn begin(me: Arc<NodeIdentity>, mut socket: GatedSocket, to: UnboundedSend
         (None, false) => Box::new(socket),
         (Some(tls), true) => match tls.accept(socket).await {
             Ok(socket) => socket,
-            // The answer is an alert of TLS, which was sent.
+            // TLS has sent an alert, which is the answer.
             Err((why, socket)) => return socket.refuse(why, &[]).await,
         },
         (Some(_), false) => return socket.refuse("it uses no TLS".into(), &TLS_ALERT).await,
@@ -335,6 +337,6 @@ async fn begin(me: Arc<NodeIdentity>, mut socket: GatedSocket, to: UnboundedSend
             return socket.refuse(why.into(), &HTTP2_SETTINGS).await;
         }
     };
-    // After its end, the server takes no connections.
+    // Fails only if the server has ended.
     _ = to.send(HomeSocket { socket, gate });
 }

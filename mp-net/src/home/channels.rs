@@ -19,7 +19,7 @@ use crate::wire::value::{describe, parts, size_of};
 /// message is sent alone, after all earlier messages were received.
 const UNRECEIVED: u32 = 1 << 20;
 
-/// A watch channel, or a subscription to it, whose receiver tracks which value was sent.
+/// Watch channel, or one subscription to it. The receiver of a subscription tracks which value was sent.
 pub(crate) struct SharedWatch<T>(pub(crate) watch::Receiver<T>);
 
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> SharedObject for SharedWatch<T> {
@@ -69,8 +69,8 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> SharedObject for S
     }
 }
 
-/// Subscription of a caller. Its receiver has the position of the caller in the channel. Several calls for
-/// the next message are answered in the order of their arrival.
+/// Subscription of a caller. Its receiver stores the position of the caller in the channel. If several calls
+/// wait for the next message, they are answered in the order of their arrival.
 struct BroadcastSubscription<T> {
     receiver: broadcast::Receiver<T>,
     /// Message that is sent when the caller has received enough of the earlier ones.
@@ -90,13 +90,13 @@ impl HeldSource for UnreceivedMessage {
         self.message.relayed_bytes(attachment)
     }
 
-    /// Drops the message: a broadcast channel takes none back.
+    /// Drops the message: a message can't be returned to a broadcast channel.
     fn give_back(self: Box<Self>) {}
 }
 
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> BroadcastSubscription<T> {
     async fn next(&self) -> Answer {
-        // Its first poll takes a place in the order, also if the budget of the task is used up.
+        // The first poll takes a place in the order, even if the poll budget of the task is used up.
         let mut next = tokio::task::unconstrained(self.next.lock()).await;
         if next.is_none() {
             match self.receiver.recv_encoded().await {
@@ -177,24 +177,24 @@ mod tests {
         let mut calls: Vec<_> = (0..40).map(call).collect();
         assert!(calls.iter_mut().all(|call| poll(call).is_none()));
         (0..39).for_each(|i| sender.send((vec![0; 1 << 16], i)).unwrap());
-        assert!(poll(&mut calls[1]).is_none(), "an earlier call has its turn");
+        assert!(poll(&mut calls[1]).is_none(), "the first call is answered first");
         let mut answers: Vec<_> = calls.iter_mut().map_while(poll).collect();
-        assert!(answers.iter().map(number).eq((0..15).map(Some)), "16 exceed the limit");
+        assert!(answers.iter().map(number).eq((0..15).map(Some)), "16 messages exceed the limit");
         drop(calls.drain(..16));
         assert!(poll(&mut calls[0]).is_none());
         drop(answers.remove(0));
-        let next = poll(&mut calls[0]).expect("one was received");
-        assert_eq!(number(&next), Some(15), "the ended call has lost no message");
+        let next = poll(&mut calls[0]).expect("the caller has received a message");
+        assert_eq!(number(&next), Some(15), "the cancelled calls lost no message");
         drop((answers, next));
         sender.send((vec![0; 2 << 20], 39)).unwrap();
         let rest = calls[1..].iter_mut().map_while(|call| number(&poll(call)?));
-        assert!(rest.eq(16..39), "the caller has received each");
+        assert!(rest.eq(16..39), "each message is sent after an earlier one was received");
         let (mut large, mut small) = (call(0), call(0));
         sender.send((vec![0], 40)).unwrap();
-        let answer = poll(&mut large).expect("all others were received");
+        let answer = poll(&mut large).expect("all earlier messages were received");
         assert_eq!(number(&answer), Some(39));
         assert!(poll(&mut small).is_none());
         drop(answer);
-        assert_eq!(number(&poll(&mut small).expect("it was received")), Some(40));
+        assert_eq!(number(&poll(&mut small).expect("the large message was received")), Some(40));
     }
 }

@@ -54,7 +54,7 @@ impl Home {
         let known = sessions.get(&hello.session).cloned();
         welcome.resumed = known.is_some();
         let session = known.unwrap_or_else(|| Session::new(caller, hello.largest));
-        // Before the stream may send replies.
+        // Sent before the new stream can send replies.
         send(HomeMessageKind::Welcome(welcome));
         let stream = session.begin_stream(to.clone()).ok_or("its session has just ended")?;
         sessions.insert(hello.session, session.clone());

@@ -1,9 +1,9 @@
 //! Objects of this process that other members call.
 //!
 //! `object` adapts queues, and `primitives` and `channels` adapt other objects. `object_table` contains the
-//! names and numbers of objects, and `session` the calls of one process. `registry` exists at rank 0 and
-//! contains the members of the cluster and the names of objects. `accept` accepts connections, `greeting`
-//! checks who connects, and this file handles their streams.
+//! names and numbers of objects, and `session` the calls of one process. `registry` exists only at rank 0,
+//! and contains the members of the cluster and the names of objects. `accept` accepts connections, `greeting`
+//! verifies the peer, and this file handles the streams.
 
 mod accept;
 pub(crate) mod channels;
@@ -62,7 +62,7 @@ pub(crate) struct Home {
     sessions: Mutex<HashMap<u64, Arc<Session>>>,
     registry: Option<Arc<ClusterRegistry>>,
     pub(crate) unproven: Arc<UnprovenConnections>,
-    /// `true` after this process has given up its membership.
+    /// `true` after this process has ended its membership.
     closed: watch::Sender<bool>,
 }
 
@@ -145,7 +145,8 @@ impl Home {
         if session.end_unless_resumed(stream) {
             lock(&self.sessions).retain(|_, other| !Arc::ptr_eq(other, &session));
             log::info!("{} was lost: {end}", describe(&session.caller));
-            // This process itself is not lost while it runs, even if it was too busy to answer itself.
+            // A process does not lose its own session while it runs, even if it was too busy to answer
+            // itself.
             let is_own = session.caller.home == me.node.home;
             if let Some(registry) = self.registry.as_ref().filter(|_| session.has_joined() && !is_own) {
                 registry.remove(session.caller.home, Some(session_key(&session)), MemberPresence::Lost);
@@ -240,7 +241,8 @@ impl Home {
                     ready(Answer::with_text(CallOutcome::Failed, "unknown operation".into()))
                 }
                 Operation::Call | Operation::Wait | Operation::Serve => {
-                    // Before the object is found: else the withdrawal could be missed.
+                    // Subscribed before the object is looked up: otherwise a withdrawal in between would be
+                    // missed.
                     let withdrawal = home.withdrawal(call.object);
                     let object = home.object(call.object);
                     if call.operation() == Operation::Serve {
@@ -299,7 +301,7 @@ impl Home {
             return Answer::plain(CallOutcome::NotFound);
         };
         let found = object.object_type();
-        // A logger is user code.
+        // A logger is user code, which must not run under this lock.
         drop(objects);
         if found.fingerprint == call.number {
             Answer::number(number)
@@ -344,12 +346,12 @@ fn time_to_return(me: &NodeIdentity) -> Duration {
     }
 }
 
-/// Returns a number that only this session has, as long as it exists.
+/// Returns a number that no other session has while this session exists.
 fn session_key(session: &Session) -> usize {
     std::ptr::from_ref(session) as usize
 }
 
-/// Returns the answer to a value that is not in the arena.
+/// Returns the answer to a call whose value could not be stored in the arena.
 fn refuse(me: Option<&Arc<NodeIdentity>>, error: ArrivalError) -> Answer {
     match error {
         ArrivalError::TooLarge(bytes) => {

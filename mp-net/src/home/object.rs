@@ -30,9 +30,9 @@ pub(crate) struct Answer {
     pub(crate) hold: Option<Box<dyn CallerHold>>,
 }
 
-/// Part of an object that a caller holds. Dropping it gives it back.
+/// Part of an object that a caller holds. Dropping this value gives the part back to the object.
 pub(crate) trait CallerHold: Send {
-    /// Removes the part from the object.
+    /// Removes the part from the object, so that the part is not given back.
     fn acknowledge(self: Box<Self>);
 }
 
@@ -127,7 +127,7 @@ pub(crate) struct MethodCall {
 
 /// An object of this process.
 pub(crate) trait SharedObject: Send + Sync {
-    /// Returns its kind and the type of its messages.
+    /// Returns the kind of the object and the type of its messages.
     fn object_type(&self) -> ObjectType;
     /// Calls a method. Dropping the future cancels it.
     fn call(self: Arc<Self>, call: MethodCall) -> Answering {
@@ -156,7 +156,7 @@ pub(crate) trait SharedObject: Send + Sync {
 
 /// A queue of this process, of any type.
 pub(crate) trait SharedMessages: Send + Sync {
-    /// Puts messages in their order, and counts them in `put`. Messages without room wait.
+    /// Puts messages in their order, and counts them in `put`. Messages that find no room wait.
     fn put_now(self: Arc<Self>, messages: ArrivedMessages, put: Arc<AtomicU64>) -> PutNow;
     /// Puts messages in their order, and counts them in `put`. Pending while the queue is full.
     fn put(self: Arc<Self>, messages: ArrivedMessages, put: Arc<AtomicU64>) -> Answering;
@@ -177,18 +177,19 @@ pub(crate) struct SharedQueue<T: Message>(Queue<T>);
 impl<T: Message> SharedQueue<T> {
     pub(crate) fn new(queue: &Queue<T>) -> Self {
         queue.allow_put_back();
-        // Members come and go: their waits end by their own limits.
+        // The queue is not deserted without other local processes, because members can join later. Waits of
+        // members end by their own limits.
         Self(queue.clone().deserted_when(DesertedWhen::Never))
     }
 
-    /// Puts messages until the queue is full. Returns the answer, without the number of messages, if all
-    /// are put or one can't be put.
+    /// Puts messages until the queue is full. If all messages are put, or one can't be put, returns the
+    /// answer without the number of messages put.
     fn advance(&self, run: &mut PutRun<T>) -> Option<Box<Answer>> {
         loop {
             self.pack(run);
             let before = run.packed.len();
             let end = self.0.try_put_packed_many(&mut run.packed);
-            // With an error as well: the message that failed is the first one again.
+            // Also correct after an error: a message that could not be put is the first of `packed` again.
             run.put.fetch_add((before - run.packed.len()) as u64, Ordering::Relaxed);
             if let Err(error) = end {
                 return Some(Box::new(Answer::failed(&error)));
@@ -268,7 +269,7 @@ impl<T: Message> HeldSource for TakenFrom<T> {
     fn give_back(self: Box<Self>) {
         let Self { message, queue } = *self;
         if let Err(mut message) = queue.put_back(message) {
-            // A message that was put before the queue was published, and has no envelope.
+            // The message was put before the queue was published, so it has no envelope.
             let again = async move {
                 loop {
                     match queue.try_put_packed(message) {
@@ -278,7 +279,7 @@ impl<T: Message> HeldSource for TakenFrom<T> {
                         }
                         Ok(()) => return,
                     }
-                    // Room in the queue is not enough if there are too few envelopes.
+                    // The pause is needed if the queue has room, but there are too few envelopes.
                     tokio::time::sleep(PAUSE).await;
                     _ = mp_core::wait_async(queue.put_ready()).await;
                 }
@@ -305,8 +306,8 @@ impl TakenRun {
         (self.values.len() as u64) < most.min(MOST_VALUES as u64) && self.size <= TOGETHER / 2
     }
 
-    /// Adds a message. Gives it back if it can't be sent, or if it follows another one and exceeds `largest`
-    /// bytes or a frame. Returns `true` if it was added.
+    /// Adds a message. If the message can't be sent, or it is not the first one and makes the size exceed
+    /// `largest` bytes or a frame, gives it back. Returns `true` if the message was added.
     fn take<T: Message>(
         &mut self,
         message: EncodedMessage<T>,

@@ -15,7 +15,7 @@ use crate::wire::messages::CallOutcome;
 pub(super) struct ObjectTable {
     pub(super) by_name: BTreeMap<String, u64>,
     pub(super) by_number: HashMap<u64, Arc<dyn SharedObject>>,
-    /// Withdrawn objects. They exist while calls of them run.
+    /// Withdrawn objects, which exist while their calls run.
     withdrawn: HashMap<u64, Weak<dyn SharedObject>>,
     subscriptions: HashMap<u64, ChannelSubscription>,
     last: u64,
@@ -28,7 +28,7 @@ struct ChannelSubscription {
     end: watch::Sender<()>,
 }
 
-/// Subscription of a caller to a channel. Dropping it ends the subscription.
+/// Holder of a caller's subscription to a channel. Dropping it ends the subscription.
 struct HeldSubscription {
     home: Weak<Home>,
     number: u64,
@@ -106,10 +106,10 @@ impl Home {
         let mut end = lock(&self.objects).subscriptions.get(&number)?.end.subscribe();
         let closed = self.closed.subscribe();
         Some(async move {
-            // An error is the end.
+            // An error means that the sender was dropped, so the subscription has ended.
             _ = end.changed().await;
             if *closed.borrow() {
-                // The session ends, too: its caller has lost the home.
+                // The home was closed, which also ends the session: the caller gets `PeerLost`.
                 std::future::pending().await
             }
         })

@@ -15,7 +15,7 @@ use crate::sync::{AtomicBool, Ordering};
 use crate::type_and_build::ObjectType;
 use crate::wire::messages::{Node, ObjectMethod};
 
-/// Number of permits that are added at once.
+/// Maximum number of permits that are added before other calls may run.
 const AT_ONCE: u64 = 64;
 /// Pause between two attempts to arrive while the last party of the previous phase runs its action.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -128,7 +128,8 @@ pub(crate) struct SharedBarrier {
     callers: Arc<BarrierCallers>,
 }
 
-/// Callers that are enrolled, and callers that have arrived. The barrier itself knows only this process.
+/// Callers that are enrolled, and callers that have arrived. The barrier itself records this process for
+/// each.
 #[derive(Default)]
 struct BarrierCallers {
     enrolled: Mutex<Vec<Arc<Node>>>,
@@ -187,8 +188,9 @@ impl From<BarrierError> for PartyError {
     }
 }
 
-/// Arrival of a caller. If it is dropped because the session has ended, the barrier breaks as by the death of
-/// a party, and if the caller has cancelled the call, as by [`Barrier::abort`].
+/// Arrival of a caller. If it is dropped because the session has ended, the barrier breaks as after the death
+/// of a party. If it is dropped because the caller has cancelled the call, the barrier breaks as by
+/// [`Barrier::abort`].
 struct CallerArrival {
     arrival: Option<BarrierArrival>,
     lost: Arc<AtomicBool>,
@@ -240,7 +242,7 @@ impl CallerArrival {
         match timeout_at(deadline, arrival.wait_async()).await {
             Ok(end) => Ok(end?),
             Err(_) => {
-                // The break ends the calls of the callers that have arrived.
+                // Listed first: breaking the barrier ends the calls of the callers that have arrived.
                 let missing = self.listed.callers.missing();
                 let end = self.arrival.take().map_or(Err(BarrierError::Aborted), BarrierArrival::time_out);
                 end.map_err(|error| PartyError { error, missing })
@@ -293,8 +295,8 @@ impl SharedObject for SharedBarrier {
     }
 }
 
-/// Party of a barrier for a caller that has enrolled or passes an action. Dropping it ends the enrollment. It
-/// breaks the barrier if the session has ended or the action has not finished.
+/// Party of a barrier for a caller that has enrolled or passes an action. Dropping it ends the enrollment.
+/// The drop breaks the barrier if the session has ended or the action has not finished.
 ///
 /// | call | effect |
 /// |---|---|
@@ -314,8 +316,8 @@ struct PartyState {
     acting: Option<CallerArrival>,
 }
 
-/// Enrollment of a caller. If it is dropped because the session has ended, the barrier breaks as by the death
-/// of an enrolled process.
+/// Enrollment of a caller. If it is dropped because the session has ended, the barrier breaks as after the
+/// death of an enrolled process.
 struct EnrolledParty {
     member: Option<BarrierMember>,
     lost: Arc<AtomicBool>,
@@ -337,13 +339,13 @@ impl Drop for EnrolledParty {
 async fn lose(member: BarrierMember) {
     loop {
         match member.arrive_timeout(Duration::ZERO, true) {
-            // Otherwise all parties have passed this phase meanwhile.
+            // `lose` returns `false` if all parties have passed this phase meanwhile.
             Ok(Some(arrival)) => {
                 if arrival.lose() {
                     return;
                 }
             }
-            // All parties have arrived: this phase can't break any more.
+            // All parties have arrived, so this phase can't break. The next phase is tried after the pause.
             Ok(None) => tokio::time::sleep(PAUSE).await,
             Err(_) => return,
         }
@@ -394,7 +396,7 @@ impl SharedParty {
                 return Ok(arrival);
             }
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-                // Breaks the previous phase, unless that has just ended.
+                // Breaks the previous phase, unless the phase has just ended.
                 return self.barrier.arrive_late();
             }
             tokio::time::sleep(PAUSE).await;

@@ -80,7 +80,7 @@ impl ClusterRegistry {
         Answer::plain(CallOutcome::Done)
     }
 
-    /// Removes a member and its names. If it has joined again by another session than `session`, it stays.
+    /// Removes a member and its names, unless the member has joined again by another session than `session`.
     pub(crate) fn remove(&self, home: u64, session: Option<usize>, presence: MemberPresence) {
         let mut tables = self.lock();
         if session.is_some_and(|session| tables.sessions.get(&home) != Some(&session)) {
@@ -96,8 +96,8 @@ impl ClusterRegistry {
         }
     }
 
-    /// Returns the members, and all names that begin with `prefix` if it isn't empty, when there was a change
-    /// after change `seen`.
+    /// Returns the members when their list has changed after change `seen`. If `prefix` isn't empty, also
+    /// returns all names that begin with it.
     pub(crate) fn watch(self: Arc<Self>, seen: u64, prefix: String) -> Answering {
         Box::pin(async move {
             let mut changes = self.changes.subscribe();
@@ -150,7 +150,7 @@ impl ClusterRegistry {
         Answer::plain(CallOutcome::Done)
     }
 
-    /// Returns the member that has the object of a name, when there is one.
+    /// Returns the member that has the object of a name. Waits until a member has published the name.
     pub(crate) fn find(self: Arc<Self>, name: String) -> Answering {
         Box::pin(async move {
             let mut changes = self.changes.subscribe();

@@ -7,7 +7,7 @@
 //! | answered | the answer is sent, and again after each reconnect in which the call arrives once more | the caller has received it |
 //! | received | | forgotten |
 //!
-//! A session whose caller doesn't reconnect in time ends: running calls end without an effect, and messages
+//! A session whose caller doesn't reconnect in time ends. Running calls then end without an effect. Messages
 //! that were taken and not received, or leased and not acknowledged, go back to their queues. Permits and
 //! other parts of objects that the caller holds return, too.
 
@@ -103,7 +103,7 @@ impl Session {
         state.streams == stream && !state.ended
     }
 
-    /// Ends a stream. Returns `true` if no later one has begun.
+    /// Ends a stream. Returns `true` if no later stream has begun.
     pub(crate) fn end_stream(&self, stream: u64) -> bool {
         let mut state = self.lock();
         if state.streams == stream {
@@ -112,7 +112,7 @@ impl Session {
         state.streams == stream
     }
 
-    /// Ends the session if no stream has begun after this one.
+    /// Ends the session, unless a later stream has begun. Returns `true` if this call ended the session.
     pub(crate) fn end_unless_resumed(&self, stream: u64) -> bool {
         let mut state = self.lock();
         if state.streams != stream || state.ended {
@@ -134,7 +134,8 @@ impl Session {
         true
     }
 
-    /// Runs a put, unless it is known. Puts of one caller stay in order.
+    /// Runs a put, unless the session has already recorded it. Puts of one caller into one queue stay in
+    /// order.
     pub(crate) fn put(
         self: &Arc<Self>,
         call: &RemoteCall,
@@ -148,7 +149,7 @@ impl Session {
         let answering = match order.try_lock() {
             Err(_) => object.put(messages, put.clone()),
             Ok(_) => match object.put_now(messages, put.clone()) {
-                // Most puts need no future.
+                // Most puts end at once, and need no future.
                 PutNow::Done(answer) => return state.answer(call.id, *answer),
                 PutNow::Waits(answering) => answering,
             },
@@ -190,13 +191,13 @@ impl Session {
         refusal
     }
 
-    /// Runs a call, unless it is known.
+    /// Runs a call, unless the session has already recorded it.
     pub(crate) fn run(self: &Arc<Self>, call: &RemoteCall, answering: impl FnOnce() -> Answering) {
         let Some(cancelled) = self.lock().begin(call) else { return };
         self.finish(call, cancelled, Arc::default(), answering());
     }
 
-    /// Waits for the answer of a running call, which has put `put` messages so far.
+    /// Waits for the answer of a running call. `put` counts the messages that the call has put.
     fn finish(
         self: &Arc<Self>,
         call: &RemoteCall,
@@ -211,7 +212,7 @@ impl Session {
             answer.reply.put = put.load(Ordering::Relaxed);
             answer
         };
-        // Most calls need no task.
+        // Most calls end at once, and need no task.
         match answering.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(answer) => return self.answer(id, answer),
             Poll::Pending if limit == Some(Duration::ZERO) => return self.answer(id, unmet()),
@@ -282,7 +283,7 @@ impl Session {
         self.lock().send(encode(call.id, answer.reply), None);
     }
 
-    /// Acknowledges the message that a call leased, or drops the part of an object that it holds.
+    /// Acknowledges the message that a call leased, or removes the part that it holds from its object.
     pub(crate) fn acknowledge(&self, id: u64) -> Answer {
         let hold = self.lock().holds.remove(&id);
         match hold {
@@ -296,8 +297,9 @@ impl Session {
 }
 
 impl SessionState {
-    /// Records a new call as running, and returns its cancellation. Returns `None` for a call that is known
-    /// (its answer, if any, is sent again), exceeds the limit on calls, or belongs to an ended session.
+    /// Records a new call as running, and returns its cancellation. Returns `None` for a call that is
+    /// recorded already (its answer, if any, is sent again), exceeds the limit on calls, or belongs to an
+    /// ended session.
     fn begin(&mut self, call: &RemoteCall) -> Option<Arc<Notify>> {
         let id = call.id;
         let most = match call.operation() {

@@ -1,4 +1,4 @@
-//! Environment variables as checked values that remember their names.
+//! Environment variables as checked values with their names.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;

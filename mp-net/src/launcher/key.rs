@@ -30,7 +30,7 @@ pub(crate) fn key(get: impl Fn(&str) -> Option<OsString>) -> Result<Option<AuthK
         (None, None) => return Ok(None),
         (Some(key), None) => (KEY.to_owned(), Ok(key.into_vec())),
         (None, Some(file)) => {
-            // Otherwise the variable may have the key itself.
+            // If there is no such file, the variable may contain the key itself, which must not be printed.
             let is_file = fs::symlink_metadata(&file).is_ok();
             let unprinted = || format!("the {} bytes of {KEY_FILE} name no file", file.len());
             (if is_file { file.display().to_string() } else { unprinted() }, read(&file))

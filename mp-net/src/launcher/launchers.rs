@@ -38,7 +38,7 @@ pub(super) fn find(vars: &Vars<'_>) -> Reading<Claim> {
         }
         (None, None) => {
             check_batch_script(vars)?;
-            // Without a rank, the rest of a set is a set with a missing rank.
+            // Other variables of a pair without a rank mean that the rank is missing.
             let names = [
                 ("MP_WORLD_SIZE", "MP_RANK"),
                 ("MP_LOCAL_RANK", "MP_RANK"),
@@ -64,7 +64,8 @@ fn find_other(vars: &Vars<'_>) -> Reading<Claim> {
         return Ok(Some(claim));
     }
     match pmi(vars)? {
-        // Slurm sets the variables of PMI and PMIx for its own tasks, and knows their hosts.
+        // Slurm sets the variables of PMI and PMIx for its own tasks, and only its own variables have the
+        // hosts.
         Some(pmi) => match slurm(vars) {
             Ok(Some(slurm)) if is_same(&pmi, &slurm) && (pmi.size.is_some() || is_slurm_pmix(vars)?) => {
                 Ok(Some(slurm))
@@ -142,8 +143,8 @@ fn pmi(vars: &Vars<'_>) -> Reading<Claim> {
 
 /// Returns `true` if the variables of PMIx were set by Slurm.
 fn is_slurm_pmix(vars: &Vars<'_>) -> Result<bool, LauncherError> {
-    // The daemons of PRRTE are also tasks of Slurm, and theirs are other ranks. The namespace is
-    // `slurm.pmix.<job>.<step>` in Slurm's plugin.
+    // Daemons of PRRTE can also be tasks of Slurm, but the ranks of their processes differ from Slurm's. The
+    // namespace is `slurm.pmix.<job>.<step>` in Slurm's plugin.
     Ok(vars.text("PMIX_NAMESPACE")?.is_some_and(|namespace| namespace.value.starts_with("slurm.")))
 }
 
@@ -185,7 +186,7 @@ fn check_batch_script(vars: &Vars<'_>) -> Result<(), LauncherError> {
 /// Returns the host of Slurm's rank 0.
 fn slurm_host(vars: &Vars<'_>) -> Reading<String> {
     if vars.text("SLURM_DISTRIBUTION")?.is_some_and(|distribution| distribution.value == "arbitrary") {
-        // The list is sorted, and rank 0 is on the first host of another list.
+        // `SLURM_*_NODELIST` is sorted, and rank 0 is on the first host of the unsorted list.
         return Ok(None);
     }
     let names = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"];
@@ -326,8 +327,8 @@ impl Claim {
         })
     }
 
-    /// Returns the number of ranks: the launcher's, with which `MP_WORLD_SIZE` and `WORLD_SIZE` have to
-    /// agree, or one of these two.
+    /// Returns the number of ranks. If the launcher sets it, `MP_WORLD_SIZE` and `WORLD_SIZE` have to agree
+    /// with it. Otherwise one of these two variables is used.
     fn world_size(&self, vars: &Vars<'_>) -> Result<Variable<usize>, LauncherError> {
         let mut size = self.size.clone();
         if self.launcher != Launcher::Explicit {

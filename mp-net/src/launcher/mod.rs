@@ -20,8 +20,8 @@
 //!   replaces the address that Slurm's list of hosts gives.
 //! - PMIx and Kubernetes set no number of ranks: set `MP_WORLD_SIZE` or `WORLD_SIZE`. With other launchers
 //!   these two have to agree with the launcher's own number.
-//! - Where the table has no address, set `MP_ADDR` or `MASTER_ADDR`. In an indexed job of Kubernetes it is
-//!   `<job>-0.<service>`, with a headless service as the [subdomain] of the pods.
+//! - If the table has no address, set `MP_ADDR` or `MASTER_ADDR`. In an indexed job of Kubernetes, the
+//!   address is `<job>-0.<service>`, with a headless service as the [subdomain] of the pods.
 //! - The port is `MP_PORT`. Without it the port is `MASTER_PORT` + 1, because torchrun's own store listens
 //!   on `MASTER_PORT`. Without both it is [`DEFAULT_PORT`].
 //! - The job's id is `SLURM_JOB_ID`, or `TORCHELASTIC_RUN_ID` under torchrun.
@@ -32,8 +32,8 @@
 //! # Launchers inside launchers
 //!
 //! Launchers are nested: one `torchrun` a host is started by `srun`, and `mpirun` starts its own daemons by
-//! `srun`. The variables of the outer launcher remain visible. The order of the table puts the inner launcher
-//! first.
+//! `srun`. The variables of the outer launcher remain visible. The order of the table prefers the inner
+//! launcher.
 //!
 //! `RANK` and `WORLD_SIZE` are also often exported by scripts. They are used without comparison only if all
 //! six variables of torchrun are set: the five of the table and `MASTER_PORT`. Otherwise they have to agree
@@ -42,12 +42,12 @@
 //! error.
 //!
 //! `srun --mpi=pmi2` and `srun --mpi=pmix` set `PMI_…` and `PMIX_…` for the tasks of Slurm itself. If they
-//! agree with Slurm's variables, those are used, because they also have an address.
+//! agree with Slurm's variables, Slurm's variables are used, because these also contain an address.
 //!
 //! # Single processes
 //!
-//! [`env()`] returns `None` if the process was started by none of these launchers: its job has no other
-//! process. `MP_ADDR`, `MP_PORT`, `MASTER_ADDR` and `MASTER_PORT` alone don't count.
+//! [`env()`] returns `None` if the process was started by none of these launchers. The job then has no other
+//! process. `MP_ADDR`, `MP_PORT`, `MASTER_ADDR` and `MASTER_PORT` alone do not count as a launcher.
 //!
 //! Slurm sets `SLURM_PROCID=0` for the batch script too. A program started there without `srun` is a single
 //! process as well. If the job has more than one task or node, an error is returned instead: `srun` was
@@ -175,7 +175,7 @@ pub enum LauncherError {
     Contradiction {
         /// Variables with their values.
         first: String,
-        /// Variables with their values that exclude the first ones.
+        /// Variables with their values that contradict the first ones.
         second: String,
         /// Text that describes the rule.
         reason: &'static str,
@@ -201,9 +201,8 @@ mp_core::readable_debug!(LauncherError);
 /// ```
 ///
 /// # Errors
-///
-/// Returns an error if the variables of the launcher are invalid, incomplete or contradictory. It names them
-/// with their values.
+/// Returns an error if the variables of the launcher are invalid, incomplete or contradictory. The error
+/// names the variables with their values.
 pub fn env() -> Result<Option<Placement>, LauncherError> {
     from_vars(|name| std::env::var_os(name))
 }

@@ -180,7 +180,7 @@ fn address_and_port_follow_their_order() {
 }
 
 #[test]
-fn half_a_pair_names_the_other_half() {
+fn half_set_pair_error_names_the_missing_variable() {
     for (env, found, missing) in [
         ("RANK=1", "RANK=1", "WORLD_SIZE"),
         ("WORLD_SIZE=4", "WORLD_SIZE=4", "RANK"),

@@ -7,7 +7,7 @@
 //! | reclaimed | the putting thread, after the call's outcome | the putting thread |
 //!
 //! A batch is sent as soon as the driver can send it, however few messages it has. Messages that are put
-//! meanwhile join it.
+//! before that join the batch.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -26,13 +26,13 @@ pub(crate) struct EncodedPut {
 }
 
 impl EncodedPut {
-    /// Returns its size in bytes, with its attachments.
+    /// Returns the size of the message in bytes, with its attachments.
     pub(crate) fn size(&self) -> u64 {
         size_of(&self.head)
     }
 }
 
-/// Messages that are not sent.
+/// Messages that were not sent.
 #[derive(Default)]
 struct OpenBatch {
     heads: Vec<Value>,
@@ -76,7 +76,7 @@ impl PutBatch {
         Arc::new(Self(Mutex::new(BatchState::Open(open))))
     }
 
-    /// Adds a message. Returns it if the batch was sent or is full.
+    /// Adds a message. Returns the message if the batch was sent or is full.
     pub(crate) fn join(&self, put: EncodedPut) -> Option<EncodedPut> {
         match &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             BatchState::Open(open) if open.has_room(&put) => {
@@ -87,7 +87,8 @@ impl PutBatch {
         }
     }
 
-    /// Returns the size in bytes, at least 1, of a batch that is not sent, and `true` if it has one message.
+    /// Returns the size in bytes of a batch that was not sent, at least 1, and `true` if the batch has only
+    /// one message.
     pub(super) fn size(&self) -> (u64, bool) {
         match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             BatchState::Open(open) => (open.size.max(1), open.heads.len() == 1),

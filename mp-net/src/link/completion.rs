@@ -44,7 +44,7 @@ impl Completion {
             return false;
         }
         state.result = Some(result);
-        // Woken without the lock: a waker may poll or drop the future at once.
+        // The caller is woken without the lock, because a waker may poll or drop the future at once.
         let waker = state.waker.take();
         drop(state);
         self.set.notify_one();
@@ -59,8 +59,8 @@ impl Completion {
         self.lock().is_over
     }
 
-    /// Blocks until the outcome is set. Calls `interrupted` once if the process is interrupted meanwhile.
-    /// Returns `None` at `until`. An outcome after that is dropped.
+    /// Blocks until the outcome is set, and returns it. Calls `interrupted` once if the process is
+    /// interrupted meanwhile. Returns `None` at `until`. A later outcome is dropped.
     pub(crate) fn wait(&self, until: Option<Instant>, interrupted: impl FnOnce()) -> Option<CallResult> {
         let mut state = self.lock();
         let mut interrupted = Some(interrupted);

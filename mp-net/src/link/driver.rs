@@ -56,7 +56,7 @@ struct LinkDriver {
     puts: HashMap<u64, PutQueue>,
     /// Replies with a value, or with a part of the object, that their callers have not taken.
     unreceived: BTreeMap<u64, Operation>,
-    /// Replies to be acknowledged, and `true` if this is urgent.
+    /// Replies to be acknowledged, and `true` if the acknowledgement is urgent.
     received: (Vec<u64>, bool),
     receipts: SentReceipts,
     /// `true` if `received` has a call that took a message of a queue.
@@ -120,7 +120,8 @@ impl LinkDriver {
         let connected = loop {
             let left = limit.saturating_sub(since.elapsed());
             match self.connect(session, left, commands, false).await? {
-                // A home with too many unproven connections ends the oldest ones.
+                // A home with too many unproven connections resets the oldest ones: a new attempt can
+                // succeed.
                 Err(StreamError::Reset(_)) if since.elapsed() + PAUSE < limit => {
                     tokio::time::sleep(PAUSE).await;
                 }
@@ -147,8 +148,9 @@ impl LinkDriver {
         Some(())
     }
 
-    /// Connects, and handles commands meanwhile. Returns `None` if the link's handle was dropped, unless the
-    /// session has begun: its home has to know which messages were received.
+    /// Connects, and handles commands meanwhile. Returns `None` if the link's handle was dropped and no
+    /// session has begun. A session has to be finished, so that its home records which messages were
+    /// received.
     async fn connect(
         &mut self,
         session: u64,
@@ -195,7 +197,7 @@ impl LinkDriver {
             };
             let since = Instant::now();
             let resumed = match &end {
-                // The home would send the same bytes again.
+                // A new connection is useless: the home would send the same bytes again.
                 StreamEnd::Malformed(_) => Err(None),
                 _ => self.resume(session, since + self.me.config.grace, commands).await?,
             };
@@ -228,8 +230,8 @@ impl LinkDriver {
         (self.receipts, self.took) = (SentReceipts::default(), false);
     }
 
-    /// Connects again to the same session of the home. The error is the cause, if it is more specific than
-    /// the end of the former stream. Returns `None` if the link's handle was dropped.
+    /// Connects again to the same session of the home. Returns the cause of a failure if it is more specific
+    /// than the end of the former stream. Returns `None` if the link's handle was dropped.
     async fn resume(
         &mut self,
         session: u64,
@@ -238,7 +240,7 @@ impl LinkDriver {
     ) -> Option<Result<Stream, Option<String>>> {
         let until = until.max(Instant::now() + ATTEMPT);
         loop {
-            // Several attempts: the kernel repeats a lost packet of one later and later.
+            // Several attempts: the kernel doubles its pause before each retransmission of a packet.
             let attempt = ATTEMPT.max(self.me.config.lease / 4);
             let limit = until.saturating_duration_since(Instant::now()).min(attempt);
             return Some(match self.connect(session, limit, commands, true).await? {
@@ -255,7 +257,7 @@ impl LinkDriver {
         }
     }
 
-    /// Begins to send the calls without replies again. The home runs no call twice.
+    /// Begins to send the calls without replies again. The home runs each call only once.
     fn send_again(&mut self, to: &UnboundedSender<StreamPacket>) {
         self.resend.start(&mut self.pending);
         let sent = self.pending.values().filter(|pending| pending.sent);
@@ -315,13 +317,13 @@ impl LinkDriver {
         }
     }
 
-    /// Closes the stream after everything that was sent, and waits until the home has closed it, too.
+    /// Closes the stream after everything that was sent, and waits until the home has closed the stream, too.
     async fn finish(&mut self, stream: &mut Stream) {
         self.received.1 = true;
         self.resend.skip_probes();
         self.flush(&stream.to);
         _ = stream.to.send(up(CallerMessageKind::Finished(true)));
-        // Without its sender, the body ends.
+        // The body of the stream ends when its sender is dropped.
         let (closed, _) = unbounded_channel();
         stream.to = closed;
         let end = async { while stream.from.next::<HomeMessage>().await.is_ok() {} };
@@ -377,7 +379,7 @@ impl LinkDriver {
         Ok(())
     }
 
-    /// Handles a reply. One for a call that has its reply already is skipped.
+    /// Begins to receive the values of a reply. `complete` skips a reply whose call already has one.
     fn replied(&mut self, mut reply: CallReply) -> Result<(), StreamEnd> {
         if self.arriving.is_some() {
             return Err(StreamEnd::Malformed("a reply within another one"));
@@ -457,18 +459,18 @@ impl LinkDriver {
                 }
             }
             Command::Interrupt(id) => match self.pending.get_mut(&id) {
-                // Most calls are answered at once, and have an effect that their caller expects.
+                // The caller waits for the reply: most calls end soon, and their effect must be known.
                 Some(pending) if pending.sent || (pending.size == 0 && to.is_some()) => {
                     pending.cancelled = true;
                     match to {
                         Some(to) if pending.sent => _ = to.send(up(CallerMessageKind::Cancel(id))),
-                        // It is cancelled when it is sent.
+                        // The call is cancelled when it is sent.
                         Some(_) => {}
                         None => pending.interrupt(),
                     }
                 }
                 Some(_) => self.withdraw(id),
-                // The caller has the reply.
+                // The call has its reply already.
                 None => {}
             },
             Command::Abandon(id) => match self.pending.get_mut(&id) {

@@ -1,5 +1,5 @@
-//! Ended sessions of a link, and receipts that a home has not confirmed. A receipt is a list of received
-//! messages.
+//! Ended sessions of a link, and receipts that a home has not confirmed. A receipt is a list of messages that
+//! this process has received.
 
 use std::sync::{Mutex, PoisonError};
 

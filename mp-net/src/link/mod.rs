@@ -7,8 +7,8 @@
 //! |---|---|---|
 //! | waits for credits | sent | fails, not in doubt |
 //! | sent, no reply | [sent again](resend); the home does nothing twice | fails, in doubt |
-//! | reply has arrived, not yet received by its caller | received | received; the home gives back the message, too |
-//! | received | the home forgets the call | as above, if the home did not know that it was received |
+//! | reply has arrived, not yet received by its caller | received | received; the home also returns the message to its queue |
+//! | received | the home forgets the call | received; the home also returns the message to its queue if it has not read the receipt |
 
 pub(crate) mod batch;
 pub(crate) mod completion;
@@ -47,14 +47,14 @@ pub(crate) struct NodeIdentity {
     pub(crate) node: Node,
 }
 
-/// The other end of a link.
+/// Home at the other end of a link.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HomePeer {
     pub(crate) address: String,
     pub(crate) rank: usize,
     /// Host and process id, empty before the first connection.
     pub(crate) host: String,
-    /// Session of its home, or 0 if any is expected.
+    /// Session number of the home, or 0 if any session is accepted.
     pub(crate) home: u64,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct PendingCall {
     id: u64,
     operation: Operation,
     object: u64,
-    /// The call, if it is encoded when it is sent, because it may wait before.
+    /// Call that is encoded only when it is sent, because it may wait before.
     unencoded: Option<RemoteCall>,
     bytes: Bytes,
     /// Message whose memory follows the call.
@@ -73,16 +73,16 @@ pub(crate) struct PendingCall {
     /// Number of bytes of the credits that the call uses. For a batch, set when it is sent.
     size: u64,
     deadline: Option<Instant>,
-    /// `true` if it fails instead of waiting for credits.
+    /// `true` if the call fails instead of waiting for credits.
     never_waits: bool,
     completion: Arc<Completion>,
-    /// `true` if it was sent in this session.
+    /// `true` if the call was sent in this session.
     sent: bool,
     /// Number of the [group](resend) with which the home has read the call, or 0 if it has not.
     group: u64,
     /// Number of lists of received messages that were sent before this call.
     receipts: u64,
-    /// `true` if its caller has cancelled it.
+    /// `true` if the caller has cancelled the call.
     cancelled: bool,
     /// Call whose messages this call gives back, and the number of messages that the caller keeps.
     gives_back: Option<(u64, u64)>,
@@ -136,7 +136,7 @@ impl PendingCall {
     }
 
     /// Ends the wait of an interrupted caller if the outcome can take long and nothing is lost without it: a
-    /// message that arrives later is given back. Other calls wait for their outcome.
+    /// message that arrives later is given back. For other operations, the caller waits for the outcome.
     fn interrupt(&self) {
         use Operation::{Find, Get, Lease, Wait, Watch};
         if matches!(self.operation, Get | Lease | Wait | Watch | Find) {
@@ -151,7 +151,7 @@ impl PendingCall {
         self.send_again(to);
     }
 
-    /// Sends the call, and then cancels it if its caller has.
+    /// Sends the call again. If its caller has cancelled it, then sends the cancellation.
     fn send_again(&self, to: &UnboundedSender<StreamPacket>) {
         _ = to.send(StreamPacket { message: self.bytes.clone(), memory: self.memory.clone() });
         if self.cancelled {
@@ -206,8 +206,8 @@ impl PendingReply {
     }
 }
 
-/// Messages of a reply that the caller reads one after the other. Dropping this value gives back the unread
-/// ones.
+/// Messages of a reply that the caller reads one after the other. Dropping this value gives back the messages
+/// that were not read.
 pub(crate) struct UnreadMessages<'l> {
     link: &'l HomeLink,
     id: u64,
@@ -227,7 +227,7 @@ impl Drop for UnreadMessages<'_> {
     }
 }
 
-/// Connection to one home, made when it is needed.
+/// Connection to one home, opened at the first call.
 #[derive(Debug)]
 pub(crate) struct HomeLink {
     to: UnboundedSender<Command>,
@@ -240,7 +240,7 @@ pub(crate) struct HomeLink {
 }
 
 impl HomeLink {
-    /// Creates a link. It connects at the first call.
+    /// Creates a link, which connects at the first call.
     ///
     /// # Errors
     /// Returns an error if the thread for the network can't be started.
@@ -252,30 +252,30 @@ impl HomeLink {
         Ok(Arc::new(Self { to, ids: AtomicU64::new(1), ended, peer, me, relays: Mutex::default() }))
     }
 
-    /// Accepts any session of a home at the address from now on.
+    /// Allows the next connection to reach any session of a home at the address.
     pub(crate) fn forget_home(&self) {
         self.peer.lock().unwrap_or_else(PoisonError::into_inner).home = 0;
     }
 
-    /// Sends a call that has no effect. After its reply, the home knows which messages were received before,
-    /// in the same session.
+    /// Sends a call that has no effect. The reply confirms that the home has recorded which messages this
+    /// process received before in the same session.
     pub(crate) fn begin_flush(&self) -> PendingReply {
         self.begin(RemoteCall::default(), CallValues::None, Wait::Never)
     }
 
-    /// Blocks until the home knows which messages were received.
+    /// Blocks until the home has recorded which messages this process has received.
     ///
     /// # Errors
-    /// [`NetError::PeerLost`] if, since the last flush, a home was lost before it knew all received messages.
-    /// One of several callers gets it. [`NetError::Interrupted`] if the process is interrupted while there is
-    /// no connection.
+    /// [`NetError::PeerLost`] if, since the last flush, a home was lost before it had recorded all received
+    /// messages. If several threads flush, only one of them gets this error. [`NetError::Interrupted`] if the
+    /// process is interrupted while there is no connection.
     pub(crate) fn flush(&self) -> Result<(), NetError> {
         let flushed = self.wait(self.begin_flush());
-        // An earlier session may have ended while no call waited.
+        // The loss of an earlier session is reported here, because no call may have waited then.
         if let Some(lost) = self.ended.take_unflushed() {
             return Err(lost.into());
         }
-        // The end of a call that was not sent.
+        // `Empty` is the outcome of an interrupted call that was not sent.
         if flushed?.0.outcome() == CallOutcome::Empty { Err(NetError::Interrupted) } else { Ok(()) }
     }
 
@@ -284,7 +284,7 @@ impl HomeLink {
         !self.ended.contains(id)
     }
 
-    /// Returns this process, as its home sees it.
+    /// Returns the identity of this process that its home receives.
     pub(crate) fn me(&self) -> &NodeIdentity {
         &self.me
     }
@@ -309,7 +309,7 @@ impl HomeLink {
         let completion = pending.completion.clone();
         // A forked child has no driver.
         match mp_core::Arena::current().and_then(|arena| arena.me()) {
-            // Without a driver, the call is dropped.
+            // If the driver has ended, the call is dropped, which completes it with an error.
             Ok(_) => _ = self.to.send(Command::Call(Box::new(pending))),
             Err(error) => _ = completion.complete(Err(error.into())),
         }
@@ -360,7 +360,7 @@ impl HomeLink {
         result
     }
 
-    /// Acknowledges a reply that has a value or a part of an object. The home then forgets the reply.
+    /// Acknowledges a reply that has a value or a part of an object, so that the home forgets the reply.
     fn received(&self, id: u64, result: &CallResult) {
         if result.as_ref().is_ok_and(|(reply, values)| !values.is_empty() || reply.holds) {
             _ = self.to.send(Command::Received(id));
@@ -382,7 +382,8 @@ impl HomeLink {
     }
 }
 
-/// Interval of probes of a silent connection, and time for an answer to one: together the lease.
+/// Interval of probes of a silent connection, and time limit for the answer to a probe. Their sum is the
+/// lease.
 pub(crate) fn probes(lease: Duration) -> (Duration, Duration) {
     (lease / 4, lease - lease / 4)
 }

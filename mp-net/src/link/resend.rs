@@ -1,11 +1,11 @@
 //! Calls that are sent again after a reconnect.
 //!
-//! A frame of HTTP/2 is read when all of it has arrived. If all calls were sent at once, a connection that
-//! always breaks before their last byte would transfer none of them. So the first group is one call, and each
-//! further group has twice as many. A call without an effect follows each group but the last. Its reply shows
-//! that the home has read the group, whose own calls may wait for long.
+//! A frame of HTTP/2 can be read only when all of it has arrived. If all calls were sent at once, a
+//! connection that always breaks before their last byte would transfer none of them. So the first group is
+//! one call, and each further group has twice as many. A call without an effect (a probe) follows each group
+//! but the last. Its reply confirms that the home has read the group, whose own calls may wait for long.
 //!
-//! Calls that the home has read are sent again after those that it has not, so each connection makes
+//! Calls that the home has read are sent again after those that it has not read, so each connection makes
 //! progress. Calls that give messages back come before others of the same group, although their numbers are
 //! higher: a later flush must not overtake them.
 
@@ -21,7 +21,7 @@ pub(super) struct ResendQueue {
     group: Vec<u64>,
     /// Maximum number of calls of the next group.
     size: usize,
-    /// Call that follows the last group, until its reply arrives.
+    /// Probe that follows the last group, until its reply arrives.
     probe: Option<u64>,
     /// Number of groups that the home has read.
     groups: u64,
@@ -45,7 +45,7 @@ impl ResendQueue {
         if self.probe.is_some() {
             return &[];
         }
-        // Their replies may have arrived.
+        // The replies to some of these calls may have arrived meanwhile.
         self.waiting.retain(|id| pending.contains_key(id));
         self.group = self.waiting.drain(..self.size.min(self.waiting.len())).collect();
         &self.group
@@ -61,7 +61,7 @@ impl ResendQueue {
         !self.waiting.is_empty()
     }
 
-    /// Records the call that follows the last group.
+    /// Records the probe that follows the last group.
     pub(super) fn set_probe(&mut self, id: u64) {
         self.probe = Some(id);
     }

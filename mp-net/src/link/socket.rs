@@ -26,7 +26,7 @@ impl CallerSocket {
     /// Connects to an address, within `limit`. The second value is empty until the home refuses this process.
     ///
     /// # Errors
-    /// `Ok` if the home refused this process, else the error of the socket.
+    /// `Err(Ok(refusal))` if the home refused this process, and `Err(Err(error))` if the socket failed.
     pub(crate) async fn connect(
         address: &str,
         tls: Option<&ClusterTls>,
@@ -48,7 +48,7 @@ impl CallerSocket {
                     let refusal = Arc::new(OnceLock::new());
                     return Ok((Self { socket, is_new: true, refusal: refusal.clone() }, refusal));
                 }
-                // A refusal says more than the error of another address.
+                // A refusal is more informative than the socket error of another address.
                 Err(error) if error.is_ok() || last.is_err() => last = error,
                 Err(_) => {}
             }

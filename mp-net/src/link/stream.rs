@@ -34,7 +34,7 @@ pub(crate) const CONNECTION_WINDOW: u32 = 8 << 20;
 pub(crate) const FRAME: u32 = 128 << 10;
 /// Maximum length in bytes of a message that comes before the proof.
 const GREETING: usize = 1 << 16;
-/// Additional bytes, for the description of a message whose values have the maximum size.
+/// Additional bytes that a message may have for the description of values that have the maximum size.
 pub(crate) const BESIDE: u64 = 1 << 16;
 
 /// A connected stream.
@@ -287,14 +287,14 @@ mod tests {
         let peer = HomePeer::default();
         let of = |version| hello(&me, &peer, 1, &Challenge { version, ..Challenge::default() }, &[]);
         assert!(of(VERSION).is_ok());
-        let Err(StreamError::Refused(error)) = of(VERSION + 1) else { panic!("it was accepted") };
+        let Err(StreamError::Refused(error)) = of(VERSION + 1) else { panic!("the home was accepted") };
         let expected = Refusal::Version { theirs: VERSION + 1, ours: VERSION };
         assert!(matches!(&error, NetError::Refused { why, .. } if *why == expected), "{error}");
-        // The home's own refusal is an error of this kind, too.
+        // A refusal that the home sends for its version gives the same kind of error.
         let mut welcome = Welcome { refusal: "another version".into(), ..Welcome::default() };
         welcome.set_outcome(CallOutcome::WrongVersion);
         let Err(StreamError::Refused(error)) = check(&me, &peer, &Challenge::default(), &[], &welcome) else {
-            panic!("it was accepted")
+            panic!("the home was accepted")
         };
         assert!(matches!(&error, NetError::Refused { why: Refusal::Version { .. }, .. }), "{error}");
     }

@@ -195,7 +195,7 @@ impl RemoteBarrier {
         self.0.call(ObjectMethod::Abort, 0).map(drop)
     }
 
-    /// Repairs the barrier and removes its waiters, which get [`BarrierError::Reset`].
+    /// Repairs the barrier. Parties that wait get [`BarrierError::Reset`].
     ///
     /// # Errors
     /// [`NetError::PeerLost`] if the home was lost.
@@ -231,8 +231,8 @@ impl RemoteBarrier {
 /// Enrollment of this process as a party of a [`RemoteBarrier`]: the barrier breaks if the home loses the
 /// process, even while the process does not wait.
 ///
-/// It dereferences to the barrier. Dropping it leaves the barrier unbroken, without waiting for the home.
-/// Call [`leave`](Self::leave), or leave the cluster, if the process ends soon after the drop.
+/// The enrollment dereferences to the barrier. Dropping it leaves the barrier unbroken, without waiting for
+/// the home. Call [`leave`](Self::leave), or leave the cluster, if the process ends soon after the drop.
 #[must_use = "dropping it leaves the barrier"]
 pub struct RemoteBarrierMember {
     barrier: RemoteBarrier,
@@ -240,9 +240,9 @@ pub struct RemoteBarrierMember {
 }
 
 impl RemoteBarrierMember {
-    /// Returns `true` if the home has not lost this process since it enrolled, as far as this process knows.
-    /// After a loss, the barrier breaks. A process that continues after a [`reset`](RemoteBarrier::reset)
-    /// enrolls again.
+    /// Returns `true` if, as far as this process knows, the home has not lost it since it enrolled. After a
+    /// loss, the barrier breaks. A process that continues after a [`reset`](RemoteBarrier::reset) must enroll
+    /// again.
     pub fn is_enrolled(&self) -> bool {
         self.held.link.lasts(self.held.id)
     }
@@ -279,7 +279,7 @@ impl fmt::Debug for RemoteBarrierMember {
     }
 }
 
-/// Returns the call of a party. The home breaks the barrier when the time has expired.
+/// Returns the call of a party. The home breaks the barrier when the time limit has expired.
 fn arrival(barrier: &ConnectedObject, wait: Wait) -> RemoteCall {
     let limit = match wait {
         Wait::Never => 0,

@@ -69,7 +69,7 @@ pub struct RemoteBroadcast<T> {
 }
 
 /// Length in bytes of the number of a message in its subscription. The number precedes the message in the
-/// channel of a relay. A missing number is a message that did not arrive.
+/// channel of a relay. A gap in the numbers is a message that did not arrive.
 const NUMBER: usize = size_of::<u64>();
 
 /// State of a receiver. It is locked while a message is taken, so numbers are compared in their order. No
@@ -144,7 +144,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> RemoteBroadcast<T>
 impl<T> RemoteBroadcast<T> {
     fn of(relay: Arc<BroadcastRelay<T>>, name: Arc<str>) -> Result<Self, RemoteRecvError> {
         let messages = relay.messages.resubscribe()?;
-        // Read later, so a message in between counts as received, and not as missed.
+        // Read after the receiver was created, so a message in between counts as received, and not as missed.
         let next = relay.last.load(Ordering::Relaxed) + 1;
         let state = Mutex::new(BroadcastState { next, unread: None });
         Ok(Self { messages, end: relay.end.clone(), name, state, relay: Some(relay) })
@@ -225,7 +225,8 @@ impl<T: Serialize + DeserializeOwned + 'static> RemoteBroadcast<T> {
             match self.messages.try_recv_encoded() {
                 Ok(message) => break message,
                 Err(RecvError::Empty) => return None,
-                // The number of the next message shows how many were missed, also before the relay.
+                // The gap in the numbers, at the next message, counts also the messages that the relay
+                // missed.
                 Err(RecvError::Lagged(_)) => {}
                 Err(error) => return Some(Err(self.error(error))),
             }
@@ -266,7 +267,7 @@ impl<T> fmt::Debug for RemoteBroadcast<T> {
 impl<T: 'static> Serialize for RemoteBroadcast<T> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         let state = self.lock();
-        // The channel has passed the unread message, so the handle counts it as missed.
+        // The channel's receiver is already after the unread message, so the sent handle counts it as missed.
         let next = state.unread.as_ref().map_or(state.next, |(number, _)| *number);
         (&self.messages, &self.end, &*self.name, next).serialize(s)
     }

@@ -30,7 +30,7 @@ pub struct RemotePutManyError<T, I> {
     pub put: usize,
     /// Error of the first value that was not put, with that value.
     pub error: RemotePutError<T>,
-    /// Values after it that were not put, in their order, and the rest of the iterator.
+    /// Values after the failed one that were not put, in their order, and the rest of the iterator.
     pub rest: Chain<IntoIter<T>, Fuse<I>>,
     /// `true` if the home was lost, and values that came out of the iterator may have been put.
     pub in_doubt: bool,
@@ -62,9 +62,9 @@ impl<T: Message> RemoteQueue<T> {
     /// Small messages share a call: until it is sent, a call accepts up to 256 messages and 32 KiB.
     ///
     /// # Errors
-    /// [`RemotePutManyError`] with the first error, its value, and all others that were not put. Values that
-    /// were sent before the error was known may have been put although they follow it. The variants with a
-    /// time limit send one call at a time, so no later value was put.
+    /// [`RemotePutManyError`] with the first error, its value, and all others that were not put. Values after
+    /// the failed one may have been put, if they were sent before this process received the error. The
+    /// variants with a time limit send one call at a time, so no later value was put.
     pub fn put_many<I: IntoIterator<Item = T>>(
         &self,
         values: I,
@@ -182,9 +182,10 @@ impl<T: Message> UnansweredPuts<'_, T> {
 
     /// Waits for replies if too many puts are unanswered, until a put fails.
     fn make_room(&mut self, size: u64) {
-        // With a time limit, a call that is put after an earlier one was not would change the order.
+        // With a time limit, an earlier call may fail and a later one succeed, which would change the order.
         let is_limited = !matches!(self.wait, Wait::Forever);
-        // Down to half of them: waking this thread for each call would cost more than the puts.
+        // Waits until only half are unanswered: waking this thread for each call would cost more than the
+        // puts.
         let most = if self.is_full(AHEAD, size) { AHEAD / 2 } else { AHEAD };
         while self.failed.is_none()
             && let Some(oldest) = self.calls.front()

@@ -54,14 +54,15 @@ use crate::wire::value::{describe, parts};
 /// after the [lease](crate::ClusterConfig::lease) and the [grace](crate::ClusterConfig::grace) at the latest,
 /// whatever its time limit.
 ///
-/// If the queue is closed and its last message is leased by another member, a process of the home's host
-/// gets the end from [`get_lease`](mp_queue::Queue::get_lease). Other members wait until it is acknowledged.
+/// If the queue is closed and another member leases its last message,
+/// [`get_lease`](mp_queue::Queue::get_lease) of a process of the home's host returns the end. Other members
+/// wait until the message is acknowledged.
 ///
 /// A message that can't leave its host, or exceeds
 /// [`largest_message`](crate::ClusterConfig::largest_message) of its receiver, goes back to the front of the
-/// queue. Calls of other members get errors until a process of the home's host, or a member that accepts it,
-/// has taken it. Messages that return to the queue for another reason are taken before all others, in any
-/// order.
+/// queue. Calls of other members return errors until a process of the home's host, or a member that accepts
+/// the message, has taken it. Messages that return to the queue for another reason are taken before all
+/// others, in any order.
 ///
 /// # Methods that are missing
 /// | method of [`Queue`](mp_queue::Queue) | reason |
@@ -157,7 +158,7 @@ impl<T: Message> RemoteQueue<T> {
         Ok(EncodedPut { head, message, sizes })
     }
 
-    /// Returns the call of one put, and its memory.
+    /// Returns the call of one put, and the message whose memory follows it.
     fn put_call(&self, put: EncodedPut) -> (RemoteCall, Arc<HeldMessage>) {
         let EncodedPut { head, message, sizes } = put;
         let call = RemoteCall { values: vec![head], ..self.call(Operation::Put) };
@@ -184,7 +185,7 @@ impl<T: Message> RemoteQueue<T> {
         Some(RemotePutError::Failed { value: (), error })
     }
 
-    /// Puts a message. Blocks until the home has put it into its queue, which may be full.
+    /// Puts a message. Blocks until the home has put the message into its queue, which may be full.
     ///
     /// # Errors
     /// [`RemotePutError`], with the value.
@@ -210,7 +211,7 @@ impl<T: Message> RemoteQueue<T> {
             drop_caught(value);
             return Ok(());
         };
-        // The stream may still read the memory.
+        // The value is decoded after the stream has stopped reading its memory.
         if let Some(message) = memory.reclaim().pop() {
             restore_unsent(&mut value, message);
         }
@@ -303,7 +304,7 @@ impl<T: Message> RemoteQueue<T> {
         let Some((_, messages)) = self.taken_many(result)? else { return Ok(0) };
         let before = into.len();
         for message in messages {
-            // Before its code runs, which may panic.
+            // Counted before the message is decoded, because its code may panic.
             unread.read += 1;
             into.push(decode(message)?);
         }
@@ -375,13 +376,14 @@ impl<T: Message> RemoteQueue<T> {
         Ok(self.len()? == 0)
     }
 
-    /// Blocks until the home knows which messages this process has received. A process calls it, or
-    /// [`Cluster::leave`], before it ends: else messages that it has just received may return to the queue.
+    /// Blocks until the home has recorded which messages this process has received. Call it, or
+    /// [`Cluster::leave`], before the process ends: otherwise messages that it has just received may return
+    /// to the queue.
     ///
     /// # Errors
-    /// [`NetError::PeerLost`] if, since the last flush, the home was lost before it knew all received
-    /// messages. These messages may have returned to the queue. If several threads flush, one of them gets
-    /// the error. [`Cluster::leave`] does not report it. [`NetError::Interrupted`] if the process is
+    /// [`NetError::PeerLost`] if, since the last flush, the home was lost before it had recorded all received
+    /// messages. These messages may have returned to the queue. If several threads flush, only one of them
+    /// gets the error. [`Cluster::leave`] does not report it. [`NetError::Interrupted`] if the process is
     /// interrupted while there is no connection.
     pub fn flush(&self) -> Result<(), NetError> {
         self.link.flush()
@@ -400,8 +402,8 @@ fn decode<T: Message>(message: Outgoing) -> Result<T, RemoteGetError> {
     decode_relayed(message).map_err(|error: Error| RemoteGetError::Failed(error.into()))
 }
 
-/// A message of another member's queue that this process is working on. [`ack`](Self::ack) removes it from
-/// the queue. If the lease is dropped before, or this process or its host is lost, the message goes to
+/// Message of another member's queue that this process is working on. [`ack`](Self::ack) removes the message
+/// from the queue. If the lease is dropped before, or this process or its host is lost, the message goes to
 /// another consumer.
 pub struct RemoteLease<T> {
     value: T,

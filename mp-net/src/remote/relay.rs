@@ -1,5 +1,5 @@
-//! Relays of channels: a member subscribes to a channel of another member once, and sends each message on in
-//! a channel of its own shared memory. All receivers of its processes read that channel, so a message crosses
+//! Relays of channels: a member subscribes to a channel of another member once, and forwards each message to
+//! a channel in its own shared memory. All receivers of its processes read that channel, so a message crosses
 //! the link once, and tensors are read in place.
 //!
 //! A relay of a broadcast channel asks for up to 64 messages before they exist, so that they follow each
@@ -14,8 +14,8 @@
 //! | the home is lost, or withdraws the channel | the rest, and then the error |
 //! | the process of the relay is killed | the rest, and then an error |
 //!
-//! A message for which this process has too little memory is missed, as by a slow receiver. The newest value
-//! of a watch channel is asked for again.
+//! If this process has too little memory for a message, its receivers miss the message, as slow receivers do.
+//! The newest value of a watch channel is then requested again.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -40,7 +40,7 @@ use crate::wire::messages::{CallOutcome, ObjectMethod, Operation};
 
 /// Interval at which a relay checks that it has receivers.
 const CHECK: Duration = Duration::from_secs(1);
-/// Pause between two attempts to send a message on. While memory is short, it doubles up to [`CHECK`].
+/// Pause between two attempts to forward a message. While memory is short, the pause doubles up to [`CHECK`].
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Maximum number of messages of a broadcast channel that a relay asks for before they exist.
@@ -50,9 +50,9 @@ pub(super) const AHEAD: usize = 64;
 pub(crate) trait RelayTarget: Send + 'static {
     /// Maximum number of messages that are asked for at a time.
     const AHEAD: usize;
-    /// Counts a message that is sent next.
+    /// Counts a message before it is sent.
     fn prepare(&mut self, message: &mut Outgoing);
-    /// Sends a message. It is unchanged if there are too few envelopes.
+    /// Sends a message. If there are too few envelopes, leaves the message unchanged.
     fn send(&self, message: &mut Outgoing) -> Result<(), PutError<()>>;
     /// Counts messages that were missed.
     fn skip(&mut self, missed: u64);
@@ -85,7 +85,7 @@ pub(crate) fn end_of(end: &RelayEndReceiver) -> RemoteRecvError {
     match end.borrow().map(|end| (*end).clone()) {
         Ok(Some(RelayEnd::Closed)) => RemoteRecvError::Closed,
         Ok(Some(RelayEnd::Lost { rank, host, silent, cause })) => {
-            // A message that was not received has no effect.
+            // The call was a receive, which has no effect without a message.
             RemoteRecvError::PeerLost(PeerLost { rank, host, silent, in_doubt: false, cause })
         }
         Ok(Some(RelayEnd::Failed { rank, host, text })) => {
@@ -137,7 +137,7 @@ impl Subscription {
         }
     }
 
-    /// Sends all further messages on, until the channel ends or no process has a receiver.
+    /// Forwards all further messages, until the channel ends or no process has a receiver.
     ///
     /// # Errors
     /// Returns an error if there is not enough shared memory, or the thread for the network can't be started.
@@ -153,7 +153,7 @@ impl Subscription {
                 why = unsent;
                 tokio::time::sleep(PAUSE).await;
             }
-            // Receivers read the reason when there is no sender.
+            // Dropping the sender wakes the receivers, which then read the reason.
             drop(target);
         });
         Ok(receiver)
@@ -161,7 +161,7 @@ impl Subscription {
 
     /// Relays messages until the channel ends. Returns the reason, or `None` if no process has a receiver.
     async fn run<C: RelayTarget>(&self, target: &mut C) -> Option<RelayEnd> {
-        // Their messages arrive in the order of the calls.
+        // Replies arrive in the order of these calls.
         let mut calls = VecDeque::new();
         let (mut pause, mut ahead) = (PAUSE, 1);
         while !target.is_closed() {
@@ -217,8 +217,8 @@ impl Subscription {
         }
     }
 
-    /// Sends a message on, and waits while there are too few envelopes. Returns the error if there is too
-    /// little memory: the message is missed.
+    /// Forwards a message, and waits while there are too few envelopes. Returns `Some` error if there is too
+    /// little memory, so that the message is missed.
     async fn send(
         &self,
         target: &mut impl RelayTarget,
@@ -228,7 +228,7 @@ impl Subscription {
         loop {
             match target.send(&mut message) {
                 Ok(()) => return Ok(None),
-                // The caller finds that no process has a receiver.
+                // The message is dropped. The caller checks if a process has a receiver.
                 Err(PutError::Full(())) if target.is_closed() => return Ok(None),
                 Err(PutError::Full(())) => tokio::time::sleep(PAUSE).await,
                 Err(PutError::Failed { error, .. }) if is_memory(&error) => return Ok(Some(error)),
@@ -289,7 +289,7 @@ fn is_memory(error: &mp_reduce::Error) -> bool {
     matches!(error, OutOfMemory { .. } | ArenaFull { .. } | OutOfDescriptors(_) | TooManyDescriptors(_))
 }
 
-/// Returns the relay of a channel that this process has, or else starts one.
+/// Returns this process's relay of a channel, or starts a relay.
 pub(crate) fn shared<C: RelayedChannel>(
     channel: &ConnectedObject,
     start: impl FnOnce(Subscription) -> Result<C, RemoteRecvError>,
@@ -303,7 +303,7 @@ pub(crate) fn shared<C: RelayedChannel>(
     let started = Arc::new(start(Subscription::new(channel)?)?);
     let mut relays = relays();
     if let Some(other) = known(relays.get(&channel.number)) {
-        // Another thread was first.
+        // Another thread has started a relay first.
         return Ok(other);
     }
     relays.retain(|_, relay| relay.strong_count() > 0);

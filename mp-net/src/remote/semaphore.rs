@@ -66,8 +66,8 @@ impl fmt::Debug for RemotePermit {
 }
 
 impl RemotePermit {
-    /// Returns `true` if this process holds the permit, as far as it knows: it has not been without a
-    /// connection to the home for longer than lease and grace.
+    /// Returns `true` if this process holds the permit, as far as this process knows. A connection to the
+    /// home that is interrupted for longer than lease and grace ends the permit.
     pub fn is_held(&self) -> bool {
         self.0.link.lasts(self.0.id)
     }

@@ -42,8 +42,8 @@ use crate::type_and_build::ObjectType;
 /// member read this copy in place, and so do worker processes that receive a handle. A value that is replaced
 /// before it is sent does not cross the link.
 ///
-/// A handle can be sent to processes of the same program. A message to another host can't contain it: connect
-/// there by the name.
+/// A handle can be sent to processes of the same program. A message to another host can't contain a handle:
+/// connect there by the name.
 ///
 /// # Blocking
 /// [`connect`](Self::connect) blocks until the first value has arrived. [`borrow`](Self::borrow) reads the
@@ -152,9 +152,8 @@ impl<T: Serialize + DeserializeOwned + 'static> RemoteWatch<T> {
     /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     ///
-    /// # Errors
-    /// Returns an error if the channel ends before a value satisfies `wanted`, the errors of
-    /// [`wait_changed`](Self::wait_changed). Otherwise the same as for [`borrow`](Self::borrow).
+    /// Returns an error of [`wait_changed`](Self::wait_changed) if the channel ends before a value satisfies
+    /// `wanted`. Otherwise the same as for [`borrow`](Self::borrow).
     #[track_caller]
     pub fn wait_for(&self, wanted: impl FnMut(&T) -> bool) -> Result<Arc<T>, RemoteRecvError> {
         self.wait_value(wanted, Wait::Forever)
@@ -225,7 +224,7 @@ impl<T> RemoteWatch<T> {
     }
 }
 
-/// The clone has seen the same value.
+/// A clone counts the same value as seen.
 impl<T> Clone for RemoteWatch<T> {
     fn clone(&self) -> Self {
         let Self { values, end, name, _relay } = self;

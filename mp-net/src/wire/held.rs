@@ -27,13 +27,13 @@ enum Source {
 /// Use of the message after the last reference is dropped.
 enum Release {
     Reclaim(Box<dyn FnOnce(Vec<Outgoing>) + Send>),
-    /// Gives the messages back, except for this number of the first ones.
+    /// Gives the messages back, except for the first ones, whose number this is.
     GiveBack(usize),
 }
 
-/// Messages that are being sent. The stream keeps references while it reads the memory of the attachments, so
-/// they can be [reclaimed](Self::reclaim) or [given back](Self::give_back) only after the last reference is
-/// dropped. Otherwise the messages are dropped with it.
+/// Messages that are being sent. The stream keeps references while it reads the memory of the attachments. So
+/// the messages are [reclaimed](Self::reclaim) or [given back](Self::give_back) only after the last reference
+/// is dropped. Without such a request, the messages are dropped with the last reference.
 pub(crate) struct HeldMessage {
     source: Option<Source>,
     /// Index in `sizes` of the first attachment of each message.
@@ -110,7 +110,8 @@ impl HeldMessage {
         self.give_back_after(0);
     }
 
-    /// Gives back the messages after the first `kept`, like [`give_back`](Self::give_back), and drops these.
+    /// Gives back the messages after the first `kept`, like [`give_back`](Self::give_back). Drops the first
+    /// `kept` messages.
     pub(crate) fn give_back_after(self: Arc<Self>, kept: usize) {
         self.release_as(Release::GiveBack(kept));
     }

@@ -35,7 +35,7 @@ pub(crate) enum CallerMessageKind {
     /// End of the session: the caller has received all replies that it needs.
     #[prost(bool, tag = "6")]
     Finished(bool),
-    /// After a reconnect: calls whose replies the caller has not. The home forgets all others.
+    /// After a reconnect: calls whose replies the caller does not have. The home forgets all others.
     #[prost(message, tag = "5")]
     Wanted(CallRuns),
     /// Memory of attachments of the last message. Written and read without this type.
@@ -115,7 +115,7 @@ pub(crate) struct Welcome {
     /// Number of the home's session, chosen at random when it starts.
     #[prost(fixed64, tag = "3")]
     pub(crate) home: u64,
-    /// `true` if the home knows the caller's session: calls continue.
+    /// `true` if the home has the caller's session, so that calls continue.
     #[prost(bool, tag = "4")]
     pub(crate) resumed: bool,
     /// Number of calls that may be unanswered.
@@ -143,7 +143,7 @@ pub(crate) struct Node {
     pub(crate) host: String,
     #[prost(uint32, tag = "3")]
     pub(crate) pid: u32,
-    /// Address at which it listens.
+    /// Address at which the process listens.
     #[prost(string, tag = "4")]
     pub(crate) address: String,
     /// Session of the member's home.
@@ -256,8 +256,8 @@ pub(crate) struct CallList {
 /// Numbers of calls, as runs of consecutive numbers.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct CallRuns {
-    /// For each run, in ascending order: distance of its first number from the end of the previous run, and
-    /// its length.
+    /// Two numbers for each run, in ascending order: distance of the run's first number from the end of the
+    /// previous run, and length of the run.
     #[prost(uint64, repeated, tag = "1")]
     runs: Vec<u64>,
 }
@@ -315,7 +315,7 @@ pub(crate) enum Operation {
     Get = 3,
     /// Takes a message that has to be acknowledged.
     Lease = 4,
-    /// Acknowledges the message that call `number` leased, or drops the part of an object that it holds.
+    /// Acknowledges the message that call `number` leased, or removes the part that it holds from its object.
     Acknowledge = 5,
     /// Gives back the message that call `number` leased, the part of an object that it holds, or the messages
     /// that it took, except for the first `kept`.
@@ -326,7 +326,7 @@ pub(crate) enum Operation {
     Len = 8,
     /// Calls `method`. An interrupted caller waits for the outcome.
     Call = 9,
-    /// Calls `method`, which may wait, and has no effect that an interrupted caller needs to know.
+    /// Calls `method`, which may wait, and has no effect that an interrupted caller has to learn of.
     Wait = 10,
     /// Subscribes to a channel, or becomes a party of a barrier. Returns the number of the subscription or
     /// party, an object that the caller holds. `size` is the capacity of the channel, or the number of
@@ -355,13 +355,13 @@ pub(crate) enum Operation {
 pub(crate) enum ObjectMethod {
     /// Not sent.
     NoMethod = 0,
-    /// Event: returns 1 if it is set.
+    /// Event: returns 1 if the event is set.
     IsSet = 1,
-    /// Event: sets it. Returns 1 if it was not set.
+    /// Event: sets the event. Returns 1 if it was not set.
     Set = 2,
-    /// Event: clears it. Returns 1 if it was set.
+    /// Event: clears the event. Returns 1 if it was set.
     Clear = 3,
-    /// Event: waits until it is set.
+    /// Event: waits until the event is set.
     WaitSet = 4,
     /// Semaphore: takes a permit, which the caller holds. Party of a barrier: enrolls.
     Acquire = 16,
@@ -370,7 +370,8 @@ pub(crate) enum ObjectMethod {
     /// Semaphore: adds `number` permits.
     AddPermits = 18,
     /// Barrier: arrives, and waits for up to `number` microseconds. `u64::MAX`: no limit. Returns the index.
-    /// Party of a barrier: arrives with an action. The last party then runs its action, and calls this again.
+    /// Party of a barrier: arrives with an action. The last party runs its action, and then calls `Arrive`
+    /// again.
     Arrive = 32,
     /// Barrier: breaks it.
     Abort = 33,

@@ -66,8 +66,8 @@ enum ParserState {
     Data { left: usize },
 }
 
-/// Parser that splits a body into messages and data. The result doesn't depend on the pieces in which the
-/// body arrives.
+/// Parser that splits a body into messages and data. The result doesn't depend on the sizes of the pieces in
+/// which the body arrives.
 pub(crate) struct FrameParser {
     state: ParserState,
     /// Bytes of the head, length or message that is being read.

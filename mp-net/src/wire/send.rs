@@ -110,7 +110,7 @@ fn put_head_of_data(bytes: usize, to: &mut BytesMut) {
     to.put_u8(0);
     to.put_u32((1 + prost::length_delimiter_len(bytes) + bytes) as u32);
     to.put_u8(DATA);
-    // The buffer grows, so there is always room.
+    // The result is ignored: the buffer grows, so the length always fits.
     _ = prost::encode_length_delimiter(bytes, to);
 }
 

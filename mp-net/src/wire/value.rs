@@ -33,7 +33,7 @@ pub(crate) fn parts(value: &Outgoing) -> Result<RelayedMessage, Error> {
     Ok((value.written().to_vec(), value.relayed_blocks()?))
 }
 
-/// Returns the size of a value in bytes, with its attachments. `u64::MAX` if it overflows.
+/// Returns the size of a value in bytes, with its attachments, or `u64::MAX` if the sum overflows.
 pub(crate) fn size_of(value: &Value) -> u64 {
     value.blocks.iter().fold(value.bytes.len() as u64, |sum, block| sum.saturating_add(block.bytes))
 }
@@ -66,8 +66,8 @@ pub(crate) struct ArrivingValue {
 }
 
 impl ArrivingValue {
-    /// Allocates the blocks of a value of up to `largest` bytes. If that fails, its data are skipped, and
-    /// [`finish`](Self::finish) returns the error.
+    /// Allocates the blocks of a value of up to `largest` bytes. If the allocation fails, the data of the
+    /// value are skipped, and [`finish`](Self::finish) returns the error.
     pub(crate) fn new(value: Value, largest: u64) -> Self {
         let size = size_of(&value);
         let blocks = if size > largest || value.blocks.len() > MOST_BLOCKS {
@@ -81,14 +81,14 @@ impl ArrivingValue {
         arriving
     }
 
-    /// Moves on to the next block with room.
+    /// Advances to the next block with room.
     fn skip_full(&mut self) {
         while self.sizes.get(self.block) == Some(&self.at) {
             (self.block, self.at) = (self.block + 1, 0);
         }
     }
 
-    /// Returns `true` if all its data have arrived.
+    /// Returns `true` if all data of the value have arrived.
     pub(crate) fn is_whole(&self) -> bool {
         self.block == self.sizes.len()
     }
@@ -96,7 +96,7 @@ impl ArrivingValue {
     /// Writes data that arrived. Returns `true` if all data have arrived.
     ///
     /// # Errors
-    /// [`StreamEnd::Malformed`] if they exceed the block.
+    /// [`StreamEnd::Malformed`] if the data exceed the block.
     pub(crate) fn write(&mut self, data: &[u8]) -> Result<bool, StreamEnd> {
         let room = self.sizes.get(self.block).map_or(0, |size| size - self.at);
         if data.len() as u64 > room {
@@ -136,10 +136,10 @@ pub(crate) struct ArrivingValues {
 }
 
 impl ArrivingValues {
-    /// Allocates the blocks of a value of up to `largest` bytes, and of small ones before it.
+    /// Allocates the blocks of the last value, of up to `largest` bytes, and of the small values before it.
     ///
     /// # Errors
-    /// [`StreamEnd::Malformed`] if there are more than [`MOST_VALUES`], or if those before the last one
+    /// [`StreamEnd::Malformed`] if there are more than [`MOST_VALUES`] values, or if all values but the last
     /// exceed [`TOGETHER`] bytes together: no sender combines such values.
     pub(crate) fn new(values: Vec<Value>, largest: u64) -> Result<Self, StreamEnd> {
         let before_last = values.iter().rev().skip(1);
@@ -167,7 +167,7 @@ impl ArrivingValues {
     /// Writes data that arrived. Returns `true` if all data of all values have arrived.
     ///
     /// # Errors
-    /// [`StreamEnd::Malformed`] if they exceed the block.
+    /// [`StreamEnd::Malformed`] if the data exceed the block.
     pub(crate) fn write(&mut self, data: &[u8]) -> Result<bool, StreamEnd> {
         let value = self.values.get_mut(self.at).ok_or(StreamEnd::Malformed("data without a value"))?;
         if value.write(data)? {

@@ -1,4 +1,4 @@
-//! Configuration of members in processes of their own, which tests kill or stop.
+//! Configuration of members in separate processes, which tests kill or stop.
 
 use std::time::Duration;
 
