@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 
 /// Rest of a message after its head: received, or to be sent.
 ///
-/// Its size is two words, because each call moves it several times.
+/// The size of this type is two words, because each call moves it several times.
 pub(crate) enum MessageBody {
     Out(Box<Outgoing>),
     In(Box<Incoming>),
-    /// Few bytes without attachments, received or to be sent; `read` of them were read.
+    /// Few bytes without attachments, received or to be sent. The first `read` bytes were read.
     Few {
         few: SmallBytes,
         read: u8,
@@ -26,7 +26,7 @@ pub(crate) enum MessageBody {
 const _: () = assert!(size_of::<MessageBody>() == 16);
 
 thread_local! {
-    /// Buffers of this thread's last message without attachments, for reuse by the next one.
+    /// Buffers of this thread's last message without attachments, which the next message reuses.
     static SPARE: Cell<Option<Box<Outgoing>>> = const { Cell::new(None) };
 }
 
@@ -52,7 +52,8 @@ impl MessageBody {
         MessageBody::Few { few, read: 0 }
     }
 
-    /// Encodes `head` and a value, if they are few bytes and no user code encodes them, as for a number.
+    /// Encodes `head` and a value in a short body. Returns `None` if they do not fit, or if user code would
+    /// encode the value.
     #[inline(always)]
     pub(crate) fn few<const N: usize, V: Message>(head: [u8; N], value: &V) -> Option<MessageBody> {
         MessageBody::Few { few: value.to_small_bytes::<MessagePack>()?, read: 0 }
@@ -60,7 +61,8 @@ impl MessageBody {
             .map(|few| MessageBody::Few { few, read: 0 })
     }
 
-    /// Puts `head` before the bytes, if they are few and none was read.
+    /// Returns `head` followed by the bytes of a short body. Returns `None` if they do not fit, the body is
+    /// not short, or some of its bytes were read.
     #[inline(always)]
     pub(crate) fn with_head<const N: usize>(&self, head: [u8; N]) -> Option<SmallBytes> {
         let MessageBody::Few { few, read: 0 } = *self else { return None };
@@ -71,7 +73,7 @@ impl MessageBody {
         (len <= SmallBytes::MOST).then(|| SmallBytes::first(len, all))
     }
 
-    /// Splits the first `N` bytes off few bytes.
+    /// Splits the first `N` bytes off short bytes.
     #[inline(always)]
     pub(crate) fn split_head<const N: usize>(few: SmallBytes) -> Option<([u8; N], MessageBody)> {
         let (all, len) = (few.all(), few.len().checked_sub(N)?);
@@ -83,7 +85,7 @@ impl MessageBody {
         ))
     }
 
-    /// Moves the body into another message, once.
+    /// Moves the body into another message. The body is empty after that.
     pub(crate) fn write(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
         match std::mem::replace(self, MessageBody::EMPTY) {
             MessageBody::Out(body) => match body.plain() {
@@ -135,8 +137,8 @@ impl MessageBody {
         }
     }
 
-    /// Calls `f` with the bytes that were not read yet, in a scope in which serde values can take
-    /// attachments.
+    /// Calls `f` with the bytes that were not read yet. During the call, serde values can take attachments of
+    /// the body.
     pub(crate) fn with_unread<R>(&mut self, f: impl FnOnce(&[u8]) -> R) -> mp_core::Result<R> {
         match self {
             MessageBody::In(inc) => scope::with_incoming(inc, f),
@@ -145,7 +147,7 @@ impl MessageBody {
         }
     }
 
-    /// Decodes the rest as one value. An error contains its type and bytes.
+    /// Decodes the rest as one value. An error contains the type and the bytes of the value.
     #[inline(always)]
     pub(crate) fn read<V: Message>(&mut self) -> mp_core::Result<V> {
         if let MessageBody::Few { .. } = self
@@ -166,7 +168,7 @@ impl MessageBody {
     }
 }
 
-/// Decodes the rest of a message as one value. An error contains its type and bytes.
+/// Decodes the rest of a message as one value. An error contains the type and the bytes of the value.
 pub(crate) fn read_whole<A: Message>(inc: &mut Incoming) -> mp_core::Result<A> {
     let before = inc.whole().len() - inc.rest().len();
     A::decode::<MessagePack>(inc).map_err(|error| {
@@ -202,13 +204,13 @@ pub(crate) enum AnswerStatus {
     Created { object: u64 },
     /// The call, or the closure that creates the object, failed or panicked.
     Raised(Box<CallFailure>),
-    /// The arguments can't be decoded. Contains path and reason.
+    /// The arguments can't be decoded. Contains the path of the undecodable part and the reason.
     Undecodable(Box<Undecodable>),
     /// The captures, or the closure itself, can't be decoded. Contains the reason.
     Unreadable(String),
     /// The result can't be sent. Contains the reason.
     Unsendable(String),
-    /// The object has this type, which differs from the proxy's.
+    /// The object does not have the proxy's type. Contains the object's type.
     WrongType(String),
     /// The object was freed.
     Freed,
@@ -216,7 +218,7 @@ pub(crate) enum AnswerStatus {
     NoThread(String),
 }
 
-/// First byte of an answer with a result, which follows.
+/// First byte of an answer with a result. The result follows.
 const DONE: u8 = 1;
 /// First byte of an answer without a result. The status follows.
 const STATUS: u8 = 0;
@@ -236,7 +238,7 @@ impl Message for CallAnswer {
     }
 
     fn take_back(&mut self, _: &mut UnsentValues) {
-        // An answer whose caller has ended is dropped, with the values that moved into it.
+        // If the caller has ended, its answer is dropped together with the values that moved into the answer.
     }
 
     #[inline(always)]
@@ -278,7 +280,7 @@ mod tests {
             let mut few = MessageBody::few([0], &value).unwrap();
             assert_eq!(few.unread(), encode_args(value).unread());
             few.advance(1);
-            assert!(few.with_head([]).is_none(), "a byte of it was read");
+            assert!(few.with_head([]).is_none(), "a byte of the body was read");
             assert_eq!(few.read::<Option<u64>>().unwrap(), value);
         }
         assert_eq!(MessageBody::few([], &u64::MAX).unwrap().read::<u64>().unwrap(), u64::MAX);

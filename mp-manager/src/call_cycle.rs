@@ -1,9 +1,9 @@
-//! Detection of objects of one server that wait for each other in a cycle: the call that would close the
-//! cycle fails.
+//! Detection of objects of one server that wait for each other in a cycle. The call that would close the
+//! cycle returns an error.
 //!
 //! While a call of an object waits for another object of the same server, a table of the server's process
-//! contains an entry: the waiting object, the awaited object, and the caller's number. Entries are only about
-//! threads of this process, so a death leaves nothing behind.
+//! contains an entry: the waiting object, the awaited object, and the caller's number. All entries concern
+//! threads of this process, so the death of another process leaves no entries.
 //!
 //! | entry of object `a` | transition | by |
 //! |---|---|---|
@@ -12,13 +12,12 @@
 //! | awaits `b` | removed before the answer to this caller is sent | `b`'s thread |
 //! | awaits `b` | removed, when the wait ends without an answer (time-out, end of `b`) | `a`'s thread |
 //!
-//! Because of the third line, an entry is never outdated: after answering, `b` may call `a` at once. While
-//! the entry exists, its object can't do anything else, because its thread is in that wait. So a cycle of
-//! entries is a cycle of threads that would never continue. The last thread to wait finds the other entries,
-//! because each is created under the table's lock.
+//! Because of the third row, an entry is never outdated: after answering, `b` may call `a` at once. While the
+//! entry exists, its object handles no other requests, because its thread waits. So a cycle of entries is a
+//! cycle of threads that would never continue. The last thread to wait finds the other entries, because each
+//! entry is created under the table's lock.
 //!
-//! A call through another process, which calls the object in turn, is not detected: it waits until a
-//! time-out.
+//! A cycle that goes through another process is not detected: the call waits until a time-out.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -45,14 +44,14 @@ struct WaitEntry {
     call: CallName,
 }
 
-/// Waits, by waiting object.
+/// Wait of each waiting object, by the number of that object.
 static TABLE: PerProcess<Mutex<BTreeMap<u64, WaitEntry>>> =
     PerProcess::new([const { Mutex::new(BTreeMap::new()) }; GENERATIONS]);
 
 /// Object to be created, which has no number yet and waits for no object.
 pub(crate) const NOT_MADE: u64 = u64::MAX;
 
-/// Sets the awaited object of a caller of this process, when that object is about to be created.
+/// Replaces [`NOT_MADE`] by the number of the object that is about to be created for this caller.
 pub(crate) fn record_created(caller: u32, object: u64) {
     let mut waits = TABLE.lock();
     waits.values_mut().filter(|entry| entry.caller == caller).for_each(|entry| entry.object = object);

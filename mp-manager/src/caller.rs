@@ -1,5 +1,5 @@
 //! Callers. A caller calls one object, one call at a time. It has a channel for the answers, and a list of
-//! the codes of closures that the object already knows.
+//! the codes of closures that it has sent to the object.
 //!
 //! A proxy stores idle callers. A caller whose answer does not arrive in time is dropped with its channel.
 //! The late answer then has no receiver, and the server drops it.
@@ -23,7 +23,7 @@ const SLOT_BITS: u32 = 12;
 /// Maximum number of callers of a process at the same time.
 const MOST: u32 = 1 << (u32::BITS - SLOT_BITS);
 
-/// Numbers of this process's callers: returned ones, and the first that was never used.
+/// Numbers of this process's callers: numbers to be reused, and the first number that was never used.
 struct CallerNumbers {
     free: Vec<u32>,
     next: u32,
@@ -62,14 +62,14 @@ impl CallerNumber {
     }
 }
 
-/// Returns `true` if the caller with this number belongs to the process with this slot.
+/// Returns `true` if `number` is the number of a caller in the process with this slot.
 pub(crate) fn is_of(number: u32, slot: u32) -> bool {
     number >> (u32::BITS - SLOT_BITS) == slot
 }
 
 impl Drop for CallerNumber {
     fn drop(&mut self) {
-        // In a fork of the process the slot differs, and its numbers were not taken from here.
+        // In a fork of the process the slot differs. The number then belongs to the original process.
         if Arena::get().is_some_and(|arena| arena.me().is_ok_and(|me| me.slot() == self.slot)) {
             NUMBERS.lock().free.push(self.within);
         }
@@ -82,7 +82,7 @@ pub(crate) struct Caller {
     // Declared before the number, so that the number is reused only after the receiver is dropped.
     answers: Receiver<CallAnswer>,
     number: CallerNumber,
-    /// Codes that the object knows; their index is their number.
+    /// Codes that were sent to the object. The index of a code is its number.
     codes: Vec<usize>,
     /// Time of the next check that the object is alive, if there is no answer by then. May be in the past,
     /// because the clock is not read for each call.
@@ -90,7 +90,7 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Creates a caller, and introduces it to the object at the other end.
+    /// Creates a caller, and sends its channel for answers to the object at the other end.
     pub(crate) fn new(object: &Sender<ObjectRequest>, server: u32) -> Result<Caller, CallError> {
         let (sender, answers) = bounded_channel(1)?;
         let caller =
@@ -107,8 +107,8 @@ impl Caller {
         &self.answers
     }
 
-    /// Waits for an answer until `until`. Also returns `Empty` when it is time to check that the object is
-    /// alive.
+    /// Waits for an answer until `until`. Also returns `Empty` when the caller has to check that the object
+    /// is alive.
     pub(crate) fn recv(&mut self, until: Option<Instant>) -> Result<CallAnswer, GetError> {
         let at = until.map_or(self.next_check, |until| until.min(self.next_check));
         let received = self.answers.recv_deadline(at);
@@ -118,13 +118,13 @@ impl Caller {
         received
     }
 
-    /// Returns the number by which the object knows this code, and `true` if it is new.
+    /// Returns the number of this code in requests, and `true` if the code was not sent to the object before.
     pub(crate) fn code(&mut self, id: usize) -> (u16, bool) {
         if let Some(known) = self.codes.iter().position(|code| *code == id) {
             return (known as u16, false);
         }
         if self.codes.len() == MOST_CODES {
-            // Earlier codes are learnt again when they are called again.
+            // All numbers are used. Codes that are called again are sent again.
             self.codes.clear();
         }
         self.codes.push(id);

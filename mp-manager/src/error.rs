@@ -108,8 +108,8 @@ impl fmt::Display for CallName {
 pub enum CallError {
     /// The closure returned an error or panicked in the server.
     Raised(Box<ProcessRaised>),
-    /// No answer arrived within the proxy's time-out. The call may still be waiting for its turn, or running:
-    /// it is not withdrawn.
+    /// No answer arrived within the proxy's time-out. The call is not withdrawn: it may still wait for its
+    /// turn, or run.
     TimedOut {
         /// Name of the call.
         call: CallName,
@@ -140,7 +140,7 @@ pub enum CallError {
         call: CallName,
     },
     /// The call was made within a call of an object for which the called object waits, directly or
-    /// indirectly: each would wait for the next.
+    /// indirectly, so each object would wait for the next one.
     #[serde(rename = "Ring")]
     Cycle {
         /// Name of the call.
@@ -251,7 +251,7 @@ impl CallError {
         self
     }
 
-    /// Replaces the name of the call by that of this process's call.
+    /// Replaces the name of the call by the name of this process's call.
     #[cfg(feature = "authkey")]
     pub(crate) fn of_call(mut self, own: &CallName) -> Self {
         match &mut self {
@@ -353,7 +353,7 @@ impl fmt::Display for CallError {
     }
 }
 
-/// Names to list after an error about an unknown name.
+/// Known names, which the text of an error about an unknown name lists.
 struct KnownNames<'a>(&'a [String]);
 
 impl fmt::Display for KnownNames<'_> {

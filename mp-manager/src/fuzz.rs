@@ -17,7 +17,7 @@ use crate::request::{LazyClosure, ObjectRequest};
 pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] =
     &[("requests", requests, request_seeds), ("answers", answers, answer_seeds)];
 
-/// Decodes a message in an envelope, and the same without: both succeed, or neither.
+/// Decodes a message with and without an envelope. Panics unless both succeed or both fail.
 fn both<M: Message>(bytes: &[u8]) -> Option<[M; 2]> {
     let long = M::decode::<MessagePack>(&mut Incoming::from_plain(bytes.to_vec()));
     let few = SmallBytes::new(bytes).and_then(M::from_small_bytes::<MessagePack>);
@@ -28,7 +28,7 @@ fn both<M: Message>(bytes: &[u8]) -> Option<[M; 2]> {
 }
 
 fn encode_args<M: Message>(mut message: M) -> Vec<u8> {
-    // Keeps long texts in the bytes.
+    // In-band encoding keeps long texts in the bytes.
     let mut out = Outgoing::in_band();
     let few = message.to_small_bytes::<MessagePack>();
     message.encode::<MessagePack>(&mut out).unwrap();
@@ -42,7 +42,7 @@ fn requests(bytes: &[u8]) {
             assert_eq!(body.unread(), short.unread());
             let few = SmallBytes::new(bytes).and_then(ObjectRequest::from_small_bytes::<MessagePack>);
             assert!(few.is_none_or(|few| encode_args(few) == bytes));
-            // Same reads as in the object's thread, for any types of the closure.
+            // The same methods that the object's thread calls, for any types of the closure.
             let all = body.unread().len();
             body.advance(all + 1);
             assert!(body.unread().is_empty() && body.read::<u64>().is_err());
@@ -50,7 +50,7 @@ fn requests(bytes: &[u8]) {
         Some([ObjectRequest::Learn { task, .. }, _]) => _ = task.read(),
         Some([ObjectRequest::Make { maker, .. }, _]) => _ = maker.read(),
         Some([ObjectRequest::Free { .. } | ObjectRequest::Hello { .. }, _]) | None => {}
-        Some([ObjectRequest::Call { .. }, _]) => panic!("another request without an envelope"),
+        Some([ObjectRequest::Call { .. }, _]) => panic!("the request differs without an envelope"),
     }
 }
 
@@ -61,8 +61,8 @@ fn answers(bytes: &[u8]) {
             let (long, short) = (body.read::<Option<u64>>(), short.read::<Option<u64>>());
             assert_eq!(long.ok(), short.ok());
         }
-        Some([CallAnswer(Ok(_)), _]) => panic!("another answer without an envelope"),
-        // All other answers consist of serde values: encoding and decoding restores them.
+        Some([CallAnswer(Ok(_)), _]) => panic!("the answer differs without an envelope"),
+        // All other answers consist of serde values, so encoding and decoding restores them.
         Some([other, _]) => {
             let again = encode_args(other);
             assert_eq!(both::<CallAnswer>(&again).map(|[answer, _]| encode_args(answer)), Some(again));

@@ -24,8 +24,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The three main types: [`Manager`], the owner's handle of the server; [`Proxy`], a handle of an object in
-//! it, for any process; and [`CallError`], the error of a call.
+//! The three main types are [`Manager`], the owner's handle of the server; [`Proxy`], a handle of an object
+//! in the server, for any process; and [`CallError`], the error of a call.
 //!
 //! | items | purpose |
 //! |---|---|
@@ -36,14 +36,15 @@
 //! | [`CallError`], [`CallName`], [`CallLocation`] | errors, with a table of all failures |
 //!
 //! # Guarantees
-//! - **An object is freed when its last proxy is dropped**: dropped in all processes, or lost with its
-//!   process. Proxies in messages count. The object's `Drop` runs in the server.
+//! - **An object is freed when its last proxy is dropped**, in all processes. A killed process counts as
+//!   having dropped its proxies, and proxies in messages count as well. The object's `Drop` runs in the
+//!   server.
 //! - **Calls of one object run one after the other**, in the order in which they were sent. Calls of
 //!   different objects run concurrently.
 //! - **A panic in a call is an error for its caller.** The object remains as the panic left it, and other
 //!   objects are not affected.
 //! - **When the server dies**, all pending and later calls return [`CallError::ServerGone`].
-//! - **The death of a caller** does not affect others. A call that it had sent still runs.
+//! - **The death of a caller** does not affect others. A call that the caller had sent still runs.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -44,9 +44,9 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// can be sent to other processes.
 ///
 /// The server lives as long as this value. Dropping it [shuts the server down](Self::shutdown), with a second
-/// for running calls. The server also ends when this process ends for any reason; then the objects' `Drop`s
-/// don't run. The server ignores SIGINT, and SIGTERM from any process but its parent: its owner decides when
-/// it ends.
+/// for running calls. The server also ends when this process ends for any reason. The objects' `Drop`s don't
+/// run in this case. The server ignores SIGINT, and SIGTERM from any process but its parent: its owner
+/// decides when it ends.
 ///
 /// Each object has a thread in the server, which wakes up ten times a second while it is idle. This is
 /// suitable for hundreds of objects. Store thousands of small values in one object, such as a map.
@@ -148,14 +148,14 @@ impl Manager {
 
     /// Shuts the server down, and blocks until it has ended. Running calls have `grace` to finish. Waiting
     /// calls and all later calls return [`CallError::ServerGone`]. Each object is dropped when its call has
-    /// ended. Calls that take longer end with the process, and their objects are not dropped.
+    /// ended. Calls that take longer than `grace` end with the process, and their objects are not dropped.
     ///
     /// The server has five more seconds to drop its objects. A stopped server (SIGSTOP) can't drop them: it
     /// is killed after `grace`.
     ///
     /// # Errors
-    /// [`ManagerError::Server`] if the server had died before, [`ManagerError::Killed`] if it did not end by
-    /// itself, because it was stopped or a `Drop` did not return.
+    /// [`ManagerError::Server`] if the server had died before. [`ManagerError::Killed`] if the server had to
+    /// be killed, because it was stopped or a `Drop` did not return.
     pub fn shutdown(self, grace: Duration) -> Result<(), ManagerError> {
         self.end(grace)
     }
@@ -214,11 +214,11 @@ impl fmt::Debug for ManagerHandle {
 }
 
 impl ManagerHandle {
-    /// Creates an object in the server: the return value of a function or of a closure without captures,
-    /// which is called there.
+    /// Creates an object in the server. `make` is called there, and its return value is the object. `make` is
+    /// a function, or a closure without captures.
     ///
-    /// The object need not be `Send` or serializable: it is created in a thread of the server, and stays
-    /// there.
+    /// The object need not be `Send` or serializable: it is created in a thread of the server, and stays in
+    /// that thread.
     ///
     /// # Errors
     /// [`CallError::Raised`] if the function panics. For other errors see the table at [`CallError`].
@@ -257,7 +257,7 @@ impl ManagerHandle {
         )
     }
 
-    /// Creates an object in the server with a closure that may fail.
+    /// Creates an object in the server with a closure that may return an error.
     ///
     /// ```
     /// # let manager = mp_manager::Manager::start()?;
@@ -294,7 +294,7 @@ impl ManagerHandle {
         self.server
     }
 
-    /// Creates an object from a type-erased maker.
+    /// Creates an object from a closure whose type is erased.
     #[track_caller]
     pub(crate) fn make<T: 'static>(
         &self,

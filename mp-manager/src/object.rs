@@ -74,8 +74,8 @@ impl fmt::Debug for ServedObject {
     }
 }
 
-/// Type-erased closure: decodes its arguments, and its captures unless it stores them, calls the closure, and
-/// encodes its result.
+/// Type-erased closure, called a task in this file. It decodes its captures, unless it stores them, and its
+/// arguments, calls the closure, and encodes the result.
 pub(crate) struct ObjectCall(Box<RunFn>);
 
 type RunFn = dyn Fn(&ServedObject, MessageBody) -> Result<MessageBody, AnswerStatus>;
@@ -99,8 +99,8 @@ impl ObjectCall {
         })
     }
 
-    /// Returns a closure that creates, in the server, a task with all its captures. Each call sends only
-    /// arguments, encoded by [`write_args`].
+    /// Returns a closure that creates, in the server, a task that stores all its captures. Each call sends
+    /// only arguments, encoded by [`write_args`].
     #[cfg(feature = "authkey")]
     pub(crate) fn bound<T: 'static, A: Message, R: IntoOutcome>(
         closure: StateClosure<T, A, R>,
@@ -118,7 +118,7 @@ impl ObjectCall {
         )
     }
 
-    /// Creates a task that does not decode its arguments by itself.
+    /// Creates a task whose function decodes the arguments.
     #[cfg(feature = "net")]
     pub(crate) fn new(
         run: impl Fn(&ServedObject, MessageBody) -> Result<MessageBody, AnswerStatus> + 'static,
@@ -158,13 +158,13 @@ impl<A: 'static, R: 'static> CallClosure<'_, A, R> {
     }
 }
 
-/// Returns `true` if [`write_call`] runs no user code for this closure.
+/// Returns `true` if [`write_call`] runs no user code for this closure and its arguments.
 pub(crate) fn is_written_here<T: 'static, A: Message, R: 'static>(closure: &StateClosure<T, A, R>) -> bool {
     PlainNumber::has::<A>() && closure.captures_nothing()
 }
 
-/// Encodes the captures of a closure, and its arguments, for [`run`]. This is user code, and may panic,
-/// unless [`is_written_here`] returns `true`.
+/// Encodes the captures of a closure, and its arguments, for [`run`]. The encoding is user code, and may
+/// panic, unless [`is_written_here`] returns `true`.
 #[inline]
 pub(crate) fn write_call<T: 'static, A: Message, R: 'static>(
     closure: &StateClosure<T, A, R>,
@@ -212,7 +212,7 @@ pub(crate) fn write_args<A: Message>(args: &mut A) -> mp_core::Result<Box<Outgoi
     Ok(out)
 }
 
-/// Marker of a length of captures that follows separately.
+/// Marker in place of a length of captures that does not fit into a byte. The length follows.
 const LONG: u8 = u8::MAX;
 
 fn run<'a, T: 'static, A: Message, R: IntoOutcome>(
@@ -226,7 +226,7 @@ fn run<'a, T: 'static, A: Message, R: IntoOutcome>(
     let Some(home) = object.home.downcast_ref::<StateSlot<T>>() else {
         return Err(AnswerStatus::WrongType(object.type_name.into()));
     };
-    // Declared outside, so that they are dropped separately even if one of them panics.
+    // Declared outside the closure, so that both are dropped separately even if one of them panics.
     let (mut result, mut encode_args) = (None, None);
     let ran = CallFailure::catch(|| {
         let closure = closure(&mut body).map_err(|error| AnswerStatus::Unreadable(error.to_string()))?;
@@ -234,8 +234,8 @@ fn run<'a, T: 'static, A: Message, R: IntoOutcome>(
             mp_core::Error::Undecodable(arguments) => AnswerStatus::Undecodable(arguments),
             other => AnswerStatus::Unreadable(other.to_string()),
         })?;
-        // Attachments that are not part of the arguments are dropped here, not kept while the arguments are
-        // used.
+        // Attachments that are not part of the arguments are dropped before the call, not kept during the
+        // call.
         drop(body);
         let (Some(lent), Some(closure)) = (BorrowedState::borrow_from(home), closure.get()) else {
             return Err(AnswerStatus::Freed);
@@ -252,7 +252,7 @@ fn run<'a, T: 'static, A: Message, R: IntoOutcome>(
     let has_returned = result.is_some();
     drop_caught(result);
     Err(match (encode_args, ran) {
-        // Done even if the closure panics when it is dropped.
+        // The call has succeeded, even if the closure panics when it is dropped.
         (Some(body), _) => return Ok(body),
         (None, Ok(Err(status))) => status,
         (None, Err(raise)) if has_returned => {

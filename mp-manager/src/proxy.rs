@@ -39,11 +39,11 @@ use crate::server::ManagerServer;
 ///
 /// A proxy implements serde's traits: it can be sent in arguments, results, through queues, into other
 /// objects and in calls. Cloning or sending a proxy copies the handle, not the object. The object lives as
-/// long as a proxy exists in any process or message. (An object with a proxy to itself, or to an object with
-/// a proxy back, stays alive until the manager ends.)
+/// long as a proxy exists in any process or message. Objects that hold proxies of each other, or of
+/// themselves, stay alive until the manager ends.
 ///
 /// # Blocking
-/// A call blocks until the object has finished the calls that were sent before it, and this one.
+/// A call blocks until the object has finished the calls that were sent before, and this call.
 /// [`with_timeout`](Self::with_timeout) limits the wait. Several threads may call through one proxy at the
 /// same time. While both sides are awake, a call makes no system call if its closure was called before
 /// through this proxy or its clones.
@@ -65,10 +65,10 @@ pub(crate) struct ObjectLink {
     pub(crate) server: u32,
     /// Number of the object in the server.
     pub(crate) object: u64,
-    /// Idle caller. A call holds this lock from begin to end, because locking once is faster than twice.
-    /// Calls that find it locked use the others.
+    /// Idle caller. A call holds this lock from its begin to its end, because locking once is faster than
+    /// locking twice. Calls that find the lock taken use `others`.
     first: Mutex<Option<IdleCaller>>,
-    /// Other idle callers.
+    /// Other idle callers, for concurrent calls.
     others: Mutex<Vec<IdleCaller>>,
 }
 
@@ -89,7 +89,7 @@ impl<T: 'static> Proxy<T> {
         Proxy { link: Arc::new(link), timeout: None, object: PhantomData }
     }
 
-    /// Returns the link, for code that does not know the object's type.
+    /// Returns the link, for code to which the object's type is unknown.
     #[cfg(feature = "authkey")]
     pub(crate) fn link(&self) -> &Arc<ObjectLink> {
         &self.link
@@ -154,9 +154,9 @@ impl<T: 'static> Proxy<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// The new object is like any other: it is freed when its last proxy is dropped, and is called
-    /// independently of this one. If this call gets no answer in time, or this process is killed before it
-    /// has the proxy, the new object is freed at once. The new proxy has the same time-out as this one.
+    /// The new object is like any other: it is freed when its last proxy is dropped, and its calls run
+    /// independently of this object. If this call gets no answer in time, or this process is killed before it
+    /// receives the proxy, the new object is freed at once. The new proxy has the same time-out as this one.
     ///
     /// # Errors
     /// [`CallError::NoThread`]. For other errors see the table at [`CallError`].
@@ -171,7 +171,8 @@ impl<T: 'static> Proxy<T> {
         self.call_as(call, to_object(closure), args).map(|made| Proxy { timeout: self.timeout, ..made })
     }
 
-    /// Like [`call_to_object`](Self::call_to_object), with a closure that may fail: its error is
+    /// Turns the result of a closure that may fail into an object, like
+    /// [`call_to_object`](Self::call_to_object). If the closure returns an error, the call returns it as
     /// [`CallError::Raised`], and no object is created.
     ///
     /// # Errors
@@ -230,9 +231,9 @@ impl<T: 'static> Proxy<T> {
         }
     }
 
-    /// Frees the object now, regardless of other proxies, and blocks until its `Drop` has run, after the
-    /// calls that were sent before. Later calls return [`CallError::Freed`]. To free the object when it is no
-    /// longer needed, drop the proxies instead.
+    /// Frees the object, regardless of other proxies. Blocks until the calls that were sent before have
+    /// finished and the object's `Drop` has run. Later calls return [`CallError::Freed`]. To free the object
+    /// when it is no longer needed, drop the proxies instead.
     ///
     /// ```
     /// # use mp_manager::{CallError, Manager};
@@ -252,8 +253,8 @@ impl<T: 'static> Proxy<T> {
         self.link.free(self.timeout, CallName::at_caller("Proxy::free", type_name::<T>()), || false)
     }
 
-    /// Sets a time-out for calls by this handle, its clones and copies that are sent. A call that times out
-    /// is not withdrawn: it runs when its turn comes, or continues to run.
+    /// Sets a time-out for calls by this handle, its clones, and copies that are sent in messages. A call
+    /// that times out is not withdrawn: it runs when its turn comes, or continues to run.
     ///
     /// ```
     /// use std::time::Duration;
@@ -316,8 +317,8 @@ pub(crate) fn try_to_object<T: 'static, A: Message, U: Send + 'static, E: Into<B
     )
 }
 
-/// Creates an object in the server that this process is. The only sender is in the proxy, and with it in the
-/// answer, so the object is freed if the answer has no receiver.
+/// Creates an object in the server that this process is. The answer contains the only proxy, and so the only
+/// sender of requests. If the answer has no receiver, the object is freed.
 fn serve_value<U: Send + 'static>(value: U) -> Result<Proxy<U>, BoxedError> {
     let server = ManagerServer::current()?;
     let (requests, receiver) = channel::<ObjectRequest>()?;
@@ -335,8 +336,9 @@ impl ObjectLink {
         ObjectLink { requests, server, object, first: Mutex::new(first), others: Mutex::default() }
     }
 
-    /// Creates the object at the other end of `requests`, and blocks until it is created. That end may still
-    /// be in a message, which the server never receives if it dies: so `gone` checks the server.
+    /// Creates the object at the other end of `requests`, and blocks until it is created. The receiver may
+    /// still be in a message. If the server dies before it receives that message, the channel does not end,
+    /// so `gone` checks the server.
     pub(crate) fn make(
         requests: Sender<ObjectRequest>,
         server: u32,
@@ -389,7 +391,7 @@ impl ObjectLink {
         let request = request(self, &mut caller.0)?;
         let _waits = call_cycle::register_wait(self.server, self.object, caller.0.number(), call)?;
         send(&self.requests, request, self.server)?;
-        // Without an answer, the caller is dropped, so that a late answer is not mistaken for the answer to
+        // Without an answer, `caller` is dropped, so that a late answer is not mistaken for the answer to
         // another call.
         let answer = answer(&self.requests, &mut caller.0, self.server, timeout, call, gone);
         if answer.is_ok() {
@@ -420,8 +422,8 @@ fn answer(
             Err(GetError::Failed(error)) => return Err(error.into()),
             Err(_) => return Err(CallError::ServerGone { server }),
         }
-        // If the object dies before it takes the sender of answers from its first request, that sender stays
-        // in the channel, which this process keeps open.
+        // The sender of answers is in this caller's first request. If the object dies before it takes that
+        // request, the sender stays in the channel, which this process keeps open.
         if requests.is_disconnected() || gone() {
             return match caller.answers().try_recv() {
                 Ok(answer) => Ok(answer),

@@ -1,14 +1,14 @@
 //! Messages between callers and the server.
 //!
-//! Each object has its own channel. Its proxies hold the senders, and its thread in the server has the
-//! receiver: the end of the channel is the end of the object. Each caller has a channel for its answers,
-//! whose sender it passes to the object with its first request ([`ObjectRequest::Hello`]).
+//! Each object has its own channel. The object's proxies hold the senders, and its thread in the server has
+//! the receiver: the object ends with the channel. Each caller has a channel for its answers, whose sender it
+//! passes to the object with its first request ([`ObjectRequest::Hello`]).
 //!
-//! Each caller sends the code of a closure once ([`ObjectRequest::Learn`]); after that it is identified by a
-//! number. So a call of a closure without captures is a message that needs no memory of its own.
+//! Each caller sends the code of a closure once ([`ObjectRequest::Learn`]). After that, a number identifies
+//! the code. So a call of a closure without captures is a message that needs no memory of its own.
 //!
 //! Each message begins with its kind and its caller, unencoded: no user code runs before these are written or
-//! read. If the rest can't be decoded, that is an error of the caller.
+//! read. If the rest can't be decoded, the caller gets the error.
 
 use mp_core::Error;
 use mp_core::message::{Codec, Incoming, Message, Outgoing, SmallBytes, UnsentValues};
@@ -23,7 +23,7 @@ use crate::object::{ObjectCall, ObjectResult};
 /// Request to the server's main thread.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Control {
-    /// Serve a new object. Its maker is the first request.
+    /// Serve a new object. The first request contains the closure that creates the object.
     Serve { requests: Receiver<ObjectRequest> },
     /// End, after giving running calls this time in milliseconds.
     Stop { grace: u64 },
@@ -38,7 +38,7 @@ pub(crate) enum LazyClosure<R: 'static> {
 impl<R: 'static> LazyClosure<R> {
     fn write<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
         match self {
-            // Calls user code.
+            // Encoding the closure calls user code.
             LazyClosure::Out(closure) => {
                 CallFailure::catch(|| closure.encode::<C>(out)).unwrap_or_else(|raise| {
                     Err(Error::Unsendable(format!("its `Serialize` panicked: {}", raise.message())))
@@ -64,9 +64,9 @@ pub(crate) enum ObjectRequest {
     Hello { caller: u32, answers: Box<Sender<CallAnswer>> },
     /// Create the object.
     Make { caller: u32, maker: LazyClosure<ObjectResult> },
-    /// Learn this code of this caller under this number.
+    /// Store this code of this caller under this number.
     Learn { caller: u32, code: u16, task: LazyClosure<ObjectCall> },
-    /// Call the code, with its captures and arguments.
+    /// Call the code with this number. The body contains captures and arguments.
     Call { caller: u32, code: u16, body: MessageBody },
     /// Free the object.
     Free { caller: u32 },
@@ -112,7 +112,7 @@ impl Message for ObjectRequest {
     }
 
     fn take_back(&mut self, _: &mut UnsentValues) {
-        // A request that can't be sent is dropped, with the values that moved into it.
+        // If a request can't be sent, it is dropped together with the values that moved into it.
     }
 
     #[inline(always)]

@@ -75,7 +75,8 @@ pub(crate) struct ServerArgs {
 #[cfg(feature = "authkey")]
 pub(crate) struct RemoteConnection {
     pub(crate) connection: mp_queue::Connection,
-    /// Number of the session whose calls it serves. The end of the session shuts it down.
+    /// Number of the session whose calls the connection serves. The end of the session shuts the connection
+    /// down.
     pub(crate) session: Option<u64>,
 }
 
@@ -83,7 +84,8 @@ pub(crate) struct RemoteConnection {
 pub(crate) struct ManagerServer {
     /// Set when the manager ends.
     stop: OnceLock<()>,
-    /// Threads that must drop ends of channels have a clone. No clone is left when all of them have ended.
+    /// Sender of which each thread that must drop ends of channels has a clone. The channel is disconnected
+    /// after all these threads have ended.
     working: Mutex<Option<mpsc::Sender<()>>>,
     /// Number of the next object.
     next: Mutex<u64>,
@@ -107,18 +109,19 @@ impl ManagerServer {
         self.stop.get().is_some()
     }
 
-    /// Starts a thread that is waited for when the manager ends, up to the grace period.
+    /// Starts a thread. When the manager ends, it waits for this thread, up to the grace period.
     pub(crate) fn start(&self, name: String, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let working = self.working.lock().clone();
         let run = move || {
             let _working = working;
-            // User code runs only in places that catch its panics.
+            // User code runs only in places that catch its panics, so this catches only panics of the
+            // library.
             catch_panic(run);
         };
         thread::Builder::new().name(name).spawn(run).map(drop)
     }
 
-    /// Starts the thread of an object that is still to be created.
+    /// Starts the thread of an object that a later request creates.
     pub(crate) fn serve(&'static self, requests: Receiver<ObjectRequest>) -> io::Result<()> {
         self.spawn_object_thread(requests, || ObjectState::Empty).map(drop)
     }
@@ -160,7 +163,7 @@ pub(crate) fn serve(orders: ServerArgs) -> Result<(), BoxedError> {
         #[cfg(feature = "authkey")]
         connections: Mutex::default(),
     });
-    // If its owner has ended, this process will be ended soon.
+    // A failed send means that the owner has ended: then this process will be ended soon.
     _ = ready.send(std::process::id());
     drop(ready);
     let mut backoff = RetryPause::default();
@@ -182,16 +185,16 @@ pub(crate) fn serve(orders: ServerArgs) -> Result<(), BoxedError> {
     #[cfg(feature = "authkey")]
     server.connections.lock().values().for_each(|remote| remote.connection.shut_down());
     server.working.lock().take();
-    // Waits until all threads have dropped their ends, or the time has expired: then they end with the
-    // process. Idle threads check within `CHECK_INTERVAL`.
+    // Waits until all threads have dropped their ends of channels, or the time has expired. After that, the
+    // remaining threads end with the process. Idle threads check within `CHECK_INTERVAL`.
     _ = done.recv_timeout(grace.saturating_add(2 * CHECK_INTERVAL));
     Ok(())
 }
 
-/// Answers the process that requested an object with an error: no thread could be started.
+/// Answers the process that requested an object with an error, because no thread could be started.
 fn refuse(requests: &Receiver<ObjectRequest>, error: &io::Error) {
     let mut answers = None;
-    // The process has sent both requests, or is dead.
+    // The process has sent both its requests (`Hello` and `Make`), or has died.
     while let Ok(request) = requests.recv_timeout(CHECK_INTERVAL) {
         match request {
             ObjectRequest::Hello { answers: sender, .. } => answers = Some(*sender),
@@ -209,13 +212,13 @@ struct CallerState {
     answers: Sender<CallAnswer>,
     /// Code by its number, or the reason why it can't be called.
     codes: Vec<Result<ObjectCall, String>>,
-    /// Number of requests of the object after which it is dropped, because it has ended.
+    /// Number of requests of the object after which this caller is dropped, because the caller has ended.
     last: Option<u64>,
 }
 
 impl Drop for CallerState {
     fn drop(&mut self) {
-        // Captures are user values.
+        // The captures of a code are user values, whose drop may panic.
         self.codes.drain(..).for_each(drop_caught);
     }
 }
@@ -233,7 +236,7 @@ enum ObjectState {
 #[derive(Default)]
 struct ObjectThread {
     state: ObjectState,
-    /// Callers by number. There are few, and often only one.
+    /// Callers by number. There are few callers, and often only one.
     callers: BTreeMap<u32, CallerState>,
     /// Slot of this process among the members of the arena.
     slot: Option<u32>,
@@ -248,7 +251,7 @@ impl ObjectThread {
         call_cycle::set_own_object(object);
         self.slot = Arena::get().and_then(|arena| Some(arena.me().ok()?.slot()));
         let mut backoff = RetryPause::default();
-        // Updated only after it has passed, because the clock is not read for each call.
+        // Updated only after this time has passed, because the clock is not read for each call.
         let mut next_check = Instant::now() + CHECK_INTERVAL;
         while !server.is_stopping() && !matches!(self.state, ObjectState::Refused) {
             match requests.recv_deadline(next_check) {
@@ -262,11 +265,11 @@ impl ObjectThread {
                     next_check = Instant::now() + CHECK_INTERVAL;
                 }
                 Err(GetError::Failed(_)) => thread::sleep(backoff.next_pause()),
-                // No proxy is left.
+                // All proxies were dropped.
                 Err(_) => break,
             }
         }
-        // Waiting callers are notified first.
+        // The channel is closed first, so that waiting callers are notified before the object is dropped.
         drop(requests);
         let ObjectThread { state, callers, .. } = self;
         drop(callers);
@@ -282,12 +285,13 @@ impl ObjectThread {
         }
     }
 
-    /// Drops callers that have ended and whose requests were all handled. An answer that was sent just before
-    /// is dropped with its channel, and an object in it is freed.
+    /// Drops callers that have ended and whose requests were all handled. An answer that was sent to an ended
+    /// caller is dropped with its channel, and an object in the answer is freed.
     fn drop_ended_callers(&mut self, requests: &Receiver<ObjectRequest>) {
         let ended = self.callers.values_mut();
         let ended = ended.filter(|caller| caller.last.is_none() && caller.answers.is_disconnected());
-        // Counted after it is known who has ended: all their requests were sent before.
+        // The waiting requests are counted after the ended callers were found: all requests of these were
+        // sent before.
         let ended: Vec<_> = ended.collect();
         let last = self.received + requests.len() as u64;
         ended.into_iter().for_each(|caller| caller.last = Some(last));
@@ -320,7 +324,7 @@ impl ObjectThread {
             }
             ObjectRequest::Learn { caller, code, task } => {
                 let Some(caller_state) = self.callers.get_mut(&caller) else { return };
-                // A caller that starts counting again replaces its earlier codes.
+                // A caller that starts its numbers again from 0 replaces its earlier codes.
                 caller_state
                     .codes
                     .drain(usize::from(code).min(caller_state.codes.len())..)
@@ -358,11 +362,11 @@ impl ObjectThread {
             return;
         }
         let Some(caller_state) = self.callers.get(&caller) else { return };
-        // For example, too large for the available memory.
+        // The answer is, for example, too large for the available memory.
         let why = error.to_string();
         drop_caught(error);
         if caller_state.answers.try_send(CallAnswer(Err(AnswerStatus::Unsendable(why)))).is_err() {
-            // Without an answer the caller would wait forever.
+            // The caller is dropped, because without an answer it would wait forever.
             self.callers.remove(&caller);
         }
     }

@@ -7,7 +7,7 @@ use mp_core::Arena;
 use mp_manager::CallError;
 use mp_spawn::closure;
 
-/// Removes the limit even if the test fails.
+/// Memory limit, which is removed even if the test fails.
 struct Budget(Arena);
 
 impl Drop for Budget {
@@ -27,5 +27,5 @@ fn result_without_memory_is_an_error_of_its_call() {
     arena.set_budget(arena.memory_stats().reserved + (8 << 20));
     let error = object.call(closure!([] |object: &mut u8| vec![*object; 64 << 20])).unwrap_err();
     assert!(matches!(error, CallError::Value { .. }), "{error}");
-    assert_eq!(get(), 7, "the object lives on");
+    assert_eq!(get(), 7, "the object remains");
 }

@@ -17,7 +17,7 @@ fn dicts_lists_and_namespaces_are_shared() {
     let dict = manager.dict::<String, List<u32>>().unwrap().with_timeout(DEADLINE);
     let space = manager.namespace().unwrap().with_timeout(DEADLINE);
     let work = |(manager, dict, space): (ManagerHandle, Dict<String, List<u32>>, Namespace)| {
-        // Only another object has this one after this process has ended.
+        // After this process has ended, only another object holds a handle of this list.
         let list = manager.list::<u32>()?;
         list.extend([3, 1, 2])?;
         dict.insert("numbers", list)?;

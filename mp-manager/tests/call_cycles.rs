@@ -17,8 +17,8 @@ type Answer = Result<u32, CallError>;
 fn call_that_closes_a_cycle_names_waiting_calls() {
     let manager = manager();
     let [first, second, third] = [(); 3].map(|()| made(&manager, closure!([] || 7_u32)));
-    // The first object calls the second, the second the third, and the third the first, which would wait for
-    // itself.
+    // The first object calls the second, the second calls the third, and the third calls the first, which
+    // would wait for itself.
     let back = closure!([first = first.clone()] |_own: &mut u32| {
         Ok::<Answer, String>(first.call(closure!([] |n: &mut u32| *n)))
     });
@@ -72,7 +72,7 @@ fn timed_out_wait_is_part_of_no_cycle() {
     assert_eq!(second.call(back).unwrap().unwrap(), 7);
 }
 
-/// An object that has answered a call can call its caller at once, before that has read the answer.
+/// An object that has answered a call can call its caller at once, before the caller has read the answer.
 #[test]
 fn answered_wait_is_part_of_no_cycle() {
     let manager = manager();
@@ -90,8 +90,7 @@ fn answered_wait_is_part_of_no_cycle() {
                 })))
             });
             let asking = scope.spawn(|| asker.call(ask).unwrap());
-            // While the answer is sent, the next request makes the answering object call the object that had
-            // asked.
+            // While `asked_one` sends its answer, the next request makes it call `asker`, which had asked.
             take(&asked);
             let back = closure!([asker = asker.clone()] |_own: &mut u32| {
                 Ok::<Answer, String>(asker.call(closure!([] |n: &mut u32| *n)))
@@ -103,7 +102,7 @@ fn answered_wait_is_part_of_no_cycle() {
     assert_eq!(value(&asker).unwrap(), 7);
 }
 
-/// A maker runs in the thread of the object that it creates, and its caller waits for it.
+/// A constructor runs in the thread of the object that it creates, and its caller waits for the constructor.
 #[test]
 fn constructor_calling_its_waiting_object_errors() {
     let manager = manager();
@@ -115,7 +114,7 @@ fn constructor_calling_its_waiting_object_errors() {
     });
     let said = object.call(make).unwrap();
     assert!(said.contains("would wait for itself"), "{said}");
-    // A maker that calls another object succeeds.
+    // A constructor that calls another object succeeds.
     let other = made(&manager, closure!([] || 8_u32));
     let make = closure!([handle = manager.handle(), other] |_own: &mut u32| {
         let maker = closure!([other = other.clone()] || other.call(closure!([] |n: &mut u32| *n)));
@@ -124,7 +123,7 @@ fn constructor_calling_its_waiting_object_errors() {
     assert_eq!(object.call(make).unwrap().unwrap(), 8);
 }
 
-/// A cycle through another process is not detected: a time-out ends it, and names the call.
+/// A cycle through another process is not detected: a time-out ends it, and the error names the call.
 #[test]
 fn cycle_through_another_process_times_out() {
     let manager = manager();
@@ -149,7 +148,7 @@ fn ended_wait_closes_no_cycle() {
     let captured = (gate.clone(), seen.clone());
     let ask = closure!([captured] |_n: &mut u32, hasty: Proxy<u32>, own: Proxy<u32>| {
         let (gate, seen) = captured;
-        // The wait has ended, while the other object is still in that call.
+        // The first object's wait has ended, while the other object still runs the call.
         let stop = closure!([gate = gate.clone(), seen = seen.clone()] |_n: &mut u32, first: Proxy<u32>| {
             gate.pass();
             let back = first.call(closure!([] |n: &mut u32| *n));

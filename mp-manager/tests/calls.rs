@@ -37,7 +37,7 @@ fn processes_and_threads_share_one_object() {
     let workers = start_processes(worker, numbers.clone(), SpawnOptions::nprocs(3)).unwrap();
     workers.join().unwrap();
     let mut all = numbers.call(closure!([] |numbers: &mut Vec<u32>| numbers.clone())).unwrap();
-    // Each caller's numbers are in its order.
+    // The numbers of each caller are in its order.
     for caller in 0..6 {
         let own: Vec<u32> = all.iter().copied().filter(|n| n / 200 == caller).collect();
         assert_eq!(own, (caller * 200..(caller + 1) * 200).collect::<Vec<_>>());
@@ -55,7 +55,7 @@ fn calls_to_distinct_objects_run_in_parallel() {
         let stop = closure!([gate = gate.clone()] |all: &mut Vec<u32>| { gate.pass(); all.push(1) });
         threads.spawn(|| first.call(stop).unwrap());
         assert_eq!(gate.arrived(), manager.server_pid());
-        // The first object waits in its call, and later calls of it wait, too.
+        // The first object waits in its call, so its later calls wait, too. The second object does not wait.
         second.call(closure!([] |all: &mut Vec<u32>| all.push(7))).unwrap();
         let error = first
             .clone()
@@ -69,7 +69,7 @@ fn calls_to_distinct_objects_run_in_parallel() {
     assert_eq!(
         first.call(all()).unwrap(),
         [1, 2],
-        "what was sent has run, also when its caller waits no longer"
+        "a call that was sent runs, even if its caller has timed out"
     );
     assert_eq!(second.call(all()).unwrap(), [7]);
 }
@@ -88,15 +88,15 @@ fn panic_is_returned_and_the_object_survives() {
         })
     };
     assert_eq!(object.call(grow()).unwrap(), 2);
-    let Err(CallError::Raised(raised)) = object.call(grow()) else { panic!("it panics") };
+    let Err(CallError::Raised(raised)) = object.call(grow()) else { panic!("the closure panics") };
     assert_eq!((raised.kind, raised.message.as_str()), (RaisedKind::Panic, "4 is too much"));
     assert!(raised.location.as_deref().is_some_and(|at| at.contains("calls.rs")), "{raised:?}");
     assert_eq!(raised.who.pid, manager.server_pid());
     assert_eq!(object.call(closure!([] |object: &mut common::Noisy| object.value)).unwrap(), 4);
     assert_eq!(other.call(closure!([] |other: &mut u64| *other)).unwrap(), 5);
-    assert!(dropped.is_empty(), "it was dropped");
+    assert!(dropped.is_empty(), "the object was dropped");
     let failed = object.call(closure!([] |_object: &mut common::Noisy| "x".parse::<u8>()));
-    let Err(CallError::Raised(raised)) = failed else { panic!("it fails") };
+    let Err(CallError::Raised(raised)) = failed else { panic!("the closure fails") };
     assert_eq!((raised.kind, raised.message.as_str()), (RaisedKind::Error, "invalid digit found in string"));
 }
 
@@ -104,13 +104,13 @@ fn panic_is_returned_and_the_object_survives() {
 fn failing_constructor_is_an_error() {
     let manager = manager();
     let Err(CallError::Raised(raised)) = manager.create(|| -> u8 { panic!("no luck") }) else {
-        panic!("it panics")
+        panic!("the constructor panics")
     };
     assert_eq!(raised.message, "no luck");
     let why = "no file".to_string();
     let Err(CallError::Raised(raised)) = manager.try_create::<u8, _>(closure!([why] || Err(why.clone())))
     else {
-        panic!("it fails")
+        panic!("the constructor fails")
     };
     assert_eq!(raised.message, "no file");
     assert_eq!(manager.create(|| 1).unwrap().call(closure!([] |one: &mut i32| *one)).unwrap(), 1);
@@ -125,7 +125,7 @@ fn late_answer_after_a_timeout_is_dropped() {
     let stop = closure!([gate = gate.clone()] |_object: &mut u32| { gate.pass(); 1_u32 });
     let line = line!() + 1;
     let Err(CallError::TimedOut { call, timeout, server, address, sent }) = hasty.call(stop) else {
-        panic!("it waits")
+        panic!("the call waits")
     };
     assert_eq!((timeout, server), (Duration::from_millis(20), manager.server_pid()));
     assert_eq!((call.location.line, &*call.object), (line, "u32"));

@@ -1,5 +1,5 @@
-//! Objects that other members of a cluster call. Members that tests kill or stop are processes of their own,
-//! with an arena and a manager, like programs on other hosts.
+//! Objects that other members of a cluster call. Members that tests kill or stop are separate processes with
+//! their own arena and manager, like programs on other hosts.
 #![cfg(feature = "net")]
 
 mod common;
@@ -31,7 +31,7 @@ fn config(rank: usize, first: &str) -> ClusterConfig {
     ClusterConfig::new(rank, 2, first).lease(LEASE).timeout(Duration::from_secs(20))
 }
 
-/// Both members of a cluster, in this process.
+/// Returns both members of a cluster, in this process.
 fn members() -> (Cluster, Cluster) {
     let first = Cluster::join(&config(0, "127.0.0.1:0")).unwrap();
     let second = Cluster::join(&config(1, first.address())).unwrap();
@@ -163,7 +163,7 @@ fn lost_home_ends_calls_within_the_lease() -> Outcome {
     let words = opened(&first);
     let waiting = words.clone();
     let waiting = thread::spawn(move || waiting.call::<()>("wait", ()).unwrap_err());
-    // The call runs: another one waits for it.
+    // Another call waits, because this call runs.
     eventually("the call waits", || {
         let second = words.clone().with_timeout(Duration::from_millis(20)).call::<Words>("all", ());
         matches!(second, Err(CallError::TimedOut { server: pid, sent: true, .. }) if pid == server)
@@ -316,8 +316,8 @@ fn worker_calls_through_a_sent_handle() -> Outcome {
     Ok(())
 }
 
-/// Relays connections to `to`, and breaks each after some bytes. Counts the broken ones. Ends at a connection
-/// when nothing listens at `to`.
+/// Relays connections to `to`, breaks each connection after some bytes, and counts the breaks. Returns at a
+/// connection for which nothing listens at `to`.
 fn relay(listener: &TcpListener, to: &str, broken: &Arc<AtomicU64>) {
     for (client, limit) in
         listener.incoming().map_while(Result::ok).zip((10_000..30_000).step_by(777).cycle())

@@ -1,5 +1,5 @@
-//! Objects that methods return to other members of a cluster. Callers that tests kill are processes of their
-//! own, like programs on other hosts.
+//! Objects that methods return to other members of a cluster. Callers that tests kill are separate processes,
+//! like programs on other hosts.
 #![cfg(feature = "net")]
 
 mod common;
@@ -29,12 +29,12 @@ fn config(rank: usize, first: &str) -> ClusterConfig {
     ClusterConfig::new(rank, 2, first).lease(LEASE).timeout(Duration::from_secs(20))
 }
 
-/// A manager of rank 0 with an object that is published as "noisy".
+/// Manager of rank 0 with an object that is published as "noisy".
 struct Published {
     cluster: Cluster,
     manager: Manager,
     object: Proxy<Noisy>,
-    /// Reports of dropped objects.
+    /// Queue in which dropped objects report their drop.
     dropped: Queue<u32>,
     gate: Gate,
 }
@@ -196,7 +196,7 @@ fn objects_of_a_killed_caller_are_freed() -> Outcome {
     (0..3).for_each(|_| published.one_is_dropped());
     assert!(published.none_is_dropped());
     let value = closure!([] |noisy: &mut Noisy| noisy.value);
-    assert_eq!(published.object.call(value)?, 0, "the published object lives");
+    assert_eq!(published.object.call(value)?, 0, "the published object remains");
     Ok(())
 }
 
@@ -216,14 +216,14 @@ fn worker_has_a_handle_of_its_own() -> Outcome {
     let worker = Process::spawn(work, (child.clone(), found.clone(), go.clone()))?;
     assert_eq!(take(&found), 1);
     drop(child);
-    // A call that is served after the release.
+    // The home serves this call after it has released the dropped handle.
     assert_eq!(value(&parent), 0);
     go.put(0)?;
     assert_eq!(take(&found), 1);
     assert!(published.none_is_dropped());
     worker.kill()?;
     published.one_is_dropped();
-    // A handle that arrives too late.
+    // The next handle arrives after its object was freed.
     let child = parent.call_to_object("child", ())?;
     let late = |(child, go): (ClusterProxy, Queue<u64>)| {
         go.get_timeout(DEADLINE).unwrap();
@@ -237,11 +237,11 @@ fn worker_has_a_handle_of_its_own() -> Outcome {
     Ok(())
 }
 
-/// Numbers of times that a captured value was encoded and decoded in this process.
+/// Number of times that a captured value was encoded or decoded in this process.
 static ENCODED: AtomicU64 = AtomicU64::new(0);
 static DECODED: AtomicU64 = AtomicU64::new(0);
 
-/// Captured value that counts.
+/// Captured value that counts how often it is encoded and decoded.
 #[derive(Clone)]
 struct Counted(u64);
 

@@ -21,7 +21,7 @@ fn server_death_is_an_error_for_all_callers() {
         Ok::<_, String>(matches!(object.call(stop), Err(CallError::ServerGone { .. })))
     };
     let callers = [(); 2].map(|()| Process::spawn(waiting, (busy.clone(), gate.clone())).unwrap());
-    let server = gate.arrived(); // one is in its call, the other one waits behind it
+    let server = gate.arrived(); // one call runs, and the other waits for its turn
     let handle = manager.handle();
     thread::scope(|threads| {
         let own = threads.spawn(|| busy.call(closure!([] |object: &mut u32| *object)));
@@ -29,10 +29,10 @@ fn server_death_is_an_error_for_all_callers() {
         assert!(matches!(own.join().unwrap(), Err(CallError::ServerGone { server: gone }) if gone == server));
     });
     for caller in callers {
-        assert!(caller.wait_timeout(DEADLINE), "{caller:?} waits on");
-        assert!(caller.join().unwrap(), "it got another result");
+        assert!(caller.wait_timeout(DEADLINE), "{caller:?} still waits");
+        assert!(caller.join().unwrap(), "the caller got another result");
     }
-    // From now on all calls are refused.
+    // All later calls are refused.
     let error = busy.call(closure!([] |object: &mut u32| *object)).unwrap_err();
     assert!(error.is_server_gone() && error.to_string().contains(&server.to_string()), "{error}");
     assert!(busy.free().unwrap_err().is_server_gone());
@@ -43,7 +43,7 @@ fn server_death_is_an_error_for_all_callers() {
 
 #[test]
 fn server_death_at_the_first_call_is_reported() {
-    // The caller's channel for answers is still in the object's channel, so it never ends by itself.
+    // The caller's sender of answers is still in the object's channel, so the channel of answers never ends.
     let manager = manager();
     let object = made(&manager, closure!([] || 0_u32));
     let gate = Gate::new();
@@ -77,8 +77,8 @@ fn caller_killed_in_a_call_affects_no_other() {
     assert!(caller.join().is_err());
     gate.open(1);
     let all = object.call(closure!([] |all: &mut Vec<u32>| all.clone())).unwrap();
-    assert_eq!(all, [1], "what it had sent has run");
-    // Another call, after which the dead caller's memory is reclaimed.
+    assert_eq!(all, [1], "the call of the killed caller has run");
+    // The call of another process reclaims the dead caller's memory.
     let another = Process::spawn(
         |object: Proxy<Vec<u32>>| object.call(closure!([] |all: &mut Vec<u32>| all.len())),
         object,
@@ -97,7 +97,7 @@ fn stopped_server_is_awaited_for_the_proxy_timeout() {
     let hasty = object.clone().with_timeout(Duration::from_millis(30));
     assert!(matches!(hasty.call(add()), Err(CallError::TimedOut { .. })));
     signal(manager.server_pid(), Signal::CONT);
-    assert_eq!(object.call(add()).unwrap(), 3, "that call was not taken back");
+    assert_eq!(object.call(add()).unwrap(), 3, "the call that timed out was not withdrawn");
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn object_in_an_unread_answer_is_freed() {
     signal(worker.pid(), Signal::STOP);
     eventually("it is stopped", || threads_are(worker.pid(), 'T'));
     gate.open(1);
-    // Answered after the call of the stopped process.
+    // This call is answered after the call of the stopped process.
     assert_eq!(noisy.call(closure!([] |noisy: &mut Noisy| noisy.value)).unwrap(), 0);
     assert!(dropped.is_empty());
     kill(worker.pid());
@@ -161,7 +161,7 @@ fn sent_call_of_an_ended_caller_runs() {
         gate.arrived();
         let first = threads.spawn(|| new.call(closure!([] |object: &mut u32| *object)));
         eventually("its requests are on their way", || common::in_use().1 > 0);
-        // The object handles the first request of the new caller when this caller has ended.
+        // When the object handles the first request of the new caller, `known` has stopped waiting.
         let late = known.with_timeout(Duration::from_millis(20));
         let error = late.call(closure!([] |object: &mut u32| *object += 10)).unwrap_err();
         assert!(matches!(error, CallError::TimedOut { sent: true, .. }), "{error}");

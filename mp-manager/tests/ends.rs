@@ -1,4 +1,4 @@
-//! Shutdown of a manager: explicit or by drop, while calls run; and Ctrl-C, which does not end it.
+//! Shutdown of a manager, explicit or by drop, while calls run. Ctrl-C does not end a manager.
 #![allow(unsafe_code)]
 
 mod common;
@@ -29,7 +29,8 @@ fn shutdown_waits_for_calls_and_drops_objects() {
         gate.arrived();
         let waiting = threads.spawn(|| object.call(closure!([] |object: &mut common::Noisy| object.value)));
         let ending = threads.spawn(move || manager.shutdown(DEADLINE));
-        // Idle objects are dropped while a call runs. The object of the call is dropped after it.
+        // Idle objects are dropped while a call runs. The object of the running call is dropped after the
+        // call.
         take(&idle_dropped);
         gate.open(1);
         assert_eq!(running.join().unwrap().unwrap(), 1);

@@ -1,4 +1,4 @@
-//! Leaks of objects and callers. A separate program, because all tests of a program share its memory.
+//! Leaks of objects and callers. A separate program, because all tests of one program share memory.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn nothing_of_an_object_is_left() {
         }
         drop(objects);
         eventually("their threads end", || threads(manager.server_pid()) <= threads_before);
-        // Buffers that processes keep for their next messages exist after the first round.
+        // Processes keep buffers for their next messages, which exist after the first round.
         let (blocks, queued, _) = in_use();
         match before {
             None => before = Some(blocks),

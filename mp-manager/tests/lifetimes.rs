@@ -20,13 +20,13 @@ fn last_proxy_drop_frees_the_object() {
     let (first, second) = (object.clone(), object);
     value(&first).unwrap();
     drop(first);
-    // A child has the object after that, and ends.
+    // A child receives the object, and ends.
     let child = Process::spawn(|object: Proxy<Noisy>| value(&object), second.clone()).unwrap();
     assert_eq!(child.join().unwrap(), 0);
     assert_eq!(value(&second).unwrap(), 0);
     assert!(dropped.is_empty());
     drop(second);
-    assert_eq!(take(&dropped), manager.server_pid(), "it is dropped in the server");
+    assert_eq!(take(&dropped), manager.server_pid(), "the object is dropped in the server");
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn call_to_a_freed_object_is_an_error() {
     let early = closure!([] |object: &mut Noisy| object.value = 1);
     object.call(early).unwrap();
     object.free().unwrap();
-    assert_eq!(dropped.try_get().unwrap(), Some(manager.server_pid()), "before `free` returns");
+    assert_eq!(dropped.try_get().unwrap(), Some(manager.server_pid()), "dropped before the return");
     object.free().unwrap();
     assert!(matches!(value(&object), Err(CallError::Freed { .. })));
     let there = |object: Proxy<Noisy>| value(&object).map_err(|error| error.to_string());

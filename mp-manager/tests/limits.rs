@@ -46,7 +46,7 @@ fn call_sleeps_until_descriptors_are_available() {
         let (mut from, mut line) = (from, String::new());
         from.0.read_to_string(&mut line).map(|_| lines.push(line))
     });
-    // The code of the call arrives, and a call with a descriptor.
+    // The server receives the code of the call, and then a call with a descriptor.
     let (empty, end) = pipe().unwrap();
     drop(end);
     lines.call_with(read.clone(), Fd(empty)).unwrap();
@@ -67,7 +67,7 @@ fn call_sleeps_until_descriptors_are_available() {
     manager.shutdown(common::DEADLINE).unwrap();
 }
 
-/// Call of another program, for which the server can't accept a connection.
+/// Another program calls while the server can't accept its connection.
 #[cfg(feature = "authkey")]
 #[test]
 fn call_times_out_if_server_lacks_descriptors() {

@@ -12,7 +12,7 @@ use mp_spawn::{Process, StateClosure, closure};
 
 type Lines = std::vec::IntoIter<String>;
 
-/// Creates a `Noisy` by a call of another one, with a value that is higher by one.
+/// Creates a `Noisy` by a call of `parent`, whose value is higher by one than the parent's.
 fn child(parent: &Proxy<Noisy>) -> Result<Proxy<Noisy>, CallError> {
     parent.call_to_object(bear(None), ())
 }
@@ -62,7 +62,7 @@ fn returned_object_runs_concurrently_with_its_parent() {
         gate.open(1);
         busy.join().unwrap().unwrap();
     });
-    // The parent may call the new object, whose call creates another one.
+    // The parent may call the new object, and that call may create another object.
     let ask = closure!([] |_parent: &mut Noisy, first: Proxy<Noisy>| value(&child(&first)?));
     assert_eq!(parent.call_with(ask, first).unwrap(), 2);
 }
@@ -76,7 +76,7 @@ fn last_proxy_drop_frees_a_returned_object() {
     queue.put(first).unwrap();
     assert_eq!(value(&take(&queue)).unwrap(), 1);
     assert_eq!(take(&dropped), manager.server_pid());
-    // Last proxy of a process that ends.
+    // The last proxy belongs to a process that ends.
     let gate = Gate::new();
     let hold = |(parent, gate): (Proxy<Noisy>, Gate)| {
         let _own = child(&parent).unwrap();
@@ -103,7 +103,7 @@ fn killed_or_timed_out_caller_leaves_no_object() {
     kill(caller.pid());
     assert!(caller.join().is_err());
     gate.open(1);
-    assert_eq!(take(&dropped), manager.server_pid(), "what it had sent has run, and was for no process");
+    assert_eq!(take(&dropped), manager.server_pid(), "the new object of a killed caller is freed");
 
     let hasty = parent.clone().with_timeout(Duration::from_millis(10));
     let error = hasty.call_to_object(bear(Some(gate.clone())), ()).unwrap_err();

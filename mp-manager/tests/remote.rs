@@ -53,8 +53,8 @@ fn all(words: &RemoteProxy) -> Words {
     words.call("all", ()).unwrap()
 }
 
-/// Runs as the other program of the tests below: this program, started again by `Command`, so that it shares
-/// nothing.
+/// Runs as the other program of the tests below: this test program, started again by `Command`, so that both
+/// share nothing.
 #[test]
 fn helper_other_program() {
     let Ok(address) = std::env::var("MP_TEST_REMOTE") else { return };
@@ -63,7 +63,7 @@ fn helper_other_program() {
     let own = remote.create("Words", "mine".to_string()).unwrap();
     words.call::<usize>("push", format!("from {}", std::process::id())).unwrap();
     own.call::<usize>("push", "more".to_string()).unwrap();
-    // Runs until it is killed: its parent has a deadline.
+    // Runs until its parent kills it. The parent has a deadline.
     while std::env::var_os("MP_TEST_REMAIN").is_some() {
         thread::park();
     }
@@ -80,7 +80,7 @@ fn threads_named(pid: u32, name: &str) -> usize {
         .count()
 }
 
-/// Program that is killed when its test ends.
+/// Program that is killed when this value is dropped.
 struct Other(std::process::Child);
 
 impl Drop for Other {
@@ -107,7 +107,7 @@ fn methods_are_called_by_name() {
     assert_eq!(words.call::<usize>("push", "b".to_string()).unwrap(), 2);
     assert_eq!(all(&words), ["a", "b"]);
     assert_eq!(words.type_name(), "Words");
-    // Larger than a socket's buffer, and than the part of a message that is sent in band.
+    // The bytes are larger than a socket's buffer, and than the part of a message that is sent in band.
     let bytes: Vec<u8> = words.call("bytes", 5_000_000_usize).unwrap();
     assert!(bytes.len() == 5_000_000 && bytes.iter().all(|byte| *byte == 7));
     let long = "x".repeat(3_000_000);
@@ -142,7 +142,7 @@ fn killed_program_releases_its_objects() {
     eventually("its word", || words.call(closure!([] |words: &mut Words| words.len())).unwrap() == 1);
     drop(other);
     eventually("that its object is freed", || now() == [1, 1]);
-    assert!(remote.objects().unwrap().contains_key("words"), "others are connected still");
+    assert!(remote.objects().unwrap().contains_key("words"), "other programs are still connected");
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn last_handle_drop_frees_the_object() {
     drop(copy);
     assert_eq!(take(&dropped), manager.server_pid());
 
-    // Two handles of this program, one name and the proxy: the object is freed with the last of them.
+    // Two handles of this program, one name and the proxy: dropping the last of them frees the object.
     drop((noisy, first));
     assert!(manager.unpublish("first").unwrap());
     assert_eq!(again.call::<u64>("value", ()).unwrap(), 0);
@@ -185,7 +185,7 @@ fn errors_and_panics_are_returned_to_the_caller() {
     assert!(matches!(&error, CallError::Raised(raised) if raised.message == "as requested"), "{error}");
     let error = words.call::<u32>("panic", ()).unwrap_err();
     assert!(matches!(&error, CallError::Raised(raised) if raised.message == "oh"), "{error}");
-    assert!(all(&words).is_empty(), "it lives on, as the panic left it");
+    assert!(all(&words).is_empty(), "the object remains as the panic left it");
 
     let error = words.call::<u32>("cut", ()).unwrap_err();
     let CallError::NoSuchMethod { call, known } = &error else { panic!("{error}") };
@@ -194,14 +194,14 @@ fn errors_and_panics_are_returned_to_the_caller() {
     let error = remote.create("Numbers", ()).unwrap_err();
     assert!(matches!(&error, CallError::NoSuchType { known, .. } if known == &["Words"]), "{error}");
 
-    // Types other than those that the method takes and returns.
+    // The arguments and results have other types than the method declares.
     let error = words.call::<usize>("push", 7_u64).unwrap_err();
     assert!(error.undecodable().is_some() && matches!(error, CallError::Arguments { .. }), "{error}");
     let error = remote.create("Words", (1, 2)).unwrap_err();
     assert!(error.undecodable().is_some() && matches!(error, CallError::Arguments { .. }), "{error}");
     let error = words.call::<u8>("all", ()).unwrap_err();
     assert!(matches!(error, CallError::Value { .. }), "{error}");
-    assert!(all(&words).is_empty(), "the connection goes on");
+    assert!(all(&words).is_empty(), "the connection remains usable");
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn duplicate_names_are_refused() {
     manager.publish("number", &number).unwrap();
     assert!(raised(manager.publish("number", &number)).contains("unpublish"));
     assert!(raised(manager.serve(address("once"), KEY).map(drop)).contains("another Listener"));
-    // Without a constructor, only the program that has the manager can create the object.
+    // Without a constructor, only the program that owns the manager can create the object.
     let error = remote.create("u8", ()).unwrap_err();
     assert!(matches!(error, CallError::NoSuchMethod { .. }), "{error}");
     assert_eq!(remote.objects().unwrap()["number"], "u8");
@@ -246,7 +246,7 @@ fn serve_with_an_empty_key_is_refused() {
     let error = manager.serve(address("empty"), "").unwrap_err().to_string();
     assert!(error.contains("no_key()"), "{error}");
     let error = RemoteManager::connect(address("empty"), no_key()).unwrap_err();
-    assert!(matches!(&error, ManagerError::Connect(ConnectError::Io { .. })), "it listens: {error}");
+    assert!(matches!(&error, ManagerError::Connect(ConnectError::Io { .. })), "the server listens: {error}");
     manager.serve(address("empty"), no_key()).unwrap();
     RemoteManager::connect(address("empty"), no_key()).unwrap();
 }
@@ -334,7 +334,7 @@ fn call_to_a_dead_server_is_an_error() {
     kill(manager.server_pid());
     let error = words.call::<Words>("all", ()).unwrap_err();
     assert!(error.is_server_gone(), "{error}");
-    // Without a previous connection.
+    // A call that needs a new connection.
     let error = remote.create("Words", "b".to_string()).unwrap_err();
     assert!(error.is_server_gone(), "{error}");
 
@@ -374,7 +374,7 @@ fn object_of_another_manager_is_not_published() {
     );
 }
 
-/// Creates an object whose calls wait until the gate is opened, and that reports its drop.
+/// Creates an object whose calls wait until the gate is opened. The object reports its drop.
 fn waiting(manager: &Manager, test: &str) -> (Gate, Queue<u32>) {
     let (gate, dropped) = (Gate::new(), Queue::unbounded().unwrap());
     let (stop, reported) = (gate.clone(), dropped.clone());
@@ -399,7 +399,7 @@ fn timed_out_calls_leave_no_threads() {
         assert!(matches!(busy.call::<u64>("value", ()).unwrap_err(), CallError::TimedOut { .. }));
     }
     // The connection that keeps the session alive remains.
-    eventually("that they end", || threads_named(manager.server_pid(), "connection") == 1);
+    eventually("the threads of connections end", || threads_named(manager.server_pid(), "connection") == 1);
     gate.open(1);
     assert_eq!(busy.with_timeout(DEADLINE).call::<u64>("value", ()).unwrap(), 3);
 }
@@ -417,7 +417,7 @@ fn program_killed_in_a_call_releases_other_objects() {
     gate.arrived();
     assert_eq!(dropped.len(), 0);
     program.kill().unwrap();
-    assert_eq!(take(&dropped), manager.server_pid(), "the one that is in no call");
+    assert_eq!(take(&dropped), manager.server_pid(), "the object without a running call is dropped first");
     gate.open(1);
     assert_eq!(take(&dropped), manager.server_pid());
 }
@@ -429,7 +429,7 @@ fn stopped_server_is_awaited_for_the_call_timeout() {
     signal(manager.server_pid(), Signal::STOP);
     eventually("it is stopped", || threads_are(manager.server_pid(), 'T'));
     for _ in 0..2 {
-        // The second call needs a connection of its own, which the server does not accept.
+        // The second call needs its own connection, which the server does not accept.
         let error =
             words.clone().with_timeout(Duration::from_millis(100)).call::<Words>("all", ()).unwrap_err();
         assert!(matches!(error, CallError::TimedOut { .. }), "{error}");

@@ -1,4 +1,4 @@
-//! Forks of a program that is connected to a manager's server, which have copies of its sockets; and a
+//! Forks of a program that is connected to a manager's server, which have copies of its sockets. Also a
 //! stopped server.
 #![cfg(feature = "authkey")]
 #![allow(unsafe_code)]
@@ -30,7 +30,7 @@ fn served(test: &str) -> Served {
 }
 
 impl Served {
-    /// Returns the number of voluntary sleeps of each of the server's threads with this name, or this name
+    /// Returns the number of voluntary sleeps of each thread of the server whose name is `name`, or `name`
     /// and a number.
     fn sleeps(&self, name: &str) -> Vec<u64> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.manager.server_pid())).unwrap().flatten();
@@ -61,7 +61,7 @@ impl Served {
     }
 }
 
-/// Forks this process and calls `run` in the fork, which ends by itself if it is not killed.
+/// Forks this process and calls `run` in the fork, which exits after some time unless it is killed before.
 fn copied(run: impl FnOnce() -> bool) -> u32 {
     // SAFETY: the fork uses only copied memory, and ends without destructors.
     let pid = unsafe { libc::fork() };
@@ -113,7 +113,7 @@ fn says(pid: u32) -> bool {
 #[test]
 fn late_object_is_released_despite_a_copy() {
     let served = served("late");
-    drop(served.create(5)); // its connection is idle
+    drop(served.create(5)); // the connection is idle after this
     served.one_is_dropped();
     let _copy = Copy::new();
     let hasty = served.remote.clone().with_timeout(Duration::from_millis(20));
@@ -155,7 +155,7 @@ fn killed_program_releases_objects_despite_a_copy() {
         served.one_is_dropped();
         eventually("its connections end", || served.connections() == before);
     });
-    assert!(common::alive(copy), "the copy lives on");
+    assert!(common::alive(copy), "the copy is still alive");
     kill(copy);
     assert!(given_up.is_some());
 }
@@ -165,8 +165,8 @@ fn calls_in_a_forked_copy_are_errors() {
     let served = served("asks");
     let object = served.create(4);
     served.stop();
-    // This thread holds a lock of the session most of the time, because each request is given up at once, and
-    // reported.
+    // This thread holds a lock of the session most of the time, because each request times out at once and
+    // its handle is reported as dropped.
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let hasty = served.remote.clone().with_timeout(Duration::ZERO);
@@ -204,7 +204,7 @@ fn many_proxies_wait_once_for_a_stopped_server() {
     for _ in 0..100 {
         assert!(queue.put(object.clone()).is_err());
     }
-    // Each proxy alone would wait as long.
+    // Without the rule, each proxy would wait for `wait`.
     assert!(began.elapsed() < 100 * wait / 2, "{:?}", began.elapsed());
     served.go_on();
     // After the server has answered, shares are requested again.
@@ -219,17 +219,17 @@ fn connection_threads_sleep_while_idle() {
     let (object, queue) = (served.create(1), Queue::unbounded().unwrap());
     (0..20).for_each(|_| queue.put(object.clone()).unwrap());
     let all = || served.sleeps("connection");
-    // The thread of an object wakes up periodically.
+    // Only the thread of an object wakes up periodically.
     let looks = || served.sleeps("object-").into_iter().max().unwrap_or(0);
     let mut before = Vec::new();
     eventually("all wait", || std::mem::replace(&mut before, all()) == all());
     let (before, began) = (all(), looks());
     eventually("some time is over", || looks() > began + 5);
     assert_eq!((all(), before.len()), (before, 22));
-    // The end of the manager ends the threads.
+    // The end of the manager ends the threads of connections.
     let Served { manager, .. } = served;
     let began = Instant::now();
     manager.shutdown(DEADLINE).unwrap();
-    assert!(began.elapsed() < DEADLINE, "it has waited for them");
+    assert!(began.elapsed() < DEADLINE, "the shutdown has waited for the threads");
     assert!(object.call::<u64>("value", ()).unwrap_err().is_server_gone());
 }

@@ -70,7 +70,7 @@ fn timed_out_create_leaves_no_object() {
     served.gate.arrived();
     assert!(served.dropped.is_empty());
     served.gate.open(1);
-    // The object is created too late and is freed. The program's session continues.
+    // The object is created too late, so it is freed. The program's session continues.
     served.one_is_dropped();
     let object = served.create(5);
     assert_eq!((value(&object), object.timeout()), (5, Some(DEADLINE)));
@@ -112,8 +112,8 @@ fn late_object_is_released() {
             Err(error) => panic!("{error}"),
         }
     }
-    assert!(late > 0, "none was late");
-    // Each object and each connection has a thread. Idle connections remain.
+    assert!(late > 0, "no call was late");
+    // Each object and each connection has a thread. Idle connections remain open.
     let object = served.create(3);
     eventually("that all objects are gone", || objects(served.manager.server_pid()) == 1);
     assert_eq!(value(&object), 3);
@@ -155,7 +155,7 @@ fn method_returns_an_object_or_a_value() {
     assert!(matches!(&error, CallError::Raised(raised) if raised.message == "1 has none"), "{error}");
     let error = parent.call_to_object("nothing", ()).unwrap_err();
     assert!(matches!(&error, CallError::NoSuchMethod { .. }), "{error}");
-    // Neither method is called.
+    // In both cases the method is not called.
     let error = parent.call_to_object("add", 4_u64).unwrap_err();
     assert!(matches!(&error, CallError::Value { why, .. } if why.contains("a value")), "{error}");
     let error = parent.call::<u64>("slow child", ()).unwrap_err();
@@ -174,7 +174,7 @@ fn method_returns_an_object_or_a_value() {
         .unwrap();
     let words = parent.call_to_object("words", ()).unwrap();
     assert_eq!(words.call::<Vec<String>>("all", ()).unwrap(), ["a"]);
-    // In the opposite order: the type of the object was registered first.
+    // The opposite order: the type of the returned object was registered first.
     let wrong = Methods::<u16>::of("Wrong").method_to_object("noisy", "Noisy", closure!([] |n: &mut u16| *n));
     let error = served.manager.register(wrong).unwrap_err();
     assert!(
@@ -202,7 +202,7 @@ fn method_returns_an_existing_object() {
     assert!(first.is_same_object(&second));
     assert_eq!(first.call::<u64>("add", 1_u64).unwrap(), 10);
     drop(first);
-    assert_eq!(value(&second), 10, "two handles, one of which is gone");
+    assert_eq!(value(&second), 10, "the second handle keeps the object");
     assert_eq!(kept.call(closure!([] |noisy: &mut Noisy| noisy.value)).unwrap(), 10);
     let error = index.call_to_object("find", false).unwrap_err();
     assert!(matches!(&error, CallError::Value { why, .. } if why.contains("another manager")), "{error}");
@@ -241,11 +241,11 @@ fn handle_is_sent_to_another_process() {
     let object = served.create(1);
     let child = |object: RemoteProxy| -> Result<RemoteProxy, CallError> {
         object.call::<u64>("add", 1_u64)?;
-        // Object created by the child, which sends it to no other process.
+        // The child creates an object, and returns it to this process only.
         object.call_to_object("child", ())
     };
     let made = Process::spawn(child, object.clone()).unwrap().join().unwrap();
-    assert_eq!((value(&object), value(&made)), (2, 3), "the child has ended");
+    assert_eq!((value(&object), value(&made)), (2, 3), "the objects remain after the child has ended");
     assert_eq!((made.type_name(), made.timeout()), ("Noisy", Some(DEADLINE)));
     drop(object);
     served.one_is_dropped();
@@ -259,7 +259,7 @@ fn handle_in_a_message_keeps_the_object() {
     let served = served("way");
     let queue = Queue::unbounded().unwrap();
     queue.put(served.create(7)).unwrap();
-    // A received handle is sent on again, and then by two processes at once.
+    // A received handle is sent again, and then by two processes at the same time.
     let again = take(&queue);
     queue.put(again.clone()).unwrap();
     queue.put(again).unwrap();
@@ -307,11 +307,11 @@ fn sender_and_receiver_deaths_release_the_object() {
     let sender = Process::spawn(sender, (queue.clone(), gate.clone(), served.address.clone())).unwrap();
     gate.arrived();
     sender.kill().unwrap();
-    served.one_is_dropped(); // the one that it had kept
+    served.one_is_dropped(); // the object of the killed sender
     let object = take(&queue);
-    assert_eq!(value(&object), 1, "what it had sent lives");
+    assert_eq!(value(&object), 1, "the object in the message remains");
 
-    // One receiver has not called yet, and one has.
+    // First a receiver that has not called the object, then a receiver that has.
     for calls in [false, true] {
         let receiver = move |(queue, gate): (Queue<RemoteProxy>, Gate)| {
             let object = queue.get_timeout(DEADLINE).unwrap().unwrap();
@@ -351,7 +351,7 @@ fn receiver_proves_its_key() {
 fn unsendable_handle_is_returned() {
     let mut served = served("not-sent");
     let (queue, object) = (Queue::unbounded().unwrap(), served.create(1));
-    // Over a socket, to a program without this program's memory.
+    // The handle would be sent over a socket, to a program without this program's memory.
     let error = object.call::<u64>("add", object.clone()).unwrap_err();
     assert!(matches!(error, CallError::Arguments { .. }), "{error}");
     queue.put(object.clone()).unwrap();
@@ -361,7 +361,7 @@ fn unsendable_handle_is_returned() {
     assert!(error.to_string().contains("has ended"), "{error}");
     let received = take(&queue);
     assert!(received.call::<u64>("value", ()).unwrap_err().is_server_gone());
-    // Another server at the same address does not matter.
+    // Another server at the same address makes no difference.
     queue.put(received).unwrap();
     served.manager = manager();
     served.manager.register(noisy(&served.dropped, &served.gate)).unwrap();

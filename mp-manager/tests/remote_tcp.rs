@@ -42,8 +42,8 @@ fn create(remote: &RemoteManager) -> RemoteProxy {
     remote.create("Words", "first".to_string()).unwrap()
 }
 
-/// Runs as the other program of the tests below: this program, started again by `Command`, so that it shares
-/// nothing.
+/// Runs as the other program of the tests below: this test program, started again by `Command`, so that both
+/// share nothing.
 #[test]
 fn helper_other_program() {
     let Ok(address) = std::env::var(ADDRESS) else { return };
@@ -51,13 +51,13 @@ fn helper_other_program() {
     let shared = remote.get("shared").unwrap();
     let _own = create(&remote);
     shared.call::<usize>("push", std::process::id().to_string()).unwrap();
-    // Runs until it is killed: its parent has a deadline.
+    // Runs until its parent kills it. The parent has a deadline.
     loop {
         std::thread::park();
     }
 }
 
-/// Program that is killed when its test ends.
+/// Program that is killed when this value is dropped.
 struct Other(Child);
 
 impl Drop for Other {
@@ -83,7 +83,7 @@ fn killed_tcp_program_releases_its_objects() {
     let other = Other(command.spawn().unwrap());
     let all = || shared.call(closure!([] |words: &mut Words| words.clone())).unwrap();
     eventually("the other program has called", || all() == [other.0.id().to_string()]);
-    assert_eq!(threads(), 2, "it has an object of its own");
+    assert_eq!(threads(), 2, "the other program has its own object");
     kill(other.0.id());
     eventually("its object is gone", || threads() == 1);
 }
@@ -151,7 +151,7 @@ fn socket_options_apply_to_both_sides() {
     let error = words.call::<Vec<u8>>("bytes", 5_000_usize).unwrap_err();
     assert!(matches!(&error, CallError::Value { why, .. } if why.contains("max_message")), "{error}");
     assert_eq!(words.call::<Vec<u8>>("bytes", 3_000_usize).unwrap(), [7; 3_000]);
-    // Program that does not answer.
+    // This listener never answers.
     let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let short = Duration::from_millis(50);
     let hasty = SocketOptions::new().authkey(KEY).handshake_timeout(short);

@@ -46,8 +46,8 @@ ready! {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// The order is that of a [`HashMap`]: unspecified. Errors of the methods are in the table at
-    /// [`CallError`].
+    /// The order of the entries is unspecified, as in a [`HashMap`]. Errors of the methods are in the table
+    /// at [`CallError`].
     #[doc(alias = "DictProxy")]
     #[doc(alias = "dict")]
     Dict<K, V>, HashMap<K, V>

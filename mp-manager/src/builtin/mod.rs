@@ -5,7 +5,7 @@ pub(crate) mod list;
 pub(crate) mod namespace;
 pub(crate) mod shared;
 
-/// Defines a wrapper type of a proxy, with the common methods.
+/// Defines a wrapper of a proxy, with the methods that all ready-made objects have.
 macro_rules! ready {
     ($(#[$attribute:meta])* $name:ident<$($generic:ident),*>, $object:ty) => {
         $(#[$attribute])*
@@ -52,8 +52,8 @@ macro_rules! ready {
 
 pub(crate) use ready;
 
-/// Element of a ready-made object, which is sent to the server and copied back. Implemented for all suitable
-/// types.
+/// Element of a ready-made object. Elements are sent to the server, and copies of them are sent back. The
+/// trait is implemented for all suitable types.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be kept in a `Dict`, `List` or `Namespace`",
     note = "it takes what is `Serialize + DeserializeOwned + Clone + Send + 'static`; for other types there \

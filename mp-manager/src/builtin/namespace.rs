@@ -39,7 +39,7 @@ ready! {
     /// settings.set("name", "first".to_string())?;
     /// assert_eq!(settings.get::<f64>("rate")?, Some(0.5));
     /// assert_eq!(settings.get::<f64>("other")?, None);
-    /// // A value is read as its own type, or not at all.
+    /// // A value can be read only as its own type.
     /// let error = settings.get::<u32>("rate").unwrap_err();
     /// assert!(error.to_string().contains("`rate` is f64, and not u32"));
     /// assert_eq!(settings.names()?, ["name", "rate"]);
@@ -66,7 +66,7 @@ impl Namespace {
         self.proxy().call_with(set, (name.into(), value))
     }
 
-    /// Returns a copy of the value of a name, or `None` if it has none.
+    /// Returns a copy of the value of a name, or `None` if the name has no value.
     ///
     /// # Errors
     /// [`CallError::Raised`] if the value has another type. For other errors see the table at [`CallError`].
@@ -81,7 +81,7 @@ impl Namespace {
         self.proxy().call_with(get, name.into())
     }
 
-    /// Removes the value of a name. Returns `true` if it had one.
+    /// Removes the value of a name. Returns `true` if the name had a value.
     ///
     /// # Errors
     /// See the table at [`CallError`].

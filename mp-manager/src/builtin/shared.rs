@@ -1,6 +1,6 @@
-//! Queues, locks and numbers, which are in the server of Python's manager, but in shared memory here. They
-//! live as long as any process or message has a handle, even after the manager has ended, and no operation on
-//! them involves the server.
+//! Queues, locks and numbers, which Python's manager keeps in its server, and this crate in shared memory.
+//! They live as long as any process or message has a handle, even after the manager has ended. No operation
+//! on them involves the server.
 
 use mp_pool::Pool;
 use mp_queue::{JoinableQueue, Queue};
@@ -126,8 +126,8 @@ impl ManagerHandle {
         Ok(Barrier::new(parties)?)
     }
 
-    /// Creates a pool as an object in the server, whose children the workers are. Any process can run tasks
-    /// in it.
+    /// Creates a pool as an object in the server. The workers are children of the server, and any process can
+    /// run tasks in the pool.
     ///
     /// ```
     /// use mp_manager::Manager;

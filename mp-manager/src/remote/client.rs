@@ -30,7 +30,7 @@ use crate::remote::wire::{Ask, Framed, OfferedNames, Reply};
 /// )?;
 /// manager.serve("@example-of-remote", b"a secret")?;
 ///
-/// // Another one, of another build, or of the same:
+/// // Another program, of another build or of the same:
 /// let remote = RemoteManager::connect("@example-of-remote", b"a secret")?;
 /// let log = remote.create("Log", ())?;
 /// assert_eq!(log.call::<usize>("add", "started".to_string())?, 1);
@@ -49,8 +49,8 @@ use crate::remote::wire::{Ask, Framed, OfferedNames, Reply};
 /// with it are freed when their last handle is dropped, in this and the other program, including when this
 /// process dies. A fork of this process can't use the handle, and keeps no objects alive, except objects that
 /// this process had [received](RemoteProxy#sent-to-other-processes) in messages and not called yet. (If this
-/// process is killed while a fork lives, the server notices it through a pidfd: on Linux 5.3 or later, in one
-/// pid namespace, and not over TCP.)
+/// process is killed while a fork lives, the server detects the death through a pidfd. This needs Linux 5.3
+/// or later and one pid namespace, and does not work over TCP.)
 ///
 /// # Blocking
 /// Each request blocks until its reply arrives. A constructor may take any time.
@@ -88,9 +88,9 @@ impl RemoteManager {
         }
     }
 
-    /// Sets a time-out for creating and finding objects by this handle and its clones, and for calls by the
-    /// proxies that they return, until these get [their own](RemoteProxy::with_timeout) time-out. An object
-    /// that is created too late is freed at once.
+    /// Sets a time-out for creating and finding objects by this handle and its clones. The time-out also
+    /// applies to calls by the proxies that they return, until such a proxy gets [its
+    /// own](RemoteProxy::with_timeout) time-out. An object that is created too late is freed at once.
     ///
     /// ```
     /// use std::time::Duration;
@@ -121,8 +121,8 @@ impl RemoteManager {
         self.timeout
     }
 
-    /// Creates an object there, of a type with this registered name, from the arguments of its constructor.
-    /// Pass `()` for no arguments, and a tuple for several.
+    /// Creates an object in the server, of the type with this registered name, from the arguments of its
+    /// constructor. Pass `()` for no arguments, and a tuple for several.
     ///
     /// # Errors
     /// [`CallError::NoSuchType`], [`CallError::NoSuchMethod`] if the type has no constructor,
@@ -136,7 +136,7 @@ impl RemoteManager {
         Ok(RemoteProxy::new(held, self.timeout))
     }
 
-    /// Finds an object that is [published](crate::ManagerHandle::publish) there under a name.
+    /// Finds an object that is [published](crate::ManagerHandle::publish) in the server under a name.
     ///
     /// # Errors
     /// [`CallError::NoSuchObject`]. For other errors see the table at [`CallError`].
@@ -148,7 +148,7 @@ impl RemoteManager {
         Ok(RemoteProxy::new(held, self.timeout))
     }
 
-    /// Returns the types that are registered there, each with its methods.
+    /// Returns the types that are registered in the server, each with its methods.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -157,7 +157,7 @@ impl RemoteManager {
         Ok(self.names()?.types)
     }
 
-    /// Returns the objects that are published there, each with the name of its type.
+    /// Returns the objects that are published in the server, each with the name of its type.
     ///
     /// # Errors
     /// See the table at [`CallError`].

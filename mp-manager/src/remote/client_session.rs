@@ -1,4 +1,5 @@
-//! Client side of another program's server: a session, connections for its calls, and handles.
+//! Client side of a connection to another program's server: the session, connections for its calls, and
+//! handles.
 
 use std::io::ErrorKind;
 use std::ops::Deref;
@@ -34,16 +35,16 @@ pub(super) struct ClientSession {
     keep_alive: Mutex<KeepAlive>,
     /// Idle connections.
     idle: Mutex<Vec<ServerConnection>>,
-    /// Time until which no shares of a handle are requested: the last request had no answer in time, and the
-    /// server has not answered anything since.
+    /// Time until which no shares of a handle are requested. Set when a request had no answer in time, and
+    /// cleared by the next answer of the server.
     silent: Mutex<Option<Instant>>,
 }
 
-/// Connection of this process. When it is dropped there, it ends even if a fork of the process, which has its
-/// own descriptor of it, lives on.
+/// Connection of this process. When it is dropped in this process, the connection ends, even if a fork of the
+/// process still has a descriptor of it.
 struct ServerConnection {
     connection: Connection,
-    /// `None` if other processes will have it.
+    /// Process whose drop ends the connection. `None` if the connection is passed to other processes.
     process: Option<u32>,
 }
 
@@ -87,8 +88,8 @@ struct KeepAlive {
     gone: Vec<u64>,
 }
 
-/// Maximum number of dropped handles in one message: while there is no room for messages, each further drop
-/// encodes one.
+/// Maximum number of dropped handles in one message. While the socket has no room for messages, each further
+/// drop encodes such a message.
 const MAX_REPORTED: usize = 256;
 
 impl KeepAlive {
@@ -99,7 +100,7 @@ impl KeepAlive {
     }
 }
 
-/// Handle that the server has in this program's session.
+/// Handle to an object, which the server keeps in this program's session.
 pub(super) struct RemoteHandle {
     pub(super) session: Arc<ClientSession>,
     pub(super) number: u64,
@@ -240,7 +241,7 @@ fn recv_until(connection: &Connection, until: Option<Instant>) -> Result<Framed<
     until.map_or_else(|| connection.recv(), |until| connection.recv_deadline(until))
 }
 
-/// Connects when the server accepts. While it is stopped, or lacks descriptors, retries until the time limit.
+/// Connects to the server. While the server is stopped, or lacks descriptors, retries until the time limit.
 fn connect(
     options: &SocketOptions,
     address: &Address,
@@ -261,8 +262,8 @@ fn connect(
     }
 }
 
-/// Opens a session and the connection that keeps it alive. Returns its number, and the process id of the
-/// server.
+/// Opens a session and the connection that keeps it alive. Returns the connection, the number of the session,
+/// and the process id of the server.
 fn open_session(
     options: &SocketOptions,
     address: &Address,
@@ -327,7 +328,7 @@ impl ClientSession {
         Ok(reply)
     }
 
-    /// Sends a request for a handle, whose number is chosen here.
+    /// Sends a request for a handle. This process chooses the number of the handle.
     pub(super) fn request_object(
         self: &Arc<Self>,
         request: impl FnOnce(u64) -> Framed<Ask>,
@@ -346,14 +347,14 @@ impl ClientSession {
             Ok(Framed { head: Reply::Object { object, type_name }, .. }) => {
                 Ok(RemoteHandle { session: Arc::clone(self), number, object, type_name })
             }
-            // Another server with the same process id, for example in its own pid namespace, listens there
-            // now.
+            // The address now belongs to another server with the same process id, for example in another pid
+            // namespace.
             Ok(Framed { head: Reply::Refused(_), .. }) if of_another => {
                 Err(CallError::ServerGone { server: self.server })
             }
             Ok(other) => Err(reply_error(other.head, call)),
             Err(error) => {
-                // The connection is closed by now: the reply has arrived before, or never will.
+                // The connection is closed by now, so no reply can arrive any more.
                 if self.process == std::process::id() {
                     self.report_dropped(Some(number));
                 }
@@ -362,9 +363,9 @@ impl ClientSession {
         }
     }
 
-    /// Like [`share`](Self::share). After a request had no answer in time, further requests fail at once for
-    /// the same length of time, or until the server answers something. So a message with many proxies waits
-    /// once, and a thread that writes many messages waits at most half of its time.
+    /// Requests a share like [`share`](Self::share). If a request had no answer in time, further requests
+    /// fail at once for the same length of time, or until the server answers any request. So a message with
+    /// many proxies waits only once, and a thread that writes many messages waits at most half of its time.
     pub(super) fn shared(
         &self,
         of: u64,
@@ -384,8 +385,8 @@ impl ClientSession {
         shared
     }
 
-    /// Opens a new session that has a handle with this number to the same object, and returns the only socket
-    /// that keeps it alive.
+    /// Opens a new session that has a handle with this number to the same object. Returns the only socket
+    /// that keeps the session alive, and the number of the session.
     fn share(&self, of: u64, handle: u64, limit: &RequestLimit<'_>) -> Result<(OwnedFd, u64), CallError> {
         let opened = open_session(&self.options, &self.address, limit.until, true);
         let (connection, session, server) = opened.map_err(|error| limit.not_open(error))?;
@@ -395,8 +396,8 @@ impl ClientSession {
         let ask = Framed::bare(Ask::Share { session: self.number, of, handle });
         match limit.round_trip(&connection, ask)?.head {
             Reply::Object { .. } => {}
-            // Another server with the same process id, for example in its own pid namespace, listens there
-            // now.
+            // The address now belongs to another server with the same process id, for example in another pid
+            // namespace.
             Reply::Refused(_) => return Err(limit.gone()),
             other => return Err(reply_error(other, limit.call)),
         }
@@ -414,19 +415,19 @@ impl ClientSession {
         let join = Framed::bare(Ask::Join { session: self.number });
         match limit.round_trip(&connection, join)?.head {
             Reply::Joined => Ok(connection),
-            // Another server listens there now.
+            // The address now belongs to another server.
             Reply::Refused(_) => Err(limit.gone()),
             other => Err(reply_error(other, limit.call)),
         }
     }
 
-    /// Reports a dropped handle to the server, with earlier ones that were not reported.
+    /// Reports a dropped handle to the server, together with earlier handles that were not reported.
     fn report_dropped(&self, gone: Option<u64>) {
         let mut keep_alive = self.keep_alive.lock();
         keep_alive.gone.extend(gone);
         while let Some(handles) = keep_alive.take_gone() {
             let reported = keep_alive.connection.try_send(Framed::bare(Ask::Forget { handles }));
-            // There is no room while the server is stopped.
+            // The socket has no room while the server is stopped: the handles are reported later.
             if let Err(PutError::Full(framed)) = reported
                 && let Ask::Forget { handles } = framed.head
             {
@@ -450,7 +451,7 @@ impl Drop for RemoteHandle {
 mod tests {
     use super::*;
 
-    /// While there is no room, each dropped handle encodes the handles that this returns.
+    /// While the socket has no room, each dropped handle encodes all handles that `take_gone` returns.
     #[test]
     fn dropped_handles_are_reported_in_parts() {
         let (connection, _other) = mp_queue::pipe().unwrap();

@@ -1,4 +1,4 @@
-//! Server side of a connected program.
+//! Server side of a connection of another program.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
@@ -32,23 +32,24 @@ pub(super) struct ServerContext {
 enum ConnectionRole {
     /// The program has not sent its role yet.
     Unknown,
-    /// Keeps the session alive. The descriptor, unless the session may outlive the process that has
-    /// connected, becomes readable when that process ends.
+    /// Keeps the session alive. The descriptor becomes readable when the process that has connected ends. It
+    /// is missing if the session may outlive that process.
     Keeps(Arc<ServerSession>, Option<OwnedFd>),
     Calls(Weak<ServerSession>),
 }
 
 /// Serves one connection until its program closes it, or the manager ends.
 pub(super) fn serve(connection: &Connection, number: u64, context: ServerContext) {
-    // From here on, the end of the manager shuts the connection down, or was seen by the check below.
+    // A manager that ends after this insertion shuts the connection down. An earlier end is seen by the check
+    // in `serve_requests`.
     let remote = RemoteConnection { connection: connection.clone(), session: None };
     context.server.connections.lock().insert(number, remote);
     let mut role = ConnectionRole::Unknown;
     serve_requests(connection, number, context, &mut role);
     if let ConnectionRole::Keeps(session, _) = role {
-        // The handles are dropped even while one of the session's calls runs.
+        // The handles are dropped even while a call of the session runs.
         let _handles = session.end();
-        // Its connections end, even if a fork of the program has them.
+        // The session's connections are shut down, even if a fork of the program still has their sockets.
         let connections = context.server.connections.lock();
         let its = connections.values().filter(|remote| remote.session == Some(session.number));
         its.for_each(|remote| remote.connection.shut_down());
@@ -104,7 +105,7 @@ fn reply(connection: &Connection, server: &ManagerServer, mut framed: Framed<Rep
             Ok(()) => return true,
             Err(PutError::Full(again) | PutError::Interrupted(again)) => framed = again,
             Err(PutError::Failed { error, .. }) => {
-                // For example, the result is too long.
+                // The send can fail, for example, because the result is too long.
                 let error = CallError::Value { why: error.to_string(), undecodable: None };
                 return connection.send_timeout(Framed::bare(Reply::Failed(error)), CHECK_INTERVAL).is_ok();
             }
@@ -124,7 +125,7 @@ impl ConnectionRole {
     }
 
     /// Waits until there is a message, or the connection ends. Returns `false` if the process of the session
-    /// has ended, because a fork of it may have its socket.
+    /// has ended. The socket does not report this if a fork of the process still has it.
     fn wait(&self, connection: &Connection) -> Result<bool, GetError> {
         let socket = connection.as_fd()?;
         let ready = match self {
@@ -162,7 +163,8 @@ impl ConnectionRole {
                 Err(RequestError::Refused(why))
             }
             (ConnectionRole::Unknown, Ask::Join { session }) => {
-                // Noted before the check: the end of the session comes after one of the two.
+                // Recorded before the check: a session that ends later finds the connection, and one that has
+                // ended before fails the check.
                 if let Some(remote) = context.server.connections.lock().get_mut(&number) {
                     remote.session = Some(session);
                 }
@@ -240,7 +242,7 @@ impl ServerSession {
     }
 
     /// Calls a method, and waits for its result while the program is connected. `number` is the handle for
-    /// the returned object, if the program expects one.
+    /// the returned object, if the program expects an object.
     fn call(
         &self,
         ObjectHandle { link, registered }: ObjectHandle,
@@ -276,8 +278,8 @@ impl ServerSession {
     }
 }
 
-/// Registers a method with the object if necessary, and returns the request for a call of it. The address of
-/// the method identifies it: it must not move as long as the object has callers.
+/// Registers a method with the object if necessary, and returns the request for a call of the method. The
+/// address of the method identifies it, so the method must not move as long as the object has callers.
 pub(super) fn method_request(
     (id, task): (usize, impl FnOnce() -> Closure<(), ObjectCall>),
     caller: &mut Caller,
@@ -303,7 +305,7 @@ pub(super) fn plain_result(value: MessageBody) -> Result<MessageBody, CallError>
     })
 }
 
-/// Creates an object, which has its own thread like any other.
+/// Creates an object, which has its own thread like all objects.
 fn make(
     server: &'static ManagerServer,
     constructor: Constructor,

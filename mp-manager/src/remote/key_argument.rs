@@ -1,4 +1,4 @@
-//! Keys of a server, as passed by callers.
+//! Key of a server, as callers pass it.
 
 use mp_queue::SocketOptions;
 
@@ -78,7 +78,7 @@ impl sealed::IntoOptions for SocketOptions {}
 
 impl IntoAuthKey for SocketOptions {
     fn into_options(self) -> SocketOptions {
-        // Treated as an empty key: a missing key must not open the server.
+        // A missing key is treated as an empty key, so that it does not open the server to everybody.
         if self.states_key() { self } else { self.authkey("") }
     }
 }

@@ -94,7 +94,7 @@ impl AsRef<MethodSignature> for MethodSignature {
     }
 }
 
-/// Returns the method of a call, which must return an object if `returns_object`, and a value otherwise.
+/// Returns the called method. It must return an object if `returns_object`, and a value otherwise.
 pub(crate) fn find_method<'a, M: AsRef<MethodSignature>>(
     methods: &'a [M],
     call: &CallName,
@@ -113,9 +113,9 @@ pub(crate) fn find_method<'a, M: AsRef<MethodSignature>>(
     }
 }
 
-/// Returns the object that a method of this server's object has returned.
+/// Returns the object that a method of an object of the same server has returned.
 pub(crate) fn returned_object(value: MessageBody, server: u32) -> Result<Arc<ObjectLink>, CallError> {
-    // The registered method determines the type.
+    // `()` stands for any type: the registered method determines the type of the object.
     let link = Arc::clone(read_value::<Proxy<()>>(value)?.link());
     if link.server != server {
         let why = format!("the object is of another manager, whose server is pid {}", link.server);
@@ -143,8 +143,8 @@ impl RegisteredType {
         self.methods.iter().map(|method| method.signature.name.clone()).collect()
     }
 
-    /// Returns an error text if a method of this type returns objects under the name of `named` that have
-    /// another type.
+    /// Returns an error text if a method of this type returns objects under the name of the type `named`, and
+    /// the objects have another type.
     pub(crate) fn name_conflict(&self, named: &RegisteredType) -> Option<String> {
         let signatures = self.methods.iter().map(|method| &method.signature);
         let returned = signatures.filter_map(|method| Some((&method.name, method.object.as_ref()?)));
@@ -179,7 +179,7 @@ impl<T: 'static> Methods<T> {
         ))
     }
 
-    /// Like `constructor`, with a closure that may fail. Callers receive its error as
+    /// Sets a constructor that may fail. Callers receive its error as
     /// [`CallError::Raised`](crate::CallError::Raised).
     pub fn try_constructor<A: Message, E: Into<BoxedError> + 'static>(
         self,
@@ -211,9 +211,9 @@ impl<T: 'static> Methods<T> {
         self
     }
 
-    /// Adds a method whose result becomes an object of the server, of a type with a registered name. The
-    /// calling program gets a [`RemoteProxy`](crate::RemoteProxy) of it from
-    /// [`call_to_object`](crate::RemoteProxy::call_to_object). That type may be registered later.
+    /// Adds a method whose result becomes an object of the server, of a type with a registered name. That
+    /// type may be registered later. The calling program gets a [`RemoteProxy`](crate::RemoteProxy) of the
+    /// object from [`call_to_object`](crate::RemoteProxy::call_to_object).
     ///
     /// ```
     /// use mp_manager::{Manager, Methods, RemoteManager};
@@ -253,8 +253,8 @@ impl<T: 'static> Methods<T> {
         self.method_to_proxy(name, type_name, to_object(closure))
     }
 
-    /// Like [`method_to_object`](Self::method_to_object), with a closure that may fail. Callers receive its
-    /// error as [`CallError::Raised`](crate::CallError::Raised).
+    /// Adds a method like [`method_to_object`](Self::method_to_object), with a closure that may fail. Callers
+    /// receive its error as [`CallError::Raised`](crate::CallError::Raised).
     pub fn try_method_to_object<A: Message, U: Send + 'static, E: Into<BoxedError> + 'static>(
         self,
         name: impl Into<String>,
@@ -264,8 +264,8 @@ impl<T: 'static> Methods<T> {
         self.method_to_proxy(name, type_name, try_to_object(closure))
     }
 
-    /// Adds a method that returns an existing object of the server, of a type with a registered name: the
-    /// closure returns the object's [`Proxy`], or an error. Programs call it like a
+    /// Adds a method that returns an existing object of the server, of a type with a registered name. The
+    /// closure returns the object's [`Proxy`], or an error. Programs call the method like a
     /// [`method_to_object`](Self::method_to_object).
     pub fn method_to_proxy<A: Message, U: 'static, R: IntoOutcome<Value = Proxy<U>>>(
         mut self,

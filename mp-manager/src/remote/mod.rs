@@ -1,11 +1,11 @@
 //! Objects for other programs: types and objects have names, the server listens at an address, and other
 //! programs connect to it.
 //!
-//! The server has a thread for each connection. It calls objects like any other process, so order, panics,
-//! deaths and limits are the same as for all calls. The other program has no access to shared memory.
+//! The server has a thread for each connection. The thread calls objects like any other process, so order,
+//! panics, deaths and limits are the same as for all calls. The other program has no access to shared memory.
 //!
-//! A program has one connection that keeps its **session** alive, and one more for each concurrent call,
-//! which is reused.
+//! A program has one connection that keeps its **session** alive, and a reusable connection for each
+//! concurrent call.
 //!
 //! | the program is killed, or closes | effect in the server |
 //! |---|---|
@@ -64,9 +64,9 @@ impl ManagerHandle {
         self.make::<()>("ManagerHandle::register", maker).map(drop)
     }
 
-    /// Publishes an object under a name, by which other programs find it. Its type must be
-    /// [registered](Self::register). The object lives until it is [unpublished](Self::unpublish), or the
-    /// manager ends.
+    /// Publishes an object under a name, by which other programs find it. The type of the object must be
+    /// [registered](Self::register). The object lives until the name is [unpublished](Self::unpublish), or
+    /// the manager ends.
     ///
     /// ```
     /// use mp_manager::{Manager, Methods, RemoteManager};
@@ -87,7 +87,7 @@ impl ManagerHandle {
     /// ```
     ///
     /// # Errors
-    /// [`CallError::Raised`] if its type is not registered, or the name is in use. For other errors see the
+    /// [`CallError::Raised`] if the type is not registered, or the name is in use. For other errors see the
     /// table at [`CallError`].
     #[track_caller]
     pub fn publish<T: 'static>(&self, name: impl Into<String>, object: &Proxy<T>) -> Result<(), CallError> {
@@ -101,8 +101,8 @@ impl ManagerHandle {
         self.make::<()>("ManagerHandle::publish", maker).map(drop)
     }
 
-    /// Removes a published name: programs can no longer find the object, and programs that have found it keep
-    /// it. Returns `true` if the name was published.
+    /// Removes a published name: programs can no longer find the object. Programs that have found the object
+    /// before keep it. Returns `true` if the name was published.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -115,12 +115,12 @@ impl ManagerHandle {
     }
 
     /// Lets other programs connect to the server ([`RemoteManager::connect`](crate::RemoteManager::connect))
-    /// at an address, until the manager ends: a path, or `@` and a name, for programs of this user, or a host
-    /// and a port ([`Address::tcp`]). They must know the key, unless it is [`no_key()`](crate::no_key). For
-    /// limits and time-outs, pass the key in [`SocketOptions`].
+    /// at an address, until the manager ends. The address is a path, or `@` and a name, for programs of this
+    /// user, or a host and a port ([`Address::tcp`]). Programs must know the key, unless it is
+    /// [`no_key()`](crate::no_key). For limits and time-outs, pass the key in [`SocketOptions`].
     ///
-    /// The server is listening when this returns. Returns the address, with the chosen port if port 0 was
-    /// given. The server may listen at several addresses.
+    /// The server is listening when this method returns. Returns the address, with the chosen port if port 0
+    /// was given. The server may listen at several addresses.
     ///
     /// ```
     /// use mp_manager::{Manager, Methods, RemoteManager};
@@ -140,8 +140,8 @@ impl ManagerHandle {
     /// TCP is authenticated, but not encrypted: see [`Address`].
     ///
     /// # Errors
-    /// [`CallError::Raised`] if the server can't listen there: for example because another process does,
-    /// because the key is empty, or because other machines can reach the address and there is no key.
+    /// [`CallError::Raised`] if the server can't listen at the address: for example because another process
+    /// does, because the key is empty, or because other machines can reach the address and there is no key.
     #[doc(alias = "get_server")]
     #[doc(alias = "serve_forever")]
     #[track_caller]
@@ -177,14 +177,15 @@ fn accept(listener: &Listener, context: ServerContext) {
                 let number = context.registry.number();
                 server.start("connection".into(), move || connection::serve(&connection, number, context))
             }
-            // For example, this process lacks descriptors.
+            // Accepting can fail, for example, because this process lacks descriptors.
             Err(ConnectError::Io { source, .. }) => Err(source),
-            // A program that was refused has its own error.
+            // A refused program returns the error itself.
             Ok(None) | Err(_) => Ok(()),
         };
         match started {
             Ok(()) => backoff.reset(),
-            // A connection without a thread is closed, so its program reports that the server has ended.
+            // A connection for which no thread starts is closed. Its program then reports that the server has
+            // ended.
             Err(_) => thread::sleep(backoff.next_pause()),
         }
     }

@@ -10,9 +10,9 @@
 //! | in a message | the same, as a descriptor of the message | a receiver has it; or the message is dropped, with its queue or a dead receiver: the socket is closed |
 //! | received | the same, as a descriptor of the process | the process makes its first call: a session of the process gets a handle, then the socket is closed; or its last clone is dropped, or the process ends |
 //!
-//! Sending a handle uses no shared memory, and no share is changed by two processes. A message that several
-//! processes read (`broadcast`, `watch`) gives each of them a descriptor of the same session, which none of
-//! them changes.
+//! Sending a handle uses no shared memory, and no share is changed by two processes. If several processes
+//! read one message (`broadcast`, `watch`), each gets a descriptor of the same session, which no process
+//! changes.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -40,7 +40,7 @@ use crate::remote::wire::{Ask, Framed, Reply};
 /// A handle can be cloned. The object lives as long as a handle exists in any of the programs.
 ///
 /// # Blocking
-/// A call blocks until the object has finished the calls that were sent before it, and this one.
+/// A call blocks until the object has finished the calls that were sent before, and this call.
 /// [`with_timeout`](Self::with_timeout) limits the wait.
 ///
 /// # Sent to other processes
@@ -70,11 +70,11 @@ use crate::remote::wire::{Ask, Framed, Reply};
 /// by [`with_authkey`](Self::with_authkey). A wrong key is [`CallError::Connect`]. Each proxy in a message
 /// takes a socket, and a thread of the server.
 ///
-/// Writing a proxy into a message (`put`, `spawn`, the call of a pool) blocks: it requests the share from the
-/// server, and fails if there is no answer within the proxy's time-out, at most ten seconds. This also blocks
-/// the thread of a pool, which writes the tasks of a map. After such a failure, other proxies of the same
-/// connection to the server ([`RemoteManager`](crate::RemoteManager)) fail at once in this process. They do
-/// so for as long as the failed one waited, or until the server answers a request.
+/// Writing a proxy into a message (`put`, `spawn`, the call of a pool) blocks, because it requests the share
+/// from the server. The write fails if there is no answer within the proxy's time-out, at most ten seconds.
+/// This also blocks the thread of a pool that writes the tasks of a map. After such a failure, writes of
+/// other proxies of the same connection ([`RemoteManager`](crate::RemoteManager)) fail at once in this
+/// process, for as long as the failed write had waited, or until the server answers a request.
 ///
 /// A proxy can't be sent over a socket, to another program or as an argument of a [`RemoteProxy`]: the other
 /// program must connect itself, and find [published](crate::ManagerHandle::publish) objects.
@@ -94,7 +94,7 @@ struct RemoteObject {
     address: Address,
     /// Limit of messages and handshake time-out of the program that created or found the object.
     limits: (usize, Duration),
-    /// Process that has it.
+    /// Process that has this value.
     process: u32,
     place: Mutex<ShareState>,
 }
@@ -108,7 +108,7 @@ enum ShareState {
 }
 
 struct ReceivedShare {
-    /// Keeps that session alive.
+    /// Keeps the session alive.
     socket: Fd<OwnedFd>,
     session: u64,
 }
@@ -177,9 +177,9 @@ impl RemoteProxy {
         }
     }
 
-    /// Calls a method that [returns an object](crate::Methods::method_to_object), which stays in the server,
-    /// and returns a handle to it, with the same time-out as this one. If there is no answer in time, the new
-    /// object is freed at once.
+    /// Calls a method that [returns an object](crate::Methods::method_to_object), which stays in the server.
+    /// Returns a handle to the object, with the same time-out as this handle. If there is no answer in time,
+    /// the new object is freed at once.
     ///
     /// # Errors
     /// [`CallError::NoSuchMethod`], with the known methods, [`CallError::NoSuchType`] if the type of the
@@ -228,8 +228,8 @@ impl RemoteProxy {
     }
 
     /// Sets the key with which this handle and its clones connect at their first call, if the handle came
-    /// from another process. The default is the key of this process. Limits and time-outs are those of the
-    /// given [`SocketOptions`], or the defaults.
+    /// from another process. The default is the key of this process. The limits and time-outs of given
+    /// [`SocketOptions`] apply, too. With a key alone, the default ones apply.
     #[must_use]
     pub fn with_authkey(self, authkey: impl IntoAuthKey) -> Self {
         RemoteProxy { options: Some(authkey.into_options()), ..self }
@@ -248,8 +248,8 @@ impl RemoteProxy {
         id(self) == id(other)
     }
 
-    /// Returns a handle of this process. If the handle was received, first gets a share in a session of this
-    /// process.
+    /// Returns a handle of this process. If the handle was received in a message, first requests a share for
+    /// a session of this process.
     fn held(&self, call: &CallName) -> Result<Arc<RemoteHandle>, CallError> {
         not_a_copy(self.object_ref.process)?;
         let arrived = match &*self.object_ref.place.lock() {
@@ -264,13 +264,13 @@ impl RemoteProxy {
         };
         let session = ClientSession::open(options, address.clone(), limit.until);
         let session = Arc::new(session.map_err(|error| limit.not_open(error))?);
-        // Another server listens there now.
+        // The address now belongs to another server.
         if session.server != *server {
             return Err(limit.gone());
         }
         let (of, from) = (ONLY, arrived.session);
         let ask = |handle| Framed::bare(Ask::Share { session: from, of, handle });
-        // Remaining time.
+        // Time that is left for the request.
         let left = limit.until.map(|until| until.saturating_duration_since(Instant::now()));
         let held = session.request_object(ask, left, call).map_err(|error| match error {
             CallError::TimedOut { .. } => limit.timed_out().unsent(),
@@ -279,7 +279,7 @@ impl RemoteProxy {
         let held = Arc::new(held);
         let mut place = self.object_ref.place.lock();
         match &*place {
-            // Another thread was faster. Its calls and this one use the same session.
+            // Another thread has stored a handle first. Its calls and this call use the same session.
             ShareState::Local(first) => Ok(Arc::clone(first)),
             ShareState::Received(_) => {
                 *place = ShareState::Local(Arc::clone(&held));
@@ -292,7 +292,7 @@ impl RemoteProxy {
     fn to_send(&self) -> Result<Arc<ReceivedShare>, CallError> {
         not_a_copy(self.object_ref.process)?;
         let held = match &*self.object_ref.place.lock() {
-            // Shared as received: one socket, which several messages have.
+            // The received socket is sent again: several messages then have descriptors of one socket.
             ShareState::Received(arrived) => return Ok(Arc::clone(arrived)),
             ShareState::Local(held) => Arc::clone(held),
         };
@@ -353,8 +353,8 @@ mod tests {
 
     const KEY: &[u8] = b"a secret";
 
-    /// Runs a server with the process id of this process, as possible in another pid namespace, and without
-    /// the session.
+    /// Runs a server with the process id of this process, as can exist in another pid namespace. The server
+    /// does not have the session of the test.
     fn serve_strangers(listener: &Listener) {
         let accept = || listener.accept_timeout(TIME_LIMIT).unwrap().unwrap();
         let said = |connection: &mp_queue::Connection, reply| {

@@ -30,14 +30,14 @@ pub(crate) struct NameRegistry {
 struct Sessions {
     open: BTreeMap<u64, Weak<ServerSession>>,
     next: u64,
-    /// Offset of the numbers of objects: programs compare objects of several servers, which may have the same
-    /// process id on several hosts.
+    /// Offset that is added to the numbers of objects. Programs compare objects of several servers, and
+    /// servers on several hosts may have the same process id.
     objects: u64,
 }
 
 impl Default for Sessions {
     fn default() -> Self {
-        // Random, so that no program takes a session of this server for a session of another server at the
+        // Random, so that no program mistakes a session of this server for a session of another server at the
         // same address.
         let random = RandomState::new();
         let next = random.hash_one("session");
@@ -55,7 +55,7 @@ pub(crate) struct ObjectHandle {
 /// Session of a program.
 pub(crate) struct ServerSession {
     pub(crate) number: u64,
-    /// Offset of the numbers of objects.
+    /// Offset that is added to the numbers of objects.
     objects: u64,
     /// `None` after the session has ended.
     handles: Mutex<Option<BTreeMap<u64, ObjectHandle>>>,
@@ -93,10 +93,10 @@ impl ServerSession {
         }
     }
 
-    /// Removes a handle, if there is one with this number.
+    /// Removes the handle with this number, if the session has it.
     pub(crate) fn remove(&self, number: u64) {
         let removed = self.handles.lock().as_mut().and_then(|handles| handles.remove(&number));
-        // Dropped without the lock.
+        // Dropped after the lock is released, because the drop may free the object.
         drop(removed);
     }
 
@@ -198,7 +198,7 @@ impl NameRegistry {
         })
     }
 
-    /// Returns the offset of the numbers of objects.
+    /// Returns the offset that is added to the numbers of objects.
     #[cfg(feature = "net")]
     pub(crate) fn offset(&self) -> u64 {
         self.sessions.lock().objects

@@ -1,13 +1,13 @@
 //! Messages between another program and a session, each sent as one message of a socket's connection
 //! ([`Connection`]).
 //!
-//! A message is a head, encoded by serde, followed for some heads by the bytes of arguments or of a result,
-//! which only the method's own types can decode. If they can't be decoded, that is an error of the call.
+//! A message is a head, encoded by serde. In some messages, the bytes of arguments or of a result follow,
+//! which only the method's own types can decode. If they can't be decoded, the call returns an error.
 //!
-//! A program chooses the numbers of its handles, each once in a session. So it can release a handle whose
-//! request had no reply in time: it closes the connection of that request first, and then reports the release
-//! over another connection. Either the server had replied before, and has the handle when it receives the
-//! report; or it can no longer reply, and releases the handle by itself.
+//! A program chooses the numbers of its handles, and uses each number once in a session. So it can release a
+//! handle whose request had no reply in time: it closes the connection of that request first, and then
+//! reports the release over another connection. Either the server had replied before, and has the handle when
+//! it receives the report. Or it can no longer reply, and releases the handle by itself.
 //!
 //! The names and the module of [`Ask`], [`Reply`] and [`Framed`] are part of the format: each message carries
 //! the name of its type.
@@ -28,14 +28,14 @@ pub(crate) const VERSION: u32 = 3;
 /// Request of a program.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Ask {
-    /// Open a session, whose objects live as long as this connection, and no longer than the process that has
+    /// Open a session, whose objects live as long as this connection. They also end with the process that has
     /// connected, unless its socket `travels` to other processes.
     Open {
         version: u32,
         #[serde(default)]
         travels: bool,
     },
-    /// Use this connection for calls of that session.
+    /// Use this connection for calls of an open session.
     Join { session: u64 },
     /// List the names of types and objects.
     Names,
@@ -45,8 +45,8 @@ pub(crate) enum Ask {
     Find { name: String, handle: u64 },
     /// Get a handle to the same object as a handle of another session.
     Share { session: u64, of: u64, handle: u64 },
-    /// Call a method. The arguments follow. With a number for a handle, the method must return an object,
-    /// otherwise a value.
+    /// Call a method. The arguments follow. If `object` is the number of a new handle, the method must return
+    /// an object, otherwise a value.
     Call { handle: u64, method: String, object: Option<u64> },
     /// Free an object.
     Free { handle: u64 },
@@ -109,7 +109,8 @@ impl<H> Framed<H> {
 }
 
 impl<H: Serialize + for<'de> Deserialize<'de> + 'static> Message for Framed<H> {
-    /// Programs of other builds read it.
+    /// Returns the name of the type and the version of the protocol, because programs of other builds read
+    /// the message.
     fn schema() -> Option<String> {
         Some(format!("{}/{VERSION}", std::any::type_name::<Self>()))
     }
@@ -120,7 +121,7 @@ impl<H: Serialize + for<'de> Deserialize<'de> + 'static> Message for Framed<H> {
     }
 
     fn take_back(&mut self, _: &mut UnsentValues) {
-        // Values in the message are dropped with it.
+        // Values in the message are dropped together with it.
     }
 
     fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {

@@ -1,4 +1,4 @@
-//! Helpers shared by the manager's tests. Each wait here has a deadline, each process ends with its test.
+//! Helpers shared by the manager's tests. Each wait has a deadline, and each process ends with its test.
 #![allow(dead_code, unused_imports, unreachable_pub, missing_docs)]
 
 #[cfg(feature = "authkey")]
@@ -23,7 +23,8 @@ pub fn manager() -> Manager {
     Manager::start().unwrap()
 }
 
-/// Returns the next message, which must arrive, even from a process that is still to be started.
+/// Returns the next message. Panics if none arrives in time. The sender may be a process that is still to
+/// start.
 #[track_caller]
 pub fn take<T: Message>(queue: &Queue<T>) -> T {
     let mut got = None;
@@ -62,7 +63,7 @@ impl Drop for Noisy {
     }
 }
 
-/// Creates such an object, and the queue of its reports.
+/// Creates a `Noisy` object, and the queue of its reports.
 #[track_caller]
 pub fn noisy(manager: &ManagerHandle) -> (Proxy<Noisy>, Queue<u32>) {
     let dropped = Queue::unbounded().unwrap();
@@ -83,14 +84,14 @@ impl Gate {
         Gate { begun: Queue::unbounded().unwrap(), go: Queue::unbounded().unwrap() }
     }
 
-    /// Stops at the gate; used in a call.
+    /// Waits at the gate. Called within a call of an object.
     pub fn pass(&self) {
         self.begun.put(std::process::id()).unwrap();
-        // If the test has ended, this process will end soon.
+        // The result is ignored: if the test has ended, this process will end soon.
         _ = self.go.get_timeout(DEADLINE);
     }
 
-    /// Waits for a call. Returns the process that it runs in.
+    /// Waits until a call has arrived at the gate. Returns the id of the process that runs the call.
     #[track_caller]
     pub fn arrived(&self) -> u32 {
         take(&self.begun)

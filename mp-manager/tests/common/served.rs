@@ -20,7 +20,7 @@ pub struct Served {
 impl Served {
     /// Serves these methods at an address that no other test of this program uses.
     pub fn new(test: &str, methods: impl FnOnce(&Queue<u32>, &Gate) -> Methods<Noisy>) -> Served {
-        // Key of the children, too.
+        // Also sets the key of the children.
         current_process().set_authkey(KEY);
         let (manager, dropped, gate) = (manager(), Queue::unbounded().unwrap(), Gate::new());
         manager.register(methods(&dropped, &gate)).unwrap();

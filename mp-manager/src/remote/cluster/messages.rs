@@ -12,12 +12,12 @@ use crate::error::CallError;
 pub(crate) enum ClusterAsk {
     /// Describe the published object.
     Describe,
-    /// Call a method of an object: of the published one, or the one of a handle. The arguments follow. The
-    /// method must return an object if `returns_object`, and a value otherwise.
+    /// Call a method of the object of a handle, or of the published object. The arguments follow. The method
+    /// must return an object if `returns_object`, and a value otherwise.
     Call { handle: Option<u64>, method: String, returns_object: bool },
     /// Return another handle to the same object.
     Share { handle: u64 },
-    /// Free an object.
+    /// Free the object of a handle, or the published object.
     Free { handle: Option<u64> },
 }
 
@@ -28,7 +28,7 @@ pub(crate) enum ClusterReply {
     Described { type_name: String, server: u32, object: u64 },
     /// The call is done. The result follows.
     Done,
-    /// Handle to an object, which the caller holds by this reply.
+    /// Handle to an object. The caller holds the handle from then on.
     Object { handle: u64, type_name: String, object: u64 },
     /// The object is freed.
     Freed,

@@ -1,8 +1,8 @@
 //! Objects that other members of a cluster call by the names of methods.
 //!
 //! The member that publishes an object has a service, which calls the object like any process of the program.
-//! The network's thread sends a call to the object when it arrives, and awaits its answer without blocking.
-//! So calls of one member reach the object in the order in which they were sent.
+//! The network's thread forwards a call to the object as soon as the call arrives, and awaits the answer
+//! without blocking. So calls of one member reach the object in the order in which they were sent.
 //!
 //! | event | effect |
 //! |---|---|
@@ -43,7 +43,7 @@ use crate::remote::cluster::named::TypeSignature;
 use crate::remote::cluster::service::ObjectService;
 use crate::remote::registry::NameRegistry;
 
-/// Type of a published object, and the offset of the numbers of objects of its server.
+/// Type of a published object, and the offset that the server adds to the numbers of its objects.
 #[derive(Clone, Serialize, Deserialize)]
 struct ObjectDescription {
     signature: TypeSignature,
@@ -54,8 +54,8 @@ impl PlainOutcome for ObjectDescription {}
 
 /// Publishing to other hosts.
 impl ManagerHandle {
-    /// Publishes an object under a name in a cluster. Other members call its methods through a
-    /// [`ClusterProxy`](crate::ClusterProxy). Its type must be [registered](Self::register).
+    /// Publishes an object under a name in a cluster. Other members call the object's methods through a
+    /// [`ClusterProxy`](crate::ClusterProxy). The type of the object must be [registered](Self::register).
     ///
     /// ```
     /// use mp_manager::{ClusterProxy, Manager, Methods};
@@ -75,8 +75,8 @@ impl ManagerHandle {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// This process is the home of the name: it passes calls of other members on to the server. The object
-    /// lives until the name is [withdrawn](Cluster::withdraw), this process gives up its membership, or the
+    /// This process is the home of the name: it forwards calls of other members to the server. The object
+    /// lives until the name is [withdrawn](Cluster::withdraw), this process ends its membership, or the
     /// manager ends. After the end of the manager, calls return [`CallError::ServerGone`], until the name is
     /// withdrawn.
     ///
@@ -84,7 +84,7 @@ impl ManagerHandle {
     /// Blocks until the server and rank 0 have replied.
     ///
     /// # Errors
-    /// [`CallError::Raised`] if its type is not registered. [`CallError::Cluster`] if the name is in use,
+    /// [`CallError::Raised`] if the type is not registered. [`CallError::Cluster`] if the name is in use.
     /// [`CallError::PeerLost`] if rank 0 was lost. For other errors see the table at [`CallError`].
     #[track_caller]
     pub fn publish_in<T: 'static>(

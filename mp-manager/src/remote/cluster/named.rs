@@ -1,7 +1,8 @@
 //! Registered methods that the server finds by name, so that captures of their closures stay in the server.
 //!
-//! The thread of an object looks a method up when a caller sends its name, and runs it. So user code that
-//! encodes, decodes or copies captures delays this object only, and never the network's thread.
+//! When a caller sends the name of a method, the thread of the object looks the method up and runs it. So
+//! user code that encodes, decodes or copies captures delays only this object, and never the network's
+//! thread.
 
 use mp_core::message::{Message, Outgoing};
 use mp_reduce::MessagePack;
@@ -29,7 +30,7 @@ impl TypeSignature {
     }
 }
 
-/// Type of a returned object, or the reason why the method was not called. The object's proxy follows.
+/// Type of a returned object, or the reason why the method was not called. A proxy of the object follows.
 pub(super) type ReturnedSignature = Result<TypeSignature, CallError>;
 
 /// Returns a closure that finds a method in the server. The result of a method that returns an object begins

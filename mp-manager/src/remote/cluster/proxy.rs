@@ -62,17 +62,17 @@ use crate::remote::wire::Framed;
 /// the receiving process has made its first call.
 ///
 /// # Blocking
-/// A call blocks until the object has finished the calls that were sent before it, and this one.
+/// A call blocks until the object has finished the calls that were sent before, and this call.
 /// [`with_timeout`](Self::with_timeout) limits the wait.
 ///
 /// # When a process dies
-/// If the home was lost, the process that published the object, calls return [`CallError::PeerLost`] within
-/// the [lease](mp_net::ClusterConfig::lease) and the [grace](mp_net::ClusterConfig::grace). If the manager's
-/// server has ended, they return [`CallError::ServerGone`]. Over connections that break and return within the
-/// grace, each call has its effect once. When this process is killed, a call that it had sent may or may not
-/// run. If this process was without a connection for longer than lease and grace, its handles of returned
-/// objects were released: calls by them return [`CallError::Freed`], even if other processes still have the
-/// object.
+/// The home is the process that published the object. If the home was lost, calls return
+/// [`CallError::PeerLost`] within the [lease](mp_net::ClusterConfig::lease) and the
+/// [grace](mp_net::ClusterConfig::grace). If the manager's server has ended, calls return
+/// [`CallError::ServerGone`]. Over connections that break and return within the grace, each call has its
+/// effect once. When this process is killed, a call that it had sent may or may not run. If this process was
+/// without a connection for longer than lease and grace, its handles of returned objects were released: calls
+/// by them return [`CallError::Freed`], even if other processes still have the object.
 #[derive(Clone)]
 pub struct ClusterProxy {
     service: ClusterService,
@@ -80,7 +80,7 @@ pub struct ClusterProxy {
     server: u32,
     /// Number of the object in the server.
     object: u64,
-    /// Handle of a returned object; `None` for the published one.
+    /// Handle of a returned object, or `None` for the published object.
     handle: Option<Arc<Mutex<ReturnedHandle>>>,
     timeout: Option<Duration>,
 }
@@ -90,7 +90,7 @@ type ClusterService = RemoteService<Framed<ClusterAsk>, Framed<ClusterReply>>;
 /// Handle of an object that a method has returned.
 struct ReturnedHandle {
     number: u64,
-    /// `None` if the handle was received in a message, and belongs to its sender.
+    /// `None` if the handle arrived in a message, and belongs to its sender.
     hold: Option<ServiceHold>,
 }
 
@@ -111,7 +111,7 @@ impl ClusterProxy {
     ///
     /// # Errors
     /// [`NetError::NotPublished`] if the name is not published in time, [`NetError::WrongType`] if the name
-    /// is of a queue or another kind of object, [`NetError::PeerLost`] if rank 0 or the home was lost.
+    /// belongs to a queue or another kind of object, [`NetError::PeerLost`] if rank 0 or the home was lost.
     pub fn connect(cluster: &Cluster, name: &str) -> Result<Self, NetError> {
         let service: RemoteService<_, Framed<ClusterReply>> = RemoteService::connect(cluster, name)?;
         match service.call_within(Framed::bare(ClusterAsk::Describe), None)?.map(|framed| framed.head) {
@@ -141,10 +141,10 @@ impl ClusterProxy {
         }
     }
 
-    /// Calls a method that [returns an object](crate::Methods::method_to_object), which stays in the server,
-    /// and returns a handle to it, with the same time-out as this one. If the call times out, the method may
-    /// still run, and the object that it returns is freed. If this process is killed, the object is freed
-    /// when the home ends the session of this process.
+    /// Calls a method that [returns an object](crate::Methods::method_to_object), which stays in the server.
+    /// Returns a handle to the object, with the same time-out as this handle. If the call times out, the
+    /// method may still run, and the object that it returns is freed. If this process is killed, the object
+    /// is freed when the home ends the session of this process.
     ///
     /// ```
     /// # use mp_manager::{ClusterProxy, Manager, Methods};
@@ -213,12 +213,12 @@ impl ClusterProxy {
         CallName::at_caller(closure, format!("{} of {}", self.type_name, self.service.place()))
     }
 
-    /// Returns the end of a call that begins now.
+    /// Returns the deadline of a call that begins now.
     fn deadline(&self) -> Option<Instant> {
         self.timeout.and_then(|timeout| Instant::now().checked_add(timeout))
     }
 
-    /// Returns the request for a call that begins now, and the end of the call.
+    /// Returns the request for a call that begins now, and the deadline of the call.
     fn method(
         &self,
         name: &str,
@@ -230,8 +230,7 @@ impl ClusterProxy {
         Ok((ClusterAsk::Call { handle, method: name.to_string(), returns_object }, until))
     }
 
-    /// Sends a request, and waits for its reply. Also returns the object that this process holds by the
-    /// reply, if any.
+    /// Sends a request, and waits for its reply. Also returns the hold of the object in the reply, if any.
     fn request(
         &self,
         ask: Framed<ClusterAsk>,
@@ -255,8 +254,8 @@ impl ClusterProxy {
         }
     }
 
-    /// Returns the number of this process's handle of a returned object. If the handle was received, first
-    /// gets one of this process.
+    /// Returns the number of this process's handle of a returned object. If the handle arrived in a message,
+    /// first requests a handle for this process.
     fn handle_number(&self, call: &CallName, until: Option<Instant>) -> Result<Option<u64>, CallError> {
         let Some(handle) = &self.handle else { return Ok(None) };
         let number = match &*handle.lock() {
@@ -267,7 +266,7 @@ impl ClusterProxy {
         match shared.map_err(CallError::unsent)? {
             (Framed { head: ClusterReply::Object { handle: number, .. }, .. }, hold @ Some(_)) => {
                 let mut handle = handle.lock();
-                // Unless another thread was faster.
+                // Another thread may have stored a handle meanwhile.
                 if handle.hold.is_none() {
                     *handle = ReturnedHandle { number, hold };
                 }
@@ -277,10 +276,10 @@ impl ClusterProxy {
         }
     }
 
-    /// Sets a time-out for calls by this handle, its clones and copies that are sent. It also limits the wait
-    /// for a home that does not answer. The first call by a received handle of a returned object requests a
-    /// handle of this process within the same time. A call that times out is withdrawn only if it has not
-    /// reached its home. Otherwise it runs when its turn comes, or continues to run.
+    /// Sets a time-out for calls by this handle, its clones and copies that are sent. The time-out also
+    /// limits the wait for a home that does not answer. The first call by a received handle of a returned
+    /// object requests a handle of this process within the same time. A call that times out is withdrawn only
+    /// if it has not reached its home. Otherwise it runs when its turn comes, or continues to run.
     #[must_use]
     pub fn with_timeout(self, timeout: Duration) -> Self {
         ClusterProxy { timeout: Some(timeout), ..self }
@@ -343,7 +342,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(2);
 
-    /// Service that shares its object late, and answers no call.
+    /// Service that returns a share of its object late, and answers no call.
     struct SlowService;
 
     impl NetService for SlowService {

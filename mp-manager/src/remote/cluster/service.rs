@@ -21,7 +21,7 @@ use crate::remote::methods::{find_method, returned_object};
 use crate::remote::wire::Framed;
 use crate::request::ObjectRequest;
 
-/// An object for other members.
+/// Object that other members call.
 struct ClusterObject {
     /// Keeps the object alive.
     requests: Sender<ObjectRequest>,
@@ -38,7 +38,7 @@ impl ClusterObject {
     }
 }
 
-/// Handles of callers.
+/// Handles that callers hold.
 #[derive(Default)]
 struct CallerHandles {
     objects: BTreeMap<u64, Arc<ClusterObject>>,
@@ -49,13 +49,13 @@ struct CallerHandles {
 /// A published object, and the objects that its methods have returned to other members.
 pub(crate) struct ObjectService {
     server: u32,
-    /// Offset of the numbers of objects.
+    /// Offset that is added to the numbers of objects.
     offset: u64,
     published: Arc<ClusterObject>,
     handles: Mutex<CallerHandles>,
 }
 
-/// Handle of a caller, which is released when this is dropped.
+/// Handle of a caller. Dropping this value releases the handle.
 struct CallerHandle {
     service: Weak<ObjectService>,
     number: u64,
@@ -65,12 +65,12 @@ impl Drop for CallerHandle {
     fn drop(&mut self) {
         let service = self.service.upgrade();
         let released = service.and_then(|service| service.handles.lock().objects.remove(&self.number));
-        // Dropped without the lock.
+        // Dropped after the lock is released, because the drop may free the object.
         drop(released);
     }
 }
 
-/// Reply, and the handle that the caller gets by it.
+/// Reply, and the handle that the caller holds from then on, if any.
 type ServedReply = (Framed<ClusterReply>, Option<HeldValue>);
 
 impl ObjectService {
@@ -79,7 +79,7 @@ impl ObjectService {
         ObjectService { server: link.server, offset, published, handles: Mutex::default() }
     }
 
-    /// Returns the object of a handle, or the published one, and the name of a call of it.
+    /// Returns the object of a handle, or the published object, and the name of a call of it.
     fn find(&self, handle: Option<u64>, name: String) -> Result<(Arc<ClusterObject>, CallName), CallError> {
         let found = match handle {
             None => Some(self.published.clone()),
@@ -94,7 +94,7 @@ impl ObjectService {
         }
     }
 
-    /// Returns the number of an object for callers.
+    /// Returns the number by which callers identify an object.
     fn number(&self, object: &ClusterObject) -> u64 {
         self.offset.wrapping_add(object.object)
     }
@@ -165,7 +165,8 @@ impl ObjectService {
         };
         let request = request(&mut caller)?;
         send(&object.requests, request, self.server)?;
-        // Without an answer, the caller is dropped, so that a late answer is not mistaken for another one.
+        // Without an answer, `caller` is dropped, so that a late answer is not mistaken for the answer to
+        // another call.
         let answer = self.answer(object, &caller).await?;
         object.idle.lock().push(caller);
         Ok(answer)
