@@ -16,7 +16,7 @@ use crate::tidy::{Tree, parity};
 use crate::timings;
 
 /// Step that a second process of this program runs in parallel, on processor time that the other steps don't
-/// use. It doesn't wait for other processes, and has its own build folder.
+/// use. The step doesn't wait for other processes, and has its own build folder.
 const PARALLEL_STEP: &str = "loom";
 
 struct Line {
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     Ok(lines.iter().all(|line| passed(&line.outcome)) && complaints.is_empty())
 }
 
-/// Returns reasons for which a run fails although each step may have passed.
+/// Returns the reasons for which a run fails even if each step has passed.
 fn complaints(total: &Tally, strict: bool, ran: &HashSet<String>, is_whole: bool) -> Vec<String> {
     let mut complaints: Vec<String> = reruns::judge(&total.failures).err().into_iter().collect();
     if strict && total.disallowed() > 0 {
@@ -109,8 +109,8 @@ impl Records {
         Ok(Self { path, is_ours: true })
     }
 
-    /// Returns the names of tests and their modules: a macro makes a module of a test that has several
-    /// variants.
+    /// Returns the names of tests and of their modules. If a test has several variants, a macro makes a
+    /// module of it.
     fn tests(&self) -> HashSet<String> {
         let text = std::fs::read_to_string(&self.path).unwrap_or_default();
         text.lines().flat_map(|line| line.split("::")).map(str::to_owned).collect()

@@ -28,7 +28,7 @@ struct Import {
 struct Module {
     file: String,
     lines: Vec<Line>,
-    /// Path of the module that each line belongs to. It differs from the file's in an inline module.
+    /// Path of the module that each line belongs to. In an inline module, the path is longer than the file's.
     modules: Vec<Path>,
     /// Paths that `use` items name, with their lines.
     uses: Vec<(usize, String)>,
@@ -143,7 +143,7 @@ fn paths_in(code: &str) -> Vec<String> {
     starts.filter(|&at| begins(at)).map(whole).collect()
 }
 
-/// Returns the absolute path of a path used in a module, if it is of this crate.
+/// Returns the absolute path of a path used in a module, if the path belongs to this crate.
 fn absolute(here: &[String], path: &str, paths: &BTreeSet<Path>) -> Option<Path> {
     let path = path.split_whitespace().next()?.trim_end_matches("::");
     let mut above = here.to_vec();
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_of_a_file_are_below_it() {
+    fn inline_modules_have_the_floor_of_their_file() {
         let files = [
             ("m/src/a/mod.rs", "mod x; mod y;"),
             ("m/src/a/x.rs", "mod inner {\n    use super::y::Y;\n}\nuse inner::y;"),

@@ -133,18 +133,19 @@ fn check() -> Result<Vec<String>, String> {
     Ok(problems)
 }
 
-/// The relevant metadata of a package of the workspace.
+/// Metadata of a package of the workspace, as far as the steps need it.
 #[derive(Default)]
 pub(crate) struct Package {
     pub(crate) name: String,
     /// Path from the repository's root. Empty for the root package.
     pub(crate) folder: String,
     pub(crate) features: Vec<String>,
-    /// Members of its feature `default`.
+    /// Members of the package's feature `default`.
     pub(crate) default: Vec<String>,
-    /// Names of its integration tests.
+    /// Names of the package's integration tests.
     pub(crate) tests: Vec<String>,
-    /// Names of its dependencies inside the repository, with their kind: `normal`, `build` or `dev`.
+    /// Names of the package's dependencies inside the repository, with their kind: `normal`, `build` or
+    /// `dev`.
     pub(crate) dependencies: Vec<(String, String)>,
 }
 
@@ -222,7 +223,7 @@ fn arrows(packages: &[Package]) -> Vec<String> {
                 ["*"] => LAYERS.iter().any(|(name, _)| name == to),
                 names => names.contains(&to.as_str()),
             };
-            // The test harness uses none of our crates.
+            // `mp-core` may use the test harness, which uses none of our crates.
             if downwards || (kind == "dev" && (package.name != "mp-core" || to == "mp-harness")) {
                 continue;
             }
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn upward_arrows_are_refused() {
+    fn upward_dependencies_are_refused() {
         assert_eq!(arrow("mp-queue", "mp-core", "normal"), 0);
         assert_eq!(arrow("mp-core", "mp-queue", "normal"), 1);
         assert_eq!(arrow("mp-queue", "mp-spawn", "build"), 1);

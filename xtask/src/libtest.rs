@@ -39,9 +39,9 @@ pub(crate) struct Tally {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) name: String,
-    /// `true` if it passed when it was run again by itself.
+    /// `true` if the test passed when it was run again by itself.
     pub(crate) passed_again: bool,
-    /// First lines of its captured output.
+    /// First lines of the test's captured output.
     pub(crate) output: Vec<String>,
 }
 

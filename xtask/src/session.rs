@@ -90,8 +90,8 @@ impl Session {
             command.args(["--config", RUNNER]);
         }
         command.args(words);
-        // Variables that cargo sets for the package of the program that it runs, which is this one. Build
-        // scripts read them, and would run again in each build with others.
+        // Cargo has set these variables for this crate, whose program it runs. Build scripts of other
+        // packages read them, and would run again in each build if the values differed.
         let of_package = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(of_package)) {
             command.env_remove(name);
@@ -113,8 +113,8 @@ impl Session {
         command
     }
 
-    /// Sets environment variables of a command that runs tests: the file for their names, and whether failed
-    /// tests run again.
+    /// Sets environment variables of a command that runs tests. They name the file for the names of the
+    /// tests, and state whether failed tests run again.
     pub(crate) fn tell_tests(&self, command: &mut Command) {
         if self.again {
             command.env(RUN_AGAIN, "1");
@@ -191,7 +191,7 @@ impl Session {
         took
     }
 
-    /// Records a failure that isn't a command's.
+    /// Records a failure that is not the failure of a command.
     pub(crate) fn fail(&mut self, reason: String) {
         println!("{reason}");
         self.failures.push(reason);

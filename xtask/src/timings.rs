@@ -1,5 +1,5 @@
-//! Run times of test programs: reported by `leaks`, collected by the steps, and printed at the end of `ci`
-//! for the slowest.
+//! Run times of test programs. `leaks` reports them, the steps collect them, and `ci` prints the slowest at
+//! its end.
 
 use std::fmt;
 use std::fs;

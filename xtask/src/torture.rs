@@ -30,7 +30,7 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
             words.extend([name.to_owned(), value]);
         }
     }
-    // Every step accepts this option. Nothing can be skipped here.
+    // Every step accepts this option. It has no effect here, because nothing can be skipped.
     args.flag("--strict");
     args.finish()?;
     Ok(torture(&mut Session::new(), &words))

@@ -31,7 +31,7 @@ const ARENA_FILES: usize = 2;
 /// Maximum number of methods of `Arena`.
 const ARENA_METHODS: usize = 30;
 
-/// Definitions of types in a file, without test code: lines from 1, and names.
+/// Returns the types that a file defines, without test code: line numbers from 1, and names.
 fn defined(file: &File) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     // Depth of brackets, and the depth at which a macro that writes code began.

@@ -1,4 +1,4 @@
-//! Tests that fail when all tests of their program run are run again by themselves, if this is enabled.
+//! Tests that fail when all tests of their program run. They are run again by themselves, if this is enabled.
 //! `xtask leaks` also runs this program as its subject, whose tests fail as the environment specifies.
 
 use std::fs::OpenOptions;
@@ -77,7 +77,7 @@ fn test_failing_each_time_fails_the_run() {
 }
 
 #[test]
-fn leaks_of_other_tests_are_red_after_a_rerun() {
+fn leak_of_another_test_fails_despite_a_rerun() {
     let (green, text) = run(true, "subject_a=leaves,subject_b=once");
     assert!(text.contains(&format!("{PASSED}subject_b\n")), "{text}");
     assert!(!green, "{text}");

@@ -17,7 +17,7 @@ fn helper_leaks_a_resource() {
     match std::env::var(WHAT).unwrap_or_default().as_str() {
         "descriptor" => std::mem::forget(File::open("/dev/zero").unwrap()),
         "kept descriptor" => {
-            // A descriptor that the library keeps must not excuse another one.
+            // A descriptor that the library keeps must not hide a leaked descriptor.
             drop(mp::Process::builder().spawn(|(): ()| (), ()).unwrap().join());
             std::mem::forget(std::io::pipe().unwrap());
         }
@@ -26,8 +26,8 @@ fn helper_leaks_a_resource() {
         "strategy" => {
             let folder = format!("/dev/shm/mp-{}", rustix::process::geteuid().as_raw());
             let file = format!("{folder}/mp-leak-{}", std::process::id());
-            // Created as the library does it: the folder may contain the program's own files. Other programs
-            // of this user keep a file with that name, but one may remove an empty folder.
+            // Created like the library's files. Other programs of this user do not remove a file with such a
+            // name, but one of them may remove the folder while it is empty.
             while let Err(e) = File::create(&file) {
                 assert_eq!(e.kind(), std::io::ErrorKind::NotFound, "{file}: {e}");
                 _ = fs::DirBuilder::new().mode(0o700).create(&folder);
@@ -42,13 +42,13 @@ fn helper_leaks_a_resource() {
         }
         "process" => _ = Command::new("sleep").arg("321").spawn().unwrap(),
         "orphan" => {
-            // Its parent ends before the test, its descriptors are closed, and it is in a session of its own.
+            // The shell ends before the test. The child has closed descriptors, and its own session.
             let script = "setsid sleep 322 > /dev/null 2>&1 < /dev/null &";
             assert!(Command::new("sh").args(["-c", script]).status().unwrap().success());
         }
         "orphan program" => {
-            // This program again. It begins when its parent has ended, and outlives this process. (In a
-            // background process of a shell, `$$` is still the shell's id.)
+            // Starts this program again. It begins when its parent has ended, and outlives this process. (In
+            // a background process of a shell, `$$` is still the shell's id.)
             let script =
                 "(while kill -0 $$ || kill -0 $1; do sleep 0.01; done; exec \"$0\" \"$2\" --exact) &";
             let mut shell = Command::new("sh");
@@ -122,7 +122,7 @@ fn red(what: &str, words: &[&str]) -> String {
 }
 
 #[test]
-fn clean_program_is_green() {
+fn program_without_leaks_passes() {
     let (green, text) = run("nothing");
     assert!(green && !text.contains("LEAK"), "{text}");
 }
@@ -167,8 +167,8 @@ fn remove(text: &str) {
     _ = fs::remove_dir(format!("/dev/shm/mp-{}", rustix::process::geteuid().as_raw()));
 }
 
-/// The file is left in the run of all tests, and in the first run of the test by itself, as if another
-/// program had such files at the same time.
+/// The file is left in the run of all tests, and in the first run of the test by itself. Files of another
+/// program could appear at such times by chance.
 #[test]
 fn files_left_only_sometimes_are_not_an_error() {
     let path = std::env::temp_dir().join(format!("p{}", std::process::id()));

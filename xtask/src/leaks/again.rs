@@ -1,8 +1,8 @@
 //! Runs failed tests of a program again, each by itself.
 //!
-//! A test that passes then is listed separately in the summary, with the output of its failure, and is not an
-//! error. Either its time limit is too short for a busy machine, or another test disturbed it, or a rare
-//! fault occurred. The output is printed because of the last case.
+//! A test that passes then is not an error. The summary lists it separately, with the output of its failure.
+//! Possible causes are a time limit that is too short for a busy machine, a disturbance by another test, and
+//! a rare fault. The output is printed because of the rare fault.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, PipeReader, Write};

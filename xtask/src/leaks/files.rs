@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::Leak;
 
-/// Time within which a file that may be another program's must disappear.
+/// Time within which a file that may belong to another program must disappear.
 const DEADLINE: Duration = Duration::from_secs(2);
 
 const SHARED: &str = "/dev/shm";
@@ -32,7 +32,7 @@ impl Shared {
         Self(all)
     }
 
-    /// Returns new files that seem to be the program's.
+    /// Returns new files that seem to belong to the program.
     pub(super) fn left_by(&self, program: u32) -> Vec<Leak> {
         let until = Instant::now() + DEADLINE;
         let me = rustix::process::geteuid().as_raw();
@@ -41,8 +41,8 @@ impl Shared {
             new.retain(|path| !self.0.contains(path) && path.metadata().is_ok_and(|file| file.uid() == me));
             let (ours, others): (BTreeSet<_>, _) =
                 new.into_iter().partition(|path| names_process(path, program));
-            // A file that a living process has open, or that has its id in its name, isn't a leak: all of the
-            // program's processes have ended.
+            // All processes of the program have ended. So a file isn't a leak if a living process has the
+            // file open, or has its id in the file's name.
             let mut others = if others.is_empty() { others } else { without_open(others) };
             others.retain(|path| !names_a_living_process(path) && path.symlink_metadata().is_ok());
             if others.is_empty() || Instant::now() > until {
@@ -122,8 +122,8 @@ mod tests {
     #[test]
     fn file_open_in_another_program_is_no_leak() {
         let before = Shared::now();
-        // No living process has this number, and no program has the number 0. So the file counts as another
-        // program's.
+        // No living process has this number, and no program has the number 0. So the file counts as belonging
+        // to another program.
         let number = (1 << 30) + std::process::id();
         let path = PathBuf::from(format!("/dev/shm/mp-xtask-{number}"));
         let file = fs::File::create(&path).unwrap();

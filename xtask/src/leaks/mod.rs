@@ -38,7 +38,7 @@ const BLAME: Duration = Duration::from_secs(300);
 /// Number of runs that must all leak before an ambiguous leak is attributed to the test.
 const AGAIN: usize = 3;
 
-/// Variable with the path of a file to which each test program appends the names of its tests.
+/// Variable with the path of a file to which all test programs append the names of their tests.
 pub(crate) const RAN: &str = "MP_TESTS_RAN";
 
 /// Variable with the path of a file to which `mp_harness::skip` appends place and reason.
@@ -57,8 +57,8 @@ impl Leak {
         Self { what, certain: true }
     }
 
-    /// Returns the common part of the names of such files: the path up to the first mark in the name,
-    /// `/dev/shm/mp_`, say.
+    /// Returns the beginning of the file's name that all files of its kind have in common: the path up to the
+    /// first mark in the name, for example `/dev/shm/mp_`.
     fn kind(&self) -> &str {
         let name = self.what.rfind('/').map_or(0, |at| at + 1);
         let mark = self.what[name..].find(|c: char| !c.is_ascii_alphabetic());
@@ -96,7 +96,7 @@ pub(crate) fn run(words: Vec<OsString>) -> ExitCode {
         Some(_) => again::run_and_read(command),
         None => (watched(&mut command), Vec::new()),
     };
-    // Set by a step that collects times.
+    // A step that collects times sets this variable.
     if std::env::var_os("MP_XTASK").is_some() {
         let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy();
         println!("{}", Timing::by_children(&name, started.elapsed()));
@@ -123,7 +123,7 @@ pub(crate) fn run(words: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// Converts a status to an exit code as a shell does: a process can't reproduce a death by a signal.
+/// Converts a status to an exit code as a shell does, because a process can't reproduce a death by a signal.
 fn code(status: WaitStatus) -> ExitCode {
     let code = status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal));
     ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
@@ -238,7 +238,7 @@ fn left_again(program: &OsString, test: &str, at_first: &[Leak]) -> Vec<Leak> {
     known.cloned().collect()
 }
 
-/// Returns the tests that the program has run. Empty if it can't list them.
+/// Returns the tests that the program has run, or an empty list if it can't list its tests.
 fn tests(program: &OsString, args: &[OsString]) -> Vec<String> {
     let list =
         Command::new(program).args(args).args(["--list", "--format", "terse"]).stdin(Stdio::null()).output();

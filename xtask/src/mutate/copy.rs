@@ -7,8 +7,8 @@ use std::{fs, io};
 use super::table::{EXTRA, Table};
 use crate::tidy::Tree;
 
-/// Makes or updates the copy, and returns its folder. Unchanged files are not written, so that cargo builds
-/// only the changed ones again.
+/// Makes or updates the copy, and returns its folder. Unchanged files are not written, so that cargo rebuilds
+/// only changed files.
 pub(super) fn make(tree: &Tree, table: &Table) -> Result<PathBuf, String> {
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     let folder = Path::new(&target).join("mutations");

@@ -43,7 +43,7 @@ struct Options {
     only: Vec<String>,
     /// Prefixes of the suites to run. Empty for all.
     suites: Vec<String>,
-    /// `true` if all tests of their areas run, also for mutations that the page assigns a test.
+    /// `true` if all tests of a mutation's area run, even if the page names a test for the mutation.
     anew: bool,
     /// `true` if mutations that have a reason for surviving are tried, too.
     survivors: bool,
@@ -59,7 +59,8 @@ struct Options {
     most: Duration,
 }
 
-/// The tests of [`KILLING`] kill a process at every n-th access: first n = 13, then each access.
+/// Values of n for the tests of [`KILLING`], which kill a process at every n-th access. The larger n is
+/// first.
 const EVERY: [u32; 2] = [13, 1];
 
 /// Prefix of the suites whose tests kill at every access.
@@ -204,8 +205,8 @@ fn perform(session: &mut Session, wanted: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs the tests that enable mutations themselves: those of the torture, the simulated GPU and the fuzzer.
-/// In builds without mutations they are ignored.
+/// Runs the tests that enable mutations themselves: tests of the torture, the simulated GPU and the fuzzer.
+/// Builds without mutations ignore these tests.
 fn planted(session: &mut Session, folder: &Path) {
     let fuzz =
         ["run", "--quiet", "--release", "--manifest-path", "tools/fuzz/Cargo.toml", "--bin", "mp-fuzz"];
@@ -231,12 +232,12 @@ struct Lab {
 }
 
 impl Lab {
-    /// Returns the first of these runs that finds the mutation, with the test's name, and the way in which it
+    /// Returns the first of these runs that finds the mutation, with the name of its test, and how the test
     /// failed.
     fn find(&self, name: &str, recorded: bool, runs: &[Run]) -> Result<Option<(Run, &'static str)>, String> {
         let tests: Vec<_> = runs.iter().flat_map(|run| self.tests(run)).collect::<Result<_, _>>()?;
-        // The first test runs at some accesses, and at all accesses if the page names it. Then all tests run
-        // at some accesses, and then the others at all accesses.
+        // First, the first test kills at some accesses, and at every access if the page names it for this
+        // mutation. Then all tests kill at some accesses, and then the others at every access.
         let on_page = tests.first().filter(|_| recorded).map(|run| (run, EVERY[1]));
         let first_looks = tests.iter().map(|run| (run, EVERY[0]));
         let rest = tests.iter().filter(|run| run.suite.starts_with(KILLING)).map(|run| (run, EVERY[1]));
@@ -248,7 +249,7 @@ impl Lab {
             match self.try_one(name, run, every) {
                 Ok(None) => {}
                 Ok(found) => return Ok(found),
-                // Another test may still find it.
+                // Another test may still find the mutation.
                 Err(message) => _ = problem.get_or_insert(message),
             }
         }

@@ -1,5 +1,5 @@
-//! Page about mutations, and list of the tests that find them: reading, checking against the sources,
-//! writing.
+//! Page about mutations, and list of the tests that find them: both are read, checked against the sources and
+//! written here.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;

@@ -13,8 +13,8 @@ use crate::session::Session;
 /// `loom_…` are built for loom.
 pub(super) type Suite = String;
 
-/// Tests of a suite: all whose names contain the filter, or, if `exact`, the test of that name. A filter that
-/// ends with `::` selects all tests of that module.
+/// Tests of a suite. If `exact`, the test whose name is the filter, otherwise all tests whose names contain
+/// the filter. A filter that ends with `::` selects all tests of that module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Run {
     pub(super) suite: Suite,
@@ -57,7 +57,7 @@ fn is_loom(suite: &str) -> bool {
 pub(super) struct Programs(HashMap<Suite, (PathBuf, PathBuf)>);
 
 impl Programs {
-    /// The tests of `KILLING` kill a process at every n-th access: first n = 13, then each access.
+    /// Builds the test programs of these suites in `folder`, and finds their paths.
     pub(super) fn build(session: &Session, folder: &Path, suites: BTreeSet<Suite>) -> Result<Self, String> {
         let (loom, usual): (Vec<_>, Vec<_>) = suites.iter().partition(|suite| is_loom(suite));
         let mut programs = HashMap::new();
@@ -67,7 +67,8 @@ impl Programs {
         for target in usual.iter().filter_map(|suite| suite.split_once('/')).map(|(_, target)| target) {
             let of_target = match target {
                 "lib" => vec!["--lib".to_owned()],
-                // Building its test builds the program itself. `--bin` alone would build its unit tests.
+                // Building the program's test also builds the program. `--bin` alone would build only its
+                // unit tests.
                 "mp-torture" => vec!["--test".to_owned(), "planted".to_owned()],
                 target => vec!["--test".to_owned(), target.to_owned()],
             };

@@ -23,7 +23,7 @@ pub(super) const EXTRA: &str = "xtask/mutations/tree/";
 /// Replacement of some lines of one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Row {
-    /// Mutations that need this replacement.
+    /// Names of the mutations that need this replacement. Empty if all do.
     names: Vec<String>,
     /// Lines that identify the place: context and removed lines.
     old: Vec<String>,
@@ -104,7 +104,7 @@ impl Table {
         Ok(())
     }
 
-    /// Place of each switch in the table, by name.
+    /// Returns the place of each switch in the table, by name.
     pub(super) fn switches(&self) -> Result<BTreeMap<&str, String>, String> {
         let mut all = BTreeMap::new();
         let mut add = |name, place: String| match all.insert(name, place.clone()) {
@@ -130,7 +130,7 @@ impl Table {
         Ok(all)
     }
 
-    /// Rows that don't fit the sources.
+    /// Returns findings for rows that don't fit the sources.
     pub(super) fn check(&self, tree: &Tree) -> Vec<Finding> {
         let check = |(path, rows): (&String, &Vec<Row>)| match tree.text(path) {
             Some(text) => self.apply(path, text).err(),
@@ -139,7 +139,7 @@ impl Table {
         self.files.iter().filter_map(check).collect()
     }
 
-    /// Returns the file with its mutations, or `None` if the table has none for it.
+    /// Returns the text of a file with its mutations, or `None` if the table has no mutations of the file.
     pub(super) fn apply(&self, path: &str, text: &str) -> Result<Option<String>, Finding> {
         let Some(rows) = self.files.get(path) else { return Ok(None) };
         let lines: Vec<&str> = text.lines().collect();
@@ -173,12 +173,12 @@ impl Table {
     }
 }
 
-/// Names of the switches in a text.
+/// Returns the names of the switches in a text.
 fn switches_in(text: &str) -> impl Iterator<Item = &str> {
     text.split("mutant!(").skip(1).filter_map(|rest| rest.trim_start().strip_prefix('"')?.split('"').next())
 }
 
-/// Positions of a sequence of lines.
+/// Returns the positions at which a sequence of lines occurs.
 fn occurrences(lines: &[&str], block: &[String]) -> Vec<usize> {
     if block.is_empty() {
         return Vec::new();

@@ -87,7 +87,7 @@ pub(super) fn run(
     })
 }
 
-/// Waits for a process that has closed its output. It ends, or hangs in its exit.
+/// Waits for a process that has closed its output. The process ends soon, or hangs in its exit.
 fn wait(child: &mut std::process::Child, limit: Limit) -> std::io::Result<std::process::ExitStatus> {
     loop {
         if let Some(status) = child.try_wait()? {

@@ -1,4 +1,4 @@
-//! The faults, and the outcomes that the documentation of `RemoteQueue` promises.
+//! Faults, and checks of the outcomes that the documentation of `RemoteQueue` promises.
 
 use std::rc::Rc;
 use std::thread::sleep;
@@ -8,17 +8,17 @@ use super::node::{Line, Node, now};
 use super::pools;
 use super::run::{LEASE, LIMIT, Run, is_error};
 
-/// Hosts of the home, of the process that is disturbed, and of the other one.
+/// Indexes of hosts: the home's host, then the host of the disturbed process, then the third host.
 pub(super) const HOME: usize = 0;
 pub(super) const PEER: usize = 1;
 pub(super) const OTHER: usize = 2;
 
 const MIB: usize = 1 << 20;
-/// Time in milliseconds until others know that a process was killed.
+/// Maximum time in milliseconds until others detect that a process was killed.
 pub(super) const KILLED: u32 = 100;
 /// Time in milliseconds until a silent peer is lost.
 pub(super) const SILENT: u32 = LEASE + 500;
-/// Credit in MiB of each caller, where the memory of a home is checked.
+/// Credit in MiB of each caller, in runs that check the memory of a home.
 const CREDIT: u64 = 16;
 /// Memory in MiB of a home without messages, and of its receive buffers.
 const OWN_MEMORY: u64 = 60;
@@ -116,7 +116,7 @@ fn encrypted(run: &mut Run<'_>) -> Result<(), String> {
     })
 }
 
-/// Puts and gets messages, and compares the bytes of the link with theirs.
+/// Puts and gets messages, and compares their bytes with the bytes that the link has carried.
 fn exchange(run: &mut Run<'_>, size: usize, count: usize) -> Result<(), String> {
     let home = run.start(HOME, "home", &format!("size={size} capacity=16 down={count}"))?;
     let before = run.hosts.bytes(HOME)?;
@@ -141,7 +141,7 @@ fn exchange(run: &mut Run<'_>, size: usize, count: usize) -> Result<(), String> 
     Ok(())
 }
 
-/// Uses a link that is filled by messages of the credits for longer than a lease.
+/// Fills a slow link with as many messages as the credits allow, for longer than a lease.
 fn narrow(run: &mut Run<'_>) -> Result<(), String> {
     let rate = 100;
     let (size, count) = (4 * MIB, 6);
@@ -191,7 +191,7 @@ fn kill_home(run: &mut Run<'_>) -> Result<(), String> {
     run.known("watch", killed, known, KILLED);
     producer.join(LIMIT)?;
     run.count_puts(&home, &[&producer]);
-    // What was in the queue is lost with it.
+    // Messages that were in the queue are lost with it.
     run.at_most(usize::MAX, 0, 4);
     Ok(())
 }
@@ -235,8 +235,8 @@ fn kill_consumers(run: &mut Run<'_>, leases: bool) -> Result<(), String> {
     let all: Vec<&Node> = consumers.iter().map(|node| &**node).collect();
     run.count_gets(&home, &all);
     check_leases(run, &all);
-    // A message is lost if its receiver is killed before it writes its number down, which takes microseconds,
-    // and arrives again if the home does not know that it was received.
+    // A message is lost if its receiver is killed before it prints the message's number, which takes
+    // microseconds. It arrives again if the home has not recorded that it was received.
     run.at_most(if leases { 0 } else { 2 }, KILLS * threads, 0);
     Ok(())
 }
@@ -308,7 +308,7 @@ fn interrupt(
     for (who, node) in [("put", &producer), ("get", &consumer)] {
         match fault {
             _ if has_grace => run.no_loss(node),
-            // A caller that was stopped between two calls sees no error.
+            // A caller that was stopped between two calls gets no error.
             Interruption::CallersStopped => {}
             _ => {
                 let known = node.lines().iter().find(|line| is_error(&line.text)).map(|line| line.at);
@@ -321,7 +321,7 @@ fn interrupt(
     let in_doubt = run.figures.in_doubt;
     run.count_gets(&home, &[&consumer]);
     check_leases(run, &[&consumer]);
-    // Each thread may have received one message that goes to the other one, too.
+    // Each thread may have received one message that the other consumer receives, too.
     run.at_most(0, if has_grace { 0 } else { 2 }, in_doubt);
     Ok(())
 }
@@ -376,7 +376,7 @@ fn restart_home(run: &mut Run<'_>) -> Result<(), String> {
         producer.join(LIMIT)?;
         run.count_puts(&home, &[&producer]);
     }
-    // What was in a queue is lost with it.
+    // Messages that were in a queue are lost with it.
     run.at_most(usize::MAX, 0, 8);
     Ok(())
 }
@@ -428,7 +428,7 @@ fn bulk(run: &mut Run<'_>, count: usize) -> Result<(), String> {
     killed.wait_for("ack", (half / 3, 0), limit)?;
     killed.kill()?;
     let next = killed.numbers("put").into_iter().map(|(number, _)| number as usize + 1).max().unwrap_or(half);
-    // However many messages the killed process has put, there are enough for the other faults.
+    // Large enough for the other faults, however many messages the killed process has put.
     let end = count.max(next + half / 2);
     let next = run.start(OTHER, "put", &put(next, end))?;
     let goes_on = || next.wait_for("ack", (half / 10, now()), limit).map(drop);

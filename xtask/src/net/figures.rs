@@ -80,7 +80,7 @@ fn tcp(hosts: &Hosts) -> Result<Figures, String> {
     Ok(plain)
 }
 
-/// Measures iperf3 with some streams: its GB/s belong to the row of the largest messages.
+/// Measures iperf3 with some streams. The rate in GB/s belongs to the row of the largest messages.
 fn iperf(streams: &str) -> Result<Figures, String> {
     let mut command = Hosts::command(0, "iperf3");
     command.args(["-s", "-1", "--forceflush"]);

@@ -18,13 +18,13 @@ const FIRST: &str = "10.77.0.1:29500";
 const PROGRAMS: &str = "/mnt";
 /// Folder of the certificates, on all hosts.
 pub(super) const CERTIFICATES: &str = "/srv";
-/// The same folder in the repository.
+/// Folder of the certificates in the repository.
 const CERTIFICATES_HERE: &str = "mp-net/tests/certificates";
 /// Folders of Python's environment and of the peers' scripts, on all hosts.
 const ENVIRONMENT: &str = "/opt";
 const SCRIPTS: &str = "/media";
 
-/// Script that starts a node: private folders and a host name, and then the program.
+/// Script that starts a node: makes private folders, sets a host name, and then executes the program.
 const START: &str = "set -e
 for folder in /tmp /run /dev/shm; do mount -t tmpfs none $folder; done
 hostname host-$1
@@ -43,7 +43,7 @@ pub(super) fn run(line: &str) -> Result<String, String> {
     Err(format!("`{line}` failed: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
-/// Lets an example use certificates.
+/// Configures an example to use certificates.
 fn with_certificates(mut command: Command) -> Command {
     for (variable, file) in
         [("MP_TLS_CA", "ca.pem"), ("MP_TLS_CERT", "member.pem"), ("MP_TLS_KEY", "member.key")]
@@ -136,7 +136,8 @@ impl Hosts {
         Node::start(format!("torchrun on {}", NAMES[host]), with_certificates(command)).map(Some)
     }
 
-    /// Starts `mpirun` on the first host, which starts an example three times. Returns `None` without it.
+    /// Starts `mpirun` on the first host, which starts an example three times. Returns `None` if it is
+    /// missing.
     pub(super) fn mpirun(&self, name: &str, args: &str) -> Result<Option<Node>, String> {
         if !super::succeeds(Command::new("mpirun").arg("--version")) {
             return Ok(None);
@@ -157,7 +158,7 @@ impl Hosts {
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let mut words = text.split_whitespace();
         let (is_environment, prefix) = (words.next() == Some("True"), words.next().unwrap_or_default());
-        // Hosts have other files in the folders for temporary ones, where an environment may be.
+        // An environment may be in a folder for temporary files, in which hosts have other files.
         if is_environment {
             run(&format!("mount --bind {prefix} {ENVIRONMENT}"))?;
             return Ok(format!("{ENVIRONMENT}/bin/python3"));
@@ -178,7 +179,7 @@ impl Hosts {
     pub(super) fn signal(&self, host: usize, signal: Signal) -> Result<(), String> {
         for pid in run(&format!("ip netns pids {}", NAMES[host]))?.split_whitespace() {
             let pid = pid.parse().ok().and_then(Pid::from_raw).ok_or("`ip netns pids` has no numbers")?;
-            // It may have ended meanwhile.
+            // The process may have ended meanwhile.
             _ = kill_process(pid, signal);
         }
         Ok(())

@@ -2,8 +2,8 @@
 //! net`.
 //!
 //! `hosts` creates hosts as namespaces, `node` starts processes on them (`tools/net`), `run` checks their
-//! events, `faults` and `pools` define the runs, and `figures` measures. The task starts itself again in
-//! namespaces of its own, so nothing of it can remain.
+//! events, `faults` and `pools` define the runs, and `figures` measures. The task runs itself in its own
+//! namespaces, so that no process or link can remain.
 
 mod faults;
 mod figures;
@@ -23,9 +23,9 @@ use faults::{FAULTS, Fault};
 use hosts::Hosts;
 use run::Run;
 
-/// Program on the hosts.
+/// Program that runs on the hosts.
 pub(crate) const PROGRAM: &str = "mp-net-node";
-/// Example that trains on the hosts.
+/// Example that trains on all hosts together.
 pub(crate) const EXAMPLE: &str = "cluster_train";
 /// Example that trains on each host, and averages the weights.
 const AVERAGING: &str = "hogwild_hosts";
@@ -81,7 +81,7 @@ fn start(session: &mut Session, options: &[String]) -> Outcome {
     }
     let inside = || {
         let own = std::env::current_exe()?;
-        // The input ends when this process does, however that happens, and the task then ends, too.
+        // If this process ends for any reason, its child reads the end of its input, and ends, too.
         let mut child = Command::new("unshare")
             .args(UNSHARE)
             .arg(own)
@@ -214,7 +214,7 @@ mod tests {
         assert!(removed.len() <= 10 && added.len() <= 10, "{removed:?} {added:?}");
         let lines = removed.iter().map(|line| format!("-{line}\n"));
         let diff: String = lines.chain(added.iter().map(|line| format!("+{line}\n"))).collect();
-        // Lines that both have, such as a brace, are in the page, too.
+        // Lines that occur in both examples, such as a brace, can be in the page's diff, too.
         let page = read("docs/guide/cluster.md");
         let of_page = page.split("```diff\n").nth(1).and_then(|text| text.split("```").next()).unwrap();
         let of_page: String =

@@ -96,7 +96,8 @@ impl Node {
         }
     }
 
-    /// Blocks until `count` lines begin with this word after a time. Returns the time of the last one.
+    /// Blocks until `count` lines that begin with this word were printed after a time. Returns the time of
+    /// the last of these lines.
     pub(super) fn wait_for(
         &self,
         word: &str,
@@ -135,7 +136,7 @@ impl Node {
     }
 
     fn reap(&self) {
-        // The process has closed its output or was killed, so this is short.
+        // This wait is short: the process has closed its output or was killed.
         _ = self.child.borrow_mut().wait();
     }
 
@@ -166,14 +167,14 @@ impl Node {
         pid.ok_or_else(|| format!("{} has no process", self.name))
     }
 
-    /// Returns the children of the process: their numbers here, and in their namespace.
+    /// Returns the children of the process: their ids in this namespace, and in the namespace of the host.
     pub(super) fn children(&self) -> Result<Vec<(Pid, u32)>, String> {
         let folder = format!("/proc/{}/task", self.pid()?.as_raw_nonzero());
         let mut children = Vec::new();
         for thread in std::fs::read_dir(&folder).map_err(|e| format!("{folder}: {e}"))?.flatten() {
             let text = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
             for pid in text.split_whitespace() {
-                // It may have ended meanwhile.
+                // The child may have ended meanwhile.
                 let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
                 let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
                 let inner = pids.and_then(|pids| pids.split_whitespace().last()?.parse().ok());
@@ -194,7 +195,7 @@ impl Node {
     pub(super) fn kill(&self) -> Result<i64, String> {
         let at = self.signal(Signal::KILL)?;
         self.reap();
-        // The rest of its output, which the pipe keeps.
+        // Reads the rest of the output, which the pipe keeps after the death.
         self.wait_for_output_end()?;
         Ok(at)
     }
@@ -245,7 +246,7 @@ impl Drop for Node {
     }
 }
 
-/// Returns `true` if a text begins with a word, or several ones.
+/// Returns `true` if a text begins with `word`, which may consist of several words.
 pub(super) fn begins(text: &str, word: &str) -> bool {
     text.strip_prefix(word).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
 }

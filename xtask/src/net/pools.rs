@@ -33,7 +33,7 @@ impl Tasks {
         Ok(tasks)
     }
 
-    /// Blocks until a host has run `count` tasks after a time. Returns the time of the last one.
+    /// Blocks until a host has run `count` tasks after a time. Returns the time of the last of these tasks.
     fn wait_for(&self, host: usize, (count, after): (usize, i64)) -> Result<i64, String> {
         self.pool.wait(&format!("task of {}", NAMES[host]), LIMIT, |lines| {
             let is_one = |text: &str| begins(text, "done") && text.split(' ').nth(2) == Some(NAMES[host]);
@@ -52,11 +52,11 @@ impl Tasks {
         lines.iter().filter(|line| begins(&line.text, "done")).filter_map(|l| worker(&l.text)).collect()
     }
 
-    /// Ends the pool, and judges its tasks. The serving processes end by themselves.
+    /// Ends the pool, and checks its tasks. The serving processes end by themselves.
     fn finish(&self, run: &mut Run<'_>, errors: usize) -> Result<(), String> {
         self.pool.finish(LIMIT)?;
         for node in &self.serving {
-            // One that was killed has ended.
+            // A killed process has ended already.
             if node.is_running() {
                 node.join(LIMIT)?;
             }
@@ -80,13 +80,13 @@ pub(super) fn kill_host(run: &mut Run<'_>) -> Result<(), String> {
     for host in [HOME, OTHER] {
         tasks.wait_for(host, (20, known))?;
     }
-    // The same rank, started again.
+    // The rank is started again.
     tasks.serving[0] = run.start(PEER, "serve", "")?;
     tasks.wait_for(PEER, (20, now()))?;
     tasks.finish(run, 0)
 }
 
-/// Cuts the link of a host, or stops its processes, for longer than the lease. Its process joins again.
+/// Cuts the link of a host, or stops its processes, for longer than the lease. Its process then joins again.
 pub(super) fn interrupt(run: &mut Run<'_>, is_stop: bool, seconds: u64) -> Result<(), String> {
     let tasks = Tasks::start(run, "again=1")?;
     let switch = |run: &Run<'_>, is_begin| match is_stop {
@@ -109,7 +109,8 @@ pub(super) fn interrupt(run: &mut Run<'_>, is_stop: bool, seconds: u64) -> Resul
     tasks.finish(run, 0)
 }
 
-/// Kills workers of another host, until a task has failed, or for some tasks that are tried again.
+/// Kills workers of another host until a task has failed. With `retries`, kills several workers instead,
+/// whose tasks are tried again.
 pub(super) fn kill_worker(run: &mut Run<'_>, retries: u32) -> Result<(), String> {
     const MOST: usize = 10;
     let tasks = Tasks::start(run, &format!("retries={retries}"))?;
@@ -118,7 +119,7 @@ pub(super) fn kill_worker(run: &mut Run<'_>, retries: u32) -> Result<(), String>
         let (worker, _) = *serving.children()?.first().ok_or("the serving process has no worker")?;
         let killed = now();
         kill_process(worker, Signal::KILL).map_err(|e| format!("a worker: {e}"))?;
-        // A worker between two tasks takes none with it.
+        // A worker that is killed between two tasks loses no task.
         tasks.wait_for(PEER, (30, killed))?;
         let lines = tasks.pool.lines();
         if let Some(error) = lines.iter().find(|line| begins(&line.text, "error")) {
@@ -147,7 +148,7 @@ pub(super) fn kill_forwarder(run: &mut Run<'_>) -> Result<(), String> {
     for host in [PEER, OTHER] {
         tasks.wait_for(host, (50, known))?;
     }
-    // Another forwarder has replaced it, not another worker of this host.
+    // The killed process must be replaced by another forwarder, not by another worker of this host.
     let workers = tasks.workers();
     let local: BTreeSet<_> = workers.iter().filter(|(host, _)| host == NAMES[HOME]).collect();
     run.expect(local.len() == 1, || format!("workers of the pool's host: {local:?}"));
@@ -215,7 +216,7 @@ pub(super) fn train(run: &mut Run<'_>, is_killed: bool) -> Result<(), String> {
     let [first, peer, other] = nodes;
     let (first, peer, other) = (first?, peer?, other?);
     if is_killed {
-        // About 50 gradients of 14 KiB.
+        // Waits for about 50 gradients of 14 KiB.
         let since = Instant::now();
         while run.hosts.bytes(PEER)?.1 - before < 700_000 {
             if since.elapsed() > LIMIT {

@@ -41,7 +41,7 @@ pub(super) struct Run<'a> {
     pub(super) is_encrypted: bool,
 }
 
-/// Returns `true` for the event of a call that failed because the home was lost.
+/// Returns `true` if the text of an event reports a call that failed because the home was lost.
 pub(super) fn is_error(text: &str) -> bool {
     ["lost", "unacked"].iter().any(|word| begins(text, word))
 }
@@ -93,14 +93,14 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Records a violation unless a condition holds.
+    /// Records a violation if a condition does not hold.
     pub(super) fn expect(&mut self, holds: bool, violation: impl FnOnce() -> String) {
         if !holds {
             self.violations.push(violation());
         }
     }
 
-    /// Compares the messages that producers put with those that a home took.
+    /// Compares the messages that producers have put with the messages that a home has taken.
     pub(super) fn count_puts(&mut self, home: &Node, producers: &[&Node]) {
         let of = |word| producers.iter().flat_map(move |node| node.numbers(word)).map(|(number, _)| number);
         let (begun, acknowledged) = (of("put").collect::<BTreeSet<_>>(), of("ack").collect::<BTreeSet<_>>());
@@ -116,14 +116,14 @@ impl<'a> Run<'a> {
         self.expect(wrong.is_none(), || format!("{}: out of order: {wrong:?}", producer.name));
     }
 
-    /// Compares the messages that a home offered with those that consumers took.
+    /// Compares the messages that a home has offered with the messages that consumers have taken.
     pub(super) fn count_gets(&mut self, home: &Node, consumers: &[&Node]) {
         let filled: BTreeSet<_> = home.numbers("filled").into_iter().map(|(number, _)| number).collect();
         let got = consumers.iter().flat_map(|node| node.numbers("got")).map(|(number, _)| number);
         self.compare(&filled, &filled, got);
     }
 
-    /// Compares the tasks that a pool was given with their outcomes, and checks the number of errors.
+    /// Compares the tasks given to a pool with their outcomes, and checks the number of errors.
     pub(super) fn count_tasks(&mut self, pool: &Node, errors: usize) {
         let of = |word| pool.numbers(word).into_iter().map(|(number, _)| number);
         let given: BTreeSet<_> = of("put").collect();
@@ -162,7 +162,7 @@ impl<'a> Run<'a> {
         });
     }
 
-    /// Records the time after which a fault was known, and checks it.
+    /// Records the time between a fault and its detection, and checks it.
     pub(super) fn known(&mut self, who: &str, fault: i64, known: i64, limit: u32) {
         let after = (known - fault) as f64 / 1000.0;
         self.figures.known = Some(self.figures.known.map_or(after, |other| other.max(after)));
@@ -170,7 +170,7 @@ impl<'a> Run<'a> {
         self.expect(after <= f64::from(limit), violation);
     }
 
-    /// Checks that no caller saw its home as lost.
+    /// Checks that no call of a node failed because the home was lost.
     pub(super) fn no_loss(&mut self, node: &Node) {
         let errors = node.lines().iter().filter(|line| is_error(&line.text)).count();
         self.expect(errors == 0, || format!("{}: {errors} calls failed, none may", node.name));
@@ -205,7 +205,7 @@ impl<'a> Run<'a> {
                     .iter()
                     .any(|w| begins(&line.text, w))
             };
-            // Events first: numbers alone would push them out.
+            // Events come first, because numbers alone would fill all printed lines.
             let events: Vec<_> = lines.iter().filter(quiet).collect();
             let shown = events.iter().rev().take(TAIL).rev().copied().chain(lines.iter().rev().take(2).rev());
             shown.for_each(|line| text.push_str(&format!("    {} {}\n", line.at, line.text)));

@@ -1,5 +1,5 @@
-//! Step `alone`: builds each library crate by itself, and the main sets of features. Sets without a strategy
-//! share no memory: they must be refused with a message that names the missing features.
+//! Step `alone`: builds each library crate by itself, and the main sets of features. Sets without a sharing
+//! strategy can't share memory: the build must refuse them with a message that names the missing features.
 //!
 //! The step `one-strategy` of `ci --long` builds all sets that any code depends on, each crate with its
 //! tests, and runs the tests with one sharing strategy alone. The step `test` runs some of them with
@@ -99,9 +99,9 @@ fn one_strategy<'c>(command: &'c mut Command, strategy: &str) -> &'c mut Command
     with_one_strategy(command, strategy).args(["--no-default-features", "--features", strategy])
 }
 
-/// Returns the tests that the step `test` runs with the second strategy, in programs of the whole workspace:
-/// with `-p`, the libraries would have other features and be compiled again. `run-program` skips the others.
-/// `ci --long` runs all of [`BOTH`] with each strategy.
+/// Returns the command that runs tests with the second strategy in the step `test`. It selects the whole
+/// workspace: with `-p`, the libraries would have other features and be compiled again. `run-program` skips
+/// the other tests. `ci --long` runs all of [`BOTH`] with each strategy.
 pub(super) fn second_strategy(session: &Session) -> Command {
     let mut command = session.cargo(&["test", "--no-fail-fast", "--workspace", "--lib"]);
     command.args(QUICK.iter().flat_map(|test| ["--test", test]));
@@ -125,8 +125,8 @@ fn features(packages: &[Package]) -> Option<Vec<String>> {
     Some(facade.features.iter().filter(is_base).cloned().collect())
 }
 
-/// Returns the sets that must not build, since they can't share memory. `mp-core` refuses them, so the other
-/// features make no difference: the empty set, and all.
+/// Returns the sets that must not build, since they can't share memory: the empty set, and all features
+/// except strategies. `mp-core` refuses them, so sets between these two make no difference.
 fn without_strategy(features: &[String]) -> [String; 2] {
     [String::new(), rest(features).join(",")]
 }
@@ -162,8 +162,8 @@ fn refused(session: &mut Session, set: &str) {
     }
 }
 
-/// Returns the main sets, as `--features` takes them: each strategy without other features and with all, and
-/// everything.
+/// Returns the main sets in the form that `--features` takes: each strategy alone, each strategy with all
+/// other features, and all features.
 fn short_sets(features: &[String]) -> Vec<String> {
     let rest = rest(features).join(",");
     let mut sets: Vec<_> = STRATEGIES
@@ -174,9 +174,10 @@ fn short_sets(features: &[String]) -> Vec<String> {
     sets
 }
 
-/// Returns the sets of `ci --long`. With one sharing strategy: every subset of the other features. With the
-/// other strategy, and with both: each feature by itself, and all. A strategy affects only crates below those
-/// that the other features affect. [`ADDED`] is combined as its comment describes.
+/// Returns the sets of `ci --long`. With the first sharing strategy: every subset of the other features. With
+/// the second strategy, and with both: each other feature by itself, and all. This is enough, because a
+/// strategy affects only crates below the crates that the other features affect. The comment on [`ADDED`]
+/// describes its sets.
 fn sets(features: &[String]) -> Vec<String> {
     let (base, rest) = (features.join(","), rest(features));
     let [first, second] = STRATEGIES.map(str::to_owned);

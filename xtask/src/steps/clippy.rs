@@ -11,7 +11,7 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     }
     let words = ["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
     session.run(&mut session.cargo(&words));
-    // Beside the wheels, which need the same build scripts and macros.
+    // Uses the build folder of the wheels, which need the same build scripts and macros.
     let words = ["clippy", "--manifest-path", wheel::CRATE, "--workspace", "--all-targets"];
     let mut clippy = session.cargo(&words);
     clippy.args(["--", "-D", "warnings"]).env("CARGO_TARGET_DIR", wheel::build_folder());

@@ -1,7 +1,7 @@
 //! Step `wheel`: the Python package is built, installed and tested. Tests also run the examples of its guide.
 //!
-//! The interpreter is the first `python3` of the path. A folder of its own in `target/wheel` gets the
-//! packages that building and testing need, by pip. Without an interpreter, or without an answer of PyPI, the
+//! The interpreter is the first `python3` of the path. pip installs the packages that building and testing
+//! need into a separate folder in `target/wheel`. Without an interpreter, or if PyPI can't be reached, the
 //! step is skipped. torch has some gigabytes, so `.ci/run` starts the installation (`--prepare`) while other
 //! steps run. A lock serializes the two.
 //!
@@ -29,7 +29,7 @@ struct Wheel {
     is_required: &'static str,
     /// Expression of Python that is true after the import.
     after_import: &'static str,
-    /// Folder in `target/wheel` of environment and wheels.
+    /// Folder in `target/wheel` for the environment and the wheels.
     folder: &'static str,
     /// End of the binary interface's name, in the name of the wheel.
     interface: &'static str,
@@ -96,8 +96,8 @@ fn folder() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from).join("wheel")
 }
 
-/// Returns the interpreter of a virtual environment with the needed packages, and torch where it can be had.
-/// The inner error is the reason why there is none.
+/// Returns the interpreter of a virtual environment with the needed packages, and with torch if it can be
+/// installed. The inner error is the reason why the environment is missing.
 fn environment(wheel: &Wheel) -> Result<Result<PathBuf, String>, String> {
     let folder = folder().join(wheel.folder);
     fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
@@ -118,7 +118,7 @@ fn environment(wheel: &Wheel) -> Result<Result<PathBuf, String>, String> {
         }
         fs::write(&complete, "").map_err(|e| format!("{}: {e}", complete.display()))?;
     }
-    // Half of an installation is completed by the next run.
+    // The next run completes a partial installation.
     if !with_torch.exists() && install(&python, &["torch"]) {
         fs::write(&with_torch, "").map_err(|e| format!("{}: {e}", with_torch.display()))?;
     }
@@ -143,8 +143,8 @@ fn install(python: &Path, packages: &[&str]) -> bool {
     succeeds(Command::new(python).args(options).args(packages))
 }
 
-/// Makes cargo build `mp-python` again. maturin builds only the shared library, and cargo would mistake it
-/// for the Rust library that the other extension needs.
+/// Makes cargo build `mp-python` again. maturin builds only the shared library, and cargo would otherwise
+/// mistake it for the Rust library that the other extension needs.
 fn forget_extension(target: &Path) {
     for profile in ["debug", "release"] {
         let built = fs::read_dir(target.join(profile).join(".fingerprint"));
@@ -231,7 +231,7 @@ fn interface(wheel: &Path) -> &str {
 
 /// Imports the installed package, with warnings as errors, and runs the tests.
 fn test(session: &mut Session, wheel: &Wheel, python: &Path, profile: &[&str]) {
-    // From another folder, so that the installed package is imported and not the sources.
+    // Runs in another folder, so that Python imports the installed package and not the sources.
     let tests = absolute(Path::new("mp-python/tests"));
     let import = format!("import sys, multiproc, digits; sys.exit(not ({}))", wheel.after_import);
     let mut check = Command::new(python);

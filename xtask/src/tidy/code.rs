@@ -86,7 +86,7 @@ fn atomics(file: &File, findings: &mut Vec<Finding>) {
         match parts.as_slice() {
             ["std" | "core", "sync", "atomic", ..] => found(line, "a raw atomic"),
             ["loom", ..] => found(line, "loom"),
-            // Globs that could import raw atomics.
+            // A glob import could import raw atomics.
             ["std" | "core", "sync", "*"] | ["std" | "core", "*"] => {
                 found(line, "a glob that holds raw atomics")
             }

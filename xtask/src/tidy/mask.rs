@@ -41,7 +41,8 @@ pub(crate) fn lines(text: &str) -> Vec<Line> {
     lines
 }
 
-/// Returns the lines of a file with test code blank: items under `#[cfg(test)]`, and all of a file of tests.
+/// Returns the lines of a file in which test code is blank: items under `#[cfg(test)]`, or all lines of a
+/// test file.
 pub(crate) fn without_tests(path: &str, lines: &[Line]) -> Vec<Line> {
     let mut lines = lines.to_vec();
     let is_tests = |part: &str| part == "tests" || part.ends_with("_tests");

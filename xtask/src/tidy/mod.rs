@@ -21,14 +21,14 @@ pub(crate) use mask::Line;
 
 use crate::session::{Outcome, Session};
 
-/// A rule broken at a place; the message says how to fix it.
+/// Violation of a rule at a place. The message states how to fix it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Finding {
     pub(crate) path: String,
     /// Number of the line, from 1.
     pub(crate) line: usize,
     pub(crate) message: String,
-    /// `true` if it is shown but does not fail the step.
+    /// `true` if the finding is printed but does not fail the step.
     warning: bool,
 }
 

@@ -1,6 +1,6 @@
-//! Rules about pages whose rows have tests as proofs. `docs/proofs.tsv` lists the proofs of each row, one per
-//! line. Each row has a proof, each proof has a row, and each proof that is the name of a test or a file
-//! exists. `not yet`, `not here` and commands are proofs without a test.
+//! Rules about pages whose rows need tests as proofs. `docs/proofs.tsv` lists the proofs of each row, one per
+//! line. Each row must have a proof, and each proof a row. A proof that is the name of a test or a file must
+//! exist. `not yet`, `not here` and commands are proofs without a test.
 
 use std::collections::HashSet;
 
@@ -77,7 +77,7 @@ fn proofs(list: &str) -> Vec<Proof<'_>> {
     proofs
 }
 
-/// Returns line and number of each row of the tables whose first column is `#`.
+/// Returns the line and the number of each row in tables whose first column is `#`.
 fn rows(page: &str) -> Vec<(usize, &str)> {
     let (mut rows, mut is_numbered) = (Vec::new(), None);
     for (line, text) in (1..).zip(page.lines()) {
@@ -96,8 +96,8 @@ fn rows(page: &str) -> Vec<(usize, &str)> {
     rows
 }
 
-/// Splits the name of a test into path and name: `path.rs::name`, `path.rs`, `module::name` or `name`. Other
-/// words, such as commands, are `None`.
+/// Splits the name of a test into path and name: `path.rs::name`, `path.rs`, `module::name` or `name`.
+/// Returns `None` for other words, such as commands.
 fn split(name: &str) -> Option<(Option<&str>, &str)> {
     let (path, test) = match name.find(".rs") {
         Some(at) => (Some(&name[..at + 3]), name[at + 3..].trim_start_matches("::")),

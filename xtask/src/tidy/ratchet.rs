@@ -147,7 +147,7 @@ fn wide(text: &str, width: usize) -> Vec<usize> {
     numbers(text, is_wide)
 }
 
-/// Number of columns of a line without the targets of its links.
+/// Returns the number of columns of a line without the targets of its links.
 fn without_targets(line: &str) -> usize {
     let mut parts = line.split("](");
     let first = parts.next().unwrap_or_default().chars().count();
@@ -196,8 +196,8 @@ fn long_names(file: &File) -> Vec<usize> {
     found
 }
 
-/// Returns places in files changed by the working tree or the last commit, or all places if no such file has
-/// one.
+/// Returns places in files that the working tree or the last commit has changed, or all places if no such
+/// file has a place.
 fn recent(places: &[Finding]) -> impl Iterator<Item = &Finding> {
     let changed = git(&["diff", "--name-only", "HEAD~1"]).unwrap_or_default();
     let is_recent = move |path: &str| changed.lines().any(|line| line == path);

@@ -1,8 +1,8 @@
 //! Rule: static variables of the libraries belong to one process.
 //!
-//! A forked child starts with the values of its parent, and with locks as other threads held them. So a
-//! variable is a `PerProcess`, or plain data, or a comment `// fork: …`, on its line or above it, states why
-//! a child may share it.
+//! A forked child begins with the values of its parent's variables, and with locks as other threads held
+//! them. So a static variable is a `PerProcess` or plain data, or a comment `// fork: …`, on its line or
+//! above it, states why a child may share it.
 
 use super::mask::is_word;
 use super::{File, Finding, Tree};
@@ -66,7 +66,7 @@ impl Variable {
     }
 }
 
-/// Returns the static variables of a file, except thread-local ones and those of unit tests.
+/// Returns the static variables of a file, except thread-local variables and variables of unit tests.
 fn variables(file: &File) -> Vec<Variable> {
     let mut found = Vec::new();
     // Depth of the braces, and the depths at which `thread_local!` and unit tests began.
@@ -106,7 +106,7 @@ fn variable(file: &File, number: usize) -> Option<Variable> {
     let code = lines[number].code.as_str();
     let begin = code.match_indices("static").find(|(at, word)| {
         let (before, after) = (&code[..*at], &code[at + word.len()..]);
-        // Not a lifetime, nor a part of a name.
+        // The word is neither a lifetime nor a part of a name.
         after.starts_with(' ') && !before.ends_with(|c: char| is_word(c) || c == '\'')
     });
     let mut rest = code[begin?.0 + "static".len()..].trim_start();

@@ -1,4 +1,4 @@
-//! Tests that are tried for each mutation.
+//! Tests that are tried for each mutation, by areas of the code.
 
 mod processes;
 

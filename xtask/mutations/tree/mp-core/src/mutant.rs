@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sync::shared::{AtomicU8, Ordering};
 
-/// Returns `true` if the mutation with this name is switched on: the environment variable `MP_MUTANT` has its
-/// name.
+/// Returns `true` if the mutation with this name is switched on: the environment variable `MP_MUTANT`
+/// contains its name.
 #[macro_export]
 macro_rules! mutant {
     ($name:literal) => {{

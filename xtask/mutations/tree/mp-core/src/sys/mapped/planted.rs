@@ -53,7 +53,7 @@ pub(crate) fn store_late(w: Word, v: u64) -> bool {
     stores(|stores| stores.push((w, v, 0))).is_some()
 }
 
-/// Returns the value that this thread has stored there, if it is not visible yet.
+/// Returns the value that this thread has stored in a word, if the store is not visible yet.
 #[inline]
 pub(crate) fn stored_late(w: Word) -> Option<u64> {
     stores(|stores| stores.iter().rev().find(|(at, ..)| *at == w).map(|&(_, v, _)| v))?
