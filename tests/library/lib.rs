@@ -1,7 +1,7 @@
-//! Shared library that starts processes, for hosts that aren't aware of it: see
+//! Shared library that starts processes. Its hosts do not know that it does: see
 //! `tests/programs/embedding.rs`.
 //!
-//! Hosts call [`embedded_run`] with the name of a command. It prints the result.
+//! Hosts call [`embedded_run`] with the name of a command. The command prints its result.
 
 use std::error::Error;
 use std::ffi::{CStr, OsString, c_char, c_int};
@@ -21,11 +21,11 @@ type Outcome = Result<(), Box<dyn Error>>;
 /// Runs the named command; returns 0 on success.
 ///
 /// # Safety
-/// The name is a C string.
+/// `name` must be a C string.
 #[allow(unsafe_code)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embedded_run(name: *const c_char) -> c_int {
-    // SAFETY: the caller says so.
+    // SAFETY: the caller guarantees that `name` is a C string.
     let name = unsafe { CStr::from_ptr(name) };
     match run(&name.to_string_lossy()) {
         Ok(()) => 0,
@@ -76,7 +76,7 @@ fn run(name: &str) -> Outcome {
         "one that stays" => {
             let child = Process::spawn(|(): ()| _ = std::io::stdin().lines().next(), ())?;
             println!("embedded: {}", child.name());
-            // This process waits for it when it exits.
+            // Dropping the handle does not end the child: this process waits for the child when it exits.
             drop(child);
             Ok(())
         }
@@ -89,7 +89,7 @@ fn command() -> Vec<OsString> {
     (0..).map_while(|n| std::env::var_os(format!("EMBEDDED_COMMAND_{n}"))).collect()
 }
 
-/// Prints the failure.
+/// Prints the error of a start that must fail.
 fn failure(started: Result<mp::ProcessContext<usize>, SpawnError>) -> Outcome {
     let error = started.and_then(|context| context.join()).err().ok_or("it did not fail")?;
     println!("embedded: failed: {error}");

@@ -1,4 +1,4 @@
-//! Library that shares its program's mp, and that the program loads at run time.
+//! Library that a program loads at run time. Both use one copy of mp.
 
 extern crate mp_shared as mp;
 

@@ -1,5 +1,5 @@
 //! Program that is linked with mp as a shared library, and so has no start-up hook: workers also run the code
-//! before `init`.
+//! of `main` before `init`.
 
 extern crate mp_shared as mp;
 
@@ -22,7 +22,7 @@ fn main() {
         return;
     }
     mp::init();
-    // In a process that isn't a worker, it may be called any number of times.
+    // In a process that isn't a worker, `init` may be called any number of times.
     mp::init();
     println!("host: main");
     match args.get(1).map(String::as_str) {
@@ -41,7 +41,7 @@ fn main() {
     }
 }
 
-/// Calls a function of a library, which is loaded now.
+/// Loads a library, and calls one of its functions.
 fn run(library: &CStr, function: &CStr) {
     const RTLD_NOW: c_int = 2;
     // SAFETY: a C string.
@@ -50,7 +50,7 @@ fn run(library: &CStr, function: &CStr) {
     // SAFETY: a library that is loaded, and a C string.
     let function = unsafe { dlsym(library, function.as_ptr()) };
     assert!(!function.is_null());
-    // SAFETY: it is of this type.
+    // SAFETY: the function has this type.
     let function = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn()>(function) };
     function();
 }

@@ -33,7 +33,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Polls once, without a waker.
+/// Polls a future once, without a waker.
 pub fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     std::pin::Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
@@ -46,17 +46,17 @@ impl Wake for Flag {
     }
 }
 
-/// Polls a pending future, calls `what`, which must wake it, and returns the output of the next poll.
+/// Polls a pending future, calls `what`, which must wake the future, and returns the output of the next poll.
 #[track_caller]
 pub fn woken_by<F: Future>(future: F, what: impl FnOnce()) -> F::Output {
     let flag = Arc::new(Flag(AtomicBool::new(false)));
     let waker = Waker::from(Arc::clone(&flag));
     let (mut future, mut context) = (pin!(future), Context::from_waker(&waker));
-    assert!(future.as_mut().poll(&mut context).is_pending(), "it waits");
+    assert!(future.as_mut().poll(&mut context).is_pending(), "the future is pending");
     what();
     eventually("it is woken", || flag.0.load(Ordering::SeqCst));
     match future.poll(&mut context) {
         Poll::Ready(value) => value,
-        Poll::Pending => panic!("woken, and not ready"),
+        Poll::Pending => panic!("the future was woken, but is not ready"),
     }
 }

@@ -1,4 +1,5 @@
-//! Processes that are killed at their n-th access to shared memory, for every n of a script.
+//! Processes that are killed at their n-th access to shared memory, for every n of a script. A script is the
+//! code that such a process runs.
 
 use std::time::Duration;
 
@@ -9,9 +10,9 @@ use mp_harness::some_of;
 
 use crate::{DEADLINE, alone, eventually, eventually_none, in_use, settled, threads_are};
 
-/// SIGKILL and SIGSTOP, as `mp_core::inject::arm` takes them.
+/// Signal SIGKILL as a number, for `mp_core::inject::arm`.
 pub const KILL: i32 = 9;
-/// Signal SIGSTOP, see [`KILL`].
+/// Signal SIGSTOP as a number, for `mp_core::inject::arm`.
 pub const STOP: i32 = 19;
 
 /// Maximum number of accesses of a script. A test panics if its script has more.
@@ -34,17 +35,17 @@ pub fn killed(context: &ProcessContext) -> bool {
 pub fn stopped(context: &ProcessContext) -> bool {
     let (pid, mut ended) = (context.pids()[0], false);
     eventually("it stops or ends", || {
-        ended = context.join_timeout(Duration::ZERO).expect("it does not fail");
+        ended = context.join_timeout(Duration::ZERO).expect("the process does not fail");
         ended || threads_are(pid, 'T')
     });
     !ended
 }
 
-/// Runs `round` for every access of a script, until the script ends without reaching the access. Each time,
-/// the process must not leave anything in shared memory.
+/// Runs `round` for every access of a script, until the script ends without reaching the access. After each
+/// round, checks that the killed process has left nothing in shared memory.
 pub fn for_every_access(mut round: impl FnMut(u64) -> bool) {
-    // Resources of an earlier test's processes may be reclaimed only here. A process that forks is a child
-    // itself, next to its parent, and finds none of them.
+    // Resources of processes of an earlier test may be reclaimed only here. A process that forks is itself a
+    // child, so `settled` would wait forever for the end of its parent. It finds no earlier resources.
     let _alone = if mp::parent_process().is_some() { alone() } else { settled() };
     Arena::current().unwrap();
     let mut before = in_use();
@@ -71,8 +72,8 @@ pub fn each(step: u64, end: u64) -> impl Iterator<Item = u64> {
     some_of(0..end / step + 1).map(move |number| 1 + number * step)
 }
 
-/// Runs `round` for every access, or every change, of a script, until the script ends without reaching it,
-/// and at least `least` times.
+/// Runs `round` for every access, or every change, of a script, until the script ends without reaching it.
+/// Panics if the script ends before `least` accesses.
 ///
 /// If `MP_EVERY` is set in the environment, only some accesses are used: see [`some_of`].
 pub fn until_the_end(least: u64, mut round: impl FnMut(u64) -> bool) {

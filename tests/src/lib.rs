@@ -59,7 +59,7 @@ pub fn take<T: Message>(queue: &Queue<T>) -> T {
     }
 }
 
-/// Puts a message. Panics if it fails.
+/// Puts a message. Panics if the put fails.
 #[track_caller]
 pub fn give<T: Message>(queue: &Queue<T>, value: T) {
     if let Err(error) = queue.put_timeout(value, DEADLINE) {
@@ -67,7 +67,8 @@ pub fn give<T: Message>(queue: &Queue<T>, value: T) {
     }
 }
 
-/// Does the same as [`take`] in a worker, with an error instead of a panic. `None` if the queue is closed.
+/// Does the same as [`take`] in a worker, with an error instead of a panic. Returns `None` if the queue is
+/// closed.
 pub fn next<T: Message>(queue: &Queue<T>) -> Result<Option<T>, GetError> {
     queue.get_timeout(DEADLINE)
 }
@@ -107,15 +108,15 @@ pub fn same<T: Message + Clone + PartialEq + Debug>(values: &[T]) {
     travels(|| values.to_vec(), |i, value| assert_eq!(value, values[i]));
 }
 
-/// Locks out the other tests of this program while the guard lives. For tests that count usage of shared
-/// memory.
+/// Prevents other tests of this program from running while the guard exists, for tests that count usage of
+/// shared memory.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Does the same as [`alone`], and waits until all processes of earlier tests have ended. For a test program
-/// in which every test is alone.
+/// Does the same as [`alone`], and waits until all processes of earlier tests have ended. Use it in a test
+/// program in which every test holds such a guard.
 pub fn settled() -> MutexGuard<'static, ()> {
     let alone = alone();
     let arena = Arena::current().unwrap();

@@ -12,8 +12,8 @@ pub fn limit(resource: Resource, value: u64) {
     setrlimit(resource, Rlimit { current: Some(value), maximum: getrlimit(resource).maximum }).unwrap();
 }
 
-/// Creates the arena of a test program that calls this first in each of its tests. The limit of file sizes is
-/// `bytes` from then on.
+/// Sets the limit of file sizes to `bytes`, and creates the arena. Each test of the program must call this
+/// function first.
 pub fn arena_of(bytes: u64) -> Arena {
     static LIMIT: Once = Once::new();
     LIMIT.call_once(|| limit(Resource::Fsize, bytes));

@@ -2,8 +2,8 @@
 
 use mp::{FrozenTensor, Tensor};
 
-/// Message with a number, a tensor with one owner, a shared tensor, and bytes: few, more than fit into an
-/// envelope, or enough for a block of their own.
+/// Message with a number, an exclusive tensor, a shared tensor, and bytes. The bytes are few, more than fit
+/// into an envelope, or enough for their own block.
 #[derive(Debug, mp::Message)]
 pub struct Parcel {
     /// Number that determines all other contents.
@@ -27,7 +27,7 @@ impl Parcel {
     /// Checks that the contents are consistent.
     ///
     /// # Panics
-    /// If they are not.
+    /// If the contents are not consistent.
     pub fn check(&self) {
         assert!(self.own.as_slice().unwrap().iter().all(|&v| v == self.number), "torn: {:?}", self.own);
         assert!(self.bytes.iter().all(|&b| b == self.number as u8), "torn");

@@ -1,4 +1,4 @@
-//! Real Python interpreter for tests, if this machine has one: `MP_PYTHON` names it, or it is `python3`.
+//! Real Python interpreter for tests, if this machine has one: `$MP_PYTHON`, or `python3`.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, AsRawFd};
@@ -36,7 +36,7 @@ impl Python {
         Self::with_fd(script, args, None::<std::io::Stdin>)
     }
 
-    /// Does the same as [`run`](Self::run). The child inherits the descriptor under its number.
+    /// Does the same as [`run`](Self::run). The child inherits the descriptor `fd` under the same number.
     pub fn with_fd(script: &str, args: &[&str], fd: Option<impl AsFd>) -> Self {
         let script = format!("import sys\ndef say(x): print(x, flush=True)\n{script}");
         if let Some(fd) = &fd {
@@ -56,25 +56,25 @@ impl Python {
         Self { child, to, from: BufReader::new(from) }
     }
 
-    /// Returns the next line of its output.
+    /// Returns the next line of the script's output.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         self.from.read_line(&mut line).unwrap();
-        assert!(!line.is_empty(), "it ended early, see its error above");
+        assert!(!line.is_empty(), "the script ended early, see its error above");
         line.trim_end().to_owned()
     }
 
-    /// Sends a line to its `input()`.
+    /// Sends a line to the script, which reads it by `input()`.
     pub fn report(&mut self, line: &str) {
         writeln!(self.to, "{line}").unwrap();
     }
 
-    /// Returns its process id.
+    /// Returns the process id of the interpreter.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits for its end, which must be a success.
+    /// Waits for the end of the interpreter. Panics if it has failed.
     pub fn end(mut self) {
         let status = self.child.wait().unwrap();
         assert!(status.success(), "{status}");

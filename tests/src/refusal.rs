@@ -1,4 +1,5 @@
-//! System calls that fail as on other machines: few kernels have file-system quotas that a test can mount.
+//! System calls that are made to fail as on other machines. Few kernels have file-system quotas that a test
+//! can mount.
 #![allow(unsafe_code)]
 
 /// Makes every `fallocate(2)` of this process fail with `error`.

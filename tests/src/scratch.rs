@@ -13,19 +13,19 @@ use crate::DEADLINE;
 const SCENARIO: &str = "MP_TESTS_SCENARIO";
 const DIRECTORY: &str = "MP_TESTS_DIRECTORY";
 
-/// Returns the scenario for a program that [`Scratch::run`] started: a word, a number, and a path.
+/// Returns the scenario of a program that [`Scratch::run`] has started: a word, a number, and a path.
 pub fn scenario() -> Option<(String, u64, PathBuf)> {
     let scenario = std::env::var(SCENARIO).ok()?;
     let (what, at) = scenario.split_once(' ').unwrap_or((&scenario, "0"));
     Some((what.to_owned(), at.parse().unwrap(), std::env::var(DIRECTORY).unwrap().into()))
 }
 
-/// Directory below /dev/shm, removed on drop.
+/// Directory below /dev/shm, which is removed on drop.
 #[derive(Debug)]
 pub struct Scratch(pub PathBuf);
 
 impl Scratch {
-    /// Creates a directory with this name, next to those of other tests.
+    /// Creates a directory with this name. The name includes the id of this process.
     pub fn new(name: &str) -> Self {
         let path = PathBuf::from(format!("/dev/shm/mp-test-{}-{name}", std::process::id()));
         fs::create_dir(&path).unwrap();
@@ -44,7 +44,7 @@ impl Scratch {
     }
 
     /// Returns the command of a separate program, which has no shared memory yet. [`helper`] runs the
-    /// scenario there.
+    /// scenario in that program.
     pub fn program(&self, scenario: &str) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["helper", "--exact", "--nocapture", "--test-threads=1"]);
@@ -58,8 +58,8 @@ impl Scratch {
         self.run_with(scenario, |_| ())
     }
 
-    /// Runs [`program`](Self::program), with a change of its command, to its successful end, and returns its
-    /// output.
+    /// Runs [`program`](Self::program) to its successful end, with a command that `change` has adapted.
+    /// Returns its output.
     #[track_caller]
     pub fn run_with(&self, scenario: &str, change: impl FnOnce(&mut Command)) -> String {
         let mut program = self.program(scenario);
@@ -67,16 +67,16 @@ impl Scratch {
         said(output(&mut program))
     }
 
-    /// Runs it with a tmpfs mounted over the directory, for this program only. `None` if mounting isn't
-    /// permitted.
+    /// Runs the program with a tmpfs mounted over the directory, for this program only. Returns `None` if
+    /// mounting isn't permitted.
     #[track_caller]
     pub fn run_mounted(&self, options: &str, scenario: &str) -> Option<String> {
         let mount = format!("-t tmpfs -o {options}");
         self.run_in_namespace("-rm", &mount, &self.program(scenario))
     }
 
-    /// Runs it with a hugetlbfs mounted over the directory, for this program only. `None` if mounting isn't
-    /// permitted, which requires root.
+    /// Runs the program with a hugetlbfs mounted over the directory, for this program only. Returns `None` if
+    /// mounting isn't permitted, which requires root.
     #[track_caller]
     pub fn run_on_huge_pages(&self, options: &str, program: &Command) -> Option<String> {
         self.run_in_namespace("-m", &format!("-t hugetlbfs -o {options}"), program)
@@ -109,7 +109,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Runs a program to its end. If it exceeds the deadline, it is killed and so fails.
+/// Runs a program to its end. A program that exceeds the deadline is killed, and counts as failed.
 fn output(command: &mut Command) -> Output {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
@@ -148,8 +148,8 @@ fn pages(what: &str) -> u64 {
 }
 
 impl HugePages {
-    /// Reserves at least `wanted` free pages. `None`, with a line of output, if that isn't permitted or there
-    /// are too few.
+    /// Reserves at least `wanted` free pages. Returns `None`, and prints the reason, if that isn't permitted
+    /// or there are too few pages.
     #[track_caller]
     pub fn reserve(wanted: u64) -> Option<Self> {
         let before = pages("HugePages_Total:");

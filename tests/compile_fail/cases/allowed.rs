@@ -1,4 +1,4 @@
-//! The counterpart of the other cases: correct code, which is compiled with the tests.
+//! Counterpart of the other cases: correct code, which is compiled and run with the tests.
 use mp::{Bundle, FrozenTensor, Message, Queue, Tensor};
 
 #[derive(serde::Serialize, serde::Deserialize)]

@@ -1,4 +1,4 @@
-//! A process calls a function; a future that it returns would not be run.
+//! A process calls a function. If the function returned a future, nothing would run it.
 async fn worker(rank: usize, _: ()) {
     println!("{rank}");
 }

@@ -1,4 +1,5 @@
-//! Making an envelope or a ring from its number is `unsafe`: the caller must vouch for it.
+//! Making an envelope or a ring from a number is `unsafe`: the caller must guarantee that the number is
+//! valid.
 use mp::Tensor;
 use mp_core::{Arena, Envelope};
 use mp_core::words::{Holder, Owner};

@@ -1,4 +1,4 @@
-//! A frozen tensor can't be written, and a shared one gives no slice.
+//! A frozen tensor can't be written, and a shared tensor gives no slice.
 use mp::Tensor;
 
 fn main() {

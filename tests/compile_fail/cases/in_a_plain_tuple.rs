@@ -1,4 +1,4 @@
-//! A tuple with an exclusive tensor in it needs `Bundle`.
+//! A tuple that contains an exclusive tensor needs `Bundle`.
 use mp::{Queue, Tensor};
 
 fn main() {

@@ -1,4 +1,4 @@
-//! A frozen tensor can't be written any more, not even by the process that froze it.
+//! A frozen tensor can't be written, not even by the process that froze it.
 use mp::Tensor;
 
 fn main() {

@@ -1,4 +1,4 @@
-//! The text is not part of the struct's bytes, which contain an address.
+//! A `String` in a struct is an address: the struct's bytes do not contain the text.
 #[derive(mp::Message)]
 #[message(as_bytes)]
 struct Job {

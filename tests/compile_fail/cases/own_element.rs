@@ -1,4 +1,4 @@
-//! Element types are the listed ones: a program can't add one.
+//! Only the listed types can be elements: a program can't add its own element type.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[repr(u8)]
 enum Bit {

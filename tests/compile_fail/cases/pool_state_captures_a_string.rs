@@ -1,4 +1,4 @@
-//! A worker has no access to this process's memory: the function that creates the state of a pool's workers.
+//! The function that creates a worker's state can't capture a string: a worker has no access to this memory.
 fn main() {
     let name = "x".to_string();
     let _ = mp::Pool::with_state(2, move || name.clone());

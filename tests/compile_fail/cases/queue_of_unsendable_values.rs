@@ -1,4 +1,4 @@
-//! Values that belong to this process alone.
+//! Values that belong to this process alone can't be sent.
 fn main() {
     let _: mp::Queue<std::fs::File>;
     let _: mp::Queue<std::sync::MutexGuard<'static, u8>>;

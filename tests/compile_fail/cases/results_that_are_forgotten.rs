@@ -1,4 +1,4 @@
-//! The dropped results must be checked, kept or used.
+//! Results of these calls must be checked, kept or used, not dropped.
 #![deny(unused_must_use)]
 
 fn main() -> mp::AnyResult<()> {

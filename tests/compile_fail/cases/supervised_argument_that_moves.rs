@@ -1,4 +1,4 @@
-//! A process that may be restarted needs its argument again, but an exclusive tensor moves to the first one.
+//! A restarted process needs its argument again, but an exclusive tensor moves to the first process.
 use mp::process::Restart;
 use mp::{Process, Tensor};
 

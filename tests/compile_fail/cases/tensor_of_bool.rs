@@ -1,4 +1,4 @@
-//! Another process could write a 2 into a bool.
+//! Another process could write a 2 into an element, which is not a valid `bool`.
 use mp::Tensor;
 
 fn main() {

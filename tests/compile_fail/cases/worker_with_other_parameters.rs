@@ -1,4 +1,4 @@
-//! A worker has its rank and one argument, a tuple if there are several.
+//! A worker's parameters are its rank and one argument. Several arguments are one tuple.
 fn turned(_args: Vec<u8>, _rank: usize) {}
 fn several(_rank: usize, _a: u8, _b: u8) {}
 

@@ -1,9 +1,9 @@
 //! Programs that the compiler must reject, so that safe code can't send a tensor twice, keep a sent value,
-//! make a handle out of numbers, or name a function that other processes don't have. The messages are
-//! compared with files, because users read them first.
+//! make a handle out of numbers, or name a function that other processes don't have. The messages of the
+//! compiler are compared with files, because they are the first thing that users read.
 //!
-//! Messages differ between compilers, so they are compared only for the compiler that wrote them. With
-//! others this test is skipped.
+//! Messages differ between compilers, so they are compared only for the compiler that wrote the files. With
+//! other compilers, this test is skipped.
 //!
 //! `TRYBUILD=overwrite cargo test -p mp-compile-fail` writes new files.
 
@@ -13,8 +13,8 @@ mod allowed;
 #[path = "../../harness/src/skip.rs"]
 mod skip;
 
-/// Runs a program that must compile, so that the cases are not all rejected for another reason. Compiled
-/// here and not as a case: a case that is linked would compile all libraries again.
+/// Runs a program that must compile, so that the cases are not all rejected for another reason. The program
+/// is compiled into this test, because linking it as a case would compile all libraries again.
 #[test]
 fn allowed_program_runs() {
     allowed::main();

@@ -1,6 +1,6 @@
-//! Malformed input: output of the real encoders with random changes. Each crate with a parser has targets,
-//! functions that parse such bytes and check properties. Unit tests try them for a few seconds ([`short`]),
-//! and `cargo xtask fuzz` for any time.
+//! Malformed input: output of the real encoders with random changes. Each crate with a parser has targets:
+//! functions that parse such bytes and check properties. Unit tests run the targets for a few seconds
+//! ([`short`]), and `cargo xtask fuzz` for any time.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,8 @@ use proptest::collection::vec;
 use proptest::prelude::{ProptestConfig, any};
 use proptest::test_runner::TestRunner;
 
-/// Name; function that parses bytes and panics on a fault; output of the real encoders.
+/// Name of the target, function that parses bytes and panics if it finds a fault, and output of real
+/// encoders.
 pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 
 /// Maximum length of an input in bytes.
@@ -95,7 +96,7 @@ fn change(bytes: &mut Vec<u8>, seeds: &[Vec<u8>], random: &mut Random) {
         0 if len > 0 => bytes[at] ^= 1 << random.below(8),
         1 if len > 0 => bytes[at] = BYTES[random.below(BYTES.len())],
         2 if len > 0 => bytes[at] = random.number() as u8,
-        // A length: an edge, or a number close to the existing value, in either byte order.
+        // Changes a length to an edge, or to a number close to the existing value, in either byte order.
         3 | 4 if len > 0 => {
             let width = [1, 2, 4, 8][random.below(4)].min(len - at);
             let mut number = [0; 8];
@@ -161,7 +162,7 @@ pub fn kept() -> PathBuf {
 /// Returns the stored inputs of one target.
 ///
 /// # Panics
-/// If a file there isn't hexadecimal.
+/// If a file with an input isn't hexadecimal.
 pub fn regressions(target: &str) -> Vec<Vec<u8>> {
     let Ok(folder) = std::fs::read_dir(kept().join(target)) else { return Vec::new() };
     let mut paths: Vec<PathBuf> = folder.map(|entry| entry.unwrap().path()).collect();
@@ -178,7 +179,7 @@ const A_MOMENT: Duration = Duration::from_secs(5);
 /// Number of random changes.
 const CASES: u32 = 3000;
 
-/// Prints the input if it is dropped in a panic.
+/// Input of a target. If it is dropped by a panic, it prints itself.
 struct Shown<'a>(&'a str, &'a [u8]);
 
 impl Drop for Shown<'_> {
@@ -189,8 +190,8 @@ impl Drop for Shown<'_> {
     }
 }
 
-/// Starts a thread that ends this process if an input takes too long: no panic ends a loop. The sender passes
-/// each input as it begins.
+/// Starts a thread that ends this process if an input takes too long, because a panic can't end a loop. Send
+/// each input to the returned sender before it is parsed.
 fn watched(name: &'static str) -> Sender<Vec<u8>> {
     let (begun, begins) = channel::<Vec<u8>>();
     std::thread::spawn(move || {
@@ -227,7 +228,7 @@ pub fn short(targets: &[Target]) {
         for seed in &seeds {
             (0..seed.len()).take(500).for_each(|end| run(&seed[..end]));
         }
-        // The input is printed. Shrinking its seed would not help.
+        // The failed input is printed, so shrinking its seed would not help.
         let config = ProptestConfig {
             cases: CASES,
             max_shrink_iters: 0,
@@ -253,7 +254,7 @@ pub fn short(targets: &[Target]) {
 /// that must change with the format. If `GOLDEN` is set in the environment, the file is written.
 ///
 /// # Panics
-/// If they differ.
+/// If the bytes and the file differ.
 pub fn golden(file: &str, head: &str, samples: &[(&str, Vec<u8>)]) {
     let line = |(name, bytes): &(&str, Vec<u8>)| format!("{name}: {}\n", hex(bytes));
     let found = format!("{head}\n{}", samples.iter().map(line).collect::<String>());

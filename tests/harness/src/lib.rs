@@ -1,5 +1,5 @@
 //! Helpers shared by all tests with real processes: deadlines, signals, states of processes, members of a
-//! cluster. The crate has no dependency on our crates, so that the tests of each of them can use it.
+//! cluster. The crate does not depend on our crates, so that the tests of each crate can use it.
 
 pub mod hostile;
 pub mod members;
@@ -20,7 +20,7 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 /// Waits until `so` returns `true`.
 ///
 /// # Panics
-/// If it does not by the deadline.
+/// If `so` still returns `false` at the deadline.
 #[track_caller]
 pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     eventually_none(what, || (!so()).then_some(""));
@@ -29,7 +29,7 @@ pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
 /// Waits until `missing` returns `None`.
 ///
 /// # Panics
-/// If it still returns `Some` at the deadline. The message ends with that value.
+/// If `missing` still returns `Some` at the deadline. The message ends with that value.
 #[track_caller]
 pub fn eventually_none<M: Display>(what: &str, mut missing: impl FnMut() -> Option<M>) {
     let until = Instant::now() + DEADLINE;
@@ -39,8 +39,8 @@ pub fn eventually_none<M: Display>(what: &str, mut missing: impl FnMut() -> Opti
     }
 }
 
-/// Returns the accesses at which a test kills: all in `range`, or a part of them if the variable `MP_EVERY`
-/// is set.
+/// Returns the accesses at which a test kills a process: all in `range`, or a part of them if the variable
+/// `MP_EVERY` is set.
 ///
 /// `MP_EVERY=n` selects the first access and each n-th one after it. `MP_EVERY=n+k` begins `k` accesses
 /// later, for `k` less than `n`. So runs with all values of `k` together cover all accesses.
@@ -54,11 +54,11 @@ pub fn some_of(range: Range<u64>) -> impl Iterator<Item = u64> {
     range.skip(number(later)).step_by(number(every))
 }
 
-/// Waits until `so` holds, and returns the elapsed time without delays by the scheduler: each call of `so`
-/// counts at most 5 ms. So limits for that time also hold on a busy machine.
+/// Waits until `so` returns `true`, and returns the elapsed time. Delays by the scheduler are left out: the
+/// time between two calls of `so` counts at most 5 ms. So limits for the result also hold on a busy machine.
 ///
 /// # Panics
-/// If `so` does not hold by the deadline.
+/// If `so` still returns `false` at the deadline.
 #[track_caller]
 pub fn time_until(what: &str, mut so: impl FnMut() -> bool) -> Duration {
     let (mut took, mut last) = (Duration::ZERO, Instant::now());
@@ -71,7 +71,7 @@ pub fn time_until(what: &str, mut so: impl FnMut() -> bool) -> Duration {
     took
 }
 
-/// Sends a signal to a process that was started here and has not been joined.
+/// Sends a signal to a process that this process has started and has not joined.
 ///
 /// # Panics
 /// If there is no such process.
@@ -92,7 +92,7 @@ pub fn alive(pid: u32) -> bool {
     state(&format!("/proc/{pid}")).is_some_and(|state| state != 'Z' && state != 'X')
 }
 
-/// Returns `true` if a process lives and each of its threads is in this state of `proc(5)`.
+/// Returns `true` if a process is alive and each of its threads is in this state of `proc(5)`.
 pub fn threads_are(pid: u32, wanted: char) -> bool {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
     let mut threads = 0;

@@ -1,12 +1,12 @@
-//! Members of a cluster in processes of their own, with an arena each, like programs on other hosts. A member
-//! runs the ignored test `started_member` of the test program that starts it.
+//! Members of a cluster in separate processes, each with its own arena, like programs on other hosts. A
+//! member runs the ignored test `started_member` of the test program that starts it.
 
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, Lines, Read};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// Environment variables of a member: its part in the test, and an argument.
+/// Environment variables of a member: the name of its part in the test, and an argument.
 const PART: &str = "MP_TEST_MEMBER_PART";
 const ARGUMENT: &str = "MP_TEST_MEMBER_ARGUMENT";
 /// Prefix of the line that a member prints when it is ready.
@@ -16,13 +16,13 @@ const READY: &str = "member: ";
 #[derive(Debug)]
 pub struct Member {
     child: Child,
-    /// Open, so that the member can print.
+    /// Output of the member, kept open so that the member can print.
     _output: Lines<BufReader<ChildStdout>>,
 }
 
 impl Member {
-    /// Starts a member. Blocks until it is [`ready`]. Returns the member and the text of that call.
-    /// `argument` is most often the address of rank 0.
+    /// Starts a member. Blocks until the member has called [`ready`], and returns it with the text of that
+    /// call. `argument` is most often the address of rank 0.
     ///
     /// # Panics
     /// If the member ends before it is ready.
@@ -60,7 +60,7 @@ impl Member {
     /// Ends the wait of [`wait_for_end`] in the member, and blocks until its process has ended.
     ///
     /// # Panics
-    /// If its test fails.
+    /// If the test in the member fails.
     #[track_caller]
     pub fn end(mut self) {
         drop(self.child.stdin.take());
@@ -75,7 +75,7 @@ impl Drop for Member {
     }
 }
 
-/// Returns the part of this process, or `None` if it is not a member or a child of one.
+/// Returns the part of this process, or `None` if this process is not a member or a child of a member.
 pub fn part() -> Option<String> {
     std::env::var(PART).ok()
 }
@@ -85,7 +85,7 @@ pub fn part() -> Option<String> {
 /// # Panics
 /// If this process is not a member.
 pub fn argument() -> String {
-    std::env::var(ARGUMENT).expect("started by another test")
+    std::env::var(ARGUMENT).expect("a member is started with an argument")
 }
 
 /// Reports that this member is ready, with a text for the test that has started it.
@@ -93,7 +93,7 @@ pub fn ready(text: impl Display) {
     println!("\n{READY}{text}");
 }
 
-/// Blocks until the test calls [`Member::end`], or its process has ended.
+/// Blocks until the test calls [`Member::end`], or the process of the test has ended.
 pub fn wait_for_end() {
     _ = std::io::stdin().read_to_end(&mut Vec::new());
 }

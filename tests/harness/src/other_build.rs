@@ -4,15 +4,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Begin of the build-id in a program: type and name of the note.
+/// Bytes before the build-id in a program: type and name of the note.
 const NOTE: &[u8] = b"\x03\0\0\0GNU\0";
 
-/// Copy of this test program with another build-id, which is removed on drop.
+/// Copy of this test program with another build-id. Dropping it removes the copy.
 #[derive(Debug)]
 pub struct OtherBuild(PathBuf);
 
 impl OtherBuild {
-    /// Writes the copy. Returns `None` if the linker has written no build-id.
+    /// Writes the copy. Returns `None` if this program has no build-id.
     ///
     /// # Panics
     /// If the file can't be written.
@@ -42,8 +42,8 @@ impl Drop for OtherBuild {
     }
 }
 
-/// Makes a program of a file, in a separate process: a program that is open for writing can't be executed,
-/// and children of other tests briefly share files that this process has open for writing.
+/// Copies a file to an executable program, in a separate process. A program that is open for writing can't be
+/// executed, and children of other tests briefly share files that this process has open for writing.
 ///
 /// # Panics
 /// If the file can't be copied.

@@ -1,5 +1,5 @@
-//! Reports of tests that can't run on a machine. A file without dependencies: the compile-fail tests include
-//! it by its path.
+//! Reports of tests that can't run on a machine. This file has no dependencies, because the compile-fail
+//! tests include it by its path.
 
 use std::fmt::Display;
 use std::io::Write as _;

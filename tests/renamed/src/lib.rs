@@ -1,1 +1,1 @@
-//! Package for its tests only.
+//! Empty library of a package that has only tests.

@@ -15,7 +15,7 @@ enum Order {
     Stop { why: String },
 }
 
-/// A given path is used.
+/// The derive macro uses the path of the attribute.
 #[derive(Message)]
 #[message(crate = ::parallel_work)]
 struct Named(Tensor<u8>);
@@ -26,17 +26,17 @@ fn derived_messages_arrive() {
     let order = Order::Run(Step { number: 7, weights });
     match unpack::<Order>(pack(order).unwrap()).unwrap() {
         Order::Run(Step { number: 7, weights }) => assert_eq!(weights.iter().sum::<f32>(), 4.5),
-        _ => panic!("it was another one"),
+        _ => panic!("another variant arrived"),
     }
     match unpack::<Order>(pack(Order::Stop { why: "done".into() }).unwrap()).unwrap() {
         Order::Stop { why } => assert_eq!(why, "done"),
-        Order::Run(_) => panic!("it was another one"),
+        Order::Run(_) => panic!("another variant arrived"),
     }
     let Named(bytes) = unpack(pack(Named(Tensor::full([2], 9).unwrap())).unwrap()).unwrap();
     assert_eq!(bytes.len(), 2);
 }
 
-/// The other macros refer to their own crates, independent of the program's name for this crate.
+/// The other macros refer to their own crates, whatever name the program gives to this crate.
 #[test]
 fn macros_expand_in_a_renamed_dependency() {
     let add = parallel_work::closure!([n = 5_u8] |x: u8| x + n);

@@ -1,4 +1,4 @@
-//! Checkpoints of queues that other processes use meanwhile.
+//! Checkpoints of queues that other processes use at the same time.
 
 use std::collections::{HashMap, HashSet};
 
@@ -26,7 +26,7 @@ fn counts_up(_: usize, queue: Queue<Numbered>) -> Outcome {
     Ok(())
 }
 
-/// Leaves some messages in the queue, until the other queue is closed.
+/// Takes messages and leaves a few in the queue, until the queue `end` is closed.
 fn takes_most(_: usize, (queue, end): (Queue<Numbered>, Queue<()>)) -> Outcome {
     while end.try_get().is_err() {
         match queue.len() {
@@ -54,7 +54,7 @@ fn checkpoint_of_a_stream_is_a_part_without_gaps() {
             assert_eq!(found.len(), saved);
             assert!(saved <= queue.capacity(), "{saved} messages");
             assert!(found.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{found:?}");
-            let newest = *found.last().expect("some messages stay");
+            let newest = *found.last().expect("some messages stay in the queue");
             assert!(newest >= last, "{newest} after {last}");
             last = newest;
         }
@@ -69,7 +69,7 @@ fn checkpoint_of_a_stream_is_a_part_without_gaps() {
 /// Name of a token, its step, and some memory.
 type Token = (u8, u64, FrozenTensor<u8>);
 
-/// Moves tokens: puts the next step of each, and then acknowledges the previous step.
+/// Advances tokens: puts the next step of a token, and then acknowledges its previous step.
 fn moves_on(_: usize, queue: Queue<Token>) -> Outcome {
     loop {
         match queue.get_lease_timeout(DEADLINE) {
@@ -92,7 +92,7 @@ fn checkpoint_with_leases_has_each_unfinished_message() {
     const TOKENS: u8 = 5;
     let scratch = Scratch::new("tokens");
     let path = scratch.0.join("queue");
-    // A longer scan for leases.
+    // Makes the scan for leases longer.
     let others = Queue::<String>::bounded(500).unwrap();
     others.put_many((0..500).map(|n| "x".repeat(20 + n))).unwrap();
     let queue = Queue::<Token>::bounded(20).unwrap();
@@ -130,7 +130,7 @@ fn leases(_: usize, (queue, at): (Queue<String>, u64)) -> Outcome {
     Ok(())
 }
 
-/// A message that a stopped consumer has taken out of its slot, and that has no holder yet.
+/// A stopped consumer has taken a message out of its slot, and the message has no holder yet.
 #[test]
 fn stopped_consumer_makes_a_checkpoint_busy() {
     let scratch = Scratch::new("stopped");
@@ -157,7 +157,7 @@ fn stopped_consumer_makes_a_checkpoint_busy() {
             Err(error) => panic!("{error}"),
         };
         assert!(!is_busy || file == earlier);
-        assert_eq!(queue.checkpoint(&path).unwrap(), 2, "the consumer has given it back");
+        assert_eq!(queue.checkpoint(&path).unwrap(), 2, "the consumer has given the message back");
         is_busy
     };
     assert!((1..).any(is_busy));

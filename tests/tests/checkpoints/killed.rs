@@ -12,7 +12,7 @@ use rustix::process::Signal;
 
 use crate::{Numbered, numbered, numbers, numbers_in};
 
-/// Messages with attachments, and room for a lease.
+/// Returns a queue that contains messages with attachments, and has room for a lease.
 fn filled(messages: u32, len: usize) -> Queue<Numbered> {
     let queue = Queue::bounded(messages as usize).unwrap();
     (0..messages).for_each(|n| queue.put(numbered(n, len)).unwrap());
@@ -65,7 +65,7 @@ fn killed_writer_leaves_a_whole_file() {
         assert!(numbers_in(&path).into_iter().eq(0..MESSAGES), "round {round}");
         assert_eq!(queue.len(), MESSAGES as usize);
     }
-    // A partial file of a killed writer does not matter.
+    // A later checkpoint ignores the partial file of a killed writer.
     queue.checkpoint(&path).unwrap();
     assert!(!partial.exists());
     assert!(numbers(&queue).into_iter().eq(0..MESSAGES));

@@ -1,5 +1,5 @@
 //! Queues in files: [`Queue::checkpoint`] while other processes use the queue, are killed or have no space.
-//! Programs with memory of their own are this program, started again.
+//! Programs that need their own memory are this program, started again.
 
 mod busy;
 mod killed;
@@ -11,14 +11,14 @@ use mp::message::Bundle;
 use mp::{Queue, Tensor};
 use mp_tests::scratch::scenario;
 
-/// A message with a number and an exclusive tensor, which is filled with that number.
+/// Message with a number and an exclusive tensor, which is filled with that number.
 type Numbered = Bundle<(u32, Tensor<u8>)>;
 
 fn numbered(number: u32, len: usize) -> Numbered {
     Bundle((number, Tensor::full([len], number as u8).unwrap()))
 }
 
-/// Takes all messages that are in a queue, and returns their numbers. Checks the tensors.
+/// Takes all messages of a queue, and returns their numbers. Checks the tensors.
 fn numbers(queue: &Queue<Numbered>) -> Vec<u32> {
     let mut all = Vec::new();
     while let Ok(Some(Bundle((number, tensor)))) = queue.try_get() {

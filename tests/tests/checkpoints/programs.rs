@@ -12,7 +12,7 @@ use mp_tests::{Outcome, join, next, one_process, send, take};
 
 use crate::{Numbered, numbered, numbers, numbers_in};
 
-/// Writes a queue of which one message is leased.
+/// Writes a checkpoint of a queue of which one message is leased.
 pub(crate) fn writes(directory: &Path) {
     let queue = Queue::bounded(8).unwrap();
     (0..5_u64).for_each(|n| queue.put(format!("{n}").repeat(1000)).unwrap());

@@ -1,4 +1,4 @@
-//! Contract for every kind of shared memory. The caller has chosen the kind, and runs alone.
+//! Tests of the contract for every kind of shared memory. The caller has chosen the kind, and runs alone.
 
 use mp::memory::{
     get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy, set_sharing_strategy,
@@ -66,7 +66,7 @@ pub(crate) fn exclusive_tensor_moves() {
     for _ in 0..5 {
         give(&there, t);
         t = take(&back);
-        assert_eq!(t.storage().as_ptr(), at, "it was copied");
+        assert_eq!(t.storage().as_ptr(), at, "the tensor was copied");
     }
     assert!(t.iter().all(|v| v == 5));
     there.close();
@@ -148,7 +148,7 @@ pub(crate) fn freed_memory_is_used_again() {
     let at = t.storage().as_ptr();
     drop(t);
     let t = Tensor::<u8>::full([8 * MIB], 8).unwrap();
-    assert_eq!(t.storage().as_ptr(), at, "other memory, though this one was free");
+    assert_eq!(t.storage().as_ptr(), at, "other memory was used, though the freed memory was available");
     let reserved = arena.memory_stats().reserved;
     drop(t);
     assert_eq!(arena.memory_stats().reserved, reserved, "freed memory stays warm");
@@ -158,7 +158,7 @@ pub(crate) fn freed_memory_is_used_again() {
     assert!(again.iter().all(|v| v == 0));
 }
 
-/// Removes the budget also if the test fails.
+/// Memory limit, which is removed even if the test fails.
 struct Budget(Arena);
 impl Drop for Budget {
     fn drop(&mut self) {
@@ -220,7 +220,7 @@ pub(crate) fn both_kinds_travel_in_one_message() {
     }
     let mine = get_sharing_strategy();
     let (there, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
-    // The process starts before any of this is set, or any file is created.
+    // The process starts before a strategy is set or a file is created.
     let context = one_process(worker, (there.clone(), back.clone()));
     for _ in 0..3 {
         let queue = Queue::bounded(1).unwrap();
@@ -236,9 +236,9 @@ pub(crate) fn both_kinds_travel_in_one_message() {
         assert_eq!((take(&queue), both.all.len()), (9, 2 * storages.len()));
         assert!(both.all.iter().zip(&storages).all(|((_, t), s)| t.storage() == s));
         for (kind, t) in &both.all[storages.len()..] {
-            assert!(t.iter().all(|v| usize::from(v) == *kind), "what the other process made");
+            assert!(t.iter().all(|v| usize::from(v) == *kind), "contents of a tensor of the other process");
         }
-        assert_eq!(get_sharing_strategy(), mine, "set by another process");
+        assert_eq!(get_sharing_strategy(), mine, "another process has changed the strategy");
     }
     there.close();
     join(&context).unwrap();

@@ -26,14 +26,15 @@ enum Memory {
     Huge,
 }
 
-/// Strategy and directory for one test, which runs alone. Restored on drop.
+/// Strategy and directory for one test, which runs alone. Dropping the value restores the previous setting.
 struct Setting {
     strategy: SharingStrategy,
     directory: PathBuf,
     _alone: MutexGuard<'static, ()>,
 }
 
-/// Printed if no huge pages are mounted. `contract_holds_on_huge_pages` runs these tests on its own mount.
+/// Printed if no huge pages are mounted. `contract_holds_on_huge_pages` then runs these tests on its own
+/// mount.
 const NO_HUGE_PAGES: &str = "no hugetlbfs with 64 free huge pages is mounted";
 
 impl Memory {
@@ -86,7 +87,7 @@ fn huge_pages() -> Option<PathBuf> {
     found.next().filter(|_| free >= 64)
 }
 
-/// Runs the contract on huge pages if none are mounted: on its own mount.
+/// If no huge pages are mounted, the test mounts some, and runs the contract there.
 #[test]
 fn contract_holds_on_huge_pages() {
     if huge_pages().is_some() {

@@ -1,4 +1,4 @@
-//! Deaths of processes, and the descriptors that are closed then.
+//! Deaths of processes, and the descriptors that must be closed because of them.
 
 use std::fs::File;
 use std::io::Write;
@@ -62,8 +62,8 @@ fn killed_leaseholder_returns_the_descriptors() {
     assert_eq!(said(reader), "first second");
 }
 
-/// Script that covers the whole path: takes compartments, and adds, fills, reads, empties and returns one
-/// pair.
+/// Script that makes all kinds of accesses to the locker: it takes compartments, and adds, fills, reads,
+/// empties and returns one pair.
 fn all_the_way(_: usize, (queue, at, signal): (Queue<Fd>, u64, i32)) -> Outcome {
     inject::arm(at, signal);
     let mut readers = Vec::new();
@@ -87,7 +87,7 @@ fn killed_at_every_access_of_a_transfer() {
     for_every_access(|at| {
         let queue = Queue::bounded(4).unwrap();
         let killed = killed(&one_process(all_the_way, (queue.clone(), at, KILL)));
-        // Its messages can be read, and are closed then.
+        // The messages of the killed process can still be read, which closes their descriptors.
         while let Ok(Some(fd)) = queue.try_get() {
             drop(fd);
         }
@@ -98,7 +98,8 @@ fn killed_at_every_access_of_a_transfer() {
 /// A stopped process keeps its messages until it is killed, and no other process waits for it.
 #[test]
 fn others_continue_while_one_is_stopped_anywhere() {
-    // Enough compartments for all: a process that is stopped while it adds one prevents others from adding.
+    // The locker has enough compartments for all. A process that is stopped while it adds one would prevent
+    // other processes from adding.
     let first = Queue::bounded(8).unwrap();
     (0..8).for_each(|_| first.put(Fd(pipe().1)).unwrap());
     drop(first);
@@ -204,7 +205,8 @@ const HELPER: &str = "MP_TESTS_ROOM_AT";
 /// Exit status if the process was not killed.
 const NOT_REACHED: i32 = 10;
 
-/// Entry of a program whose locker is empty, so that a process of its adds pairs of sockets. Not a test.
+/// Entry of a program whose locker is empty, so that a child of the program adds pairs of sockets. Not a
+/// test.
 #[test]
 fn helper() {
     let Ok(at) = std::env::var(HELPER) else { return };
@@ -212,7 +214,7 @@ fn helper() {
     let queue = Queue::bounded(8).unwrap();
     let killed = killed(&one_process(fill, (queue.clone(), at)));
     Arena::current().unwrap().reclaim().unwrap();
-    // The dead process's compartments are found, and more are added.
+    // This process finds the compartments of the dead process, and adds more.
     let (readers, writers): (Vec<_>, Vec<_>) = (0..MESSAGES + 2).map(|_| pipe()).unzip();
     writers.into_iter().for_each(|writer| queue.put((true, Fd(writer))).unwrap());
     let mine = std::iter::from_fn(|| queue.try_get().ok().flatten()).filter(|(mine, _)| *mine);

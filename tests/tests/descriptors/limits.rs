@@ -1,4 +1,4 @@
-//! Limits of descriptors: of a process, and of a user's descriptors in messages.
+//! Limits of descriptors: of a process, and of all descriptors of a user that are in messages.
 
 use std::fs::File;
 use std::io::{PipeReader, Read, Write};
@@ -60,7 +60,7 @@ fn ten_thousand_arrive_with_few_free_descriptors() {
     ten_thousand(1000);
 }
 
-/// Runs as another user, whose descriptors in messages are limited, too.
+/// Runs as another user, whose number of descriptors in messages is limited, too.
 #[test]
 fn ten_thousand_arrive_for_an_unprivileged_user() {
     let _alone = alone();
@@ -87,7 +87,7 @@ fn helper() {
         return;
     }
     setrlimit(Resource::Nofile, Rlimit { current: Some(FEW), maximum: Some(FEW) }).unwrap();
-    // More messages than fit wait, regardless of the bound of the queue.
+    // The queue has room, but only some of the messages fit into the limit: the others wait.
     ten_thousand(1000);
     let queue = Queue::unbounded().unwrap();
     let mut readers = Vec::new();
@@ -104,7 +104,7 @@ fn helper() {
     };
     let text = error.to_string();
     assert!(text.contains("in messages in flight") && text.contains("ulimit -n"), "{text}");
-    // Other resources are not exhausted, and an unsent message is kept.
+    // Other resources are not exhausted, and the unsent message is returned.
     File::from(value.0).write_all(b"mine").unwrap();
     assert_eq!(said(readers.pop().unwrap()), "mine");
     for reader in readers {
@@ -134,7 +134,7 @@ fn too_few(_: usize, (queue, put): (Queue<Vec<Fd>>, Queue<Fd>)) -> Outcome {
     let text = error.to_string();
     assert!(text.contains("RLIMIT_NOFILE") && text.contains("limit of 64 descriptors"), "{text}");
     drop(full);
-    // The message is in the queue again, at the front.
+    // The message has returned to the front of the queue.
     let fds = queue.get_timeout(DEADLINE)?.ok_or("closed")?;
     for (i, fd) in fds.into_iter().enumerate() {
         File::from(fd.0).write_all(i.to_string().as_bytes())?;
@@ -161,8 +161,8 @@ fn descriptors_arrive_despite_a_shortage() {
     }
 }
 
-/// Descriptors that could not be closed for lack of descriptors are closed with the next message that has
-/// some.
+/// A process that lacks descriptors can't close the descriptors of a dropped message. They are closed with
+/// the next message that contains descriptors.
 fn drops_later(_: usize, queue: Queue<Fd>) -> Outcome {
     limit(Resource::Nofile, FEW);
     let mine = Queue::bounded(1)?;
@@ -187,7 +187,7 @@ fn message_dropped_without_spare_descriptors() {
     join(&one_process(drops_later, queue)).unwrap();
 }
 
-/// More descriptors than one compartment holds.
+/// The message contains more descriptors than one compartment holds.
 #[test]
 fn many_descriptors_fit_a_message() {
     let _alone = alone();

@@ -1,6 +1,6 @@
 //! Descriptors in messages. They arrive for every kind of file and every path of a message, and are closed
-//! when no receiver is left. They need few descriptors of the processes. If a process is killed at any
-//! access, no descriptor is leaked and no delivered one is lost.
+//! when no receiver is left. Each process needs few descriptors for them. If a process is killed at any
+//! access, no descriptor leaks, and no delivered descriptor is lost.
 
 mod deaths;
 mod limits;
@@ -38,7 +38,7 @@ fn said(mut reader: PipeReader) -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// Returns `true` if a program that this process executes would not inherit it.
+/// Returns `true` if a program that this process executes would not inherit the descriptor.
 fn is_close_on_exec(fd: impl std::os::fd::AsFd) -> bool {
     fcntl_getfd(fd).unwrap().contains(FdFlags::CLOEXEC)
 }

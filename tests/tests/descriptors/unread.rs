@@ -1,4 +1,4 @@
-//! Arguments, tasks and results whose receiver lacks descriptors: the error contains them completely.
+//! Arguments, tasks and results whose receiver lacks descriptors. The error contains the complete value.
 
 use std::fs::File;
 use std::io::Write;
@@ -18,8 +18,8 @@ use crate::{pipe, said};
 
 /// `ulimit -n` of the process that gets the error, and of its children.
 const FEW: u64 = 64;
-/// More than a process can open in addition to its own, and no more than a user without privileges may have
-/// in messages.
+/// Number of descriptors that is too large for a process in addition to its own, and small enough for the
+/// messages of a user without privileges.
 const MANY: usize = 56;
 
 /// Descriptor that is sent several times, so that its sender needs few.
@@ -57,7 +57,7 @@ impl Copies {
     }
 }
 
-/// Reads the message in a second attempt, after raising the limit, as a process with a low limit would do.
+/// Reads the message in a second attempt, after raising the limit, as a program would do.
 #[track_caller]
 fn read_later(unread: &Unread, error: &dyn std::error::Error) -> Copies {
     let text = error.to_string();
@@ -86,8 +86,8 @@ enum Case {
     Queued,
 }
 
-/// Runs a case in a process with few descriptors, as are its children. Returns the text written into the
-/// pipe.
+/// Runs a case in a process with few descriptors. The limit also applies to its children. Returns the text
+/// written into the pipe.
 fn with_few(case: Case) -> String {
     let _alone = alone();
     let (reader, writer) = pipe();
@@ -115,7 +115,7 @@ fn arguments(writer: Fd) -> Outcome {
     assert!(matches!(&error, SpawnError::Arguments { who: Some(_), .. }), "{error:?}");
     let copies = read_later(error.unread().expect("they are there"), &error);
     assert_eq!(copies.write()?, MANY);
-    // They can be read only once, by whichever clone of the error.
+    // The arguments can be read only once, by any clone of the error.
     let again = context.wait().unwrap_err().unread().unwrap().read::<Copies>().unwrap_err();
     assert!(again.to_string().contains("read already"), "{again}");
     Ok(())
@@ -146,7 +146,8 @@ fn unread_result_is_kept_in_the_error() {
     assert_eq!(with_few(Case::Results), ".".repeat(MANY));
 }
 
-/// A result has too many descriptors. The others are kept as well, and the next call returns all.
+/// The result of one rank has too many descriptors. The results of the other ranks are kept, and the next
+/// call returns all results.
 fn results_of_several(writer: Fd) -> Outcome {
     let some =
         |rank: usize, writer: Fd| Ok::<_, String>(Copies::of(writer.0, if rank == 1 { MANY } else { 3 }));
@@ -175,7 +176,7 @@ fn tasks(writer: Fd) -> Outcome {
     assert!(cause.to_string().contains("RLIMIT_NOFILE"), "{cause}");
     let copies = read_later(error.unread().expect("they are there"), &error);
     assert_eq!(copies.write()?, MANY);
-    // The same worker continues.
+    // The worker continues after the error.
     let pids = pool.pids();
     assert_eq!(pool.apply(write, Copies::of(spare, 2))?, 2);
     assert_eq!(pool.pids(), pids);
@@ -206,7 +207,7 @@ fn unread_task_result_is_kept_in_the_error() {
 // fork: these tests do not fork this process.
 static OPEN: Mutex<Vec<File>> = Mutex::new(Vec::new());
 
-/// A closure that a worker could not read is read once that is possible.
+/// A closure that a worker could not read is read after descriptors were freed.
 fn closures(writer: Fd) -> Outcome {
     let pool = Pool::new(1)?;
     let write = pool.task_closure(closure!([writer] |text: String| -> std::io::Result<()> {
@@ -228,7 +229,7 @@ fn closure_is_read_after_descriptors_are_freed() {
     assert_eq!(with_few(Case::Closures), "written");
 }
 
-/// Leases and broadcast messages are still available, as messages of queues are.
+/// Leases and broadcast messages that could not be read stay available, like messages of queues.
 fn queued(writer: Fd) -> Outcome {
     let (queue, (sender, receiver)) = (Queue::bounded(1)?, broadcast::channel::<Copies>(2)?);
     queue.put(Copies::of(writer.0.try_clone()?, MANY)).map_err(PutError::forget)?;

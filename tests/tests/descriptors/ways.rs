@@ -1,4 +1,4 @@
-//! Arrival of descriptors.
+//! Descriptors sent in all kinds of messages.
 
 use std::fs::File;
 use std::io::{PipeReader, PipeWriter, Read, Seek, Write};
@@ -158,7 +158,7 @@ fn descriptors_pass_through_channels_and_pipes() {
 #[test]
 fn descriptors_pass_as_arguments_and_results() {
     let _alone = alone();
-    // All of them get the same descriptor.
+    // All ranks get the same descriptor.
     let (reader, writer) = pipe();
     mp::spawn(|rank: usize, fd: Fd| write(fd.0, &format!("{}", rank / 3)), Fd(writer), 3).unwrap();
     assert_eq!(said(reader), "000");
@@ -228,21 +228,21 @@ fn descriptors_outlive_their_exiting_sender() {
     }
 }
 
-/// The descriptor is not closed, and not in flight.
+/// A refused descriptor is neither closed nor counted as in flight.
 #[test]
 fn refused_descriptor_stays_open() {
     let _alone = alone();
     let queue = Queue::bounded(1).unwrap();
     let ((first, one), (second, other)) = (pipe(), pipe());
     queue.put(Fd(one)).unwrap();
-    let Err(mp::PutError::Full(back)) = queue.try_put(Fd(other)) else { panic!("it is full") };
+    let Err(mp::PutError::Full(back)) = queue.try_put(Fd(other)) else { panic!("the queue is full") };
     drop(queue);
     assert_eq!(said(first), "");
     write(back.0, "still open").unwrap();
     assert_eq!(said(second), "still open");
 }
 
-/// A format that can't contain descriptors returns an error that says so.
+/// A format that can't contain descriptors returns an error that states this.
 #[test]
 fn plain_bytes_have_no_descriptors() {
     let _alone = alone();
@@ -254,7 +254,7 @@ fn plain_bytes_have_no_descriptors() {
     assert!(error.contains("can only be serialised inside of a message"), "{error}");
 }
 
-/// A variant that is tried first takes no descriptors of the variant that matches.
+/// A variant that serde tries first does not take the descriptors of the variant that matches.
 #[test]
 fn untagged_variants_keep_their_descriptors() {
     let _alone = alone();
@@ -268,7 +268,7 @@ fn untagged_variants_keep_their_descriptors() {
     let (reader, fd) = pipe();
     queue.put(Either::Text { fd: Fd(fd), number: "a text".into() }).unwrap();
     match take(&queue) {
-        Either::Number { .. } => panic!("it is a text"),
+        Either::Number { .. } => panic!("the value is a text"),
         Either::Text { fd, number } => write(fd.0, &number).unwrap(),
     }
     assert_eq!(said(reader), "a text");

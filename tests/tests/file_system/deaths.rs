@@ -1,6 +1,6 @@
-//! Deaths around named files: of their creators, at every access; of all processes at once; and files that
-//! other programs remove meanwhile. Programs that must begin without shared memory are this program, started
-//! again.
+//! Deaths of processes that use named files: a creator dies at every access, or all processes die at once.
+//! Also files that other programs remove. Programs that must begin without shared memory are this program,
+//! started again.
 
 use std::fs;
 use std::path::Path;
@@ -43,19 +43,19 @@ fn message_outlives_its_sender_despite_cleanup() {
     let left = scratch.files();
     assert_eq!(left.len(), 1);
     scratch.run("use");
-    assert_eq!(scratch.files(), left, "another program took it for garbage");
+    assert_eq!(scratch.files(), left, "another program has removed a file that is in use");
     let t = take(&queue);
     assert!(t.len() == MIB && t.iter().all(|v| v == 5));
 }
 
-/// A tree of busy processes, killed at once.
+/// Runs a tree of busy processes, which are killed at once.
 pub(crate) fn all_killed(directory: &Path) {
     type Args = (Queue<FrozenTensor<u8>>, Queue<u8>, Queue<()>);
     fn worker(rank: usize, (there, back, end): Args) -> Outcome {
         let _own = Tensor::<u8>::full([MIB], rank as u8)?;
         let _got = next(&there)?;
         send(&back, 1)?;
-        // Until it is killed with the others.
+        // Waits until it is killed with the others.
         drop(next(&end));
         Ok(())
     }
@@ -92,7 +92,7 @@ fn next_start_removes_files_of_dead_processes() {
         mp_tests::eventually("all are gone", || {
             workers.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists() || threads_are(*pid, 'Z'))
         });
-        assert!(!scratch.files().is_empty(), "round {round}: there was something to remove");
+        assert!(!scratch.files().is_empty(), "round {round}: no files were left to remove");
         scratch.run("use");
         assert!(!scratch.ours().exists(), "round {round}: {:?}", scratch.files());
     }
@@ -110,7 +110,7 @@ fn killed_at_every_access_of_the_first_use() {
             return false;
         }
         left += usize::from(!scratch.files().is_empty());
-        // A check after each round would be slow. The names of all leftover files add up meanwhile.
+        // A check after each round would be slow. Meanwhile, the names of all leftover files add up.
         if at % 7 == 0 {
             scratch.run("use");
             assert!(!scratch.ours().exists(), "killed at access {at}: {:?}", scratch.files());
@@ -141,7 +141,7 @@ pub(crate) fn child_at(directory: &Path, at: u64, signal: Signal) {
         ended = join(&context).is_ok();
     }
     files_in(directory);
-    // No process waits for it, at whatever access it is stopped.
+    // No process waits for the child, at whatever access it is stopped.
     assert!(Tensor::<u64>::full([5000], 3).unwrap().iter().all(|v| v == 3));
     if signal == Signal::STOP && !ended {
         mp_tests::signal(pid, Signal::CONT);
@@ -153,7 +153,7 @@ pub(crate) fn child_at(directory: &Path, at: u64, signal: Signal) {
     let ours = directory.join(format!("mp-{}", rustix::process::getuid().as_raw()));
     let files = fs::read_dir(ours).unwrap().count();
     let most = if signal == Signal::STOP { 2 } else { 1 };
-    assert!(files <= most, "{files} files: what was half made is still there");
+    assert!(files <= most, "{files} files: unfinished files still exist");
     println!("{}", if ended { "to the end" } else { "on the way" });
 }
 

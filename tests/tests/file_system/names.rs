@@ -19,7 +19,7 @@ use crate::KIB;
 
 const MIB: usize = 1 << 20;
 
-/// Puts tensors of this process into files below a directory while it lives.
+/// Puts tensors of this process into files below a directory. Dropping the value restores the setting.
 struct Below(SharingStrategy, PathBuf);
 
 impl Below {
@@ -42,7 +42,7 @@ fn files_are_private_and_removed_at_the_end() {
     let _alone = alone();
     let scratch = Scratch::new("names");
     let _below = Below::new(&scratch.0);
-    assert!(!scratch.ours().exists(), "made before it is needed");
+    assert!(!scratch.ours().exists(), "the directory exists before a file is needed");
     let t = Tensor::<u8>::full([MIB], 1).unwrap();
     let directory = fs::metadata(scratch.ours()).unwrap();
     assert_eq!((directory.mode() & 0o7777, directory.uid()), (0o700, rustix::process::getuid().as_raw()));
@@ -51,7 +51,7 @@ fn files_are_private_and_removed_at_the_end() {
     assert!(meta.is_file() && meta.mode() & 0o7777 == 0o600 && meta.nlink() == 1);
     let name = file.file_name().unwrap().to_str().unwrap();
     assert!(name.len() == 35 && name.starts_with("mp-"), "{name}");
-    // The memory is in these files: unused parts have no pages.
+    // The tensors are in this file. Its unused parts have no pages.
     let kib = meta.blocks() / 2;
     assert!((1024..10 << 10).contains(&kib), "{kib} KiB");
     // Programs that exit normally leave no files, and keep the files of others.
@@ -68,7 +68,7 @@ fn files_with_foreign_names_are_not_removed() {
     let _alone = alone();
     let scratch = Scratch::new("others");
     fs::DirBuilder::new().mode(0o700).create(scratch.ours()).unwrap();
-    // None of these files is locked. The last one has a name as a dead program's.
+    // None of these files is locked. The name of the last one has the form of a dead program's file.
     let digits = "0123456789abcdef".repeat(2);
     let names = ["mp-notes".into(), format!("mp-{digits}0"), format!("mp-{digits}")];
     let paths = names.map(|name| scratch.ours().join(name));
@@ -93,7 +93,7 @@ fn unusable_directories_are_refused() {
     fs::create_dir_all(&deep).unwrap();
     assert!(refused(&deep).contains("at most 248"));
     assert_eq!(get_sharing_directory(), before, "an error changes nothing");
-    // Files that another user could have put at the path of the library's directory.
+    // Files that another user could have created at the path of the library's directory.
     let _below = Below::new(&scratch.0);
     let blocks = Arena::current().unwrap().memory_stats().live_blocks;
     let fails = |with: &str| {
@@ -111,11 +111,11 @@ fn unusable_directories_are_refused() {
     fs::DirBuilder::new().mode(0o700).create(scratch.ours()).unwrap();
     fs::set_permissions(scratch.ours(), fs::Permissions::from_mode(0o777)).unwrap();
     fails("mode 777");
-    // Once the directory is repaired, it works, and nothing was lost.
+    // After the directory is repaired, it can be used, and no memory was lost.
     fs::set_permissions(scratch.ours(), fs::Permissions::from_mode(0o700)).unwrap();
     assert_eq!(Tensor::<u8>::zeros([10]).unwrap().len(), 10);
     assert_eq!(Arena::current().unwrap().memory_stats().live_blocks, blocks);
-    assert_eq!(scratch.files().len(), 1, "what failed left no file");
+    assert_eq!(scratch.files().len(), 1, "a failed allocation has left a file");
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn read_only_directory_is_refused() {
 
 /// Runs on a tmpfs of 1 MiB.
 pub(crate) fn small_directory(directory: &Path) {
-    // Messages are elsewhere, also if the arena is a named file.
+    // Messages are in the arena, not in this directory, even if the arena is a named file.
     Arena::current().unwrap();
     files_in(directory);
     let full = |result: mp_core::Result<Tensor<u8>>| match result.map(drop).unwrap_err() {
@@ -144,14 +144,14 @@ pub(crate) fn small_directory(directory: &Path) {
         let first = Tensor::<u8>::full([500 * KIB], round).unwrap();
         full(Tensor::full([500 * KIB], 9));
         full(Tensor::full([4 * MIB], 9));
-        // Allocates until it is full to the last page, and writes each tensor completely.
+        // Allocates until the directory is full to the last page, and writes each tensor completely.
         let mut all = Vec::new();
         while let Ok(t) = Tensor::<u8>::full([20 * KIB], round) {
             all.push(t);
         }
         assert!(all.len() >= 10, "{} tensors of 20 KiB", all.len());
         assert!(all.iter().chain([&first]).all(|t| t.iter().all(|v| v == round)));
-        // Queues and messages are elsewhere, so they work.
+        // Queues and messages are not in this directory, so they still work.
         let queue = Queue::bounded(1).unwrap();
         give(&queue, (vec![round; 2 * MIB], first.freeze()));
         assert_eq!(take(&queue).1.len(), 500 * KIB);
@@ -215,7 +215,7 @@ fn exceeded_quota_is_named_in_the_error() {
 /// Number of huge pages of the mount, each of 2 MiB.
 const HUGE_PAGES: usize = 16;
 
-/// Runs on a very small hugetlbfs: until it is full, and again.
+/// Runs twice on a very small hugetlbfs, until it is full.
 pub(crate) fn few_huge_pages(directory: &Path) {
     fn worker(_: usize, (there, back): (Queue<Tensor<u8>>, Queue<Tensor<u8>>)) -> Outcome {
         while let Some(mut t) = next(&there)? {
@@ -236,7 +236,7 @@ pub(crate) fn few_huge_pages(directory: &Path) {
                 Ok(t) => all.push(t),
                 Err(error) => break error,
             }
-            assert!(all.len() <= HUGE_PAGES, "more than there is");
+            assert!(all.len() <= HUGE_PAGES, "more tensors than huge pages");
         };
         match error {
             Error::OutOfMemory { asked, left, limit } => {
@@ -250,7 +250,7 @@ pub(crate) fn few_huge_pages(directory: &Path) {
             give(&there, t);
             assert!(take(&back).iter().all(|v| v == round + 1));
         }
-        // As large as the remaining memory, and larger.
+        // Sizes that equal the remaining memory, and that exceed it.
         match Tensor::<u8>::zeros([2 * HUGE_PAGES * MIB]).map(drop).unwrap_err() {
             Error::OutOfMemory { .. } => {}
             other => panic!("{other:?}"),
@@ -265,7 +265,7 @@ pub(crate) fn few_huge_pages(directory: &Path) {
 fn exhausted_huge_pages_are_an_error() {
     let _alone = alone();
     let scratch = Scratch::new("huge");
-    // Limited once by the size of the mount, once by the kernel's pages.
+    // The first mount is limited by its size, the second by the kernel's pages.
     for options in [format!("size={}m", 2 * HUGE_PAGES), "min_size=0".to_owned()] {
         let Some(pages) = HugePages::reserve(HUGE_PAGES as u64) else { return };
         if !options.starts_with("size") && pages.free() > HUGE_PAGES as u64 {
@@ -280,7 +280,7 @@ fn exhausted_huge_pages_are_an_error() {
 fn receiver_without_spare_descriptors_gets_an_error() {
     let _alone = alone();
     fn worker(_: usize, (there, back): (Queue<FrozenTensor<u8>>, Queue<String>)) -> Outcome {
-        // It is a member before any file exists.
+        // The process becomes a member before any file exists.
         send(&back, "ready".to_owned())?;
         let before = getrlimit(Resource::Nofile).current.unwrap_or(1024);
         limit(Resource::Nofile, 1);

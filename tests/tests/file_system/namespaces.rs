@@ -19,7 +19,7 @@ const MIB: usize = 1 << 20;
 
 type Args = (bool, Queue<FrozenTensor<u8>>, Queue<()>);
 
-/// Creates tensors that its parent never opens, and then dies or waits.
+/// Creates tensors that the parent never opens, and then dies or waits.
 fn worker(_: usize, (dies, made, end): Args) -> Outcome {
     let kept = Tensor::<u8>::full([MIB], 7)?.freeze();
     send(&made, kept.clone())?;
@@ -35,8 +35,8 @@ fn sends_back(_: usize, (there, back): (Queue<FrozenTensor<u8>>, Queue<u8>)) -> 
     send(&back, tensor.get(&[MIB - 1])?)
 }
 
-/// A program of two processes. On request, it proves that it can still use its memory: a tensor whose creator
-/// may be dead, in a process that starts now, and a new tensor.
+/// Program of two processes. On request, it proves that it can still use its memory. For that, a process that
+/// starts now reads a tensor whose creator may be dead, and a new tensor.
 pub(crate) fn neighbour(worker_dies: bool) {
     let (made, end) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
     let args = (worker_dies, made.clone(), end.clone());
@@ -69,7 +69,7 @@ struct Neighbour {
 }
 
 impl Neighbour {
-    /// Starts in its own process namespace. If its `unshare` is killed, so are all its processes.
+    /// Starts a program in its own process namespace. If its `unshare` is killed, all its processes are, too.
     fn new(scratch: &Scratch, worker_dies: bool) -> Self {
         let program = scratch.program(&format!("neighbour {}", u8::from(worker_dies)));
         let mut command = Command::new("unshare");
@@ -92,11 +92,11 @@ impl Neighbour {
         panic!("it never said {what:?}, but: {said}");
     }
 
-    /// Kills all of its processes at once.
+    /// Kills all processes of the program at once.
     fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
-        // Its output ends when the last process that has it has ended.
+        // The output ends when the last process that has the pipe has ended.
         while self.says.read_line(&mut String::new()).unwrap() > 0 {}
     }
 
@@ -155,10 +155,11 @@ fn only_files_of_dead_foreign_namespaces_are_removed() {
         neighbour.kill();
     }
     let all = scratch.files();
-    // Fewer than were killed: the kernel may reuse the number of a removed namespace. A neighbour under that
-    // number knows that the owners of the earlier files are dead.
+    // Fewer files than programs were killed may be left, because the kernel may reuse the number of a removed
+    // namespace. A program under a reused number detects that the owners of the earlier files are dead.
     assert!(all.len() > theirs.len(), "{all:?}");
-    // A process may be about to start. (It needs no name of the arena's own file, since it inherits it.)
+    // The files are kept, because a process of theirs may be about to start. (It inherits the arena's own
+    // file, so that file needs no name.)
     let kept: Vec<_> = all.iter().filter(|file| !is_of_an_arena(file)).collect();
     scratch.run("use");
     let left = scratch.files();

@@ -1,8 +1,8 @@
-//! Forked processes, by the start method `fork`, that are killed at their n-th access to shared memory, for
-//! every n of a script.
+//! Processes that are started by the start method `fork`, and killed at their n-th access to shared memory,
+//! for every n of a script.
 //!
 //! A child begins with its parent's memory, and is not a member of the arena. After each death, the parent
-//! and other children continue, their resources are unchanged, and nothing of the dead child is left.
+//! and other children continue, their resources are unchanged, and no resources of the dead child are left.
 #![allow(unsafe_code)]
 
 use mp::process::{ExitStatus, Signal};
@@ -24,10 +24,10 @@ const MESSAGES: u64 = 3;
 /// Runs a test in a separate process, which may fork, and checks that it leaves nothing.
 fn in_an_original(test: impl Fn(usize, ()) -> Outcome + Copy + Send + 'static) {
     let _alone = alone();
-    // Only a process that has a queue can release other processes' messages in theirs.
+    // Only a process that has used a queue can release messages in the queues of other processes.
     drop(Queue::<u8>::bounded(1).unwrap());
     let before = in_use();
-    // Each of its children has a deadline there.
+    // Each child of that process has a deadline.
     one_process(test, ()).join().unwrap();
     eventually_in_use(before, "nothing is left of it");
 }
@@ -47,7 +47,7 @@ where
 
 #[test]
 fn copy_is_killed_at_every_access_of_joining() {
-    // It gets no shared arguments: it joins when it allocates.
+    // The child gets no shared arguments: it joins the arena when it allocates.
     fn script(_: usize, at: u64) -> Outcome {
         inject::arm(at, KILL);
         let kept = Tensor::<u64>::zeros([100])?.freeze();
@@ -60,7 +60,8 @@ fn copy_is_killed_at_every_access_of_joining() {
         let mut kept = Tensor::<u64>::full([1000], 5)?;
         for_every_access(|at| {
             let killed = killed(&copy(script, at));
-            // Memory that only the parent holds stays its own, before and after.
+            // Memory that only the parent holds stays private to the parent, before and after the child's
+            // death.
             assert!(kept.iter().all(|x| x == 4 + at), "killed at access {at}");
             kept.as_mut_slice().unwrap().iter_mut().for_each(|x| *x += 1);
             killed
@@ -74,8 +75,8 @@ fn copy_is_killed_at_every_access_of_joining() {
 fn copy_is_killed_at_every_access_of_its_life() {
     type Args = (FrozenTensor<u64>, SharedTensor<u64>);
     type Value = Bundle<(Tensor<u64>, FrozenTensor<u64>)>;
-    // It joins for its arguments, and its result goes back through shared memory. Accesses count from the
-    // first one.
+    // The child joins to read its arguments, and its result goes back through shared memory. Accesses count
+    // from the child's first one.
     fn script((frozen, shared): Args) -> mp::AnyResult<Value> {
         assert_eq!(frozen.get(&[3])?, 77, "torn");
         shared.fetch_add(0, 1);
@@ -119,7 +120,7 @@ fn copy_is_killed_at_every_access_of_its_life() {
 struct Victim {
     queue: Queue<Parcel>,
     all: FrozenTensor<u64>,
-    /// Messages that it has received, as recorded by itself.
+    /// Messages that the victim has received, as it has recorded itself.
     got: SharedTensor<u64>,
     at: u64,
 }
@@ -164,10 +165,10 @@ fn drain(queue: &Queue<Parcel>) -> Vec<u64> {
     }
 }
 
-/// Another child puts the messages into the same queue, which must have enough room.
+/// Another child puts messages into the same queue, which must have enough room.
 fn another_process_continues(v: &Victim) {
     let after = Victim { at: u64::MAX, ..v.clone() };
-    join(&copy(produce, after)).expect("another copy goes on");
+    join(&copy(produce, after)).expect("another copy continues");
     assert!(drain(&v.queue).into_iter().eq(0..MESSAGES));
 }
 
@@ -202,7 +203,7 @@ fn copy_getting_tensors_is_killed_at_every_access() {
             let killed = killed(&copy(consume, v.clone()));
             let mut all: Vec<u64> = (0..MESSAGES).filter(|&i| v.got.load(i as usize) == 1).collect();
             let there = all.len() as u64;
-            // A message that the dead child was getting may be delivered again, if the get was not complete.
+            // If the dead child had not completed a get, its message may be delivered again.
             all.extend(drain(&v.queue));
             let mut once = all.clone();
             once.dedup();
@@ -244,13 +245,13 @@ fn locking_copy_is_killed_at_every_access() {
                 Ok(pair) => assert_eq!(pair[0], pair[1], "torn, and not reported; killed at {at}"),
                 Err(LockError::OwnerDied { .. }) => {
                     assert!(killed);
-                    // The next child recovers it.
+                    // The next child recovers the lock.
                 }
                 Err(e) => panic!("{e}; killed at access {at}"),
             }
             let args = (lock.clone(), between, u64::MAX);
-            join(&copy(script, args)).expect("another copy goes on");
-            let pair = lock.try_lock().expect("it was recovered, and unlocked");
+            join(&copy(script, args)).expect("another copy continues");
+            let pair = lock.try_lock().expect("the lock was recovered and unlocked");
             assert!(pair[0] == pair[1] && (2..=4).contains(&pair[0]), "{:?}", *pair);
             drop(pair);
             killed

@@ -24,7 +24,7 @@ fn allow() {
     unsafe { mp::process::allow_fork() };
 }
 
-/// Waits until another process kills this process.
+/// Waits until another process kills this process. Returns an error if none does.
 pub(crate) fn wait_for_the_end() -> Outcome {
     std::thread::sleep(2 * DEADLINE); // sleep: its work is to exist until another process ends it
     Err("no other process ended this one".into())
@@ -75,7 +75,7 @@ fn copy_uses_its_arguments_and_not_inherited_handles() {
                 && kept.queue.put(vec![1]).is_err()
         );
         assert!(kept.arena != Arena::current()?);
-        // It can't be sent either: this process does not hold it.
+        // An inherited handle can't be sent either, because this process does not hold the tensor.
         let refused = tensors.try_put(kept.frozen.clone());
         let says = |error: &dyn std::fmt::Display| error.to_string().contains("was copied along");
         let expected = |e: &PutError<_>| matches!(e, PutError::Failed { error, .. } if says(error));
@@ -83,10 +83,10 @@ fn copy_uses_its_arguments_and_not_inherited_handles() {
         assert!(
             mp::message::pack(kept.frozen.clone()).is_err() && mp::message::pack(kept.queue.clone()).is_err()
         );
-        // Also not to a child process.
+        // It can't be sent to a child process either.
         let child = Process::spawn(|t: FrozenTensor<u8>| drop(t), kept.frozen.clone());
         assert!(child.is_err());
-        // Dropping it releases nothing.
+        // Dropping an inherited handle releases nothing.
         drop((kept.frozen.clone(), kept.shared.clone(), kept.queue.clone()));
         Ok(())
     }
@@ -179,7 +179,7 @@ fn copies_made_under_busy_threads_leave_nothing() {
         for round in 0..40 {
             let context = start_processes(copy, (queue.clone(), lock.clone()), forked(2))?;
             if round % 4 == 3 {
-                // Killed at any point.
+                // The children may be at any point when they are killed.
                 context.kill(round % 2)?;
                 eventually("it is gone", || !matches!(context.join_timeout(Duration::ZERO), Ok(false)));
             } else {
@@ -223,8 +223,8 @@ fn copy_and_killed_original_release_all() {
     assert_eq!(Arena::current().unwrap().members().iter().filter(|m| all.contains(&m.pid)).count(), 3);
     context.kill(0).unwrap();
     assert!(join(&context).is_err());
-    // The children end with their parent. Without a parent that reaps them, only their locks show their
-    // deaths.
+    // The children end with their parent. No parent is left that reaps them, so only their locks show that
+    // they are dead.
     let arena = Arena::current().unwrap();
     eventually("all is reclaimed", || {
         arena.reclaim().unwrap();
@@ -235,11 +235,12 @@ fn copy_and_killed_original_release_all() {
 #[test]
 fn dead_original_is_detected_while_its_copies_live() {
     let _alone = settled();
-    // The children must not keep the locks that show that their parent lives: here there is no other sign.
+    // The children must not keep the locks that show that their parent is alive. In this test, the locks are
+    // the only sign of the parent's death.
     fn middle(_: usize, here: Queue<u32>) -> Outcome {
         allow();
         fn copy(_: usize, here: Queue<u32>) -> Outcome {
-            // It outlives its parent.
+            // This process outlives its parent.
             live_on();
             send(&here, std::process::id())?;
             wait_for_the_end()
@@ -252,7 +253,7 @@ fn dead_original_is_detected_while_its_copies_live() {
     fn live_on() {
         mp::process::detach().unwrap();
     }
-    // The forking process is not a child of any process here: its own parent ends first.
+    // No process waits for the forking process as its child, because its own parent ends first.
     fn outer(_: usize, here: Queue<u32>) -> Outcome {
         let inner = |here: Queue<u32>| {
             live_on();
@@ -279,7 +280,7 @@ fn dead_original_is_detected_while_its_copies_live() {
         arena.reclaim().unwrap();
         !is_member(original)
     });
-    assert!(is_member(copy), "the copy lives");
+    assert!(is_member(copy), "the copy is still a member");
     kill(copy);
     eventually("all is reclaimed", || {
         arena.reclaim().unwrap();
@@ -290,16 +291,17 @@ fn dead_original_is_detected_while_its_copies_live() {
 #[test]
 fn copies_made_during_exit_end_with_the_original() {
     let _alone = settled();
-    // A child inherits the flag that a thread is exiting, and would wait forever for that thread to end the
-    // process.
+    // A child inherits the flag that a thread is exiting the process. Without a correction, it would wait
+    // forever for that thread.
     fn original(_: usize, path: PathBuf) -> Outcome {
         allow();
         let file = std::fs::File::open(path)?;
         // All children inherit this lock, until they end.
         rustix::fs::flock(&file, FlockOperation::LockShared)?;
-        // Never closed, whatever destructors run at exit.
+        // The file is never closed, whatever destructors run at exit.
         std::mem::forget(file);
-        // At exit its workers are ended, and replaced by the children that this test is about.
+        // At exit, this process ends the workers of its pool. The pool replaces them by the children under
+        // test.
         static POOL: OnceLock<Pool> = OnceLock::new();
         let pool = Pool::builder().processes(6).start_method(StartMethod::Fork).build()?;
         assert_eq!(POOL.get_or_init(|| pool).apply(|x: u8| x, 1)?, 1);
@@ -341,7 +343,7 @@ fn copies_hold_files_of_their_own() {
     join(&one_process(original, ())).unwrap();
 }
 
-/// Only copies of the library for Python keep the memory readable in raw forks.
+/// Only the library for Python keeps the memory readable in raw forks.
 #[test]
 fn prepared_copy_does_not_inherit_the_memory() {
     let _alone = settled();

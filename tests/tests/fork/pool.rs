@@ -33,7 +33,7 @@ fn compute() -> u32 {
     *COMPUTED_BY.get_or_init(std::process::id)
 }
 
-/// Returns `true` in a worker that was forked from that process.
+/// Returns `true` in a worker that was forked from the process `original`.
 fn is_copy_of(original: u32) -> bool {
     COMPUTED_BY.get() == Some(&original) && std::process::id() != original
 }
@@ -41,7 +41,7 @@ fn is_copy_of(original: u32) -> bool {
 /// Runs a test in a separate process, which may fork, and checks that it leaves nothing.
 fn in_an_original(test: impl Fn(usize, ()) -> Outcome + Copy + Send + 'static) {
     let _alone = alone();
-    // Only a process that has a queue can release other processes' messages in theirs.
+    // Only a process that has used a queue can release messages in the queues of other processes.
     drop(Queue::<u8>::bounded(1).unwrap());
     let before = in_use();
     join(&one_process(test, ())).unwrap();
@@ -84,7 +84,7 @@ fn tensors_reach_copies_without_a_copy() {
             let rows = Tensor::from_slice(&values, [8, 5000])?.freeze();
             let sums = Tensor::<i64>::zeros([8])?.share();
             let here = rows.as_slice()?.as_ptr_range();
-            // Chosen for the pool, and for the whole process.
+            // The start method is chosen for the pool first, and then for the whole process.
             mp::set_start_method(StartMethod::Fork);
             for pool in [copies(2).build()?, Pool::new(2)?] {
                 let tasks = (0..8).map(|number| (original, number, rows.clone(), sums.clone()));
@@ -112,7 +112,7 @@ fn killed_copy_costs_one_task_and_is_replaced() {
     const TASKS: u64 = 40;
     type Args = (u32, u64, bool, FrozenTensor<u64>);
     fn work((original, number, dies, tensor): Args) -> mp::AnyResult<(u32, FrozenTensor<u64>)> {
-        assert!(is_copy_of(original), "a worker is a copy, also one that replaces another");
+        assert!(is_copy_of(original), "each worker is a copy, and so is its replacement");
         if dies {
             kill_process(getpid(), rustix::process::Signal::KILL)?;
         }
@@ -170,7 +170,7 @@ fn dropping_a_pool_of_copies_ends_all() {
             unsafe { libc::signal(libc::SIGTERM, libc::SIG_IGN) };
         }
         mp_tests::send(&begun, std::process::id())?;
-        // It panics if no other process ends it.
+        // This panics if no other process ends this process.
         eventually("another process ends this one", || false);
         Ok(())
     }
@@ -179,7 +179,8 @@ fn dropping_a_pool_of_copies_ends_all() {
         let before = in_use();
         {
             let begun = Queue::bounded(4)?;
-            // Their children inherit no descriptor from each other that would keep one of them alive.
+            // The workers of two pools inherit no descriptors from each other that would keep one of them
+            // alive.
             let pools = [copies(2).build()?, copies(2).build()?];
             let stays: Vec<_> = pools
                 .iter()
@@ -196,7 +197,7 @@ fn dropping_a_pool_of_copies_ends_all() {
             for pid in pids {
                 let gone =
                     Pid::from_raw(pid.cast_signed()).is_some_and(|pid| test_kill_process(pid).is_err());
-                assert!(gone, "{pid} is still there");
+                assert!(gone, "the process {pid} still exists");
             }
         }
         left(before);
@@ -212,7 +213,7 @@ fn copied_results_survive_use_by_other_threads() {
     static GIVEN_AWAY: Mutex<Option<(Vec<MapResult<u32>>, Stream)>> = Mutex::new(None);
     static STOP: AtomicBool = AtomicBool::new(false);
     fn copy(_: usize, (): ()) -> Outcome {
-        // None of these waits for a lock that a thread of the parent held, and all return the same.
+        // None of these calls waits for a lock that a thread of the parent held, and all return the same.
         let (waits, done) = HELD.get().ok_or("they were copied along")?;
         for result in [waits, done] {
             result.wait();
@@ -245,7 +246,7 @@ fn copied_results_survive_use_by_other_threads() {
         let pool = copies(1).build()?;
         let gate = Queue::<()>::bounded(4)?;
         let stay = |(gate, x): (Queue<()>, u32)| {
-            // If no message lets it continue, the pool ends it.
+            // If no message arrives, the pool ends this worker.
             _ = gate.get_timeout(DEADLINE);
             x
         };
@@ -273,7 +274,7 @@ fn copied_results_survive_use_by_other_threads() {
         }
         STOP.store(true, Ordering::Relaxed);
         busy.into_iter().for_each(|thread| thread.join().unwrap());
-        // The results arrive as usual in this process.
+        // In the parent, the results arrive as usual.
         (0..3).try_for_each(|_| gate.put(()))?;
         assert!(waits.wait_timeout(DEADLINE) && waits.successful() == Some(true));
         let (results, stream) = GIVEN_AWAY.lock().unwrap().take().ok_or("it was taken in copies alone")?;
@@ -293,7 +294,7 @@ fn copied_pool_is_closed_whatever_its_threads_did() {
     static STOP: AtomicBool = AtomicBool::new(false);
     fn copy(_: usize, (): ()) -> Outcome {
         let pool = COPIED.get().ok_or("it was copied along")?;
-        // None of these waits for a lock that a thread of the parent held.
+        // None of these calls waits for a lock that a thread of the parent held.
         assert!(matches!(pool.apply(|x: u32| x, 1), Err(TaskError::Closed { .. } | TaskError::Terminated)));
         assert!(pool.imap(|x: u32| x, 0..3).all(|result| result.is_err()));
         assert_eq!((pool.processes(), pool.pids()), (2, vec![0, 0]));

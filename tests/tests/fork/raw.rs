@@ -1,5 +1,5 @@
-//! A raw `fork` bypasses the library: the child is not a member. Each use of shared memory in it is an error,
-//! and it releases nothing that its parent has.
+//! A raw `fork` bypasses the library: the child is not a member. Each use of shared memory in the child is an
+//! error, and the child releases nothing that its parent holds.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -21,18 +21,18 @@ use crate::memory::wait_for_the_end;
 
 /// Runs `f` in a forked child of this process. `f` returns the child's exit status.
 fn in_a_fork(f: impl Fn() -> i32) -> i32 {
-    // SAFETY: the copy has this thread only; what it calls takes no lock that another thread could have held,
-    // but the allocator's, which the C library puts in order in the copy.
+    // SAFETY: the copy has only this thread. Functions that it calls take no lock that another thread could
+    // have held, except the allocator's lock, which the C library repairs in the copy.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
     if pid == 0 {
         let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).unwrap_or(101);
-        // SAFETY: ends the copy at once, without running what the parent has to run.
+        // SAFETY: ends the copy at once, without running the exit handlers of the parent.
         unsafe { libc::_exit(code) };
     }
     let mut status = 0;
     eventually("the copy ends", || {
-        // SAFETY: the status is valid for writes, and the process a child of this one.
+        // SAFETY: the status is valid for writes, and the process is a child of this process.
         unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) == pid }
     });
     if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -libc::WTERMSIG(status) }
@@ -80,14 +80,14 @@ fn raw_copy_releases_nothing() {
         let shared = Tensor::<u8>::full([4], 1)?.share();
         let indices = Tensor::<i64>::zeros([1, 4])?.freeze();
         let sparse = mp::tensor::SparseCoo::new(indices.clone(), frozen.clone(), [1])?;
-        // A pending future, and a descriptor: the child has no thread that would wake a future.
+        // The future is pending, and needs a descriptor: the child has no thread that would wake it.
         let waits = Queue::<u8>::bounded(1)?;
         let (here, _there) = mp::pipe()?;
         let mut future = Box::pin(waits.get_async());
         assert!(poll_once(&mut future).is_pending() && here.as_fd().is_ok());
         let future = Cell::new(Some(future));
         let before = in_use();
-        // The last handles of this process to each. The child takes its own copy of the cell.
+        // These are the last handles of this process. The child takes them out of its own copy of the cell.
         let handles = Cell::new(Some((own, kept, queue.clone())));
         let code = in_a_fork(|| {
             let refused = queue.put(vec![2; 10]);
@@ -124,7 +124,7 @@ fn raw_copy_releases_nothing() {
                         .is_some_and(|r| forked(&r)),
                 ),
                 ("get_async", {
-                    // Polled once more, and dropped.
+                    // The future is polled once more, and then dropped.
                     let polled = future.take().map(|mut future| poll_once(&mut future));
                     polled.and_then(at_once).is_some_and(get_is_refused)
                 }),
@@ -149,7 +149,7 @@ fn raw_copy_releases_nothing() {
         assert_eq!((code, in_use()), (0, before));
         let (own, kept, _) = handles.take().ok_or("the parent has its handles")?;
         assert_eq!((own.to_vec(), kept.to_vec()), (vec![7; 1000], vec![5; 100]));
-        // Memory that was released wrongly would be allocated again.
+        // If memory was released by mistake, these allocations use it again.
         let others: Vec<_> = (0..100).map(|_| Tensor::<u32>::full([1000], 9)).collect();
         assert_eq!((own.to_vec(), others.len()), (vec![7; 1000], 100));
         send(&results, next(&queue)?.ok_or("closed by the copy")?)
@@ -167,7 +167,7 @@ fn copy_reads_shared_memory_without_crash() {
     let _alone = alone();
     fn worker(_: usize, kept: FrozenTensor<u8>) -> Outcome {
         let queue = Queue::<u8>::bounded(4)?;
-        // These functions are safe whatever they return.
+        // These functions are safe, whatever they return in the child.
         let array = kept.clone().into_bytes()?;
         let mut own = Tensor::<f32>::zeros([10])?;
         own.set_requires_grad(true)?;
@@ -197,7 +197,7 @@ fn copy_reads_shared_memory_without_crash() {
     join(&one_process(worker, kept)).unwrap();
 }
 
-/// Views of other languages are addresses, which stay readable in the copy.
+/// Views of other languages are plain addresses, which stay readable in the copy.
 #[test]
 fn raw_copy_writes_stay_private() {
     let _alone = alone();
@@ -207,10 +207,10 @@ fn raw_copy_writes_stay_private() {
         let frozen = Tensor::<u8>::full([100_000], 6)?.freeze();
         let mut private = frozen.storage().copy_on_write(0, 100_000)?;
         let addresses = [own.storage().as_ptr().cast_mut(), private.as_mut_ptr()];
-        // SAFETY: this thread alone has both.
+        // SAFETY: only this thread accesses both.
         unsafe { addresses[1].wrapping_add(1).write(5) };
         let code = in_a_fork(|| {
-            // SAFETY: as above; in the copy they are what was mapped for it.
+            // SAFETY: as above. In the copy, the addresses are those of its private mapping.
             let read = |i: usize, at: usize| unsafe { addresses[i].wrapping_add(at).read_volatile() };
             let found = [read(0, 0), read(0, 99_999), read(1, 0), read(1, 1)];
             for address in addresses {
@@ -232,8 +232,8 @@ fn raw_copy_writes_stay_private() {
     join(&one_process(worker, ())).unwrap();
 }
 
-/// A daemon closes its inherited descriptors. Its mappings must not keep the locks that show that its parent
-/// lives.
+/// A daemon closes its inherited descriptors. The mappings that it keeps must not keep the locks that show
+/// that its parent is alive.
 #[test]
 fn raw_copy_without_files_hides_no_dead_parent() {
     let _alone = alone();
@@ -260,7 +260,7 @@ fn raw_copy_without_files_hides_no_dead_parent() {
         send(&here, std::process::id())?;
         wait_for_the_end()
     }
-    // No process of this program reaps the original: its own parent ends first.
+    // No process of this program reaps the parent of the copy, because that parent's own parent ends first.
     fn outer(_: usize, here: Queue<u32>) -> Outcome {
         let inner = |here: Queue<u32>| original(here).map_err(|e| e.to_string());
         let _inner = Process::builder().spawn(inner, here)?;
@@ -326,7 +326,7 @@ fn raw_copy_uses_and_releases_no_lock() {
         let (lock, rlock, rwlock) = (Lock::new(1_u8)?, RLock::new(1_u8)?, RwLock::new(1_u8)?);
         let (semaphore, event, condition) = (Semaphore::new(2)?, Event::new()?, Condition::new()?);
         let (barrier, once, writes) = (Barrier::new(1)?, Once::new()?, RwLock::new(1_u8)?);
-        // The child takes its own copy of the cell, and drops its contents.
+        // The child takes the guards out of its own copy of the cell, and drops them.
         let held = Cell::new(Some((
             (lock.lock()?, rlock.lock()?, rwlock.read()?, writes.write()?),
             (semaphore.acquire()?, barrier.enroll()?),
@@ -365,8 +365,8 @@ fn raw_copy_uses_and_releases_no_lock() {
             drop(held.take());
             first_failure(&checks)
         });
-        assert_eq!(code, 0, "of the checks in the copy");
-        // This process still holds all of them.
+        assert_eq!(code, 0, "number of the failed check in the copy");
+        // This process still holds all locks.
         let elsewhere = |f: &(dyn Fn() -> bool + Sync)| std::thread::scope(|s| s.spawn(f).join().unwrap());
         assert!(elsewhere(&|| matches!(lock.try_lock(), Err(LockError::Held { .. }))));
         assert!(elsewhere(&|| matches!(rlock.try_lock(), Err(LockError::Held { .. }))));
@@ -398,7 +398,7 @@ fn queues_of_every_kind_are_refused_in_the_copy() {
         let before = in_use();
         let lease = Cell::new(queue.get_lease()?);
         let code = in_a_fork(|| {
-            // Dropped in the child: nothing is returned to the queue.
+            // Dropped in the child, the lease returns nothing to the queue.
             drop(lease.take());
             let checks = [
                 ("get_lease", get_is_refused(queue.get_lease())),
@@ -418,7 +418,7 @@ fn queues_of_every_kind_are_refused_in_the_copy() {
             first_failure(&checks)
         });
         assert_eq!((code, in_use()), (0, before));
-        assert!(queue.try_get_lease().is_err(), "the lease is the parent's still");
+        assert!(queue.try_get_lease().is_err(), "the lease still belongs to the parent");
         lease.take().ok_or("the parent has its lease")?.ack();
         assert_eq!((receiver.recv()?, there.recv::<u32>()?), (1, 1));
         tasks.get()?.ok_or("closed")?.ack();
@@ -447,7 +447,8 @@ fn copied_listener_keeps_its_path() {
     std::fs::remove_dir(&directory).unwrap();
 }
 
-/// In a forked child of the inviting process, an invitation is open forever, whatever its socket's state.
+/// In a forked child of the inviting process, an invitation always counts as open, whatever the state of its
+/// socket.
 #[test]
 fn forked_copy_does_not_wait_for_an_invitation() {
     let _alone = alone();

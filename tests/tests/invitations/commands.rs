@@ -12,7 +12,7 @@ use mp_tests::{DEADLINE, eventually_in_use, give, in_use, open_files, settled, t
 
 use crate::{as_guest, end, guest as program, outcome, said, sockets};
 
-/// Arguments of most guests: jobs, results, and memory that all write.
+/// Arguments of most guests: jobs, results, and memory that all processes write.
 type Work = (Queue<Tensor<f32>>, Queue<f32>, SharedTensor<u32>);
 
 pub(crate) fn guest_works() {
@@ -47,7 +47,7 @@ pub(crate) fn guest(what: &str, argument: &str) -> bool {
             let sums = accept_invitation::<Queue<f32>>().unwrap();
             let worker = Process::spawn(puts, (sums.clone(), 2.0)).unwrap();
             worker.join().unwrap();
-            // It also invites other programs.
+            // The guest also invites other programs.
             let mut command = program("inherits");
             command.stdout(Stdio::null());
             invite(&mut command, sums).unwrap();
@@ -74,7 +74,8 @@ fn nothing_left(before: ((u64, u64, u64), usize), what: &str) {
     assert_eq!(open_files(), before.1, "{what}");
 }
 
-/// Returns current usage. (The descriptor that children inherit is created once.)
+/// Returns the current usage. (Calls `invite` first, because the descriptor that children inherit is created
+/// once.)
 fn there() -> ((u64, u64, u64), usize) {
     let mut command = Command::new("true");
     invite(&mut command, 1_u8).unwrap();
@@ -94,7 +95,7 @@ fn program_shares_queues_and_memory() {
     let invitation = invite(&mut command, (jobs.clone(), sums.clone(), seen.clone())).unwrap();
     assert_eq!(invitation.state(), InvitationState::Open);
     let mut child = command.spawn().unwrap();
-    // Also while the command exists, which could start another process.
+    // The state is final even though the command still exists, and could start another process.
     assert_eq!(outcome(&invitation), InvitationState::Accepted);
     for i in 0..10 {
         give(&jobs, Tensor::full([1000], i as f32).unwrap());
@@ -118,7 +119,7 @@ fn invitation_is_not_inherited_by_grandchildren() {
     said(&mut command);
     drop(command);
     assert_eq!((take(&sums), invitation.state()), (1.0, InvitationState::Accepted));
-    // Started through a shell, which does not use this library.
+    // The guest is started through a shell, which does not use this library.
     let mut command = Command::new("sh");
     command.args(["-c", "\"$0\" \"$@\""]).arg(std::env::current_exe().unwrap());
     let mut command = as_guest(command, "inherits");

@@ -1,5 +1,6 @@
 //! Guests that break the protocol at each of its steps, and stop, end or are killed there. The inviting
-//! process refuses them or waits as documented, keeps nothing of theirs, and serves the next guest.
+//! process refuses them or waits as documented, keeps nothing that belongs to them, and serves the next
+//! guest.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -19,7 +20,7 @@ use crate::{end, guest as program};
 
 const SECRET: &str = "secret";
 
-/// Consequence of a hostile guest in the inviting process.
+/// Result of the inviting process for a hostile guest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Seen {
     /// Incomplete handshake: the listener waits for the rest.
@@ -33,7 +34,7 @@ enum Seen {
 }
 use Seen::{Invited, Lapsed, Nothing, Refused};
 
-/// Name; `true` if both sides have a key; consequence.
+/// Name of the case, `true` if both sides have a key, and result.
 const CASES: &[(&str, bool, Seen)] = &[
     ("says nothing", false, Nothing),
     ("half a hello", false, Nothing),
@@ -97,7 +98,7 @@ fn misbehave(address: &str, case: usize, stops: bool, recorded: &str) {
         "a wrong proof" => say(&[&raw::hello(8, true)[..], &[1; PROOF]].concat()),
         "a replayed handshake" => say(&unhex(recorded).unwrap()),
         "a reflected hello" => {
-            // With the listener's own random bytes, and what it answers to a wrong proof.
+            // Sent with the listener's own random bytes, and with the bytes that it answers to a wrong proof.
             let (hello, _) = raw::receive(&there, HELLO);
             say(&[&hello[..], &[0; PROOF]].concat());
         }
@@ -125,13 +126,13 @@ fn misbehave(address: &str, case: usize, stops: bool, recorded: &str) {
     }
     if stops {
         signal(std::process::id(), Signal::STOP);
-        // Another thread may have got the signal, and this one a moment more.
+        // Another thread may have received the signal, so this thread may still run for a moment.
         std::thread::sleep(DEADLINE); // sleep: until it is killed
     }
     drop(way);
 }
 
-/// Inviting process, with a listener without a key and one with it.
+/// Inviting process with two listeners, of which the second has a key.
 struct Inviter {
     names: [String; 2],
     listeners: [Listener; 2],
@@ -156,7 +157,7 @@ impl Inviter {
             match self.listeners[i].accept_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(Some(here)) => break here,
                 Ok(None) => panic!("no guest within {DEADLINE:?}"),
-                // Of the hostile one, which was killed.
+                // The error belongs to the hostile guest, which was killed.
                 Err(error) => assert!(error.is_of_peer(), "{error}"),
             }
         };
@@ -186,12 +187,12 @@ impl Inviter {
             look();
             threads_are(child.id(), 'T') || !alive(child.id())
         });
-        // What it did before it stopped.
+        // Handles the actions of the guest just before it stopped.
         look();
         (refused, invited)
     }
 
-    /// Runs one case. `stops`: the guest stops, and is killed, instead of ending.
+    /// Runs one case. If `stops`, the guest stops and is then killed, instead of ending.
     fn endure(&self, case: usize, stops: bool, recorded: &str) {
         let (what, key, expected) = CASES[case];
         let address = &self.names[usize::from(key)];
@@ -217,14 +218,14 @@ impl Inviter {
         };
         if stops {
             assert_eq!(seen, expected, "{what}");
-            // The stopped guest still has all that it got.
+            // The stopped guest still holds everything that it has received.
             self.serves_next(key);
             assert!(threads_are(child.id(), 'T'), "{what}");
             signal(child.id(), Signal::KILL);
         }
         assert_eq!(end(&mut child).success(), !stops, "{what}");
         if let Some((here, invitation)) = invited {
-            // As long as it was not received, its socket is in the connection.
+            // A socket that was not received is still in the connection.
             drop(here);
             assert_eq!(invitation.wait_timeout(DEADLINE).unwrap(), InvitationState::Lapsed, "{what}, {ends}");
         }
@@ -232,7 +233,7 @@ impl Inviter {
     }
 }
 
-/// Returns what a client with the key sends in its handshake.
+/// Returns the bytes that a client with the key sends in its handshake.
 fn recorded(inviter: &Inviter) -> String {
     let between = format!("{}-between", inviter.names[1]);
     let proxy = UnixListener::bind_addr(&raw::abstract_address(&between)).unwrap();
@@ -278,7 +279,7 @@ fn hostile_guest_leaves_nothing_behind() {
     }
 }
 
-/// Returns the number of descriptors, blocks, messages and members that this process can find.
+/// Returns the numbers of descriptors, blocks, messages and members that this process can find.
 fn left() -> (usize, (u64, u64, u64)) {
     Arena::current().unwrap().reclaim().unwrap();
     (open_files(), in_use())

@@ -19,13 +19,13 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::{end, guest as program, raw};
 
-/// Name of the files in place of an arena.
+/// Name of the files that the hostile process sends instead of an arena.
 const FILE: &str = "mp-hostile";
 /// Size of the smallest arena in bytes.
 const LEAST: u64 = 64 << 20;
 
-/// Name, and the error of the guest: [`LATE`], [`GONE`], [`NO_ARENA`], or a part of its text: with memfds, or
-/// without them.
+/// Name of the case, and the expected error of the guest: [`LATE`], [`GONE`], [`NO_ARENA`], or a part of the
+/// error text.
 const CASES: &[(&str, &str)] = &[
     ("says nothing", LATE),
     ("closes", GONE),
@@ -67,15 +67,15 @@ const CASES: &[(&str, &str)] = &[
     ("random words after the magic", "layout version"),
     ("a header of another version", "layout version|no file of this user's alone"),
 ];
-/// The time of the guest is over.
+/// The guest's time limit has expired.
 const LATE: &str = "(late)";
 /// The connection is closed.
 const GONE: &str = "(gone)";
 /// The file does not contain an arena.
 const NO_ARENA: &str = "(no arena)";
 
-/// Runs all cases in a guest, and an invitation that it accepts after them. One byte from stdin begins each:
-/// all that the other side does is done then.
+/// Runs all cases in a guest, and then accepts an invitation. One byte from stdin begins each case, after the
+/// other side has done its part.
 pub(crate) fn guest(what: &str, argument: &str) -> bool {
     if what != "meets-hostile" {
         return false;
@@ -149,7 +149,7 @@ fn invite(stream: &UnixStream, kind: SocketType, packet: &[u8], files: &[&OwnedF
     ours
 }
 
-/// Runs one case of a hostile process. Returns what has to stay open.
+/// Runs one case of a hostile process. Returns the stream and the socket that must stay open.
 fn misbehave(name: &str, stream: UnixStream) -> (Option<UnixStream>, Option<OwnedFd>) {
     let mut random = Random(5);
     let mut words = std::iter::repeat_with(move || random.number());
@@ -245,7 +245,7 @@ fn misbehave(name: &str, stream: UnixStream) -> (Option<UnixStream>, Option<Owne
             with_file(file(LEAST, &[magic].into_iter().chain(words.take(511)).collect::<Vec<_>>()))
         }
         "a header of another version" => {
-            // The version, and a possible number of messages.
+            // The version, and a valid number of messages.
             let mut header = [0; 32];
             (header[0], header[8], header[14]) = (magic, 9999, 1024);
             with_file(file(LEAST, &header))
@@ -271,7 +271,7 @@ fn guest_survives_hostile_inviters() {
     let mut command = program(&format!("meets-hostile {} {}", names[0], names[1]));
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let mut go = child.stdin.take().unwrap();
-    // Stays open until the guest comes with the next case.
+    // These stay open until the guest begins the next case.
     let mut kept = (None, None);
     for (name, _) in CASES {
         let mut stream = None;

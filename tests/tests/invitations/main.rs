@@ -1,5 +1,5 @@
-//! Programs that are invited into another program's memory: started by `std::process::Command`, or connected
-//! over a socket. They begin without shared memory: they are this program, started again.
+//! Programs that are invited into another program's memory, and are started by `std::process::Command` or
+//! connected over a socket. They must begin without shared memory, so they are this program, started again.
 
 mod commands;
 mod hostile_guests;
@@ -24,7 +24,7 @@ fn guest(what: &str) -> Command {
     as_guest(Command::new(std::env::current_exe().unwrap()), what)
 }
 
-/// Makes a guest of a command that runs this program, or executes it by its last arguments.
+/// Makes a guest of a command that runs this program, directly or by its last arguments.
 fn as_guest(mut command: Command, what: &str) -> Command {
     command.args(["helper", "--exact", "--nocapture", "--test-threads=1"]).env(GUEST, what);
     command.stdin(Stdio::null());
@@ -67,7 +67,7 @@ fn said(command: &mut Command) -> String {
     text
 }
 
-/// Waits until an invitation is no longer open, after its command was dropped.
+/// Waits until an invitation whose command was dropped is no longer open. Returns its state.
 #[track_caller]
 fn outcome(invitation: &Invitation) -> InvitationState {
     let state = invitation.wait_timeout(DEADLINE).unwrap();
@@ -75,14 +75,14 @@ fn outcome(invitation: &Invitation) -> InvitationState {
     state
 }
 
-/// Returns the sockets that this guest has.
+/// Returns the open sockets of this guest.
 fn sockets() -> Vec<String> {
     let fds = std::fs::read_dir("/proc/self/fd").unwrap();
     let targets = fds.filter_map(|fd| Some(std::fs::read_link(fd.ok()?.path()).ok()?.display().to_string()));
     targets.filter(|target| target.starts_with("socket:")).collect()
 }
 
-/// Waits in a process until a file of this name exists.
+/// Blocks until a file with this name exists. Used in a process that a test releases.
 fn wait_for_file(path: &str) {
     eventually("the file is there", || File::open(path).is_ok());
 }

@@ -1,4 +1,4 @@
-//! Peers that speak the protocol of connections and invitations by hand, so that they can break it.
+//! Protocol of connections and invitations without the library, for peers that break it.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -37,7 +37,7 @@ pub(crate) fn announcement() -> Vec<u8> {
     [&[0; 4], &fingerprint[..], &(name.len() as u16).to_le_bytes(), name].concat()
 }
 
-/// Returns a packet of this version, with the ticket of no envelope.
+/// Returns a packet of this version, whose ticket names no envelope.
 pub(crate) fn packet(version: u32) -> Vec<u8> {
     [&b"mp-guest"[..], &version.to_le_bytes(), &[0xee; 12]].concat()
 }

@@ -1,4 +1,4 @@
-//! Processes that can't accept: each gets an error with the reason.
+//! Processes that can't accept an invitation. Each gets an error with the reason.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -14,7 +14,7 @@ use crate::{end, guest as program, outcome, said, wait_for_file};
 /// User id other than root.
 const STRANGER: u32 = 65_534;
 
-/// Prints the outcome in a line of its own.
+/// Prints the outcome in a separate line.
 fn report(what: &str) {
     match accept_invitation::<String>() {
         Ok(value) => println!("\n{what}: took {value}"),
@@ -72,7 +72,7 @@ fn guest_without_an_invitation_is_refused() {
     for nonsense in ["", "v1:3", "v1:-1:1", "hello"] {
         refused_with(program("tells").env("MP_INVITATION", nonsense), "which is not from `invite`");
     }
-    // Numbers of no file, and of a file that isn't a socket.
+    // The first number belongs to no file, and the second to a file that isn't a socket.
     for place in ["v1:1000:1", "v1:0:1"] {
         refused_with(program("tells").env("MP_INVITATION", place), "does not lead to process 1");
     }
@@ -119,7 +119,7 @@ fn guest_with_memory_or_another_type_is_refused() {
     let mut command = program("tells");
     let invitation = invite(&mut command, 7_u64).unwrap();
     refused_with(&mut command, "and alloc::string::String is expected");
-    // Although the command still exists and could start another process.
+    // The state is final, although the command still exists and could start another process.
     assert_eq!(outcome(&invitation), InvitationState::Lapsed);
 }
 
@@ -153,7 +153,7 @@ fn invitation_of_a_dead_process_is_refused() {
         Arena::current().unwrap().members().len() == 1
     });
     std::fs::write(file, "").unwrap();
-    // Open until the orphan has closed it as well.
+    // The socket stays open until the orphan has closed it as well.
     let text = std::io::read_to_string(child.stdout.take().unwrap()).unwrap();
     assert!(text.contains("it was withdrawn, or the process that invited has ended"), "{text}");
 }
@@ -162,7 +162,7 @@ fn invitation_of_a_dead_process_is_refused() {
 fn copy(scratch: &Scratch, mode: u32) -> Command {
     let path = scratch.0.join("program");
     let own = std::env::current_exe().unwrap();
-    // Copied by another process: a program that is open for writing can't be executed.
+    // Another process makes the copy, because a program that is open for writing can't be executed.
     let made = Command::new("install").args(["-m", "755"]).arg(own).arg(&path).status();
     assert!(made.unwrap().success());
     for (path, mode) in [(&scratch.0, 0o755), (&path, mode)] {
@@ -192,17 +192,17 @@ fn guest_of_another_user_is_refused() {
         assert_eq!(outcome(&invitation), InvitationState::Lapsed, "{what}");
         line
     };
-    // It does not get the socket at all: with it, it could receive without the library.
+    // The guest does not get the socket at all: with the socket, it could receive without the library.
     let gets_none =
         |line: &str| line.contains("does not lead to process") && !line.contains("socket of user");
     let scratch = Scratch::new("stranger");
     lapses("a command as another user", of_stranger(copy(&scratch, 0o755)), gets_none);
-    // The program becomes another user after it was executed.
+    // The program changes its user after it was executed.
     let mut through = Command::new("chroot");
     through.args(["--userspec=65534:65534", "/"]).arg(copy(&scratch, 0o755).get_program());
     let refuses = |line: &str| line.contains("it is a socket of user 0, and this process is of user 65534");
     lapses("a program that changes its user", crate::as_guest(through, "tells"), refuses);
-    // With privileges that its user lacks, if the file system permits such programs.
+    // The program has privileges that its user lacks, if the file system permits such programs.
     let scratch = Scratch::new("set-user-id");
     let ignores = |line: &str| line.contains("MP_INVITATION is ignored") || line.contains("does not lead to");
     let line = lapses("a set-user-ID program", of_stranger(copy(&scratch, 0o4755)), ignores);

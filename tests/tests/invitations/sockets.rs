@@ -32,7 +32,8 @@ pub(crate) fn guest(what: &str, argument: &str) -> bool {
         }
         "receives" => {
             let there = connect(address).unwrap();
-            // A message comes first, and then an invitation when a message is expected.
+            // First a message arrives where an invitation is expected, and then an invitation where a message
+            // is expected.
             let early = there.accept_invitation_timeout::<Work>(DEADLINE).unwrap_err();
             assert!(early.to_string().contains("a message comes before it"), "{early}");
             assert_eq!(there.recv_timeout::<u8>(DEADLINE).unwrap(), 1);
@@ -72,7 +73,7 @@ pub(crate) fn guest(what: &str, argument: &str) -> bool {
             for error in accepted.iter().filter_map(|accepted| accepted.as_ref().err()) {
                 assert!(error.to_string().contains("before anything uses shared memory"), "{error}");
             }
-            let queue = accepted.into_iter().find_map(Result::ok).expect("one is accepted");
+            let queue = accepted.into_iter().find_map(Result::ok).expect("one of the calls is accepted");
             queue.put(9).unwrap();
         }
         "dies-connected" => {
@@ -142,7 +143,7 @@ fn invitation_received_as_a_message_lapses() {
     eventually_in_use(before, "all is released");
 }
 
-/// The note about a refused message precedes an invitation, or a message before it.
+/// The note about a refused message arrives before the invitation, or before a message that precedes it.
 #[test]
 fn invitation_after_a_refusal_is_accepted() {
     let _alone = settled();
@@ -196,7 +197,7 @@ fn unreceived_invitation_lapses() {
     let invitation = here.invite(Tensor::<u8>::zeros([1000]).unwrap().freeze()).unwrap();
     assert_ne!(in_use(), before);
     assert_eq!(invitation.state(), InvitationState::Open);
-    // This process already has memory, so it can't become a guest.
+    // This process has memory already, so it can't become a guest.
     let error = there.accept_invitation::<u8>().unwrap_err();
     let GetError::Failed(MessageError::Memory(mp::Error::ArenaExists(_))) = error else { panic!("{error}") };
     assert_eq!(outcome(&invitation), InvitationState::Lapsed);
@@ -213,7 +214,7 @@ fn unreceived_invitation_lapses() {
 #[test]
 fn program_is_killed_at_every_access_of_accepting() {
     let name = name("killed");
-    // No other test counts open files while this runs.
+    // No other test counts open files at the same time.
     let listener = OnceLock::new();
     for_every_access(|at| {
         let listener = listener.get_or_init(|| Listener::bind(name.as_str()).unwrap());

@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{end, guest as program, outcome};
 
-/// Value that holds memory, and panics.
+/// Value that holds memory, and panics at a chosen point.
 #[derive(Debug, Default, PartialEq, Eq, Clone, Copy, Serialize, Deserialize)]
 enum Panics {
     #[default]
@@ -108,7 +108,7 @@ fn panicking_value_is_not_sent_and_leaks_nothing() {
     let written = catch_unwind(AssertUnwindSafe(|| drop(invite(&mut command, bomb(Panics::Written)))));
     assert!(written.is_err());
     eventually_in_use(before, "it was not sent");
-    assert!(command.get_envs().all(|(name, _)| name != "MP_INVITATION"), "the command is as it was");
+    assert!(command.get_envs().all(|(name, _)| name != "MP_INVITATION"), "the command is unchanged");
     for (when, argument) in [(Panics::Dropped, ""), (Panics::Read, " panics")] {
         let mut command = program(&format!("gets-a-bomb{argument}"));
         let invitation = invite(&mut command, bomb(when)).unwrap();
@@ -121,7 +121,7 @@ fn panicking_value_is_not_sent_and_leaks_nothing() {
     }
 }
 
-/// The limit is that of any message, and the stack of the caller does not overflow.
+/// The limit is the same as for any message, and the stack of the caller does not overflow.
 #[test]
 fn too_deep_value_is_returned() {
     let _alone = settled();
@@ -131,7 +131,7 @@ fn too_deep_value_is_returned() {
         let mut command = Command::new("true");
         let refused = invite(&mut command, Deep(50_000)).unwrap_err();
         assert_eq!(refused.into_value().0, 50_000);
-        assert!(command.get_envs().next().is_none(), "the command is as it was");
+        assert!(command.get_envs().next().is_none(), "the command is unchanged");
     };
     small.spawn(invites).unwrap().join().unwrap();
     eventually_in_use(before, "nothing is left");

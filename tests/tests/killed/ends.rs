@@ -1,5 +1,5 @@
-//! Real processes that are killed at their n-th access to shared memory, for every n of a script: at the end
-//! of a queue, of a segment, or of a message's deliveries.
+//! Processes that are killed at their n-th access to shared memory, for every n of a script: at the end of a
+//! queue, of a segment, or of a message's deliveries.
 
 use std::thread;
 
@@ -10,17 +10,17 @@ use mp_tests::{DEADLINE, Outcome, join, one_process};
 
 /// Message of the process that closes the queue.
 const ITS: u64 = 1_000_000;
-/// More bytes than a slot has room for.
+/// Padding in bytes that is too long for a slot.
 const SIZE: usize = 30;
 
-/// Number of a message, with a padding of repeated bytes.
+/// Number of a message, and padding of repeated bytes.
 type Padded = (u64, Vec<u8>);
 
 fn padded(number: u64, padding: usize) -> Padded {
     (number, vec![number as u8; padding])
 }
 
-/// Returns the number of a message, which must be whole.
+/// Returns the number of a message. Panics if the message is torn.
 fn number((number, padding): Padded) -> u64 {
     assert!(padding.iter().all(|&b| b == number as u8), "message {number} is torn: {padding:?}");
     number
@@ -32,21 +32,21 @@ fn close(_: usize, (queue, at): (Queue<Padded>, u64)) -> Outcome {
     _ = queue.try_put(its);
     queue.close();
     drop(queue);
-    // Ensures that it also dies after it has closed the queue.
+    // Makes more accesses, so that the process can also die after it has closed the queue.
     drop(Queue::<u64>::bounded(1)?);
     Ok(())
 }
 
-/// Closes the queue if the process was killed before it did. Nothing more is put afterwards.
+/// Closes the queue, if the killed process has not, and checks that nothing more can be put.
 fn closed_in_any_case(queue: &Queue<Padded>, killed: bool, at: u64) {
-    assert!(!queue.close() || killed, "it had not closed it, and was not killed at access {at}");
+    assert!(!queue.close() || killed, "neither closed the queue, nor was killed at access {at}");
     match queue.put_timeout(padded(0, SIZE), DEADLINE) {
         Err(PutError::Closed(back)) => assert_eq!(number(back), 0),
         other => panic!("{other:?} put into a closed queue, killed at access {at}"),
     }
 }
 
-/// Gets all messages in order until the end, and the message of the closing process. Records their numbers.
+/// Takes all messages in order until the end, and the message of the closing process. Records their numbers.
 fn consume(_: usize, (queue, came): (Queue<Padded>, SharedTensor<u64>)) -> Outcome {
     while let Some(message) = queue.get_timeout(DEADLINE)? {
         match number(message) {
@@ -67,7 +67,7 @@ fn produce(queue: &Queue<Padded>, at: u64) -> u64 {
         Err(PutError::Closed(back)) => number(back) == n,
         Err(error) => panic!("{error}, killed at access {at}"),
     });
-    ended.expect("it ends")
+    ended.expect("the queue is closed")
 }
 
 #[test]
@@ -82,8 +82,8 @@ fn closer_killed_with_producer_and_consumer() {
         closed_in_any_case(&queue, killed, at);
         let put = producer.join().unwrap();
         join(&consumer).unwrap();
-        assert_eq!(came.load(0), put, "messages that came, killed at access {at}");
-        assert!(came.load(1) <= 1, "its message came {} times", came.load(1));
+        assert_eq!(came.load(0), put, "messages received, killed at access {at}");
+        assert!(came.load(1) <= 1, "the message of the closing process arrived {} times", came.load(1));
         killed
     });
 }
@@ -91,7 +91,7 @@ fn closer_killed_with_producer_and_consumer() {
 #[test]
 fn closer_of_a_full_queue_killed_at_every_access() {
     let bounded: fn() -> _ = || Queue::bounded(2);
-    // The first segment is full, and there is no other one.
+    // The first segment is full, and is the only one.
     let growing: fn() -> _ = || Queue::growing(1000);
     for (make, full) in [(bounded, 2), (growing, FIRST)] {
         for_every_access(|at| {
@@ -127,7 +127,7 @@ fn consume_growing(_: usize, (queue, got, at): (Queue<Padded>, SharedTensor<u64>
 
 #[test]
 fn consumer_killed_at_the_next_segment() {
-    // In the slots themselves, and in envelopes.
+    // Without padding, messages are in the slots. With padding, they are in envelopes.
     for padding in [0, 100] {
         for_every_access(|at| {
             let queue = Queue::unbounded().unwrap();
@@ -135,7 +135,7 @@ fn consumer_killed_at_the_next_segment() {
             let got = Tensor::zeros([(MESSAGES - FIRST) as usize]).unwrap().share();
             let args = (queue.clone(), got.clone(), at);
             let killed = killed(&one_process(consume_growing, args));
-            // The others continue, at whatever access it died.
+            // Other processes continue, at whatever access the consumer died.
             (300..304).for_each(|n| queue.try_put(padded(n, padding)).unwrap());
             queue.close();
             let rest = std::iter::from_fn(|| queue.get_timeout(DEADLINE).unwrap());
@@ -157,13 +157,13 @@ fn numbered(number: u64) -> Numbered {
     (number, Tensor::full([20], number).unwrap().freeze())
 }
 
-/// Returns the number of a message, which must be whole.
+/// Returns the number of a message. Panics if the message is torn.
 fn whole((number, tensor): Numbered) -> u64 {
     assert!(tensor.iter().all(|v| v == number), "message {number} is torn: {tensor}");
     number
 }
 
-/// Number of messages whose deliveries end.
+/// Number of messages that reach their last delivery.
 const FEW: u64 = 2;
 
 /// Returns a queue that delivers each message at most `deliveries` times.
@@ -173,7 +173,7 @@ fn few(deliveries: u32) -> Queue<Numbered> {
     queue
 }
 
-/// Returns all messages that were set aside.
+/// Returns all dead letters.
 fn dead_letters(queue: &Queue<Numbered>) -> Vec<u64> {
     std::iter::from_fn(|| queue.dead_letter().unwrap()).map(whole).collect()
 }

@@ -21,7 +21,7 @@ fn worker_without_tensors_is_not_a_member() {
     let _alone = alone();
     let before = there();
     let worker = |_: usize, name: String| -> Outcome {
-        // It would become a member by asking for the arena.
+        // Asking for the arena would make this process a member, so it is not asked for.
         assert_eq!(name, "nothing shared");
         std::thread::park_timeout(DEADLINE);
         Ok(())
@@ -63,6 +63,6 @@ fn join_and_die(_: usize, at: u64) -> Outcome {
 
 #[test]
 fn late_joiner_is_killed_at_every_access() {
-    // Killed before its parent knows its member, so that its locks show its death.
+    // The child is killed before its parent knows its member, so that only its locks show its death.
     for_every_access(|at| killed(&one_process(join_and_die, at)));
 }

@@ -1,8 +1,8 @@
-//! Real processes that die, or stop, at their n-th access to shared memory, for every n of a script.
+//! Processes that die, or stop, at their n-th access to shared memory, for every n of a script.
 //!
-//! After each death, the other side has received whole messages, in order, none twice, at most the one in
-//! flight missing. After the reclaim nothing is left of the dead process. While a process is stopped, the
-//! others continue.
+//! After each death, the other side has received whole messages, in order, and no message twice. At most the
+//! message in flight is missing. After the reclaim, no resources of the dead process are left. While a
+//! process is stopped, the others continue.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ const MESSAGES: u64 = 3;
 struct Victim {
     queue: Queue<Parcel>,
     all: FrozenTensor<u64>,
-    /// Messages that it has received, as recorded by itself.
+    /// Messages that the victim has received, as it has recorded itself.
     got: SharedTensor<u64>,
     at: u64,
     signal: i32,
@@ -60,7 +60,8 @@ fn consume(_: usize, v: Victim) -> mp::AnyResult<()> {
     Ok(())
 }
 
-/// Allocates several sizes, keeps some, drops some, makes views and clones, and returns memory in both ways.
+/// Allocates several sizes, keeps and drops some tensors, makes views and clones, and frees memory into the
+/// cache and to the kernel.
 fn allocate(_: usize, v: Victim) -> mp::AnyResult<()> {
     let arena = Arena::current()?;
     inject::arm(v.at, v.signal);
@@ -74,7 +75,7 @@ fn allocate(_: usize, v: Victim) -> mp::AnyResult<()> {
     kept.remove(0);
     arena.empty_cache()?;
     kept.push(Tensor::<u64>::zeros([70_000])?.freeze());
-    // Each large tensor that is dropped is returned to the kernel at once.
+    // From here on, each large tensor that is dropped is returned to the kernel at once.
     arena.set_cache_limit(0);
     for _ in 0..2 {
         drop(Tensor::<u8>::empty([2 << 20])?);
@@ -82,8 +83,8 @@ fn allocate(_: usize, v: Victim) -> mp::AnyResult<()> {
     Ok(())
 }
 
-/// More messages hold a tensor than its header has seats for. They are taken and dropped, newest holder
-/// first.
+/// More messages hold a tensor than its header has seats for. The messages are taken, and their handles
+/// dropped, newest holder first.
 fn many_holders(_: usize, v: Victim) -> mp::AnyResult<()> {
     inject::arm(v.at, v.signal);
     let queue = Queue::bounded(16)?;
@@ -117,7 +118,7 @@ fn give_envelopes_back(_: usize, v: Victim) -> mp::AnyResult<()> {
     Ok(())
 }
 
-/// Packs one message for several receivers, inline and in a block of its own, and opens some.
+/// Packs one message for several receivers, inline and in a separate block, and opens some of the copies.
 fn repeat(_: usize, v: Victim) -> mp::AnyResult<()> {
     let arena = Arena::current()?;
     inject::arm(v.at, v.signal);
@@ -131,8 +132,8 @@ fn repeat(_: usize, v: Victim) -> mp::AnyResult<()> {
     Ok(())
 }
 
-/// Starts a process that is killed, and is itself killed while it detects that death and recovers and
-/// reclaims the process.
+/// Starts a process that is killed. Is itself killed while it detects that death, and recovers and reclaims
+/// the process.
 fn recover(_: usize, (v, at): (Victim, u64)) -> mp::AnyResult<()> {
     inject::arm(at, Signal::KILL.as_raw());
     let context = if v.at.is_multiple_of(2) { start(allocate, &v) } else { start(many_holders, &v) };
@@ -232,7 +233,7 @@ fn killed_at_every_access_of_packing_for_several() {
     });
 }
 
-/// Drops a queue that holds tensors of which this process has no handle.
+/// Drops a queue that holds tensors of which this process has no other handle.
 fn drop_full(_: usize, (outer, at): (Queue<Queue<FrozenTensor<u64>>>, u64)) -> mp::AnyResult<()> {
     inject::arm(at, Signal::KILL.as_raw());
     drop(outer.get_timeout(DEADLINE)?.ok_or("closed")?);
@@ -253,7 +254,7 @@ fn killed_at_every_access_of_dropping_a_full_queue() {
 
 #[test]
 fn recoverer_is_killed_at_every_access() {
-    // Accesses in the middle of these scripts.
+    // These victims die in the middle of their scripts.
     for victim in [40, 151] {
         for_every_access(|at| {
             let v = Victim::new(victim, Signal::KILL).unwrap();
@@ -262,7 +263,7 @@ fn recoverer_is_killed_at_every_access() {
     }
 }
 
-/// More tensors than an envelope can list.
+/// Number of tensors that is larger than an envelope can list.
 const MANY: usize = 30;
 
 fn consume_many(_: usize, (queue, at): (Queue<Vec<FrozenTensor<u64>>>, u64)) -> mp::AnyResult<()> {
@@ -284,7 +285,7 @@ fn consumer_of_many_tensors_killed_at_every_access() {
         let context = one_process(consume_many, (queue.clone(), at));
         let killed = killed(&context);
         match queue.try_get() {
-            // It was killed before it took the message.
+            // The process was killed before it took the message.
             Ok(Some(tensors)) => {
                 assert!(killed);
                 assert!(tensors.iter().enumerate().all(|(i, t)| t.get(&[0]).unwrap() == i as u64));
@@ -322,7 +323,7 @@ where
             }
             assert_eq!(got.iter().filter(|&&n| n >= 40).count(), 10, "stopped at access {at}");
             if fill {
-                // The consumer gets the messages that it still waits for.
+                // The consumer gets the messages for which it still waits.
                 for number in 50..50 + MESSAGES {
                     v.queue.put(Parcel::new(number, &v.all).unwrap()).unwrap();
                 }
@@ -368,7 +369,7 @@ fn producer_of_a_growing_queue_killed() {
         let queue = Queue::unbounded().unwrap();
         let context = one_process(produce_growing, (queue.clone(), at));
         let killed = killed(&context);
-        // The others continue, at whatever access it died.
+        // Other processes continue, at whatever access the producer died.
         (300..304).for_each(|number| queue.try_put(number).unwrap());
         queue.close();
         let got: Vec<u64> = queue.iter().map(Result::unwrap).collect();
@@ -389,8 +390,8 @@ fn consume_with_acknowledgement(_: usize, (queue, v): (Queue<Job>, Victim)) -> m
         if i == 1 {
             continue; // given back, and got again
         }
-        // Recorded before it is acknowledged: it may be delivered again after that, never the other way
-        // round.
+        // Recorded before the acknowledgement. After a death in between, the message may be delivered again,
+        // but it is never lost.
         v.got.store(job.0 as usize, 1);
         job.ack();
     }

@@ -1,5 +1,5 @@
-//! A process that never used a queue, and a forked child of it, release messages in the queues of killed
-//! children. A separate program: any other test would use a queue.
+//! Messages in the queues of killed children are released by a process that never used a queue, and by a
+//! forked child of it. A separate program, because any other test would use a queue.
 #![allow(unsafe_code)]
 
 use mp::queue::bounded_channel;
@@ -11,7 +11,7 @@ use rustix::process::{Signal, getpid, kill_process};
 /// Number of children: enough to make any leak visible.
 const CHILDREN: usize = 20;
 
-/// Dies with messages in its queues: small ones, envelopes, tensors, a queue in a queue, and a leased
+/// Dies with messages in its queues: small messages, envelopes, tensors, a queue in a queue, and a leased
 /// message.
 fn die_with_queues(_: usize, (): ()) -> Outcome {
     let small = Queue::bounded(100)?;
@@ -49,7 +49,7 @@ fn queueless_parent_releases_queues_of_the_killed() {
     nothing_is_left_of_killed_children();
 }
 
-/// The library was loaded by the parent of the forked child.
+/// The forked child uses the library that its parent has loaded.
 #[test]
 fn copy_of_a_queueless_parent_releases_queues() {
     let _alone = alone();

@@ -1,9 +1,9 @@
-//! Real processes that are killed, or stopped, at their n-th access to shared memory, for every n of a
-//! script: in batches, channels, pipes, tasks, recovery and reclaim. (Single messages, acknowledgement and
-//! growing: `messages`.)
+//! Processes that are killed, or stopped, at their n-th access to shared memory, for every n of a script: in
+//! batches, channels, pipes, tasks, recovery and reclaim. (Single messages, acknowledgement and growing:
+//! `messages`.)
 //!
-//! After each death the others continue, get an error that names the lost end, and nothing of the dead
-//! process is left.
+//! After each death the others continue, get an error that names the lost end, and no resources of the dead
+//! process are left.
 
 use std::time::Instant;
 
@@ -26,7 +26,7 @@ fn numbered(number: u64) -> Numbered {
     (number, Tensor::full([20], number).unwrap().freeze())
 }
 
-/// Returns the number of a message, which must be whole.
+/// Returns the number of a message. Panics if the message is torn.
 fn number((number, tensor): Numbered) -> u64 {
     assert!(tensor.iter().all(|v| v == number), "message {number} is torn: {tensor}");
     number
@@ -110,14 +110,14 @@ fn killed_batch_consumer_loses_at_most_its_batch() {
         let lost = MESSAGES as usize - all.len();
         all.sort_unstable();
         all.dedup();
-        assert_eq!(MESSAGES as usize - all.len(), lost, "one came twice, killed at access {at}");
-        // The batch that it has is lost with it.
+        assert_eq!(MESSAGES as usize - all.len(), lost, "a message arrived twice, killed at access {at}");
+        // A killed consumer loses the batch that it has taken.
         assert!(lost <= if killed { 3 } else { 0 }, "{lost} lost, killed at access {at}");
         killed
     });
 }
 
-/// Stops the process in a batch while the others continue. Then it continues as well.
+/// Stops the process in a batch while the others continue. Then the process continues as well.
 fn stop_in_a_batch<F: Fn(usize, Script) -> Outcome + Copy + Send + 'static>(work: F, put: bool) {
     for_every_access(|at| {
         let script = script(Queue::bounded(8).unwrap(), at, STOP);
@@ -161,7 +161,7 @@ fn send(_: usize, (sender, at): (Sender<Numbered>, u64)) -> Outcome {
         another.send(numbered(n))?;
     }
     drop(sender);
-    // A few more, so that it also dies after the last one was dropped.
+    // More accesses, so that the process can also die after its last drop.
     (0..8).for_each(|n| drop(numbered(n)));
     Ok(())
 }
@@ -204,7 +204,7 @@ fn killed_receiver_disconnects_its_sender() {
         let (sender, receiver) = bounded_channel(2).unwrap();
         let context = one_process(receive, (receiver, at));
         let end = (0..).find_map(|n| sender.send_timeout(numbered(n), DEADLINE).err()).unwrap();
-        // The value is returned whole.
+        // The returned value is whole.
         assert!(matches!(&end, PutError::Disconnected(_)), "{end}, killed at access {at}");
         number(end.into_value());
         killed(&context)
@@ -237,7 +237,7 @@ fn killed_process_disconnects_its_pipe() {
                 Ok(bytes) => assert_eq!(bytes, [whole as u8; 300], "killed at access {at}"),
                 Err(error) => break error,
             }
-            // It may be dead.
+            // The process may be dead.
             match here.send(whole) {
                 Ok(()) | Err(PutError::Disconnected(_)) => whole += 1,
                 Err(error) => panic!("{error}"),
@@ -270,7 +270,7 @@ fn join_reports_a_task_killed_at_every_access() {
         let done = Tensor::zeros([MESSAGES as usize]).unwrap().share();
         let args = (tasks.clone(), done.clone(), at);
         let killed = killed(&one_process(do_tasks, args));
-        // Tasks that it had are lost. Tasks that it had not begun go to others.
+        // Tasks that the killed worker had begun are lost. Tasks that it had not begun go to others.
         let mut others = Vec::new();
         while let Ok(Some(task)) = tasks.try_get() {
             others.push(number(task.ack()));
@@ -301,7 +301,7 @@ fn dies(_: usize, go: Queue<()>) -> Outcome {
     }
 }
 
-/// Recovers and reclaims a child with which it shares one queue.
+/// Recovers and reclaims a child that shares one queue with this process.
 fn recovers(_: usize, at: u64) -> Outcome {
     let go = Queue::bounded(1)?;
     let context = start_processes(dies, go.clone(), SpawnOptions::nprocs(1))?;
@@ -312,9 +312,9 @@ fn recovers(_: usize, at: u64) -> Outcome {
     Ok(())
 }
 
-/// A recovering process is stopped while a message that was returned is in a queue which that process does
-/// not have. Meanwhile that queue's memory is allocated for another purpose, and the process must not write
-/// to it when it continues.
+/// A recovering process is stopped while a message, which a dropped lease has returned, is in a queue of
+/// which that process has no handle. Meanwhile the queue's memory is allocated for another purpose. The
+/// process must not write to that memory when it continues.
 #[test]
 fn stopped_recoverer_writes_no_foreign_memory() {
     for_every_access(|at| {
@@ -326,7 +326,8 @@ fn stopped_recoverer_writes_no_foreign_memory() {
         if !ended {
             assert_eq!(queue.try_get().unwrap(), Some(5));
             drop(queue);
-            // As many as there may be free blocks of that size: one of them is the queue's old memory.
+            // As many tensors as there may be free blocks of that size, so that one of them has the queue's
+            // old memory.
             let tensors: Vec<_> = (0..20).map(|_| Tensor::full([1032], 7_u8).unwrap()).collect();
             signal(pid, Signal::CONT);
             assert!(!killed(&context));

@@ -1,6 +1,6 @@
 //! Processes that are killed, or stopped, at every access while they replace and read a watched value, or
-//! send and receive broadcast messages. The others continue, receive whole values in one order, and nothing
-//! of the dead process is left.
+//! send and receive broadcast messages. The others continue, and receive whole values in one order. No
+//! resources of the dead process are left.
 
 use mp::queue::broadcast::{self, RecvError};
 use mp::queue::watch;
@@ -17,12 +17,12 @@ const MANY: u64 = 300;
 
 type Numbered = (u64, FrozenTensor<u64>, Vec<u8>);
 
-/// Returns a value too long for an envelope, so that it has a block of its own.
+/// Returns a value that is too long for an envelope, and so has a separate block.
 fn numbered(number: u64) -> Numbered {
     (number, Tensor::full([20], number).unwrap().freeze(), vec![number as u8; 300])
 }
 
-/// Returns the number of a value, which must be whole.
+/// Returns the number of a value. Panics if the value is torn.
 fn number((number, tensor, bytes): &Numbered) -> u64 {
     assert!(tensor.iter().all(|v| v == *number), "value {number} is torn: {tensor}");
     assert!(bytes.iter().all(|&b| b == *number as u8), "value {number} is torn: {bytes:?}");
@@ -88,7 +88,7 @@ fn blocks_of<T>(made: impl FnOnce() -> T) -> u64 {
     blocks
 }
 
-/// The pin is released with the next value, before its slot is reused.
+/// A send releases the pin of a killed reader before it reuses the pinned slot.
 #[test]
 fn next_send_releases_pins_of_a_killed_reader() {
     let usual = || {
@@ -114,14 +114,14 @@ fn next_send_releases_pins_of_a_killed_reader() {
     });
 }
 
-/// Message of a broadcast channel: a small one if its number is odd.
+/// Message of a broadcast channel, which is small if its number is odd.
 type MixedMessage = (u64, Option<Numbered>);
 
 fn mixed(n: u64) -> MixedMessage {
     (n, n.is_multiple_of(2).then(|| numbered(n)))
 }
 
-/// Returns the number of a message, which must be whole.
+/// Returns the number of a message. Panics if the message is torn.
 fn number_of((n, more): &MixedMessage) -> u64 {
     assert_eq!(more.as_ref().map(number), n.is_multiple_of(2).then_some(*n), "message {n} is torn");
     *n
@@ -142,7 +142,7 @@ fn send_and_receive(_: usize, ((sender, receiver), at, signal): (Sides, u64, i32
     Ok(())
 }
 
-/// Receives all available messages. Panics if one was missed.
+/// Receives all available messages. Panics if a message was missed.
 fn received(receiver: &broadcast::Receiver<MixedMessage>) -> Vec<u64> {
     std::iter::from_fn(|| match receiver.try_recv() {
         Ok(message) => Some(number_of(&message)),

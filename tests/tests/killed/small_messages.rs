@@ -1,5 +1,5 @@
-//! Real processes that are killed, or stopped, at their n-th access to shared memory, for every n of a
-//! script, while they put and take messages that fit into the slots of their queue.
+//! Processes that are killed, or stopped, at their n-th access to shared memory, for every n of a script,
+//! while they put and take messages that fit into the slots of their queue.
 
 use std::time::Instant;
 
@@ -21,14 +21,14 @@ fn queue() -> Queue<u64> {
 fn fill(queue: &Queue<u64>) {
     assert_eq!(queue.put_many(0..MESSAGES).unwrap() as u64, MESSAGES);
     let stats = Arena::current().unwrap().memory_stats();
-    assert_eq!((queue.len() as u64, stats.queued), (MESSAGES, 0), "they are in no envelopes");
+    assert_eq!((queue.len() as u64, stats.queued), (MESSAGES, 0), "small messages need no envelopes");
 }
 
 fn drain(queue: &Queue<u64>) -> Vec<u64> {
     std::iter::from_fn(|| queue.try_get().ok().flatten()).collect()
 }
 
-/// Returns the messages of the queue, after others have put and taken following a death.
+/// Returns the messages of the queue, after other processes have put and taken messages following a death.
 fn pass_messages(queue: &Queue<u64>, at: u64) -> Vec<u64> {
     let mut got = Vec::new();
     for n in LATER..LATER + 10 {
@@ -61,7 +61,7 @@ fn puts(_: usize, (queue, _, at, signal): Script) -> Outcome {
 fn takes(_: usize, (queue, got, at, signal): Script) -> Outcome {
     inject::arm(at, signal);
     for _ in 0..3 {
-        let n = queue.get_timeout(DEADLINE)?.expect("it is not closed");
+        let n = queue.get_timeout(DEADLINE)?.expect("the queue is open");
         got.store(n as usize, 1);
     }
     let mut left = MESSAGES as usize - 3;
@@ -76,7 +76,7 @@ fn takes(_: usize, (queue, got, at, signal): Script) -> Outcome {
 fn leases(_: usize, (queue, got, at, signal): Script) -> Outcome {
     inject::arm(at, signal);
     for _ in 0..MESSAGES {
-        let job = queue.get_lease_timeout(DEADLINE)?.expect("it is not closed");
+        let job = queue.get_lease_timeout(DEADLINE)?.expect("the queue is open");
         got.store(*job as usize, 1);
         job.ack();
     }
@@ -108,13 +108,13 @@ fn consumer_is_killed_at_every_access() {
         let lost = MESSAGES - all.len() as u64;
         all.dedup();
         assert!(all.is_sorted() && all.len() as u64 == MESSAGES - lost, "killed at access {at}: {all:?}");
-        // The batch that it has is lost with it.
+        // A killed consumer loses the batch that it has taken.
         assert!(lost <= if killed { 3 } else { 0 }, "{lost} lost, killed at access {at}");
         killed
     });
 }
 
-/// Messages that were put for others and are leased: none is lost.
+/// Leased messages are not lost, even if they were put as small messages.
 #[test]
 fn leasing_consumer_is_killed_at_every_access() {
     for_every_access(|at| {
@@ -126,7 +126,7 @@ fn leasing_consumer_is_killed_at_every_access() {
         let mut all = noted(&got);
         let done = all.len();
         all.extend(pass_messages(&queue, at));
-        // Its message may be delivered again, in its envelope and in its slot.
+        // Up to two messages may be delivered again: one from its envelope, and one from its slot.
         let again = all.len() - MESSAGES as usize;
         assert!(again <= if killed { 2 } else { 0 }, "{again} again, killed at access {at} with {done} done");
         all.sort_unstable();
@@ -172,8 +172,8 @@ fn consumer_is_stopped_at_every_access() {
     stop_at_every_access(takes, false);
 }
 
-/// From the first put on, messages are in their slots. Once a consumer leases, they are in envelopes, which
-/// can be leased.
+/// At first, small messages are in their slots. After a consumer has leased, they are in envelopes, because
+/// only envelopes can be leased.
 #[test]
 fn small_messages_move_to_envelopes_for_leases() {
     let _alone = alone();
@@ -181,17 +181,17 @@ fn small_messages_move_to_envelopes_for_leases() {
     let queue = Queue::bounded(8).unwrap();
     let before = queued();
     queue.put(1_u64).unwrap();
-    assert_eq!(queued(), before, "no consumer has said what it does");
+    assert_eq!(queued(), before, "no consumer has leased yet");
     queue.get().unwrap();
     queue.put(2).unwrap();
     assert_eq!((queue.len(), queued()), (1, before));
-    let job = queue.get_lease().unwrap().expect("the small one");
+    let job = queue.get_lease().unwrap().expect("the small message");
     assert_eq!((*job, job.deliveries()), (2, 1));
     let held = queued();
     queue.put(3).unwrap();
     assert_eq!(queued(), held + 1, "a consumer leases");
     drop(job);
-    let again = queue.get_lease().unwrap().expect("it came back");
+    let again = queue.get_lease().unwrap().expect("the lease has returned the message");
     assert_eq!((*again, again.deliveries()), (2, 2));
     again.ack();
     assert_eq!(queue.get().unwrap(), Some(3));
@@ -219,10 +219,10 @@ fn message_size_decides_whether_it_is_small() {
     there_and_back(Some((1_u8, true, 'x')), true);
     there_and_back((u64::MAX, u64::MAX), false);
     there_and_back(Vec::<String>::new(), true);
-    // Leased before anything was taken in another way.
+    // A consumer leases before any message was taken in another way.
     let queue = Queue::bounded(2).unwrap();
     queue.put(5_u64).unwrap();
-    let job = queue.get_lease().unwrap().expect("the small one");
+    let job = queue.get_lease().unwrap().expect("the small message");
     assert_eq!((*job, job.deliveries()), (5, 1));
     job.ack();
 }

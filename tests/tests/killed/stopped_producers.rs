@@ -1,6 +1,6 @@
 //! A producer that is stopped at the n-th access of its put, and a consumer that is killed at the m-th access
-//! of its get, for all n and m. The owner of one message may be undecided until the stopped process
-//! continues. Everything else of the killed process is recovered at once.
+//! of its get, for all n and m. Until the stopped process continues, it may be undecided who owns one
+//! message. Everything else of the killed process is recovered at once.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use rustix::process::Signal;
 type Message = [u64; 5];
 
 fn puts(_: usize, (queue, at): (Queue<Message>, u64)) -> Outcome {
-    // The first message takes more accesses.
+    // The first message is put before the stop is armed, because it takes more accesses.
     queue.put([1; 5])?;
     inject::arm(at, Signal::STOP.as_raw());
     queue.put([2; 5])?;
@@ -33,7 +33,7 @@ fn gets(_: usize, ((queue, own, sender), at): (Had, u64)) -> Outcome {
     Ok(())
 }
 
-/// Returns whether the producer was stopped, and whether the consumer was killed.
+/// Runs one pair of n and m. Returns `true` twice if the producer was stopped and the consumer was killed.
 fn both(n: u64, m: u64) -> (bool, bool) {
     let queue = Queue::bounded(4).unwrap();
     let own = Queue::bounded(4).unwrap();
@@ -43,7 +43,7 @@ fn both(n: u64, m: u64) -> (bool, bool) {
     let had = (queue.clone(), own.clone(), sender);
     let consumer = one_process(gets, (had, m));
     let was_killed = join(&consumer).is_err();
-    // No other process has these.
+    // Only the killed process had other handles of these.
     assert!(
         matches!(own.get_timeout(DEADLINE), Err(GetError::Deserted { .. })),
         "stopped at {n}, killed at {m}"
@@ -53,7 +53,7 @@ fn both(n: u64, m: u64) -> (bool, bool) {
         signal(producer.pids()[0], Signal::CONT);
     }
     join(&producer).unwrap();
-    // The message is there, or was lost with the killed process; never twice.
+    // The message is in the queue, or was lost with the killed process. It never exists twice.
     let left = std::iter::from_fn(|| queue.get_timeout(Duration::ZERO).ok().flatten()).count();
     assert!(left <= 1, "{left} left");
     (was_stopped, was_killed)

@@ -1,5 +1,5 @@
-//! A process that is stopped, or killed, at the n-th change that it makes while it recovers and reclaims a
-//! dead process, for every n. Waits of the others end while it is stopped. When it continues, nothing is
+//! A process is stopped, or killed, at the n-th change that it makes while it recovers and reclaims a dead
+//! process, for every n. Waits of other processes end while it is stopped. When it continues, nothing is
 //! duplicated or leaked.
 
 use mp::queue::JoinableQueueError;
@@ -17,10 +17,10 @@ use rustix::process::Signal;
 /// Number of accesses after which a process that has finished waits.
 const WAITS: u64 = 400;
 
-/// Numbers of changes after the first stop at which it is stopped again.
+/// Numbers of changes after the first stop at which the process is stopped again.
 const AGAIN: [u64; 6] = [1, 2, 3, 5, 8, 21];
 
-/// Objects that the dying process holds, and that others wait for.
+/// Objects that the dying process holds, and for which other processes wait.
 type Things = (
     Queue<u64>,
     JoinableQueue<u64>,
@@ -33,7 +33,7 @@ type Things = (
 );
 
 /// Holds a message, a task, a place in a queue, a sender, a sender in a message that it is putting, a sender
-/// in its own queue, a lock, a permit and memory. Then it is stopped, and killed.
+/// in its own queue, a lock, a permit and memory. The process is then stopped, and killed.
 fn has_much(_: usize, things: Things) -> Outcome {
     let (leases, tasks, deserted, (sender, in_hand, in_queue), full, lock, permits, noted) = things;
     let lease = leases.get_lease_timeout(DEADLINE)?.ok_or("closed")?;
@@ -44,13 +44,13 @@ fn has_much(_: usize, things: Things) -> Outcome {
     let memory = Tensor::full([100], 1_u64)?;
     noted.store(0, *lease + *task);
     inject::arm(WAITS, STOP);
-    // There is no room, so it waits.
+    // The queue is full, so this put waits.
     full.put(in_hand)?;
     drop((lease, task, own, memory, sender, deserted));
     Ok(())
 }
 
-/// Recovers and reclaims a child whose queues and locks it does not have.
+/// Recovers and reclaims a child. This process has no handles to the child's queues and locks.
 fn recovers(_: usize, (things, at, how): (Things, u64, i32)) -> Outcome {
     let context = start_processes(has_much, things, SpawnOptions::nprocs(1))?;
     if !stopped(&context) {
@@ -96,9 +96,9 @@ fn things() -> (Things, Here) {
     ((leases, tasks, deserted, (s1, s2, s3), full, lock, permits, here.noted.clone()), here)
 }
 
-/// Checks everything that a process can wait for.
+/// Checks everything for which a process can wait.
 fn other_processes_continue(here: &Here, at: u64) {
-    assert_eq!(here.noted.load(0), 42, "it died too early");
+    assert_eq!(here.noted.load(0), 42, "the process died too early");
     let lease = here.leases.get_lease_timeout(DEADLINE).unwrap_or_else(|e| panic!("{e}, at change {at}"));
     assert_eq!(lease.expect("it is open").ack(), 30, "at change {at}");
     for (i, receiver) in here.receivers.iter().enumerate() {
@@ -125,7 +125,7 @@ fn nothing_comes_twice(here: &Here, at: u64) {
     assert_eq!(here.tasks.dead_letter().unwrap(), None, "at change {at}");
     here.tasks.join_timeout(DEADLINE).unwrap();
     assert!(here.full.try_get().unwrap().is_some(), "at change {at}");
-    assert_eq!(here.full.len(), 0, "what was being put did not arrive");
+    assert_eq!(here.full.len(), 0, "the unfinished put has no effect");
 }
 
 /// Runs one round and checks all waits.
@@ -135,14 +135,14 @@ fn round(at: u64, how: i32, wait: bool) -> bool {
     let pid = context.pids()[0];
     let reached = if how == STOP { stopped(&context) } else { killed(&context) };
     if !wait {
-        // A waiter would do this within 100 ms.
+        // A waiting process would reclaim within 100 ms.
         Arena::current().unwrap().reclaim().unwrap();
     }
     other_processes_continue(&here, at);
     if how == STOP && reached {
-        assert!(threads_are(pid, 'T'), "it was continued");
+        assert!(threads_are(pid, 'T'), "the process was continued");
         signal(pid, Signal::CONT);
-        assert!(!killed(&context), "it was killed at change {at}");
+        assert!(!killed(&context), "the process was killed at change {at}");
     }
     nothing_comes_twice(&here, at);
     reached
@@ -166,13 +166,13 @@ fn stopped_recoverer_prevents_no_later_recovery() {
     let _alone = alone();
     Arena::current().unwrap();
     let before = in_use();
-    // Stopped during the reclaim, so that the slot of the dead process stays in use.
+    // The process must be stopped during the reclaim, so that the slot of the dead process stays in use.
     let (at, context, here) = (1..1000)
         .step_by(8)
         .find_map(|at| {
             let (things, here) = things();
             let context = one_process(recovers, (things, at, STOP));
-            assert!(stopped(&context), "it has ended before change {at}");
+            assert!(stopped(&context), "the process has ended before change {at}");
             other_processes_continue(&here, at);
             Arena::current().unwrap().reclaim().unwrap();
             if slots() == 3 {
@@ -202,7 +202,7 @@ fn stopped_recoverer_prevents_no_later_recovery() {
     eventually_in_use(before, "nothing is left");
 }
 
-/// Leases a message of each queue. Then it is stopped, and killed.
+/// Leases a message of each queue. The process is then stopped, and killed.
 fn has_leases(_: usize, (first, second): (Queue<u64>, Queue<u64>)) -> Outcome {
     let leases = (first.get_lease_timeout(DEADLINE)?, second.get_lease_timeout(DEADLINE)?);
     signal(std::process::id(), Signal::STOP);
@@ -210,7 +210,7 @@ fn has_leases(_: usize, (first, second): (Queue<u64>, Queue<u64>)) -> Outcome {
     Ok(())
 }
 
-/// Recovers and reclaims a child that has leases, and stops there.
+/// Recovers and reclaims a child that has leases, and is stopped meanwhile.
 fn recovers_leases(_: usize, (things, at): ((Queue<u64>, Queue<u64>), u64)) -> Outcome {
     let context = start_processes(has_leases, things, SpawnOptions::nprocs(1))?;
     if !stopped(&context) {
@@ -223,8 +223,8 @@ fn recovers_leases(_: usize, (things, at): ((Queue<u64>, Queue<u64>), u64)) -> O
     Ok(())
 }
 
-/// A stopped recovering process has read words that it will change when it continues: the words must not be
-/// reused until then.
+/// A stopped recovering process has read words that it will change when it continues. Until then, the words
+/// must not be reused.
 #[test]
 fn stopped_recoverer_delays_reuse_of_its_words() {
     let _alone = alone();
@@ -237,35 +237,34 @@ fn stopped_recoverer_delays_reuse_of_its_words() {
         let [first, second] = queues.clone();
         let context = one_process(recovers_leases, ((first, second), at));
         let reached = stopped(&context);
-        // One queue has the message that was returned, and the other does not: the process is stopped during
-        // its recovery.
+        // If only one queue has its message back, the process was stopped in the middle of its recovery.
         if reached && queues.iter().filter(|queue| queue.is_ready()).count() == 1 {
             between.push(at);
             Arena::current().unwrap().reclaim().unwrap();
-            assert!(queues.iter().all(Waitable::is_ready), "it holds others up, at change {at}");
+            assert!(queues.iter().all(Waitable::is_ready), "others are delayed, at change {at}");
             assert_eq!(slots(), 3, "the dead process was reclaimed at change {at} of its recoverer");
         }
         if reached {
             signal(context.pids()[0], Signal::CONT);
         }
-        assert!(!killed(&context), "it was killed at change {at}");
+        assert!(!killed(&context), "the process was killed at change {at}");
         if !reached {
             break;
         }
     }
-    assert!(!between.is_empty(), "it never was in the middle");
+    assert!(!between.is_empty(), "no stop was in the middle of the recovery");
     println!("during its recovery: at changes {between:?}");
     eventually_in_use(before, "nothing is left");
 }
 
-/// Holds the queue while it is stopped, and then killed.
+/// Holds a handle of the queue while it is stopped, and then killed.
 fn has_queue(_: usize, queue: Queue<Sender<u64>>) -> Outcome {
     signal(std::process::id(), Signal::STOP);
     drop(queue);
     Ok(())
 }
 
-/// Recovers and reclaims a child that has a queue, and stops there twice.
+/// Recovers and reclaims a child that has a queue, and is stopped twice meanwhile.
 fn recovers_queue(_: usize, (queue, at, again): (Queue<Sender<u64>>, u64, u64)) -> Outcome {
     let context = start_processes(has_queue, queue, SpawnOptions::nprocs(1))?;
     if !stopped(&context) {
@@ -280,7 +279,8 @@ fn recovers_queue(_: usize, (queue, at, again): (Queue<Sender<u64>>, u64, u64)) 
 }
 
 /// Drops the last live handle of the queue while the process that recovers the killed process is stopped. The
-/// recovering process then continues for `again` changes, if it makes them, before it is stopped for good.
+/// recovering process then makes `again` further changes, if it has so many to make, before it is stopped for
+/// good.
 fn leaves(at: u64, again: u64) -> bool {
     let (sender, receiver) = channel::<u64>().unwrap();
     let queue = Queue::unbounded().unwrap();
@@ -294,19 +294,20 @@ fn leaves(at: u64, again: u64) -> bool {
         signal(pid, Signal::CONT);
         is_stopped = stopped(&context);
     }
-    // A waiter would do this within 100 ms.
+    // A waiting process would reclaim within 100 ms.
     Arena::current().unwrap().reclaim().unwrap();
     let end = receiver.recv_timeout(DEADLINE).unwrap_err();
     assert!(matches!(end, GetError::Disconnected), "{end}, stopped at change {at}, and {again} later");
     if is_stopped {
-        assert!(threads_are(pid, 'T'), "it was continued");
+        assert!(threads_are(pid, 'T'), "the process was continued");
         signal(pid, Signal::CONT);
-        assert!(!killed(&context), "it was killed at change {at}");
+        assert!(!killed(&context), "the process was killed at change {at}");
     }
     reached
 }
 
-/// At whatever change it is stopped, and whenever the queue is dropped, no process keeps the messages in it.
+/// The messages of the queue are freed, at whatever change the process is stopped, and whenever the queue is
+/// dropped.
 #[test]
 fn stopped_process_keeps_no_message_of_a_left_queue() {
     for_every_access(|at| leaves(at, u64::MAX));

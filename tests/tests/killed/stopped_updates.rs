@@ -1,7 +1,7 @@
-//! A process that is stopped at the n-th change of its first use of three sizes, for every n: each size needs
-//! a slab, for which several words change at once. No process waits for it: neither one that makes slabs of
-//! other sizes, nor one that joins and makes its own. Programs that must begin without shared memory are this
-//! program, started again.
+//! A process is stopped at the n-th change of its first use of three sizes, for every n. Each size needs a
+//! slab, whose creation changes several words at once. No other process waits for the stopped process,
+//! neither to make slabs of other sizes nor to join and make its own. Programs that must begin without shared
+//! memory are this program, started again.
 
 use mp::{Arena, FrozenTensor, Queue, Tensor};
 use mp_core::inject;
@@ -20,7 +20,7 @@ fn make(sizes: [usize; 3]) -> Vec<FrozenTensor<u64>> {
 
 fn check(all: &[FrozenTensor<u64>]) {
     for t in all {
-        assert!(t.iter().all(|bytes| bytes == 8 * t.len() as u64), "two overlap");
+        assert!(t.iter().all(|bytes| bytes == 8 * t.len() as u64), "two tensors overlap");
     }
 }
 

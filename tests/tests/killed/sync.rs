@@ -1,8 +1,8 @@
-//! Real processes that are killed, or stopped, at their n-th access to shared memory while they use objects
-//! that this process waits for, for every n of a script.
+//! Processes that are killed, or stopped, at their n-th access to shared memory, for every n of a script,
+//! while they use objects for which this process waits.
 //!
 //! After each death, no process waits longer than a poll interval for the killed process, its resources are
-//! released, and nothing of it is left.
+//! released, and none are left.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use mp_tests::kill::{KILL, STOP, for_every_access, killed, stopped};
 use mp_tests::{DEADLINE, Outcome, eventually, one_process, signal};
 use rustix::process::Signal;
 
-/// Makes accesses between two changes that belong together.
+/// Makes accesses between two changes of one protected value.
 fn step(between: &RawValue<u64>) {
     between.set(between.get() + 1);
 }
@@ -53,7 +53,7 @@ fn killed_at_every_access_of_a_lock_held_twice() {
         let pair = args.0.recover().unwrap();
         pair.set([pair.get()[0]; 2]);
         drop(pair);
-        drop(args.0.try_lock().expect("it was recovered"));
+        drop(args.0.try_lock().expect("the lock was recovered"));
         killed
     });
 }
@@ -81,8 +81,8 @@ fn killed_at_every_access_of_reading_and_writing() {
         let args = locks(at);
         let rwlock = &args.1;
         let context = one_process(change_rwlock, args.clone());
-        // This process takes the lock meanwhile: it blocks the victim, releases the lock, waits for it, and
-        // detects the victim's death.
+        // Meanwhile, this process takes the lock, which blocks the victim, releases the lock, waits for it
+        // again, and detects the victim's death.
         let mut reported = false;
         while !reported && !matches!(context.join_timeout(Duration::ZERO), Ok(true) | Err(_)) {
             match rwlock.read_timeout(DEADLINE) {
@@ -124,7 +124,7 @@ fn killed_at_every_access_of_using_permits() {
     for_every_access(|at| {
         let semaphore = Semaphore::with_limit(2, 2).unwrap();
         let killed = killed(&one_process(use_permits, (semaphore.clone(), at)));
-        let all = [0, 1].map(|_| semaphore.acquire_timeout(DEADLINE).expect("its permits return"));
+        let all = [0, 1].map(|_| semaphore.acquire_timeout(DEADLINE).expect("permits return"));
         semaphore.try_acquire().expect_err("there were never more");
         drop(all);
         assert_eq!(semaphore.available(), 2);
@@ -145,7 +145,8 @@ fn killed_at_every_access_of_adding_permits() {
     for_every_access(|at| {
         let semaphore = Semaphore::with_limit(0, 3).unwrap();
         let killed = killed(&one_process(add_permits, (semaphore.clone(), at)));
-        // A slot that was put into use and not filled is filled by the next one.
+        // If the victim took a slot for a permit into use and did not fill it, the next permit fills the
+        // slot.
         let added = semaphore.available() as u32;
         assert!(killed || added == 3);
         semaphore.add_permits(3 - added).unwrap();
@@ -193,8 +194,8 @@ fn consume_two(_: usize, (jobs, changed, at): Shop) -> Outcome {
 /// Takes the lock, and recovers it if a dead process had it.
 fn locked(lock: &Lock<u64>) -> mp::sync::LockGuard<'_, u64> {
     match lock.lock_timeout(DEADLINE) {
-        Err(LockError::OwnerDied { .. }) => lock.recover().expect("it can be had"),
-        other => other.expect("it can be had"),
+        Err(LockError::OwnerDied { .. }) => lock.recover().expect("the lock is available"),
+        other => other.expect("the lock is available"),
     }
 }
 
@@ -210,7 +211,7 @@ fn killed_at_every_access_of_a_condition_wait() {
             while left > 0 {
                 match notified.wait_for_timeout(locked(&theirs), DEADLINE, |jobs| *jobs > 0) {
                     Ok((mut jobs, so)) => {
-                        assert!(so, "no notification came; killed at access {at}");
+                        assert!(so, "no notification arrived; killed at access {at}");
                         *jobs -= 1;
                         left -= 1;
                     }
@@ -219,8 +220,8 @@ fn killed_at_every_access_of_a_condition_wait() {
                 }
             }
         });
-        // One notification for each job: those of the victim must be passed on. The other waiter takes one.
-        // After the victim's death, its remaining jobs are not waited for.
+        // There is one notification for each job. Notifications of the victim must be passed on, and the
+        // other waiter takes one job. After the victim's death, its remaining jobs are not waited for.
         let mut given = 0;
         let mut ended = None;
         while !other.is_finished() || ended.is_none() {
@@ -235,7 +236,7 @@ fn killed_at_every_access_of_a_condition_wait() {
             std::thread::yield_now();
         }
         other.join().unwrap();
-        ended.expect("it has ended")
+        ended.expect("the process has ended")
     });
 }
 
@@ -259,8 +260,8 @@ fn process_is_killed_at_every_access_of_notifying() {
         });
         eventually("it waits", || args.1.waiting() == 1);
         let killed = killed(&one_process(notify, args.clone()));
-        // A waiter notified by the victim is awake, or wakes within a poll interval. Otherwise this process
-        // notifies.
+        // If the victim has notified a waiter, the waiter wakes within a poll interval. Otherwise this
+        // process notifies.
         args.1.notify_one().unwrap();
         match waiter.join().unwrap() {
             Ok(()) | Err(LockError::OwnerDied { .. }) => {}
@@ -299,7 +300,7 @@ fn process_is_killed_at_every_access_of_a_barrier() {
         barrier.reset().unwrap();
         let copy = barrier.clone();
         let other = std::thread::spawn(move || copy.wait_timeout(DEADLINE));
-        barrier.wait_timeout(DEADLINE).expect("it is whole again");
+        barrier.wait_timeout(DEADLINE).expect("the barrier was reset");
         other.join().unwrap().unwrap();
         killed
     });
@@ -321,7 +322,7 @@ fn barrier_is_usable_after_a_kill_during_reset() {
         let barrier = Barrier::new(1).unwrap();
         let killed = killed(&one_process(reset, (barrier.clone(), at)));
         barrier.reset().unwrap();
-        assert_eq!(barrier.wait_timeout(DEADLINE).expect("it is whole"), 0);
+        assert_eq!(barrier.wait_timeout(DEADLINE).expect("the barrier is not broken"), 0);
         drop(barrier.enroll().expect("the dead party's place is free"));
         killed
     });
@@ -331,7 +332,7 @@ fn run_once(_: usize, (once, times, at): (Once, RawValue<u64>, u64)) -> Outcome 
     inject::arm(at, KILL);
     once.call_once(|_| times.set(times.get() + 1))?;
     once.call_once(|_| times.set(times.get() + 1))?;
-    // A few more, so that the script ends.
+    // More calls, so that the script has accesses after its end.
     (0..8).for_each(|_| _ = once.is_completed());
     Ok(())
 }
@@ -365,7 +366,7 @@ fn process_stopped_anywhere_delays_only_itself() {
         let args = (Semaphore::new(2).unwrap(), Event::new().unwrap(), Barrier::new(1).unwrap(), at);
         let context = one_process(stop_in_all, args.clone());
         let (pid, ended) = (context.pids()[0], !stopped(&context));
-        // All of this works while it is stopped. It keeps its permit.
+        // All of these calls succeed while the process is stopped. The stopped process keeps its permit.
         let permit = args.0.acquire_timeout(DEADLINE).expect("there is another permit");
         assert!(args.0.available() <= 1);
         args.1.set().unwrap();

@@ -1,8 +1,8 @@
-//! Real processes that are killed, or stopped, at their n-th access to shared memory while they lock, change
-//! and unlock, for every n of a script.
+//! Processes that are killed, or stopped, at their n-th access to shared memory while they lock, change and
+//! unlock, for every n of a script.
 //!
 //! After each death, the lock is available at once, an unfinished change is reported, a list has at most one
-//! torn slot, and nothing is left of the dead process.
+//! torn slot, and no resources of the dead process are left.
 
 use std::time::Duration;
 
@@ -24,8 +24,8 @@ struct Pair {
 
 type Locked = (Lock<Pair>, ShareableList, RawValue<u64>, u64);
 
-/// Changes both halves, with accesses to shared memory between them. Killed at the access `at` unless it is
-/// `u64::MAX`.
+/// Changes both halves, with accesses to shared memory between them. Killed at the access `at`, unless `at`
+/// is `u64::MAX`.
 fn change_pair(_: usize, (pair, between, done, at): Locked) -> Outcome {
     if at != u64::MAX {
         inject::arm(at, KILL);
@@ -42,7 +42,7 @@ fn change_pair(_: usize, (pair, between, done, at): Locked) -> Outcome {
     Ok(())
 }
 
-/// Checks the victim's state.
+/// Checks the value that the victim was changing.
 fn check_pair(pair: &Lock<Pair>, done: u64, at: u64) {
     match pair.lock_timeout(DEADLINE) {
         Ok(pair) => assert_eq!(pair.a, pair.b, "torn, and not reported; killed at access {at}"),
@@ -63,7 +63,7 @@ fn process_is_killed_at_every_access_of_locking() {
         let args = (pair.clone(), list.clone(), done.clone(), at);
         let killed = killed(&one_process(change_pair, args));
         check_pair(&pair, done.get(), at);
-        drop(pair.lock().expect("it was recovered"));
+        drop(pair.lock().expect("the lock was recovered"));
         assert_eq!(list.get(0).unwrap(), ListItem::Int(1));
         assert!(killed || done.get() == 3);
         killed
@@ -77,7 +77,7 @@ fn killed_at_every_access_under_contention() {
         let (list, done) = (ShareableList::new([1.into()]).unwrap(), RawValue::new(0).unwrap());
         let args = (pair.clone(), list, done.clone(), at);
         let context = one_process(change_pair, args);
-        // Sleeps on the lock, wakes, and adopts it.
+        // This process sleeps on the lock, wakes, and adopts the lock.
         let mut killed = None;
         while killed.is_none() {
             match pair.lock_timeout(DEADLINE) {
@@ -110,7 +110,8 @@ fn process_is_stopped_at_every_access_of_locking() {
         let args = (pair.clone(), list, done.clone(), at);
         let context = one_process(stop_in_pair, args);
         let (pid, ended) = (context.pids()[0], !stopped(&context));
-        // While it is stopped, the value is whole or the lock unavailable. The lock is never taken from it.
+        // While the process is stopped, the value is whole or the lock unavailable. No other process takes
+        // the lock from it.
         match pair.lock_timeout(Duration::from_millis(1)) {
             Ok(pair) => assert_eq!(pair.a, pair.b, "torn, stopped at access {at}"),
             Err(LockError::Held { pid: p, .. }) => assert!(p == pid && !ended, "pid {p}, not {pid}"),
@@ -141,7 +142,7 @@ fn killed_writer_tears_at_most_one_list_slot() {
         let list = ShareableList::with_room(before.clone(), 32).unwrap();
         let killed = killed(&one_process(change_list, (list.clone(), at)));
         let mut torn = 0;
-        // Old values follow new ones, since slots were set in order.
+        // Slots are set in order, so all old values follow the new ones.
         let mut old = false;
         for slot in 0..3 {
             match list.get(slot) {
@@ -172,7 +173,8 @@ fn lock_twice(_: usize, (array, at): (Array<u64>, u64)) -> Outcome {
     Ok(())
 }
 
-/// Each of a chain of adopters is killed at the next access, and the last one finds a consistent state.
+/// Each process of a chain adopts the lock, and is killed at the next access. The last one finds a consistent
+/// state.
 #[test]
 fn adopters_are_killed_in_turn() {
     let _alone = alone();

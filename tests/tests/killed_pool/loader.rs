@@ -1,5 +1,6 @@
-//! A data loader whose workers die, or are stopped, at every access to shared memory, before and after each
-//! row, in `init`, and while they read the dataset; and whose trainer dies at every access of `next`.
+//! Data loader whose workers die, or are stopped, at every access to shared memory, before and after each
+//! row, in `init`, and while they read the dataset. Also a loader whose trainer dies at every access of
+//! `next`.
 
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ pub(crate) enum When {
     Read(usize, u64, bool),
 }
 
-/// Time of a worker's signal, the access counted from then, and a record of the signal.
+/// Time of a worker's signal, the access after that time at which it is sent, and a record of the signal.
 #[derive(Clone, Serialize, Deserialize)]
 struct Sent {
     once: SharedTensor<u64>,
@@ -79,7 +80,7 @@ const SIZE: u64 = 3;
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Numbers {
     plot: Plot,
-    /// Read after the signal is armed.
+    /// Field after the plot, so that it is read after the signal is armed.
     values: FrozenTensor<u64>,
     more: Vec<FrozenTensor<u64>>,
 }
@@ -144,7 +145,7 @@ fn is_killed(when: When, at: u64) -> bool {
     let loader = builder(when, at, KILL, 1).build().unwrap();
     check(&mut loader.epoch(0), loader.plan(), &what);
     let reached = || loader.metrics().restarts > 0;
-    // It may also die between two batches. Its death is counted when it is reaped.
+    // The worker may also die between two batches. Its death is counted when it is reaped.
     if loader.dataset().plot.has_begun() && !reached() {
         check(&mut loader.epoch(1), loader.plan(), &what);
     }
@@ -169,7 +170,7 @@ fn worker_is_killed_before_and_after_each_row() {
     for sample in 3..9 {
         for after in [false, true] {
             let when = When::Row(sample, after);
-            // At the record of the next row or batch, which is soon.
+            // The kill is at the record of the next row or batch, which follows soon.
             assert!(is_killed(when, 1), "{when:?}");
         }
     }
@@ -188,7 +189,7 @@ fn batch_of_a_stopped_worker_is_made_by_another() {
     }
 }
 
-/// Runs an epoch, and dies in it.
+/// Runs an epoch, and is killed in it.
 fn trainer((at, pids): (u64, Queue<Vec<u32>>)) -> AnyResult<()> {
     let loader = builder(When::Never, 0, KILL, 2).build()?;
     let mut batches = loader.epoch(0);
@@ -205,7 +206,8 @@ fn trainer((at, pids): (u64, Queue<Vec<u32>>)) -> AnyResult<()> {
     Ok(())
 }
 
-/// Kills the trainer at every fifth access. It has sent the pids of its workers by then, which end with it.
+/// Kills the trainer at every fifth access. Before that, it has sent the pids of its workers, which end with
+/// it.
 pub(super) fn kill_at_every_fifth_access<T>(trainer: T)
 where
     T: Fn((u64, Queue<Vec<u32>>)) -> AnyResult<()> + Copy + Send + 'static,

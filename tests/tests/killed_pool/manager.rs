@@ -6,7 +6,7 @@ use mp_core::inject;
 use mp_tests::kill::{KILL, for_every_access, killed};
 use mp_tests::{DEADLINE, eventually, one_process};
 
-/// Numbers of an object's calls, each once, in order.
+/// Numbers of an object's calls, each once and in order.
 type Log = Vec<u64>;
 
 /// Records a number. Arguments and results must be whole.
@@ -31,8 +31,8 @@ fn call(log: &Proxy<Log>, number: u64) -> Result<(), CallError> {
 const CALLS: u64 = 4;
 
 fn caller(_: usize, (at, log): (u64, Proxy<Log>)) -> AnyResult<()> {
-    // One call before, so that the script begins with a warm proxy, and with a closure that is new to the
-    // object.
+    // One call is made before, so that the proxy is warm when the script begins. The script's closure is new
+    // to the object.
     call(&log, 0)?;
     inject::arm(at, KILL);
     for number in 1..CALLS {
@@ -48,7 +48,7 @@ fn calls_of_a_killed_caller_run_at_most_once() {
         let manager = Manager::start().unwrap();
         let log = manager.create(Log::new).unwrap().with_timeout(DEADLINE);
         let reached = killed(&one_process(caller, (at, log.clone())));
-        // Other callers continue, after the dead caller's calls.
+        // Other callers continue, and their calls run after the calls of the dead caller.
         call(&log, 100).unwrap();
         let all = log.call(closure!([] |log: &mut Log| log.clone())).unwrap();
         let (last, own) = all.split_last().unwrap();
@@ -68,12 +68,13 @@ fn each_call_ends_when_its_server_is_killed() {
         let log = manager.create(Log::new).unwrap().with_timeout(DEADLINE);
         let other = manager.create(|| 7_u64).unwrap().with_timeout(DEADLINE);
         call(&log, 0).unwrap();
-        // Armed at the end of this call. Its answer may be the last action of the server, or not be sent.
+        // The kill is armed at the end of this call. So its answer may be the server's last action, or is not
+        // sent.
         let armed = log.call(closure!([at] |_log: &mut Log| inject::arm(*at, KILL)));
         let mut ended = armed.is_err();
         for number in 1..CALLS {
             match call(&log, number) {
-                Ok(()) => assert!(!ended, "{at}: a call of an object that is gone"),
+                Ok(()) => assert!(!ended, "{at}: a call of an object of a dead server"),
                 Err(error) => {
                     assert!(error.is_server_gone(), "{at}: {error}");
                     ended = true;
@@ -88,12 +89,12 @@ fn each_call_ends_when_its_server_is_killed() {
             assert!(!ended, "{at}");
         }
         let reached = manager.shutdown(DEADLINE).is_err();
-        assert!(reached || !ended, "{at}: it was not killed, and a call failed");
+        assert!(reached || !ended, "{at}: the server was not killed, and a call failed");
         reached
     });
 }
 
-/// A caller dies with the only proxy: the server drops the object, at whatever access the caller was killed.
+/// A caller dies with the only proxy. The server drops the object, at whatever access the caller was killed.
 #[test]
 fn object_owner_is_killed_at_every_access() {
     for_every_access(|at| {
@@ -108,7 +109,7 @@ fn object_owner_is_killed_at_every_access() {
             Ok(())
         };
         let reached = killed(&one_process(owner, (at, manager.handle(), dropped.clone())));
-        // No object was made, or it is dropped.
+        // Either no object was made, or it was dropped.
         let idle = |server: u32| {
             std::fs::read_dir(format!("/proc/{server}/task")).is_ok_and(|tasks| {
                 tasks.flatten().all(|task| {
@@ -125,7 +126,7 @@ fn object_owner_is_killed_at_every_access() {
     });
 }
 
-/// Reports its drop.
+/// Object that reports its drop.
 struct ReportsDrop(Queue<u64>);
 
 impl Drop for ReportsDrop {

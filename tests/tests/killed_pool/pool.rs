@@ -1,4 +1,4 @@
-//! A pool whose workers die at every access to shared memory, and a pool in a forked child.
+//! Pool whose workers die at every access to shared memory, and pool in a forked child.
 #![allow(unsafe_code)]
 
 use std::time::Duration;
@@ -38,14 +38,14 @@ fn check(number: u64, (same, own): (u64, FrozenTensor<u64>)) {
 
 const TASKS: u64 = 6;
 
-/// Runs six tasks, the second of which arms the signal, in one worker that knows the function already.
-/// Returns the worker's process, too.
+/// Runs six tasks in one worker that already knows the function. The second task arms the signal. Also
+/// returns the worker's process id.
 fn round(at: u64, signal: Sent) -> (Pool, u32, MapResult<(u64, FrozenTensor<u64>)>) {
     let all = Tensor::full([2000], 77).unwrap().freeze();
     // A stopped worker doesn't receive the request to end.
     let pool = Pool::builder().processes(1).grace_period(Duration::from_millis(20)).build().unwrap();
     got(pool.apply_async(work, (9, None, all.clone()))).unwrap();
-    // Once armed, the worker may be replaced or missing.
+    // Read now, because the worker may be replaced or missing after the signal is armed.
     let pid = pool.pids()[0];
     let arm = |number| (number == 1).then_some((at, signal.as_raw()));
     let tasks = (0..TASKS).map(|number| (number, arm(number), all.clone()));
@@ -71,10 +71,10 @@ fn worker_is_killed_at_every_access_of_a_task() {
             }
         }
         assert!(lost.len() <= 1, "{at}: tasks {lost:?} were lost with one worker");
-        // It may also die at the end of the queue.
+        // The worker may also die at the end of the queue.
         let reached = pool.pids() != [pid] || !lost.is_empty();
         drop(pool);
-        // The script is not finished that early, also if the kill was not detected.
+        // The script has more than 400 accesses, so a kill before that must have been detected.
         reached || at <= 400
     });
 }
@@ -85,7 +85,7 @@ fn stopped_worker_delays_no_other() {
     for at in each(7, 300) {
         let (pool, pid, results) = round(at, Sent::STOP);
         eventually("it stands still, or is done", || results.ready() || mp_tests::threads_are(pid, 'T'));
-        // Whether it has answered or not, it is ended, and no process waits for it.
+        // The pool ends the worker, whether it has answered or not, and no process waits for it.
         drop(pool);
         assert!(results.wait_timeout(DEADLINE), "{at}: {results:?}");
         for (number, result) in (0..).zip(results.results()) {
@@ -97,8 +97,8 @@ fn stopped_worker_delays_no_other() {
     }
 }
 
-/// The stop may also come after the task, before its answer: then the task is done, and its answer is never
-/// sent.
+/// The stop may also come after the task and before its answer. Then the task is done, and its answer is
+/// never sent.
 #[test]
 fn stopped_worker_is_killed_at_its_time_limit() {
     let _alone = alone();
@@ -128,7 +128,7 @@ fn forked_copy_cannot_use_pools_or_loaders() {
         let shards = streams::builder(loader::When::Never, 0, 0, 1, 0).build()?;
         let mut of_shards = shards.epoch(0);
         drop(of_shards.next());
-        // SAFETY: the copy has this thread only, and ends at once.
+        // SAFETY: the copy has only this thread, and ends at once.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             let closed =
@@ -137,19 +137,19 @@ fn forked_copy_cannot_use_pools_or_loaders() {
             let nothing = pool.imap(|x: u64| x, 0..3).all(|result| result.is_err());
             let joined = matches!(pool.join_timeout(DEADLINE), Err(PoolError::OtherProcess { .. }));
             drop(pool);
-            // Results that had arrived, an error, and nothing more.
+            // The loader returns results that had arrived, an error, and nothing more.
             let mut of_loader: Vec<bool> = batches.map(|batch| batch.is_err()).collect();
             let no_loader = of_loader.pop() == Some(true) && !of_loader.contains(&true);
             let mut of_shards: Vec<bool> = of_shards.map(|batch| batch.is_err()).collect();
             let no_stream = of_shards.pop() == Some(true) && !of_shards.contains(&true);
             drop((loader, shards));
             let failed = [closed, ended, nothing, joined, no_loader, no_stream].iter().position(|ok| !ok);
-            // SAFETY: ends the copy at once, without running what the parent has to run.
+            // SAFETY: ends the copy at once, without running the exit handlers of the parent.
             unsafe { libc::_exit(failed.map_or(0, |i| i as i32 + 1)) };
         }
         let mut status = 0;
         eventually("the copy ends", || {
-            // SAFETY: the status is valid for writes, and the process a child of this one.
+            // SAFETY: the status is valid for writes, and the process is a child of this process.
             unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) == pid }
         });
         assert_eq!(pool.apply(|x: u64| x + 1, 1)?, 2);

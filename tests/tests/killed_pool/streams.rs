@@ -1,6 +1,6 @@
-//! A loader of a stream whose workers die, or are stopped, at every access to shared memory while shards are
-//! opened and read, and before and after each open, read and row; and whose trainer dies at every access of
-//! `next`.
+//! Loader of a stream whose workers die, or are stopped, at every access to shared memory while shards are
+//! opened and read, and before and after each open, read and row. Also a loader whose trainer dies at every
+//! access of `next`.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ const SIZE: u64 = 3;
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Shards {
     plot: Plot,
-    /// Read after the signal is armed.
+    /// Field after the plot, so that it is read after the signal is armed.
     values: FrozenTensor<u64>,
 }
 
@@ -48,7 +48,8 @@ impl ShardReader for Reader {
         Ok(Some((self.shard, sample)))
     }
 
-    /// Returns tokens for every second shard. In the other shards, samples are skipped by reading them.
+    /// Returns tokens only for every second shard. In the other shards, a worker skips samples by reading
+    /// them.
     fn token(&self) -> Option<u64> {
         self.shard.is_multiple_of(2).then_some(self.next * 10)
     }
@@ -103,7 +104,7 @@ pub(crate) fn builder(
     builder.retries(1000)
 }
 
-/// Contents of a batch: its number, the shards of its samples, its rows, their random numbers.
+/// Contents of a batch: its number, the shards of its samples, its rows, and the random numbers of the rows.
 type Bytes = (u64, Vec<usize>, Vec<u64>, Vec<u32>);
 
 fn bytes(batch: &LoadedBatch<Columns>) -> Bytes {
@@ -111,7 +112,7 @@ fn bytes(batch: &LoadedBatch<Columns>) -> Bytes {
     (batch.info.number, batch.info.shards.clone(), rows.to_vec(), random.to_vec())
 }
 
-/// Returns the epoch without workers, with all samples.
+/// Returns all batches of the epoch, as a loader without workers makes them.
 fn expected(window: u64) -> Vec<Bytes> {
     let loader = builder(When::Never, 0, KILL, 0, window).build().unwrap();
     let all: Vec<Bytes> = loader.epoch(0).map(|batch| bytes(&batch.unwrap())).collect();
@@ -138,7 +139,7 @@ fn is_killed(when: When, at: u64, (window, expected): &(u64, Vec<Bytes>)) -> boo
     let loader = builder(when, at, KILL, 1, *window).build().unwrap();
     check(loader.epoch(0), expected, &what);
     let reached = || loader.metrics().restarts > 0;
-    // It may also die between two batches. Its death is counted when it is reaped.
+    // The worker may also die between two batches. Its death is counted when it is reaped.
     if loader.dataset().plot.has_begun() && !reached() {
         check(loader.epoch(0), expected, &what);
     }
@@ -147,7 +148,8 @@ fn is_killed(when: When, at: u64, (window, expected): &(u64, Vec<Bytes>)) -> boo
 
 #[test]
 fn stream_worker_killed_at_every_access_of_a_batch() {
-    // From the open of a shard in the middle of a lane on. In a window, from a read of its second half on.
+    // Without a window, from the open of a shard in the middle of a lane on. With a window, from a read in
+    // the second half of a window on.
     for (when, window) in [(When::Open(2, false), 0), (When::Read(0, 3, false), 4)] {
         let all = (window, expected(window));
         for_every_access(|at| is_killed(when, at, &all));
@@ -172,7 +174,7 @@ fn stream_worker_killed_around_each_row() {
                 |sample| [When::Read(shard, sample, after), When::Row(shard * 10 + sample as usize, after)];
             let moments = (0..samples).flat_map(of_it).chain([When::Open(shard, after)]);
             for when in moments {
-                // At the next record, which is soon.
+                // The kill is at the next record, which follows soon.
                 assert!(all.iter().all(|all| is_killed(when, 1, all)), "{when:?}");
             }
         }
@@ -192,7 +194,7 @@ fn lane_of_a_stopped_worker_moves_to_another() {
     }
 }
 
-/// Runs an epoch, and dies in it.
+/// Runs an epoch, and is killed in it.
 fn trainer((at, pids): (u64, Queue<Vec<u32>>)) -> AnyResult<()> {
     let loader = builder(When::Never, 0, KILL, 2, 4).build()?;
     let mut batches = loader.epoch(0);

@@ -1,4 +1,4 @@
-//! A process whose control group has too little memory gets an error that names the group, instead of being
+//! Process whose control group has too little memory. It gets an error that names the group, instead of being
 //! killed.
 
 use std::fs;
@@ -35,7 +35,7 @@ fn enter(group: &Path, limit: &str) -> std::io::Result<()> {
     fs::write(group.join("cgroup.procs"), std::process::id().to_string())
 }
 
-/// Allocates more than its group allows, and then as much as it allows.
+/// Allocates more than the group allows, and then as much as the group allows.
 fn worker(_: usize, (group, limit): (PathBuf, String)) -> Outcome {
     if let Err(e) = enter(&group, &limit) {
         mp_harness::skip(format_args!("no control group could be made: {e}"));
@@ -62,7 +62,7 @@ fn eats(_: usize, (): ()) -> Outcome {
     Err(format!("it has {} pieces", all.len()).into())
 }
 
-/// Checks that its child is killed by the kernel.
+/// Checks that the kernel kills the child of this process.
 fn parent(_: usize, (group, limit): (PathBuf, String)) -> Outcome {
     if let Err(e) = enter(&group, &limit) {
         mp_harness::skip(format_args!("no control group could be made: {e}"));
@@ -86,7 +86,7 @@ fn within(name: &str, start: impl FnOnce((PathBuf, String)) -> Result<ProcessCon
     };
     let group = own.join(format!("mp-test-{name}-{}", std::process::id()));
     let ended = start((group.clone(), limit.to_owned())).map(|c| join(&c));
-    // Its members have ended.
+    // The members of the group have ended, so that it can be removed.
     _ = fs::remove_dir(&group);
     ended.unwrap().unwrap();
 }

@@ -1,5 +1,5 @@
-//! Memory of other programs as tensors: memfds, files, names, storages of a real PyTorch; and this library's
-//! memory for other programs.
+//! Memory of other programs as tensors: memfds, files, named memory, storages of a real PyTorch. Also this
+//! library's memory in other programs.
 #![allow(unsafe_code)]
 use std::fs::File;
 use std::io::Write;
@@ -28,7 +28,7 @@ fn files_and_memfds_are_copied_into_tensors() {
     let fd = memfd(&[&[9][..], &bytes_of(&[1.0, 2.0, 3.0, 4.0])].concat());
     let t = Tensor::<f32>::from_fd(&fd, 1, [2, 2]).unwrap();
     assert_eq!(t.to_vec(), [1.0, 2.0, 3.0, 4.0]);
-    // The file itself is no longer needed.
+    // The tensor is a copy, so the file is no longer needed.
     ftruncate(&fd, 0).unwrap();
     assert_eq!(t.get(&[1, 1]).unwrap(), 4.0);
     let short = Tensor::<f32>::from_fd(&fd, 0, [1]).unwrap_err();
@@ -45,7 +45,7 @@ fn exported_file_and_memfd_round_trip() {
     let path = std::env::temp_dir().join(format!("mp-foreign-{}", std::process::id()));
     let t = Tensor::<i16>::from_fn(&[3, 4], |i| i as i16).unwrap();
     t.to_file(&path).unwrap();
-    assert!(matches!(t.to_file(&path), Err(Error::Os { .. })), "it exists");
+    assert!(matches!(t.to_file(&path), Err(Error::Os { .. })), "the file exists already");
     let back = Tensor::<i16>::from_file(&path, 8, [2, 4]);
     std::fs::remove_file(&path).unwrap();
     assert_eq!(back.unwrap().to_vec(), (4..12).collect::<Vec<_>>());
@@ -81,7 +81,7 @@ fn memfds_are_mapped_in_place() {
     assert_eq!(rustix::fs::ftruncate(&fd, 4), Err(rustix::io::Errno::PERM));
     here.store(1, 30.0).unwrap();
     assert_eq!(there.to_vec(), [1.0, 2.0, 30.0]);
-    assert!(there.as_slice().is_none(), "another process may write it");
+    assert!(there.as_slice().is_none(), "another process may write the memory");
     assert_eq!(there.to_tensor().unwrap().to_vec(), [1.0, 2.0, 30.0]);
 
     for (offset, len) in [(0, 4), (4, 3), (u64::MAX - 3, 1), (0, usize::MAX)] {
@@ -124,7 +124,7 @@ fn unsealed_file_is_refused_by_safe_code() {
     let sealed = memfd(&[0; 16]);
     fcntl_add_seals(&sealed, SealFlags::SEAL).unwrap();
     assert!(matches!(MappedFile::<u64>::from_fd(&sealed, 0, 2), Err(Error::NotShareable(_))));
-    // SAFETY: no other process knows the name, and this one does not make it shorter.
+    // SAFETY: no other process knows the name, and this process does not shorten the file.
     let mapped = unsafe { MappedFile::<u64>::from_unsealed(&memory, 8, 1) }.unwrap();
     memory.write_at(8, &7_u64.to_ne_bytes()).unwrap();
     assert_eq!(mapped.load(0), 7);
@@ -199,7 +199,7 @@ say('written')
 
 fn under_a_file_limit(_: usize, name: String) -> Outcome {
     let t = Tensor::<u8>::zeros([2 << 20])?;
-    // Beyond the limit, a write or `ftruncate` would raise SIGXFSZ.
+    // Without the check of the limit, a write or `ftruncate` would raise SIGXFSZ.
     limit(Resource::Fsize, 1 << 20);
     let path = std::env::temp_dir().join(&name);
     let errors = [
@@ -247,7 +247,7 @@ fn with_a_small_dev_shm(_: usize, (): ()) -> Outcome {
     };
     full(SharedMemory::create("too_large", 2 << 20).unwrap_err());
     assert!(std::fs::read_dir("/dev/shm")?.next().is_none(), "left behind");
-    // Another program's memory, most of which has no pages.
+    // Memory of another program, most of which has no pages.
     File::create("/dev/shm/sparse")?.set_len(2 << 20)?;
     full(SharedMemory::open("sparse").unwrap_err());
     std::fs::remove_file("/dev/shm/sparse")?;

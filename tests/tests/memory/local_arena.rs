@@ -1,5 +1,5 @@
-//! An arena in plain memory: everything works within this process, and nothing can be sent to another
-//! process. This test program has no other arena.
+//! Arena in plain memory: everything works within this process, and nothing can be sent to another process.
+//! This test program has no other arena.
 
 use mp::{Arena, Error, FrozenTensor, Message, Queue, SharedTensor, SpawnOptions, Tensor, start_processes};
 use mp_tests::{give, in_use, take};
@@ -54,7 +54,7 @@ fn local_arena_is_trimmed_and_limited() {
     assert!(arena.empty_cache().unwrap() >= 32 << 20);
     assert!(arena.memory_stats().reserved <= reserved - (32 << 20));
     let again = Tensor::<u8>::empty([32 << 20]).unwrap();
-    assert!(again.iter().all(|v| v == 0), "memory that was given back is as new");
+    assert!(again.iter().all(|v| v == 0), "returned memory is zeroed");
     arena.set_budget(arena.memory_stats().reserved + (1 << 20));
     let error = Tensor::<u8>::zeros([40 << 20]).map(drop).unwrap_err();
     arena.set_budget(0);
@@ -75,7 +75,7 @@ fn queue_grows_in_a_local_arena() {
         let live = arena.memory_stats().classes.into_iter().filter(|c| c.live > 0);
         let size = live.map(|c| c.size).max().unwrap();
         drop(queue);
-        // The second one is made in memory that was used before.
+        // The second segment of the queue is made in memory that was used before.
         drop(Tensor::full([size as usize], 0xff_u8).unwrap());
     }
     arena.empty_cache().unwrap();

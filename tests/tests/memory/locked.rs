@@ -12,7 +12,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 const ROLE: &str = "MP_TEST_LOCKED";
 const MIB: u64 = 1 << 20;
 
-/// Runs one test of this program again in a separate process, where [`is_again`] is true.
+/// Runs one test of this program again in a separate process, in which [`is_again`] returns `true`.
 fn again(test: &str) {
     let mut command = Command::new(env::current_exe().unwrap());
     command
@@ -66,7 +66,7 @@ fn refused_locked_mapping_names_the_limit() {
     if !lock(MlockAllFlags::FUTURE) {
         return;
     }
-    // Enough for the test's own allocations, and not for the arena.
+    // The limit is enough for the test's own allocations, and not for the arena.
     let maximum = getrlimit(Resource::Memlock).maximum;
     let current = Some(maximum.unwrap_or(8 * MIB).min(8 * MIB));
     setrlimit(Resource::Memlock, Rlimit { current, maximum }).unwrap();

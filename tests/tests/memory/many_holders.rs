@@ -1,4 +1,5 @@
-//! Very many holders of one storage, released in any order by any process; and weak references to storages.
+//! Thousands of holders of one storage, released in any order by any process. Also weak references to
+//! storages.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +32,8 @@ fn message_costs_the_same_with_thousands_in_flight() {
     let mut costs = Vec::new();
     for in_flight in 0..MOST {
         if in_flight % 1000 == 500 {
-            // The minimum of a few rounds: a page of seats or a batch of envelopes is allocated now and then.
+            // The minimum of a few rounds is taken, because a page of seats or a batch of envelopes is
+            // sometimes allocated.
             let round = || accesses(|| give(&queue, tensor.clone())) + accesses(|| drop(take(&queue)));
             costs.push((0..5).map(|_| round()).min().unwrap());
         }
@@ -40,7 +42,7 @@ fn message_costs_the_same_with_thousands_in_flight() {
     // The search within a page is bounded. A walk through all pages would take 6000 accesses.
     let most = costs.iter().max().unwrap();
     assert!(*most <= costs[0] + 20, "accesses of a message with 500, 1500, … in flight: {costs:?}");
-    // The sender drops it first, so that only messages hold it.
+    // The sender drops its own handle first, so that only messages hold the tensor.
     drop(tensor);
     let mut kept = Vec::new();
     let emptied = accesses(|| {
@@ -60,7 +62,7 @@ fn release(rank: usize, (queue, many): (Queue<FrozenTensor<u64>>, usize)) -> Out
     for i in 0..many {
         let t = next(&queue)?.ok_or("closed")?;
         assert_eq!(t.get(&[7])?, 5);
-        // Some are dropped at once, some at the end.
+        // Two thirds of the messages are kept until the end, and the others are dropped at once.
         if !(i + rank).is_multiple_of(3) {
             held.push(t);
         }
@@ -83,7 +85,7 @@ fn holders_release_in_any_order_from_any_process() {
     const PROCESSES: usize = 3;
     let _alone = alone();
     let before = in_use();
-    // Thousands of messages hold one tensor. A few storages follow each other, so that pages of seats are
+    // Thousands of messages hold one tensor. Several storages follow each other, so that pages of seats are
     // reused.
     for round in 0..3 {
         let queue = Queue::bounded(EACH * PROCESSES).unwrap();
@@ -106,7 +108,7 @@ fn holders_release_in_any_order_from_any_process() {
 
 fn keep_and_return(_: usize, (there, back): (Queue<FrozenTensor<u64>>, Queue<FrozenTensor<u64>>)) -> Outcome {
     let t = next(&there)?.ok_or("closed")?;
-    // It holds the tensor until it gets the message to return it.
+    // This process holds the tensor until it gets a message to return it.
     drop(next(&there)?.ok_or("closed")?);
     send(&back, t)
 }
@@ -121,12 +123,12 @@ fn weak_reference_expires_with_its_process_holders() {
     give(&there, tensor.clone());
     assert!(!weak.expired());
     drop(tensor);
-    // The other process, or the message, holds it.
+    // Only the other process, or a message, holds the tensor.
     assert!(weak.expired() && weak.upgrade().is_none() && storage_from_cache(id).is_none());
     give(&there, counted(0));
     let tensor = take(&back);
     assert_eq!((tensor.storage().id(), tensor.get(&[0]).unwrap()), (id, 9));
-    assert_eq!(weak.upgrade().as_ref(), Some(tensor.storage()), "the same memory is here again");
+    assert_eq!(weak.upgrade().as_ref(), Some(tensor.storage()), "the same memory has returned");
     join(&context).unwrap();
     drop(tensor);
     assert!(weak.expired());
@@ -146,7 +148,7 @@ fn storage_in_reused_memory_has_a_new_id() {
         assert_eq!(cache.get(tensor.storage().id()), Some(&i));
         seen.push(tensor.storage().downgrade());
     }
-    assert!(blocks.len() < 200, "no memory was used again: the test shows nothing");
+    assert!(blocks.len() < 200, "no memory was reused, so the test shows nothing");
     assert!(cache.len() <= 128, "dead references pile up");
     let left = cache.len();
     assert_eq!((cache.free_dead_references(), cache.len()), (left, 0));
@@ -164,7 +166,7 @@ fn storage_received_twice_is_found_in_the_cache() {
     };
     assert_eq!(storage_from_cache(id), None);
     let first = take(&queue);
-    let found = storage_from_cache(id).expect("it is here");
+    let found = storage_from_cache(id).expect("this process holds the storage");
     let second = take(&queue);
     assert!(first.storage() == second.storage() && found == *first.storage());
     assert_eq!(found.hold().count(), 3);
@@ -207,7 +209,7 @@ fn weak_references_race_with_the_last_drop() {
                     while !done.load(Ordering::Acquire) {
                         let Some((weak, value)) = latest.lock().unwrap().clone() else { continue };
                         if let Some(storage) = weak.upgrade() {
-                            // It is held, so no other tensor can have this memory.
+                            // The storage is held, so no other tensor can have its memory.
                             assert_eq!(storage.id(), weak.id(), "value {value}");
                             upgraded += 1;
                         }
