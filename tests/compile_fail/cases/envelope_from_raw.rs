@@ -1,5 +1,4 @@
-//! Making an envelope or a ring from a number is `unsafe`: the caller must guarantee that the number is
-//! valid.
+//! Making an envelope or a ring from its number is `unsafe`: the caller must guarantee that it is valid.
 use mp::Tensor;
 use mp_core::{Arena, Envelope};
 use mp_core::words::{Holder, Owner};

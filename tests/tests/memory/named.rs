@@ -1,5 +1,5 @@
-//! Named shared memory and lists: between processes that know only the name, including Python; refused names
-//! and files; leaks after a death.
+//! Named shared memory and lists of processes that know only the name, including Python. Also refused names
+//! and files, and leaks after a death.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ fn path(name: &str) -> PathBuf {
     PathBuf::from("/dev/shm").join(name)
 }
 
-/// Name that no other test uses, removed on drop.
+/// Name that no other test uses. Dropping it removes the name.
 struct Name(String);
 
 impl Name {
@@ -48,7 +48,7 @@ fn processes_share_memory_by_name() {
     assert_eq!(memory.read(20, 10).unwrap(), b"by message");
     memory.atomic(11).unwrap().store(u64::MAX, std::sync::atomic::Ordering::Relaxed);
     assert_eq!(memory.read(86, 14).unwrap(), [[0; 2].as_slice(), &[255; 8], &[0; 4]].concat());
-    assert!(memory.atomic(12).is_none(), "of its 8 bytes only 4 are there");
+    assert!(memory.atomic(12).is_none(), "only 4 of the 8 bytes exist");
     let larger = SharedMemory::new(200).unwrap().unlink_on_drop();
     larger.copy_from(&memory).unwrap();
     assert_eq!(larger.read(20, 10).unwrap(), b"by message");
@@ -74,12 +74,12 @@ fn names_are_private_and_kept_until_unlinked() {
         matches!(&exists, Error::Os { source, .. } if source.kind() == std::io::ErrorKind::AlreadyExists)
     );
     drop(memory);
-    // A process that only opened it does not remove the name, even if configured to.
+    // A handle that was only opened does not remove the name, even if it is configured to.
     drop(SharedMemory::open(&format!("/{}", name.0)).unwrap().unlink_on_drop());
     SharedMemory::unlink(&name.0).unwrap();
     let gone = SharedMemory::open(&name.0).unwrap_err();
     assert!(matches!(&gone, Error::Os { source, .. } if source.kind() == std::io::ErrorKind::NotFound));
-    // A name that belongs to another file by now is not removed.
+    // A name that belongs to another file by the time of the drop is not removed.
     let first = SharedMemory::create(&name.0, 10).unwrap().unlink_on_drop();
     SharedMemory::unlink(&name.0).unwrap();
     let _second = SharedMemory::create(&name.0, 10).unwrap();
@@ -241,7 +241,7 @@ say('done')
     assert_eq!(python.line(), "done");
     assert_eq!(memory.read(32, 11).unwrap(), b"from python");
     python.end();
-    SharedMemory::open(memory.name()).expect("Python did not take the name away");
+    SharedMemory::open(memory.name()).expect("Python has not removed the name");
 }
 
 #[test]
@@ -267,7 +267,7 @@ shm.close(); shm.unlink()
     python.report("go on");
     assert_eq!(python.line(), "hello");
     python.end();
-    assert!(SharedMemory::open(&name).is_err(), "unlinked by Python, and still there for us");
+    assert!(SharedMemory::open(&name).is_err(), "Python has removed the name");
     assert_eq!(memory.read(0, 5).unwrap(), b"hello");
 }
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 static ENCODED: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts its encodings.
+/// Value that counts how often it is encoded.
 #[derive(Deserialize)]
 struct Counted(u64);
 
@@ -53,7 +53,7 @@ fn bytes_for_several_ranks_are_stored_once() {
     let _alone = alone();
     let arena = Arena::current().unwrap();
     let before = in_use();
-    // With no attachment, with a few, and with more than an envelope lists.
+    // No attachments, a few, and more than an envelope can list.
     for tensors in [0, 3, 100] {
         let each: Vec<_> = (0..tensors).map(|i| Tensor::full([2], i).unwrap().freeze()).collect();
         let args = (vec![5_u8; SIZE], each);
@@ -67,7 +67,7 @@ fn bytes_for_several_ranks_are_stored_once() {
         }
         drop(args);
         for (at, envelope) in envelopes.into_iter().enumerate() {
-            // One is never opened.
+            // One of the messages is never opened.
             if at == 1 {
                 continue;
             }

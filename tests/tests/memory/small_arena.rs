@@ -1,5 +1,5 @@
-//! An arena whose addresses are exhausted: addresses of one size are reused for another, also when processes
-//! reuse them at once, or are killed while they do.
+//! Arena whose addresses are exhausted. Addresses of one size are reused for another size, also if processes
+//! reuse them at the same time, or are killed meanwhile.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ use mp_tests::{DEADLINE, Outcome, alone, eventually, in_use, join, one_process};
 use rustix::process::Signal;
 
 const SIZE: u64 = 64 << 20;
-/// Unit of sizes: the arena has 256 of them.
+/// Unit of sizes: a 256th of the arena.
 const PART: usize = SIZE as usize / 256;
 
 /// Returns the arena of this test program.
@@ -20,7 +20,8 @@ fn arena() -> Arena {
     arena_of(SIZE)
 }
 
-/// Allocates tensors of this size, at most `most`, until there is no room. Each has its number at both ends.
+/// Allocates tensors of this size, at most `most`, until there is no room. The first and the last element of
+/// a tensor are its number.
 fn fill(bytes: usize, most: usize) -> Vec<FrozenTensor<u64>> {
     let mut all = Vec::new();
     while all.len() < most {
@@ -59,11 +60,12 @@ fn addresses_are_reused_for_other_sizes() {
     for parts in [1, 24, 3, 100, 40, 7, 64, 1] {
         let all = fill(parts * PART, usize::MAX);
         check(&all);
-        // Two thirds at least: a class may be a ninth larger, slabs start at 2 MiB, the last ones don't fit.
+        // At least two thirds fit: a size class may be a ninth larger, slabs start at 2 MiB, the last ones
+        // don't fit.
         let got = all.len() * parts;
         assert!(got >= 160 || parts == 100 && got >= 100, "{got} parts in tensors of {parts}");
     }
-    // Two sizes share the arena, each in memory that the other leaves free.
+    // Two sizes share the arena. The tensors of each size are in memory that the other size leaves free.
     let mut small = fill(3 * PART, usize::MAX);
     small.truncate(small.len() / 2);
     let large = fill(20 * PART, usize::MAX);
@@ -81,13 +83,13 @@ fn allocate_and_die(_: usize, at: u64) -> Outcome {
     Ok(())
 }
 
-/// Runs separate programs: in an arena that was full once, every address belongs to a slab.
+/// Runs separate programs, because in an arena that was full once, every address belongs to a slab.
 #[test]
 fn slab_rows_are_exhausted_before_addresses() {
     const KEPT: &str = "MP_TESTS_KEPT";
     let _alone = alone();
     let Some(kept) = std::env::var_os(KEPT) else {
-        // The unused slabs lie before the addresses that never had a slab, or elsewhere.
+        // The unused slabs are directly before the addresses that never had a slab, or elsewhere.
         for kept in ["none", "last"] {
             let mut program = Command::new(std::env::current_exe().unwrap());
             program.args(["slab_rows_are_exhausted_before_addresses", "--exact"]).env(KEPT, kept);
@@ -102,7 +104,7 @@ fn slab_rows_are_exhausted_before_addresses() {
     check(&tiny);
     let kept = tiny.pop().filter(|_| kept == "last");
     drop(tiny);
-    // Each continues where the one before was killed.
+    // Each process continues where the previous process was killed.
     let mut killed = 0;
     while mp_tests::kill::killed(&one_process(allocate_and_die, 1 + 97 * killed)) {
         killed += 1;
@@ -146,7 +148,7 @@ fn change_size_and_die(_: usize, at: u64) -> Outcome {
     let all = fill(30 * PART, 4);
     inject::arm_at_change(at, Signal::KILL.as_raw());
     drop(all);
-    // No addresses are left: each size needs those of others.
+    // No addresses are left, so each size needs addresses of other sizes.
     drop(fill(21 * PART, usize::MAX));
     drop(fill(100 * PART, 1));
     Ok(())
@@ -160,7 +162,7 @@ fn process_is_killed_while_it_changes_sizes() {
     drop(fill(24 * PART, usize::MAX));
     let before = in_use();
     let mut killed = 0;
-    // It reads thousands of words before it changes anything, so a kill at each read would add nothing.
+    // The process reads thousands of words before its first change, so a kill at each read would add nothing.
     let mut at = 1;
     loop {
         let context = one_process(change_size_and_die, at);
@@ -189,7 +191,7 @@ fn process_is_killed_while_it_changes_sizes() {
     println!("{killed} kills, the last at change {at}");
 }
 
-/// Seats are in a structure's header, and then in pages, which need memory.
+/// The seats of a structure are in its header, and then in pages, which need memory.
 #[test]
 fn tensor_becomes_a_part_after_memory_is_freed() {
     let _alone = alone();
@@ -218,7 +220,7 @@ fn tensor_becomes_a_part_after_memory_is_freed() {
     assert_eq!(in_use(), before);
 }
 
-/// Several vectors, each in memory of its own.
+/// Several vectors, each in a separate block.
 type Rows = (u64, Vec<Vec<u64>>);
 
 const ROW: usize = 8 * PART;
@@ -227,7 +229,7 @@ fn rows(number: u64) -> Rows {
     (number, (0..3).map(|row| vec![10 * number + row; ROW / 8]).collect())
 }
 
-/// Returns the value that was not sent for lack of memory.
+/// Returns the value that was not sent because memory was short.
 #[track_caller]
 fn unsent(sent: Result<(), PutError<Rows>>) -> Rows {
     let error = sent.unwrap_err();
@@ -241,7 +243,7 @@ fn unsent(sent: Result<(), PutError<Rows>>) -> Rows {
     error.into_value()
 }
 
-/// There is room for one of its vectors, and not for the others.
+/// The arena has room for one of the value's vectors, and not for the others.
 #[test]
 fn broadcast_in_a_full_arena_returns_its_value() {
     let _alone = alone();
@@ -264,7 +266,7 @@ fn broadcast_in_a_full_arena_returns_its_value() {
         });
         assert!(matches!(modified, Err(mp_reduce::Error::Memory(_))), "{modified:?}");
         assert!(unsent(sender.send(rows(2))) == rows(2));
-        // Neither the vectors that fit nor anything else are left.
+        // Nothing is left, not even the vectors that had found room.
         assert_eq!(in_use(), full, "with room for {left}");
         assert!(!seen.has_changed().unwrap());
         drop(others);

@@ -26,10 +26,10 @@ fn allocations_are_counted() {
     drop(tensors(100, 1000));
     let now = stats();
     assert_eq!(now.live_blocks - before.live_blocks, 100);
-    // Free blocks of the next size, left by others, may be used instead.
+    // Free blocks of the next larger size, which other tests have left, may be used instead.
     assert!((100 * 1024..=100 * 1280).contains(&(now.allocated - before.allocated)), "{now}");
     assert_eq!((now.allocs - before.allocs, now.frees - before.frees), (200, 100));
-    // The second hundred may come from new slabs of 64 as well, but pages come for 64 at a time.
+    // The second hundred may also come from new slabs of 64, but pages are added for 64 blocks at a time.
     assert!(now.recycled - before.recycled >= 190, "{} recycled", now.recycled - before.recycled);
     let classes = || now.classes.iter().filter(|c| [1024, 1280].contains(&c.size));
     assert!(classes().map(|c| c.live).sum::<u64>() >= 100 && classes().any(|c| c.cached > 0), "{now:?}");
@@ -63,10 +63,11 @@ fn hold(_: usize, (there, back): (Queue<FrozenTensor<u8>>, Queue<u64>)) -> Outco
     Ok(())
 }
 
-/// Tensors to hold; their sum, the number of files, and the number of additional mappings.
+/// Queue of tensors to hold, and queue for the cost: sum of the elements, number of files, number of
+/// mappings.
 type Kept = (Queue<FrozenTensor<u64>>, Queue<(u64, usize, usize)>);
 
-/// Holds all that it gets, and reports the cost.
+/// Holds all tensors that it gets, and reports the cost.
 fn keep(_: usize, (there, back): Kept) -> Outcome {
     let (mut held, before) = (Vec::new(), mappings());
     while let Some(tensor) = next(&there)? {
@@ -114,7 +115,7 @@ fn each_members_memory_is_counted() {
         give(&there, t.clone());
     }
     take(&back);
-    // One more tensor is held by two messages alone, and one of ours by a message as well.
+    // In addition, only two messages hold one tensor, and a message and this process hold another.
     let sent = tensors(1, 100_000).remove(0);
     give(&waiting, sent.clone());
     give(&waiting, sent);
@@ -158,11 +159,11 @@ fn cache_beyond_the_limit_is_returned() {
     let arena = Arena::current().unwrap();
     arena.empty_cache().unwrap();
     let limit = arena.cache_limit();
-    assert!(limit > 256 * MIB as u64, "the default is far from what tests use");
+    assert!(limit > 256 * MIB as u64, "the default limit is larger than the memory of the tests");
     // All memory is kept within the limit.
     drop(tensors(16, 4 * MIB));
     assert!(large_cached(&stats()) >= 64 * MIB as u64);
-    // Beyond the limit, the process that frees returns memory: here the other one.
+    // Beyond the limit, the process that frees memory returns it to the kernel: here the other process.
     arena.set_cache_limit(32 * MIB as u64);
     let all = tensors(16, 4 * MIB);
     let context = one_process(free_here, (all, 32 * MIB as u64));
@@ -182,14 +183,15 @@ fn die(_: usize, held: Vec<FrozenTensor<u8>>) -> Outcome {
     std::process::abort();
 }
 
-/// Returns the number of this process's accesses from the start of a process that dies until it is reclaimed.
+/// Returns the number of this process's shared accesses from the start of a process, which dies, until that
+/// process is reclaimed.
 fn price_of_a_death(held: &[FrozenTensor<u8>]) -> u64 {
     let deaths = stats().deaths;
     let before = inject::seen();
     let context = one_process(die, held.to_vec());
     failure(&context);
     while Arena::current().unwrap().reclaim().unwrap() == 0 && inject::seen() - before < 10_000_000 {
-        // The supervisor may have reclaimed it already.
+        // The supervisor may have reclaimed the process already.
         let there = Arena::current().unwrap().members().len();
         if there == 1 {
             break;
@@ -208,7 +210,7 @@ fn recovery_cost_ignores_live_tensors() {
     let live = tensors(200_000, 64);
     let many = price_of_a_death(&live[..10]);
     assert!(many < few + 20_000, "{few} accesses with few tensors alive, {many} with 200 000");
-    // Everything that it held is released.
+    // Everything that the dead process held is released.
     let before = stats().live_blocks;
     price_of_a_death(&live[..5000]);
     drop(live);
@@ -241,19 +243,19 @@ fn large_tensors_use_huge_pages_where_available() {
     let held = [Tensor::<u8>::full([64 * MIB], 3).unwrap(), Tensor::<u8>::full([64 * MIB], 4).unwrap()];
     assert!(stats().reserved - before.0 >= 128 * MIB as u64, "counted as other pages are");
     assert!(held.iter().zip([3, 4]).all(|(t, v)| t.iter().all(|x| x == v)), "all of it is there");
-    // Some of them may fail because memory is fragmented.
+    // Some huge pages may be unavailable because memory is fragmented.
     assert!(mapped_huge() > before.1, "no huge page at all");
     drop(held);
     arena.set_huge_pages(false).unwrap();
     arena.empty_cache().unwrap();
-    // Less than before if memory of a process of an earlier test was reclaimed in between.
+    // The difference is negative if memory of a process of an earlier test was reclaimed meanwhile.
     let left = stats().reserved.saturating_sub(before.0);
     assert!(left < MIB as u64, "{left} bytes were not given back");
 }
 
 /// Number of messages in a burst. Each needs an envelope.
 const BURST: u64 = 30_000;
-/// Minimum growth of the arena during a burst, in bytes: some envelopes are in groups that were free before.
+/// Minimum growth of the arena during a burst, in bytes. Some envelopes are in groups that were free before.
 const BURST_BYTES: u64 = BURST * 240;
 
 /// Puts a burst into a queue, takes and checks it, and returns the arena's size during the burst.
@@ -278,7 +280,7 @@ fn memory_of_a_message_burst_is_returned() {
     let arena = Arena::current().unwrap();
     arena.empty_cache().unwrap();
     let before = stats().reserved;
-    // Twice: returned memory is allocated again, and the sequences of its envelopes continue.
+    // Runs twice, because returned memory is allocated again, and the sequences of its envelopes continue.
     for _ in 0..2 {
         let most = burst();
         assert!(most - before >= BURST_BYTES, "{most} after {before}");
@@ -329,7 +331,7 @@ fn unreturned_memory_is_reused_by_messages() {
     join(&one_process(burst_that_frees_nothing, ())).unwrap();
 }
 
-/// Runs in a separate process, whose peak of memory is its own.
+/// Runs in a separate process, whose peak of memory is not affected by other tests.
 fn peak_of_sharing(_: usize, size: usize) -> Outcome {
     let kilobytes = |what: &str| {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -337,7 +339,7 @@ fn peak_of_sharing(_: usize, size: usize) -> Outcome {
         line.trim().trim_end_matches(" kB").parse::<usize>().unwrap()
     };
     let private = vec![3_u8; size];
-    // The arena and its first pages.
+    // Allocates the arena and its first pages.
     drop(Tensor::from_slice(&[1_u8], [1])?);
     let before = kilobytes("VmRSS:");
     let shared = Tensor::from_slice(&private, [size])?;

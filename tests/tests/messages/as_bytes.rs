@@ -1,4 +1,4 @@
-//! Plain old data that travels as its bytes: as a type of its own, in a field, and in a wrapper.
+//! Plain data that is sent as its bytes: as a message, in a field, and in a wrapper.
 
 use bytemuck::{Pod, Zeroable};
 use mp::message::{AsBytes, MessageError, PlainOutcome, pack, unpack};
@@ -55,13 +55,13 @@ fn plain_data_round_trips_bit_by_bit() {
     let process = one_process(gives_back, (to.clone(), back.clone()));
     for number in 0..100 {
         give(&to, reading(number));
-        assert_eq!(bits(&take(&back)), bits(&reading(number)), "also what no comparison sees");
+        assert_eq!(bits(&take(&back)), bits(&reading(number)), "all bits arrive");
     }
     to.close();
     join(&process).unwrap();
 }
 
-/// In an envelope, longer than a one-byte length can express, and long enough for a block of their own.
+/// The arrays fit an envelope, exceed a one-byte length, or need a separate block.
 #[test]
 fn byte_arrays_of_any_length_round_trip() {
     fn same<const N: usize>()
@@ -72,7 +72,7 @@ fn byte_arrays_of_any_length_round_trip() {
         give(&queue, bytes::<N>());
         assert_eq!(take(&queue), bytes::<N>(), "{N}");
         give(&queue, bytes::<N>());
-        assert_eq!(take(&queue), bytes::<N>(), "{N}: behind another one");
+        assert_eq!(take(&queue), bytes::<N>(), "{N}: after another message");
     }
     same::<0>();
     same::<1>();
@@ -86,7 +86,7 @@ fn byte_arrays_of_any_length_round_trip() {
     same::<4096>();
 }
 
-/// Next to other parts of a message, and without alignment.
+/// The bytes are between other parts of a message, and not aligned.
 #[test]
 fn byte_fields_round_trip_among_other_fields() {
     #[derive(Serialize, Deserialize)]
@@ -139,7 +139,7 @@ fn wrong_length_error_names_both_lengths() {
     assert!(text.contains("invalid length 8, expected the 16 bytes of a [u8; 16]"), "{text}");
     let text = refused::<_, AsBytes<u32>>(&"a text".to_string());
     assert!(text.contains("expected the 4 bytes of a u32"), "{text}");
-    // From formats that have no bytes.
+    // The values are read from formats that have no type for bytes.
     assert_eq!(
         from_part::<AsBytes<[u8; 3]>>(&to_part(&[1_u8, 2, 3].to_vec()).unwrap()).unwrap().0,
         [1, 2, 3]

@@ -1,5 +1,5 @@
-//! Long vectors, texts and byte strings through other processes: in queues, as arguments and results, in
-//! tasks, repeated and leased.
+//! Long vectors, texts and byte strings in messages to other processes: in queues, as arguments and results,
+//! in tasks, repeated and leased.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -62,7 +62,7 @@ fn buffers_round_trip_in_any_container() {
     same(&[Some(Some("x".repeat(1 << 20))), Some(None), None]);
 }
 
-/// Arrays of `ndarray` write their elements one by one.
+/// Arrays of `ndarray` serialize their elements one by one.
 #[test]
 fn ndarrays_arrive_as_one_block() {
     let array = Array2::from_shape_fn((100, 120), |(i, j)| i as f32 - j as f32);
@@ -107,7 +107,7 @@ fn leased_buffers_are_redelivered() {
     lease.ack();
 }
 
-/// While the queue is full, the value stays its sender's, and exactly that value is returned.
+/// While the queue is full, the value belongs to its sender, and exactly this value is returned.
 #[test]
 fn refused_buffer_is_returned_without_a_copy() {
     let queue: Queue<Vec<f32>> = Queue::bounded(1).unwrap();
@@ -118,7 +118,7 @@ fn refused_buffer_is_returned_without_a_copy() {
     assert_eq!((back.as_ptr(), back.len()), (at, 100_000));
 }
 
-/// Bytes that own their memory use the attached memory. Bytes of a tensor are that tensor's in each process.
+/// `Bytes` that arrive use the attached memory. `Bytes` of a tensor use the tensor's memory in each process.
 #[test]
 fn shared_bytes_are_not_copied() {
     let tensor = Tensor::<u8>::from_fn([1 << 20], |i| i as u8).unwrap().freeze();
@@ -128,7 +128,7 @@ fn shared_bytes_are_not_copied() {
         |_, bytes: FrozenBytes| {
             assert_eq!(bytes.len(), 1 << 20);
             assert!(bytes.iter().enumerate().all(|(i, byte)| *byte == i as u8));
-            // The same mapping of the same memory.
+            // Both addresses are in the same mapping of the same memory.
             assert_eq!(bytes.as_ptr(), storage.as_ptr());
         },
     );
@@ -137,8 +137,8 @@ fn shared_bytes_are_not_copied() {
     give(&queue, sent.clone());
     let got = take(&queue);
     assert_eq!(got, sent);
-    // Blocks are aligned like this, and vectors of this length never are.
-    assert_eq!(got.as_ptr() as usize % 4096, 0, "it was copied");
+    // Attached blocks have this alignment, and vectors of this length never do.
+    assert_eq!(got.as_ptr() as usize % 4096, 0, "the bytes were copied");
     drop(queue);
     assert_eq!(got.slice(1 << 19..).len(), 1 << 19);
 }
@@ -167,7 +167,7 @@ fn echo_one(_: usize, (there, back): (Queue<Vec<u8>>, Queue<u64>)) -> Outcome {
     Ok(())
 }
 
-/// More than the memory of all messages in flight: each buffer is freed when it is read.
+/// The buffers need more memory than all messages in flight may have: each buffer is freed after it was read.
 #[test]
 fn buffer_memory_is_reused() {
     let (there, back) = (Queue::bounded(4).unwrap(), Queue::bounded(4).unwrap());
@@ -180,8 +180,8 @@ fn buffer_memory_is_reused() {
     join(&context).unwrap();
 }
 
-/// An attachment has a length of its own, which the bytes repeat. Both are compared, also with the size of
-/// the elements.
+/// An attachment stores its own length, which the bytes of the message repeat. Both lengths are compared with
+/// each other, and with the size of the elements.
 #[test]
 fn forged_buffer_length_is_refused() {
     let read = |len: u64| {

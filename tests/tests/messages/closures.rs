@@ -1,4 +1,4 @@
-//! Closures that capture: as functions of processes, as arguments, as results, and through queues.
+//! Closures with captures: as functions of processes, as arguments, as results, and in queues.
 
 use mp::{Closure, FrozenTensor, Process, Queue, SpawnError, SpawnOptions, Tensor, closure};
 use mp_tests::join;

@@ -1,14 +1,14 @@
-//! Derives on types whose fields, parameters and surroundings have names that generated code could use.
+//! Derives on types whose fields, parameters and neighbours have names that generated code could use.
 #![allow(non_snake_case, non_camel_case_types, reason = "the names of generated code")]
 
 use mp::data::{AnyResult, Batch, Context, DataLoader, Dataset, Item};
 use mp::{Message, Queue, Tensor};
 
-/// Sends a value through a queue.
+/// Sends a value through a queue, and returns the received value.
 fn travelled<T: Message>(value: T) -> T {
     let queue = Queue::bounded(1).unwrap();
     queue.put(value).unwrap_or_else(|error| panic!("{error}"));
-    queue.get().unwrap().expect("it was put")
+    queue.get().unwrap().expect("the value was put")
 }
 
 macro_rules! with_fields {
@@ -22,7 +22,7 @@ macro_rules! with_fields {
 
         const FIELDS: usize = [$(stringify!($field)),*].len();
 
-        /// Numbers from `first` on, a tensor in each field.
+        /// Returns values with consecutive numbers from `first`, with a tensor in each field.
         fn numbered(mut first: u32) -> (Fields, Variants) {
             let mut next = || { first += 1; Tensor::full([2], first).unwrap() };
             (Fields { $($field: next(),)* }, Variants::Named { $($field: next(),)* })
@@ -102,7 +102,7 @@ fn columns_of_any_name_are_loaded() {
     assert_eq!(read_columns(&columns), [8; COLUMNS]);
 }
 
-/// A message that is not sent is returned whole.
+/// A message that is not sent is returned complete.
 #[test]
 fn refused_fields_of_any_name_are_returned() {
     let _alone = mp_tests::alone();
@@ -112,7 +112,7 @@ fn refused_fields_of_any_name_are_returned() {
     assert_eq!(read(&refused)[..2], [3, 4]);
 }
 
-/// Parameters with the names that generated code gives to its own.
+/// The type parameters have the names that generated code gives to its own parameters.
 #[test]
 fn parameters_of_any_name_round_trip() {
     let _alone = mp_tests::alone();
@@ -129,7 +129,7 @@ fn parameters_of_any_name_round_trip() {
     assert_eq!(tensor.to_vec(), [5]);
 }
 
-/// Items next to the type with the names of the prelude, of primitive types and of crates.
+/// Module whose items have the names of the prelude, of primitive types and of crates.
 mod shadowed {
     #![allow(dead_code, non_upper_case_globals, unused_imports, reason = "what no code names")]
 
@@ -200,7 +200,7 @@ fn types_with_shadowed_names_round_trip() {
     assert!(queue.try_get().is_err());
 }
 
-/// Names in errors have no `r#`.
+/// Errors print names without `r#`.
 #[test]
 fn raw_names_are_plain_in_errors() {
     let _alone = mp_tests::alone();

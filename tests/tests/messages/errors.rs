@@ -26,7 +26,7 @@ fn shown(error: &(dyn std::error::Error + 'static)) -> Vec<String> {
     all.map(ToString::to_string).collect()
 }
 
-/// Checks that errors arrive unchanged, in a queue of results, also from a second process.
+/// Checks that errors arrive unchanged through a queue of results, also from a second process.
 #[track_caller]
 fn arrive<E: Message + std::error::Error>(errors: impl Fn() -> Vec<E>)
 where
@@ -101,7 +101,7 @@ fn of_memory() -> Vec<Error> {
 #[test]
 fn memory_errors_round_trip() {
     arrive(of_memory);
-    // Its methods work, too.
+    // Methods of the received error work, too.
     let full = Error::ArenaFull { what: "messages in flight", asked: 1, limit: 2 };
     assert!(unpack::<Error>(pack(full).unwrap()).unwrap().is_out_of_envelopes());
     let missing = SharedMemory::open("/no-such-memory-of-this-test").map(drop).unwrap_err();
@@ -115,7 +115,7 @@ fn memory_errors_round_trip() {
 fn foreign_error_source_arrives_as_text() {
     let sent = Error::Os { what: "x", source: std::io::Error::other("ä".parse::<u8>().unwrap_err()) };
     let Error::Os { source, .. } = unpack::<Error>(pack(sent).unwrap()).unwrap() else {
-        panic!("another one")
+        panic!("another error")
     };
     let chain = source.get_ref().and_then(|inner| inner.downcast_ref::<ErrorChain>()).unwrap();
     assert_eq!(chain.to_string(), "invalid digit found in string");
@@ -158,7 +158,7 @@ fn message_and_queue_errors_round_trip() {
         ]
     });
     arrive(|| vec![RecvIntoError::TooShort(vec![1, 2]), RecvIntoError::Get(GetError::Disconnected)]);
-    // The value arrives, too.
+    // The value in the error arrives, too.
     let refused = PutError::Closed(Tensor::from_slice(&[1_u8, 2], [2]).unwrap().freeze());
     let arrived = unpack::<PutError<mp::FrozenTensor<u8>>>(pack(refused).unwrap()).unwrap();
     assert_eq!(arrived.into_value().as_slice().unwrap(), [1, 2]);
@@ -196,7 +196,7 @@ fn lock_errors_round_trip() {
     });
 }
 
-/// Returns the error that one of two threads gets that wait for each other.
+/// Makes two threads wait for each other, and returns the error of one of them.
 fn deadlock() -> Box<Deadlock> {
     let (a, b) = (Lock::new(0_u8).unwrap().named("a"), Lock::new(0_u8).unwrap());
     let both_have_one = std::sync::Barrier::new(2);
@@ -232,7 +232,7 @@ fn broadcast_errors_round_trip() {
 fn manager_errors_round_trip() {
     let manager = Manager::start().unwrap();
     let proxy = manager.create(|| 1_u8).unwrap();
-    // Each has a line of its own.
+    // Each call is on a separate line, because errors contain the line.
     let raise = || proxy.call(closure!([] |_n: &mut u8| Err::<(), _>("no such file"))).unwrap_err();
     let unreadable = || match Undecodable::of_value::<String>("a[3].b".into(), "why".into(), &[0xff; 100]) {
         Error::Undecodable(undecodable) => Some(Arc::new(*undecodable)),
@@ -241,7 +241,7 @@ fn manager_errors_round_trip() {
     let gone = manager.create(|| 2_u8).unwrap();
     gone.free().unwrap();
     let CallError::Freed { call } = gone.call(closure!([] |n: &mut u8| *n)).unwrap_err() else {
-        panic!("it was freed")
+        panic!("the call has succeeded, although the object was freed")
     };
     let timeout = Duration::from_millis(1500);
     arrive(|| {
@@ -300,10 +300,10 @@ fn process_errors_round_trip() {
         assert!(matches!(&gave_up, SpawnError::GaveUp(_)), "{gave_up}");
         vec![raised, exited, launch, no_rank, gave_up, SpawnError::NotInitialised]
     };
-    // Once: each start has names and numbers of its own.
+    // Called once, because each start has other names and numbers.
     let once = errors();
     arrive(|| once.clone());
-    let SpawnError::GaveUp(gave_up) = once[4].clone() else { panic!("another one") };
+    let SpawnError::GaveUp(gave_up) = once[4].clone() else { panic!("another error") };
     let arrived: GaveUp = unpack(pack(*gave_up.clone()).unwrap()).unwrap();
     assert_eq!((arrived.attempts, arrived.earlier.len()), (gave_up.attempts, gave_up.earlier.len()));
     assert_eq!(arrived.who, gave_up.who);
@@ -335,7 +335,7 @@ fn task_errors_round_trip() {
     assert_eq!(arrived.attempts(), once[2].attempts());
 }
 
-/// A worker's function may return such a result, and `wait` returns it to the parent.
+/// A worker's function may return a result with this error, and `wait` returns it to the parent.
 #[test]
 fn result_with_a_library_error_is_a_message() {
     let (queue, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());

@@ -1,4 +1,4 @@
-//! Messages besides plain data: tensors of all three kinds, views, queues, in any type of serde and
+//! Messages other than plain data: tensors of all three modes, views and queues, in any serde type and with
 //! `#[derive(Message)]`. Each goes through a queue of this process and through another process.
 
 use std::marker::PhantomData;
@@ -172,7 +172,7 @@ fn thousand_tensors_fit_a_message() {
 
 #[test]
 fn payloads_around_the_envelope_size_round_trip() {
-    // Around the 216 bytes of an envelope, and far beyond them.
+    // Sizes around the 216 bytes of an envelope, and much larger sizes.
     let sizes: Vec<usize> = (180..230).chain([4096, 1 << 20, 5 << 20]).collect();
     let make = || sizes.iter().map(|&n| (vec![n as u8; n], counting(&[3]).freeze())).collect::<Vec<_>>();
     travels(make, |i, (bytes, tensor): (Vec<u8>, FrozenTensor<i32>)| {
@@ -192,7 +192,7 @@ fn queues_round_trip_in_messages() {
     let calls = Queue::bounded(4).unwrap();
     let context = one_process(worker, calls.clone());
     for n in 0..20 {
-        // A queue for each answer.
+        // There is a separate queue for each answer.
         let answers = Queue::bounded(1).unwrap();
         give(&calls, (n, answers.clone()));
         assert_eq!(take(&answers), n * n);
@@ -231,17 +231,17 @@ fn foreign_types_round_trip_by_conversion() {
     let queue = Queue::bounded(1).unwrap();
     let error = queue.put(weather(-300.0)).unwrap_err();
     assert!(error.to_string().contains("below absolute zero"), "{error}");
-    assert!(error.into_value().high.0 == -300.0, "the value came back");
+    assert!(error.into_value().high.0 == -300.0, "the value is returned");
     give(&queue, weather(1e9));
     let error = queue.get().map(drop).unwrap_err();
     assert!(error.to_string().contains("hotter than anything"), "{error}");
 }
 
-/// Written as one type, and read as another.
+/// Value that is written as one type, and read as another.
 struct Misread<A, B>(Option<A>, PhantomData<fn() -> B>);
 impl<A: Serialize, B> Serialize for Misread<A, B> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        self.0.as_ref().expect("only what was made here is sent").serialize(s)
+        self.0.as_ref().expect("only values that were made here are sent").serialize(s)
     }
 }
 impl<'de, A, B: Deserialize<'de>> Deserialize<'de> for Misread<A, B> {
@@ -250,7 +250,7 @@ impl<'de, A, B: Deserialize<'de>> Deserialize<'de> for Misread<A, B> {
     }
 }
 
-/// Returns the error of reading `a` as a `B`.
+/// Writes `a`, and returns the error of reading it as a `B`.
 fn misread<A: Serialize + 'static, B: DeserializeOwned + 'static>(a: A) -> String {
     let queue = Queue::<Misread<A, B>>::bounded(1).unwrap();
     queue.put(Misread(Some(a), PhantomData)).unwrap();

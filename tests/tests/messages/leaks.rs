@@ -24,7 +24,7 @@ fn leaves_nothing(f: impl Fn()) {
     assert_eq!(in_use(), before, "live blocks, queued messages, members");
 }
 
-/// Behaviour of a [`Moody`].
+/// Behaviour of a [`Moody`] value while it is sent and received.
 #[derive(Clone, Copy, PartialEq, Serialize, Deserialize, Debug)]
 enum Mood {
     Fine,
@@ -34,7 +34,7 @@ enum Mood {
     PanicsArriving,
 }
 
-/// A tensor, then a field that may fail.
+/// Field that fails or panics as its mood specifies.
 #[derive(Clone, Copy, Debug)]
 struct Moody(Mood);
 
@@ -58,7 +58,8 @@ impl<'de> Deserialize<'de> for Moody {
     }
 }
 
-/// Tensors before and after it, one of them exclusive, and numbers in a block of their own.
+/// Message with tensors before and after the field that may fail, of which one is exclusive, and with numbers
+/// in a separate block.
 #[derive(Message)]
 struct Parcel {
     own: Tensor<u32>,
@@ -91,7 +92,7 @@ fn failing_serialize_returns_the_value() {
         let mut back = error.into_value();
         back.own.as_mut_slice().unwrap()[0] = 8;
         assert_eq!((back.own.len(), back.before.get(&[4999]).unwrap(), back.after.0.len()), (9, 3, 40));
-        // The failed attempt leaves nothing behind: the value can be sent.
+        // The failed attempt has left no traces: the value can be sent.
         back.moody = Moody(Mood::Fine);
         give(&queue, back);
         assert_eq!(queue.get().unwrap().unwrap().own.to_vec(), [8, 7, 7, 7, 7, 7, 7, 7, 7]);
@@ -146,9 +147,9 @@ fn refused_put_returns_the_value() {
         };
         back.own.as_mut_slice().unwrap().fill(1);
         let moment = std::time::Duration::from_millis(20);
-        let Err(PutError::Full(back)) = queue.put_timeout(back, moment) else { panic!("it was not full") };
+        let Err(PutError::Full(back)) = queue.put_timeout(back, moment) else { panic!("the queue has room") };
         assert!(queue.close());
-        let Err(PutError::Closed(back)) = queue.put(back) else { panic!("it was not closed") };
+        let Err(PutError::Closed(back)) = queue.put(back) else { panic!("the queue is not closed") };
         assert_eq!((back.own.to_vec(), back.after.0.len()), (vec![1; 9], 40));
     });
 }
@@ -170,7 +171,7 @@ fn queues_without_handles_free_their_messages() {
         let queue = Queue::bounded(8).unwrap();
         (0..5).for_each(|_| give(&queue, parcel(Mood::Fine)));
         let outer = Queue::bounded(2).unwrap();
-        // The only handle to the queue is in a message of another one.
+        // The only handle to the inner queue is in a message of the outer queue.
         give(&outer, queue);
         drop(outer);
     });
@@ -214,7 +215,7 @@ fn storage_keeps_its_memory_after_its_tensor_is_sent() {
     });
 }
 
-/// All values share one block while one of them is alive.
+/// All `Bytes` of a message share one block, which exists while one of them is alive.
 #[test]
 fn bytes_retain_the_message_and_vectors_do_not() {
     let _alone = alone();
@@ -222,7 +223,7 @@ fn bytes_retain_the_message_and_vectors_do_not() {
     let value = || (vec![1; 100_000], bytes::Bytes::from(vec![2; 100_000]), "3".repeat(100_000));
     let before = in_use().0;
     give(&queue, value());
-    assert_eq!(in_use().0, before + 3, "the queue has all of them");
+    assert_eq!(in_use().0, before + 3, "the queue holds three blocks");
     let (row, bytes, text) = queue.get().unwrap().unwrap();
     assert!((&row, &bytes, &text) == (&value().0, &value().1, &value().2));
     assert_eq!(in_use().0, before + 1);
@@ -235,7 +236,7 @@ fn bytes_retain_the_message_and_vectors_do_not() {
 
 static ALIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts its instances, and refuses or panics.
+/// Value that counts its instances, and refuses or panics while it is written or read.
 struct Faulty(u8);
 
 impl Faulty {
@@ -283,7 +284,7 @@ struct Faults {
     bad: Vec<Arc<Faulty>>,
 }
 
-/// A value that several fields point to, written before a tensor and after it.
+/// Several fields point to a value that fails. The value is before or after a tensor.
 #[test]
 fn shared_parts_that_fail_or_panic_leak_nothing() {
     leaves_nothing(|| {
@@ -305,6 +306,6 @@ fn shared_parts_that_fail_or_panic_leak_nothing() {
         let arrived = queue.get().unwrap().unwrap();
         assert!(Arc::ptr_eq(&arrived.bad[0], &arrived.bad[1]) && arrived.good.0 == 9);
         drop(arrived);
-        assert_eq!(ALIVE.load(Ordering::SeqCst), 0, "parts that are kept");
+        assert_eq!(ALIVE.load(Ordering::SeqCst), 0, "parts were not dropped");
     });
 }

@@ -1,5 +1,5 @@
-//! Handles are valid inside of messages only: their bytes are an error elsewhere, and bytes from elsewhere
-//! never become a handle.
+//! Handles are valid only inside of messages: writing or reading their bytes elsewhere is an error, and bytes
+//! from elsewhere never become a handle.
 
 use mp::message::{Message, Outgoing};
 use mp::sync::{RawArray, RawValue};
@@ -51,8 +51,8 @@ impl<'de> Deserialize<'de> for Handle {
     }
 }
 
-/// Encodes rank and flags (32: numbers of 8 bytes instead of 4; 64: strides follow), element type,
-/// attachment, offset, shape, and strides if they are not the usual ones.
+/// Returns the encoding of a tensor's handle: rank and flags (32: numbers of 8 bytes instead of 4; 64:
+/// strides follow), element type, attachment, offset, shape, and strides if they are not the usual ones.
 fn handle(dtype: DType, offset: u64, shape: &[u64], strides: &[i64]) -> Handle {
     let numbers: Vec<u64> =
         [&[offset], shape, &strides.iter().map(|s| *s as u64).collect::<Vec<_>>()].concat();
@@ -63,14 +63,14 @@ fn handle(dtype: DType, offset: u64, shape: &[u64], strides: &[i64]) -> Handle {
     Handle(bytes)
 }
 
-/// Encodes the same for a storage with a claimed size in bytes.
+/// Extends the encoding of a handle by a storage with a claimed size in bytes.
 fn handle_of(mut handle: Handle, storage: u64) -> Handle {
     handle.0[0] |= 1 << 7;
     handle.0.extend(storage.to_le_bytes());
     handle
 }
 
-/// Returns the bytes of handles as they are in a message with one attachment.
+/// Returns the bytes of two handles, encoded as in a message with one attachment.
 fn handle_bytes() -> [Vec<u8>; 2] {
     let tensor = rmp_serde::to_vec(&handle(DType::F32, 0, &[4], &[])).unwrap();
     [tensor, rmp_serde::to_vec(&0_u32).unwrap()]
@@ -106,7 +106,7 @@ fn handle_without_its_attachment_is_an_error() {
         assert!(error.contains("attachment 0") && error.contains("does not exist"), "{error}");
     }
     let handle = || handle(DType::F32, 0, &[4], &[]);
-    // The bytes are valid: with the attachment they are a tensor.
+    // The bytes are valid: with the attachment, they can be read as a tensor.
     let mut out = Outgoing::default();
     tensor().freeze().encode::<MessagePack>(&mut out).unwrap();
     let mut plain = Outgoing::default();
@@ -128,7 +128,7 @@ fn reread<T: Message>(encode: impl Fn(&mut Outgoing), mut bytes: impl Message) -
     T::decode::<MessagePack>(&mut out.into_incoming())
 }
 
-/// Returns the largest accepted size of a storage: that of its block.
+/// Returns the largest accepted size of a storage, which is the size of its block.
 fn block_of(attach: impl Fn(&mut Outgoing)) -> u64 {
     let read = |bytes| {
         reread::<FrozenTensor<u8>>(&attach, handle_of(handle(DType::U8, 0, &[0], &[]), bytes)).is_ok()
@@ -145,7 +145,7 @@ fn views_beyond_their_storage_are_refused() {
     };
     assert_eq!(read(0, &[4], &[1]).unwrap().to_vec(), [0.0; 4]);
     assert_eq!(read(0, &[4], &[]).unwrap().to_vec(), [0.0; 4]);
-    // The block may be larger than the tensor, and a handle may claim all of it.
+    // The block may be larger than the tensor, and a handle may claim the whole block.
     let block = block_of(attach) / 4;
     for (offset, shape, strides) in [
         (block, &[1][..], &[1][..]),
@@ -190,7 +190,7 @@ fn attachment_is_not_read_as_another_kind() {
     let shared = |out: &mut Outgoing| tensor().share().encode::<MessagePack>(out).unwrap();
     refused(reread::<FrozenTensor<f32>>(shared, handle()).map(drop).unwrap_err());
     refused(reread::<Tensor<f32>>(shared, handle()).map(drop).unwrap_err());
-    // A block that isn't a queue, attached as if it were one.
+    // Attaches a block that isn't a queue as if it were a queue.
     let object =
         |out: &mut Outgoing| assert_eq!(out.attached().attach_object(tensor().storage().hold()).unwrap(), 0);
     refused(reread::<FrozenTensor<f32>>(object, handle()).map(drop).unwrap_err());
@@ -209,7 +209,7 @@ fn element_type_mismatch_names_both_types() {
     names(text(reread::<FrozenTensor<f64>>(frozen, f32s()).map(drop).unwrap_err()));
     names(text(reread::<SharedTensor<f64>>(shared, f32s()).map(drop).unwrap_err()));
     names(text(reread::<Tensor<f64>>(exclusive, f32s()).map(drop).unwrap_err()));
-    // Bytes that claim another type than the sent handle: for shared memory, the width matters.
+    // The bytes claim another type than the sent handle. For shared memory, the width of the type matters.
     let f64s = || handle(DType::F64, 0, &[1], &[]);
     for error in [
         reread::<SharedTensor<f64>>(shared, f64s()).map(drop).unwrap_err(),
@@ -294,7 +294,7 @@ fn exclusive_tensor_is_taken_from_a_message_once() {
     assert!(reread::<Tensor<f32>>(exclusive, handle()).is_ok());
 }
 
-/// A tensor taken back from another message's envelope is no larger than its memory.
+/// A tensor that is taken back from another message's envelope is no larger than its memory.
 #[test]
 fn tensor_takes_back_only_fitting_storage() {
     let arena = Arena::current().unwrap();

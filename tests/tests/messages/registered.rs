@@ -1,5 +1,5 @@
-//! Types of other crates, and queues for values of many types. A process reads a value if it knows the type.
-//! Otherwise the error names the type and the process.
+//! Registered types of other crates, and queues for values of many types. A process can read a value only if
+//! its type is registered there. Otherwise the error names the type and the process.
 
 use std::cell::Cell;
 use std::fmt::Debug;
@@ -11,7 +11,7 @@ use mp::{FrozenTensor, GetError, Queue, Tensor};
 use mp_tests::{DEADLINE, Outcome, give, join, next, one_process, same, send, take, travels};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Substitute for a type of another crate, which implements none of our traits.
+/// Stands for another crate, whose type implements none of our traits.
 mod foreign {
     #[derive(Clone, PartialEq, Debug)]
     pub(crate) struct Pattern {
@@ -71,8 +71,8 @@ fn pattern(source: &str) -> Pattern {
     Pattern::new(source).unwrap()
 }
 
-/// In fields, in lists, as a message of its own, as arguments (which are read before any function of the
-/// worker runs) and results.
+/// The type is in fields, in lists, a message by itself, an argument (which is read before any function of
+/// the worker runs) and a result.
 #[test]
 fn registered_type_of_another_crate_round_trips() {
     same(&[Job {
@@ -155,7 +155,7 @@ struct Counts {
 fn thread_bound_type_round_trips() {
     let counted = |n| Counted(std::rc::Rc::new(Cell::new(n)));
     same(&[Counts { first: counted(7), more: vec![Registered(counted(8)), Registered(counted(9))] }]);
-    // Bytes that claim such a type never become a value that may move between threads.
+    // Bytes that claim to be such a type never become a value that can move between threads.
     let bytes = rmp_serde::to_vec(&(std::any::type_name::<Counted>(), ByteBuf(vec![1, 2]))).unwrap();
     let error = rmp_serde::from_slice::<AnyValue>(&bytes).unwrap_err().to_string();
     assert!(error.contains("register_local") && error.contains("Counted"), "{error}");
@@ -192,11 +192,11 @@ fn tensors_in_registered_values_round_trip() {
     join(&context).unwrap();
 }
 
-/// Type known to the sender, but not to the reader.
+/// Type that the sender has registered, and the reader has not.
 #[derive(Clone, PartialEq, Debug)]
 struct Here(u8);
 
-/// Type unknown to every process.
+/// Type that no process has registered.
 #[derive(Clone, PartialEq, Debug)]
 struct Nowhere(u8);
 
@@ -218,7 +218,7 @@ fn error_of_a_stranger<T: mp::Message>(value: T) -> (u32, String) {
     give(&there, value);
     let (pid, error, bytes) = take(&errors);
     join(&context).unwrap();
-    assert!(bytes > 0, "the message is in the error");
+    assert!(bytes > 0, "the error contains the message");
     (pid, error)
 }
 
@@ -248,7 +248,7 @@ fn unregistered_value_is_refused_and_returned() {
     assert_eq!(error.into_value().0, Nowhere(4));
 }
 
-/// A message that one consumer can't read goes to another one.
+/// If one consumer can't read a leased message, another consumer gets it.
 #[test]
 fn unreadable_leased_message_goes_to_another() {
     fn stranger(_: usize, (there, errors): (Queue<AnyValue>, Queue<String>)) -> Outcome {
@@ -279,7 +279,7 @@ fn second_registration_with_other_functions_fails() {
         "{error}"
     );
     let added = 1;
-    // A closure that captures may be a different function each time.
+    // A closure with captures may be a different function each time.
     struct Captured(u8);
     let captured = || register(move |Captured(n): &Captured| Ok(n + added), |n: u8| Ok(Captured(n)));
     captured().unwrap();
@@ -315,7 +315,7 @@ fn failing_functions_are_errors_with_the_type() {
     assert_eq!(take(&queue).1.downcast::<Faulty>().unwrap(), Faulty(4));
 }
 
-/// A value reduced to something that contains it again, or that is sent while it is reduced.
+/// The value is reduced to a value that contains it again, or it is sent while it is reduced.
 #[test]
 fn endless_reduction_is_an_error() {
     #[derive(Clone)]
@@ -332,7 +332,7 @@ fn endless_reduction_is_an_error() {
     register(reduce, |()| Ok(Sends)).unwrap();
     let error = Queue::bounded(1).unwrap().put(Registered(Sends)).unwrap_err().to_string();
     assert!(error.contains("nested"), "{}", error.len());
-    // The thread can send as before.
+    // The thread can send other values as before.
     give(&queue, AnyValue::new(1_u8));
 }
 
@@ -340,7 +340,7 @@ thread_local! {
     static QUEUE: Cell<Option<Queue<AnyValue>>> = const { Cell::new(None) };
 }
 
-/// Functions that put into, and get from, the queue that their value goes through.
+/// The functions of a type use the queue through which their value goes.
 #[test]
 fn functions_may_use_the_queue_of_their_value() {
     struct Chatty(u8);
@@ -364,7 +364,7 @@ fn functions_may_use_the_queue_of_their_value() {
     check(take(&queue), &6_u8);
 }
 
-/// Claims three elements, and has two.
+/// Value that announces three elements, and has two.
 #[derive(PartialEq, Debug)]
 struct Liar;
 
@@ -397,7 +397,8 @@ impl<'de> Deserialize<'de> for Liar {
     }
 }
 
-/// Lengths are those of the received elements, whatever was announced: the following values are intact.
+/// The length of a sequence is the number of received elements, whatever was announced. So the values after
+/// it are read correctly.
 #[test]
 fn wrong_length_keeps_later_values_intact() {
     register_serde::<Liar>().unwrap();
@@ -408,7 +409,7 @@ fn wrong_length_keeps_later_values_intact() {
     assert_eq!(behind, 77);
 }
 
-/// Names that arrive must be the names of types.
+/// A received name must be the name of a registered type.
 #[test]
 fn forged_type_name_or_bytes_are_errors() {
     #[derive(Serialize)]

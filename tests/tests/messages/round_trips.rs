@@ -1,5 +1,5 @@
-//! Every type of the standard library that can be sent goes to a second process and returns unchanged,
-//! regardless of its value: by serde itself, or by this library's implementation.
+//! Every sendable type of the standard library arrives unchanged from a second process, whatever its value.
+//! Some types are encoded by serde itself, and some by this library.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -40,7 +40,7 @@ fn echo<T: Serialize + DeserializeOwned + 'static>(_: usize, (there, back): (Que
     Ok(())
 }
 
-/// Sends values to another process, which sends them back. `seen` selects the part to compare.
+/// Sends values to another process, which sends them back. `seen` returns the part to compare.
 fn returns_as<T, S>(values: impl Strategy<Value = S>, make: impl Fn(S) -> T, seen: impl Fn(&T) -> S)
 where
     T: Serialize + DeserializeOwned + 'static,
@@ -92,7 +92,7 @@ fn numbers_round_trip() {
     returns(any::<(u32, i64)>().prop_map(|(a, b)| (Wrapping(a), Saturating(b), Reverse(a))));
 }
 
-/// Bit by bit, also in tuples, options and long vectors, and also for NaN.
+/// All bits arrive, also of NaN, and also in tuples, options and long vectors.
 #[test]
 fn floats_round_trip() {
     let odd = || prop_oneof![Just(f32::NAN.to_bits()), Just(0x7f80_0001), Just(0xffc0_1234), any::<u32>()];
@@ -123,7 +123,7 @@ fn texts_and_names_round_trip() {
             CString::new(bytes.into_iter().filter(|b| *b != 0).collect::<Vec<_>>()).unwrap()
         }),
     );
-    // serde supports these as well. Only paths must be UTF-8 there.
+    // serde supports these types as well, but only for paths that are valid UTF-8.
     returns(bytes().prop_map(OsString::from_vec));
     returns(bytes().prop_map(|bytes| Reduced(OsString::from_vec(bytes))));
     returns(bytes().prop_map(|bytes| Reduced(PathBuf::from(OsString::from_vec(bytes)))));
@@ -202,7 +202,7 @@ fn ranges_and_addresses_round_trip() {
     returns(
         any::<(u32, u16)>().prop_map(|(bits, port)| SocketAddr::new(Ipv4Addr::from_bits(bits).into(), port)),
     );
-    // serde sends such an address as text, which lacks flow and scope.
+    // serde encodes such an address as text, which lacks its flow and scope.
     returns(
         any::<(u128, u16)>()
             .prop_map(|(bits, port)| SocketAddrV6::new(Ipv6Addr::from_bits(bits), port, 0, 0)),

@@ -1,4 +1,4 @@
-//! All of serde's data model and attributes are supported: message types need not be adapted to the codec of
+//! All of serde's data model and attributes are supported. Message types need no adaptation to the codec of
 //! the queue.
 
 use std::collections::{BTreeMap, HashMap};
@@ -158,8 +158,8 @@ fn units_in_options_pass_pools_and_closures() {
     assert_eq!(wrapped, Some(()));
 }
 
-/// Each level of closures counts, although each has a serializer of its own: closures that can be put can be
-/// called.
+/// Each level of nested closures counts, although each level has a separate serializer. So closures that can
+/// be put can be called.
 #[test]
 fn nested_closures_round_trip() {
     let deep = |levels: u32| {

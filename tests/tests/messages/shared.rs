@@ -1,4 +1,4 @@
-//! A value that several parts of a message point to arrives once, in any kind of message and in any order of
+//! A value to which several parts of a message point arrives once, in any kind of message and in any order of
 //! reading.
 
 use std::cell::RefCell;
@@ -43,7 +43,7 @@ fn hundred_fields_share_one_pointer() {
         for job in &jobs {
             assert_eq!(Arc::ptr_eq(&job.settings, &jobs[0].settings), job.number != 50, "{}", job.number);
         }
-        // Nothing else keeps it alive.
+        // No other part keeps the pointer alive.
         assert_eq!((Arc::strong_count(&jobs[0].settings), Arc::strong_count(&jobs[50].settings)), (99, 1));
     });
 }
@@ -91,7 +91,7 @@ fn all_kinds_of_shared_pointers_round_trip() {
     });
 }
 
-/// Serde reads flattened fields last, and the contents of untagged enums once for each variant.
+/// Serde reads flattened fields last, and reads the contents of an untagged enum once for each variant.
 #[test]
 fn shared_pointers_are_found_in_any_field_order() {
     #[derive(Serialize, Deserialize)]
@@ -184,8 +184,8 @@ struct Exclusive {
     right: Bundle<Vec<Job>>,
 }
 
-/// The fields of a type that derives `Message` are values of one message. So are captures of a closure,
-/// arguments, and results.
+/// All fields of a type that derives `Message` belong to one message. The same holds for the captures of a
+/// closure, for arguments, and for results.
 #[test]
 fn pointers_are_shared_across_all_values() {
     let make = || {
@@ -213,12 +213,12 @@ fn pointers_are_shared_across_all_values() {
     let (left, right) = (job.clone(), job.clone());
     let task = closure!([left, right] |_nothing: ()| Arc::ptr_eq(&left.settings, &right.settings));
     assert_eq!(pool.task_closure(task).map(vec![()]).unwrap(), [true]);
-    // Tasks are messages of their own, also if they travel together.
+    // Each task is a separate message, even if several tasks are sent together.
     let numbers = pool.map(|job: Job| job.settings.name.len() as u32 + job.number, vec![job; 100]).unwrap();
     assert_eq!(numbers, [14; 100]);
 }
 
-/// Two pointers to one address, as two types.
+/// Two pointers have one address, and point to different types.
 #[test]
 fn pointers_of_distinct_types_stay_distinct() {
     #[derive(Serialize, Deserialize)]
@@ -262,14 +262,14 @@ fn cyclic_value_is_refused_and_returned() {
     let back = error.into_value();
     assert!(Rc::ptr_eq(&back.next, &next));
     drop(back);
-    // The message before has left nothing behind.
+    // The refused message has left no traces.
     *next.borrow_mut() = None;
     assert_eq!(Rc::strong_count(&next), 1);
     give(&queue, cyclic());
     assert!(take(&queue).next.borrow().is_none());
 }
 
-/// A chain isn't a cycle. A chain that is nested too deeply is refused.
+/// A chain isn't a cycle. A chain is refused only if it is nested too deeply.
 #[test]
 fn only_too_long_chain_is_refused() {
     let chain = |n| {
@@ -295,7 +295,7 @@ fn only_too_long_chain_is_refused() {
     assert!(error.contains("nested") && error.len() < 10_000, "{} {}", error.len(), &error[..200]);
 }
 
-/// The parent pointers of a tree: left out, and made again.
+/// The parent pointers of a tree are left out, and the receiver makes them again.
 #[test]
 fn weak_pointers_are_skipped() {
     #[derive(Serialize, Deserialize)]
@@ -309,7 +309,7 @@ fn weak_pointers_are_skipped() {
     travels(child, |_, child| assert!(child.number == 1 && child.parent.upgrade().is_none()));
 }
 
-/// Other formats contain the values themselves, as with serde's feature `rc`.
+/// Other formats contain a copy of the value for each pointer, as with serde's feature `rc`.
 #[test]
 fn shared_pointers_are_plain_in_other_formats() {
     let one = settings();
@@ -321,14 +321,14 @@ fn shared_pointers_are_plain_in_other_formats() {
     assert_eq!(Arc::strong_count(&jobs[0].settings), 2, "nothing keeps it");
 }
 
-/// Queue for jobs, and the settings that they share.
+/// Queue for jobs, and the settings that the jobs share.
 type Within = (Queue<Vec<Job>>, Arc<Settings>);
 
 thread_local! {
     static WITHIN: RefCell<Option<Within>> = const { RefCell::new(None) };
 }
 
-/// Sends a message while it is written, and receives it while it is read.
+/// Value that sends a message while it is written, and receives a message while it is read.
 struct Nests;
 
 impl Serialize for Nests {
@@ -359,7 +359,7 @@ fn nested_messages_have_separate_parts() {
     let outer = Queue::bounded(1).unwrap();
     let (one, other) = (settings(), Arc::new(Settings { name: "inner".into(), wide: 1 }));
     let job = Job { number: 1, settings: one.clone() };
-    // The inner message also has the part of the outer one.
+    // The inner message contains the same part as the outer message.
     WITHIN.set(Some((inner.clone(), other.clone())));
     give(&outer, (job.clone(), Nests, Job { number: 2, settings: other.clone() }, job.clone()));
     WITHIN.set(Some((inner, other)));
@@ -368,7 +368,7 @@ fn nested_messages_have_separate_parts() {
     assert_eq!((first.settings.name.as_str(), Arc::strong_count(&one)), ("long settings", 2));
 }
 
-/// Random patterns of pointers: pointers are equal exactly if they were equal before.
+/// Random patterns of pointers: received pointers are equal exactly if the sent pointers were equal.
 #[test]
 fn random_pointer_patterns_round_trip() {
     proptest!(|(mentions in prop::collection::vec((0..8_usize, any::<bool>()), 0..60))| {
@@ -389,8 +389,7 @@ fn random_pointer_patterns_round_trip() {
     });
 }
 
-/// Tensors need no `shared` attribute: tensors of any kind that occur several times in a message stay one
-/// storage.
+/// Tensors need no `shared` attribute: a tensor that occurs several times in a message stays one storage.
 #[test]
 fn repeated_tensors_and_storages_stay_one() {
     let make = || {

@@ -1,5 +1,5 @@
-//! Types of the standard library that serde lacks, or supports for some of their values only, and this
-//! library's own values: they arrive unchanged from a second process.
+//! Types of the standard library that serde does not support, or only for some values, and this library's own
+//! values. They arrive unchanged from a second process.
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -92,7 +92,7 @@ fn reduced_values_round_trip_as_messages() {
     same(&[Reduced(Instant::now()), Reduced(Instant::now() + Duration::from_secs(3600))]);
 }
 
-/// The clock is the machine's, so times can be measured between processes.
+/// All processes of a machine have the same clock, so times can be measured between processes.
 #[test]
 fn instant_is_equal_in_another_process() {
     let worker = |_: usize, Reduced(begun): Reduced<Instant>| {
@@ -163,7 +163,7 @@ fn boxed_errors_keep_their_sources() {
         let chain = arrived.downcast_ref::<ErrorChain>().unwrap();
         assert!(chain.debug().starts_with("Outer(Some("), "{}", chain.debug());
     });
-    // Longer than values may be nested, and endless.
+    // A chain of sources that is longer than values may be nested, and an endless chain.
     let long =
         (0..1000).fold(None, |source, _| Some(Box::new(Outer(source)) as Box<dyn Error + Send + Sync>));
     let queue = Queue::bounded(1).unwrap();
@@ -181,7 +181,7 @@ fn library_values_round_trip() {
     let core_dumped = mp::process::ExitStatus::Signal { signal: Signal::TERM, core_dumped: true };
     same(&[mp::process::ExitStatus::Code(3), core_dumped, mp::process::ExitStatus::Unknown]);
     same(&[ExitDetail::OutOfMemory, ExitDetail::Panics(vec!["a".into()])]);
-    // By name, as in files of settings.
+    // These values can also be given by name, as in files of settings.
     let named =
         rmp_serde::to_vec(&(StartMethod::ForkServer, SharingStrategy::FileSystem, DType::BF16)).unwrap();
     let names: (String, String, String) = rmp_serde::from_slice(&named).unwrap();

@@ -1,5 +1,5 @@
-//! A value that is not put is returned unchanged, not as a copy of its encoding: whatever prevented the send,
-//! and whatever weak references to its parts exist.
+//! A value that is not put is returned unchanged, and not as a copy of its encoding. This holds whatever
+//! prevented the send, and whatever weak references to its parts exist.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 const MOMENT: Duration = Duration::from_millis(20);
 
-/// Too long for a slot, and with a field that isn't encoded.
+/// Value that is too long for a slot, and has a field that isn't encoded.
 #[derive(Serialize, Deserialize)]
 struct Job {
     text: String,
@@ -23,7 +23,7 @@ struct Job {
     local: Option<Arc<()>>,
 }
 
-/// Value with tensors that have one owner each.
+/// Value with exclusive tensors.
 #[derive(Message)]
 struct Owned {
     first: Tensor<u64>,
@@ -50,14 +50,14 @@ impl Owned {
         [self.first.storage().id(), self.more.0[0].storage().id()]
     }
 
-    /// Checks that it is the value that [`owned`] made, not a copy.
+    /// Checks that this is the value that [`owned`] has made, and not a copy.
     fn came_back_to(mut self, at: &Where) {
-        assert!(self.job.local.is_some(), "what is not encoded was lost");
+        assert!(self.job.local.is_some(), "the field that is not encoded was lost");
         assert_eq!(self.job.text.as_ptr(), at.0, "a copy of the text");
         assert_eq!(self.storages(), at.1, "other tensors");
         assert_eq!((self.first.to_vec(), self.first.shape()), (vec![7; 4], &[2, 2][..]));
         assert_eq!(self.first.storage().len(), 48);
-        // The caller is their only owner, as before.
+        // The caller is the only owner of the tensors again.
         self.more.0[0].as_mut_slice().unwrap()[4] = 1.0;
         let queue = Queue::bounded(1).unwrap();
         assert!(queue.put(self).is_ok());
@@ -95,7 +95,7 @@ fn closed_queue_returns_exclusive_tensors() {
     let waiting = queue.clone();
     let (value, at) = owned();
     let back = std::thread::scope(|scope| {
-        // The put waits for room, or is late: closed either way.
+        // The put waits for room, or begins after the close. The queue is closed in both cases.
         let put = scope.spawn(move || back(waiting.put(value).unwrap_err()));
         queue.close();
         put.join().unwrap()
@@ -165,7 +165,7 @@ fn connections_return_exclusive_tensors() {
 
 #[test]
 fn failing_serialize_returns_exclusive_tensors() {
-    /// Refuses after the tensors were written.
+    /// Field that refuses to be written, after the tensors were written.
     struct Refuses;
     impl Serialize for Refuses {
         fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
@@ -190,7 +190,7 @@ fn failing_serialize_returns_exclusive_tensors() {
 fn full_arena_returns_exclusive_tensors() {
     #[derive(Message)]
     struct Large(Owned, Vec<u8>);
-    /// Removes the budget, also after a failure.
+    /// Memory limit, which is removed even after a failure.
     struct Budget;
     impl Drop for Budget {
         fn drop(&mut self) {
@@ -225,7 +225,7 @@ fn futures_and_sinks_return_exclusive_tensors() {
         let put = pin!(queue.put_async_from(&mut lent));
         assert!(put.poll(&mut Context::from_waker(Waker::noop())).is_pending());
     }
-    lent.take().expect("it is where it was").came_back_to(&at);
+    lent.take().expect("the value was returned").came_back_to(&at);
 
     let (value, at) = owned();
     let mut sink = queue.sink();
@@ -233,11 +233,11 @@ fn futures_and_sinks_return_exclusive_tensors() {
     let mut flush = || Pin::new(&mut sink).poll_flush(&mut Context::from_waker(Waker::noop()));
     assert!(flush().is_pending());
     queue.close();
-    let Poll::Ready(Err(error)) = flush() else { panic!("closed, and not over") };
+    let Poll::Ready(Err(error)) = flush() else { panic!("the sink of a closed queue has not failed") };
     back(error).came_back_to(&at);
 }
 
-/// A tensor, and nested values of the same type, which are written first.
+/// Value with a tensor and nested values of the same type, which are written before the tensor.
 #[derive(Message)]
 struct Nest {
     inner: Bundle<Vec<Nest>>,
@@ -252,7 +252,7 @@ impl Nest {
     }
 }
 
-/// Calls `work` with only a part of a thread's stack left.
+/// Calls `work` deep in a thread's stack, with only `room` bytes left.
 fn far_down(top: usize, room: usize, work: &mut dyn FnMut()) {
     let frame = std::hint::black_box([0_u8; 4096]);
     if top - (&raw const frame as usize) < room {
@@ -263,12 +263,12 @@ fn far_down(top: usize, room: usize, work: &mut dyn FnMut()) {
     std::hint::black_box(&frame);
 }
 
-/// A tensor that lies deeper than a thread's stack has room for is not returned, and no other tensor takes
-/// its place.
+/// A tensor that is nested too deeply for the thread's stack is not returned, and no other tensor takes its
+/// place.
 #[test]
 fn tensors_return_in_place_on_a_short_stack() {
     const LEVELS: u64 = 25;
-    // Larger than the stacks of other tests' threads, which are reused.
+    // Larger than the stacks of other tests' threads, so that none of those is reused.
     const STACK: usize = 8 << 20;
     const LEFT: usize = 100 << 10;
     let queue = Queue::bounded(1).unwrap();
@@ -284,17 +284,17 @@ fn tensors_return_in_place_on_a_short_stack() {
         };
         std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, body).unwrap();
     });
-    let (mut nest, mut level, mut whole) = (lent.expect("it is where it was"), LEVELS, 0);
+    let (mut nest, mut level, mut whole) = (lent.expect("the value was returned"), LEVELS, 0);
     loop {
         let own = nest.own.to_vec();
-        assert!(own.is_empty() || own == [level; 3], "{own:?} came back into the place of {level}");
+        assert!(own.is_empty() || own == [level; 3], "{own:?} was returned in the place of {level}");
         whole += u64::from(!own.is_empty());
         // These levels are entered without a check of the stack.
-        assert!(!own.is_empty() || level < LEVELS - 5, "{level} did not come back");
+        assert!(!own.is_empty() || level < LEVELS - 5, "{level} was not returned");
         let Some(inner) = nest.inner.0.pop() else { break };
         (nest, level) = (inner, level - 1);
     }
-    assert!(whole < LEVELS, "there was room for all, so that this shows nothing");
+    assert!(whole < LEVELS, "the stack had room for all, so the test shows nothing");
 }
 
 struct Over<'a>(&'a AtomicBool);
@@ -304,7 +304,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Runs threads that clone and drop a handle to the storage that they are shown, as fast as they can.
+/// Runs threads that clone and drop a handle to the storage that `work` passes to them, as fast as they can.
 fn with_weak_reference_threads(work: impl FnOnce(&dyn Fn(WeakStorage))) {
     let (shown, over) = (Mutex::new(None::<WeakStorage>), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -318,7 +318,7 @@ fn with_weak_reference_threads(work: impl FnOnce(&dyn Fn(WeakStorage))) {
                 }
             });
         }
-        // Also if the work fails.
+        // The drop also stops the threads if the work fails.
         let _over = Over(&over);
         work(&|weak| *shown.lock().unwrap() = Some(weak));
     });
@@ -358,7 +358,7 @@ fn refused_tensors_return_despite_weak_references() {
     });
 }
 
-/// A storage keeps memory, and gives no access to it: the tensor is sent.
+/// A handle of the storage keeps the memory and gives no access to it, so the tensor is sent.
 #[test]
 fn tensor_with_a_kept_storage_is_sent() {
     let queue = Queue::<Tensor<u64>>::bounded(1).unwrap();
@@ -397,7 +397,7 @@ fn sent_tensor_is_empty_in_its_dropped_value() {
     assert!(stolen.storage().downgrade().upgrade().is_none() && stolen.storage().downgrade().expired());
     assert!(format!("{stolen:?} {:?} {:?}", stolen.storage(), stolen.storage().id()).len() > 10);
     stolen.fill(3).unwrap();
-    // It can't be sent once more, and tensors made from it are empty as well.
+    // The tensor can't be sent again, and tensors made from it are empty as well.
     let error = Queue::bounded(1).unwrap().put(stolen).unwrap_err();
     assert!(error.to_string().contains("was sent already"), "{error}");
     let frozen = back(error).freeze();
@@ -406,6 +406,6 @@ fn sent_tensor_is_empty_in_its_dropped_value() {
     let error = Queue::bounded(1).unwrap().put(frozen).unwrap_err();
     assert!(error.to_string().contains("was sent already"), "{error}");
     assert_eq!(queue.get().unwrap().map(|got| got.0.to_vec()), Some(vec![5; 8]));
-    // The received tensor was stolen, too.
+    // The drop of the received value has taken its tensor as well.
     assert_eq!(STOLEN.lock().unwrap().take().map(|got| got.to_vec()), Some(vec![5; 8]));
 }

@@ -1,6 +1,6 @@
-//! Typical mistakes of new users that compile, and the library's error for each: it names the request, the
-//! finding and the remedy. docs/guide/mistakes.md lists them with the mistakes that the compiler rejects
-//! (`tests/compile_fail`).
+//! Typical mistakes of new users that the compiler accepts, and the library's errors for them. Each error
+//! names the request, the finding and the remedy. docs/guide/mistakes.md lists them with the mistakes that
+//! the compiler rejects (`tests/compile_fail`).
 
 mod memory;
 mod processes;

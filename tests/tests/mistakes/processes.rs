@@ -10,7 +10,7 @@ use crate::says;
 
 #[test]
 fn zero_processes_return_no_values() {
-    assert!(mp::spawn(|_: usize, (): ()| {}, (), 0).unwrap().is_empty(), "as many as were asked for");
+    assert!(mp::spawn(|_: usize, (): ()| {}, (), 0).unwrap().is_empty(), "as many values as processes");
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn handle_as_bytes_error_names_put() {
     says(rmp_serde::to_vec(&queue).unwrap_err(), &["Queue", "inside of a message", "put"]);
 }
 
-/// Workers start this test program again, and run none of its tests.
+/// Workers start this test program again, but run none of its tests.
 #[test]
 fn processes_start_in_a_test() {
     fn worker(rank: usize, base: usize) -> Result<usize, String> {

@@ -16,7 +16,7 @@ fn both(what: &str) -> (Connection, Connection) {
     (client, listener.accept_timeout(DEADLINE).unwrap().unwrap())
 }
 
-/// Two programs define one enum each.
+/// Two programs define an enum of the same name.
 mod client {
     #[derive(serde::Serialize, serde::Deserialize, Debug)]
     pub(super) enum Request {
@@ -54,7 +54,7 @@ fn send_reports_a_type_mismatch_before_a_receive() {
     server.recv::<server::Request>().unwrap_err();
     drop(server);
     says(client.send(1).unwrap_err(), &["client::Request", "server::Request"]);
-    assert_eq!(client.recv::<u8>().unwrap(), 17, "what was sent before is there still");
+    assert_eq!(client.recv::<u8>().unwrap(), 17, "the earlier message can still be received");
     says(client.recv::<u8>().unwrap_err(), &["client::Request", "server::Request"]);
 }
 

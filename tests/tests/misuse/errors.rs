@@ -1,5 +1,5 @@
-//! Misuse and exhausted resources: each is a distinct error that names the request and the exceeded limit,
-//! and afterwards everything works as before.
+//! Misuse and exhausted resources. Each is a distinct error that names the request and the exceeded limit.
+//! After the error, everything works as before.
 #![allow(unsafe_code)]
 
 use std::process::Command;
@@ -36,7 +36,7 @@ fn out_of_memory_error_names_its_limit() {
     assert_eq!(asked, 1 << 50);
     assert!(left < asked && text.contains("1 PiB asked") && text.contains(&limit), "{text}");
     assert!(text.contains("MP_ARENA_SIZE"), "{text}");
-    // Within the arena's addresses, and beyond the memory of any test machine.
+    // This size fits the arena's addresses, and exceeds the memory of any test machine.
     let (asked, left, limit, text) = out_of_memory(Tensor::<u8>::zeros([300 << 30]));
     assert!(asked >= 300 << 30 && left < asked && text.contains(&limit), "{text}");
     let before = in_use();
@@ -47,7 +47,7 @@ fn out_of_memory_error_names_its_limit() {
     assert_eq!(Tensor::<u8>::full([MIB], 1).unwrap().iter().map(u64::from).sum::<u64>(), MIB as u64);
 }
 
-/// Removes the budget also if the test fails.
+/// Memory limit, which is removed even if the test fails.
 struct Budget(Arena);
 impl Drop for Budget {
     fn drop(&mut self) {
@@ -63,7 +63,7 @@ fn budget_limits_memory_until_a_drop() {
     let queue = Queue::<(Vec<u8>, mp::FrozenTensor<u8>)>::bounded(1).unwrap();
     let attached = Tensor::<u8>::full([10], 3).unwrap().freeze();
     let _budget = Budget(arena);
-    // Memory that other tests have freed could serve allocations that must fail here.
+    // The cache is emptied, because memory that other tests have freed could serve these allocations.
     arena.empty_cache().unwrap();
     let budget = arena.memory_stats().reserved + MIB as u64;
     arena.set_budget(budget);
@@ -71,7 +71,7 @@ fn budget_limits_memory_until_a_drop() {
     let (asked, left, limit, text) = out_of_memory(Tensor::<u8>::zeros([16 * MIB]));
     assert!(asked >= 16 << 20 && left < 16 << 20, "{text}");
     assert!(limit.contains("budget") && text.contains("16 MiB asked") && text.contains(&limit), "{text}");
-    // A message whose bytes need as much. It is returned.
+    // A message whose bytes need as much memory is returned.
     let error = queue.put((vec![7; 16 * MIB], attached.clone())).unwrap_err();
     assert!(matches!(
         &error,
@@ -83,7 +83,8 @@ fn budget_limits_memory_until_a_drop() {
     drop(tensor);
     assert_eq!(in_use(), before);
     assert!(arena.memory_stats().reserved <= budget, "more than the budget");
-    // Freed memory can be allocated again: unchanged, or for another size after its pages were returned.
+    // Freed memory can be allocated again for the same size, or for another size after its pages were
+    // returned.
     drop(large);
     let again = Tensor::<u8>::full([8 * MIB], 2).unwrap();
     assert_eq!(again.get(&[8 * MIB - 1]).unwrap(), 2);
@@ -130,7 +131,7 @@ fn too_large_or_mismatched_shapes_are_errors() {
 #[test]
 fn empty_shape_with_huge_dimensions_does_not_panic() {
     let _alone = alone();
-    // An error or an empty tensor, as in NumPy, and no panic either way.
+    // The result may be an error or an empty tensor, as in NumPy.
     for shape in [[0, 1 << 40, 1 << 40], [1 << 40, 0, 1 << 40], [1 << 40, 1 << 40, 0], [0, usize::MAX, 3]] {
         match Tensor::<u8>::zeros(shape) {
             Ok(t) => assert!(t.is_empty() && t.to_vec().is_empty() && t.freeze().chunk(2, 1).is_ok()),
@@ -150,7 +151,7 @@ fn tensors_and_queues_need_few_descriptors() {
         for (i, tensor) in tensors.into_iter().take(400).enumerate() {
             mp_tests::send(&queues[i / 2], tensor)?;
         }
-        // Too many processes at once, each of which waits.
+        // More processes than the descriptors allow are started at the same time. Each waits.
         let waiter = |_: usize, go: Queue<u8>| drop(mp_tests::next(&go));
         let error =
             start_processes(waiter, Queue::bounded(1)?, SpawnOptions::nprocs(100)).map(drop).unwrap_err();
@@ -220,7 +221,7 @@ fn limited(what: &str) -> String {
         String::from_utf8_lossy(&output.stderr)
     );
     let line = text.lines().find_map(|line| line.split_once(HELPER));
-    line.unwrap_or_else(|| panic!("{what}: it said nothing:\n{text}")).1.trim().to_string()
+    line.unwrap_or_else(|| panic!("{what}: the program printed no result:\n{text}")).1.trim().to_string()
 }
 
 #[test]
@@ -250,7 +251,7 @@ fn tight_address_limit_gets_a_smaller_arena() {
 #[test]
 fn each_end_of_a_worker_is_a_distinct_error() {
     let _alone = alone();
-    // Each holds a tensor and has one in a queue when it ends.
+    // Each worker holds a tensor, and has put one into a queue, when it ends.
     type Args = (String, Queue<Tensor<u8>>);
     fn worker(_: usize, (end, queue): Args) -> mp::AnyResult<()> {
         let _held = Tensor::<u8>::full([MIB], 1)?;
@@ -260,7 +261,7 @@ fn each_end_of_a_worker_is_a_distinct_error() {
             "error" => Err("the engine stopped".into()),
             "exit" => std::process::exit(3),
             "crash" => {
-                // SAFETY: none; the test wants to see what happens.
+                // SAFETY: none. The test provokes this crash.
                 unsafe {
                     std::ptr::with_exposed_provenance_mut::<u8>(std::hint::black_box(8)).write_volatile(1)
                 };
@@ -278,7 +279,7 @@ fn each_end_of_a_worker_is_a_distinct_error() {
     let fail = |end: &str| {
         let args = (end.to_string(), queue.clone());
         let error = failure(&one_process(worker, args));
-        assert_eq!(mp_tests::take(&queue).to_vec(), [9; 3], "what was put before the end is there");
+        assert_eq!(mp_tests::take(&queue).to_vec(), [9; 3], "the earlier message arrives");
         mp_tests::eventually("what it held is released", || in_use() == before);
         error
     };
@@ -327,7 +328,7 @@ fn each_mistake_is_a_distinct_error_variant() {
     assert!(matches!(matrix.set_requires_grad(true).unwrap_err(), Unsupported(_)));
 
     let (receiver, sender) = one_way_pipe().unwrap();
-    let PutError::Failed { value: 7, error } = receiver.send(7).unwrap_err() else { panic!("it can't send") };
+    let PutError::Failed { value: 7, error } = receiver.send(7).unwrap_err() else { panic!("another error") };
     assert!(matches!(memory(error), Unsupported(_)));
     drop(sender);
 

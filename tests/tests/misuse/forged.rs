@@ -1,4 +1,4 @@
-//! Structures that safe code creates under the names of other layers: they are refused, or work as structures
+//! Structures that safe code creates under the names of other layers. They are refused, or work as structures
 //! of zeros.
 
 use std::fmt::Debug;
@@ -18,7 +18,7 @@ use serde::{Serialize, Serializer};
 
 const AT_ONCE: Duration = Duration::ZERO;
 
-/// Handle to any block, encoded as that of an object.
+/// Handle to any block, encoded like the handle of an object.
 struct Handle(Hold);
 
 impl Serialize for Handle {
@@ -27,7 +27,7 @@ impl Serialize for Handle {
     }
 }
 
-/// Handle to any block, encoded as that of a [`ShareableList`].
+/// Handle to any block, encoded like the handle of a [`ShareableList`].
 struct ListHandle(Hold);
 
 impl Serialize for ListHandle {
@@ -40,26 +40,26 @@ fn attached<E: serde::ser::Error>(hold: &Hold) -> Result<u32, E> {
     mp::message::scope::outgoing("a handle", |out| out.attach_object(hold)).map_err(E::custom)
 }
 
-/// Reads a `T` from the encoding of `sent`.
+/// Encodes `sent`, and reads a `T` from the bytes.
 fn read_as<T: Message>(sent: &impl Serialize) -> Result<T, mp::Error> {
     let mut out = Outgoing::default();
     <MessagePack as mp::message::Codec>::write(&mut out, sent)?;
     T::decode::<MessagePack>(&mut out.into_incoming())
 }
 
-/// Runs a test in a thread of its own, which must end without a panic.
+/// Runs a test in a separate thread, which must end without a panic.
 fn with_deadline(test: impl FnOnce() + Send + 'static) {
     let (done, ended) = mpsc::channel();
     let thread = std::thread::spawn(move || {
         test();
         _ = done.send(());
     });
-    assert_ne!(ended.recv_timeout(DEADLINE), Err(mpsc::RecvTimeoutError::Timeout), "it hangs");
-    thread.join().expect("it does not panic");
+    assert_ne!(ended.recv_timeout(DEADLINE), Err(mpsc::RecvTimeoutError::Timeout), "the test hangs");
+    thread.join().expect("the test does not panic");
 }
 
-/// Receives structures of zeros under a name, of many lengths, uses the accepted ones, and returns their
-/// number.
+/// Receives structures of zeros under a name, of many lengths. Calls `using` with the accepted ones, and
+/// returns their number.
 fn use_zeros<T: Message + Debug>(name: &str, using: impl Fn(&T)) -> usize {
     let lengths = (0..80).chain([128, 1024, 1 << 17]);
     let made = lengths.map(|len| Structure::new(name, len).unwrap());
@@ -67,7 +67,7 @@ fn use_zeros<T: Message + Debug>(name: &str, using: impl Fn(&T)) -> usize {
     received.map(|value| using(&value)).count()
 }
 
-/// Returns the name of a structure with a `T` in it.
+/// Returns the name of a structure that contains a `T`.
 fn name_of<T>(kind: &str) -> String {
     let (name, size, align) = (std::any::type_name::<T>(), size_of::<T>(), align_of::<T>());
     format!("mp_sync::{kind}<{name}> of {size} bytes aligned to {align}")
@@ -77,7 +77,7 @@ fn name_of<T>(kind: &str) -> String {
 fn locks_of_zeros_are_refused_or_unlocked() {
     with_deadline(|| {
         type Wide = [u64; 20];
-        // The length of their data is zero, too.
+        // The length that the structure stores for its data is zero, too.
         assert_eq!(use_zeros(&name_of::<u64>("Lock"), |_: &Lock<u64>| ()), 0);
         assert_eq!(use_zeros(&name_of::<u64>("RawValue"), |_: &RawValue<u64>| ()), 0);
         let empty = |array: &Array<u64>| assert!(array.lock().unwrap().is_empty());
@@ -155,7 +155,7 @@ fn list_of_zeros_is_refused_or_empty() {
     });
 }
 
-/// Guards would be misaligned references.
+/// The lock is refused, because its guards would be misaligned references.
 #[test]
 fn lock_of_overaligned_data_is_refused() {
     #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]

@@ -1,6 +1,6 @@
-//! Numbers at their limits, given to public functions or found in foreign bytes: the call returns a result or
-//! an error, and does not panic, also if sums and products overflow. (Indexing may panic as a slice does, and
-//! documents it.)
+//! Numbers at their limits, passed to public functions or found in foreign bytes. The call returns a result
+//! or an error, and does not panic, even if sums and products overflow. (Indexing may panic, as for a slice,
+//! and documents it.)
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use mp::{
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-/// Small numbers, and numbers at which something overflows. None for which a machine might have the memory.
+/// Small numbers, and numbers at which something overflows. No machine has enough memory for the large ones.
 fn number() -> impl Strategy<Value = usize> {
     const MAX: usize = usize::MAX;
     const SIGNED: usize = isize::MAX as usize;
@@ -49,7 +49,7 @@ fn cases<S: Strategy>(cases: u32, strategy: S, test: impl Fn(S::Value)) {
     }
 }
 
-/// All views, made with these numbers.
+/// Makes each kind of view with these numbers.
 macro_rules! views {
     ($t:expr, $a:expr, $b:expr, $c:expr, $step:expr, $shape:expr) => {{
         let (t, a, b, c, step, shape) = ($t, $a, $b, $c, $step, &$shape[..]);
@@ -73,12 +73,12 @@ macro_rules! views {
     }};
 }
 
-/// Views of which several may exist.
+/// Makes each kind of view of which several may exist.
 macro_rules! several {
     ($t:expr, $a:expr, $b:expr, $c:expr, $shape:expr) => {{
         let (t, a, b, c, shape) = ($t, $a, $b, $c, &$shape[..]);
         let mut all: Vec<_> = [t.expand(shape), t.unfold(a, b, c)].into_iter().flatten().collect();
-        // As many views as requested, in memory of this process.
+        // Makes as many views as requested. They are in memory of this process, so their number is limited.
         let few = |n: Option<&usize>| n.is_none_or(|n| *n < 1000);
         if few(t.shape().get(b)) {
             all.extend([t.chunk(a, b), t.split(a, b), t.unbind(b)].into_iter().flatten().flatten());
@@ -104,7 +104,7 @@ fn views_with_arbitrary_numbers_never_panic() {
     });
 }
 
-/// Tensors with memory, or without it, whose elements are read.
+/// Reads the elements of tensors with and without memory.
 #[test]
 fn tensors_of_arbitrary_shapes_never_panic() {
     let strategy =
@@ -157,7 +157,7 @@ fn arbitrary_sparse_and_nested_parts_never_panic() {
                 _ = (nested.get(a).is_ok(), nested.unbind().is_ok());
             }
         }
-        // Next to a dimension of size 0.
+        // Also next to a dimension of size 0.
         if let (Ok(none), Ok(values)) = (Tensor::<i64>::zeros([1, 0]), Tensor::<f64>::zeros([0, a, b])) {
             for shape in [[0, a, b], [a, a, b]] {
                 let sparse = SparseCoo::new(none.freeze_copy(), values.freeze_copy(), shape);
@@ -186,7 +186,7 @@ impl<T: mp::Element> FreezeCopy for Tensor<T> {
     }
 }
 
-/// Each element type, at each place of a word.
+/// Reads each element type at each place of a word.
 #[test]
 fn foreign_elements_of_every_size_are_checked() {
     fn elements<T: mp::Element>(value: T) {
@@ -213,7 +213,7 @@ fn foreign_elements_of_every_size_are_checked() {
     elements(Complex::new(1.5_f64, 2.5));
 }
 
-/// An id consists of untrusted bytes: a missing block, arena or generation.
+/// An id consists of untrusted bytes, which may name a missing block, arena or generation.
 #[test]
 fn arbitrary_storage_ids_are_unknown() {
     let t = Tensor::<u8>::zeros([4]).unwrap();
@@ -224,7 +224,7 @@ fn arbitrary_storage_ids_are_unknown() {
         rmp_serde::from_slice(&rmp_serde::to_vec(&parts).unwrap()).unwrap()
     };
     assert_eq!(storage_from_cache(read((arena, block, generation))).as_ref(), Some(t.storage()));
-    // Others may have the neighbouring block.
+    // The neighbouring block may belong to another test.
     _ = (storage_from_cache(read((arena, block + 1, generation))), storage_from_cache(read((arena, 0, 0))));
     for block in [1 << 24, u32::MAX / 64, u32::MAX - 1, u32::MAX] {
         for generation in [0, generation, 1 << 40, u64::MAX] {
@@ -246,7 +246,7 @@ fn queues_with_arbitrary_numbers_never_panic() {
             _ = (queue.put_ready_for(a as u64), queue.len(), queue.is_full(), queue.capacity());
             let mut got = Vec::new();
             _ = (queue.try_get_many(&mut got, a), queue.get_many_timeout(&mut got, b, AT_ONCE));
-            // An available value is returned at once, however long the time-out.
+            // An available value is returned at once, however long the time-out is.
             if queue.try_put(vec![3]).is_ok() {
                 _ = queue.get_timeout(Duration::MAX).unwrap();
             }
@@ -258,7 +258,7 @@ fn queues_with_arbitrary_numbers_never_panic() {
 #[test]
 fn locks_with_arbitrary_numbers_never_panic() {
     cases(100, (number(), number()), |(a, b)| {
-        // Each has a slot for each permit, waiter or party: no more than there is memory for.
+        // Each structure has a slot for each permit, waiter or party, so the numbers are small or impossible.
         let few =
             |n: usize| if n < 5 { n as u32 } else { u32::MAX - (usize::MAX - n.max(usize::MAX - 9)) as u32 };
         let (a, many, b) = (few(a), a, few(b));
@@ -309,9 +309,9 @@ fn named_memory_with_arbitrary_numbers_never_panics() {
     });
     let clone = memory.clone();
     drop(memory);
-    assert!(SharedMemory::open(&name).is_ok(), "a clone has it");
+    assert!(SharedMemory::open(&name).is_ok(), "a clone still holds the memory");
     clone.write_at(0, &[7]).unwrap();
     assert_eq!(clone.read(0, 1).unwrap(), [7]);
     drop(clone);
-    assert!(SharedMemory::open(&name).is_err(), "the last one took the name away");
+    assert!(SharedMemory::open(&name).is_err(), "the last handle removes the name");
 }

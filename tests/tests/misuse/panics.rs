@@ -18,8 +18,8 @@ use mp::{Condition, Lock, Once, Queue};
 use mp_tests::{DEADLINE, eventually, give, take};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Value whose `Drop` panics a given number of times, with a payload that panics again. A received value does
-/// not panic.
+/// Value whose `Drop` panics a given number of times, with a payload that panics again when it is dropped. A
+/// received value does not panic.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Bomb {
     #[serde(skip)]
@@ -53,7 +53,7 @@ fn panics<R>(f: impl FnOnce() -> R) -> bool {
     }
 }
 
-/// Can't be decoded while it is odd.
+/// Number that can't be decoded while it is odd.
 #[derive(Debug, PartialEq, Serialize)]
 struct Odd(u32);
 
@@ -99,7 +99,7 @@ fn value_panicking_in_decode_affects_no_other() {
     assert_eq!(take(&queue), Odd(0));
     assert!(panics(|| queue.get()));
     assert_eq!(take(&queue), Odd(2));
-    // With acknowledgement it is delivered again, until its deliveries are used up.
+    // A leased message is delivered again, until its deliveries are used up.
     let mut deliveries = 0;
     while panics(|| queue.get_lease_timeout(Duration::ZERO)) {
         deliveries += 1;
@@ -151,7 +151,7 @@ fn panic_unlocks_each_lock() {
     assert_eq!(*lock.try_lock().unwrap(), 1);
 }
 
-/// Waker that reports its wake-up, and panics.
+/// Waker that reports a wake-up, and then panics.
 struct Rude(mpsc::Sender<()>);
 
 impl Wake for Rude {
@@ -161,14 +161,14 @@ impl Wake for Rude {
     }
 }
 
-/// Polls the future with such a waker, makes it ready, and polls again after the wake-up.
+/// Polls the future with a [`Rude`] waker, makes the future ready, and polls again after the wake-up.
 fn woken<F: Future<Output: Debug>>(future: F, make_ready: impl FnOnce()) {
     let (report, reported) = mpsc::channel();
     let waker = Waker::from(Arc::new(Rude(report)));
     let mut future = pin!(future);
     assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     make_ready();
-    reported.recv_timeout(DEADLINE).expect("it is woken");
+    reported.recv_timeout(DEADLINE).expect("the future is woken");
     eventually("it is ready", || {
         matches!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(_))
     });
@@ -185,21 +185,21 @@ fn panicking_wakers_end_no_waking_thread() {
     }
 }
 
-/// Action of a waker's `Clone`.
+/// Action that runs when a waker is cloned.
 struct Clones(Box<dyn Fn() + Send + Sync>);
 
-/// Returns a waker whose `Clone` runs the action. Its clones wake nothing.
+/// Returns a waker whose `Clone` runs the action. The clones wake nothing.
 fn cloning(clones: &'static Clones) -> Waker {
     const VTABLE: RawWakerVTable = RawWakerVTable::new(clone, |_| (), |_| (), |_| ());
 
     unsafe fn clone(data: *const ()) -> RawWaker {
-        // SAFETY: it was made of such a reference, just below.
+        // SAFETY: the pointer was made of such a reference, just below.
         let clones = unsafe { &*data.cast::<Clones>() };
         (clones.0)();
         RawWaker::new(data, &VTABLE)
     }
 
-    // SAFETY: the data lives as long as the program, and may be used by all threads; nothing is released.
+    // SAFETY: the data lives as long as the program, and may be used by all threads. Nothing is released.
     unsafe { Waker::new(std::ptr::from_ref(clones).cast(), &VTABLE) }
 }
 
@@ -207,13 +207,13 @@ fn cloning(clones: &'static Clones) -> Waker {
 fn panicking_waker_clone_costs_only_its_future() {
     let waker = cloning(Box::leak(Box::new(Clones(Box::new(|| resume_unwind(Box::new(bomb(2))))))));
     let polled = |future: &mut dyn FnMut(&mut Context<'_>) -> bool| {
-        assert!(panics(|| future(&mut Context::from_waker(&waker))), "it was not cloned");
+        assert!(panics(|| future(&mut Context::from_waker(&waker))), "the waker was not cloned");
     };
     let queue = Queue::bounded(1).unwrap();
     for x in 0..2_u32 {
         let mut future = Box::pin(queue.get_async());
         polled(&mut |context| future.as_mut().poll(context).is_pending());
-        // While that future exists, and after its drop.
+        // Both while the failed future exists, and after it was dropped.
         woken(queue.get_async(), || give(&queue, x));
         drop(future);
         woken(queue.get_async(), || give(&queue, x));
@@ -225,14 +225,14 @@ fn panicking_waker_clone_costs_only_its_future() {
     }
 }
 
-/// Checks that futures of other threads are woken while a thread polls with a waker whose clone does not
-/// return.
+/// Runs `poll` in a thread, with a waker whose clone does not return. Checks that futures of other threads
+/// are woken meanwhile.
 fn holds_up_no_other_task(poll: impl FnOnce(&mut Context<'_>) + Send + 'static) {
     let ((begun, begins), (end, ends)) = (mpsc::channel(), mpsc::channel::<()>());
     let ends = std::sync::Mutex::new(ends);
     let clones = move || {
         _ = begun.send(());
-        // Until it is disconnected, but not forever if the test fails meanwhile.
+        // Waits until the channel is disconnected, but not forever if the test fails meanwhile.
         _ = ends.lock().map(|ends| ends.recv_timeout(2 * DEADLINE));
     };
     let clones: &'static Clones = Box::leak(Box::new(Clones(Box::new(clones))));
@@ -242,7 +242,7 @@ fn holds_up_no_other_task(poll: impl FnOnce(&mut Context<'_>) + Send + 'static) 
     woken(queue.get_async(), || give(&queue, 7_u32));
     let (mut there, here) = UnixStream::pair().unwrap();
     woken(wait_async(Descriptor(here)), || there.write_all(b"x").unwrap());
-    assert!(!poller.is_finished(), "its clone has not returned");
+    assert!(!poller.is_finished(), "the clone has not returned yet");
     drop(end);
     eventually("the poll ends", || poller.is_finished());
     poller.join().unwrap();

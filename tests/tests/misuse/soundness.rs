@@ -1,4 +1,4 @@
-//! Attempts at unsoundness by safe code.
+//! Attempts by safe code to violate memory safety.
 
 use mp::message::{Message, Outgoing};
 use mp::{Arena, FrozenTensor, Queue, SharedTensor, SpawnOptions, Tensor, start_processes};
@@ -6,8 +6,8 @@ use mp_core::Messages;
 use mp_reduce::MessagePack;
 use std::cell::RefCell;
 
-/// Writes a tensor into a message that is read back on this side. Returns it and the remains of the original
-/// tensor.
+/// Writes a tensor into a message, and reads it back in this process. Returns the read tensor and the remains
+/// of the original.
 fn read_back(mut t: Tensor<u64>) -> mp::AnyResult<(Tensor<u64>, Tensor<u64>), mp::Error> {
     let mut out = Outgoing::default();
     t.encode::<MessagePack>(&mut out)?;
@@ -19,7 +19,7 @@ fn sent_tensor_is_empty_at_its_sender() {
     let (got, left) = read_back(Tensor::full([8], 5).unwrap()).unwrap();
     assert_eq!((got.to_vec(), left.to_vec()), (vec![5; 8], vec![]));
     assert!(got.storage() != left.storage());
-    // Anything made of the remains is memory without an owner.
+    // Tensors made of the remains have no memory.
     let queue = Queue::<FrozenTensor<u64>>::bounded(1).unwrap();
     assert!(queue.put(left.freeze()).is_err());
     let (_, left) = read_back(got).unwrap();
@@ -35,15 +35,15 @@ fn tensor_is_in_one_message_at_a_time() {
     let error = t.encode::<MessagePack>(&mut other).unwrap_err();
     assert!(error.to_string().contains("was sent already"), "{error}");
     t.take_back(&mut other.returned(None));
-    assert!(t.is_empty(), "the other message has nothing of it");
+    assert!(t.is_empty(), "the other message took no part of it");
     t.take_back(&mut one.returned(None));
     assert_eq!(t.len(), 8);
     t.take_back(&mut one.returned(None));
-    assert_eq!(t.len(), 8, "it has what it had");
+    assert_eq!(t.len(), 8, "the tensor has its elements again");
 }
 
-/// A hand-written `Message` may skip an empty tensor and take back all of its parts: an earlier message,
-/// which no longer exists, has emptied the first tensor under the number of the second tensor.
+/// A hand-written `Message` may skip an empty tensor and still take back all of its parts. Here an earlier
+/// message, which no longer exists, has emptied the first tensor under the number of the second tensor.
 #[test]
 fn moved_tensor_takes_nothing_of_another_message() {
     let mut gone = Outgoing::default();
@@ -55,16 +55,16 @@ fn moved_tensor_takes_nothing_of_another_message() {
     let mut back = message.returned(None);
     left.take_back(&mut back);
     tensor.take_back(&mut back);
-    assert!(left.is_empty(), "it has another tensor's elements: {left:?}");
+    assert!(left.is_empty(), "the tensor has elements of another tensor: {left:?}");
     assert_eq!(tensor.to_vec(), [2.0; 4]);
-    // Its numbers don't make it require gradients.
+    // The numbers of the other tensor don't make this one require gradients.
     assert!(left.is_leaf() && !left.requires_grad());
     left.set_requires_grad(true).unwrap();
     left.set_non_leaf();
     assert!(!left.is_leaf());
 }
 
-/// A handwritten `Message` may exchange the attachments of two messages' values.
+/// A hand-written `Message` may exchange the attachments of the values of two messages.
 #[test]
 fn tensor_taken_back_from_another_message_is_whole() {
     let arena = Arena::current().unwrap();
@@ -82,7 +82,7 @@ fn tensor_taken_back_from_another_message_is_whole() {
         };
         long.take_back(&mut back);
         short.take_back(&mut back);
-        // A tensor has its old memory, or memory that has room for it, or none.
+        // Each tensor has its old memory, or other memory that is large enough, or none.
         for tensor in [long, short] {
             assert_eq!(tensor.len(), tensor.to_vec().len());
             assert!(8 * tensor.len() <= tensor.storage().len(), "{tensor:?}");
@@ -102,13 +102,13 @@ fn object_is_lent_once() {
     }
     let shared = mp_core::Structure::new("mp_tests::Object", 1).unwrap();
     let number = out.attached().attach_object(shared.hold()).unwrap();
-    assert!(out.attached().lends_object(number, beside(), 0).is_err(), "it did not move");
+    assert!(out.attached().lends_object(number, beside(), 0).is_err(), "an object that did not move was lent");
     let mut back = out.returned(None);
     assert!(back.take_object(mark).is_some() && back.take_object(mark).is_none());
 }
 
-/// A value that is decoded while it is encoded, since it has 128 bits, and takes all attachments of its
-/// message then.
+/// Value that is decoded while it is encoded, because it has 128 bits. At that moment, it takes all
+/// attachments of its message.
 struct Thief;
 
 thread_local! {
@@ -135,7 +135,7 @@ fn tensor_stays_in_a_message_being_written() {
     Tensor::<u64>::zeros([8]).unwrap().encode::<MessagePack>(&mut shape).unwrap();
     let mut out = Outgoing::default();
     mp::Bundle((Tensor::<u64>::full([8], 5).unwrap(), Thief)).encode::<MessagePack>(&mut out).unwrap();
-    let stolen = STOLEN.take().expect("it was read while it was written");
+    let stolen = STOLEN.take().expect("the value was read while it was written");
     let mut second = mp::message::Incoming::from_plain(shape.bytes().to_vec());
     *second.arrived() = stolen;
     let error = Tensor::<u64>::decode::<MessagePack>(&mut second).unwrap_err();
@@ -148,7 +148,7 @@ fn tensor_stays_in_a_message_being_written() {
 #[test]
 fn deeply_nested_queues_are_freed() {
     let blocks = || Arena::current().unwrap().memory_stats().live_blocks;
-    // Other tests of this program use a few blocks, not thousands.
+    // Other tests of this program use only a few blocks, not thousands.
     const DEPTH: u64 = 30_000;
     type Nested = Queue<Inner>;
     #[derive(serde::Serialize, serde::Deserialize)]
@@ -164,7 +164,8 @@ fn deeply_nested_queues_are_freed() {
     assert!(blocks() < DEPTH / 2);
 }
 
-/// Both locks that show that a member lives are held, in parent and child, also after a child was started.
+/// Each process holds both locks that show that it is alive, in parent and child, also after a child was
+/// started.
 #[test]
 fn both_liveness_locks_are_held() {
     fn locks() -> (bool, bool) {
@@ -174,8 +175,8 @@ fn both_liveness_locks_are_held() {
         // Locks of an open file description show no pid.
         (posix, all.lines().any(|l| l.contains("OFDLCK")))
     }
-    // The kernel writes that file in pieces, and may skip locks while others are released. A lock of this
-    // program that was really lost would not reappear.
+    // The kernel writes that file in pieces, and may skip locks while others are released. So the test waits
+    // until both locks appear. A lock that was really lost would not appear again.
     fn held() {
         mp_tests::eventually("both locks are held", || locks() == (true, true));
     }

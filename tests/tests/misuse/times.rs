@@ -1,6 +1,5 @@
-//! Times given to calls that wait never overflow: an available value is returned at once, a wait for an
-//! unavailable one is no longer than the given time, and a time beyond the clock's range is waited for
-//! instead of ending at once.
+//! Times passed to calls that wait never overflow. An available value is returned at once. A wait for an
+//! unavailable value is no longer than the given time. A time beyond the clock's range does not end at once.
 //!
 //! The tests cover each call that takes a time with each of the boundary times, and the sizes and times of
 //! sockets.
@@ -59,7 +58,8 @@ fn far() -> Vec<Instant> {
     all
 }
 
-/// Returns the result of `wait` in another thread. Once that sleeps, `then` makes its object ready.
+/// Returns the result of `wait` in another thread. When that thread sleeps, calls `then`, which must end the
+/// wait.
 #[track_caller]
 fn woken<R: Send>(wait: impl FnOnce() -> R + Send, then: impl FnOnce()) -> R {
     thread::scope(|scope| {
@@ -69,15 +69,15 @@ fn woken<R: Send>(wait: impl FnOnce() -> R + Send, then: impl FnOnce()) -> R {
             wait()
         });
         let thread = hears.recv().unwrap();
-        // A thread that has ended has not waited, as its result shows.
+        // A thread that has ended did not have to wait, which its result shows.
         eventually("it sleeps", || waiter.is_finished() || sleeps(thread));
         then();
         waiter.join().unwrap()
     })
 }
 
-/// Checks each call with a time, and its sibling with a deadline: an available value is returned, regardless
-/// of the time.
+/// Checks each call with a time, and its variant with a deadline: an available value is returned, whatever
+/// the time is.
 #[track_caller]
 fn had<R: Debug>(is: impl Fn(&R) -> bool, timeout: impl Fn(Duration) -> R, deadline: impl Fn(Instant) -> R) {
     for time in SHORT.into_iter().chain(ENDLESS) {
@@ -90,7 +90,7 @@ fn had<R: Debug>(is: impl Fn(&R) -> bool, timeout: impl Fn(Duration) -> R, deadl
     }
 }
 
-/// Checks that short times end soon if the object is not ready.
+/// Checks that waits with short times end soon if the object is not ready.
 #[track_caller]
 fn not_had<R: Debug>(
     is: impl Fn(&R) -> bool,
@@ -109,7 +109,7 @@ fn not_had<R: Debug>(
     assert!(begun.elapsed() < DEADLINE, "{:?}", begun.elapsed());
 }
 
-/// Checks an object that becomes ready during a wait, however long its time.
+/// Checks an object that becomes ready during a wait, however long the time of the wait is.
 #[track_caller]
 fn comes<R: Debug + Send>(
     is: impl Fn(&R) -> bool,
@@ -131,7 +131,8 @@ fn is_held<T>(got: &Result<T, LockError>) -> bool {
     matches!(got, Err(LockError::Held { .. }))
 }
 
-/// All four ways to wait for a lock. The holder is another thread, since its own would be a deadlock.
+/// Waits for a lock in all four ways. Another thread holds it, because a wait for the own thread is a
+/// deadlock.
 macro_rules! lock {
     ($lock:expr, $hold:ident, $timeout:ident, $deadline:ident) => {{
         let lock = $lock;
@@ -172,7 +173,7 @@ macro_rules! lock {
     }};
 }
 
-/// A thread holds a lock until another one sleeps on it.
+/// One thread holds a lock until another thread sleeps on it.
 #[track_caller]
 fn handed_over<R: Debug + Send>(
     hold: impl FnOnce(&dyn Fn()) + Send,
@@ -202,10 +203,10 @@ fn lock_waits_end_in_time() {
     lock!(RwLock::new(1).unwrap(), read, write_timeout, write_deadline);
     let (lock, rlock, rw) = (Lock::new(1).unwrap(), RLock::new(1).unwrap(), RwLock::new(1).unwrap());
     for time in SHORT.into_iter().chain(ENDLESS) {
-        // No holder is dead, so it does the same as `lock`.
+        // No holder is dead, so `recover_timeout` does the same as `lock`.
         assert!(lock.recover_timeout(time).is_ok() && rlock.recover_timeout(time).is_ok());
         assert!(rw.recover_timeout(time).is_ok());
-        // The thread itself has the lock: an error, regardless of the time.
+        // This thread holds the lock itself, which is an error, whatever the time is.
         let _guard = lock.lock().unwrap();
         let again = lock.lock_timeout(time);
         assert!(matches!(again, Err(LockError::WouldDeadlock)), "{again:?}");
@@ -256,7 +257,7 @@ fn condition_waits_end_in_time() {
         let (_guard, so) = changed.wait_for_deadline(lock.lock().unwrap(), until, |n| *n > 0).unwrap();
         assert!(!notified && !so, "{until:?}");
     }
-    // A predicate that already holds is not waited for.
+    // If the predicate already holds, the call does not wait.
     for time in SHORT.into_iter().chain(ENDLESS) {
         let (_guard, so) = changed.wait_for_timeout(lock.lock().unwrap(), time, |n| *n == 0).unwrap();
         assert!(so, "{time:?}");
@@ -275,18 +276,18 @@ fn condition_waits_end_in_time() {
 #[test]
 fn barrier_waits_end_in_time() {
     let barrier = Barrier::new(2).unwrap();
-    // A party whose time has expired breaks it.
+    // A party whose time has expired breaks the barrier.
     let timed_out = |got: Result<usize, BarrierError>| {
         assert!(matches!(got, Err(BarrierError::TimedOut { arrived: 1, parties: 2, .. })), "{got:?}");
         barrier.reset().unwrap();
     };
     for time in SHORT {
         timed_out(barrier.wait_timeout(time));
-        timed_out(barrier.wait_then_timeout(time, || panic!("not all are there")));
+        timed_out(barrier.wait_then_timeout(time, || panic!("a party is missing")));
     }
     for until in over() {
         timed_out(barrier.wait_deadline(until));
-        timed_out(barrier.wait_then_deadline(until, || panic!("not all are there")));
+        timed_out(barrier.wait_then_deadline(until, || panic!("a party is missing")));
     }
     let arrives = || _ = barrier.wait_timeout(DEADLINE).unwrap();
     comes(Result::is_ok, |time| barrier.wait_timeout(time), |until| barrier.wait_deadline(until), arrives);
@@ -298,13 +299,14 @@ fn barrier_waits_end_in_time() {
 fn once_waits_end_in_time() {
     let done = Once::new().unwrap();
     done.call_once(|_| ()).unwrap();
-    let again = |_: &mp::sync::OnceState| panic!("it is done");
+    let again = |_: &mp::sync::OnceState| panic!("the call was already done");
     had(
         Result::is_ok,
         |time| done.call_once_timeout(time, again),
         |until| done.call_once_deadline(until, again),
     );
-    // Another thread's call: short times have expired, endless ones last until it is done.
+    // Waits for the call of another thread: short times expire, and endless times last until the call is
+    // done.
     let begins = |wait: &(dyn Fn(&Once) -> Result<(), LockError> + Sync), short: bool| {
         let once = Once::new().unwrap();
         thread::scope(|scope| {
@@ -425,7 +427,7 @@ fn ends_of_a_connection(here: &mp::Connection, there: &mp::Connection) {
     for time in ENDLESS {
         assert!(woken(|| there.poll(time), || here.send(9_u32).unwrap()).unwrap(), "{time:?}");
         assert_eq!(there.recv::<u32>().unwrap(), 9);
-        // For several objects, as for one of them.
+        // A wait for several objects behaves like a wait for one.
         let ready = woken(|| mp::wait(&[there], Some(time)), || here.send(9_u32).unwrap());
         assert_eq!((ready.unwrap(), there.recv::<u32>().unwrap()), (vec![0], 9), "{time:?}");
     }
@@ -446,7 +448,7 @@ fn sockets_accept_extreme_options() {
         client.send(5_u8).unwrap();
         assert_eq!(server.recv_timeout::<u8>(DEADLINE).unwrap(), 5, "{backlog}");
         if backlog <= 1 {
-            // A second client has no place, and its call ends at its deadline.
+            // A second client finds no room, and its call ends at its deadline.
             let first = options.connect(name.clone()).unwrap();
             for time in SHORT {
                 let refused = options.clone().handshake_timeout(time).connect(name.clone()).unwrap_err();

@@ -1,7 +1,7 @@
-//! Foreign programs that load a shared library which starts processes: in C, by loading or linking it, and in
-//! Python.
+//! Programs in other languages that use a shared library which starts processes: programs in C that load or
+//! link it, and Python.
 //!
-//! The library and the hosts are in `tests/library`. Each command has a name.
+//! The library and its hosts are in `tests/library`. Each command of the library has a name.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -23,13 +23,14 @@ embedded: failure told
 embedded: exit Err(true)
 ";
 
-/// Output before [`EVERYTHING`] if the library forks the host.
+/// Output before [`EVERYTHING`] if the library forks its host.
 const COPIED: &str = "embedded: copied 7\n";
 
 /// Builds an example with `cargo`, and returns the path of the library of this name.
 fn make(words: &[&str], name: &str) -> PathBuf {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // With the variables of this package, build scripts would run again, and running programs be replaced.
+    // Cargo has set these variables for this package. With them, build scripts would run again, and running
+    // programs would be replaced.
     let of_package = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(of_package)) {
         cargo.env_remove(name);
@@ -90,7 +91,7 @@ impl Shared {
     }
 }
 
-/// Folder of the test, removed on drop.
+/// Folder of a test, which is removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -100,7 +101,7 @@ impl Folder {
         Folder(path)
     }
 
-    /// Compiles a host.
+    /// Compiles a host, and returns its path.
     fn host(&self, source: &str, more: &[&str]) -> PathBuf {
         let program = self.0.join("host");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("library").join(source);
@@ -110,7 +111,7 @@ impl Folder {
         program
     }
 
-    /// Copies the library into the folder at the first call. Returns its path.
+    /// Copies the library into the folder at the first call. Returns the path of the copy.
     fn library(&self) -> PathBuf {
         let path = self.0.join("libembedded.so");
         std::fs::copy(library(), &path).unwrap();
@@ -124,7 +125,7 @@ impl Drop for Folder {
     }
 }
 
-/// Running host, killed on drop.
+/// Running host, which is killed on drop.
 struct Host {
     child: Child,
     /// Output of the host that the test has not read yet.
@@ -137,7 +138,7 @@ impl Host {
         Host { child: command.spawn().unwrap(), said: Vec::new() }
     }
 
-    /// Waits for more output. Returns `false` at its end.
+    /// Waits for more output. Returns `false` at the end of the output.
     fn hear(&mut self) -> bool {
         let stdout = self.child.stdout.as_mut().unwrap();
         let time = Timespec { tv_sec: DEADLINE.as_secs().cast_signed(), tv_nsec: 0 };
@@ -145,7 +146,7 @@ impl Host {
         assert_eq!(
             poll(&mut [PollFd::new(stdout, PollFlags::IN)], Some(&time)),
             Ok(1),
-            "silence after {said:?}"
+            "no more output after {said:?}"
         );
         let mut more = [0; 4096];
         let count = stdout.read(&mut more).unwrap();
@@ -153,7 +154,7 @@ impl Host {
         count > 0
     }
 
-    /// Reads until a process prints this, and returns the output before it.
+    /// Reads until a process prints `word`, and returns the output before it.
     fn wait_for(&mut self, word: &str) -> String {
         loop {
             let said = String::from_utf8_lossy(&self.said).into_owned();
@@ -169,7 +170,7 @@ impl Host {
         self.child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
     }
 
-    /// Reads the rest, and waits for the end.
+    /// Reads the rest of the output, and waits for the end of the host.
     fn end(mut self) -> (String, ExitStatus) {
         while self.hear() {}
         let said = String::from_utf8_lossy(&self.said).into_owned();
@@ -178,7 +179,7 @@ impl Host {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return (said, status);
             }
-            assert!(Instant::now() < until, "it still runs, and said {said:?}");
+            assert!(Instant::now() < until, "the host still runs, after the output {said:?}");
             // sleep: another process gives no event
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -192,14 +193,14 @@ impl Drop for Host {
     }
 }
 
-/// Runs a host to its successful end, and returns its output and that of its workers.
+/// Runs a host to its successful end. Returns its output and the output of its workers.
 fn run(command: &mut Command) -> String {
     let (said, status) = Host::start(command).end();
     assert!(status.success(), "{status}: {said}");
     said
 }
 
-/// Sets the command by which the library starts processes, in variables of the environment.
+/// Sets the command by which the library starts processes, in environment variables.
 fn with_command(host: &mut Command, words: &[&str]) {
     for (n, word) in words.iter().enumerate() {
         host.env(format!("EMBEDDED_COMMAND_{n}"), word);
@@ -212,7 +213,7 @@ fn library_in_a_c_program_supports_all_features() {
     let host = folder.host("host.c", &["-ldl"]);
     for (what, first) in [("everything", ""), ("fork server", ""), ("fork", COPIED)] {
         let said = run(Command::new(&host).arg(library()).arg(what));
-        // Its `main` ran once: in no worker.
+        // The `main` of the host has run once, and in no worker.
         assert_eq!(said, format!("host: main\n{first}{EVERYTHING}host: still loaded\n"), "{what}");
     }
 }
@@ -224,8 +225,7 @@ fn library_with_a_relative_path_is_found_elsewhere() {
     folder.library();
     std::fs::create_dir(folder.0.join("elsewhere")).unwrap();
     let mut command = Command::new(&host);
-    // The loader searches the directory that the variable names, while the program's working directory is
-    // another one.
+    // The loader searches the directory that the variable names. The program runs in another directory.
     command.current_dir(folder.0.join("elsewhere")).args(["../libembedded.so", "one"]);
     assert!(run(&mut command).contains("embedded: [5, 6]\n"));
     let mut command = Command::new(&host);
@@ -240,7 +240,7 @@ fn linked_program_needs_no_command() {
     let run_path = format!("-Wl,-rpath,{}", folder.0.display());
     let host = folder.host("linked.c", &[path.to_str().unwrap(), &run_path]);
     assert_eq!(run(&mut Command::new(&host)), EVERYTHING);
-    // Started by a command, it becomes a worker when its `main` calls for it.
+    // If a command starts the host, the host becomes a worker when its `main` calls the library.
     let mut command = Command::new(&host);
     with_command(&mut command, &[host.to_str().unwrap()]);
     assert_eq!(run(command.arg("by a command")), EVERYTHING);
@@ -264,7 +264,7 @@ fn python_host_starts_workers() {
     for (what, first) in [("everything", ""), ("fork server", ""), ("fork", COPIED)] {
         assert_eq!(run(&mut host(what)), format!("{first}{EVERYTHING}"), "{what}");
     }
-    // From another thread, which can't fork workers.
+    // Python calls the library from another thread, which can't fork workers.
     let mut command = Command::new(&python);
     let run_in_thread = "threading.Thread(target=library.embedded_run, args=[b'fork'])";
     command.args(["-c", &format!("{load}; import threading; t = {run_in_thread}; t.start(); t.join()")]);
@@ -275,8 +275,8 @@ fn python_host_starts_workers() {
     assert_eq!(run(&mut command), EVERYTHING);
 }
 
-/// A program that is linked with this library itself is a host like any other: its own workers belong to the
-/// program's copy, and the library's workers to the library's copy.
+/// The host is linked with its own copy of this library. Its own workers belong to the host's copy, and
+/// workers of the loaded library belong to the library's copy.
 #[test]
 fn two_library_copies_start_their_own_workers() {
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -305,7 +305,7 @@ fn helper_loads_the_library() {
     assert!(!library.is_null());
     // SAFETY: a library that is loaded, and a C string.
     let run = unsafe { libc::dlsym(library, c"embedded_run".as_ptr()) };
-    // SAFETY: the library's function is of this type.
+    // SAFETY: the library's function has this type.
     let run =
         unsafe { std::mem::transmute::<*mut libc::c_void, extern "C" fn(*const libc::c_char) -> i32>(run) };
     assert_eq!(run(c"everything".as_ptr()), 0);
@@ -317,11 +317,11 @@ fn program_without_hook_becomes_a_worker_by_init() {
     let shared = Shared::new("init");
     let host = shared.compile("bin", "rust_host.rs", "host");
     let said = run(&mut shared.command(&host));
-    // Five workers, in which `main` begins and reaches only `init`.
+    // There are five workers, in which `main` begins and only reaches `init`.
     assert_eq!(said.matches("host: begins\n").count(), 6, "{said}");
     assert_eq!(said.matches("host: main\n").count(), 1, "{said}");
     assert!(said.contains("host: [1, 2, 5]\n") && said.ends_with("host: [5, 6]\n"), "{said}");
-    // Workers that don't call it start no processes themselves.
+    // Workers that don't call `init` start no processes themselves.
     let said = run(shared.command(&host).arg("workers without init"));
     assert_eq!(said.matches("has not become one: mp::init() must run first").count(), 1, "{said}");
     assert_eq!(said.matches("exited with code 0 before it reported as a worker").count(), 1, "{said}");
@@ -424,14 +424,15 @@ fn path_unusable_for_the_loader_is_an_error() {
 fn token_of_another_program_starts_nothing() {
     let folder = Folder::new("tokens");
     let host = folder.host("host.c", &["-ldl"]);
-    // No token, a program's token, and a token of another build of the library.
+    // No token, the token of another program, and the token of another build of the library.
     for (token, code) in [(None, 0), (Some("v1:0:1:0"), 1), (Some("v1:0:1:0:load:0"), 1)] {
         let mut command = Command::new(&host);
         command.env_remove("MP_CHILD").envs(token.map(|token| ("MP_CHILD", token)));
         let (said, status) = Host::start(command.arg(library()).arg("--worker")).end();
         assert_eq!((said, status.code()), (format!("host: no worker, {code}\n"), Some(code)), "{token:?}");
     }
-    // While there is an untaken token, for whichever program, this process is expected to become a worker.
+    // While the environment has a token that was not taken, whatever program it is for, this process is
+    // expected to become a worker.
     for token in ["v1:0:1:0", "v1:0:1:0:call", "v1:0:1:0:load:0"] {
         let (said, status) =
             Host::start(Command::new(&host).env("MP_CHILD", token).arg(library()).arg("one")).end();
@@ -445,7 +446,7 @@ fn library_that_started_a_process_stays_loaded() {
     let folder = Folder::new("stays");
     let host = folder.host("host.c", &["-ldl"]);
     let mut host = Host::start(Command::new(&host).arg(library()).arg("one that stays"));
-    // It has closed the library, whose thread waits for the process.
+    // The host has closed the library, whose thread still waits for the process.
     assert_eq!(host.wait_for("host: still loaded"), "host: main\nembedded: process-1\n");
     host.notify();
     let (said, status) = host.end();

@@ -1,5 +1,5 @@
-//! Guests: programs that take their arguments by a call. The program is this one, which runs one of the tests
-//! at the end of this file.
+//! Guests: programs that receive their arguments by a call. Here a guest is this test program, which runs one
+//! of the tests at the end of this file.
 
 use std::time::{Duration, Instant};
 

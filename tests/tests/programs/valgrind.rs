@@ -1,4 +1,4 @@
-//! Programs under valgrind: memcheck, with workers outside of it and with workers under it.
+//! Programs under valgrind's memcheck. Their workers run normally, or under memcheck as well.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -98,7 +98,7 @@ fn under_memcheck(workers_too: bool) {
     let file = |path: &Path| std::fs::File::create(path).unwrap();
     let suppressions = Path::new(env!("CARGO_MANIFEST_DIR")).join("valgrind.supp");
     let mut command = Command::new("valgrind");
-    // No pipes for a debugger: killed workers would leave them behind.
+    // Without pipes for a debugger, which killed workers would leave behind.
     command.arg("--vgdb=no").arg(format!("--suppressions={}", suppressions.display()));
     command.arg(format!("--trace-children={}", if workers_too { "yes" } else { "no" }));
     command.arg("--trace-children-skip=*/cc,*/sh").arg(std::env::current_exe().unwrap());
@@ -110,7 +110,7 @@ fn under_memcheck(workers_too: bool) {
         "--test-threads=1",
     ]);
     command.stdin(Stdio::null()).stdout(file(&out)).stderr(file(&log));
-    // A worker that is killed while memcheck begins leaves a file of memcheck there.
+    // A worker that is killed while memcheck begins leaves a file of memcheck in this folder.
     command.env("TMPDIR", &folder.0);
     let begun = Instant::now();
     let mut running = Running(command.spawn().unwrap());
@@ -123,7 +123,7 @@ fn under_memcheck(workers_too: bool) {
         if let Some(status) = running.0.try_wait().unwrap() {
             break status;
         }
-        assert!(begun.elapsed() < DEADLINE, "it still runs: {}\n{}", said(), log());
+        assert!(begun.elapsed() < DEADLINE, "the program still runs: {}\n{}", said(), log());
         std::thread::sleep(Duration::from_millis(5)); // sleep: between two looks at what another process did
     };
     assert!(status.success() && said().contains("helper: fork server"), "{status}: {}\n{}", said(), log());

@@ -1,11 +1,11 @@
-//! Cost of operations on a queue that has many messages, in shared accesses.
+//! Cost, in shared accesses, of operations on a queue that has many messages.
 
 use mp::queue::QueueOptions;
 use mp::{AnyResult, Queue};
 use mp_core::inject;
 use mp_tests::{Outcome, alone, join, one_process};
 
-/// Number of puts that are counted together: many times the envelopes that a thread keeps.
+/// Number of puts that are counted together. It is many times the number of envelopes that a thread keeps.
 const PART: u64 = 2048;
 const FEW: u64 = 1 << 10;
 const MANY: u64 = 200 << 10;
@@ -15,7 +15,7 @@ fn message(number: u64) -> (u64, String) {
     (number, "m".repeat(100))
 }
 
-/// Returns the shared accesses of a part of the puts, with `waiting` messages in the queue.
+/// Returns the shared accesses of some puts, with `waiting` messages in the queue.
 fn accesses(queue: &Queue<(u64, String)>, waiting: u64) -> AnyResult<u64> {
     while (queue.len() as u64) < waiting {
         queue.put(message(queue.len() as u64))?;
@@ -28,7 +28,7 @@ fn accesses(queue: &Queue<(u64, String)>, waiting: u64) -> AnyResult<u64> {
 }
 
 fn measures(_: usize, queue: Queue<(u64, String)>) -> Outcome {
-    // Counts, and sends no signal.
+    // Starts the count of accesses, and sends no signal.
     inject::arm(u64::MAX, 0);
     let few = accesses(&queue, FEW)?;
     let many = accesses(&queue, MANY)?;
@@ -36,7 +36,7 @@ fn measures(_: usize, queue: Queue<(u64, String)>) -> Outcome {
     if many > 2 * few {
         return Err(format!("{many} accesses with {MANY} messages waiting, {few} with {FEW}").into());
     }
-    // The envelopes are freed in the order of the puts, and reused.
+    // The envelopes are freed in the order of the puts, so that they are reused in that order.
     for number in 0..queue.len() as u64 {
         if queue.try_get()?.ok_or("closed")?.0 != number {
             return Err("out of order".into());
@@ -56,8 +56,8 @@ fn put_costs_the_same_with_many_messages_waiting() {
     join(&one_process(measures, queue)).unwrap();
 }
 
-/// Returns the shared accesses of getting, of taking as dead letters and of dropping with their queue that
-/// many messages, which were all leased and given back.
+/// Returns three numbers of shared accesses: of getting so many messages, of taking them as dead letters, and
+/// of dropping them with their queue. All messages were leased and given back before.
 fn accesses_of_returned(messages: u64) -> [u64; 3] {
     let returned = |deliveries| {
         let queue = QueueOptions::new().deliveries(deliveries).create().unwrap();

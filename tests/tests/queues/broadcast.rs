@@ -36,12 +36,12 @@ fn receive(_: usize, (receiver, missed): (Receiver<Numbered>, u64)) -> mp::AnyRe
             Err(e) => return Err(e.into()),
         }
     }
-    assert_eq!(numbers.len() as u64 + lagged, 2 * EACH, "each is received, or counted as missed");
+    assert_eq!(numbers.len() as u64 + lagged, 2 * EACH, "each message is received, or counted as missed");
     assert!(lagged <= missed, "{lagged} missed");
     Ok(numbers)
 }
 
-/// Two senders, three receivers. The channel keeps `capacity` messages.
+/// Sends messages with two senders to three receivers. The channel keeps `capacity` messages.
 fn through(capacity: usize, missed: u64) -> Vec<Vec<u64>> {
     let (sender, receiver) = broadcast::channel(capacity).unwrap();
     let receivers = start_processes(receive, (receiver, missed), SpawnOptions::nprocs(3)).unwrap();
@@ -92,7 +92,7 @@ fn lagging_receiver_continues_with_the_oldest() {
     assert!(matches!(late.recv(), Err(RecvError::Closed)));
 }
 
-/// Sends small messages as fast as it can, so that messages are replaced while they are read.
+/// Sends small messages as fast as it can, so that messages are replaced while receivers read them.
 fn rush(_: usize, sender: Sender<u64>) -> Outcome {
     for n in 0..RUSH {
         sender.send(n).map_err(PutError::forget)?;
@@ -116,7 +116,8 @@ fn count(_: usize, receiver: Receiver<u64>) -> mp::AnyResult<(u64, u64)> {
 #[test]
 fn received_and_lagged_add_up_to_the_sent_messages() {
     let _alone = alone();
-    // More processes than processors: readers are preempted while they copy, and their slots are skipped.
+    // There are more processes than processors, so readers are preempted while they copy, and their slots are
+    // skipped.
     for capacity in [1, 2, 7] {
         let (sender, receiver) = broadcast::channel(capacity).unwrap();
         let receivers = start_processes(count, receiver, SpawnOptions::nprocs(4)).unwrap();
@@ -203,11 +204,11 @@ fn kept_and_missed_messages_add_up() {
         assert!((end - capacity..end).all(|n| receiver.try_recv().unwrap() == n));
         assert!(matches!(receiver.try_recv(), Err(RecvError::Closed)));
         assert!(matches!(receiver.recv(), Err(RecvError::Closed)));
-        assert_eq!(select(&[&receiver], Some(DEADLINE)).unwrap(), Some(0), "its end is something to receive");
+        assert_eq!(select(&[&receiver], Some(DEADLINE)).unwrap(), Some(0), "the end counts as ready");
     }
 }
 
-/// 0 panics when it is decoded, 1 is an error.
+/// Number whose decoding panics if it is 0, and is an error if it is 1.
 #[derive(Debug, PartialEq)]
 struct Picky(u32);
 

@@ -1,4 +1,4 @@
-//! Queues that are also bounded by bytes.
+//! Queues whose capacity is also limited in bytes.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn tensor(number: u64, bytes: usize) -> FrozenTensor<u64> {
 #[test]
 fn bytes_are_accepted_up_to_the_bound() {
     let _alone = alone();
-    // Larger than free blocks of other tests: a free block that is somewhat larger would be used as it is.
+    // Larger than free blocks of other tests, because a somewhat larger free block would be used whole.
     const LARGE: usize = 512 * KIB;
     let queue = bounded(6 * LARGE as u64 + 4 * KIB as u64);
     let mut put = 0;
@@ -31,7 +31,7 @@ fn bytes_are_accepted_up_to_the_bound() {
             Err(error) => panic!("{error}"),
         }
     };
-    assert_eq!(put, 6, "512 KiB each, and a few bytes");
+    assert_eq!(put, 6, "each message has 512 KiB and a few bytes");
     assert!(back.iter().all(|v| v == 6) && !queue.is_full());
     // A small message still fits.
     queue.try_put(tensor(7, 8)).unwrap();
@@ -39,7 +39,7 @@ fn bytes_are_accepted_up_to_the_bound() {
     for number in [0, 1, 2, 3, 4, 5, 7] {
         assert_eq!(take(&queue).get(&[0]).unwrap(), number);
     }
-    // It was empty, and begins again.
+    // The queue was empty, so all of its bytes are available again.
     (0..6).for_each(|n| queue.try_put(tensor(n, LARGE)).unwrap());
     assert!(queue.try_put(tensor(6, LARGE)).unwrap_err().is_full());
 }
@@ -53,7 +53,7 @@ fn too_large_message_error_names_both_sizes() {
     let PutError::TooLarge { value, bytes, limit: 100 } = error else { panic!("{said}") };
     assert!(said.contains(&format!("{bytes} bytes")) && said.contains("at most 100"), "{said}");
     assert_eq!(value, [7; 101]);
-    // A message that fills it to the last byte.
+    // Messages around the size that fills the queue to the last byte.
     let around = bytes as usize - 101;
     queue.put(vec![7_u8; 100 - around]).unwrap();
     assert!(queue.try_put(Vec::new()).unwrap_err().is_full());
@@ -73,7 +73,7 @@ fn messages_of_every_length_arrive_whole() {
             assert_eq!([take(queue), take(queue)], [bytes(n), bytes(n)]);
         }
     }
-    // With tensors in addition to the bytes: as many as can be listed, and more.
+    // With tensors in addition to the bytes: as many as an envelope can list, and more.
     let bound = bounded(1 << 30);
     for n in 0..40 {
         let tensors: Vec<_> = (0..n).map(|i| tensor(i as u64, 8)).collect();
@@ -88,7 +88,7 @@ type Sized = Queue<(u64, FrozenTensor<u64>)>;
 
 fn produce(rank: usize, (queue, count): (Sized, u64)) -> Outcome {
     for n in 0..count {
-        // Several sizes, in turn.
+        // The sizes alternate.
         let size = [8, 20 * KIB, 3 * KIB][(n % 3) as usize];
         send(&queue, (rank as u64 * count + n, tensor(n, size)))?;
     }
@@ -128,7 +128,7 @@ fn killed_producer_returns_its_bytes() {
             theirs += 1;
         }
         assert!(killed || theirs == 3);
-        // All of the room is free again.
+        // The whole capacity is free again.
         (0..3).for_each(|n| queue.try_put((n, tensor(n, 2 * KIB))).unwrap());
         assert!(queue.try_put((3, tensor(3, 2 * KIB))).unwrap_err().is_full());
         killed
@@ -148,7 +148,7 @@ fn killed_consumer_returns_its_bytes() {
         (0..3).for_each(|n| queue.try_put((n, tensor(n, 2 * KIB))).unwrap());
         let killed = killed(&one_process(take_two, (queue.clone(), at)));
         let left = queue.len() as u64;
-        // As many fit as were taken, by either process.
+        // As many messages fit as both processes have taken.
         let mut more = 0;
         while queue.try_put((more, tensor(more, 2 * KIB))).is_ok() {
             more += 1;

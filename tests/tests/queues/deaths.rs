@@ -1,5 +1,5 @@
-//! Queues between processes that are killed or stopped: the others continue, and resources of the dead
-//! processes are released. Some tests count usage of shared memory, so they run one at a time.
+//! Queues between processes that are killed or stopped. The others continue, and resources of dead processes
+//! are released. Some tests count usage of shared memory, so the tests run one at a time.
 
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -53,18 +53,18 @@ fn wait_for_a_killed_process_ends_and_names_it() {
     let error = held.queue.get_timeout(DEADLINE).unwrap_err();
     assert!(matches!(error, GetError::Deserted { pid: p, .. } if p == pid), "{error:?}");
     assert!(error.to_string().contains(&format!("process {pid} (member ")), "{error}");
-    // There is still room, and then there is none.
+    // The queue still has room for one message, and then it is full.
     give(&held.queue, 1);
     let error = held.queue.put_timeout(2, DEADLINE).unwrap_err();
     assert!(matches!(error, PutError::Deserted { value: 2, pid: p, .. } if p == pid), "{error:?}");
     assert!(error.to_string().contains(&format!("process {pid} (member ")), "{error}");
-    assert_eq!(held.queue.get().unwrap(), Some(1), "what is there comes first");
+    assert_eq!(held.queue.get().unwrap(), Some(1), "available messages are taken first");
     assert!(join(&held.context).is_err());
 }
 
-/// Forks, in a worker, a child that the library doesn't know. The child keeps its files, including one of the
-/// two locks that show that it lives, until the other end of its connection is closed. The worker waits to be
-/// killed.
+/// Forks, in a worker, a child by a raw `fork`. The child keeps its files, including one of the two locks
+/// that show that the worker is alive, until the other end of its connection is closed. The worker waits to
+/// be killed.
 #[allow(unsafe_code)]
 fn leaves_a_copy(meeting: &str) -> Outcome {
     let refused = |e: std::io::Error| e.to_string();
@@ -84,7 +84,7 @@ fn leaves_a_copy(meeting: &str) -> Outcome {
     Err("it was not killed".into())
 }
 
-/// Becomes a member at its start if it gets a tensor, and otherwise when it allocates one.
+/// Becomes a member at its start if it gets a tensor, and otherwise when it allocates a tensor.
 fn dies_before_its_copy(_: usize, (meeting, given): (String, Option<FrozenTensor<u8>>)) -> Outcome {
     let _kept = match given {
         Some(tensor) => tensor,
@@ -93,8 +93,8 @@ fn dies_before_its_copy(_: usize, (meeting, given): (String, Option<FrozenTensor
     leaves_a_copy(&meeting)
 }
 
-/// The process is declared dead because of its parent's report, although its locks, held by a copy, indicate
-/// that it lives.
+/// The process is declared dead when its parent reports its end, although a copy holds a lock that indicates
+/// that the process is alive.
 fn is_declared_dead(joins_at_once: bool) {
     let _alone = alone();
     let arena = Arena::current().unwrap();
@@ -111,10 +111,10 @@ fn is_declared_dead(joins_at_once: bool) {
     });
     let pid = context.pids()[0];
     let lives = || arena.members().iter().any(|member| member.pid == pid && member.live);
-    assert!(lives(), "it is a member");
+    assert!(lives(), "the process is a member");
     signal(pid, Signal::KILL);
     assert!(killed(&context));
-    assert!(!lives(), "it is known to be dead when its end is known");
+    assert!(!lives(), "the process is declared dead when its end is reported");
     eventually_in_use(before, "what it had is released");
     drop(guest);
 }
@@ -159,7 +159,7 @@ fn wait_continues_while_another_process_has_it() {
 
 type Watched = (Queue<u32>, Queue<(usize, u32)>, Queue<String>);
 
-/// Rank 0 waits for a message, interrupted again and again. Rank 1 holds the queue until it is killed.
+/// Rank 0 waits for a message while signals interrupt it. Rank 1 holds the queue until it is killed.
 fn interrupted_or_killed(rank: usize, (queue, ready, verdict): Watched) -> Outcome {
     send(&ready, (rank, std::process::id()))?;
     if rank == 1 {
@@ -190,8 +190,8 @@ fn signals_do_not_keep_a_waiter_from_noticing_a_death() {
     let context = one_process(parent_of_both, watched);
     let mut pids = [take(&ready), take(&ready)];
     pids.sort_unstable();
-    // The parent of the killed process would recover and reclaim it, and so would this process if it waited
-    // for the result. The waiter must do both alone.
+    // The parent of the killed process would recover and reclaim it. This process would do so, too, if it
+    // waited for the result. So the parent is stopped, and the waiter must do both alone.
     let parent = context.pids()[0];
     signal(parent, Signal::STOP);
     eventually("its parent is stopped", || threads_are(parent, 'T'));
@@ -230,7 +230,7 @@ fn stopped_consumer_delays_no_other_process() {
     }
     signal(stopped, Signal::STOP);
     eventually("it is stopped", || threads_are(stopped, 'T'));
-    // It may have stopped with one message in hand. All others are delivered.
+    // The stopped consumer may hold one message. All others are delivered.
     const N: u64 = 2000;
     let mut got = Vec::new();
     for n in 0..N {
@@ -244,14 +244,14 @@ fn stopped_consumer_delays_no_other_process() {
     got.push(take(&results));
     let mut squares: Vec<u64> = got.iter().map(|(_, square)| *square).collect();
     squares.sort_unstable();
-    assert!(squares.into_iter().eq((0..N).map(|n| n * n)), "each one, and once");
+    assert!(squares.into_iter().eq((0..N).map(|n| n * n)), "each result arrives once");
     jobs.close();
     join(&context).unwrap();
 }
 
 type Numbered = Queue<(u64, FrozenTensor<u64>)>;
 
-/// Takes tensors, checks each, and sends another one for it.
+/// Takes tensors, checks each, and sends another tensor for it.
 fn relay(_: usize, (jobs, results): (Numbered, Numbered)) -> Outcome {
     while let Some((n, tensor)) = next(&jobs)? {
         if tensor.iter().any(|v| v != n) {
@@ -275,9 +275,9 @@ fn thirty_random_kills_leave_no_resources() {
         seed ^= seed << 17;
         seed % n
     };
-    // Allocations of the first started process stay.
+    // Memory that the first started process allocates is never freed.
     join(&one_process(|_: usize, (): ()| {}, ())).unwrap();
-    // If tensors are in files, there is one from this point on.
+    // If tensors are in files, a file exists from this point on.
     drop(Tensor::<u64>::zeros([700]).unwrap());
     let before = (in_use(), open_files());
     let (mut put, mut got, mut lost) = (0_u64, 0_u64, 0_u64);
@@ -288,12 +288,13 @@ fn thirty_random_kills_leave_no_resources() {
         let mut expected = std::collections::BTreeSet::new();
         let mut receive = |expected: &mut std::collections::BTreeSet<u64>,
                            (n, tensor): (u64, FrozenTensor<u64>)| {
-            assert!(expected.remove(&n), "message {n} came twice, or from nowhere");
+            assert!(expected.remove(&n), "message {n} arrived twice, or was never sent");
             assert!(tensor.iter().all(|v| v == n + 1), "message {n} is torn: {tensor}");
             got += 1;
         };
         for kill in 0..KILLS {
-            // Some progress, so that the victim is at a random point of its work.
+            // The loop makes some progress before each kill, so that the victim is at a random point of its
+            // work.
             for _ in 0..20 + random(200) {
                 let mut job = (put, Tensor::full([700], put).unwrap().freeze());
                 expected.insert(put);
@@ -333,7 +334,7 @@ fn thirty_random_kills_leave_no_resources() {
         Arena::current().unwrap().reclaim().unwrap();
         in_use() == before.0
     });
-    // The thread that watches a process closes its files shortly after its end is known, also for the process
-    // before the first count.
+    // The thread that watches a process closes its files shortly after the end of the process. This also
+    // applies to the process before the first count.
     eventually("no file is left open", || open_files() <= before.1);
 }

@@ -1,5 +1,6 @@
-//! Waits on a queue that end with `Deserted`: not while a thread, a message or a task of this process can
-//! still put (or get), and soon afterwards. In all tests, a process that had the queue has ended.
+//! Waits on a queue that end with `Deserted`. They do not end while a thread, a message or a task of this
+//! process can still put (or get), and end soon afterwards. In all tests, a process that had the queue has
+//! ended.
 
 use std::pin::pin;
 use std::sync::{Arc, mpsc};
@@ -17,7 +18,7 @@ use mp_tests::{
 };
 use rustix::process::Signal;
 
-/// Several poll intervals: a deserted wait ends within one.
+/// Duration of several poll intervals. A deserted wait ends within one.
 const A_WHILE: Duration = Duration::from_millis(350);
 
 fn has_it(_: usize, queue: Queue<u32>) -> Outcome {
@@ -25,7 +26,7 @@ fn has_it(_: usize, queue: Queue<u32>) -> Outcome {
     Ok(())
 }
 
-/// Makes another process have the queue and end.
+/// Starts a process that gets a handle of the queue, and ends.
 fn left_behind(queue: &Queue<u32>) {
     let context = one_process(has_it, queue.clone());
     join(&context).unwrap();
@@ -138,7 +139,8 @@ fn timed_out_waiter_may_put_afterwards() {
     let queue = left(DesertedWhen::default());
     let clone = queue.clone();
     let other = thread::spawn(move || {
-        // That thread may get `Deserted` if the other is blocked by then: only it could put.
+        // This thread may get `Deserted` if the other thread is blocked already, because only that thread
+        // could put.
         let got = clone.get_timeout(A_WHILE);
         assert!(is_deserted(&got) || got.is_err_and(|e| e.is_empty()));
         give(&clone, 9);
@@ -172,7 +174,7 @@ fn joinable_queue_waits_for_local_threads() {
     let clone = queue.clone();
     assert!(queue.get_timeout(A_WHILE).unwrap_err().is_empty());
     clone.put(3).unwrap();
-    // A task in progress isn't a handle.
+    // A task in progress does not count as a handle.
     let task = queue.get_timeout(DEADLINE).unwrap().unwrap();
     drop(clone);
     let got = queue.get_timeout(DEADLINE);
@@ -189,7 +191,7 @@ fn futures_wait_while_others_have_handles() {
     assert!(poll_once(&mut get).is_pending());
     drop(clone);
     assert!(is_deserted(&block_on(get)));
-    // A stream can only get: it waits for its queue, and doesn't count as a handle that others wait for.
+    // A stream can only get. So it waits for its queue, and other waits do not count it as a handle.
     let mut stream = pin!(queue.stream());
     let mut next = std::future::poll_fn(|cx| stream.as_mut().poll_next(cx));
     assert!(poll_once(&mut next).is_pending());
@@ -239,7 +241,8 @@ fn handle_overrides_the_condition_of_its_queue() {
     assert_empty(&queue);
 }
 
-/// Way in which a thread waits for a put by another process. It ends when that process has dropped the queue.
+/// Call with which a thread waits for a put of another process. The wait ends when that process has dropped
+/// the queue.
 type Waits = fn(&Queue<u32>) -> Result<Option<u32>, GetError>;
 
 const GETS: Waits = Queue::get;
@@ -247,7 +250,7 @@ const WAITS_FOR_SEVERAL: Waits = |queue| {
     let other = Queue::<u32>::bounded(1).unwrap();
     loop {
         assert_eq!(wait(&[&other, queue], Some(DEADLINE)).unwrap(), [1]);
-        // The test may send the queue to another process between the two calls.
+        // Two calls, between which the test may send the queue to another process.
         match queue.get_timeout(Duration::ZERO) {
             Err(e) if e.is_empty() => {}
             got => return got,
@@ -256,7 +259,7 @@ const WAITS_FOR_SEVERAL: Waits = |queue| {
 };
 const WAITS_AS_A_TASK: Waits = |queue| block_on(queue.get_async());
 
-/// Starts a thread that waits, and returns its id.
+/// Starts a thread that waits, and returns its handle and its id.
 fn waiter(queue: Queue<u32>, waits: Waits) -> (thread::JoinHandle<()>, i32) {
     let (begins, began) = mpsc::channel();
     let waiter = thread::spawn(move || {
@@ -267,7 +270,7 @@ fn waiter(queue: Queue<u32>, waits: Waits) -> (thread::JoinHandle<()>, i32) {
     (waiter, began.recv_timeout(DEADLINE).unwrap())
 }
 
-/// Takes queues, and drops each when it gets a message.
+/// Takes queues, and drops each queue when it gets a message.
 fn drops_them((queues, go): (Queue<Queue<u32>>, Queue<()>)) -> Outcome {
     while let Some(queue) = queues.get()? {
         go.get()?;
@@ -276,8 +279,8 @@ fn drops_them((queues, go): (Queue<Queue<u32>>, Queue<()>)) -> Outcome {
     Ok(())
 }
 
-/// A waiter that checks during the drop of the last handle must not sleep until its poll interval ends. (By
-/// time alone, that can't be distinguished from a busy machine.)
+/// Checks that a waiter that checks during the drop of the last handle does not sleep until its poll interval
+/// ends. (The test counts such sleeps, because times can't be distinguished from those of a busy machine.)
 fn detects_the_last_drop(rounds: usize, asleep: bool, waits: Waits) {
     let _alone = alone();
     let (queues, go) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
@@ -313,7 +316,7 @@ fn task_ends_within_a_poll_interval_of_the_last_drop() {
     detects_the_last_drop(300, true, WAITS_AS_A_TASK);
 }
 
-/// Drops a queue, and stops before its `at`-th access to shared memory in the drop. The process ends only on
+/// Drops a queue, and stops in the drop, before its access `at` to shared memory. The process ends only on
 /// request, because its end would be detected.
 fn stops_while_it_drops(
     _: usize,
@@ -328,18 +331,18 @@ fn stops_while_it_drops(
     Ok(())
 }
 
-/// Time at which a waiter begins, relative to another process's drop of the queue.
+/// Time at which a waiter begins, relative to the drop of the queue by another process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Begins {
-    /// Before the drop, and another process drops its handle while the first one is stopped.
+    /// Before the drop. While the dropping process is stopped, a third process drops its handle.
     Before,
-    /// While that process is stopped within the drop.
+    /// While the dropping process is stopped within the drop.
     Meanwhile,
-    /// During the drop, and another process has dropped its handle completely before the waiter begins.
+    /// During the drop, after a third process has dropped its handle completely.
     BehindAnother,
 }
 
-/// The last other process is stopped at each access of dropping its handle, and continues.
+/// The last other process is stopped at each access of dropping its handle, and then continues.
 fn detects_a_drop_that_is_stopped(begins: Begins, waits: Waits) {
     let _alone = alone();
     mp_tests::kill::until_the_end(5, |at| {
@@ -404,14 +407,14 @@ fn waiter_begun_between_two_departures_ends() {
     }
 }
 
-/// Waits for a put that only its parent could do. Returns `true` if the wait ended because the parent has
+/// Waits for a put that only the parent could do. Returns `true` if the wait ended because the parent has
 /// dropped the queue.
 fn detects_desertion(_: usize, (queue, begun): (Queue<u32>, Queue<u32>)) -> mp::AnyResult<bool> {
     begun.put(0)?;
     Ok(is_deserted(&queue.get_timeout(20 * A_WHILE)))
 }
 
-/// The most common case: the process that created the queue drops it, and one other process has it.
+/// The most common case: one other process has the queue, and the process that created the queue drops it.
 #[test]
 fn creator_dropping_its_last_handle_ends_a_get() {
     let _alone = alone();

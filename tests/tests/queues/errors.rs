@@ -1,4 +1,4 @@
-//! Failures of a queue: each is an error that names the request and the actual state, returns the value if
+//! Failures of a queue. Each is an error that names the request and the actual state, returns the value if
 //! there is one, and changes nothing. The arena of this test program has 256 MiB.
 #![allow(unsafe_code)]
 
@@ -32,7 +32,7 @@ fn message_larger_than_the_arena_is_an_error() {
     let PutError::Failed { value, error: MessageError::Memory(error) } = error else {
         panic!("{text}");
     };
-    assert!(value.len() == 300 * MIB && value.ends_with('x'), "the value comes back");
+    assert!(value.len() == 300 * MIB && value.ends_with('x'), "the value is returned");
     match error {
         Error::OutOfMemory { asked, left, .. } => assert!(asked >= 300 << 20 && left < asked, "{text}"),
         Error::ArenaFull { asked, limit, .. } => assert!(asked >= 300 << 20 && limit < asked, "{text}"),
@@ -43,7 +43,7 @@ fn message_larger_than_the_arena_is_an_error() {
     assert_eq!(take(&queue), "short");
 }
 
-/// Queue written as one of numbers, read as one of texts.
+/// Queue that is written as a queue of numbers, and read as a queue of texts.
 struct Misread(Queue<u64>);
 
 impl Serialize for Misread {
@@ -94,7 +94,7 @@ type Rows = Queue<FrozenTensor<u64>>;
 fn put_two(_: usize, (queue, large): (Rows, Queue<String>)) -> Outcome {
     arena();
     send(&queue, Tensor::full([1000], 1)?.freeze())?;
-    // Blocked here while no memory is left.
+    // This put blocks while no memory is left.
     send(&queue, Tensor::full([1000], 2)?.freeze())?;
     match Tensor::<u64>::zeros([40 * MIB / 8]) {
         Err(Error::OutOfMemory { .. } | Error::ArenaFull { .. }) => {}
@@ -140,8 +140,8 @@ fn messages_in_flight_arrive_in_a_full_arena() {
     });
 }
 
-/// Places of attachments: the envelope itself, a block next to its attachment, a block with the list of
-/// attachments.
+/// Attachments whose number decides where they are listed: in the envelope, in a block next to its
+/// attachment, or in a block with the list of attachments.
 type Attached = (Vec<FrozenTensor<u64>>, Vec<u8>);
 
 fn refused(_: usize, (queue, said): (Queue<Attached>, Queue<String>)) -> Outcome {
@@ -151,7 +151,7 @@ fn refused(_: usize, (queue, said): (Queue<Attached>, Queue<String>)) -> Outcome
         }
         other => return Err(format!("{other:?}").into()),
     }
-    // The next one is fine.
+    // The next message can be read.
     match next(&queue)? {
         Some((tensors, bytes)) => send(&said, format!("{} {}", tensors.len(), bytes.len())),
         None => Err("closed".into()),
@@ -171,8 +171,8 @@ fn message_of_another_wire_version_is_refused() {
                 (tensors.collect::<Vec<_>>(), vec![1; bytes])
             };
             give(&queue, message());
-            // SAFETY: only the version of the one message on its way is changed, while no other thread reads
-            // it.
+            // SAFETY: only the version of the single message in flight is changed, while no other thread
+            // reads it.
             let m = unsafe { arena.words() };
             let queued = |e: &u32| {
                 Owner::unpack(m.load(Envelopes(arena).owner_words().of(*e))).holder == Holder::Queued
@@ -191,8 +191,8 @@ fn message_of_another_wire_version_is_refused() {
             assert_eq!(take(&said), format!("{tensors} {bytes}"));
             join(&context).unwrap();
         }
-        // Including all of its attachments.
-        eventually_in_use(before, "all is back");
+        // All attachments are released as well.
+        eventually_in_use(before, "all memory is released");
     }
 }
 
@@ -219,7 +219,7 @@ fn refused_wire_version_is_released() {
                 };
             }
             1 => drop(queue.get().unwrap_err()),
-            // With the queue.
+            // The message is dropped with the queue.
             _ => {}
         }
     }

@@ -1,5 +1,5 @@
-//! Queues as futures, without a runtime and under tokio: nothing is lost or duplicated if futures are dropped
-//! or processes killed or stopped.
+//! Queues as futures, without a runtime and under tokio. Nothing is lost or duplicated if futures are
+//! dropped, or processes killed or stopped.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
@@ -23,7 +23,7 @@ use rustix::process::Signal;
 
 const MOMENT: Duration = Duration::from_millis(20);
 
-/// Polls it once, and drops it.
+/// Polls a future once, drops it, and returns `true` if it was pending.
 fn is_pending<F: Future>(future: F) -> bool {
     poll_once(&mut pin!(future)).is_pending()
 }
@@ -43,7 +43,7 @@ fn futures_of_two_processes_answer_each_other() {
     let _alone = alone();
     let (there, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
     let context = one_process(echo, (there.clone(), back.clone()));
-    // If each waited for a poll interval to end, it would take longer than `block_on` waits.
+    // If each answer waited for a poll interval to end, this would take longer than `block_on` allows.
     block_on(async {
         for i in 0..4000 {
             there.put_async(i).await.unwrap();
@@ -71,7 +71,7 @@ fn get_future_dropped_at_any_poll_takes_nothing() {
     let context = one_process(produce, (queue.clone(), NUMBERS));
     let mut expected = 0;
     let mut polls = 0;
-    // Each future is polled a few times more than the one before it, and dropped if it is not ready by then.
+    // Each future is polled a few times more than the previous future, and dropped if it is still pending.
     'all: loop {
         let mut future = pin!(queue.get_async());
         polls = polls % 5 + 1;
@@ -108,7 +108,7 @@ fn put_future_dropped_before_completion_puts_nothing() {
     }
     assert_eq!(take(&queue), "second");
     assert!(queue.is_empty());
-    // Room first, then the value, which stays the caller's.
+    // The queue gets room before the value is put, so the value still belongs to the caller.
     give(&queue, "third".to_string());
     assert!(is_pending(wait_async(queue.put_ready())));
     drop(queue);
@@ -140,7 +140,7 @@ fn stream_and_sink_keep_order_and_bound() {
     assert!(got.into_iter().eq(0..200));
     producer.join().unwrap();
     join(&context).unwrap();
-    // One message waits in a sink, no more.
+    // Only one message waits in a sink.
     let queue = Queue::bounded(1).unwrap();
     let mut sink = queue.sink();
     for i in 0..2 {
@@ -207,7 +207,7 @@ fn join_future_reports_tasks_of_dead_consumers() {
         tasks.put_async(1).await.unwrap();
         ready.get_async().await.unwrap();
         tasks.close();
-        // One task is in progress: neither done nor at the end.
+        // One task is in progress: it is neither done nor in the queue.
         assert!(is_pending(tasks.join_async()) && is_pending(tasks.get_async()));
     });
     signal(context.pids()[0], Signal::KILL);
@@ -216,7 +216,7 @@ fn join_future_reports_tasks_of_dead_consumers() {
         assert!(matches!(tasks.join_async().await, Err(JoinableQueueError::Lost(1))));
         assert!(tasks.get_async().await.unwrap().is_none());
     });
-    // A message of a plain queue is delivered again.
+    // The message of a plain queue is delivered again.
     let queue = Queue::bounded(1).unwrap();
     give(&queue, 5);
     block_on(async {
@@ -247,7 +247,7 @@ fn events_and_permits_work_as_futures() {
     let mut set = Box::pin(event.wait_async());
     assert!(poll_once(&mut set).is_pending());
     take(&order);
-    // It was cleared at once, and the wake-up is not missed.
+    // The event was cleared at once, and the wake-up is not missed.
     block_on(set).unwrap();
     assert!(is_pending(permits.acquire_async()));
     signal(context.pids()[0], Signal::KILL);
@@ -256,7 +256,7 @@ fn events_and_permits_work_as_futures() {
     assert_eq!(permits.available(), 1);
 }
 
-/// Gets and puts as futures.
+/// Gets and puts with futures.
 fn relays(_: usize, (from, to, at): (Queue<u64>, Queue<u64>, u64)) -> Outcome {
     inject::arm(at, Signal::KILL.as_raw());
     block_on(async {
@@ -303,7 +303,7 @@ fn timed_out_futures_of_many_tasks_lose_nothing() {
         queues.iter().for_each(|queue| _ = queue.close());
         Ok(())
     }
-    // More than one thread can sleep on.
+    // More queues than the number of words on which one thread can sleep.
     let queues: Vec<Queue<u64>> = (0..150).map(|_| Queue::bounded(1).unwrap()).collect();
     let tasks: Vec<_> = (0..queues.len() * 2)
         .map(|i| {
@@ -311,7 +311,7 @@ fn timed_out_futures_of_many_tasks_lose_nothing() {
             runtime.spawn(async move {
                 let mut got = Vec::new();
                 loop {
-                    // Every other task times out again and again.
+                    // Every second task times out repeatedly.
                     let time = if i % 2 == 0 { Duration::from_millis(1) } else { DEADLINE };
                     match tokio::time::timeout(time, queue.get_async()).await {
                         Ok(Ok(Some(i))) => got.push(i),
@@ -370,10 +370,10 @@ fn connection_wakes_epoll_and_is_quiet_again() {
     let fd = here.as_fd().unwrap();
     let readable = || mp::Waitable::is_ready(&mp::wait::Descriptor(fd));
     let all = async {
-        // SAFETY: the descriptor is borrowed of a connection that outlives this.
+        // SAFETY: the descriptor is borrowed from a connection that outlives this value.
         let epoll = unsafe { AsyncFd::register(fd) }.unwrap();
         for i in [1, 3, 0, 2, 1] {
-            assert!(!readable(), "there is nothing");
+            assert!(!readable(), "no message is available");
             here.send(i).unwrap();
             for _ in 0..i {
                 loop {
@@ -389,19 +389,19 @@ fn connection_wakes_epoll_and_is_quiet_again() {
         }
     };
     runtime.block_on(async { tokio::time::timeout(DEADLINE, all).await.unwrap() });
-    // Another handle is faster: it is readable once without a message.
+    // Another handle takes the message first, so the descriptor is readable once without a message.
     here.send(1_u32).unwrap();
     eventually("it is readable", readable);
     let other = here.clone();
     assert_eq!(other.recv::<u32>().unwrap(), 1);
     assert!(readable() && here.try_recv::<u32>().unwrap_err().is_empty() && !readable());
-    // The end of the other process can be received, and stays so.
+    // The end of the other process can be received, and stays readable.
     signal(context.pids()[0], Signal::KILL);
     failure(&context);
     eventually("it is readable", readable);
     assert!(here.poll(Duration::ZERO).unwrap() && readable());
     assert!(matches!(here.try_recv::<u32>(), Err(GetError::Disconnected)) && readable());
-    // Others open and close files meanwhile: identified by its number in the kernel.
+    // Other tests open and close files meanwhile, so the file is identified by its number in the kernel.
     let info = format!("/proc/self/fdinfo/{}", fd.as_raw_fd());
     let eventfd = || {
         let info = std::fs::read_to_string(&info).ok()?;

@@ -1,5 +1,5 @@
-//! Queues that grow, messages with acknowledgement, channels, joinable queues and pipes, between processes
-//! that live and that are killed.
+//! Growing queues, messages with acknowledgement, channels, joinable queues and pipes, between processes of
+//! which some are killed.
 
 use std::time::{Duration, Instant};
 
@@ -23,8 +23,8 @@ fn nothing_is_left(before: (u64, u64, u64)) {
     eventually_in_use(before, "all is released");
 }
 
-/// `Storage` is for crates below the tensors: a crate that exposes the memory of an exclusive tensor violates
-/// its contract.
+/// `Storage` is for crates below the tensors. A crate that exposes the memory of an exclusive tensor violates
+/// the contract of `Storage`.
 #[test]
 fn opened_exclusive_tensor_is_returned_unsent() {
     let _alone = alone();
@@ -64,7 +64,7 @@ fn growing_queue_keeps_its_order_between_processes() {
         next[rank] += 1;
     }
     assert_eq!(next, [20_000, 20_000]);
-    // In use again as a ring, its segments stay.
+    // The queue is filled again. Its segments stay, and are used as a ring.
     let again = Queue::unbounded().unwrap();
     for round in 0..3 {
         (0..3000).for_each(|i| give(&again, (round, i)));
@@ -123,7 +123,7 @@ fn batch_and_task_waits_keep_their_time_limit() {
     tasks.put_deadline(7, begin + DEADLINE).unwrap();
     assert!(tasks.is_full() && tasks.capacity() == 1);
     assert!(tasks.put_deadline(8, Instant::now() + MOMENT).unwrap_err().is_full());
-    let task = tasks.get_deadline(begin + DEADLINE).unwrap().expect("it is not closed");
+    let task = tasks.get_deadline(begin + DEADLINE).unwrap().expect("the queue is open");
     assert!(!tasks.is_full() && tasks.unfinished() == 1);
     assert_eq!(task.ack(), 7);
     tasks.join().unwrap();
@@ -157,7 +157,7 @@ fn leased_message_of_a_killed_holder_is_redelivered() {
     assert!(join(&context).is_err());
     let mut numbers = Vec::new();
     for _ in 0..2 {
-        let job = jobs.get_lease_timeout(DEADLINE).unwrap().expect("it is open");
+        let job = jobs.get_lease_timeout(DEADLINE).unwrap().expect("the queue is open");
         assert_eq!(job.deliveries(), 2);
         assert!(job.1.iter().all(|v| v == job.0) && job.2.len() as u64 == job.0 * 1000);
         numbers.push(job.ack().0);
@@ -177,11 +177,11 @@ fn message_returned_too_often_is_a_dead_letter() {
     give(&queue, "poison".to_string());
     give(&queue, "fine".to_string());
     for times in 1..=2 {
-        let lease = queue.get_lease().unwrap().expect("it is open");
+        let lease = queue.get_lease().unwrap().expect("the queue is open");
         assert_eq!((lease.as_str(), lease.deliveries()), ("poison", times));
         lease.give_back();
     }
-    assert_eq!(queue.get_lease().unwrap().expect("it is open").ack(), "fine");
+    assert_eq!(queue.get_lease().unwrap().expect("the queue is open").ack(), "fine");
     assert!(queue.try_get_lease().unwrap_err().is_empty());
     assert_eq!(queue.dead_letter().unwrap().as_deref(), Some("poison"));
     assert_eq!(queue.dead_letter().unwrap(), None);
@@ -308,7 +308,7 @@ fn connection_transfers_values_and_bytes_both_ways() {
     assert!(matches!(error, RecvIntoError::TooShort(m) if m == b"abab"));
     join(&context).unwrap();
     assert!(matches!(here.recv_timeout::<u8>(DEADLINE), Err(GetError::Disconnected)));
-    assert!(here.poll(DEADLINE).unwrap(), "the end is something to receive");
+    assert!(here.poll(DEADLINE).unwrap(), "the end of the connection counts as ready");
     assert!(matches!(here.send(5), Err(PutError::Disconnected(5))));
 }
 

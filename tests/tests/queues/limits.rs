@@ -1,5 +1,5 @@
-//! Capacity for messages, of one queue and of all together: the numbers in the documentation of `Queue`, in a
-//! small arena.
+//! Limits on the number of messages, of one queue and of all queues together: the numbers in the
+//! documentation of `Queue`, in a small arena.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,9 +17,9 @@ use mp_tests::{DEADLINE, Outcome, alone, eventually, give, one_process, take};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Number of messages that the arena is configured for.
+/// Number of messages for which the arena is configured.
 const MESSAGES: u32 = 1024;
-/// Number of these that are reserved for queues that have few.
+/// Number of these messages that are reserved for queues with few messages.
 const KEPT: u32 = MESSAGES / 8;
 /// Number of reserved messages for each queue.
 const SHARE: usize = 16;
@@ -34,12 +34,13 @@ fn arena() -> Arena {
     arena
 }
 
-/// Runs a test in a thread, which ends before the next one begins, with the envelopes that it kept.
+/// Runs a test in a thread, which ends before the next test begins. Its end returns the envelopes that it
+/// kept.
 fn in_a_thread(test: impl FnOnce() + Send + 'static) {
     let _alone = alone();
-    // Threads of the library that read the results of an earlier test's processes keep envelopes, too, until
-    // they end.
-    eventually("envelopes that no message has", || {
+    // Threads of the library that read results of processes of an earlier test also keep envelopes until they
+    // end.
+    eventually("threads return the envelopes that they keep", || {
         Arena::get().is_none_or(|arena| Messages(arena).on_their_way(0, 0).owned == 0)
     });
     if let Err(panic) = thread::spawn(test).join() {
@@ -52,17 +53,17 @@ fn large(n: usize) -> Vec<usize> {
     vec![n; 20]
 }
 
-/// Returns the number that a queue's `Debug` shows.
+/// Returns the block number that a queue's `Debug` prints.
 fn block_of<T: mp::Message>(queue: &Queue<T>) -> u32 {
     let text = format!("{queue:?}");
     text.rsplit("block ").next().unwrap().trim_end_matches(')').parse().unwrap()
 }
 
-/// Puts until the queue refuses. Returns the number of messages and the error.
+/// Puts messages until the queue refuses one. Returns the number of messages put and the error.
 fn fill(queue: &Queue<Vec<usize>>) -> (usize, PutError<Vec<usize>>) {
     let mut put = 0;
     loop {
-        // It never waits: the deadline is for a test that fails.
+        // The put never waits. The deadline ends a test that fails.
         match queue.put_timeout(large(put), DEADLINE) {
             Ok(()) => put += 1,
             Err(error) => return (put, error),
@@ -109,7 +110,7 @@ fn limit_error_names_the_processes_and_counts() {
         (0..100).for_each(|n| other.put(large(n)).unwrap());
         let (crowd, put, error) = crowd();
         let PutError::Failed { value, error } = error else { panic!("{error:?}") };
-        assert_eq!(value, large(put), "it comes back");
+        assert_eq!(value, large(put), "the value is returned");
         let mp::message::MessageError::Memory(Error::TooManyMessages(who)) = &error else {
             panic!("{error}")
         };
@@ -120,7 +121,8 @@ fn limit_error_names_the_processes_and_counts() {
         assert!(who.queues.iter().all(|q| q.pids == [std::process::id()]), "{who:?}");
         let text = error.to_string();
         assert!(text.contains(&format!("{put} are in the queue in block {}", who.asked)), "{text}");
-        // All except the reserved ones, and those that threads keep for their next messages.
+        // All messages except the reserved ones, and except envelopes that threads keep for their next
+        // messages.
         let most = (MESSAGES - KEPT) as usize + SHARE - 100;
         assert!((most - 200..=most).contains(&put), "{put} of {most}");
         assert_eq!((drain(&crowd), drain(&other)), (put, 100));
@@ -141,7 +143,7 @@ fn full_queue_leaves_others_their_share() {
     in_a_thread(|| {
         arena();
         let (crowd, put, _) = crowd();
-        // One share belongs to the crowd's queue, one is left for the process below.
+        // One share belongs to the crowd's queue, and one is left for the process below.
         let queues = (KEPT as usize / SHARE) - 2;
         let others: Vec<Queue<Vec<usize>>> =
             (0..queues).map(|_| Queue::bounded(4 * SHARE).unwrap()).collect();
@@ -155,11 +157,11 @@ fn full_queue_leaves_others_their_share() {
         // Small messages are in their slots.
         let small = Queue::bounded(1).unwrap();
         small.try_put(5_u64).unwrap();
-        // Arguments of processes find room as well.
+        // The arguments of processes find room as well.
         let text = "x".repeat(10_000);
         let context = one_process(length, text);
         assert_eq!(results(context), [10_000]);
-        // Messages that are only forwarded take nothing from the others.
+        // Messages that are only forwarded take no room from other queues.
         for _ in 0..3 * SHARE {
             let value = take(&others[0]);
             others[0].try_put(value).unwrap();
@@ -169,7 +171,7 @@ fn full_queue_leaves_others_their_share() {
     });
 }
 
-/// Puts a message into another queue while it is written.
+/// Value that puts a message into another queue while it is written.
 struct Relay {
     into: Queue<Vec<usize>>,
     written: Arc<AtomicUsize>,
@@ -178,7 +180,7 @@ struct Relay {
 impl Serialize for Relay {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         self.written.fetch_add(1, Ordering::Relaxed);
-        assert!(matches!(self.into.try_put(large(0)), Err(PutError::Full(_))), "beyond its queue's share");
+        assert!(matches!(self.into.try_put(large(0)), Err(PutError::Full(_))), "more than the queue's share");
         large(1).serialize(s)
     }
 }
@@ -216,13 +218,13 @@ fn put_beyond_the_limit_waits_in_a_bounded_queue() {
             assert!(error.is_full(), "{error:?}");
         };
         waits(&queue);
-        // It continues when a message is taken out of the same queue,
+        // The put continues when a message is taken out of the same queue,
         let producer = queue.clone();
         let waiting = thread::spawn(move || producer.put_timeout(large(16), DEADLINE).unwrap());
         assert_eq!(take(&queue), large(0));
         waiting.join().unwrap();
         waits(&queue);
-        // or out of another one, also as a future.
+        // or out of another queue, also as a future.
         let producer = queue.clone();
         let waiting = thread::spawn(move || {
             let mut value = Some(large(17));
@@ -270,7 +272,7 @@ fn longest(queue: &Queue<String>) -> usize {
 fn longest_inline_message_fits_an_envelope() {
     in_a_thread(|| {
         arena();
-        // Text of that length has three bytes before it.
+        // A text of that length has three bytes before it.
         assert_eq!(longest(&Queue::bounded(1).unwrap()) + 3, 216);
         assert_eq!(longest(&QueueOptions::new().capacity(1).bytes(1 << 20).create().unwrap()) + 3, 200);
     });
@@ -281,7 +283,7 @@ fn puts(_: usize, (queue, at): (Queue<Vec<usize>>, u64)) -> Outcome {
     (0..3).try_for_each(|n| queue.put(large(n)).map_err(|e| e.to_string().into()))
 }
 
-/// The killed process's envelopes of the share can be used again.
+/// Envelopes of the share that a killed process had can be used again.
 #[test]
 fn producer_is_killed_at_every_access_of_its_share() {
     let test = || {
@@ -350,7 +352,7 @@ fn environment_sets_the_arena_size() {
     };
     let sized = [("MP_ARENA_SIZE", "256M"), ("MP_ARENA_MESSAGES", "8K")];
     assert_eq!(program("", &sized), "256 8192");
-    assert_eq!(program("configured", &sized), "256 3072", "what the program says comes first");
+    assert_eq!(program("configured", &sized), "256 3072", "the program's configuration has priority");
     // The defaults, if neither the program nor the environment sets them.
     assert_eq!(program("", &[("MP_ARENA_SIZE", "64G")]), "65536 1048576");
     assert_eq!(program("", &[("MP_ARENA_SIZE", "32G")]), "32768 524288");
@@ -361,7 +363,8 @@ fn environment_sets_the_arena_size() {
     assert!(few.contains("5 messages") && few.contains("1024 to 15728640"), "{few}");
 }
 
-/// Broadcast messages stay, so the sender takes envelopes as they become free: no receiver makes room.
+/// Broadcast messages stay in the channel, so no receiver makes room, and the sender does not wait for
+/// envelopes.
 #[test]
 fn broadcast_beyond_the_limit_is_an_error() {
     in_a_thread(|| {

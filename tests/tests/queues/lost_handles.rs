@@ -1,5 +1,5 @@
-//! Handles of queues in messages of a killed process, or in messages that are never taken: waiters of those
-//! queues get an error, also if the recovering process has none of the queues.
+//! Handles of queues in messages of a killed process, or in messages that are never taken. Waiters of those
+//! queues get an error, even if the recovering process has no handle of the queues.
 
 use mp::queue::{broadcast, watch};
 use mp::{Arena, GetError, ProcessContext, Queue};
@@ -20,14 +20,14 @@ fn sends_and_waits(_: usize, (post, sent, ended): (Post, Queue<()>, Queue<bool>)
     send(&ended, matches!(got, Err(GetError::Deserted { .. })))
 }
 
-/// Holds the queue, and leaves the message in it.
+/// Holds the queue `post`, and leaves the message in it.
 fn leaves_it(_: usize, (post, go): (Post, Queue<()>)) -> Outcome {
     next(&go)?;
     drop(post);
     Ok(())
 }
 
-/// Takes the message, and does not read it.
+/// Takes the message out of the queue `post`, and does not read it.
 fn takes_it(_: usize, (post, go): (Post, Queue<()>)) -> Outcome {
     let mut message = None;
     eventually("it has the message", || {
@@ -40,8 +40,8 @@ fn takes_it(_: usize, (post, go): (Post, Queue<()>)) -> Outcome {
     Ok(())
 }
 
-/// The process that waits for the queue is stopped, so that this process recovers. It has no other handle of
-/// the two queues.
+/// Stops the process that waits for the queue, so that this process recovers the killed process. This process
+/// has no other handle of the two queues.
 fn recovered_here(has: ProcessContext, waits: &ProcessContext, ended: &Queue<bool>) {
     let waiter = waits.pids()[0];
     signal(waiter, Signal::STOP);
@@ -50,7 +50,7 @@ fn recovered_here(has: ProcessContext, waits: &ProcessContext, ended: &Queue<boo
     assert!(join(&has).is_err());
     Arena::current().unwrap().reclaim().unwrap();
     signal(waiter, Signal::CONT);
-    assert!(take(ended), "the get ended otherwise");
+    assert!(take(ended), "the get ended with another error");
     join(waits).unwrap();
 }
 

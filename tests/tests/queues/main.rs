@@ -1,5 +1,5 @@
-//! Queues, channels and pipes between real processes. (Errors and limits, each in an arena of its own:
-//! `errors.rs` and `limits.rs`, separate programs.)
+//! Queues, channels and pipes between processes. (Errors and limits need their own arenas, and are separate
+//! programs: `errors.rs` and `limits.rs`.)
 
 mod backlog;
 mod broadcast;

@@ -18,7 +18,7 @@ fn consume(_: usize, (queue, results): (Queue<Numbered>, Queue<Vec<Numbered>>)) 
     send(&results, queue.iter().collect::<Result<_, _>>()?)
 }
 
-/// Two producers, two consumers. Returns the messages of each consumer.
+/// Runs two producers and two consumers. Returns the messages of each consumer.
 fn two_by_two(capacity: usize, each: u32) -> [Vec<Numbered>; 2] {
     let (queue, results) = (Queue::bounded(capacity).unwrap(), Queue::bounded(2).unwrap());
     let consumers =
@@ -35,12 +35,12 @@ fn check_order(got: &[Vec<Numbered>; 2], each: u32) {
     for (consumer, all) in got.iter().enumerate() {
         for producer in 0..2 {
             let numbers: Vec<u32> = all.iter().filter(|m| m.0 == producer).map(|m| m.1).collect();
-            assert!(numbers.is_sorted(), "consumer {consumer} got them of {producer} in another order");
+            assert!(numbers.is_sorted(), "consumer {consumer} got messages of {producer} out of order");
         }
     }
     let once: HashSet<Numbered> = got.iter().flatten().copied().collect();
     let total = got.iter().map(Vec::len).sum::<usize>();
-    assert_eq!((once.len(), total), (2 * each as usize, 2 * each as usize), "each one, and once");
+    assert_eq!((once.len(), total), (2 * each as usize, 2 * each as usize), "each message arrives once");
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn try_and_timeout_forms_end_in_time() {
     assert!(matches!(queue.try_get(), Err(GetError::Empty)));
     let begin = Instant::now();
     assert!(queue.get_timeout(MOMENT).unwrap_err().is_empty());
-    assert!(begin.elapsed() >= MOMENT, "came back after {:?}", begin.elapsed());
+    assert!(begin.elapsed() >= MOMENT, "returned after {:?}", begin.elapsed());
     assert!(queue.get_timeout(Duration::ZERO).unwrap_err().is_empty());
     queue.try_put('a').unwrap();
     queue.put_timeout('b', Duration::ZERO).unwrap();
@@ -111,7 +111,7 @@ fn get_in_another_process_wakes_a_blocked_put() {
 fn close_wakes_waiting_consumers() {
     let _alone = alone();
     fn worker(_: usize, (queue, results): (Queue<u32>, Queue<Option<u32>>)) -> Outcome {
-        // Without a time-out: nothing else ends it.
+        // The get has no time-out, so that only the close ends it.
         let got = queue.get()?;
         send(&results, got)
     }
@@ -125,7 +125,7 @@ fn close_wakes_waiting_consumers() {
     assert!(queue.close());
     let mut got = [take(&results), take(&results), take(&results)];
     got.sort_unstable();
-    assert_eq!(got, [None, None, Some(5)], "what was put before stays to be taken");
+    assert_eq!(got, [None, None, Some(5)], "earlier messages can still be taken");
     join(&context).unwrap();
 }
 
@@ -161,7 +161,7 @@ fn sender_may_exit_right_after_the_put() {
     fn worker(rank: usize, queue: Queue<(usize, Vec<u8>, FrozenTensor<u32>)>) {
         let tensor = Tensor::from_fn(&[1 << 18], |i| (i * (rank + 1)) as u32).unwrap().freeze();
         let sent = queue.try_put((rank, vec![rank as u8; 100_000], tensor));
-        // Without running destructors.
+        // Exits without running destructors.
         std::process::exit(i32::from(sent.is_err()));
     }
     let queue = Queue::bounded(4).unwrap();

@@ -1,5 +1,5 @@
-//! Queues and channels in the arguments of a process that is restarted: they stay the same, and the other
-//! ends wait for the next start.
+//! Queues and channels in the arguments of a process that is restarted. They stay the same objects, and the
+//! other ends wait for the next start.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn at_most(max: u32) -> Restart {
 }
 
 /// Messages of a crashed worker are delivered again, also to its successor. A message that crashes each
-/// worker is set aside.
+/// worker becomes a dead letter.
 #[test]
 fn occasionally_crashing_worker_loses_no_message() {
     fn square((numbers, squares): (Queue<u64>, Queue<u64>)) -> Outcome {
@@ -44,7 +44,7 @@ fn occasionally_crashing_worker_loses_no_message() {
     eventually_in_use(before, "nothing is kept for another start");
 }
 
-/// A waiting caller can't determine whether the other process runs or is being restarted.
+/// A waiting caller can't determine if the other process runs or is being restarted.
 #[test]
 fn supervision_keeps_queue_and_channel_connected() {
     fn answer((words, report): (Queue<String>, mp::queue::Sender<u32>)) -> Outcome {
@@ -60,7 +60,7 @@ fn supervision_keeps_queue_and_channel_connected() {
     for (when, channel_first) in [(mild, false), (strict, false), (mild, true)] {
         let words = QueueOptions::new().deserted_when(when).create().unwrap();
         let (sender, receiver) = channel().unwrap();
-        // Several times as long as a wait takes to check for desertion.
+        // Several times the interval at which a wait checks for desertion.
         let backoff = Duration::from_millis(350).into();
         let worker = Process::builder()
             .restart(Restart::OnFailure { max: 2, backoff })
@@ -69,12 +69,12 @@ fn supervision_keeps_queue_and_channel_connected() {
         if channel_first {
             assert_eq!(receiver.recv_timeout(DEADLINE).unwrap(), 3);
         }
-        // From before the first crash to after the last one.
+        // The wait begins before the first crash, and lasts until after the last one.
         assert_eq!(next(&words).unwrap().as_deref(), Some("attempt 3"), "{when:?}");
         if !channel_first {
             assert_eq!(receiver.recv_timeout(DEADLINE).unwrap(), 3);
         }
-        // Then they are.
+        // After the last start, the queue and the channel are disconnected.
         assert!(matches!(receiver.recv_timeout(DEADLINE), Err(GetError::Disconnected)), "{when:?}");
         assert!(matches!(words.get_timeout(DEADLINE), Err(GetError::Deserted { .. })), "{when:?}");
         worker.join().unwrap();

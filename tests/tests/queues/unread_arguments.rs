@@ -1,6 +1,6 @@
 //! Processes that end while they read their arguments or messages: after they have connected, and before
-//! their function runs. Handles in flight count as dropped, and the error of a wait names the failure of the
-//! process.
+//! their function runs. Their handles in flight count as dropped, and the error of a wait names the failure
+//! of the process.
 
 use std::sync::mpsc;
 use std::thread;
@@ -32,7 +32,7 @@ impl End {
     }
 }
 
-/// Ends the process that decodes it, unless that is the process that encoded it.
+/// Value that ends the process that decodes it, except the process that has encoded it.
 #[derive(Clone, Debug)]
 struct Ends(End);
 
@@ -61,7 +61,7 @@ impl<'de> Deserialize<'de> for Ends {
     }
 }
 
-/// Decoded before the handle of the queue, or after it.
+/// Arguments in which the value is decoded before the handle of the queue.
 type Before = (Ends, Queue<u32>);
 type After = (Queue<u32>, Ends);
 
@@ -77,7 +77,7 @@ fn get_names(end: End, queue: Queue<u32>, who: &str) {
     let got = got.recv_timeout(DEADLINE).unwrap_or_else(|_| panic!("{end:?}: the get ends"));
     assert!(matches!(got, Err(GetError::Deserted { .. })), "{end:?}: {got:?}");
     let error = got.unwrap_err();
-    // On a busy machine the queue's end may be known before the process is reaped.
+    // On a busy machine, the end of the queue may be detected before the process is reaped.
     eventually(&format!("{end:?}: {error} names {who}"), || {
         let text = error.to_string();
         text.contains(end.reported()) && text.contains(who)
@@ -148,7 +148,7 @@ fn pool_worker_ending_in_a_task_ends_gets() {
     let result = pool.apply_async(|_: Before| {}, (Ends(End::Killed), at.clone()));
     get_names(End::Killed, at, "sorters");
     assert!(result.get().is_err());
-    // The worker outlives the others: its task has failed, and no process.
+    // The worker survives the other ends: only its task has failed.
     for end in [End::Refuses, End::Panics] {
         let at = queue();
         let error = pool.apply(|_: Before| {}, (Ends(end), at.clone())).unwrap_err().to_string();

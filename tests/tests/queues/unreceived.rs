@@ -1,5 +1,5 @@
-//! Handles that were sent to a process which never took them, or in a message that was never taken: they
-//! count as dropped, at once.
+//! Handles that were sent to a process which never took them, or that were in a message which was never
+//! taken. They count as dropped at once.
 
 use std::fs::File;
 use std::process::Command;
@@ -23,7 +23,7 @@ fn uses(_: (Queue<u32>, Queue<u32>)) -> Outcome {
     Ok(())
 }
 
-/// Returns the error of a call without a time-out, which ends within the deadline.
+/// Returns the error of a get without a time-out, which must end within the deadline.
 fn end_of_get(queue: Queue<u32>) -> GetError {
     let (report, reported) = mpsc::channel();
     thread::spawn(move || _ = report.send(queue.get()));
@@ -59,7 +59,7 @@ fn failed_start_wakes_a_sleeping_get() {
     let sorter = Process::builder().command(["/bin/sh", "-c", &script]);
     let process = sorter.spawn(uses, (a.clone(), b.clone())).unwrap();
     let getter = thread::spawn(move || b.get());
-    // Opened when the process reads, which takes until this is closed.
+    // This open blocks until the process reads, and the process reads until this file is closed.
     drop(File::options().write(true).open(end).unwrap());
     eventually("the get ends", || getter.is_finished());
     assert!(matches!(getter.join().unwrap(), Err(GetError::Deserted { .. })));
@@ -88,7 +88,7 @@ fn failed_start_ends_other_receivers() {
     let process = fails().spawn(|_: Senders| {}, (sends, shows, there)).unwrap();
     assert!(matches!(hears.recv_timeout(DEADLINE), Err(broadcast::RecvError::Closed)));
     let seen = sees.wait_changed_timeout(DEADLINE);
-    // The first value may not have been observed.
+    // The first value may not have been seen yet.
     let seen = if seen.is_ok() { sees.wait_changed_timeout(DEADLINE) } else { seen };
     assert!(seen.as_ref().is_err_and(GetError::is_disconnected), "{seen:?}");
     assert!(here.recv_timeout::<u32>(DEADLINE).is_err_and(|error| error.is_disconnected()));

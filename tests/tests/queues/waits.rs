@@ -1,5 +1,5 @@
-//! Waits on queues: for room for a message of this size, for tasks that may be returned; time-outs that name
-//! the holders, and futures that are dropped and keep their values.
+//! Waits on queues: for room for a message of a given size, and for tasks that may be returned. Also
+//! time-outs that name the holders, and dropped futures that return their values.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -42,12 +42,12 @@ fn put_ready_for_waits_for_enough_bytes() {
     assert_eq!(wait(&[&small, &large, &too_large], Some(MOMENT)).unwrap(), [0]);
     give(&queue, bytes(200));
     give(&queue, bytes(400));
-    // Some bytes are left, which are room for the smallest message only.
+    // The bytes that are left have room only for the smallest message.
     assert!(wait(&[&small, &large, &too_large], Some(MOMENT)).unwrap().is_empty());
     assert_eq!(wait(&[&queue.put_ready()], Some(Duration::ZERO)).unwrap(), [0]);
     let mut value = bytes(800);
     let child = one_process(takes_on_order, (queue.clone(), orders.clone()));
-    // Intended use: it puts as often as the wait finds room, no more.
+    // In its intended use, the wait returns once for each put that finds room.
     give(&orders, ());
     assert_eq!(select(&[&small, &large], Some(DEADLINE)).unwrap(), Some(0));
     (0..2).for_each(|_| give(&orders, ()));
@@ -92,7 +92,7 @@ fn consumer_at_the_end_names_holders_of_leases() {
     assert_eq!(take(&reported), 5);
     signal(pid, Signal::STOP);
     eventually("it is stopped", || threads_are(pid, 'T'));
-    // Open: a new message may come.
+    // The queue is open, so a new message may arrive.
     assert!(matches!(jobs.get_lease_timeout(MOMENT), Err(GetError::Empty)));
     jobs.close();
     assert!(wait(&[&tasks], Some(MOMENT)).unwrap().is_empty());
@@ -111,9 +111,9 @@ fn consumer_at_the_end_names_holders_of_leases() {
     signal(pid, Signal::KILL);
     assert!(join(&child).is_err());
     assert_eq!(wait(&[&tasks], Some(DEADLINE)).unwrap(), [0]);
-    let job = jobs.try_get_lease().unwrap().expect("it came back");
+    let job = jobs.try_get_lease().unwrap().expect("the message was returned");
     assert_eq!(job.deliveries(), 2);
-    // A task in progress in this process can't come from another process.
+    // The leased message of this process can't be returned by another process, so the queue counts as drained.
     assert!(jobs.try_get_lease().unwrap().is_none());
     job.ack();
     assert_eq!(wait(&[&tasks], None).unwrap(), [0]);
@@ -172,10 +172,10 @@ fn dropped_future_returns_its_value() {
     let mut given_up = 0;
     for n in 0..200 {
         let mut value = Some(Tensor::full([50], n).unwrap().freeze());
-        // Each future is polled once, and dropped if it is not ready by then.
+        // Each future is polled once, and dropped if it is still pending.
         while value.is_some() {
             if poll_once(&mut pin!(queue.put_async_from(&mut value))).is_pending() {
-                let back = value.as_ref().expect("it is here again");
+                let back = value.as_ref().expect("the value was returned");
                 assert!(back.iter().all(|v| v == n));
                 given_up += 1;
                 if given_up == 3 {
@@ -187,11 +187,11 @@ fn dropped_future_returns_its_value() {
     }
     assert!(given_up >= 3);
     queue.close();
-    // In the error, and not in both.
+    // The value is in the error, and not in the variable as well.
     let mut value = Some(Tensor::full([50], 7).unwrap().freeze());
     let error = block_on(queue.put_async_from(&mut value)).unwrap_err();
     assert!(value.is_none() && matches!(error, PutError::Closed(back) if back.iter().all(|v| v == 7)));
-    assert!(block_on(queue.put_async_from(&mut value)).is_ok(), "nothing is put at once");
+    assert!(block_on(queue.put_async_from(&mut value)).is_ok(), "a future without a value is ready at once");
     join(&context).unwrap();
     // Channels, too.
     let (sender, receiver) = bounded_channel(1).unwrap();

@@ -1,4 +1,4 @@
-//! Values that several processes watch.
+//! Watch channels: values that several processes watch.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,7 +25,7 @@ fn version((version, tensor): &Weights) -> u64 {
     *version
 }
 
-/// Reads until it has the last value. Versions never go back.
+/// Reads until it has the last value. Checks that versions never decrease.
 fn look(_: usize, receiver: Receiver<Weights>) -> mp::AnyResult<u64> {
     let (mut seen, mut looks) = (0, 0);
     while seen < LAST {
@@ -43,7 +43,7 @@ fn readers_get_whole_values_and_the_last_one() {
     let (sender, receiver) = watch::channel(weights(0)).unwrap();
     let context = start_processes(look, receiver, SpawnOptions::nprocs(3)).unwrap();
     (1..=LAST).for_each(|n| sender.send(weights(n)).unwrap());
-    // The readers may have been started after the last one.
+    // The readers may have started after the last value was sent.
     assert!(context.join_timeout(DEADLINE).unwrap());
 }
 
@@ -104,7 +104,7 @@ fn sender_is_closed_when_the_last_reader_is_killed() {
     assert!(sender.wait_closed_timeout(DEADLINE).unwrap() && sender.is_closed());
     assert!(killed(&context));
     let Err(PutError::NoReceivers { value: back, .. }) = sender.send("for no reader".into()) else {
-        panic!("it has none")
+        panic!("the channel has no receivers")
     };
     assert_eq!(sender.send_replace(back).unwrap(), "for you");
     assert_eq!(*sender.borrow().unwrap(), "for no reader");
@@ -117,11 +117,11 @@ fn borrowed_value_stays_and_is_decoded_once() {
     let other = receiver.clone();
     let (first, again) = (receiver.borrow().unwrap(), receiver.borrow().unwrap());
     assert!(std::sync::Arc::ptr_eq(&first, &again));
-    // More often than there are slots.
+    // More values are sent than there are slots.
     (1..1000).for_each(|n| sender.send(weights(n)).unwrap());
     assert_eq!(version(&first), 0);
     assert_eq!(version(&receiver.borrow().unwrap()), 999);
-    assert!(receiver.has_changed().unwrap(), "to borrow is not to have seen");
+    assert!(receiver.has_changed().unwrap(), "a borrowed value does not count as seen");
     receiver.mark_unchanged();
     assert!(!receiver.has_changed().unwrap() && other.has_changed().unwrap());
     receiver.mark_changed();
@@ -144,13 +144,13 @@ async fn change_completes_a_future() {
     tokio::time::timeout(DEADLINE, sender.closed()).await.expect("in time").unwrap();
 }
 
-/// The observed version belongs to each receiver, and travels with it in a message.
+/// Each receiver stores the version that it has seen, and a message with the receiver contains that version.
 #[test]
 fn receivers_track_versions_independently() {
     let _alone = alone();
     let (sender, receiver) = watch::channel(0_u32).unwrap();
     let copy = receiver.clone();
-    assert!(!copy.has_changed().unwrap(), "a copy has seen what its original has seen");
+    assert!(!copy.has_changed().unwrap(), "a copy has seen the same version as its original");
     sender.send(1).unwrap();
     assert_eq!(*copy.borrow_and_update().unwrap(), 1);
     assert!(!copy.has_changed().unwrap() && receiver.has_changed().unwrap());
@@ -162,7 +162,7 @@ fn receivers_track_versions_independently() {
         assert!(got.same_channel(sent));
     }
     assert!(!receiver.same_channel(&watch::channel(0_u32).unwrap().1));
-    // A value that was waited for counts as observed.
+    // A value that `wait_for` returns counts as seen.
     assert_eq!(*receiver.wait_for(|n| *n == 1).unwrap(), 1);
     assert!(!receiver.has_changed().unwrap());
     // A value sent before the last sender was dropped is still a change, and the last one.
@@ -199,7 +199,7 @@ fn future_and_wait_end_when_the_peer_is_dropped() {
     let _alone = alone();
     let (sender, receiver) = watch::channel(0_u32).unwrap();
     woken_by(receiver.changed(), || sender.send(1).unwrap()).unwrap();
-    // The change before was observed.
+    // The previous change was seen.
     let end = woken_by(receiver.changed(), || drop(sender));
     assert!(matches!(end, Err(GetError::Disconnected)));
     assert_eq!(select(&[&receiver], Some(DEADLINE)).unwrap(), Some(0));
@@ -231,7 +231,7 @@ impl Serialize for Meanwhile {
     }
 }
 
-/// Another sender replaces the value between the read of the newest value and its replacement.
+/// Another sender replaces the value between the read of the newest value and its replacement by this sender.
 #[test]
 fn replace_returns_the_newest_unmodified_value() {
     let _alone = alone();

@@ -1,5 +1,5 @@
-//! Programs that connect before the listener accepts, and send: as with any socket, the kernel queues them.
-//! An error about the other side is returned once it is known.
+//! Programs that connect and send before the listener accepts: as with any socket, the kernel queues them. An
+//! error of the other side is returned as soon as it is known.
 
 use std::io::Write;
 use std::os::linux::net::SocketAddrExt;
@@ -19,7 +19,7 @@ fn name(what: &str) -> String {
 }
 
 fn accepted(listener: &Listener) -> Connection {
-    listener.accept_timeout(DEADLINE).unwrap().expect("it is connected")
+    listener.accept_timeout(DEADLINE).unwrap().expect("a client is connected")
 }
 
 #[test]
@@ -30,12 +30,12 @@ fn one_thread_connects_sends_and_then_accepts() {
     assert_eq!(there.peer_pid(), Some(std::process::id()));
     there.send("before".to_string()).unwrap();
     there.send_bytes(b"raw").unwrap();
-    // No answer has arrived yet, and a hello isn't taken for a message.
+    // No answer has arrived yet, and the listener's hello isn't mistaken for a message.
     assert!(there.try_recv::<u8>().unwrap_err().is_empty());
     assert!(there.recv_timeout::<u8>(MOMENT).unwrap_err().is_empty());
     assert!(!there.is_disconnected());
     let here = accepted(&listener);
-    assert!(!there.poll(MOMENT).unwrap(), "the listener's hello is no message");
+    assert!(!there.poll(MOMENT).unwrap(), "the listener's hello does not count as a message");
     assert_eq!(wait(&[&there], Some(MOMENT)).unwrap(), []);
     assert!(poll_once(&mut Box::pin(there.recv_async::<u8>())).is_pending());
     assert_eq!(here.recv_timeout::<String>(DEADLINE).unwrap(), "before");
@@ -80,7 +80,7 @@ fn backlog_limits_queued_connections() {
     assert!(matches!(full, Err(ConnectError::TimedOut(MOMENT))), "{full:?}");
     let full = block_on(options.connect_async(name("backlog")));
     assert!(matches!(full, Err(ConnectError::TimedOut(MOMENT))), "{full:?}");
-    // Once some are accepted there is room again.
+    // After some connections were accepted, there is room again.
     let here = accepted(&listener);
     there[0].send(1_u8).unwrap();
     assert_eq!(here.recv_timeout::<u8>(DEADLINE).unwrap(), 1);
@@ -105,7 +105,7 @@ fn one_sided_key_fails_the_first_receive() {
     assert!(matches!(error.refused(), Some(ConnectError::KeyMissing { here: true })), "{error:?}");
     assert!(error.to_string().contains("only the other side has an authentication key"), "{error}");
     assert!(matches!(there.recv::<u8>(), Err(GetError::Disconnected)));
-    // Or of a send, and the value is returned.
+    // The error can also be that of a send, which returns the value.
     let there = meets();
     eventually("the listener has closed it", || there.is_disconnected());
     let error = there.send("a value".to_string()).unwrap_err();
@@ -114,7 +114,7 @@ fn one_sided_key_fails_the_first_receive() {
     assert!(matches!(there.send(1_u8), Err(PutError::Disconnected(1))));
     let error = block_on(meets().recv_async::<u8>()).unwrap_err();
     assert!(matches!(error.refused(), Some(ConnectError::KeyMissing { here: true })), "{error:?}");
-    // With a key, the client waits for the proof.
+    // A client with a key waits for the proof.
     let keyed = SocketOptions::new().authkey("secret").handshake_timeout(MOMENT);
     let unproved = keyed.connect(name("key"));
     assert!(matches!(unproved, Err(ConnectError::TimedOut(MOMENT))), "{unproved:?}");
@@ -134,7 +134,7 @@ fn foreign_listener_fails_the_first_receive() {
         let there = connect(name("foreign")).unwrap();
         there.send(1_u8).unwrap();
         let (mut stream, _) = foreign.accept().unwrap();
-        // In pieces.
+        // The bytes are sent in pieces.
         stream.write_all(&said[..20]).unwrap();
         assert!(there.try_recv::<u8>().unwrap_err().is_empty());
         assert!(!there.poll(Duration::ZERO).unwrap());
@@ -144,9 +144,9 @@ fn foreign_listener_fails_the_first_receive() {
         assert!(error.to_string().contains(why), "{error}");
         assert!(matches!(there.recv_timeout::<u8>(DEADLINE), Err(GetError::Disconnected)));
     }
-    // The listener is dropped without having accepted.
+    // The listener is dropped without having accepted the connection.
     let there = connect(name("foreign")).unwrap();
-    assert!(there.recv_timeout::<u8>(MOMENT).unwrap_err().is_empty(), "it accepts no connection");
+    assert!(there.recv_timeout::<u8>(MOMENT).unwrap_err().is_empty(), "not accepted yet");
     drop(foreign);
     assert!(matches!(there.recv_timeout::<u8>(DEADLINE), Err(GetError::Disconnected)));
     assert!(matches!(there.send(1_u8), Err(PutError::Disconnected(1))));

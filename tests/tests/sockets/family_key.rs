@@ -1,4 +1,4 @@
-//! Processes of one family connect to each other, and no other process connects to them.
+//! Processes of one family can connect to each other, and no other process can connect to them.
 
 use mp::connection::{ConnectError, SocketOptions};
 use mp::{Listener, Process};
@@ -39,6 +39,6 @@ fn process_with_another_key_is_refused() {
     let _alone = mp_tests::alone();
     let (address, listener) = host("stranger");
     let stranger = Process::builder().authkey("another").spawn(guest, address).unwrap();
-    assert!(matches!(met(&listener), Err(ConnectError::KeyMismatch { .. })), "it was let in");
+    assert!(matches!(met(&listener), Err(ConnectError::KeyMismatch { .. })), "the process was accepted");
     assert!(stranger.join().is_err());
 }

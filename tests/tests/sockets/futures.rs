@@ -1,4 +1,4 @@
-//! Connections between programs as futures: if futures are dropped, nothing is lost, duplicated or torn.
+//! Connections between programs as futures. If futures are dropped, nothing is lost, duplicated or torn.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -16,7 +16,7 @@ use mp_tests::{DEADLINE, Outcome, alone, eventually, join, open_files};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 
 const MOMENT: Duration = Duration::from_millis(50);
-/// More bytes than a socket buffers.
+/// Number of bytes that is larger than the buffers of a socket.
 const MUCH: usize = 1 << 20;
 
 /// Returns a name that no other test listens at.
@@ -24,7 +24,7 @@ fn name(what: &str) -> String {
     format!("@mp-tasks-{what}-{}", std::process::id())
 }
 
-/// Polls it once, and drops it.
+/// Polls a future once, drops it, and returns `true` if it was pending.
 fn is_pending<F: Future>(future: F) -> bool {
     poll_once(&mut pin!(future)).is_pending()
 }
@@ -84,7 +84,7 @@ fn receive_future_dropped_at_any_poll_takes_nothing() {
         }
     });
     for i in 0..20_u8 {
-        // Each polls once, takes the bytes that have arrived, and is dropped.
+        // Each future is polled once, takes the bytes that have arrived, and is dropped.
         let mut got = None;
         eventually("it has arrived", || {
             if let Poll::Ready(value) = poll_once(&mut pin!(here.recv_async::<Vec<u8>>())) {
@@ -103,15 +103,15 @@ fn dropped_future_sends_all_or_nothing() {
     let _alone = alone();
     let files = open_files();
     let (here, there) = pair("begun");
-    assert!(is_pending(here.send_async(vec![1_u8; MUCH])), "the socket has no room for it");
-    assert!(is_pending(here.send_async("not begun".to_string())), "there is one before it");
+    assert!(is_pending(here.send_async(vec![1_u8; MUCH])), "the socket has no room for the message");
+    assert!(is_pending(here.send_async("not begun".to_string())), "an earlier message is incomplete");
     assert!(is_pending(here.send_async("not begun either".to_string())));
-    // The last handle of this end.
+    // This is the last handle of this end.
     drop(here);
     assert!(there.recv_timeout::<Vec<u8>>(DEADLINE).unwrap() == vec![1; MUCH]);
     assert!(matches!(there.recv_timeout::<String>(DEADLINE), Err(GetError::Disconnected)));
     drop(there);
-    // Except the descriptors of the thread that waits for all.
+    // The thread that waits for all descriptors has one descriptor.
     eventually("the socket is closed", || open_files() <= files + 1);
 }
 
@@ -119,12 +119,13 @@ fn dropped_future_sends_all_or_nothing() {
 fn blocking_threads_and_futures_share_one_end() {
     let _alone = alone();
     let (here, there) = pair("share");
-    // A message is begun, and dropped. A thread that blocks sends the next one, and a future one more.
+    // The future of a begun message is dropped. Then a blocking thread sends the next message, and a future
+    // sends another one.
     assert!(is_pending(here.send_async(vec![1_u8; MUCH])));
     let blocks = here.clone();
     let blocks = std::thread::spawn(move || blocks.send(vec![2_u8; MUCH]).unwrap());
     let future = std::thread::spawn(move || block_on(here.send_async(vec![3_u8; MUCH])).unwrap());
-    // One receives in a thread, one as a future: each message goes to one of them, whole.
+    // A thread and a future receive: each message goes to one of them, and is whole.
     let copy = there.clone();
     let receives = std::thread::spawn(move || copy.recv_timeout::<Vec<u8>>(DEADLINE).unwrap());
     let mut got: Vec<Vec<u8>> = (0..2).map(|_| block_on(there.recv_async()).unwrap()).collect();
@@ -140,14 +141,14 @@ fn silent_program_blocks_no_future() {
     let _alone = alone();
     let options = SocketOptions::new().handshake_timeout(MOMENT);
     let listener = options.listen(name("silent")).unwrap();
-    assert!(is_pending(listener.accept_async()), "no client is there");
+    assert!(is_pending(listener.accept_async()), "no client has connected");
     let address = SocketAddr::from_abstract_name(&name("silent")[1..]).unwrap();
     let mut silent = UnixStream::connect_addr(&address).unwrap();
-    assert!(is_pending(listener.accept_async()), "it says nothing");
-    // Only time passes.
+    assert!(is_pending(listener.accept_async()), "the client sends nothing");
+    // No event occurs until the time limit.
     assert!(matches!(block_on(listener.accept_async()), Err(ConnectError::TimedOut(MOMENT))));
     silent.read_to_end(&mut Vec::new()).unwrap();
-    // Half a hello, and a future that is dropped in between.
+    // The peer sends half a hello, and the future is dropped in between.
     let mut slow = UnixStream::connect_addr(&address).unwrap();
     slow.write_all(b"mp-sock\x08\x00").unwrap();
     assert!(is_pending(listener.accept_async()));
@@ -191,20 +192,20 @@ fn three_processes_connect_as_futures() {
 #[test]
 fn dropped_connect_future_leaves_no_connection() {
     let _alone = alone();
-    // With a key, the proof is waited for.
+    // With a key, the connect waits for the proof.
     let options = SocketOptions::new().authkey("secret");
     let listener = options.listen(name("unconnected")).unwrap();
     let files = open_files();
     for _ in 0..10 {
         assert!(is_pending(options.connect_async(name("unconnected"))), "no listener has answered yet");
     }
-    assert!(open_files() <= files + 1, "but for the descriptor of the thread that waits for all");
+    assert!(open_files() <= files + 1, "except the descriptor of the waiting thread");
     let at = name("unconnected");
     let there = std::thread::spawn(move || {
         let connection = block_on(options.connect_async(at)).unwrap();
         connection.send(5).unwrap();
     });
-    let connection = listener.accept_timeout(DEADLINE).unwrap().expect("one that stays");
+    let connection = listener.accept_timeout(DEADLINE).unwrap().expect("a client that stays connected");
     assert_eq!(connection.recv_timeout::<i32>(DEADLINE).unwrap(), 5);
     there.join().unwrap();
     assert!(listener.accept_timeout(MOMENT).unwrap().is_none(), "the other futures have only polled");
@@ -217,7 +218,7 @@ fn connect_future_reports_a_missing_listener() {
     let absent = block_on(options.connect_async(name("unheard")));
     let Err(ConnectError::Io { source, .. }) = absent else { panic!("unexpected: {absent:?}") };
     assert_eq!(source.kind(), std::io::ErrorKind::ConnectionRefused);
-    // It listens, accepts no connection, and has room for one waiting connection.
+    // The socket listens, accepts no connection, and has room for one waiting connection.
     let fd = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
     let address = SocketAddrUnix::new_abstract_name(&name("unheard").as_bytes()[1..]).unwrap();
     rustix::net::bind(&fd, &address).unwrap();
@@ -225,10 +226,10 @@ fn connect_future_reports_a_missing_listener() {
     let begun = Instant::now();
     let unanswered = block_on(options.connect_async(name("unheard")));
     assert!(matches!(unanswered, Err(ConnectError::TimedOut(MOMENT))), "unexpected: {unanswered:?}");
-    // That connection still has the room.
+    // The first connection still takes that room.
     let full = block_on(options.connect_async(name("unheard")));
     assert!(matches!(full, Err(ConnectError::TimedOut(MOMENT))), "there was no room: {full:?}");
-    // `block_on` polls once more when its own time has expired.
+    // `block_on` polls once more when its own time has expired, so the time shows if a thread has woken it.
     assert!(begun.elapsed() < DEADLINE, "no thread woke them at their deadline");
 }
 
@@ -243,7 +244,7 @@ fn descriptors_work_as_futures() {
     a.write_all(b"x").unwrap();
     block_on(one).unwrap();
     block_on(two).unwrap();
-    // Dropped while it waits, and dropped after it was woken.
+    // One future is dropped while it waits, and one after it was woken.
     let (mut x, mut both) = ([0], Vec::new());
     (&*b).read_exact(&mut x).unwrap();
     for _ in 0..2 {
@@ -257,6 +258,6 @@ fn descriptors_work_as_futures() {
     drop(both);
     drop(a);
     (&*b).read_to_end(&mut Vec::new()).unwrap();
-    block_on(waits()).expect("its end is something to read");
+    block_on(waits()).expect("the end of the file counts as readable");
     assert!(b.as_fd().try_clone_to_owned().is_ok());
 }

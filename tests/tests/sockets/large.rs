@@ -17,12 +17,12 @@ fn listener(what: &str) -> (Listener, String) {
     (SocketOptions::new().max_message(LARGE).listen(name.clone()).unwrap(), name)
 }
 
-/// Returns bytes that differ from place to place.
+/// Returns bytes that differ from position to position.
 fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[7]).collect()
 }
 
-/// Returns the processor time of this thread in a call.
+/// Returns the result of a call, and the processor time of this thread during the call.
 fn processor_time<R>(call: impl FnOnce() -> R) -> (R, Duration) {
     let now = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap();
     let begin = now();
@@ -48,15 +48,16 @@ fn large_receive_costs_the_same_as_a_plain_stream() {
             let there = SocketOptions::new().max_message(LARGE).connect(&*name).unwrap();
             let sent = &sent;
             scope.spawn(move || there.send_bytes(sent).unwrap());
-            let here = listener.accept_timeout(DEADLINE).unwrap().expect("it connects");
+            let here = listener.accept_timeout(DEADLINE).unwrap().expect("a client connects");
             let (got, time) = processor_time(|| here.recv_bytes_timeout(DEADLINE).unwrap());
             assert!(got.len() == LARGE && got.iter().all(|&b| b == 7));
             time
         })
     };
-    // The first touch of memory may be slow in a virtual machine: the minimum of three counts.
+    // The first access to memory may be slow in a virtual machine, so the minimum of three runs counts.
     let (bare, ours) = (0..3).map(|_| (bare(), ours())).reduce(|a, b| (a.0.min(b.0), a.1.min(b.1))).unwrap();
-    // The benchmark `socket_64m` measures it. Here other processes compete, and nothing is optimised.
+    // The benchmark `socket_64m` measures this exactly. Here other processes compete, and nothing is
+    // optimised.
     assert!(ours < 4 * bare, "{ours:?}, and {bare:?} for a bare stream");
 }
 
@@ -89,8 +90,8 @@ fn bytes_of_all_lengths_arrive_whole() {
     let _alone = alone();
     let (listener, name) = listener("lengths");
     let child = one_process(echo, name);
-    let here = listener.accept_timeout(DEADLINE).unwrap().expect("it connects");
-    // Around the longest body that is copied, the first buffer, and its doublings.
+    let here = listener.accept_timeout(DEADLINE).unwrap().expect("a client connects");
+    // Lengths around the longest body that is copied, the first buffer, and its doublings.
     for len in
         [0, 1, 1 << 14, (1 << 14) + 1, (1 << 16) - 1, 1 << 16, (1 << 16) + 1, 1 << 17, 300_001, 5 << 20]
     {
@@ -117,7 +118,7 @@ fn threads_sending_long_bytes_take_turns() {
     let _alone = alone();
     let (listener, name) = listener("turns");
     let child = one_process(receives_uniform, (name, 4 * 40));
-    let here = listener.accept_timeout(DEADLINE).unwrap().expect("it connects");
+    let here = listener.accept_timeout(DEADLINE).unwrap().expect("a client connects");
     std::thread::scope(|scope| {
         for thread in 0..4_u8 {
             let here = here.clone();
@@ -140,9 +141,9 @@ fn long_bytes_arrive_after_a_drop_at_their_start() {
     let _alone = alone();
     let (listener, name) = listener("given-up");
     let there = SocketOptions::new().connect(name).unwrap();
-    let here = listener.accept_timeout(DEADLINE).unwrap().expect("it connects");
+    let here = listener.accept_timeout(DEADLINE).unwrap().expect("a client connects");
     let sent = bytes(3 << 20);
-    // There is room for its start only: the rest is copied.
+    // The socket has room only for the start of the message, so the rest is copied.
     here.try_send_bytes(&sent).unwrap();
     drop(here);
     assert!(there.recv_bytes_timeout(DEADLINE).unwrap() == sent);
@@ -154,7 +155,7 @@ fn recv_to_uses_the_vectors_memory_again() {
     let _alone = alone();
     let (listener, name) = listener("again");
     let there = SocketOptions::new().max_message(LARGE).connect(&*name).unwrap();
-    let here = listener.accept_timeout(DEADLINE).unwrap().expect("it connects");
+    let here = listener.accept_timeout(DEADLINE).unwrap().expect("a client connects");
     let mut buffer = Vec::new();
     let receive = |buffer: &mut Vec<u8>, byte: u8, len: usize| {
         std::thread::scope(|threads| {

@@ -1,5 +1,5 @@
-//! Programs that share nothing but an address: they connect, authenticate, and send. Any other peer at that
-//! address is an error, and does not block clients.
+//! Programs that share only an address: they connect, authenticate, and send. Any other peer at that address
+//! is an error, and does not block clients.
 
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -15,7 +15,7 @@ use rustix::fs::FlockOperation;
 use rustix::process::Signal;
 
 const MOMENT: Duration = Duration::from_millis(20);
-/// Variable of the environment when this program is started again.
+/// Environment variable with the address, for this program when it is started again.
 const ADDRESS: &str = "MP_TEST_ADDRESS";
 
 /// Returns a name that no other test listens at.
@@ -23,7 +23,7 @@ fn name(what: &str) -> String {
     format!("@mp-test-{what}-{}", std::process::id())
 }
 
-/// Returns a path in a directory of its own.
+/// Returns a path in a new directory.
 fn path(what: &str) -> PathBuf {
     let directory = std::env::temp_dir().join(format!("mp-test-{what}-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
@@ -43,7 +43,7 @@ fn stranger(name: &str) -> UnixStream {
     stream
 }
 
-/// Returns the first bytes of a program of this library without a key.
+/// Returns the first bytes that a program of this library without a key sends.
 fn hello() -> Vec<u8> {
     let mut hello = b"mp-sock\x08\x00".to_vec();
     hello.resize(8 + 1 + 32, 7);
@@ -95,7 +95,7 @@ fn two_programs_connect_and_answer_each_other() {
     drop(connection);
     assert!(other.wait().unwrap().success());
     drop(listener);
-    assert!(!at.exists(), "the path goes with the listener");
+    assert!(!at.exists(), "the path is removed with the listener");
     remove(&at);
 }
 
@@ -112,13 +112,13 @@ fn handles_are_refused_over_a_socket() {
         other => panic!("{other:?}"),
     }
     assert!(here.send(Queue::<u8>::bounded(1).unwrap()).is_err());
-    // Its contents do.
+    // The contents of the tensor can be sent.
     here.send(tensor.iter().collect::<Vec<f32>>()).unwrap();
     assert_eq!(there.recv_timeout::<Vec<f32>>(DEADLINE).unwrap(), [1.5; 5]);
     here.send_bytes(b"raw").unwrap();
     let mut buffer = [0; 8];
     assert_eq!(there.recv_into(&mut buffer).unwrap(), 3);
-    // Another type than was sent, and the next message.
+    // Receives a message as another type, and then the next message.
     here.send(1_u8).unwrap();
     here.send(2_u8).unwrap();
     let error = there.recv_timeout::<String>(DEADLINE).unwrap_err();
@@ -151,7 +151,7 @@ fn messages_beyond_the_limit_are_refused() {
     let error = here.send_bytes(&longer).unwrap_err();
     assert!(error.to_string().contains("max_message"), "{error}");
     assert_eq!(error.into_value().len(), longer.len());
-    // The other side has another limit.
+    // The other side has a smaller limit.
     let name = name("other-limit");
     let listener = SocketOptions::new().max_message(10).listen(name.as_str()).unwrap();
     let thread = std::thread::spawn(move || connect(name).unwrap());
@@ -180,7 +180,7 @@ fn program_without_the_key_is_refused() {
         matches!(here, Err(ConnectError::KeyMismatch { pid, .. }) if pid == std::process::id()),
         "{here:?}"
     );
-    // The other end may detect first that this side has closed.
+    // The other end may detect first that this side has closed the connection.
     assert!(matches!(there, Err(ConnectError::KeyMismatch { .. } | ConnectError::Gone)), "{there:?}");
     // A client without a key does not wait for an answer: see `backlog.rs`.
     let (here, there) = tries(SocketOptions::new());
@@ -189,7 +189,7 @@ fn program_without_the_key_is_refused() {
     let (here, there) = tries(SocketOptions::new().authkey("right"));
     assert!(here.is_ok() && there.is_ok(), "{here:?} {there:?}");
     assert!(!format!("{:?}", SocketOptions::new().authkey("right")).contains("right"));
-    // A peer that sends a correct hello, but has no proof.
+    // This peer sends a correct hello, but no proof.
     let mut forger = stranger(&name);
     let mut said = hello();
     said[8] = 1;
@@ -201,7 +201,7 @@ fn program_without_the_key_is_refused() {
 
 #[allow(unsafe_code)]
 fn becomes_another_user(_: usize, name: String) -> Outcome {
-    // SAFETY: it takes a number.
+    // SAFETY: `setuid` takes a number.
     if unsafe { libc::setuid(65_534) } != 0 {
         mp_harness::skip("only root can become another user");
         return Ok(());
@@ -220,7 +220,7 @@ fn client_is_accepted_before_another_user_is_refused() {
     client.write_all(&hello()).unwrap();
     mp_tests::join(&one_process(becomes_another_user, name)).unwrap();
     let accepted = listener.accept_timeout(Duration::ZERO).unwrap();
-    assert!(accepted.is_some(), "the error of a later peer came first");
+    assert!(accepted.is_some(), "the error of a later peer was returned first");
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn silent_program_blocks_no_other_and_times_out() {
     let name = name("silent");
     let options = SocketOptions::new().handshake_timeout(Duration::from_millis(500));
     let listener = options.listen(name.as_str()).unwrap();
-    // One peer sends nothing, one stops in the middle.
+    // One peer sends nothing, and one stops in the middle of its hello.
     let silent = stranger(&name);
     let mut half = stranger(&name);
     half.write_all(&hello()[..20]).unwrap();
@@ -257,7 +257,7 @@ fn silent_program_blocks_no_other_and_times_out() {
     }
     assert!(listener.accept_timeout(MOMENT).unwrap().is_none());
     drop((silent, half));
-    // And the other way round.
+    // The same for a listener that sends nothing.
     let address = SocketAddr::from_abstract_name(format!("{}-mute", &name[1..])).unwrap();
     let mute = UnixListener::bind_addr(&address).unwrap();
     let refused = options.authkey("waits for its proof").connect(format!("{name}-mute"));
@@ -312,10 +312,10 @@ fn hostile_bytes_are_errors() {
     assert!(listener.accept_timeout(MOMENT).unwrap().is_none());
     drop(stream);
     assert!(matches!(listener.accept_timeout(DEADLINE), Err(ConnectError::Gone)));
-    // A client that closes before it sends anything has only probed for a listener.
+    // A client that closes before it sends anything has only tested if a process listens.
     drop(stranger(&name));
     assert!(listener.accept_timeout(MOMENT).unwrap().is_none());
-    // A peer that connects correctly, and then sends invalid bytes.
+    // This peer connects correctly, and then sends invalid bytes.
     let meets = || {
         let mut stream = stranger(&name);
         stream.write_all(&hello()).unwrap();
@@ -328,7 +328,7 @@ fn hostile_bytes_are_errors() {
     let error = connection.recv_timeout::<String>(DEADLINE).unwrap_err();
     assert!(error.to_string().contains("4294967295 bytes"), "{error}");
     assert!(matches!(connection.recv_timeout::<String>(DEADLINE), Err(GetError::Disconnected)));
-    // A long message is announced, and no memory is allocated for it.
+    // The peer announces a long message, for which no memory is allocated.
     let (mut stream, connection) = meets();
     let before = resident();
     stream.write_all(&(60_u32 << 20).to_le_bytes()).unwrap();
@@ -337,7 +337,7 @@ fn hostile_bytes_are_errors() {
     assert!(resident() < before + (20 << 20));
     drop(stream);
     assert!(connection.recv_timeout::<String>(DEADLINE).unwrap_err().to_string().contains("in the middle"));
-    // Invalid bytes for the type, with the type's own fingerprint.
+    // The bytes are invalid for the type, and have the fingerprint of the type.
     type Wanted = (Vec<Vec<String>>, Option<u64>, std::collections::BTreeMap<String, f64>);
     let fingerprint = mp_reduce::TypeFingerprint::<Wanted>::new().get().to_le_bytes();
     let (mut stream, connection) = meets();
@@ -362,7 +362,7 @@ fn hostile_bytes_are_errors() {
     // The connection still works.
     connection.send(5_u8).unwrap();
     stream.read_exact(&mut [0; 12]).unwrap();
-    // Wrong type names, and names that aren't text, are rejected. Right ones that come in pieces are
+    // Wrong type names, and names that aren't text, are refused. Correct names that arrive in pieces are
     // accepted.
     let named = |fingerprint: u64, name: &[u8]| {
         let mut head = 2_u32.to_le_bytes().to_vec();
@@ -389,7 +389,7 @@ fn hostile_bytes_are_errors() {
     let error = connection.recv_timeout::<Wanted>(DEADLINE).unwrap_err().to_string();
     assert!(error.contains("4097 bytes"), "{error}");
     assert!(matches!(connection.recv_timeout::<Wanted>(DEADLINE), Err(GetError::Disconnected)));
-    // A name that was announced, and does not come.
+    // The peer announces a name, and does not send it.
     let (mut stream, connection) = meets();
     long.truncate(1000);
     long[12..14].copy_from_slice(&4096_u16.to_le_bytes());
@@ -399,7 +399,7 @@ fn hostile_bytes_are_errors() {
     assert!(connection.recv_timeout::<Wanted>(DEADLINE).unwrap_err().to_string().contains("in the middle"));
 }
 
-/// Returns the bytes of memory that this process has.
+/// Returns the resident memory of this process in bytes.
 fn resident() -> u64 {
     let pages: u64 =
         std::fs::read_to_string("/proc/self/statm").unwrap().split(' ').nth(1).unwrap().parse().unwrap();
@@ -438,10 +438,10 @@ fn process_that_locks_the_directory_is_named() {
     let listener = Listener::bind(at.clone()).unwrap();
     let directory = std::fs::File::open(at.parent().unwrap()).unwrap();
     rustix::fs::flock(&directory, FlockOperation::LockExclusive).unwrap();
-    // The process that has it locked is not involved.
+    // The listener of the process that holds the lock is not involved.
     drop(listener);
     assert!(!at.exists());
-    let Err(ConnectError::Io { source, .. }) = Listener::bind(other.clone()) else { panic!("it was locked") };
+    let Err(ConnectError::Io { source, .. }) = Listener::bind(other.clone()) else { panic!("wrong result") };
     assert_eq!(source.kind(), std::io::ErrorKind::TimedOut);
     assert!(source.to_string().contains("flock") && !other.exists(), "{source}");
     drop(directory);
@@ -467,7 +467,7 @@ fn path_is_replaced_only_without_a_listener() {
         Err(ConnectError::Io { source, .. }) => source.kind() == std::io::ErrorKind::AddrInUse,
         _ => false,
     };
-    assert!(in_use(Listener::bind(at.clone())), "another one listens");
+    assert!(in_use(Listener::bind(at.clone())), "another process listens");
     signal(context.pids()[0], Signal::KILL);
     failure(&context);
     assert!(at.exists());
@@ -477,7 +477,7 @@ fn path_is_replaced_only_without_a_listener() {
     let thread = std::thread::spawn(move || connect(client).map(drop));
     listener.accept_timeout(DEADLINE).unwrap().unwrap();
     thread.join().unwrap().unwrap();
-    // Another process has put a socket of its own there: it stays.
+    // Another process has put its own socket at the path, so the path stays.
     std::fs::remove_file(&at).unwrap();
     let other = Listener::bind(at.clone()).unwrap();
     drop(listener);

@@ -1,4 +1,4 @@
-//! Notes about refused messages, checked by hand-written peers that do not use the library.
+//! Notes about refused messages. The peers of these tests do not use the library.
 
 use std::io::Write;
 use std::os::linux::net::SocketAddrExt;
@@ -10,7 +10,7 @@ use mp::message::MessageError;
 use mp::{Connection, GetError, Listener, PutError};
 use mp_tests::{DEADLINE, alone, eventually};
 
-/// Returns a connection, and its other side, which has sent its hello.
+/// Returns a connection, and the socket of the other side, which has sent its hello.
 fn connected(what: &str) -> (Connection, UnixStream) {
     let name = format!("@mp-test-{what}-{}", std::process::id());
     let listener = Listener::bind(name.as_str()).unwrap();
@@ -28,22 +28,22 @@ fn frame(fingerprint: u64, length_of_name: u16, rest: &[u8], length: usize) -> V
     [&head.concat(), rest].concat()
 }
 
-/// Returns a message with the number 5.
+/// Returns a message that contains the number 5.
 fn five() -> Vec<u8> {
     let name = std::any::type_name::<u8>().as_bytes();
     let bytes = mp_reduce::to_bytes(&mut 5_u8).unwrap();
     frame(mp_core::fnv1a(name), name.len() as u16, &[name, &bytes].concat(), bytes.len())
 }
 
-/// Returns a note that a `there::Sent` was received instead of a `there::Expected`.
+/// Returns a note of a peer that has received a `there::Sent` instead of a `there::Expected`.
 fn note() -> Vec<u8> {
     let (expected, sent) = (b"there::Expected", b"there::Sent");
     let names = [&(expected.len() as u16).to_le_bytes()[..], expected, sent].concat();
     frame(1, u16::MAX, &names, names.len())
 }
 
-/// A send detects that the other side is closed, and searches for the reason: other messages that it reads
-/// are not lost.
+/// A send detects that the other side is closed, and reads until it finds the reason. Other messages that it
+/// reads are not lost.
 #[test]
 fn message_before_a_refusal_is_received() {
     let _alone = alone();
@@ -66,7 +66,7 @@ fn message_before_a_refusal_is_received() {
 fn many_refusals_do_not_extend_a_receive() {
     let _alone = alone();
     let (here, mut there) = connected("flood");
-    // One call reads at most 1,024 of them. The next call reads the rest.
+    // One call reads at most 1,024 notes. The next call reads the rest.
     there.write_all(&[note().repeat(1024), five()].concat()).unwrap();
     assert!(here.try_recv::<u8>().unwrap_err().is_empty());
     assert_eq!(here.try_recv::<u8>().unwrap(), 5);
@@ -74,7 +74,7 @@ fn many_refusals_do_not_extend_a_receive() {
     let receives = thread::spawn(move || {
         let got = here.recv_timeout::<u8>(Duration::from_millis(50));
         assert!(got.as_ref().is_err_and(GetError::is_empty), "{got:?}");
-        // The next note may be cut in two by then, and could be a message.
+        // The next note may have arrived only in part, and could then be a message.
         assert!(here.accept_invitation_timeout::<u8>(Duration::from_millis(50)).is_err());
     });
     eventually("they end", || receives.is_finished());
@@ -82,7 +82,7 @@ fn many_refusals_do_not_extend_a_receive() {
     flood.join().unwrap();
 }
 
-/// A peer that no longer receives may send forever: a send does not read all these messages.
+/// A peer that no longer receives may send forever. A send does not read all of these messages.
 #[test]
 fn send_reads_a_refusal_only_after_disconnection() {
     let _alone = alone();
@@ -97,7 +97,7 @@ fn send_reads_a_refusal_only_after_disconnection() {
     assert!(matches!(error, PutError::TypeRefused { value: 1, .. }), "{error:?}");
 }
 
-/// A server that uses `incoming` with `?` survives strangers.
+/// A server that uses `incoming` with `?` survives peers that are not programs of this library.
 #[test]
 fn incoming_skips_refused_peers() {
     let _alone = alone();
@@ -115,7 +115,7 @@ fn incoming_skips_refused_peers() {
     let connection = listener.incoming().next().unwrap().unwrap();
     assert_eq!(connection.recv_timeout::<u8>(DEADLINE).unwrap(), 7);
     client.join().unwrap();
-    // The same with `accept`, where `?` ends the server.
+    // The same peer is an error of `accept`, where `?` would end the server.
     let mut stranger = UnixStream::connect_addr(&address).unwrap();
     stranger.write_all(&[0xff; 100]).unwrap();
     let error = listener.accept_timeout(DEADLINE).map(drop).unwrap_err();

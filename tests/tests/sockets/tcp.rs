@@ -1,4 +1,4 @@
-//! Programs that connect over TCP, on this machine only, since the tests may have no network.
+//! Programs that connect over TCP. They are on this machine, since the tests may have no network.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -16,7 +16,7 @@ use rustix::process::Signal;
 const MOMENT: Duration = Duration::from_millis(20);
 const SHORT: Duration = Duration::from_millis(300);
 const LONG: Duration = Duration::from_secs(3);
-/// Variable of the environment when this program is started again.
+/// Environment variable with the address, for this program when it is started again.
 const ADDRESS: &str = "MP_TEST_TCP_ADDRESS";
 const ROLE: &str = "MP_TEST_TCP_ROLE";
 const HELLO: usize = 8 + 1 + 32;
@@ -39,7 +39,7 @@ fn accept(listener: &Listener) -> Connection {
     listener.accept_timeout(DEADLINE).unwrap().expect("a connection")
 }
 
-/// Returns both ends: of the listener, and of the client.
+/// Returns both ends of a connection: first the end of the listener, then the end of the client.
 fn pair(options: &SocketOptions) -> (Connection, Connection) {
     let (listener, at) = port(options);
     let options = options.clone();
@@ -61,7 +61,8 @@ fn hello(has_key: bool) -> Vec<u8> {
     hello
 }
 
-/// Returns a port that refuses connections while the socket is open: it is bound, and no process listens.
+/// Returns a port that refuses connections while the socket is open: the socket is bound, and does not
+/// listen.
 fn refusing_port() -> (OwnedFd, SocketAddr) {
     let (family, kind) = (AddressFamily::INET, SocketType::STREAM);
     let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap();
@@ -70,7 +71,7 @@ fn refusing_port() -> (OwnedFd, SocketAddr) {
     (socket, at)
 }
 
-/// Returns the bytes of memory that this process has.
+/// Returns the resident memory of this process in bytes.
 fn resident() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
     pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
@@ -88,7 +89,7 @@ fn helper_other_program() {
         let listener = keyed().listen(address).unwrap();
         println!("port {}", listener.local_addr().unwrap().port());
         accept(&listener).send(7_u32).unwrap();
-        // Runs until it is killed: its parent has a deadline.
+        // Runs until its parent kills it. The parent has a deadline.
         loop {
             std::thread::park();
         }
@@ -103,7 +104,7 @@ fn helper_other_program() {
     }
 }
 
-/// Process of the other program, killed at the end of the test.
+/// Process of the other program, which is killed on drop.
 struct Other(Child);
 
 impl Drop for Other {
@@ -155,7 +156,7 @@ fn programs_connect_at_an_ipv6_address() {
 
 #[test]
 fn address_beyond_loopback_requires_a_key() {
-    // In use, so that an attempt to bind it would be `AddrInUse`.
+    // The port is in use, so an attempt to bind it would return `AddrInUse`.
     let taken = TcpListener::bind("0.0.0.0:0").unwrap();
     let all = taken.local_addr().unwrap();
     let mixed = Address::tcp(&[ANY_PORT.into(), all][..]).unwrap();
@@ -204,7 +205,7 @@ fn full_listener_times_connections_out() {
     let (began, refused) = (Instant::now(), options.connect(full).unwrap_err());
     assert!(matches!(refused, ConnectError::TimedOut(SHORT)), "{refused:?}");
     assert!(began.elapsed() >= SHORT);
-    // The first of two addresses has half of the time.
+    // Each of the two addresses gets half of the time.
     let (other, at) = port(&SocketOptions::new());
     let (began, options) = (Instant::now(), options.handshake_timeout(LONG));
     let there = options.connect(Address::tcp(&[full, at][..]).unwrap()).unwrap();
@@ -252,7 +253,7 @@ fn bytes_before_the_proof_take_no_memory() {
         drop(stream);
     }
     assert!(resident() < before + (24 << 20));
-    // A process that only probes whether a port is open is skipped.
+    // A process that only tests if the port is open is skipped.
     drop(stranger(at));
     assert!(listener.accept_timeout(MOMENT).unwrap().is_none());
 }
@@ -263,7 +264,7 @@ fn slow_and_silent_peers_time_out() {
     let (silent, mut slow) = (stranger(at), stranger(at));
     let mut refused = Vec::new();
     for byte in hello(true) {
-        // It may be closed by now.
+        // The connection may be closed by now.
         _ = slow.write_all(&[byte]);
         match listener.accept_timeout(MOMENT) {
             Ok(none) => assert!(none.is_none()),
@@ -295,9 +296,9 @@ fn hostile_lengths_end_the_connection() {
     let error = connection.recv_timeout::<String>(DEADLINE).unwrap_err();
     assert!(error.to_string().contains("4294967295 bytes"), "{error}");
     assert!(matches!(connection.recv_timeout::<String>(DEADLINE), Err(GetError::Disconnected)));
-    // The other end reads the end.
+    // The peer reads the end of the connection.
     assert_eq!(stream.read(&mut [0; 1]).unwrap_or(0), 0);
-    // A message that is announced and does not arrive completely, and one that does.
+    // The first message is announced and does not arrive completely, and the second one does.
     let (mut stream, connection) = meets();
     stream.write_all(&(1_u32 << 20).to_le_bytes()).unwrap();
     stream.write_all(&[0; 8 + 2 + 1000]).unwrap();
@@ -359,9 +360,9 @@ fn handles_are_refused_and_returned_over_tcp() {
         other => panic!("{other:?}"),
     }
     let queue = Queue::<u8>::bounded(1).unwrap();
-    let Err(PutError::Failed { value: queue, .. }) = here.send(queue) else { panic!("it was sent") };
-    // Over a Unix socket a program could be invited.
-    let Err(PutError::Failed { value: queue, error }) = here.invite(queue) else { panic!("it was invited") };
+    let Err(PutError::Failed { value: queue, .. }) = here.send(queue) else { panic!("the handle was sent") };
+    // Only over a Unix socket, a program can be invited.
+    let Err(PutError::Failed { value: queue, error }) = here.invite(queue) else { panic!("no refusal") };
     assert!(error.to_string().contains("TCP") && error.to_string().contains("a path"), "{error}");
     queue.put(1).unwrap();
     let error = there.accept_invitation::<Queue<u8>>().unwrap_err();
@@ -434,7 +435,7 @@ fn ip(command: &str) {
     assert!(Command::new("ip").args(command.split(' ')).status().unwrap().success(), "{command}");
 }
 
-/// Runs in a network namespace, where no packet reaches the other host after its route was removed.
+/// Runs in a network namespace. After a route is removed, no packet reaches the other host.
 fn loses_its_host() {
     ip("link set lo up");
     ip("addr add 10.9.0.1/32 dev lo");

@@ -1,4 +1,4 @@
-//! Peers at a TCP address that are hostile, silent or absent, and a listener that lacks descriptors.
+//! Hostile, silent or absent peers at a TCP address, and a listener that lacks descriptors.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -15,7 +15,7 @@ const MOMENT: Duration = Duration::from_millis(20);
 const SHORT: Duration = Duration::from_millis(300);
 const HELLO: usize = 8 + 1 + 32;
 const PROOF: usize = 32;
-/// Number of handshakes that a listener continues at the same time.
+/// Maximum number of handshakes that a listener runs at the same time.
 const MOST: usize = 64;
 
 const ANY_PORT: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 0);
@@ -66,7 +66,7 @@ fn kind_of<T>(result: &Result<T, ConnectError>) -> Option<ErrorKind> {
     }
 }
 
-/// Returns the answer of a listener with a key to a peer that sends these bytes, and its error.
+/// Returns the bytes that a listener with a key answers to a peer which sends these bytes, and its error.
 fn answered(said: &[u8]) -> (Vec<u8>, ConnectError) {
     let (listener, at) = port(&keyed());
     let mut peer = stranger(at);
@@ -82,7 +82,7 @@ fn answered(said: &[u8]) -> (Vec<u8>, ConnectError) {
 fn proof_is_sent_only_to_a_proven_peer() {
     let (answer, error) = answered(&hello(true));
     assert!(matches!(error, ConnectError::Gone), "{error:?}");
-    assert_eq!(answer.len(), HELLO, "the listener sent its proof to a stranger");
+    assert_eq!(answer.len(), HELLO, "the listener sends only its hello to an unproven peer");
     let (answer, error) = answered(&[&hello(true)[..], &[7; PROOF]].concat());
     assert!(matches!(error, ConnectError::KeyMismatch { .. }), "{error:?}");
     assert_eq!(answer[HELLO..], [0; PROOF], "the refusal depends on the key");
@@ -117,7 +117,7 @@ fn client_with_a_wrong_key_gets_a_key_mismatch() {
     assert!(matches!(there, Err(ConnectError::KeyMismatch { .. })), "{there:?}");
 }
 
-/// Accepts while this process can't open descriptors. Three handshakes have begun before.
+/// Accepts while this process can't open descriptors. Three handshakes were begun before.
 fn lacks_descriptors(_: usize, (): ()) -> Outcome {
     let (listener, at) = port(&SocketOptions::new().handshake_timeout(SHORT));
     let (mut done, closed, overdue) = (stranger(at), stranger(at), stranger(at));
@@ -153,7 +153,7 @@ fn only_an_unavailable_address_is_skipped() {
     let (_listener, at) = port(&keyed());
     let second = keyed().listen(Address::tcp(&[at, ANY_PORT.into()][..]).unwrap());
     assert_eq!(kind_of(&second), Some(ErrorKind::AddrInUse), "{second:?}");
-    // An address of no machine (RFC 5737).
+    // This address belongs to no machine (RFC 5737).
     let elsewhere = SocketAddr::from(([203, 0, 113, 1], 0));
     let second = keyed().listen(Address::tcp(&[elsewhere, ANY_PORT.into()][..]).unwrap()).unwrap();
     assert!(second.local_addr().unwrap().ip().is_loopback());
@@ -177,7 +177,7 @@ fn refusal_is_reported_before_an_unreachable_address() {
 /// Returns an address of this machine that is not a loopback address.
 fn own_address() -> Option<SocketAddr> {
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
-    // Sends nothing.
+    // Connecting a UDP socket sends nothing.
     socket.connect("203.0.113.1:9").ok()?;
     let ip = socket.local_addr().ok()?.ip();
     (!ip.is_loopback()).then(|| SocketAddr::new(ip, 0))
@@ -199,7 +199,7 @@ fn keyless_listener_refuses_a_foreign_address() {
     _ = peer.write_all(&hello(false));
     let accepted = listener.accept_timeout(SHORT).unwrap();
     assert!(accepted.is_none(), "{accepted:?}");
-    // With a key the address does not matter: the peer's hello is read, and lacks the key.
+    // With a key the address does not matter: the listener reads the peer's hello, which has no key.
     let (listener, at) = port(&keyed());
     let mut peer = peer_at(at);
     peer.write_all(&hello(false)).unwrap();
@@ -221,7 +221,7 @@ fn silent_tcp_peers_yield_to_others() {
     let connection = listener.accept_timeout(DEADLINE).unwrap();
     assert!(connection.is_some(), "no place after {:?}", began.elapsed());
     assert_eq!(connection.unwrap().peer_addr(), Some(peer.local_addr().unwrap()));
-    // The peer that has begun its hello keeps its place.
+    // The peer that has sent a part of its hello keeps its place.
     half.write_all(&hello(false)[20..]).unwrap();
     let connection = listener.accept_timeout(DEADLINE).unwrap().unwrap();
     assert_eq!(connection.peer_addr(), Some(half.local_addr().unwrap()));

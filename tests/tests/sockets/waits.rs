@@ -1,4 +1,4 @@
-//! Connections over a socket whose other end is stopped: a sender waits no longer than its time-out, and no
+//! Connections over a socket whose other end is stopped. A sender waits no longer than its time-out, and no
 //! message is torn.
 
 use std::pin::pin;
@@ -16,13 +16,13 @@ fn name(what: &str) -> String {
     format!("@mp-test-{what}-{}", std::process::id())
 }
 
-/// Returns a message whose bytes follow from its number and length.
+/// Returns a message whose contents depend only on its number and length.
 fn message(number: u64, len: usize) -> Vec<u64> {
     (0..len as u64).map(|i| i * 31 + number).collect()
 }
 
-/// Receives until the other end closes. Checks that each message is complete and in order, and that their
-/// number equals the number in the last message.
+/// Receives until the other end closes. Checks that each message is complete and in order, and that the
+/// number of messages equals the number in the last message.
 fn receives(_: usize, name: String) -> Outcome {
     let there = SocketOptions::new().connect(name)?;
     let mut n = 0;
@@ -46,12 +46,13 @@ fn send_to_a_stopped_process_keeps_its_time_limit() {
     let name = name("stopped");
     let listener = Listener::bind(name.clone()).unwrap();
     let child = one_process(receives, name);
-    let here = listener.accept_timeout(DEADLINE).unwrap().expect("it connects");
+    let here = listener.accept_timeout(DEADLINE).unwrap().expect("a client connects");
     let pid = child.pids()[0];
     assert_eq!(here.peer_pid(), Some(pid));
     signal(pid, Signal::STOP);
     eventually("it is stopped", || threads_are(pid, 'T'));
-    // All forms in turn, and several sizes: some messages are begun and can't be sent completely.
+    // All forms of sending and several sizes alternate, so that some messages are begun and not sent
+    // completely.
     let mut sent = 0;
     let mut refused = 0;
     for round in 0..200_usize {
@@ -65,7 +66,8 @@ fn send_to_a_stopped_process_keeps_its_time_limit() {
                 let mut future = pin!(here.send_async(value.clone()));
                 match poll_once(&mut future) {
                     std::task::Poll::Ready(end) => end,
-                    // Nothing is begun: since the first refusal an earlier message is incomplete.
+                    // Since the first refusal an earlier message is incomplete, so the future has not begun
+                    // its message.
                     std::task::Poll::Pending if refused > 0 => Err(PutError::Full(value)),
                     std::task::Poll::Pending => Ok(()),
                 }
@@ -74,7 +76,7 @@ fn send_to_a_stopped_process_keeps_its_time_limit() {
         match end {
             Ok(()) => sent += 1,
             Err(PutError::Full(back)) => {
-                assert_eq!(back[0], sent, "the value comes back");
+                assert_eq!(back[0], sent, "the value is returned");
                 refused += 1;
             }
             Err(error) => panic!("{error}"),
@@ -87,7 +89,7 @@ fn send_to_a_stopped_process_keeps_its_time_limit() {
     assert!(here.try_send_bytes(b"x").unwrap_err().is_full());
     assert!(here.send_bytes_timeout(b"x", MOMENT).unwrap_err().is_full());
     signal(pid, Signal::CONT);
-    // An incomplete message is completed before anything else is sent.
+    // An incomplete message is completed before another message is sent.
     here.send_timeout(Vec::<u64>::new(), DEADLINE).unwrap();
     assert_eq!(here.recv_timeout::<u64>(DEADLINE).unwrap(), sent);
     block_on(here.send_bytes_async(b"raw")).unwrap();

@@ -1,4 +1,4 @@
-//! Spans and events for the `tracing` crate, in the process that starts others and in workers.
+//! Spans and events for the `tracing` crate, in a process that starts others, and in its workers.
 
 mod recorder;
 
@@ -13,10 +13,10 @@ use mp_tests::{DEADLINE, Outcome, eventually, sleeps, take};
 use recorder::{Entry, install};
 use tracing::Level;
 
-/// Time-out of a wait that nothing ends.
+/// Time-out of a wait for which no event occurs.
 const MOMENT: Duration = Duration::from_millis(50);
 
-/// Returns the closed span of the start of the process `pid`, when there is one.
+/// Waits for the closed span of the start of process `pid`, and returns it.
 fn start_of(pid: u32) -> Entry {
     let mut found = None;
     eventually("the span of the start is closed", || {
@@ -35,7 +35,7 @@ fn span_of_a_start_ends_when_the_process_is_ready() {
     let waits = |queue: Queue<u8>| take(&queue);
     let child = outer.in_scope(|| Process::builder().name("loader").spawn(waits, queue.clone()).unwrap());
     let span = start_of(child.pid());
-    assert!(child.is_alive(), "its span ended before the process");
+    assert!(child.is_alive(), "the span ended before the process");
     assert_eq!((span.field("name"), span.field("method")), ("\"loader\"", "\"spawn\""));
     assert_eq!((span.field("rank"), span.field("ready")), ("", "true"));
     assert_eq!(span.parent, outer.id().map(|id| id.into_u64()));
@@ -59,7 +59,7 @@ fn span_of_a_failed_start_is_not_ready() {
     assert_eq!(start_of(pid).field("ready"), "false");
 }
 
-/// Returns the number of the worker, the fields of the task's span, and the field of an event in it.
+/// Task that returns its worker's number, the fields of its own span, and the field of an event in the span.
 fn span_of_this_task(x: u64) -> (Option<usize>, u64, String, u64, u64) {
     let recorder = install(None);
     assert!(x != 3, "the fourth task fails");
@@ -137,7 +137,7 @@ fn wait_for_a_lock_is_an_event() {
     assert_eq!((events[0].field("call"), events[0].field("object")), ("\"lock\"", "\"lock\""));
 }
 
-/// Makes tensors that only this process has, reports that, and waits for its end.
+/// Makes tensors that only this process holds, reports that, and waits for a request to end.
 fn hold_tensors((queue, ended): (Queue<u8>, Queue<u8>)) -> Outcome {
     let _tensors = [1.0, 2.0].map(|value| Tensor::<f32>::full([1000], value));
     let message = mp_core::Messages(Arena::current()?).pack(&mut mp_core::message::Outgoing::default(), 0)?;
@@ -177,7 +177,7 @@ fn recovery_event_counts_released_resources() {
 /// Number of calls of [`use_mp_and_panic`].
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 
-/// Hook that takes locks of the library, waits, and panics.
+/// Hook of the subscriber that takes locks of the library, waits, and panics.
 fn use_mp_and_panic(target: &str) {
     if !target.starts_with("mp::") {
         return;

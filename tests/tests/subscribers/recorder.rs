@@ -15,11 +15,11 @@ use tracing_core::span::Current;
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) metadata: &'static Metadata<'static>,
-    /// Fields, formatted by `Debug`.
+    /// Fields of the entry, formatted by `Debug`.
     pub(crate) fields: Fields,
     /// Id of the enclosing span.
     pub(crate) parent: Option<u64>,
-    /// Number of handles of a span: 0 after its end.
+    /// Number of handles of the span. 0 after the span has ended.
     pub(crate) handles: u64,
 }
 
@@ -57,8 +57,8 @@ static RECORDER: OnceLock<Recorder> = OnceLock::new();
 
 struct Installed;
 
-/// Sets the recorder as the subscriber of this process. Each test begins with this call: a span that another
-/// thread registers meanwhile could stay disabled.
+/// Sets the recorder as the subscriber of this process. Each test calls this first, because a span that
+/// another thread registers before could stay disabled.
 pub(crate) fn install(hook: Option<fn(&str)>) -> &'static Recorder {
     RECORDER.get_or_init(|| {
         set_global_default(Installed).unwrap();

@@ -9,7 +9,7 @@ use mp_tests::{
 };
 use rustix::process::Signal;
 
-/// Longer than a poll interval, after which waiting processes check for dead ones.
+/// Time that is longer than a poll interval, after which waiting processes check for dead processes.
 const LONG: Duration = Duration::from_millis(250);
 
 fn pass(_: usize, (barrier, phases, order): (Barrier, u64, Lock<[u64; 2]>)) -> Outcome {
@@ -32,7 +32,7 @@ fn parties_pass_only_after_all_have_arrived() {
     let args = (Barrier::new(4).unwrap(), 50, Lock::new([0; 2]).unwrap());
     let context = start_processes(pass, args.clone(), SpawnOptions::nprocs(4)).unwrap();
     join(&context).unwrap();
-    assert_eq!(*args.2.lock().unwrap(), [200, 50 * 6], "each has its number");
+    assert_eq!(*args.2.lock().unwrap(), [200, 50 * 6], "each index is returned the same number of times");
     assert_eq!((args.0.parties(), args.0.n_waiting(), args.0.is_broken()), (4, 0, false));
 }
 
@@ -72,14 +72,14 @@ fn barrier_breaks_when_a_party_is_killed() {
             other => panic!("{other}"),
         }
         assert!(barrier.is_broken() && barrier.n_waiting() == 0);
-        assert!(matches!(barrier.wait(), Err(BarrierError::MemberDied { .. })), "it stays broken");
+        assert!(matches!(barrier.wait(), Err(BarrierError::MemberDied { .. })), "the barrier stays broken");
         failure(&context);
         barrier.reset().unwrap();
         assert!(!barrier.is_broken());
         let all: Vec<_> = (0..3).map(|_| barrier.clone()).collect();
         let all: Vec<_> =
             all.into_iter().map(|b| std::thread::spawn(move || b.wait_timeout(DEADLINE))).collect();
-        all.into_iter().for_each(|t| _ = t.join().unwrap().expect("it is whole again"));
+        all.into_iter().for_each(|t| _ = t.join().unwrap().expect("the barrier was reset"));
     }
 }
 
@@ -88,7 +88,7 @@ fn stopped_party_is_awaited_until_the_time_out() {
     let _alone = alone();
     let barrier = Barrier::new(3).unwrap();
     let (context, pid) = party(&barrier, true);
-    // It arrives, so it isn't missing.
+    // This process arrives, so it isn't missing.
     let _this = barrier.enroll().unwrap();
     signal(pid, Signal::STOP);
     eventually("it is stopped", || threads_are(pid, 'T'));
@@ -134,11 +134,11 @@ fn barrier_is_aborted_and_reset() {
     assert!(Barrier::new(0).is_err() && Barrier::new(1 << 20).is_err());
 }
 
-/// Checks in each phase how often the action ran.
+/// Checks in each phase how many times the action has run.
 fn pass_and_count(_: usize, (barrier, phases, done): (Barrier, u64, RawValue<u64>)) -> Outcome {
     for phase in 1..=phases {
         barrier.wait_then_timeout(DEADLINE, || done.set(done.get() + 1))?;
-        assert_eq!(done.get(), phase, "the others continue when it is done, once");
+        assert_eq!(done.get(), phase, "the others continue after the action has run once");
         barrier.wait_timeout(DEADLINE)?;
     }
     Ok(())
@@ -172,7 +172,7 @@ fn killed_leader_breaks_and_stopped_leader_delays() {
         eventually("it waits", || barrier.n_waiting() == 1);
         let context = one_process(act_for_long, (barrier.clone(), ready.clone()));
         let pid = take(&ready);
-        // One more party, which comes too early for the next phase.
+        // One more party arrives, which is too early for the next phase.
         let copy = barrier.clone();
         let early = std::thread::spawn(move || copy.wait_timeout(DEADLINE));
         signal(pid, if killed { Signal::KILL } else { Signal::STOP });

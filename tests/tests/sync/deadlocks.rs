@@ -1,5 +1,5 @@
-//! Cycles of locks between real processes and threads: detected and reported once, and not reported without a
-//! cycle.
+//! Deadlocks of processes and threads: cycles are detected and reported once, and waits without a cycle are
+//! not reported.
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ enum Which {
     Once,
 }
 
-/// Calls `f` while it holds that lock.
+/// Calls `f` while this thread holds the lock that `which` selects.
 fn with(locks: &Locks, which: Which, f: impl FnOnce()) -> Result<(), LockError> {
     let (lock, array, rlock, rwlock, once) = locks;
     match which {
@@ -50,10 +50,11 @@ fn with(locks: &Locks, which: Which, f: impl FnOnce()) -> Result<(), LockError> 
     }
 }
 
-/// Outcome of a thread's second lock: success, or the processes of a deadlock and the text of the error.
+/// Process, and outcome of its second lock: `None` for success, or the processes of a deadlock and the error
+/// text.
 type Ended = (u32, Option<(Vec<u32>, String)>);
 
-/// Takes `first`, waits until all have theirs, takes `second`.
+/// Takes the lock `first`, waits until all processes have taken theirs, and takes `second`.
 fn take_two(
     locks: &Locks,
     (first, second): (Which, Which),
@@ -85,8 +86,8 @@ fn in_a_ring(rank: usize, (locks, order, have, all, ended): Ring) -> Outcome {
     Ok(())
 }
 
-/// Processes that each hold one lock and wait for another's: one of them gets an error, and the others
-/// continue.
+/// Starts processes that each hold one lock and wait for the lock of the next one. Checks that one of them
+/// gets an error and the others continue. Returns the text of the error.
 #[track_caller]
 fn reported_deadlock_of(order: &[(Which, Which)]) -> String {
     let n = order.len();
@@ -101,7 +102,7 @@ fn reported_deadlock_of(order: &[(Which, Which)]) -> String {
     let [(pid, (named, text))] = reported[..] else {
         panic!("not exactly one of them gets an error: {ends:?}")
     };
-    assert_eq!(named[0], *pid, "it is named first: {text}");
+    assert_eq!(named[0], *pid, "the failed process is named first: {text}");
     let mut named = named.clone();
     named.sort_unstable();
     pids.sort_unstable();
@@ -139,10 +140,10 @@ fn cycle_of_four_is_detected() {
 #[test]
 fn cycle_of_readers_and_writers_is_detected() {
     let _alone = alone();
-    // A writer waits for a reader.
+    // In the first cycle a writer waits for a reader.
     let text = reported_deadlock_of(&[(Which::Read, Which::Lock), (Which::Lock, Which::Write)]);
     assert!(text.contains("the RwLock in block") && text.contains("to write"), "{text}");
-    // A reader waits for a writer.
+    // In the second cycle a reader waits for a writer.
     let text = reported_deadlock_of(&[(Which::Write, Which::RLock), (Which::RLock, Which::Read)]);
     assert!(text.contains("to read"), "{text}");
 }
@@ -159,7 +160,7 @@ fn read_and(_: usize, (locks, second, ready): (Locks, Which, Queue<u32>)) -> Out
     Ok(())
 }
 
-/// The first thread that requests the write lock gets the lock of writers, and then waits for its own read
+/// The first thread that requests the write lock takes the lock of writers, and then waits for its own read
 /// lock.
 #[test]
 fn upgrading_readers_are_reported() {
@@ -175,7 +176,7 @@ fn upgrading_readers_are_reported() {
     assert!(locks.3.write().is_ok());
 }
 
-/// A waiting writer has the lock of writers, and also waits for the reader that wants to write.
+/// A waiting writer holds the lock of writers, and also waits for the reader that wants to write.
 #[test]
 fn upgrading_reader_with_a_writer_is_reported() {
     let _alone = alone();
@@ -194,7 +195,7 @@ fn upgrading_reader_with_a_writer_is_reported() {
     go.send(()).unwrap();
     match (reader.join().unwrap(), writer.join().unwrap()) {
         (Err(LockError::Deadlock(found)), Ok(())) => assert_eq!(found.steps.len(), 2, "{found}"),
-        // The writer began to check the readers when the reader already waited.
+        // The writer began to check the readers when the reader was already waiting.
         (Err(LockError::WouldDeadlock), Err(LockError::Deadlock(found))) => {
             assert_eq!(found.steps.len(), 2, "{found}");
         }
@@ -210,8 +211,8 @@ fn deadlock<T>(result: Result<T, LockError>) -> Deadlock {
     }
 }
 
-/// Starts a thread of this process that has `a` and waits for `b`, which the caller holds. Returns once it
-/// waits.
+/// Starts a thread of this process that holds `a` and waits for `b`, which the caller holds. Returns when the
+/// thread waits.
 fn holds_and_waits<T: Send + 'static>(
     wait: impl FnOnce(&Lock<u64>, &Lock<u64>) -> T + Send + 'static,
 ) -> (Lock<u64>, Lock<u64>, std::thread::JoinHandle<T>) {
@@ -231,7 +232,7 @@ fn cycle_within_a_process_names_its_threads() {
         gone.recv_timeout(DEADLINE).unwrap();
         b.lock().map(drop)
     });
-    // This thread has a third lock, which no thread wants, and waits for no thread that waits for it.
+    // This thread also holds a third lock. No thread waits for that lock, so it is not part of the cycle.
     let other = Lock::new(0_u64).unwrap();
     let (held, _guard) = (b.lock().unwrap(), other.lock().unwrap());
     go.send(()).unwrap();
@@ -246,7 +247,7 @@ fn cycle_within_a_process_names_its_threads() {
     assert!(found.steps.iter().all(|step| step.pid == std::process::id() && step.block.is_some()), "{found}");
 }
 
-/// The same locks of other threads: two pairs without a cycle.
+/// Three threads each hold a lock and wait for the next thread's lock. The last holder does not wait.
 #[test]
 fn chain_of_waits_is_no_deadlock() {
     let _alone = alone();
@@ -263,18 +264,18 @@ fn chain_of_waits_is_no_deadlock() {
     let (last, other) = (locks[3].clone(), Lock::new(0_u64).unwrap());
     let end = std::thread::spawn(move || {
         let (_last, _other) = (last.lock().unwrap(), other.lock().unwrap());
-        // Until each of the others has waited long enough to be checked.
+        // Lasts until each of the other threads has waited long enough to be checked.
         _ = gone.recv_timeout(LONG);
     });
     for thread in threads {
-        thread.join().unwrap().expect("a line has an end");
+        thread.join().unwrap().expect("a chain of waits ends");
     }
     end.join().unwrap();
     drop(go);
 }
 
-/// A thread waited long for a lock, and has got and released it. It has another lock, for which the present
-/// holder of the first lock waits.
+/// A thread has waited long for a lock, and has then taken and released it. It holds another lock, for which
+/// the present holder of the first lock waits.
 #[test]
 fn ended_wait_is_part_of_no_deadlock() {
     let _alone = alone();
@@ -287,20 +288,20 @@ fn ended_wait_is_part_of_no_deadlock() {
         let _a = a.lock().unwrap();
         theirs.lock().map(drop).unwrap();
         began.send(()).unwrap();
-        // Until the other one has waited long enough for several checks.
+        // Lasts until the other thread has waited long enough for several checks.
         _ = gone.recv_timeout(LONG);
     });
-    // sleep: until it has waited long enough to be checked
+    // sleep: until the thread has waited long enough to be checked
     std::thread::sleep(LONG);
     drop(held);
     begun.recv_timeout(DEADLINE).unwrap();
     let _held = b.lock().unwrap();
-    a.lock().map(drop).expect("the thread that has it waits for no lock");
+    a.lock().map(drop).expect("the holder waits for no lock");
     drop(go);
     thread.join().unwrap();
 }
 
-/// Several poll intervals, in each of which a waiter checks.
+/// Duration of several poll intervals, in each of which a waiter checks for deadlocks.
 const LONG: Duration = Duration::from_millis(700);
 
 fn hold_one_want_other(_: usize, (one, other, ready): (Lock<u64>, Lock<u64>, Queue<u32>)) -> Outcome {
@@ -310,7 +311,7 @@ fn hold_one_want_other(_: usize, (one, other, ready): (Lock<u64>, Lock<u64>, Que
     Ok(())
 }
 
-/// This process has `b` and wants `a`, whose holder waits for `b`.
+/// Starts a process that holds `a` and waits for `b`, which this process holds.
 fn holder_that_waits(a: &Lock<u64>, b: &Lock<u64>) -> (ProcessContext, u32) {
     let ready = Queue::bounded(1).unwrap();
     let context = one_process(hold_one_want_other, (a.clone(), b.clone(), ready.clone()));
@@ -323,7 +324,7 @@ fn cycle_with_a_dead_process_is_no_deadlock() {
     let (a, b) = (Lock::new(0).unwrap(), Lock::new(0).unwrap());
     let held = b.lock().unwrap();
     let (context, pid) = holder_that_waits(&a, &b);
-    // Long enough that its wait is recorded.
+    // The wait is long enough to be recorded.
     assert!(matches!(a.lock_timeout(LONG), Err(LockError::Held { .. })));
     signal(pid, Signal::KILL);
     assert!(matches!(a.lock(), Err(LockError::OwnerDied { pid: p, .. }) if p == pid));
@@ -331,7 +332,7 @@ fn cycle_with_a_dead_process_is_no_deadlock() {
     failure(&context);
 }
 
-/// The waiting process adopts the crashed process's locks. It is stopped, and adopts them when it continues.
+/// The waiting process adopts the dead process's locks. It is stopped, and adopts them when it continues.
 #[test]
 fn cycle_through_a_dead_process_is_no_deadlock() {
     let _alone = alone();
@@ -347,14 +348,14 @@ fn cycle_through_a_dead_process_is_no_deadlock() {
     ended.recv_timeout(DEADLINE).unwrap().unwrap();
     let (dead, dies) = holder_that_waits(&c, &a);
     let (stopped, stops) = holder_that_waits(&b, &c);
-    // Long enough that both waits are recorded.
+    // The wait is long enough for both waits to be recorded.
     assert!(matches!(b.lock_timeout(LONG), Err(LockError::Held { .. })));
     signal(stops, Signal::STOP);
     eventually("it is stopped", || threads_are(stops, 'T'));
     signal(dies, Signal::KILL);
     failure(&dead);
     go.send(()).unwrap();
-    assert!(ended.recv_timeout(LONG).is_err(), "it waits");
+    assert!(ended.recv_timeout(LONG).is_err(), "the thread waits");
     signal(stops, Signal::CONT);
     ended
         .recv_timeout(DEADLINE)
@@ -364,7 +365,7 @@ fn cycle_through_a_dead_process_is_no_deadlock() {
     failure(&stopped);
 }
 
-/// The thread can't get the lock that it waits for, whether it is stopped or not.
+/// The thread can't get the lock for which it waits, whether it is stopped or not.
 #[test]
 fn stopped_waiter_is_part_of_a_deadlock() {
     let _alone = alone();
@@ -397,7 +398,7 @@ fn stopped_holder_is_no_deadlock() {
     eventually("it is stopped", || threads_are(pid, 'T'));
     let (copy, (done, ended)) = (lock.clone(), mpsc::channel());
     let waiter = std::thread::spawn(move || done.send(copy.lock().map(drop)).unwrap());
-    assert!(ended.recv_timeout(LONG).is_err(), "it waits");
+    assert!(ended.recv_timeout(LONG).is_err(), "the thread waits");
     end.set().unwrap();
     signal(pid, Signal::CONT);
     ended.recv_timeout(DEADLINE).unwrap().unwrap();
@@ -405,7 +406,8 @@ fn stopped_holder_is_no_deadlock() {
     join(&context).unwrap();
 }
 
-/// A wait with a time-out ends by itself, and so does a wait for its thread.
+/// A wait with a time-out ends by itself. A wait for a lock of the thread that waits with a time-out ends,
+/// too.
 #[test]
 fn timed_waits_are_no_deadlock() {
     let _alone = alone();
@@ -415,7 +417,7 @@ fn timed_waits_are_no_deadlock() {
         matches!(b.lock_timeout(LONG), Err(LockError::Held { .. }))
     });
     let _b = b.lock().unwrap();
-    drop(a.lock().expect("the other one gives up"));
+    drop(a.lock().expect("the other thread stops waiting"));
     assert!(thread.join().unwrap());
 }
 
@@ -460,15 +462,15 @@ fn environment_disables_detection_for_a_process() {
     let context = start_processes(hold_one_want_other, (a, b, ready.clone()), options).unwrap();
     let pid = take(&ready);
     go.send(()).unwrap();
-    assert!(ended.recv_timeout(LONG).is_err(), "it waits");
+    assert!(ended.recv_timeout(LONG).is_err(), "the thread waits");
     signal(pid, Signal::KILL);
     assert!(matches!(ended.recv_timeout(DEADLINE).unwrap(), Err(LockError::OwnerDied { .. })));
     waiter.join().unwrap();
     failure(&context);
 }
 
-/// A thread that returns from a condition to an `RLock` of which it has other guards must get the lock: the
-/// other thread's wait fails, though it began earlier.
+/// A thread that returns from a condition to an `RLock`, of which it holds other guards, must get the lock.
+/// So the wait of the other thread fails, although it began earlier.
 #[test]
 fn condition_waiter_reacquires_despite_deadlock() {
     let _alone = alone();
@@ -483,7 +485,7 @@ fn condition_waiter_reacquires_despite_deadlock() {
     });
     eventually("it waits for the bell", || bell.waiting() == 1);
     let rings = std::thread::spawn(move || {
-        // When the other one has waited longer than this one will have.
+        // Notifies when the other thread has waited longer than the waiter will have.
         std::thread::sleep(LONG); // sleep: the first wait has to be the longer one
         bell.notify_one().unwrap();
     });
@@ -491,7 +493,7 @@ fn condition_waiter_reacquires_despite_deadlock() {
     let found = deadlock(other.lock());
     assert!(found.steps[0].waited > found.steps[1].waited, "{found}");
     drop(desk_held);
-    waiter.join().unwrap().expect("it has its lock again");
+    waiter.join().unwrap().expect("the waiter has its lock again");
     rings.join().unwrap();
 }
 
@@ -520,7 +522,7 @@ fn dine(rank: usize, (forks, millis, ready): Table) -> Outcome {
     Ok(())
 }
 
-/// Locks that all take in one order, under load, while holders are killed and stopped.
+/// All processes take locks in the same order, under load, while holders are killed and stopped.
 #[test]
 fn ordered_philosophers_report_no_deadlock() {
     let _alone = alone();

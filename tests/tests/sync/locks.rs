@@ -1,4 +1,4 @@
-//! Locks between real processes whose holders are killed, stopped or slow: reentrant locks, read locks, once
+//! Locks between processes whose holders are killed, stopped or slow: reentrant locks, read locks, once
 //! cells, and several locks together.
 
 use std::time::{Duration, Instant};
@@ -76,7 +76,7 @@ fn hold(_: usize, (locks, held, ready): (Locks, Held, Queue<u32>)) -> Outcome {
         Held::Write => d.insert(rwlock.write()?)[0] += 1,
     }
     give(&ready, std::process::id());
-    // Until another process kills it, and not forever if none does.
+    // Sleeps until another process kills this process, and not forever if none does.
     std::thread::sleep(DEADLINE); // sleep: the test kills or stops this process while it holds the lock
     drop((a, b, c, d));
     Ok(())
@@ -117,7 +117,7 @@ fn killed_holder_poisons_until_recovery() {
     died(locks.0.lock_timeout(DEADLINE), pid);
     {
         let mut pair = locks.0.recover().unwrap();
-        assert_eq!((*pair, pair.died().unwrap().pid), ([1, 0], pid), "half changed, as it was left");
+        assert_eq!((*pair, pair.died().unwrap().pid), ([1, 0], pid), "left by the dead process");
         pair[1] = 1;
     }
     assert_eq!(*locks.0.try_lock().unwrap(), [1, 1]);
@@ -136,7 +136,7 @@ fn killed_holder_of_two_levels_is_reported() {
     {
         let pair = locks.1.recover().unwrap();
         assert_eq!(pair.died().unwrap().pid, pid);
-        let again = locks.1.lock().expect("this thread has it");
+        let again = locks.1.lock().expect("this thread holds the lock");
         again.set([again.get()[0]; 2]);
     }
     assert_eq!(locks.1.lock_timeout(DEADLINE).unwrap().get(), [1, 1]);
@@ -157,7 +157,7 @@ fn lock_stays_locked_while_its_process_lives() {
         let (context, pid) = holder(&locks, held);
         assert_eq!(are_locked(), its);
         signal(pid, Signal::STOP);
-        assert_eq!(are_locked(), its, "a stopped process has it");
+        assert_eq!(are_locked(), its, "the stopped process still holds the lock");
         signal(pid, Signal::KILL);
         eventually("it is known to be dead", || are_locked() == (false, false));
         died(locks.0.lock().map(drop).and(locks.1.lock().map(drop)), pid);
@@ -201,7 +201,7 @@ fn dead_reader_delays_no_writer() {
     let copy = locks.2.clone();
     let writer = std::thread::spawn(move || copy.write_timeout(DEADLINE).map(|mut pair| pair[0] = 7));
     signal(pid, Signal::KILL);
-    writer.join().unwrap().expect("what was only read is whole");
+    writer.join().unwrap().expect("a dead reader does not poison the lock");
     assert_eq!(*locks.2.read().unwrap(), [7, 0]);
     failure(&context);
 }
@@ -221,7 +221,7 @@ fn dead_writer_is_reported_to_readers_and_writers() {
     let copy = locks.2.clone();
     let panics = std::thread::spawn(move || {
         let _pair = copy.recover().unwrap();
-        panic!("in the middle of repairing it");
+        panic!("in the middle of the repair");
     });
     panics.join().unwrap_err();
     died(locks.2.try_read(), pid);
@@ -243,7 +243,7 @@ fn stopped_holder_is_awaited_and_named() {
         let (context, pid) = holder(&locks, held);
         signal(pid, Signal::STOP);
         eventually("it is stopped", || threads_are(pid, 'T'));
-        // Longer than a poll interval, after which it checks whether the holder is dead.
+        // The time is longer than a poll interval, after which a waiter checks if the holder is dead.
         let long = Duration::from_millis(250);
         match held {
             Held::Lock => held_by(locks.0.lock_timeout(long), pid),
@@ -256,7 +256,7 @@ fn stopped_holder_is_awaited_and_named() {
     }
 }
 
-/// The result is independent of its position among the readers.
+/// The stopped reader is named, whatever its position among the readers is.
 #[test]
 fn only_the_stopped_reader_is_named() {
     let _alone = alone();
@@ -269,7 +269,7 @@ fn only_the_stopped_reader_is_named() {
         signal(*pid, Signal::CONT);
         eventually("it continues", || !threads_are(*pid, 'T'));
     }
-    // Neither is stopped, and one of them is named.
+    // If neither reader is stopped, one of them is named.
     match locks.2.write_timeout(SHORT).map(drop) {
         Err(LockError::Held { pid, .. }) => assert!(readers.iter().any(|(_, p)| *p == pid)),
         other => panic!("{other:?}"),
@@ -304,14 +304,14 @@ fn reader_relocks_while_a_writer_waits() {
     let reading = rwlock.read().unwrap();
     let (copy, later) = (rwlock.clone(), rwlock.clone());
     let writer = std::thread::spawn(move || copy.write_timeout(DEADLINE).map(|mut pair| pair[0] = 1));
-    // Another thread: this one would read again.
+    // Tries in another thread, because this thread would only read again.
     let elsewhere = |wait: Duration| {
         let later = later.clone();
         std::thread::spawn(move || later.read_timeout(wait).map(drop)).join().unwrap()
     };
     eventually("the writer waits", || matches!(elsewhere(Duration::ZERO), Err(LockError::Held { .. })));
-    let again = rwlock.read().expect("it reads already");
-    // The maximum number of readers is reached.
+    let again = rwlock.read().expect("this thread reads already");
+    // This is the maximum number of readers.
     held_by(elsewhere(SHORT), std::process::id());
     drop((reading, again));
     writer.join().unwrap().unwrap();
@@ -323,8 +323,8 @@ fn repeated_read_uses_one_slot() {
     let _alone = alone();
     let rwlock = RwLock::with_readers(5_u64, 1).unwrap();
     let reading = rwlock.read().unwrap();
-    let again = [(); 3].map(|()| rwlock.read_timeout(SHORT).expect("it reads already"));
-    // It is one reader, until the last of its guards is dropped, in whatever order.
+    let again = [(); 3].map(|()| rwlock.read_timeout(SHORT).expect("this thread reads already"));
+    // The guards count as one reader until the last one is dropped, whatever the order of the drops is.
     let try_write = || {
         let copy = rwlock.clone();
         std::thread::spawn(move || copy.try_write().map(drop)).join().unwrap()
@@ -355,7 +355,7 @@ fn once_runs_exactly_once() {
     let args = (run.clone(), times.clone(), gate);
     join(&start_processes(once, args, SpawnOptions::nprocs(4)).unwrap()).unwrap();
     assert_eq!(times.get(), 1);
-    run.call_once(|_| panic!("it was done")).unwrap();
+    run.call_once(|_| panic!("the call was already done")).unwrap();
 }
 
 #[test]

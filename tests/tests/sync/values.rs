@@ -1,5 +1,5 @@
-//! Shared values between real processes: locks whose holders are killed, stopped, or slow; arrays, atomics,
-//! lists. One test counts blocks, so they run one at a time.
+//! Shared values between processes: locks whose holders are killed, stopped, or slow; arrays, atomics, lists.
+//! One test counts blocks, so the tests run one at a time.
 
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,7 @@ fn hold(_: usize, (pair, ready): (Lock<Pair>, Queue<u32>)) -> Outcome {
     let mut pair = pair.lock()?;
     pair.a += 1;
     give(&ready, std::process::id());
-    // Until another process kills it, and not forever if none does.
+    // Sleeps until another process kills this process, and not forever if none does.
     std::thread::sleep(DEADLINE); // sleep: the test kills or stops this process in the middle of its change
     Ok(())
 }
@@ -74,7 +74,7 @@ fn killed_holder_poisons_until_recovery() {
     {
         let mut pair = pair.recover().unwrap();
         assert_eq!(pair.died().unwrap().pid, pid);
-        assert_eq!(*pair, Pair { a: 2, b: 1 }, "half changed, as it was left");
+        assert_eq!(*pair, Pair { a: 2, b: 1 }, "the value is as the dead process left it");
         pair.b = 2;
     }
     assert_eq!(pair.get().unwrap(), Pair { a: 2, b: 2 });
@@ -91,7 +91,7 @@ fn panic_during_recovery_keeps_the_mark() {
     let copy = pair.clone();
     let recovering = std::thread::spawn(move || {
         let _pair = copy.recover().unwrap();
-        panic!("in the middle of repairing it");
+        panic!("in the middle of the repair");
     });
     recovering.join().unwrap_err();
     assert!(matches!(pair.lock(), Err(LockError::OwnerDied { .. })));
@@ -110,7 +110,7 @@ fn stopped_holder_is_awaited() {
     signal(pid, Signal::STOP);
     eventually("it is stopped", || threads_are(pid, 'T'));
     assert!(matches!(pair.try_lock(), Err(LockError::Held { .. })));
-    // Longer than a poll interval, after which it checks whether the holder is dead.
+    // The wait is longer than a poll interval, after which it checks if the holder is dead.
     let begin = Instant::now();
     let error = pair.lock_timeout(Duration::from_millis(250)).unwrap_err();
     assert!(matches!(error, LockError::Held { pid: p, .. } if p == pid), "{error}");
@@ -196,7 +196,7 @@ fn handles_of_another_type_are_refused() {
     confuse::<Queue<u8>, Lock<u8>>(Queue::bounded(1).unwrap(), "a queue as a Lock");
 }
 
-/// Tensor with the bytes of a `Value`'s block, passed off as a value.
+/// Tensor with the bytes of a `Value`'s block, encoded as a value.
 struct Forged(mp::SharedTensor<u64>);
 
 impl serde::Serialize for Forged {
@@ -216,7 +216,7 @@ impl<'de> serde::Deserialize<'de> for Forged {
 fn tensor_posing_as_a_value_is_refused() {
     let _alone = alone();
     use mp::message::{Message, Outgoing};
-    // Header of the structure of a `Lock<u64>`, and its words.
+    // Contains the header of the structure of a `Lock<u64>`, and its words.
     let name = mp_core::fnv1a(b"mp_sync::Lock<u64> of 8 bytes aligned to 8");
     let mut words = [0; 17];
     words[..3].copy_from_slice(&[6, name, 9]);

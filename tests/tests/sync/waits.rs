@@ -15,7 +15,7 @@ use mp_tests::{
 use rustix::process::Signal;
 
 const SHORT: Duration = Duration::from_millis(20);
-/// Longer than a poll interval, after which waiting processes check for dead ones.
+/// Time that is longer than a poll interval, after which waiting processes check for dead processes.
 const LONG: Duration = Duration::from_millis(250);
 
 fn take_permits(_: usize, (semaphore, inside, most): (Semaphore, Lock<u64>, u64)) -> Outcome {
@@ -68,8 +68,8 @@ fn only_permits_of_killed_processes_return() {
     let copy = semaphore.clone();
     let waiter = std::thread::spawn(move || copy.acquire_timeout(DEADLINE));
     signal(pid, Signal::KILL);
-    let one = waiter.join().unwrap().expect("one returns");
-    let two = semaphore.acquire_timeout(DEADLINE).expect("the other returns");
+    let one = waiter.join().unwrap().expect("one permit returns");
+    let two = semaphore.acquire_timeout(DEADLINE).expect("the other permit returns");
     match semaphore.try_acquire() {
         Err(AcquireError::Held { holders }) => {
             assert_eq!(holders[0].pid, std::process::id(), "one was forgotten")
@@ -136,7 +136,7 @@ fn consume(_: usize, ((jobs, changed, ready), times): (Shop, u64)) -> Outcome {
     give(&ready, std::process::id());
     for _ in 0..times {
         let (mut jobs, any) = changed.wait_for_timeout(jobs.lock()?, DEADLINE, |jobs| *jobs > 0)?;
-        assert!(any, "nothing came");
+        assert!(any, "no job arrived");
         *jobs -= 1;
     }
     Ok(())
@@ -175,7 +175,7 @@ fn notification_of_a_killed_process_reaches_another() {
     eventually("it waits", || shop.1.waiting() == 1);
     signal(pid, Signal::STOP);
     eventually("it is stopped", || threads_are(pid, 'T'));
-    // It is notified, and killed before it can check.
+    // The waiter is notified, and killed before it can check.
     assert!(shop.1.notify_one().unwrap());
     let second = start();
     let other = take(&shop.2);
@@ -196,9 +196,9 @@ fn killed_waiter_is_no_longer_counted() {
     eventually("it waits", || shop.1.waiting() == 1);
     signal(pid, Signal::KILL);
     failure(&context);
-    // No other process has waited or notified since, and found its place.
+    // Since the death, no other process has waited or notified, and so freed the place of the dead waiter.
     assert_eq!(shop.1.waiting(), 0);
-    assert!(!shop.1.notify_one().unwrap(), "its place is free");
+    assert!(!shop.1.notify_one().unwrap(), "the place of the killed waiter is free");
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn token_of_a_killed_process_frees_its_slot() {
     assert!(shop.1.notify_one().unwrap());
     signal(pid, Signal::KILL);
     failure(&context);
-    // No other waiter could have taken the token, and it is in the only place. The next waiter gets both.
+    // The token is in the only place, and no other waiter could have taken it. The next waiter gets both.
     let (guard, notified) = shop.1.wait_timeout(shop.0.lock().unwrap(), DEADLINE).unwrap();
     assert!(notified);
     let (_guard, notified) = shop.1.wait_timeout(guard, SHORT).unwrap();
@@ -230,7 +230,7 @@ fn notifications_are_counted_and_distributed() {
     eventually("all wait", || shop.1.waiting() == 4);
     assert_eq!(shop.1.notify(2).unwrap(), 2);
     let first = [take(&reported), take(&reported)];
-    assert_eq!(shop.1.waiting(), 2, "these wait still");
+    assert_eq!(shop.1.waiting(), 2, "two processes still wait");
     assert_eq!(shop.1.notify_all().unwrap(), 2);
     let second = [take(&reported), take(&reported)];
     assert!(first.iter().all(|pid| !second.contains(pid)));
@@ -247,7 +247,7 @@ fn condition_wait_ends_in_time_with_the_lock() {
     assert!(!so);
     let (guard, _) = condition.wait_deadline(guard, Instant::now()).unwrap();
     assert_eq!(*condition.wait_for(guard, |n| *n == 1).unwrap(), 1);
-    // One may wait, and a second one gets an error.
+    // One waiter has room, and a second one gets an error.
     let (theirs, reported) = (lock.clone(), condition.clone());
     let waiter = std::thread::spawn(move || {
         condition.wait_timeout(theirs.lock()?, DEADLINE).map(|(n, notified)| if notified { *n } else { 0 })
@@ -267,9 +267,9 @@ fn consume_inside(_: usize, ((jobs, changed, ready), times): (Desk, u64)) -> Out
     for _ in 0..times {
         let (outer, inner) = (jobs.lock()?, jobs.lock()?);
         let (guard, any) = changed.wait_for_timeout(jobs.lock()?, DEADLINE, |jobs| jobs.get() > 0)?;
-        assert!(any, "nothing came");
+        assert!(any, "no job arrived");
         drop((inner, guard));
-        // One level is left, as before.
+        // One level of the lock is left, as before.
         outer.set(outer.get() - 1);
     }
     Ok(())
@@ -304,15 +304,15 @@ fn waiter_with_other_guards_returns_with_the_lock() {
         (RLock::new(7).unwrap(), Condition::with_waiters(1).unwrap(), Queue::bounded(1).unwrap());
     let (jobs, changed, ready) = &desk;
     let holder = || one_process(hold_and_die, (jobs.clone(), ready.clone()));
-    // No process notifies. Another one has the lock when the time has expired, and is killed with it.
+    // No process notifies. When the time has expired, another process holds the lock, and is killed with it.
     let (theirs, reported, at) = (jobs.clone(), changed.clone(), std::sync::mpsc::channel::<()>());
     let waiter = std::thread::spawn(move || {
         let outer = theirs.lock().unwrap();
-        // Longer than the start of a process that takes the lock.
+        // Longer than the start of the process that takes the lock.
         let error = reported.wait_timeout(theirs.lock().unwrap(), 16 * LONG).unwrap_err();
         assert!(matches!(error, LockError::OwnerDied { .. }), "{error}");
         at.1.recv_timeout(DEADLINE).unwrap();
-        // It still has the lock once: its own level.
+        // This thread still holds the lock once, by its outer guard.
         outer.set(8);
         drop(outer);
     });
@@ -324,16 +324,16 @@ fn waiter_with_other_guards_returns_with_the_lock() {
     signal(pid, Signal::KILL);
     failure(&context);
     let held = |e: &LockError| matches!(e, LockError::Held { pid, .. } if *pid == std::process::id());
-    // Not by `recover`, which would clear the death before the waiter detects it.
-    eventually("it has the lock back", || jobs.lock_timeout(SHORT).is_err_and(|e| held(&e)));
+    // Does not use `recover`, which would clear the death before the waiter detects it.
+    eventually("the waiter has the lock again", || jobs.lock_timeout(SHORT).is_err_and(|e| held(&e)));
     at.0.send(()).unwrap();
     waiter.join().unwrap();
     assert!(
         matches!(jobs.try_lock(), Err(LockError::OwnerDied { .. })),
-        "no process has said that it is repaired"
+        "no process has recovered the lock since the death"
     );
     assert_eq!(jobs.recover().unwrap().get(), 8);
-    // Without other guards it returns without the lock, if that takes too long.
+    // A waiter without other guards returns without the lock, if the lock stays held for too long.
     let theirs = jobs.clone();
     let reported = changed.clone();
     let waiter = std::thread::spawn(move || reported.wait_timeout(theirs.lock().unwrap(), LONG).map(|_| ()));
@@ -345,7 +345,7 @@ fn waiter_with_other_guards_returns_with_the_lock() {
     assert!(matches!(error, LockError::Held { pid: held, .. } if held == pid), "{error}");
     signal(pid, Signal::KILL);
     failure(&context);
-    // Also not if there is no place to wait in: one level was released, and the others are unchanged.
+    // Also without room for the waiter, only one level is released, and the others are unchanged.
     drop(jobs.recover().unwrap());
     let (theirs, reported) = (jobs.clone(), changed.clone());
     let waiter =
@@ -412,7 +412,7 @@ fn sync_handles_round_trip_in_messages() {
     assert_eq!((rlock.lock().unwrap().get(), rwlock.read().unwrap()[2]), (2, 2.0));
     assert!(once.is_completed() && event.is_set() && condition.waiting() == 0 && !barrier.is_broken());
     semaphore.try_acquire().unwrap_err();
-    drop(bounded.acquire_timeout(DEADLINE).expect("the process that kept it has ended"));
+    drop(bounded.acquire_timeout(DEADLINE).expect("the process that kept the permit has ended"));
     drop((queue, all, context));
     eventually("all is freed", || in_use().0 == before);
 }
@@ -440,7 +440,7 @@ fn equally_named_types_of_other_sizes_are_refused() {
     #[repr(C)]
     struct Pair([u64; 20]);
     assert_eq!(std::any::type_name::<Pair>(), name);
-    // The places of readers would overlap the data.
+    // Its places of readers would overlap the data.
     let error = RwLock::<Pair>::decode::<mp_reduce::MessagePack>(&mut rwlock).unwrap_err();
     assert!(error.to_string().contains("160 bytes"), "{error}");
     let error = RLock::<Pair>::decode::<mp_reduce::MessagePack>(&mut rlock).unwrap_err();

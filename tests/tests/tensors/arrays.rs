@@ -1,4 +1,4 @@
-//! Tensors as arrays of `ndarray` and as `bytes::Bytes`: the same memory, in another process as well.
+//! Tensors as arrays of `ndarray` and as `bytes::Bytes`, which use the same memory, also in another process.
 
 use mp::{FrozenTensor, Queue, Tensor};
 use mp_tests::{Outcome, give, join, next, one_process, send, take};
@@ -8,7 +8,7 @@ use ndarray::{Array, Axis, IxDyn};
 fn arrays_share_memory_and_return_by_one_copy() {
     fn worker(_: usize, (there, back): (Queue<FrozenTensor<f64>>, Queue<Tensor<f64>>)) -> Outcome {
         let x = next(&there)?.ok_or("nothing came")?;
-        // Without a copy here, and with a copy for the result.
+        // The array is not copied. The result is copied.
         let array = x.as_ndarray()?;
         assert_eq!(array.as_ptr(), x.view().permute(&[1, 0])?.to_slice()?.as_ptr());
         send(&back, Tensor::from_ndarray(&array.sum_axis(Axis(0)))?)
@@ -33,7 +33,7 @@ fn written_array_views_touch_only_their_elements() {
         scope.spawn(|| right.as_mut_ndarray().unwrap().fill(2));
     });
     assert_eq!(t.to_vec(), [[1, 1, 2, 2]; 4].concat());
-    // A row that appears many times may be read, not written.
+    // A row that appears many times may be read, but not written.
     let rows = t.view().select(0, 0).unwrap().expand(&[3, 4]).unwrap();
     assert_eq!(rows.as_ndarray().unwrap().sum(), 18);
     for shape in [&[0, 3][..], &[3, 0], &[]] {
@@ -53,7 +53,7 @@ fn frozen_bytes_outlive_every_tensor() {
     give(&queue, Tensor::<u32>::from_fn(&[2, 1000], |i| i as u32).unwrap().freeze());
     let row = take(&queue).select(0, 1).unwrap();
     let (at, hold) = (row.as_slice().unwrap().as_ptr(), row.storage().hold().clone());
-    assert!(row.unsqueeze(1).unwrap().expand([1000, 2]).unwrap().into_bytes().is_err(), "not in a row");
+    assert!(row.unsqueeze(1).unwrap().expand([1000, 2]).unwrap().into_bytes().is_err(), "not contiguous");
     let bytes = bytes::Bytes::try_from(row).unwrap();
     assert_eq!((bytes.as_ptr(), bytes.len(), &bytes[..4]), (at.cast(), 4000, &1000_u32.to_ne_bytes()[..]));
     let last = bytes.slice(3996..);

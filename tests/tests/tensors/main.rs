@@ -1,4 +1,4 @@
-//! Tensors in this process and in another one.
+//! Tensors in this process and in other processes.
 
 mod arrays;
 mod parts;

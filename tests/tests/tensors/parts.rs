@@ -1,5 +1,5 @@
-//! All parts of tensors travel: each element type in each mode, storages, `requires_grad`, and shapes without
-//! memory.
+//! All properties of tensors in messages: each element type in each mode, storages, `requires_grad`, and
+//! shapes without memory.
 
 use std::sync::Mutex;
 
@@ -9,7 +9,7 @@ use mp_tests::{give, take, travels};
 
 type Any = Bundle<(AnyTensor, (AnyTensor<Frozen>, AnyTensor<Shared>))>;
 
-/// Each type in all modes, typed and untyped.
+/// Sends each element type in all modes, typed and untyped.
 #[test]
 fn tensors_of_every_element_type_round_trip() {
     fn of<T: mp::Element>(values: [T; 3]) {
@@ -74,12 +74,12 @@ fn storage_and_its_views_stay_one_storage() {
         |_, (bytes, x, row, column, typed): Frozens| {
             let of = x.storage();
             assert!(bytes.as_tensor().storage() == of && row.storage() == of && column.storage() == of);
-            assert_eq!(of.hold().count(), 5, "one hold, counted five times");
+            assert_eq!(of.hold().count(), 5, "five handles share one hold");
             assert_eq!((bytes.nbytes(), typed.len(), typed == x.typed_storage()), (48, 12, true));
             assert_eq!(bytes.cast::<f32>().as_tensor().to_vec(), x.to_vec());
             assert_eq!(typed.tensor(&[3], &[4], 1).unwrap().to_vec(), column.to_vec());
             assert_eq!(row.to_vec(), [8.0, 9.0, 10.0, 11.0]);
-            assert!(typed.tensor(&[3], &[4], 4).is_err(), "beyond the end");
+            assert!(typed.tensor(&[3], &[4], 4).is_err(), "the view exceeds the storage");
         },
     );
     let shared = || {
@@ -109,11 +109,11 @@ fn storage_size_is_equal_at_its_receiver() {
             for view in [&row, &column, &empty, &x] {
                 assert_eq!((view.storage().len(), view.typed_storage().len()), (21, 21));
             }
-            assert!(row.as_strided([22], [1], 0).is_err(), "beyond what its sender asked for");
+            assert!(row.as_strided([22], [1], 0).is_err(), "beyond the requested size");
             assert_eq!(row.as_strided([21], [1], 0).unwrap().to_vec(), x.to_vec());
         },
     );
-    // The second element of three, with one owner.
+    // The tensor to receive is the second of three elements, and has one owner.
     travels(
         || vec![Tensor::from_slice(&[1.5_f32, 2.5, 3.5], [3]).unwrap()],
         |_, x: Tensor<f32>| assert_eq!((x.storage().len(), x.to_vec()), (12, vec![1.5, 2.5, 3.5])),
@@ -147,7 +147,7 @@ fn requires_grad_is_sent_and_history_stays() {
     let view = error.into_value();
     give(&queue, view.clone().detach());
     assert_eq!((take(&queue).requires_grad(), view.requires_grad()), (false, true));
-    // One owner: the same, and nothing is lost.
+    // The same holds for an exclusive tensor, which is returned unchanged.
     let queue = Queue::bounded(1).unwrap();
     let mut result = leaf();
     result.set_non_leaf();
@@ -164,7 +164,7 @@ fn requires_grad_is_sent_and_history_stays() {
 fn tensors_without_memory_round_trip() {
     let plan = MetaTensor::new(&[1 << 40, 1 << 10], DType::BF16).unwrap().t().unwrap();
     mp_tests::same(&[plan, plan.select(1, 3).unwrap(), MetaTensor::new(&[], DType::Bool).unwrap()]);
-    // Plain data: it has the same meaning outside of messages.
+    // The plan is plain data, which has the same meaning outside of messages.
     let bytes = rmp_serde::to_vec(&plan).unwrap();
     assert_eq!(rmp_serde::from_slice::<MetaTensor>(&bytes).unwrap(), plan);
     for hostile in [
@@ -183,7 +183,7 @@ fn tensors_are_compared_mapped_filled_and_copied() {
     let x = Tensor::<i32>::from_fn(&[2, 3], |i| i as i32).unwrap();
     let t = x.view().t().unwrap().contiguous().unwrap();
     assert!(t == x.view().t().unwrap() && t.to_vec() == [0, 3, 1, 4, 2, 5]);
-    // Neither another shape nor another element is equal.
+    // Tensors with another shape or another element are not equal.
     assert!(t != x && x.view().reshape(&[6]).unwrap() != x && x.map(|v| v + 1).unwrap() != x);
     let nan = Tensor::from_slice(&[f32::NAN], [1]).unwrap();
     assert!(nan != nan.view());
@@ -196,7 +196,7 @@ fn tensors_are_compared_mapped_filled_and_copied() {
     let mut y = x.try_clone().unwrap();
     y.map_in_place(|v| v * v).unwrap();
     assert_eq!(y.to_vec(), [0, 1, 4, 9, 16, 25]);
-    // A column alone: its elements are not adjacent.
+    // The elements of a single column are not adjacent.
     y.view_mut().select(1, 1).unwrap().fill(7).unwrap();
     assert_eq!(y.to_vec(), [0, 7, 4, 9, 7, 25]);
     y.view_mut().select(1, 0).unwrap().copy_from(&x.view().select(1, 2).unwrap()).unwrap();

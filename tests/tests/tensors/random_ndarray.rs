@@ -1,5 +1,5 @@
-//! Random chains of views on tensors and on arrays of `ndarray` must have equal results. Writes through them
-//! must change the same elements.
+//! Random chains of views must have equal results on tensors and on arrays of `ndarray`. Writes through the
+//! views must change the same elements.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -55,7 +55,7 @@ fn shaped(a: &Model, shape: &[usize]) -> Option<Model> {
     fits.then(|| ArrayD::from_shape_vec(shape, a.iter().copied().collect()).unwrap().into_shared())
 }
 
-/// Returns the expected result of the operation. `None` if it must fail.
+/// Returns the expected result of the operation, or `None` if the operation must fail.
 fn expected(a: &Model, op: &Op) -> Option<Model> {
     let shape = a.shape();
     let in_range = |d: usize| d < shape.len();
@@ -89,7 +89,7 @@ fn expected(a: &Model, op: &Op) -> Option<Model> {
             Some(ArrayD::from_shape_vec(vec![n.clone().count()], n.collect()).unwrap().into_shared())
         }
         Op::Expand(ref to) => {
-            // `ndarray` broadcasts an empty dimension to others. torch and this library don't.
+            // `ndarray` can broadcast an empty dimension to another size. torch and this library can't.
             let more = to.len().checked_sub(shape.len())?;
             let fits = shape.iter().zip(&to[more..]).all(|(n, to)| n == to || *n == 1);
             fits.then(|| a.broadcast(IxDyn(to)).unwrap().to_owned().into_shared())
@@ -100,7 +100,7 @@ fn expected(a: &Model, op: &Op) -> Option<Model> {
             }
             let windows = (0..=shape[d] - n).step_by(step).map(|from| {
                 let mut window = part(d, from, from + n, 1).insert_axis(Axis(d));
-                // The window becomes the last dimension.
+                // The dimension of the window becomes the last one.
                 let mut order: Vec<_> = (0..window.ndim()).filter(|at| *at != d + 1).collect();
                 order.push(d + 1);
                 window = window.permuted_axes(IxDyn(&order));
@@ -118,7 +118,7 @@ fn expected(a: &Model, op: &Op) -> Option<Model> {
             let joined = [shape[from..to].iter().product()];
             shaped(a, &[&shape[..from], &joined, &shape[to..]].concat())
         }
-        // The last piece.
+        // Takes the last piece.
         Op::Split(n, d) => (in_range(d) && n > 0).then(|| {
             let from = (shape[d].max(1) - 1) / n * n;
             part(d, from, shape[d], 1)
@@ -172,7 +172,7 @@ fn runner(cases: u32) -> TestRunner {
     TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha))
 }
 
-/// Most useful cases: mostly small shapes without empty dimensions, and chains that are not too short.
+/// Returns mostly useful cases: small shapes without empty dimensions, and chains that are not too short.
 fn inputs() -> impl Strategy<Value = (Vec<usize>, Vec<Op>)> {
     let size = prop_oneof![1 => Just(0_usize), 12 => 1..6_usize];
     (proptest::collection::vec(size, 0..4), proptest::collection::vec(op(), 0..16))
@@ -193,7 +193,7 @@ fn random_views_match_ndarray() {
                     (t, model) = (view, next);
                     worked.borrow_mut().insert(std::mem::discriminant(op));
                 }
-                // Only a copy could have that shape.
+                // Only a copy could have the requested shape.
                 (Err(e), Some(_)) if matches!(op, Op::Reshape(_) | Op::Flatten(..)) => {
                     prop_assert!(!t.is_contiguous() && e.to_string().contains("contiguous()"), "{op:?}: {e}");
                 }
@@ -210,7 +210,7 @@ fn random_views_match_ndarray() {
             check(&t, &model)?;
             prop_assert!(*t.storage() == storage);
         }
-        // The same after it was sent.
+        // The view is the same after it was sent.
         let t: FrozenTensor<i32> =
             mp::message::unpack(mp::message::pack(t).map_err(|e| e.error).unwrap()).unwrap();
         check(&t, &model)
@@ -219,7 +219,7 @@ fn random_views_match_ndarray() {
     assert_eq!(worked.borrow().len(), 14, "an operation was always refused");
 }
 
-/// Applies the operation to a mutable view. `None` for operations that mutable views don't have.
+/// Applies the operation to a mutable view. Returns `None` for operations that mutable views don't have.
 fn apply_mut<'a>(t: TensorViewMut<'a, i32>, op: &Op) -> Option<Result<TensorViewMut<'a, i32>, mp::Error>> {
     Some(match *op {
         Op::Slice(d, s, e, step) => t.slice(d, s..e, step),
@@ -245,11 +245,11 @@ fn writes_through_random_views_match_ndarray() {
         let mut view = t.view_mut();
         for op in &ops {
             let Some(next) = expected(&model, op) else { continue };
-            // A result that requires a copy, or that overlaps, ends the chain.
+            // The chain ends at a result that requires a copy, or whose elements overlap.
             let Some(Ok(narrower)) = apply_mut(view, op) else { break };
             (view, model) = (narrower, next);
             prop_assert_eq!(view.as_ndarray().unwrap(), model.view());
-            // However it is written: each element once, and no other.
+            // Each way to write changes each element of the view once, and no other element.
             view.iter_mut().for_each(|v| *v += 1000);
             view.as_mut_ndarray().unwrap().mapv_inplace(|v| v + 1000);
             let copy = view.contiguous().unwrap();
@@ -259,7 +259,7 @@ fn writes_through_random_views_match_ndarray() {
             prop_assert_eq!(view.as_ndarray().unwrap(), more.view());
             view.iter_mut().for_each(|v| *v -= 2000);
         }
-        // Its owner can send such a view of it: nothing in it overlaps.
+        // The owner can send the tensor with such a view applied, because no elements overlap.
         let sent =
             ops.iter().try_fold(Tensor::from_fn(t.shape(), |i| i as i32).unwrap(), |t, op| match *op {
                 Op::Slice(d, s, e, step) => t.slice(d, s..e, step),
@@ -275,7 +275,7 @@ fn writes_through_random_views_match_ndarray() {
                 mp::message::unpack(mp::message::pack(sent).map_err(|e| e.error).unwrap()).unwrap();
             prop_assert_eq!((arrived.to_vec(), arrived.strides()), (all, &strides[..]));
         }
-        // All other elements are unchanged as well.
+        // All other elements are unchanged.
         prop_assert_eq!(t.to_vec(), (0..n as i32).collect::<Vec<_>>());
         Ok(())
     });

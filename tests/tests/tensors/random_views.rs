@@ -1,10 +1,10 @@
-//! Random chains of views against a naive model: a list of the elements' values, copied at each step.
+//! Random chains of views, compared with a naive model: a list of values that each step copies.
 
 use mp::{FrozenTensor, Tensor};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-/// Operation on the previous view. Numbers are taken modulo the possible range, or a bit beyond.
+/// Operation on the previous view. Numbers are taken modulo the valid range, or a bit beyond it.
 #[derive(Clone, Debug)]
 enum Op {
     Narrow(usize, usize, usize),
@@ -46,7 +46,7 @@ impl Model {
         self.values[i]
     }
 
-    /// Returns another shape, whose elements are selected from these by index.
+    /// Returns a model of another shape. `from` returns the index of each element in this model.
     fn view(&self, shape: Vec<usize>, from: impl Fn(&[usize]) -> Vec<usize>) -> Option<Self> {
         let values = indices(&shape).iter().map(|at| self.at(&from(at))).collect();
         Some(Self { shape, values })
@@ -65,7 +65,7 @@ impl Model {
         })
     }
 
-    /// Returns the result of the operation. `None` if it must fail.
+    /// Returns the result of the operation, or `None` if the operation must fail.
     fn apply(&self, op: &Op) -> Option<Self> {
         match *op {
             Op::Narrow(d, start, n) => self.narrow(d, start, n),
@@ -93,7 +93,7 @@ impl Model {
                 if n == 0 || d >= self.shape.len() {
                     return None;
                 }
-                // The last one, which may be shorter.
+                // Takes the last piece, which may be shorter.
                 let len = self.shape[d].div_ceil(n).max(1);
                 let start = (self.shape[d].max(1) - 1) / len * len;
                 self.narrow(d, start, self.shape[d] - start)
@@ -121,7 +121,7 @@ fn check(t: &FrozenTensor<i32>, model: &Model) -> Result<(), TestCaseError> {
         prop_assert_eq!(t.get(&at).unwrap(), model.at(&at));
     }
     prop_assert!(t.get(&model.shape).is_err() || model.shape.is_empty());
-    // Contiguous exactly if each element directly follows the one before.
+    // The view is contiguous exactly if each element directly follows the previous one.
     let in_a_row = model.values.windows(2).all(|two| two[1] == two[0] + 1);
     prop_assert_eq!(t.is_contiguous(), in_a_row, "strides {:?}", t.strides());
     prop_assert_eq!(t.as_slice().ok(), in_a_row.then_some(&model.values[..]));
@@ -143,7 +143,7 @@ fn random_views_match_a_list_of_coordinates() {
         for op in &ops {
             match (apply(&t, op), model.apply(op)) {
                 (Ok(view), Some(next)) => (t, model) = (view, next),
-                // Only a copy could have that shape.
+                // Only a copy could have the requested shape.
                 (Err(_), Some(_)) if matches!(op, Op::Reshape(_)) && !t.is_contiguous() => {}
                 (Err(error), None) => {
                     use mp::Error::{InvalidArgument, LimitExceeded, OutOfBounds, Shape};
@@ -158,7 +158,7 @@ fn random_views_match_a_list_of_coordinates() {
             check(&t, &model)?;
             prop_assert!(*t.storage() == storage);
         }
-        // The same after it was sent.
+        // The view is the same after it was sent.
         let strides = t.strides().to_vec();
         let t: FrozenTensor<i32> =
             mp::message::unpack(mp::message::pack(t).map_err(|e| e.error).unwrap()).unwrap();

@@ -1,5 +1,5 @@
-//! Memory with several handles: views, clones and messages of one storage stay views of one storage in the
-//! other process, and writes to a shared tensor there are visible here.
+//! Memory with several handles. Views, clones and messages of one storage stay views of one storage in
+//! another process, and writes to a shared tensor in that process are visible here.
 
 use mp::{FrozenTensor, Queue, SharedTensor, SpawnOptions, Tensor, start_processes};
 use mp_tests::{Outcome, give, join, next, one_process, send, take};
@@ -28,7 +28,7 @@ fn views_arrive_as_views_of_one_storage() {
         let got = next(&there)?.ok_or("nothing came")?;
         assert!(got.iter().all(|v| v.storage() == got[0].storage()), "not one storage");
         assert_eq!(got[0].storage().hold().count(), 6, "not one hold, counted six times");
-        // Offsets of the elements in the storage: the same on both sides.
+        // Offsets of the elements in the storage are the same in both processes.
         let first = got[0].as_slice()?.as_ptr();
         assert_eq!(got[1].as_slice()?.as_ptr(), first.wrapping_add(12));
         assert_eq!(got[5].as_slice()?.as_ptr(), first.wrapping_add(12));
@@ -74,7 +74,7 @@ fn shared_tensors_are_shared() {
     type Args = (SharedTensor<f32>, Queue<SharedTensor<f32>>, Queue<()>);
     fn worker(rank: usize, (whole, rows, done): Args) -> Outcome {
         let row = next(&rows)?.ok_or("no row")?;
-        // The argument and the message lead to the same memory.
+        // The argument and the message use the same memory.
         row.store(0, 10.0);
         assert_eq!((whole.load(3), whole.storage() == row.storage()), (10.0, true));
         for _ in 0..1000 {
@@ -112,7 +112,7 @@ fn exclusive_tensor_is_written_in_turn() {
         t.as_mut_slice().unwrap()[0] += 10;
         give(&there, t);
         t = take(&back);
-        assert_eq!(t.storage().as_ptr(), at, "it was copied in round {round}");
+        assert_eq!(t.storage().as_ptr(), at, "the tensor was copied in round {round}");
     }
     assert_eq!((t.get(&[0]).unwrap(), t.get(&[99_999]).unwrap()), (50 * 11, 99_999 + 50));
     there.close();

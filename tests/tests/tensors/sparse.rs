@@ -1,5 +1,5 @@
-//! Sparse and nested tensors travel as their parts, whose memory is shared. Parts that don't fit are an error
-//! on the receiving side as well.
+//! Sparse and nested tensors are sent as their parts, whose memory is shared. The receiver refuses parts that
+//! don't fit together.
 
 use mp::message::{Message, Outgoing};
 use mp::tensor::{Frozen, Layout, NestedTensor, Shared, SparseCompressed, SparseCoo};
@@ -53,7 +53,7 @@ fn receivers_writes_to_parts_are_visible() {
     assert_eq!(there.to_dense().unwrap().to_vec(), [2, 10]);
 }
 
-/// Writes one value as a message, and reads its bytes as another.
+/// Writes one value as a message, reads its bytes as another type, and returns the error.
 fn reread<T: Message>(mut value: impl Message) -> String {
     let mut out = Outgoing::default();
     value.encode::<MessagePack>(&mut out).unwrap();

@@ -1,11 +1,11 @@
-//! Files about failed workers, which `MP_REPORT` enables.
+//! Files with reports about failed workers, which `MP_REPORT` enables.
 
 use mp::process::Stdio;
 use mp::{Lock, Process, Queue};
 use mp_tests::Outcome;
 use mp_tests::scratch::Scratch;
 
-/// Starts a worker that aborts with a lock and a queue.
+/// Starts a worker that aborts while it holds a lock and a queue.
 fn loses_a_worker() -> Outcome {
     let lock = Lock::new(0_u32)?.named("weights");
     let jobs = Queue::<String>::bounded(8)?.named("jobs");
@@ -20,7 +20,7 @@ fn loses_a_worker() -> Outcome {
     Ok(())
 }
 
-/// Starts a pool of which a worker aborts in a task.
+/// Starts a pool whose worker aborts in a task.
 fn loses_a_task() -> Outcome {
     let pool = mp::Pool::builder().processes(1).name("resize").build()?;
     let dies = |(): ()| -> u32 {
@@ -43,8 +43,8 @@ fn loses_no_worker() -> Outcome {
     Ok(())
 }
 
-/// Runs a scenario in a program that has shared memory of its own, since any other process would release what
-/// a dead one had. Returns the names and contents of the reports.
+/// Runs a scenario in a program with its own shared memory, because any other process would release the
+/// resources of a dead process. Returns the names and contents of the reports.
 fn reports(scenario: &str) -> Vec<(String, String)> {
     let scratch = Scratch::new(scenario);
     let folder = scratch.0.join("reports");

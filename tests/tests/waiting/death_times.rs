@@ -1,6 +1,6 @@
-//! Time until waiters in other processes detect that a process was killed, for each kind of object that they
-//! may wait for. A stopped process is waited for until the waiter's deadline. Prints the figures
-//! (`--nocapture --test-threads=1`). `mp-sync`'s first page has a table of them.
+//! Time until waiters in other processes detect that a process was killed, for each kind of object for which
+//! they may wait. A stopped process is awaited until the waiter's deadline. Prints the figures (`--nocapture
+//! --test-threads=1`). The first page of `mp-sync` has a table of them.
 
 use std::thread;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 const ROUNDS: usize = 9;
 
-/// Object that one process holds, and another waits for.
+/// Object that one process holds, and for which another process waits.
 #[derive(Clone, Serialize, Deserialize)]
 enum Thing {
     Queue(Queue<u32>),
@@ -62,7 +62,7 @@ fn holds((thing, ready): (Thing, Queue<()>)) -> Outcome {
             let _party = barrier.enroll()?;
             stay()
         }
-        // It is notified, and killed before it reads the notification.
+        // This process is notified, and killed before it reads the notification.
         Thing::Notification(condition, lock) => {
             ready.put(()).map_err(|e| e.to_string())?;
             drop(condition.wait(lock.lock()?)?);
@@ -89,7 +89,7 @@ fn hears(thing: Thing) -> mp::AnyResult<bool> {
 /// Time for which a waiter waits for a stopped process.
 const LONG: Duration = Duration::from_millis(150);
 
-/// Waits that long for an object whose holder is stopped. Returns `true` if the wait timed out.
+/// Waits for [`LONG`] for an object whose holder is stopped. Returns `true` if the wait timed out.
 fn gives_up(thing: Thing) -> mp::AnyResult<bool> {
     Ok(match thing {
         Thing::Queue(queue) => queue.get_timeout(LONG).is_err_and(|e| e.is_empty()),
@@ -111,7 +111,7 @@ fn gives_up(thing: Thing) -> mp::AnyResult<bool> {
 /// Begin and end of a wait.
 type Wait = Option<(u64, u64)>;
 
-/// Reports begin and end of the wait, or `None` if it ended otherwise.
+/// Reports begin and end of the wait, or `None` if the wait had an unexpected result.
 fn waits((thing, stopped, ready, heard): (Thing, bool, Queue<()>, Queue<Wait>)) -> Outcome {
     ready.put(()).map_err(|e| e.to_string())?;
     let begun = now();
@@ -146,7 +146,7 @@ fn things(call: &str) -> (Thing, Thing) {
         "wait(&[&semaphore])" => Thing::PermitAmongOthers(permits()),
         "Barrier::wait" => Thing::Barrier(Barrier::new(2).unwrap()),
         "Condition::wait" => Thing::Notification(Condition::new().unwrap(), Lock::new(0).unwrap()),
-        other => panic!("nothing is known of {other}"),
+        other => panic!("unknown call {other}"),
     };
     (both.clone(), both)
 }
@@ -156,8 +156,8 @@ fn stop(process: &Process) {
     eventually("it is stopped", || threads_are(process.pid(), 'T'));
 }
 
-/// Runs a wait whose peer is stopped before it begins, or killed during it. Returns the delay of the wait's
-/// end in microseconds.
+/// Runs a wait whose peer is stopped before the wait begins, or is killed during the wait. Returns the delay
+/// of the wait's end in microseconds.
 fn late(call: &str, stopped: bool) -> u64 {
     let (here, there) = things(call);
     let condition = match &there {
@@ -184,27 +184,27 @@ fn late(call: &str, stopped: bool) -> u64 {
     let mut killed = 0;
     if !stopped {
         eventually("it sleeps", || threads_are(waiter.pid(), 'S'));
-        // The parent connects only to a process that lives longer than a moment.
-        // sleep: and the waiter is in a long sleep.
+        // The parent connects only to a process that lives longer than a moment. sleep: until the waiter is
+        // in a long sleep as well.
         thread::sleep(Duration::from_millis(130));
         killed = now();
         signal(holder.pid(), Signal::KILL);
     }
-    let (begun, ended) = take(&heard).unwrap_or_else(|| panic!("{call} ended otherwise"));
+    let (begun, ended) = take(&heard).unwrap_or_else(|| panic!("{call} had an unexpected result"));
     holder.kill().unwrap();
     assert!(waiter.wait_timeout(DEADLINE) && holder.wait_timeout(DEADLINE));
     let due = if stopped { begun + LONG.as_nanos() as u64 } else { killed };
     ended.saturating_sub(due) / 1000
 }
 
-/// Delay in microseconds that only a wake-up explains: a poll interval ends 70 ms after the kill, in each
-/// round.
+/// Delay in microseconds that only a wake-up can explain, because in each round a poll interval ends 70 ms
+/// after the kill.
 const WOKEN: u64 = 25_000;
 
 /// Number of rounds in which the machine may be too busy to run the waiter in time.
 const MOST: usize = 45;
 
-/// Kills the holder again and again until five waits have ended by a wake-up, one of them within 2 ms.
+/// Kills the holder repeatedly, until five waits have ended by a wake-up, and one of them within 2 ms.
 fn measure(call: &str) {
     let _alone = alone();
     let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! Contents of a dump in addition to the waits of threads: locks and leases of the process.
+//! Dumps also show locks and leases of the process, in addition to the waits of its threads.
 
 use mp::process::Stdio;
 use mp::{Lock, Queue, SpawnOptions, start_processes};

@@ -1,5 +1,5 @@
-//! Reports of waits that can't end, and of all waits if enabled. Each hang is a separate program, whose
-//! stderr is read, and which is killed then.
+//! Reports of waits that can't end, and reports of all waits if enabled. Each hang is a separate program,
+//! which is killed after its stderr was read.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use mp::{Event, Listener, Lock, Queue, SpawnOptions, connect, pipe, start_proces
 use mp_tests::{DEADLINE, Outcome, eventually, signal, take};
 use rustix::process::Signal;
 
-/// Time after which hangs are reported here.
+/// Time after which these tests report hangs.
 const SOON: Duration = Duration::from_millis(600);
 /// Text in each report of a hang.
 const HANG: &str = "can't end by itself";
@@ -160,7 +160,7 @@ fn child_waiting_for_the_parents_lock_is_reported() {
     has(&text, &["in join of rank-0", "in lock of lock \"weights\"", "all of these processes wait"]);
 }
 
-/// Reports hangs, and each long wait: a report of the second kind must not claim a hang.
+/// Enables reports of hangs, and of each long wait. A report of the second kind must not claim a hang.
 fn reports_both() {
     report_hangs_after(Some(SOON / 4));
     report_waits_after(Some(SOON * 2));
@@ -180,7 +180,7 @@ fn waits_for_another_thread((): ()) -> Outcome {
     reports_both();
     let queue = Queue::<u32>::bounded(1)?;
     let put = queue.clone();
-    // It may put at any time.
+    // This thread may put at any time.
     let thread = std::thread::spawn(move || {
         std::thread::park_timeout(DEADLINE);
         _ = put.put(1);
@@ -233,10 +233,10 @@ fn joins_a_process_that_is_stopped((): ()) -> Outcome {
     let (jobs, ready) = (Queue::bounded(1)?, Queue::bounded(1)?);
     let workers = start_processes(idles, (jobs.clone(), ready.clone()), SpawnOptions::nprocs(1))?;
     take(&ready);
-    // Usually until its wait is reported. It isn't taken for a hang, either way.
+    // The worker's wait is reported meanwhile, in most runs. It isn't reported as a hang in either case.
     assert!(!workers.join_timeout(SOON)?);
     signal(workers.pids()[0], Signal::STOP);
-    // Value for the time when it continues.
+    // Value that the worker gets when it continues.
     jobs.put(1)?;
     workers.join()?;
     Ok(())
@@ -254,7 +254,7 @@ fn consumes(_: usize, jobs: Queue<u32>) -> Outcome {
     Ok(())
 }
 
-/// This program could put. It polls its worker, and never waits for long.
+/// This process could put. It polls its worker, and never waits for long.
 fn waits_for_its_parent((): ()) -> Outcome {
     let jobs = Queue::bounded(1)?;
     let workers = start_processes(consumes, jobs.clone(), SpawnOptions::nprocs(1))?;
@@ -372,15 +372,15 @@ fn works_while_a_thread_waits((): ()) -> Outcome {
 fn signal_dumps_the_waits_of_all_threads() {
     let builder = Process::builder().name("asked").daemon(true).stderr(Stdio::Capture);
     let child = builder.env("MP_DUMP_SIGNAL", "USR2").spawn(works_while_a_thread_waits, ()).unwrap();
-    // The handler is installed before its thread starts, which precedes the other thread. That one sets its
-    // own name.
+    // The handler is installed before its thread starts, which precedes the start of the other thread. The
+    // other thread sets its own name.
     let threads = || std::fs::read_dir(format!("/proc/{}/task", child.pid())).into_iter().flatten().flatten();
     let name = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("comm"));
     let busy = || threads().any(|thread| name(thread).is_ok_and(|name| name.trim() == "busy"));
     eventually("its threads", || threads().count() == 3 && busy());
     let (mut dumps, mut text) = (0, String::new());
     let until = Instant::now() + DEADLINE;
-    // The first ones may come before the wait is long enough to be shown.
+    // The first dumps may be printed before the wait is long enough to be shown.
     while !text.contains("in Queue::get::<u32> of queue") {
         assert!(Instant::now() < until, "the wait is not in: {text}");
         dumps += 1;

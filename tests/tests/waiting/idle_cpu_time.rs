@@ -1,5 +1,5 @@
-//! Waiting costs no processor time: these processes wait for half a second each, in every way, and report
-//! their processor time.
+//! Waiting uses no processor time. These processes wait for half a second in every way, and report their
+//! processor time.
 
 use std::time::{Duration, Instant};
 
@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 
 /// Duration of each wait.
 const TIME: Duration = Duration::from_millis(500);
-/// Maximum processor time of a wait: many times the usual, and a fifth of that of a busy loop.
+/// Maximum processor time of a wait: many times the usual time, and a fifth of the time of a busy loop.
 const MOST: Duration = Duration::from_millis(100);
 
-/// Objects that are full, empty, taken and never set.
+/// Objects that a process waits for: full, empty, taken, and never set.
 #[derive(Clone, Serialize, Deserialize)]
 struct Things {
     empty: Queue<u32>,
@@ -55,7 +55,7 @@ fn waits(way: usize, t: &Things) -> Outcome {
         10 => !t.event.wait_timeout(TIME)?,
         11 => t.barrier.wait_timeout(TIME).is_err(),
         12 => !t.condition.wait_timeout(t.free.lock()?, TIME)?.1,
-        // A future, which is polled again only when it is woken.
+        // The future is polled again only when it is woken.
         _ => {
             let mut future = std::pin::pin!(wait_async(t.heavy.put_ready_for(610)));
             let nothing = poll_once(&mut future).is_pending();
@@ -71,7 +71,7 @@ fn measured(way: usize, (things, results): (Things, Queue<(usize, u64)>)) -> Out
         let time = clock_gettime(ClockId::ProcessCPUTime);
         time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
     };
-    // The set-up of the first wait is not counted.
+    // The first wait, with its set-up, is not counted.
     wait(&[&things.event, &things.empty], Some(Duration::from_millis(1)))?;
     let begin = now();
     waits(way, &things)?;
@@ -99,9 +99,9 @@ fn waiting_processes_use_no_processor_time() {
     give(&things.full, 0);
     give(&things.heavy, vec![0; 600]);
     things.tasks.put(1).unwrap();
-    // The last message of a closed queue is with this process.
+    // This process holds the last message of a closed queue.
     give(&things.leased, 7);
-    let lease = things.leased.get_lease().unwrap().expect("it is open");
+    let lease = things.leased.get_lease().unwrap().expect("the queue is open");
     things.leased.close();
     let _held =
         (things.lock.lock().unwrap(), things.shared.write().unwrap(), things.permits.acquire().unwrap());
@@ -136,8 +136,8 @@ fn idle_connection_and_channel_use_no_processor_time() {
     assert!(used < MOST, "{used:?}");
 }
 
-/// Returns the number of this thread's sleeps while it waits for nothing at a queue for [`TIME`]. A thread
-/// that spins and yields does not sleep, however busy the machine is.
+/// Returns the number of this thread's sleeps during a wait of [`TIME`] at an empty queue. A thread that
+/// spins and yields does not sleep, however busy the machine is.
 fn sleeps(queue: &Queue<u32>) -> u64 {
     let so_far = || {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
@@ -184,7 +184,7 @@ fn leaves(_: usize, queue: Queue<u32>) -> Outcome {
     Ok(())
 }
 
-/// A wait that never sleeps detects the end of the others, too.
+/// A wait that never sleeps also detects the end of the other processes.
 #[test]
 fn spinning_queue_detects_desertion() {
     let _alone = alone();

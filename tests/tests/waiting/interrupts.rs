@@ -1,4 +1,4 @@
-//! Ctrl-C: its effect on workers that handle it, on workers that ignore it, and on their parent.
+//! Effect of Ctrl-C on workers that handle it, on workers that ignore it, and on their parent.
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -13,24 +13,24 @@ use mp::{
 };
 use mp_tests::{DEADLINE, Outcome, alone, eventually};
 
-/// A program with a terminal of its own, in which it is the foreground process: the kernel sends keys pressed
-/// there as signals to all its processes.
+/// Program with its own terminal, in which it is the foreground process. The kernel sends keys that are
+/// pressed there as signals to all processes of the program.
 struct Terminal {
     keys: OwnedFd,
     _line: OwnedFd,
 }
 
 impl Terminal {
-    /// Opens a terminal. `None` if there are no terminals.
+    /// Opens a terminal. Returns `None` if this machine has no terminals.
     #[allow(unsafe_code)]
     fn begin() -> mp::AnyResult<Option<Terminal>> {
         let (mut keys, mut line) = (0, 0);
         let (name, settings, size) = (std::ptr::null_mut(), std::ptr::null(), std::ptr::null());
-        // SAFETY: the first two are valid for writes, the others are not needed.
+        // SAFETY: the first two pointers are valid for writes, and the others may be null.
         if unsafe { libc::openpty(&raw mut keys, &raw mut line, name, settings, size) } != 0 {
             return Ok(None);
         }
-        // SAFETY: it is new, and has no other owner.
+        // SAFETY: the descriptor is new, and has no other owner.
         let keys = unsafe { OwnedFd::from_raw_fd(keys) };
         // SAFETY: as above.
         let line = unsafe { OwnedFd::from_raw_fd(line) };
@@ -44,7 +44,7 @@ impl Terminal {
     }
 }
 
-/// Runs a scenario in a program with a terminal of its own, whose workers are started by this method.
+/// Runs a scenario in a program with its own terminal. Its workers are started by `method`.
 fn on_a_terminal<F>(method: StartMethod, scenario: F) -> Process<()>
 where
     F: Fn(&Terminal) -> Outcome + Copy + Send + 'static,
@@ -55,19 +55,19 @@ where
             return Ok(());
         };
         #[allow(unsafe_code)]
-        // SAFETY: the other threads of this process hold no lock for long, and what the copies do needs
-        // nothing of theirs.
+        // SAFETY: the other threads of this process hold no lock for long, and the code of the copies uses no
+        // resources of other threads.
         unsafe {
             allow_fork();
         }
-        // A shell ignores it for the programs that it runs in the background.
+        // A shell ignores the signal for programs that it runs in the background, so the default is restored.
         #[allow(unsafe_code)]
         // SAFETY: this installs no handler.
         unsafe {
             libc::signal(libc::SIGINT, libc::SIG_DFL)
         };
         set_start_method(method.parse()?);
-        // Until it exits: the end of a terminal ends its programs.
+        // The terminal must exist until the program exits, because its end would end the program.
         scenario(Box::leak(Box::new(terminal)))
     };
     let program =
@@ -95,12 +95,12 @@ fn things() -> mp::AnyResult<Things> {
 
 const BEGUN: usize = 0;
 
-/// Waits until that many workers have begun.
+/// Waits until `count` workers have begun.
 fn begun(count: u64, words: &SharedTensor<u64>) {
     eventually("they have begun", || words.load(BEGUN) == count);
 }
 
-/// Waits for an event that never occurs, by the call that its rank selects, and returns the error.
+/// Waits for an event that never occurs, by the call that its rank selects. Returns the error of the call.
 fn waits_for_nothing(way: usize, (queue, event, words): Things) -> mp::AnyResult<String> {
     words.fetch_add(BEGUN, 1);
     let (other, full) = (Queue::<u32>::bounded(1)?, Queue::bounded(1)?);
@@ -110,7 +110,7 @@ fn waits_for_nothing(way: usize, (queue, event, words): Things) -> mp::AnyResult
         1 => format!("{:?}", event.wait().unwrap_err()),
         2 => format!("{:?}", select(&[&queue, &event], None).unwrap_err()),
         3 => format!("{:?}", full.put(1).unwrap_err().forget()),
-        // In a thread that does not get the signal.
+        // Waits in a thread that does not get the signal.
         4 => format!("{:?}", std::thread::spawn(move || queue.get().unwrap_err()).join().unwrap()),
         5 => format!("{:?}", Semaphore::new(0)?.acquire().unwrap_err()),
         6 | 7 => {
@@ -151,14 +151,14 @@ fn ctrl_c_ends_waits_of_graceful_workers() {
     });
 }
 
-/// Returns the error of its wait, except that rank 1 first finishes its work.
+/// Returns the error of its wait. Rank 1 first finishes its work.
 fn returns_it(rank: usize, (queue, event, words): Things) -> mp::AnyResult<()> {
     words.fetch_add(BEGUN, 1);
     if rank == 1 {
         while !mp::interrupted() {
             std::hint::spin_loop();
         }
-        // Until the other worker has ended.
+        // Continues until the other worker has ended.
         take_interrupt();
         event.wait()?;
         words.store(1, 17);
@@ -177,7 +177,7 @@ fn error_after_ctrl_c_ends_no_other_process() {
         begun(2, &things.2);
         terminal.press_ctrl_c();
         eventually("rank 0 is gone", || workers.exit(0).is_ok_and(|exit| exit.is_some()));
-        assert!(!workers.join_timeout(Duration::from_millis(1))?, "rank 1 works on");
+        assert!(!workers.join_timeout(Duration::from_millis(1))?, "rank 1 continues its work");
         things.1.set()?;
         let error = workers.join().unwrap_err();
         assert_eq!(things.2.load(1), 17, "rank 1 was ended");
@@ -214,7 +214,7 @@ fn only_workers_ignoring_ctrl_c_continue() {
         assert!(!ignore.join_timeout(Duration::from_millis(1))?);
         ignoring.1.set()?;
         ignore.join()?;
-        assert!(!mp::interrupted(), "the program handles it by itself");
+        assert!(!mp::interrupted(), "the program handles the signal itself");
         Ok(())
     });
 }
@@ -225,8 +225,8 @@ fn waits(_: usize, (_, event, words): Things) -> Outcome {
     Ok(())
 }
 
-/// Ctrl-C ends no worker at any instruction, and interrupts a graceful worker if it arrives after the
-/// worker's start.
+/// Ctrl-C does not end a worker that ignores it, at whatever instruction it arrives. It interrupts a graceful
+/// worker if it arrives after the worker's start.
 #[test]
 fn ctrl_c_during_start_spares_ignoring_workers() {
     with_each_method(|terminal| {
@@ -269,7 +269,7 @@ fn pool_of_a_graceful_program_continues() {
         begun(1, &words);
         terminal.press_ctrl_c();
         eventually("the program is interrupted", mp::interrupted);
-        // sleep: each wait has checked once more
+        // sleep: until each wait has checked once more
         std::thread::sleep(3 * mp_core::POLL_INTERVAL);
         event.set()?;
         assert_eq!(pending.get()?, 7);
@@ -280,8 +280,8 @@ fn pool_of_a_graceful_program_continues() {
     });
 }
 
-/// The first ends early, with a partial result. The second returns the error of its wait. No other one
-/// begins.
+/// The first task ends early, with a partial result. The second task returns the error of its wait. No other
+/// task begins.
 fn ends_early((item, queue, words): (u64, Queue<u32>, SharedTensor<u64>)) -> mp::AnyResult<u64> {
     words.fetch_add(BEGUN, 1);
     if item == 0 {
@@ -313,22 +313,22 @@ fn graceful_pool_cancels_unbegun_tasks() {
             results[2..].iter().all(|result| matches!(result, Err(TaskError::Interrupted))),
             "{results:?}"
         );
-        // One error for the whole call. Tasks submitted before the program has handled the interrupt end as
-        // well.
+        // The whole call returns one error. Tasks that are submitted before the program has handled the
+        // interrupt end as well.
         let error = pool.map(|x: u64| x, 0..10).unwrap_err();
         assert!(
             error.to_string().contains("interrupted (Ctrl-C or SIGTERM) before the task had begun"),
             "{error}"
         );
         assert!(pool.map(|x: u64| x, 0..10).is_err() && words.load(BEGUN) == 2);
-        // Then it continues, in processes that were not interrupted.
+        // After that, the pool continues with processes that were not interrupted.
         eventually("the workers are replaced", || {
             pool.pids().iter().all(|pid| !before.contains(pid) && *pid != 0)
         });
         assert!(take_interrupt());
         assert_eq!(pool.map(|_: u64| mp::interrupted(), 0..8)?, [false; 8]);
         assert_eq!(pool.metrics().lost, 0);
-        // Each time.
+        // A repeated interrupt has the same effect.
         let again = pool
             .task(ends_early)
             .chunksize(5)
@@ -356,7 +356,7 @@ fn interrupted_task_is_reported_before_its_retry() {
     begun(1, &words);
     let worker = rustix::process::Pid::from_raw(pool.pids()[0].cast_signed()).unwrap();
     rustix::process::kill_process(worker, rustix::process::Signal::INT).unwrap();
-    // A retry would wait forever.
+    // If the task were retried, it would wait forever.
     eventually("it has an outcome", || pending.ready());
     let Err(TaskError::Raised(raised)) = pending.get() else { panic!("{words:?}") };
     assert_eq!((raised.kind, raised.attempts.count()), (RaisedKind::Interrupted, 1), "{raised}");
@@ -414,7 +414,7 @@ fn pool_with_own_ctrl_c_handler_loses_nothing() {
         begun(1, &words);
         terminal.press_ctrl_c();
         eventually("all have an outcome", || pending.ready());
-        // The others ran in a process that was not interrupted.
+        // The other tasks ran in a process that was not interrupted.
         assert_eq!(pending.get()?, [true, false, false, false, false]);
         assert_eq!((pool.metrics().restarts, words.load(BEGUN), mp::interrupted()), (1, 5, false));
         pool.join()?;
@@ -445,7 +445,7 @@ fn second_ctrl_c_ends_the_program_and_its_workers() {
 #[test]
 fn inherited_ignored_ctrl_c_stays_ignored() {
     with_each_method(|terminal| {
-        // `nohup` does the same.
+        // `nohup` ignores the signal in the same way.
         #[allow(unsafe_code)]
         // SAFETY: this installs no handler.
         unsafe {

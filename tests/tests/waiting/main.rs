@@ -1,4 +1,4 @@
-//! Waits: for many objects at once, their latency, and their cost. (Descriptors within a tokio runtime:
+//! Waits for many objects at once, the latency of waits, and their cost. (Descriptors within a tokio runtime:
 //! `tokio_driver.rs`, a separate program.)
 
 mod crash_reports;

@@ -1,5 +1,5 @@
-//! A wait for many objects, and a fair choice among them. Other processes make them ready, or are killed
-//! and stopped while they wait themselves.
+//! Waits for many objects, and fair choice among ready objects. Other processes make the objects ready, or
+//! are killed and stopped while they wait.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -54,8 +54,8 @@ fn follows_orders(_: usize, kinds: Kinds) -> Outcome {
     Ok(())
 }
 
-/// The wait finds each object that was made ready. Then it is taken, and no longer found. `more` are objects
-/// that are never ready.
+/// Checks that a wait finds each object that was made ready. After the object was taken, the wait no longer
+/// finds it. The objects `more` are never ready.
 fn each_kind_is_found(more: &[&dyn Waitable]) {
     let (sender, receiver) = channel::<u8>().unwrap();
     let (here, connection) = pipe().unwrap();
@@ -93,14 +93,14 @@ fn each_kind_is_found(more: &[&dyn Waitable]) {
         }
         assert!(wait(&all, Some(Duration::ZERO)).unwrap().is_empty(), "after {order}");
     }
-    // An object that is listed twice is found twice, once it is ready.
+    // An object that is listed twice is found at both places.
     let twice: Vec<&dyn Waitable> = all.iter().chain(&all).copied().collect();
     give(&kinds.orders, 0);
-    // If it arrived during the poll, it would be found only at entries that were not polled yet.
+    // If the message arrived during the poll, only places that were not polled yet would be found.
     eventually("it is there", || !queue.is_empty());
     assert_eq!(wait(&twice, Some(DEADLINE)).unwrap(), [0, all.len()]);
     assert_eq!(take(queue), 7);
-    // The end of a process next to them.
+    // Waits for the end of a process together with the objects.
     let at = all.len();
     all.push(&child);
     assert!(wait(&all, Some(MOMENT)).unwrap().is_empty());
@@ -120,7 +120,7 @@ fn descriptors_and_queues_are_awaited_together() {
     let _alone = alone();
     let (a, b) = UnixStream::pair().unwrap();
     each_kind_is_found(&[&Descriptor(&a)]);
-    // They are found as well.
+    // The descriptors are found as well as the queue.
     let queue = Queue::<u8>::bounded(1).unwrap();
     let thread = std::thread::spawn(move || drop(b));
     assert_eq!(wait(&[&queue, &Descriptor(&a)], Some(DEADLINE)).unwrap(), [1]);
@@ -150,7 +150,7 @@ fn sleeper_is_woken_before_its_poll_interval() {
     let (a, mut b) = UnixStream::pair().unwrap();
     let socket = Descriptor(&a);
     let lists: [&[&dyn Waitable]; 2] = [&[&empty, &back], &[&back, &socket]];
-    // 4000 poll intervals are longer than the deadline.
+    // 4000 poll intervals would be longer than the deadline.
     let until = Instant::now() + DEADLINE;
     for i in 0..4000 {
         give(&there, i);
@@ -159,7 +159,7 @@ fn sleeper_is_woken_before_its_poll_interval() {
         assert_eq!(take(&back), i);
         assert!(Instant::now() < until, "after {i}");
     }
-    // A descriptor wakes, too.
+    // A descriptor wakes a sleeper, too.
     let (signals, orders) = std::sync::mpsc::sync_channel(0);
     let thread = std::thread::spawn(move || {
         for byte in orders {
@@ -201,7 +201,7 @@ fn wait_exceeds_the_kernels_limit_of_sources() {
     join(&context).unwrap();
 }
 
-/// Like in Python, a loop over a list that has become empty does not spin.
+/// As in Python, a loop over a list that has become empty does not spin.
 #[test]
 fn wait_for_nothing_lasts_its_whole_time() {
     let time = Duration::from_millis(20);
@@ -209,12 +209,12 @@ fn wait_for_nothing_lasts_its_whole_time() {
     assert!(wait(&[], Some(time)).unwrap().is_empty());
     assert_eq!(select(&[], Some(time)).unwrap(), None);
     assert!(begun.elapsed() >= 2 * time);
-    // These return at once, or never.
+    // Without objects, a `wait` without a time and a `select` with a time of zero return at once.
     assert!(wait(&[], None).unwrap().is_empty());
     assert_eq!(select(&[], Some(Duration::ZERO)).unwrap(), None);
 }
 
-/// A `tick` for `select`, and with a first time alone an `after`.
+/// A timer is a `tick` for `select`, or an `after` if it has only a first time.
 #[test]
 fn timer_and_queue_are_awaited_together() {
     let _alone = alone();
@@ -232,7 +232,7 @@ fn timer_and_queue_are_awaited_together() {
         seen += u64::from_ne_bytes(missed);
     }
     assert!(begun.elapsed() >= Duration::from_millis(30));
-    // The queue is found as well.
+    // The wait finds the queue as well.
     give(&queue, 7);
     while select(&[&queue, &ticks], Some(DEADLINE)).unwrap() != Some(0) {}
     assert_eq!(take(&queue), 7);
@@ -242,7 +242,7 @@ fn timer_and_queue_are_awaited_together() {
 fn always_ready_sources_are_served_fairly() {
     let _alone = alone();
     let queues: Vec<Queue<u8>> = (0..5).map(|_| Queue::bounded(1).unwrap()).collect();
-    // One of them never is.
+    // The last queue is never ready.
     queues.iter().take(4).for_each(|q| give(q, 0));
     let all: Vec<&dyn Waitable> = queues.iter().map(|q| q as &dyn Waitable).collect();
     let mut chosen = [0_u32; 5];
@@ -252,7 +252,7 @@ fn always_ready_sources_are_served_fairly() {
         give(&queues[i], 0);
         chosen[i] += 1;
     }
-    // 1000 each, within seven standard deviations.
+    // Each ready queue is chosen about 1000 times, within seven standard deviations.
     assert!(chosen[..4].iter().all(|n| (800..1200).contains(n)), "{chosen:?}");
     assert_eq!(chosen[4], 0);
 }
@@ -325,7 +325,7 @@ fn killed_or_stopped_waiters_withhold_nothing() {
     join(&taking).unwrap();
 }
 
-/// Waits for two queues, one of which gets a message, and takes it, three times.
+/// Waits for two queues, one of which gets a message, and takes the message. Does so three times.
 fn waits_and_takes(_: usize, (a, b, at): (Queue<u64>, Receiver<u64>, u64)) -> Outcome {
     inject::arm(at, Signal::KILL.as_raw());
     for _ in 0..3 {
@@ -350,7 +350,7 @@ fn wait_for_two_is_killed_at_every_access() {
             sender.send(value).unwrap();
         }
         let killed = mp_tests::kill::killed(&context);
-        // The others continue.
+        // Other processes continue.
         give(&a, 9);
         assert!(wait(&[&a, &receiver], Some(DEADLINE)).unwrap().contains(&0));
         while take(&a) != 9 {}
@@ -358,7 +358,7 @@ fn wait_for_two_is_killed_at_every_access() {
     });
 }
 
-/// Runs without the system call that sleeps on many words.
+/// Runs without the system call that can sleep on many words.
 fn on_an_old_kernel(_: usize, queues: (Queue<u8>, Queue<u8>)) -> Outcome {
     forbid_futex_waitv()?;
     queues.0.put(0)?;
@@ -370,7 +370,7 @@ fn on_an_old_kernel(_: usize, queues: (Queue<u8>, Queue<u8>)) -> Outcome {
     Ok(())
 }
 
-/// Makes it fail with ENOSYS, for this thread and its new threads.
+/// Makes `futex_waitv` fail with ENOSYS, for this thread and its new threads.
 #[allow(unsafe_code)]
 fn forbid_futex_waitv() -> std::io::Result<()> {
     let statement = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
@@ -382,9 +382,9 @@ fn forbid_futex_waitv() -> std::io::Result<()> {
         statement((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: it takes numbers.
+    // SAFETY: the call takes numbers.
     let first = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
-    // SAFETY: the program and what it points to live until the call returns.
+    // SAFETY: the program and the memory to which it points live until the call returns.
     let second = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
     if first == 0 && second == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }

@@ -11,7 +11,7 @@ fn snapshot() -> Snapshot {
     Snapshot::of(Arena::current().unwrap())
 }
 
-/// Waits of a get and of a put, with a message every 30 ms.
+/// A get and a put wait for a message that is sent or taken every 30 ms.
 #[test]
 fn waits_of_both_sides_are_counted_at_the_queue() {
     let queue = Queue::<u32>::bounded(1).unwrap().named("slow results");
@@ -41,7 +41,7 @@ fn waits_of_both_sides_are_counted_at_the_queue() {
     assert_eq!(gets.count(), 3);
     assert!(gets.total() > Duration::from_millis(80) && gets.total() <= took, "{gets:?}, {took:?}");
     assert!(gets.percentile(1).unwrap() > Duration::from_millis(15), "{gets:?}");
-    // A wait that times out, and calls that do not wait, are not counted.
+    // Waits that time out, and calls that do not wait, are not counted.
     queue.get_timeout(Duration::from_millis(5)).unwrap_err();
     queue.put(1).unwrap();
     queue.get().unwrap();

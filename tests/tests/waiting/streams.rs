@@ -1,5 +1,5 @@
-//! A pool's streams as futures, under tokio: tasks push and take concurrently, and none of them blocks a
-//! thread of the runtime.
+//! Streams of a pool as futures, under tokio. Tasks of the runtime push and take concurrently, and none of
+//! them blocks a thread of the runtime.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +22,7 @@ fn runtime(threads: usize) -> Runtime {
     builder.enable_time().build().unwrap()
 }
 
-/// Runs a future to its end, which must come by the deadline.
+/// Runs a future to its end. Panics at the deadline.
 fn run<F: Future>(threads: usize, future: F) -> F::Output {
     runtime(threads).block_on(async {
         match tokio::time::timeout(DEADLINE, future).await {
@@ -32,13 +32,13 @@ fn run<F: Future>(threads: usize, future: F) -> F::Output {
     })
 }
 
-/// Results that were taken.
+/// Results that tasks have taken.
 #[derive(Default)]
 struct Seen(Mutex<BTreeSet<u64>>);
 
 impl Seen {
     fn has(&self, x: u64) {
-        assert!(self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(x), "{x} came twice");
+        assert!(self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(x), "{x} arrived twice");
     }
 
     fn are(&self, all: u64) {
@@ -47,7 +47,7 @@ impl Seen {
     }
 }
 
-/// If a push, or a take, blocked the only thread, the other one could never follow.
+/// If a push, or a take, blocked the only thread, the other call could never run.
 #[test]
 fn one_thread_pushes_and_takes_with_capacity_one() {
     const TASKS: u64 = 500;
@@ -116,7 +116,7 @@ fn many_tasks_push_to_lanes_of_a_full_pool() {
     pool.join().unwrap();
 }
 
-/// Futures that are dropped when their time has expired, which is at once for some of them.
+/// Futures are dropped when their time has expired. For some of them, that is at once.
 #[test]
 fn timed_out_stream_futures_push_and_take_nothing() {
     const TASKS: u64 = 400;
@@ -126,7 +126,7 @@ fn timed_out_stream_futures_push_and_take_nothing() {
     let seen = Seen::default();
     let time = |turn: u64| Duration::from_micros(turn % 5 * 40);
     run(2, async {
-        // Before the first push there is no result, and while no result is taken there is room for three
+        // Before the first push there is no result. While no result is taken, the stream has room for three
         // tasks.
         tokio::time::timeout(Duration::ZERO, stream.next_async()).await.expect_err("there is no task");
         let mut pushed = 0;
@@ -139,7 +139,7 @@ fn timed_out_stream_futures_push_and_take_nothing() {
             while x < TASKS {
                 turn += 1;
                 if let Ok(pushed) = tokio::time::timeout(time(turn), stream.push_async(x)).await {
-                    assert_eq!(pushed.unwrap().number() as u64, x, "what was dropped has pushed nothing");
+                    assert_eq!(pushed.unwrap().number() as u64, x, "dropped futures have pushed nothing");
                     x += 1;
                 }
                 tokio::task::yield_now().await;

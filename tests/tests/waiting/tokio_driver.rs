@@ -1,8 +1,8 @@
-//! Futures that wait for descriptors within tokio runtimes: the runtime's own driver wakes them, and the
-//! library has no thread for that. Without a driver, or after the driver has ended, the futures work as
-//! elsewhere.
+//! Futures that wait for descriptors within tokio runtimes. The runtime's own driver wakes them, and the
+//! library needs no thread for that. Without a driver, or after the driver has ended, the futures work as in
+//! other programs.
 //!
-//! Threads are counted in workers: this program's own include those of all its tests.
+//! Threads are counted in worker processes, because this program also has the threads of all its tests.
 #![allow(unsafe_code)]
 
 use std::io::{Read, Write};
@@ -22,7 +22,7 @@ use mp_tests::block_on::{block_on, poll_once};
 use mp_tests::{DEADLINE, Outcome, alone, eventually, failure, join, next, one_process, send};
 use tokio::runtime::{Builder, Runtime};
 
-/// More bytes than a socket buffers.
+/// Number of bytes that is larger than the buffers of a socket.
 const MUCH: usize = 1 << 19;
 const ROUNDS: u64 = 50;
 
@@ -49,17 +49,18 @@ fn without_io() -> Runtime {
     Builder::new_current_thread().enable_time().build().unwrap()
 }
 
-/// Returns the result of `what`, which must come before its waiters would poll by themselves.
+/// Returns the result of `what`. Panics if it took so long that its waiters may have polled without a
+/// wake-up.
 fn woken<R>(what: impl FnOnce() -> R) -> R {
     let begun = Instant::now();
     let returned = what();
-    assert!(begun.elapsed() < DEADLINE / 2, "no thread woke it");
+    assert!(begun.elapsed() < DEADLINE / 2, "no thread woke the waiter");
     returned
 }
 
 /// Awaits a future with a deadline.
 async fn soon<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(DEADLINE, future).await.expect("it is ready in time")
+    tokio::time::timeout(DEADLINE, future).await.expect("the future is ready in time")
 }
 
 async fn answer(connection: Connection) -> Outcome {
@@ -82,7 +83,7 @@ async fn ask(connection: Connection) -> Outcome {
     Ok(())
 }
 
-/// Rank 0 listens, reports that to each of the two others, and answers both at once.
+/// Rank 0 listens, reports that to each of the two other ranks, and answers both at the same time.
 async fn meet(rank: usize, at: String, listening: Queue<()>) -> Outcome {
     if rank > 0 {
         soon(listening.get_async()).await?;
@@ -152,7 +153,7 @@ fn runtime_without_io_waits_on_a_thread() {
 
 type Waiting = Pin<Box<dyn Future<Output = mp_core::Result<()>> + Send>>;
 
-/// Returns a future that waits for a descriptor, and the end that makes it ready.
+/// Returns a future that waits for a descriptor, and the stream that makes the descriptor ready.
 fn waiting() -> (Waiting, UnixStream) {
     let (here, there) = UnixStream::pair().unwrap();
     (Box::pin(wait_async(Descriptor(here))), there)
@@ -177,7 +178,7 @@ fn runtime_without_io_does_not_panic() {
     let error = failure(&context);
     assert!(matches!(error, SpawnError::ProcessExited { .. }), "unexpected: {error:?}");
     let printed = context.stderr(0).unwrap().text();
-    assert!(!printed.contains("panicked"), "it has printed {printed}");
+    assert!(!printed.contains("panicked"), "the process has printed {printed}");
 }
 
 #[test]
@@ -186,7 +187,7 @@ fn future_outlives_its_runtime() {
     for moves_on in [false, true] {
         let runtime = with_io();
         let (future, mut there) = polled_in(&runtime);
-        // Another thread polls it, and waits when the runtime ends.
+        // Another thread polls the future, and waits when the runtime ends.
         let waits = std::thread::spawn(move || match moves_on {
             true => woken(|| with_io().block_on(soon(future))),
             false => woken(|| block_on(future)),
@@ -215,8 +216,8 @@ fn ending_runtime_wakes_waiters_in_its_context() {
     });
     polls.recv_timeout(DEADLINE).unwrap();
     drop(runtime);
-    // Nothing has happened at the descriptor, and nothing else can wake it.
-    polls.recv_timeout(DEADLINE / 2).expect("it is woken");
+    // The descriptor has no event, and nothing but the end of the runtime can wake the future.
+    polls.recv_timeout(DEADLINE / 2).expect("the waiter is woken");
     there.write_all(b"x").unwrap();
     waits.join().unwrap().unwrap();
 }
@@ -251,19 +252,19 @@ fn futures_of_one_descriptor_are_independent() {
         a.write_all(b"x").unwrap();
         one.await.unwrap();
         two.await.unwrap().unwrap();
-        // Woken by a message that another receiver takes, it waits again.
+        // The future is woken by a message that another receiver takes, and waits again.
         (&*b).read_exact(&mut [0]).unwrap();
         let mut again = waits();
         for _ in 0..3 {
             assert!(poll_once(&mut again).is_pending());
             a.write_all(b"y").unwrap();
-            // The driver runs, and wakes.
+            // The sleep lets the driver run, which wakes the future.
             tokio::time::sleep(Duration::from_millis(1)).await;
             (&*b).read_exact(&mut [0]).unwrap();
         }
         drop(a);
         again.await.unwrap();
-        // A process has a descriptor, too.
+        // A wait for a process also needs a descriptor.
         let child = Process::spawn(|(): ()| Ok::<_, String>(5), ()).unwrap();
         let sentinel = child.sentinel().try_clone_to_owned().unwrap();
         wait_async(Descriptor(sentinel)).await.unwrap();
@@ -290,7 +291,7 @@ fn tokio_receive_dropped_at_any_poll_takes_nothing() {
         for i in 0..20_u8 {
             let mut polls = 0;
             let got = loop {
-                // Dropped after one poll, or when it was woken, or when a time has expired.
+                // The future is dropped after one poll, after a wake-up, or when a time has expired.
                 let mut future = Box::pin(here.recv_async::<Vec<u8>>());
                 polls += 1;
                 let got = match polls % 3 {
@@ -331,11 +332,11 @@ fn begun_message_is_sent_without_a_running_runtime() {
     runtime.block_on(async {
         let here = soon(listener.accept_async()).await.unwrap();
         let mut sends = Box::pin(here.send_async(vec![7_u8; MUCH]));
-        assert!(poll_once(&mut sends).is_pending(), "the socket has no room for it");
+        assert!(poll_once(&mut sends).is_pending(), "the socket has no room for the message");
     });
     send(&go, ()).unwrap();
     join(&context).unwrap();
-    // It could have waited until here.
+    // The message could have been unsent until this point.
     drop(runtime);
 }
 
@@ -343,12 +344,12 @@ fn begun_message_is_sent_without_a_running_runtime() {
 static WAITS: Mutex<Option<Waiting>> = Mutex::new(None);
 
 fn in_a_copy(_: usize, (at, listening): (String, Queue<()>)) -> Outcome {
-    // Inherited handles return errors, and release nothing of the parent's when dropped.
+    // Inherited handles return errors. Dropping them releases nothing that the parent holds.
     let mut waits = WAITS.lock().unwrap().take().ok_or("it was copied along")?;
     let refused = poll_once(&mut waits);
     assert!(matches!(refused, Poll::Ready(Err(mp_core::Error::Forked))), "unexpected: {refused:?}");
     drop(waits);
-    // It may be in the context of its parent's runtime.
+    // The copy may be in the context of the parent's runtime.
     for _ in 0..2 {
         next(&listening)?;
         block_on(async { ask(connect_async(at.as_str()).await?).await })?;
@@ -358,13 +359,13 @@ fn in_a_copy(_: usize, (at, listening): (String, Queue<()>)) -> Outcome {
 }
 
 fn is_copied(_: usize, (at, listening): (String, Queue<()>)) -> Outcome {
-    // SAFETY: what the copy does needs nothing of other threads, and nothing that is there once.
+    // SAFETY: the code of the copy uses no resources of other threads, and none that exist only once.
     unsafe { mp::process::allow_fork() };
     with_io().block_on(async {
         let (mut future, mut there) = waiting();
         assert!(poll_once(&mut future).is_pending());
         *WAITS.lock().unwrap() = Some(future);
-        // In the context of this runtime.
+        // The copy is made in the context of this runtime.
         let options = SpawnOptions::nprocs(1).start_method(StartMethod::Fork);
         let context = start_processes(in_a_copy, (at.clone(), listening.clone()), options)?;
         meet(0, at, listening).await?;

@@ -1,5 +1,5 @@
-//! A sleeper is woken when its object is ready, and not only when its poll interval has ended: so much
-//! earlier that a missing wake-up is detected, also on a busy machine.
+//! Sleepers are woken when their object is ready, and not only when their poll interval has ended. The test
+//! detects a missing wake-up by the time, also on a busy machine.
 
 use std::cell::RefCell;
 use std::sync::{Mutex, mpsc};
@@ -12,13 +12,13 @@ use mp::{Barrier, Condition, Event, GetError, JoinableQueue, Lock, Queue, QueueO
 const ROUNDS: u32 = 20;
 /// Time after which waiting processes check again, woken or not.
 const INTERVAL: Duration = mp_core::POLL_INTERVAL;
-/// Time after which a waiter is asleep.
+/// Time after which a waiter is certainly asleep.
 const ASLEEP: Duration = Duration::from_millis(8);
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// In each round one thread waits. This one makes its object ready when the other is asleep, and `prepare`s
-/// the next round when it has continued. Panics if all rounds together took as long as a good part of their
-/// poll intervals.
+/// In each round, another thread calls `wait`. This thread calls `prepare` before the wait, and `make_ready`
+/// when the other thread is asleep. Panics if all rounds together took longer than half of their poll
+/// intervals.
 fn woken_in_time(name: &str, wait: impl Fn() + Sync, make_ready: impl Fn(), prepare: impl Fn()) {
     let _alone = mp_tests::alone();
     let mut took = Duration::ZERO;
@@ -46,8 +46,8 @@ fn woken_in_time(name: &str, wait: impl Fn() + Sync, make_ready: impl Fn(), prep
     assert!(took < INTERVAL * ROUNDS / 2, "{name}: {took:?} for {ROUNDS} wake-ups");
 }
 
-/// Does the same for an object that becomes ready when this thread drops its guard, and that is taken again
-/// for the next round.
+/// Does the same for an object that becomes ready when this thread drops its guard. `take` returns a new
+/// guard for each round.
 fn woken_by_the_drop_of<T>(name: &str, take: impl Fn() -> T, wait: impl Fn() + Sync) {
     let held = RefCell::new(None);
     let prepare = || *held.borrow_mut() = Some(take());
@@ -174,7 +174,7 @@ fn returned_message_is_ready_at_once() {
     assert_eq!(mp::wait(&[&queue], Some(Duration::ZERO)).unwrap(), [0]);
 }
 
-/// The messages of the first sleeping producers still don't fit. The message of the last one does.
+/// The queue gets room for the message of the last sleeping producer, but not for those of the first ones.
 #[test]
 fn room_in_bytes_wakes_every_producer() {
     const SMALL: usize = 1000;
@@ -182,7 +182,7 @@ fn room_in_bytes_wakes_every_producer() {
     const LARGE: usize = 9 * SMALL;
     let queue = QueueOptions::new().capacity(100).bytes(ALL as u64 + 500).create::<Vec<u8>>().unwrap();
     let put = |len: usize| queue.put(vec![0; len]).unwrap();
-    /// Ends the waiting producer, also if the test fails.
+    /// Guard that ends the waiting producer, even if the test fails.
     struct Close<'a>(&'a Queue<Vec<u8>>);
     impl Drop for Close<'_> {
         fn drop(&mut self) {
@@ -194,12 +194,12 @@ fn room_in_bytes_wakes_every_producer() {
     thread::scope(|scope| {
         let large = [(); 3].map(|()| scope.spawn(|| put(LARGE)));
         let _close = Close(&queue);
-        // sleep: until they are asleep, which can't be observed.
+        // sleep: until the producers are asleep, which can't be observed.
         thread::sleep(ASLEEP);
         let take = || {
             let len = lengths.borrow_mut().pop_front().unwrap();
             assert_eq!(queue.get().unwrap().unwrap().len(), len);
-            // The message of the other producer.
+            // This is the message of the other producer.
             lengths.borrow_mut().push_back(SMALL);
         };
         let fill = || {
@@ -210,9 +210,9 @@ fn room_in_bytes_wakes_every_producer() {
             }
         };
         woken_in_time("put, within bytes", || put(SMALL), take, fill);
-        // In any order.
+        // The messages may arrive in any order.
         for _ in &large {
-            while queue.get_timeout(DEADLINE).unwrap().expect("it is open").len() < LARGE {}
+            while queue.get_timeout(DEADLINE).unwrap().expect("the queue is open").len() < LARGE {}
         }
         large.into_iter().for_each(|large| large.join().unwrap());
     });
