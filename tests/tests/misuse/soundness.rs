@@ -102,7 +102,7 @@ fn object_is_lent_once() {
     }
     let shared = mp_core::Structure::new("mp_tests::Object", 1).unwrap();
     let number = out.attached().attach_object(shared.hold()).unwrap();
-    assert!(out.attached().lends_object(number, beside(), 0).is_err(), "an object that did not move was lent");
+    assert!(out.attached().lends_object(number, beside(), 0).is_err(), "an unmoved object was lent");
     let mut back = out.returned(None);
     assert!(back.take_object(mark).is_some() && back.take_object(mark).is_none());
 }

@@ -173,7 +173,7 @@ macro_rules! lock {
     }};
 }
 
-/// One thread holds a lock until another thread sleeps on it.
+/// Holds a lock in one thread until another thread sleeps on it.
 #[track_caller]
 fn handed_over<R: Debug + Send>(
     hold: impl FnOnce(&dyn Fn()) + Send,

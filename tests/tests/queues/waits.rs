@@ -113,7 +113,7 @@ fn consumer_at_the_end_names_holders_of_leases() {
     assert_eq!(wait(&[&tasks], Some(DEADLINE)).unwrap(), [0]);
     let job = jobs.try_get_lease().unwrap().expect("the message was returned");
     assert_eq!(job.deliveries(), 2);
-    // The leased message of this process can't be returned by another process, so the queue counts as drained.
+    // No other process can return this process's leased message, so the queue counts as drained.
     assert!(jobs.try_get_lease().unwrap().is_none());
     job.ack();
     assert_eq!(wait(&[&tasks], None).unwrap(), [0]);

@@ -201,7 +201,7 @@ fn wait_exceeds_the_kernels_limit_of_sources() {
     join(&context).unwrap();
 }
 
-/// As in Python, a loop over a list that has become empty does not spin.
+/// A loop over a list that has become empty does not spin, as in Python.
 #[test]
 fn wait_for_nothing_lasts_its_whole_time() {
     let time = Duration::from_millis(20);
