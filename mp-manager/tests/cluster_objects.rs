@@ -201,7 +201,7 @@ fn objects_of_a_killed_caller_are_freed() -> Outcome {
 }
 
 #[test]
-fn worker_has_a_handle_of_its_own() -> Outcome {
+fn worker_requests_its_own_handle() -> Outcome {
     let published = Published::new();
     let (_second, parent) = published.open();
     let child = parent.call_to_object("child", ())?;

@@ -120,7 +120,7 @@ fn put_returns_the_value_if_the_home_is_killed() -> Outcome {
 }
 
 #[test]
-fn stopped_home_is_lost_and_found_again() -> Outcome {
+fn stopped_home_is_lost_until_it_resumes() -> Outcome {
     let (home, address) = Member::start("home", "");
     let cluster = Cluster::join(&config(1, &address))?;
     let remote = RemoteQueue::<Tensor<u8>>::connect(&cluster, "tensors")?;

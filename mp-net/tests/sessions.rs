@@ -84,7 +84,7 @@ fn put_without_credits_delays_no_other_calls() -> Outcome {
 }
 
 #[test]
-fn message_above_the_limit_of_its_caller_stays() -> Outcome {
+fn message_above_the_caller_limit_stays_queued() -> Outcome {
     let first = Cluster::join(&ClusterConfig::new(0, 2, "127.0.0.1:0"))?;
     let second = Cluster::join(&ClusterConfig::new(1, 2, first.address()).largest_message(1 << 20))?;
     let queue = Queue::<Vec<(u32, String)>>::bounded(4)?;

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn imports_of_one_floor_root_and_tests_are_free() {
+    fn imports_within_a_floor_and_in_tests_are_exempt() {
         let files = [
             ("m/src/lib.rs", "mod a; mod b;"),
             ("m/src/a/x.rs", "use super::y::Y; use crate::Z; use std::b::C;"),

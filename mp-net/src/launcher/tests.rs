@@ -360,7 +360,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn first_host_equals_the_rendered_one(
+    fn first_host_is_parsed_from_rendered_lists(
         parts in prop::collection::vec(("[a-z.-]{1,4}", 0..900u32, 0..9u32, 1..5usize, any::<bool>()), 1..4),
         others in prop::collection::vec("[a-z]{1,3}(\\[[0-9]{1,3}(,[0-9])?\\])?", 0..3),
     ) {

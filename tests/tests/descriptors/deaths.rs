@@ -97,7 +97,7 @@ fn killed_at_every_access_of_a_transfer() {
 
 /// A stopped process keeps its messages until it is killed, and no other process waits for it.
 #[test]
-fn others_continue_while_one_is_stopped_anywhere() {
+fn others_continue_while_a_process_is_stopped() {
     // The locker has enough compartments for all. A process that is stopped while it adds one would prevent
     // other processes from adding.
     let first = Queue::bounded(8).unwrap();

@@ -145,7 +145,7 @@ fn exclusive_tensors_move_to_a_copy_and_back() {
 }
 
 #[test]
-fn copies_made_under_busy_threads_leave_nothing() {
+fn copies_forked_under_busy_threads_leak_nothing() {
     let _alone = settled();
     static STOP: AtomicBool = AtomicBool::new(false);
     fn copy(rank: usize, (queue, lock): (Queue<Vec<u8>>, Lock<u64>)) -> Outcome {
@@ -320,7 +320,7 @@ fn copies_made_during_exit_end_with_the_original() {
 }
 
 #[test]
-fn copies_hold_files_of_their_own() {
+fn copies_use_tensors_in_files() {
     let _alone = settled();
     fn original(_: usize, (): ()) -> Outcome {
         allow();

@@ -289,7 +289,7 @@ fn copied_results_survive_use_by_other_threads() {
 }
 
 #[test]
-fn copied_pool_is_closed_whatever_its_threads_did() {
+fn copied_pool_is_closed() {
     static COPIED: OnceLock<Pool> = OnceLock::new();
     static STOP: AtomicBool = AtomicBool::new(false);
     fn copy(_: usize, (): ()) -> Outcome {

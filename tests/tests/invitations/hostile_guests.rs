@@ -261,7 +261,7 @@ fn recorded(inviter: &Inviter) -> String {
 }
 
 #[test]
-fn hostile_guest_leaves_nothing_behind() {
+fn hostile_guest_leaks_no_resources() {
     let _alone = settled();
     let inviter = Inviter::new("endures");
     let recorded = recorded(&inviter);

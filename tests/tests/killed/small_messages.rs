@@ -198,7 +198,7 @@ fn small_messages_move_to_envelopes_for_leases() {
 }
 
 #[test]
-fn message_size_decides_whether_it_is_small() {
+fn only_small_messages_need_no_envelope() {
     fn there_and_back<T: mp::Message + Clone + PartialEq + std::fmt::Debug>(value: T, small: bool) {
         let queued = || Arena::current().unwrap().memory_stats().queued;
         let queue = Queue::bounded(2).unwrap();

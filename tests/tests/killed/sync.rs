@@ -361,7 +361,7 @@ fn stop_in_all(_: usize, (semaphore, event, barrier, at): (Semaphore, Event, Bar
 }
 
 #[test]
-fn process_stopped_anywhere_delays_only_itself() {
+fn process_stopped_at_any_access_delays_no_other() {
     for_every_access(|at| {
         let args = (Semaphore::new(2).unwrap(), Event::new().unwrap(), Barrier::new(1).unwrap(), at);
         let context = one_process(stop_in_all, args.clone());

@@ -144,7 +144,7 @@ fn wait_for_an_ended_process_ends() {
 }
 
 #[test]
-fn wait_continues_while_another_process_has_it() {
+fn wait_continues_while_another_process_has_a_handle() {
     let _alone = alone();
     let held = held_by(2);
     let before = Arena::current().unwrap().memory_stats().deaths;

@@ -353,7 +353,7 @@ fn process_stopped_during_a_future_continues() {
 
 #[test]
 #[allow(unsafe_code)]
-fn connection_wakes_epoll_and_is_quiet_again() {
+fn connection_descriptor_is_readable_while_ready() {
     use tokio::io::unix::AsyncFd;
     let _alone = alone();
     fn answers(_: usize, there: Connection) -> Outcome {

@@ -151,7 +151,7 @@ fn long_bytes_arrive_after_a_drop_at_their_start() {
 }
 
 #[test]
-fn recv_to_uses_the_vectors_memory_again() {
+fn recv_to_reuses_the_vector_memory() {
     let _alone = alone();
     let (listener, name) = listener("again");
     let there = SocketOptions::new().max_message(LARGE).connect(&*name).unwrap();

@@ -293,7 +293,7 @@ fn waits_repeatedly(_: usize, (a, b, ready): Two) -> Outcome {
 }
 
 #[test]
-fn killed_or_stopped_waiters_withhold_nothing() {
+fn killed_or_stopped_waiters_block_no_messages() {
     let _alone = alone();
     fn takes(_: usize, (a, _, got): Two) -> Outcome {
         while let Some(value) = next(&a)? {

@@ -381,7 +381,7 @@ fn is_copied(_: usize, (at, listening): (String, Queue<()>)) -> Outcome {
 }
 
 #[test]
-fn fork_copy_leaves_waits_of_its_original_alone() {
+fn fork_copy_does_not_affect_waits_of_the_original() {
     let _alone = alone();
     let args = (name("fork"), Queue::bounded(2).unwrap());
     join(&one_process(is_copied, args)).unwrap();
