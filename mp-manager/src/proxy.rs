@@ -304,7 +304,7 @@ pub(crate) fn to_object<T: 'static, A: Message, U: Send + 'static>(
     )
 }
 
-/// Like `to_object`, for a closure that may fail.
+/// Wraps a closure like `to_object`, if the closure may fail.
 pub(crate) fn try_to_object<T: 'static, A: Message, U: Send + 'static, E: Into<BoxedError> + 'static>(
     closure: StateClosure<T, A, Result<U, E>>,
 ) -> StateClosure<T, A, Result<Proxy<U>, BoxedError>> {

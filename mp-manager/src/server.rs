@@ -109,7 +109,7 @@ impl ManagerServer {
         self.stop.get().is_some()
     }
 
-    /// Starts a thread. When the manager ends, it waits for this thread, up to the grace period.
+    /// Starts a thread for which the end of the manager waits, up to the grace period.
     pub(crate) fn start(&self, name: String, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let working = self.working.lock().clone();
         let run = move || {

@@ -1,4 +1,4 @@
-//! Answers for which memory is unavailable.
+//! Answers for which there is too little memory.
 
 mod common;
 

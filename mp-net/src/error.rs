@@ -1,4 +1,4 @@
-//! Errors.
+//! Errors of operations across hosts.
 
 use std::fmt;
 use std::time::Duration;
@@ -155,7 +155,7 @@ impl From<mp_core::Error> for NetError {
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The keys differ, or only one side has one.
+    /// The keys differ, or only one side has a key.
     #[error("{0}")]
     Key(String),
     /// A certificate was refused, or only one side uses TLS.

@@ -112,7 +112,7 @@ struct Membership {
     credits: (u32, u64),
 }
 
-/// Parts of a handle.
+/// Serialized form of a handle.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct HandleParts {
     pub(crate) name: String,

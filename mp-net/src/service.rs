@@ -210,7 +210,7 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
         Ok(Self { object, types: PhantomData })
     }
 
-    /// Like [`connect`](Self::connect), but doesn't wait for the name.
+    /// Opens a service like [`connect`](Self::connect), without waiting for the name.
     ///
     /// # Errors
     /// Returns the errors of [`RemoteQueue::connect`](crate::RemoteQueue::connect).
@@ -259,7 +259,7 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
     }
 
     /// Calls the service like [`call_within`](Self::call_within). If the service has attached a value to the
-    /// reply, also returns a hold, which keeps the value until it is dropped.
+    /// reply, also returns a hold. The service keeps the value until the hold is dropped.
     ///
     /// # Errors
     /// Returns the errors of [`call_within`](Self::call_within).

@@ -116,7 +116,7 @@ fn home_that_has_ended_is_an_error_of_connect() -> Outcome {
     Ok(())
 }
 
-/// Publishes a queue at each of two ranks, whose addresses contain `host`, and puts into both.
+/// Publishes a queue at each of two ranks, whose addresses contain `host`, and puts a message into both.
 fn exchange(host: &str) -> Outcome {
     let first = Cluster::join(&config(0, &format!("{host}:0")))?;
     let second = Cluster::join(&config(1, first.address()))?;

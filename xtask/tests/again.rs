@@ -38,7 +38,7 @@ macro_rules! subjects {
 }
 subjects!(subject_a subject_b subject_c subject_d);
 
-/// Runs these tests by `xtask leaks`. Returns `true` if it passed, and its output.
+/// Runs the tests of this program by `xtask leaks`. Returns `true` if the run passed, and its output.
 fn run(again: bool, fail: &str) -> (bool, String) {
     let folder = std::env::temp_dir().join(format!("runs-{again}-{fail}"));
     std::fs::create_dir(&folder).unwrap();

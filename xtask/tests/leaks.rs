@@ -92,7 +92,7 @@ fn named() -> String {
     format!("/dev/shm/mp-left-{}", std::process::id())
 }
 
-/// Runs the two tests above by `xtask leaks`. Returns `true` if it passed, and its output.
+/// Runs the two tests above by `xtask leaks`. Returns `true` if the run passed, and its output.
 fn run(what: &str) -> (bool, String) {
     run_for("1", what)
 }

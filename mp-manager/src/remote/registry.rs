@@ -117,7 +117,7 @@ impl ServerSession {
 static NAMED: PerProcess<OnceLock<NameRegistry>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
 impl NameRegistry {
-    /// Returns the names of the server that this process is.
+    /// Returns the names of the manager's server that runs in this process.
     pub(crate) fn of_server() -> Result<&'static NameRegistry, BoxedError> {
         ManagerServer::current()?;
         Ok(NAMED.get_or_init(NameRegistry::default))

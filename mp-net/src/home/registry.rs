@@ -26,7 +26,7 @@ struct Tables {
 pub(crate) struct ClusterRegistry {
     ranks: u32,
     tables: Mutex<Tables>,
-    /// Number of changes.
+    /// Number of changes so far.
     changes: watch::Sender<u64>,
 }
 
@@ -167,7 +167,7 @@ impl ClusterRegistry {
         })
     }
 
-    /// Returns the first names and the number of the others, for the text of an error.
+    /// Returns a text for errors: the first names, and the number of further names.
     fn names(&self) -> String {
         let tables = self.lock();
         let names: Vec<_> = tables.names.keys().take(MOST_NAMES).map(|name| format!("{name:?}")).collect();

@@ -283,7 +283,7 @@ impl Claim {
         Self { launcher, rank, size, local_rank: None, local_size: None, host: None, job_id: None }
     }
 
-    /// Returns the checked placement, completed by the variables that belong to no launcher.
+    /// Checks the variables, adds those that belong to no launcher, and returns the placement.
     pub(super) fn into_placement(self, vars: &Vars<'_>) -> Result<Placement, LauncherError> {
         let size = self.world_size(vars)?;
         check_below(&self.rank, &size, "a rank is below the number of ranks")?;

@@ -51,7 +51,7 @@ impl ResendQueue {
         &self.group
     }
 
-    /// Makes all other calls the next group, which does not wait for the last one.
+    /// Makes all remaining calls the next group, which does not wait for the last group.
     pub(super) fn skip_probes(&mut self) {
         (self.probe, self.size) = (None, usize::MAX);
     }

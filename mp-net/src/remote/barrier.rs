@@ -58,8 +58,8 @@ pub struct RemoteBarrier(ConnectedObject);
 remote_handle!(RemoteBarrier, ObjectType::barrier());
 
 impl RemoteBarrier {
-    /// Opens the barrier that a member has [published](Cluster::publish) under a name. Blocks until there is
-    /// one, for up to the [time limit](crate::ClusterConfig::timeout).
+    /// Opens the barrier that a member has [published](Cluster::publish) under a name. Blocks until the name
+    /// is published, for up to the [time limit](crate::ClusterConfig::timeout).
     ///
     /// # Errors
     /// The same as for [`RemoteQueue::connect`](crate::RemoteQueue::connect).

@@ -124,7 +124,7 @@ impl<T: Serialize + DeserializeOwned + 'static> RelayTarget for BroadcastTarget<
 
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> RemoteBroadcast<T> {
     /// Opens the broadcast channel whose receiver a member has [published](Cluster::publish) under a name.
-    /// Blocks until there is one, for up to the [time limit](crate::ClusterConfig::timeout).
+    /// Blocks until the name is published, for up to the [time limit](crate::ClusterConfig::timeout).
     ///
     /// # Errors
     /// [`RemoteRecvError::PeerLost`] if rank 0 or the home was lost. [`RemoteRecvError::Failed`] with the

@@ -34,8 +34,8 @@ impl fmt::Debug for ConnectedObject {
 }
 
 impl ConnectedObject {
-    /// Opens the object that a member has published under a name. Blocks until there is one, for up to the
-    /// time limit of the cluster.
+    /// Opens the object that a member has published under a name. Blocks until the name is published, for up
+    /// to the time limit of the cluster.
     ///
     /// # Errors
     /// [`NetError::NotPublished`], [`NetError::WrongType`], or an error of the connections to rank 0 and the
@@ -44,7 +44,7 @@ impl ConnectedObject {
         Self::open(cluster.find(name)?, name, ours)
     }
 
-    /// Like [`connect`](Self::connect), but doesn't wait for the name.
+    /// Opens an object like [`connect`](Self::connect), without waiting for the name.
     ///
     /// # Errors
     /// Returns the errors of [`connect`](Self::connect).

@@ -47,8 +47,8 @@ pub struct RemoteEvent(ConnectedObject);
 remote_handle!(RemoteEvent, ObjectType::event());
 
 impl RemoteEvent {
-    /// Opens the event that a member has [published](Cluster::publish) under a name. Blocks until there is
-    /// one, for up to the [time limit](crate::ClusterConfig::timeout).
+    /// Opens the event that a member has [published](Cluster::publish) under a name. Blocks until the name
+    /// is published, for up to the [time limit](crate::ClusterConfig::timeout).
     ///
     /// # Errors
     /// The same as for [`RemoteQueue::connect`](crate::RemoteQueue::connect).

@@ -136,7 +136,7 @@ struct UnansweredPuts<'q, T> {
     queue: &'q RemoteQueue<T>,
     wait: Wait,
     calls: VecDeque<SentPuts<T>>,
-    /// Number of messages of `calls`, and their bytes.
+    /// Number of messages of `calls`. The next field is their size in bytes.
     count: usize,
     size: u64,
     /// Number of messages that were put.

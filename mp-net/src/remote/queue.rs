@@ -118,8 +118,8 @@ fn queue_type<T: Message>() -> ObjectType {
 }
 
 impl<T: Message> RemoteQueue<T> {
-    /// Opens the queue that a member has [published](Cluster::publish) under a name. Blocks until there is
-    /// one, for up to the [time limit](crate::ClusterConfig::timeout).
+    /// Opens the queue that a member has [published](Cluster::publish) under a name. Blocks until the name
+    /// is published, for up to the [time limit](crate::ClusterConfig::timeout).
     ///
     /// # Errors
     /// [`NetError::NotPublished`] with the names that are published. [`NetError::WrongType`] with both types.

@@ -91,8 +91,8 @@ impl RemotePermit {
 }
 
 impl RemoteSemaphore {
-    /// Opens the semaphore that a member has [published](Cluster::publish) under a name. Blocks until there
-    /// is one, for up to the [time limit](crate::ClusterConfig::timeout).
+    /// Opens the semaphore that a member has [published](Cluster::publish) under a name. Blocks until the
+    /// name is published, for up to the [time limit](crate::ClusterConfig::timeout).
     ///
     /// # Errors
     /// The same as for [`RemoteQueue::connect`](crate::RemoteQueue::connect).

@@ -95,8 +95,8 @@ impl<T: Serialize + DeserializeOwned + 'static> RelayTarget for watch::Sender<T>
 
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> RemoteWatch<T> {
     /// Opens the watch channel whose receiver a member has [published](Cluster::publish) under a name. Blocks
-    /// until there is one, for up to the [time limit](crate::ClusterConfig::timeout), and until its value has
-    /// arrived, which counts as seen.
+    /// until the name is published, for up to the [time limit](crate::ClusterConfig::timeout), and until its
+    /// value has arrived, which counts as seen.
     ///
     /// # Errors
     /// [`RemoteRecvError::PeerLost`] if rank 0 or the home was lost. [`RemoteRecvError::Failed`] with the

@@ -16,7 +16,7 @@ pub(crate) trait HeldSource: Send + Sync {
     fn give_back(self: Box<Self>);
 }
 
-/// Owner of the memory.
+/// Owner of the memory of a [`HeldMessage`].
 enum Source {
     /// Encoded values.
     Values(Vec<Outgoing>),

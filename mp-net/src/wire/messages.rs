@@ -79,7 +79,7 @@ pub(crate) struct Challenge {
     pub(crate) needs_key: bool,
 }
 
-/// Caller, and its proof.
+/// Greeting of a caller: its identity, proof and limits.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct CallerGreeting {
     #[prost(uint32, tag = "1")]
@@ -339,7 +339,7 @@ pub(crate) enum Operation {
     /// Returns the members, and the names that begin with `name`, when there is a change after change
     /// `number`. Sent to the first rank only.
     Watch = 17,
-    /// Names an object of `member`: `name`. Sent to the first rank only.
+    /// Registers `name` for an object of `member`. Sent to the first rank only.
     Publish = 18,
     /// Returns the member that has published a name. Waits until a member has. Sent to the first rank only.
     Find = 19,

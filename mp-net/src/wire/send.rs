@@ -17,8 +17,8 @@ use crate::wire::{CHUNK, DATA};
 
 /// Number of bytes after which small messages are not collected in one frame of HTTP/2.
 const FULL: usize = 32 << 10;
-/// Maximum size in bytes of an attachment that is copied into a shared frame. A larger one is read in place,
-/// and has its own frame.
+/// Maximum size in bytes of an attachment that is copied into a shared frame. A larger attachment is read
+/// in place, and has its own frame.
 const COPIED: u64 = 4 << 10;
 
 /// An encoded message to send, and the memory that follows it.
@@ -35,7 +35,7 @@ impl StreamPacket {
     }
 }
 
-/// Memory of an attachment, as long as its message is needed.
+/// Part of an attachment's memory. Keeps the message of the attachment alive.
 struct AttachedSlice {
     of: Arc<HeldMessage>,
     attachment: usize,

@@ -1,4 +1,4 @@
-//! Values between the arena and a stream.
+//! Conversion of values between the arena and a stream.
 
 use crate::sync::{AtomicU64, Ordering};
 

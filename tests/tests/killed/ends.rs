@@ -109,7 +109,7 @@ fn closer_of_a_full_queue_killed_at_every_access() {
     }
 }
 
-/// Number of all messages, and number of those in the first segment.
+/// Number of all messages. The next constant is the number of messages in the first segment.
 const MESSAGES: u64 = 257;
 const FIRST: u64 = 254;
 

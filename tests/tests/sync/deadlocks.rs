@@ -406,8 +406,7 @@ fn stopped_holder_is_no_deadlock() {
     join(&context).unwrap();
 }
 
-/// A wait with a time-out ends by itself. A wait for a lock of the thread that waits with a time-out ends,
-/// too.
+/// A wait with a time-out ends by itself. So a wait for a lock that the waiting thread holds ends, too.
 #[test]
 fn timed_waits_are_no_deadlock() {
     let _alone = alone();

@@ -1,4 +1,4 @@
-//! Run of a test program until its first failure, with a mutation or without.
+//! Runs a test program until its first failure, with or without a mutation.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;

@@ -1,4 +1,4 @@
-//! Faults of pools, loaders and training on several hosts.
+//! Faults during runs of pools, loaders and training on several hosts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -205,7 +205,7 @@ pub(super) fn kill_loader_host(run: &mut Run<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Arguments of the example that trains, and the number of its batches.
+/// Arguments of the example that trains. The next constant is the number of its batches.
 const TRAINING: &str = "--workers 1 --epochs 20";
 const BATCHES_OF_TRAINING: usize = 900;
 

@@ -20,7 +20,7 @@ pub(super) struct Figures {
     pub(super) lost: usize,
     pub(super) doubled: usize,
     pub(super) in_doubt: usize,
-    /// Milliseconds between a fault and the error of the process that reports it last.
+    /// Milliseconds between a fault and the last error that a process returned because of it.
     pub(super) known: Option<f64>,
     /// Peak memory of the home in MiB.
     pub(super) peak: Option<u64>,
@@ -31,7 +31,7 @@ pub(super) struct Run<'a> {
     pub(super) hosts: &'a Hosts,
     nodes: Vec<Rc<Node>>,
     pub(super) figures: Figures,
-    /// Violations of expectations.
+    /// Descriptions of violated expectations.
     pub(super) violations: Vec<String>,
     /// Reason why the run can't be made here.
     pub(super) skipped: Option<&'static str>,

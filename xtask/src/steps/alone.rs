@@ -19,7 +19,7 @@ const UNITS: [&str; 3] = ["mp-core", "mp-tensor", "mp-sync"];
 const BOTH: [&str; 4] = ["conformance", "queues", "sockets", "tensors"];
 /// Tests of [`BOTH`] that the step `test` runs with the second strategy, within seconds.
 const QUICK: [&str; 2] = ["conformance", "tensors"];
-/// Tests of the second strategy, which are about names.
+/// Tests of the names of files, which only the second strategy has.
 const NAMES: [&str; 1] = ["file_system"];
 
 /// Features that only add to the others: no code depends on two of them. All are built together with all

@@ -107,7 +107,8 @@ struct ClusterProxyParts {
 
 impl ClusterProxy {
     /// Opens the object that a member has [published](crate::ManagerHandle::publish_in) under a name. Blocks
-    /// until there is one, for up to the [time limit](mp_net::ClusterConfig::timeout) of the cluster.
+    /// until the name is published, for up to the [time limit](mp_net::ClusterConfig::timeout) of the
+    /// cluster.
     ///
     /// # Errors
     /// [`NetError::NotPublished`] if the name is not published in time, [`NetError::WrongType`] if the name
