@@ -184,8 +184,8 @@ fn late(call: &str, stopped: bool) -> u64 {
     let mut killed = 0;
     if !stopped {
         eventually("it sleeps", || threads_are(waiter.pid(), 'S'));
-        // The parent connects only to a process that lives longer than a moment. sleep: until the waiter is
-        // in a long sleep as well.
+        // The parent connects only to a process that lives longer than a moment.
+        // sleep: and the waiter must be in a long sleep.
         thread::sleep(Duration::from_millis(130));
         killed = now();
         signal(holder.pid(), Signal::KILL);
