@@ -345,7 +345,7 @@ async fn lose(member: BarrierMember) {
                     return;
                 }
             }
-            // All parties have arrived, so this phase can't break. The next phase is tried after the pause.
+            // All parties have arrived: this phase can't break any more.
             Ok(None) => tokio::time::sleep(PAUSE).await,
             Err(_) => return,
         }
