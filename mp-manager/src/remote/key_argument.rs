@@ -78,7 +78,7 @@ impl sealed::IntoOptions for SocketOptions {}
 
 impl IntoAuthKey for SocketOptions {
     fn into_options(self) -> SocketOptions {
-        // A missing key is treated as an empty key, so that it does not open the server to everybody.
+        // A missing key is treated as an empty key, so that it does not open the server to all programs.
         if self.states_key() { self } else { self.authkey("") }
     }
 }

@@ -279,7 +279,7 @@ fn recovers_queue(_: usize, (queue, at, again): (Queue<Sender<u64>>, u64, u64)) 
 }
 
 /// Drops the last live handle of the queue while the process that recovers the killed process is stopped. The
-/// recovering process then makes `again` further changes, if it has so many to make, before it is stopped for
+/// recovering process then makes `again` further changes, if it has as many to make, before it is stopped for
 /// good.
 fn leaves(at: u64, again: u64) -> bool {
     let (sender, receiver) = channel::<u64>().unwrap();

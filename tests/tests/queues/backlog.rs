@@ -56,8 +56,8 @@ fn put_costs_the_same_with_many_messages_waiting() {
     join(&one_process(measures, queue)).unwrap();
 }
 
-/// Returns three numbers of shared accesses: of getting so many messages, of taking them as dead letters, and
-/// of dropping them with their queue. All messages were leased and given back before.
+/// Returns three numbers of shared accesses: of getting this number of messages, of taking them as dead
+/// letters, and of dropping them with their queue. All messages were leased and given back before.
 fn accesses_of_returned(messages: u64) -> [u64; 3] {
     let returned = |deliveries| {
         let queue = QueueOptions::new().deliveries(deliveries).create().unwrap();
