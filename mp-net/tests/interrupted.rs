@@ -90,8 +90,7 @@ impl Proxy {
                     return;
                 }
                 if held(&holds) {
-                    // sleep: connections are accepted later than the bytes of earlier connections are
-                    // relayed.
+                    // sleep: a new connection must be relayed later than the bytes of earlier ones.
                     std::thread::sleep(Duration::from_millis(100));
                 }
                 let Ok(server) = TcpStream::connect(&home) else { continue };
