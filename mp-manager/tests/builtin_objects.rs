@@ -97,5 +97,5 @@ fn pool_in_the_server_ends_with_its_last_proxy() {
     let pids = pool.call(closure!([] |pool: &mut Pool| pool.pids())).unwrap();
     assert!(pids.iter().all(|pid| common::alive(*pid)));
     drop(pool);
-    eventually("its workers end", || pids.iter().all(|pid| !common::alive(*pid)));
+    eventually("the workers end", || pids.iter().all(|pid| !common::alive(*pid)));
 }

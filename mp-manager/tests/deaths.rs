@@ -55,7 +55,7 @@ fn server_death_at_the_first_call_is_reported() {
         through.put(object.clone()).unwrap();
         let received = take(&through);
         let second = threads.spawn(move || received.call(closure!([] |object: &mut u32| *object)));
-        eventually("its requests are on their way", || common::in_use().1 > 0);
+        eventually("the requests are in flight", || common::in_use().1 > 0);
         kill(server);
         assert!(first.join().unwrap().unwrap_err().is_server_gone());
         assert!(second.join().unwrap().unwrap_err().is_server_gone());
@@ -93,7 +93,7 @@ fn stopped_server_is_awaited_for_the_proxy_timeout() {
     let add = || closure!([] |object: &mut u32| { *object += 1; *object });
     assert_eq!(object.call(add()).unwrap(), 1);
     signal(manager.server_pid(), Signal::STOP);
-    eventually("it is stopped", || threads_are(manager.server_pid(), 'T'));
+    eventually("the process is stopped", || threads_are(manager.server_pid(), 'T'));
     let hasty = object.clone().with_timeout(Duration::from_millis(30));
     assert!(matches!(hasty.call(add()), Err(CallError::TimedOut { .. })));
     signal(manager.server_pid(), Signal::CONT);
@@ -137,7 +137,7 @@ fn object_in_an_unread_answer_is_freed() {
     let worker = Process::spawn(work, (noisy.clone(), slow)).unwrap();
     gate.arrived();
     signal(worker.pid(), Signal::STOP);
-    eventually("it is stopped", || threads_are(worker.pid(), 'T'));
+    eventually("the process is stopped", || threads_are(worker.pid(), 'T'));
     gate.open(1);
     // This call is answered after the call of the stopped process.
     assert_eq!(noisy.call(closure!([] |noisy: &mut Noisy| noisy.value)).unwrap(), 0);
@@ -160,7 +160,7 @@ fn sent_call_of_an_ended_caller_runs() {
         let busy = threads.spawn(|| object.call(stop));
         gate.arrived();
         let first = threads.spawn(|| new.call(closure!([] |object: &mut u32| *object)));
-        eventually("its requests are on their way", || common::in_use().1 > 0);
+        eventually("the requests are in flight", || common::in_use().1 > 0);
         // When the object handles the first request of the new caller, `known` has stopped waiting.
         let late = known.with_timeout(Duration::from_millis(20));
         let error = late.call(closure!([] |object: &mut u32| *object += 10)).unwrap_err();

@@ -65,7 +65,7 @@ fn shutdown_kills_a_stopped_server_after_grace() {
     let manager = manager();
     let server = manager.server_pid();
     signal(server, Signal::STOP);
-    eventually("it is stopped", || mp_core::waits::is_stopped(server));
+    eventually("the process is stopped", || mp_core::waits::is_stopped(server));
     let given = Duration::from_millis(100);
     let error = manager.shutdown(given).unwrap_err();
     assert!(matches!(error, ManagerError::Killed { grace, .. } if grace == given), "{error}");

@@ -59,6 +59,6 @@ fn callers_that_come_and_go_leave_nothing() {
             eventually("two proxies use few blocks", || in_use().0 < 100);
             in_use().0
         });
-        eventually("those that are gone have left nothing", || in_use().0 <= before + 8);
+        eventually("ended callers have left nothing", || in_use().0 <= before + 8);
     }
 }

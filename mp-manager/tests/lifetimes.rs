@@ -113,7 +113,7 @@ fn panic_in_drop_of_an_object_affects_no_other() {
     let [first, second] = [(); 2].map(|()| made(&manager, closure!([] || Bomb)));
     let before = threads(manager.server_pid());
     drop(first);
-    eventually("its thread ends", || threads(manager.server_pid()) < before);
+    eventually("the object's thread ends", || threads(manager.server_pid()) < before);
     second.free().unwrap();
     assert_eq!(other.call(closure!([] |other: &mut u8| *other)).unwrap(), 3);
     manager.shutdown(DEADLINE).unwrap();

@@ -53,7 +53,7 @@ fn call_sleeps_until_descriptors_are_available() {
     limit(&limits, true);
     thread::scope(|threads| {
         let call = threads.spawn(|| lines.call_with(read, Fd(reader)));
-        eventually("the call is on its way", || common::in_use().1 > 0);
+        eventually("the call is in flight", || common::in_use().1 > 0);
         let before = sleeps(lines.server_pid(), "object-1");
         eventually("the thread sleeps between its attempts", || {
             sleeps(lines.server_pid(), "object-1") > before + 8

@@ -112,7 +112,7 @@ fn killed_or_timed_out_caller_leaves_no_object() {
     gate.open(1);
     assert_eq!(take(&dropped), manager.server_pid());
     assert_eq!(value(&parent).unwrap(), 0);
-    eventually("that their threads end", || threads(manager.server_pid()) <= before);
+    eventually("the threads of objects end", || threads(manager.server_pid()) <= before);
 }
 
 #[test]
@@ -154,13 +154,13 @@ fn many_returned_objects_leave_no_resources() {
     round();
     let reported = || (0..2).for_each(|_| assert_eq!(take(&dropped), manager.server_pid()));
     reported();
-    eventually("that the first are gone", || threads(manager.server_pid()) <= 2);
+    eventually("the first objects are freed", || threads(manager.server_pid()) <= 2);
     let before = in_use();
     for _ in 0..20 {
         round();
         reported();
     }
     let no_more = |(a, b, c): (u64, u64, u64)| a <= before.0 && b <= before.1 && c <= before.2;
-    eventually("that nothing is left", || no_more(in_use()) && threads(manager.server_pid()) <= 2);
+    eventually("nothing is left", || no_more(in_use()) && threads(manager.server_pid()) <= 2);
     assert_eq!(value(&parent).unwrap(), 0);
 }

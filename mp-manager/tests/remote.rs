@@ -136,12 +136,14 @@ fn killed_program_releases_its_objects() {
     manager.publish("words", &words).unwrap();
     // Counts threads of objects and of connections. One connection keeps this program's session alive.
     let now = || ["object-", "connection"].map(|name| threads_named(manager.server_pid(), name));
-    eventually("what was registered and published", || now() == [1, 1]);
+    eventually("the manager has one object and one connection", || now() == [1, 1]);
     let other = start_other_program(&address("killed"), true);
-    eventually("its object, and connections for its session and its calls", || now() == [2, 3]);
-    eventually("its word", || words.call(closure!([] |words: &mut Words| words.len())).unwrap() == 1);
+    eventually("the other program has an object and two connections", || now() == [2, 3]);
+    eventually("the other program adds a word", || {
+        words.call(closure!([] |words: &mut Words| words.len())).unwrap() == 1
+    });
     drop(other);
-    eventually("that its object is freed", || now() == [1, 1]);
+    eventually("the object is freed", || now() == [1, 1]);
     assert!(remote.objects().unwrap().contains_key("words"), "other programs are still connected");
 }
 
@@ -280,7 +282,7 @@ fn invalid_bytes_end_only_their_connection() {
     let words = create(&remote, "a");
     let strange = connect(&*address("bytes")).unwrap();
     strange.send("hello".to_string()).unwrap();
-    eventually("that it is closed", || strange.is_disconnected());
+    eventually("the connection is closed", || strange.is_disconnected());
     assert_eq!(all(&words), ["a"]);
 }
 
@@ -427,7 +429,7 @@ fn stopped_server_is_awaited_for_the_call_timeout() {
     let (manager, remote) = served("stopped");
     let words = create(&remote, "a");
     signal(manager.server_pid(), Signal::STOP);
-    eventually("it is stopped", || threads_are(manager.server_pid(), 'T'));
+    eventually("the process is stopped", || threads_are(manager.server_pid(), 'T'));
     for _ in 0..2 {
         // The second call needs its own connection, which the server does not accept.
         let error =
@@ -452,14 +454,12 @@ fn ended_programs_leave_no_resources() {
         _ = own.call::<u32>("fail", ());
     };
     round();
-    eventually("that the first round is over", || threads(manager.server_pid()) <= 5);
+    eventually("the first round is over", || threads(manager.server_pid()) <= 5);
     let (before, threads_before) = (in_use(), threads(manager.server_pid()));
     (0..20).for_each(|_| round());
     // Resources of the first round may remain a little longer.
     let no_more = |(a, b, c): (u64, u64, u64)| a <= before.0 && b <= before.1 && c <= before.2;
-    eventually("that nothing is left", || {
-        no_more(in_use()) && threads(manager.server_pid()) <= threads_before
-    });
+    eventually("nothing is left", || no_more(in_use()) && threads(manager.server_pid()) <= threads_before);
     assert_eq!(all(&words), ["a"]);
     assert!(alive(manager.server_pid()));
 }

@@ -53,7 +53,7 @@ impl Served {
 
     fn stop(&self) {
         signal(self.manager.server_pid(), Signal::STOP);
-        eventually("it is stopped", || threads_are(self.manager.server_pid(), 'T'));
+        eventually("the process is stopped", || threads_are(self.manager.server_pid(), 'T'));
     }
 
     fn go_on(&self) {
@@ -132,7 +132,7 @@ fn dropped_session_ends_despite_a_copy() {
     let _copy = Copy::new();
     drop((remote, object));
     served.one_is_dropped();
-    eventually("its connections end", || served.connections() == before);
+    eventually("the connections end", || served.connections() == before);
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn killed_program_releases_objects_despite_a_copy() {
     program.kill().unwrap();
     let given_up = mp_core::user_code::catch_panic(|| {
         served.one_is_dropped();
-        eventually("its connections end", || served.connections() == before);
+        eventually("the connections end", || served.connections() == before);
     });
     assert!(common::alive(copy), "the copy is still alive");
     kill(copy);
@@ -222,7 +222,7 @@ fn connection_threads_sleep_while_idle() {
     // Only the thread of an object wakes up periodically.
     let looks = || served.sleeps("object-").into_iter().max().unwrap_or(0);
     let mut before = Vec::new();
-    eventually("all wait", || std::mem::replace(&mut before, all()) == all());
+    eventually("all threads wait", || std::mem::replace(&mut before, all()) == all());
     let (before, began) = (all(), looks());
     eventually("some time is over", || looks() > began + 5);
     assert_eq!((all(), before.len()), (before, 22));

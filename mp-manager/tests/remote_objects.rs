@@ -84,7 +84,7 @@ fn get_and_names_use_the_timeout_of_the_handle() {
     served.manager.publish("four", &object).unwrap();
     assert_eq!(value(&served.remote.get("four").unwrap()), 4);
     signal(served.manager.server_pid(), Signal::STOP);
-    eventually("it is stopped", || threads_are(served.manager.server_pid(), 'T'));
+    eventually("the process is stopped", || threads_are(served.manager.server_pid(), 'T'));
     let hasty = served.remote.clone().with_timeout(Duration::from_millis(20));
     let of = |error: CallError| match error {
         CallError::TimedOut { call, address: Some(address), .. } => {
@@ -115,10 +115,10 @@ fn late_object_is_released() {
     assert!(late > 0, "no call was late");
     // Each object and each connection has a thread. Idle connections remain open.
     let object = served.create(3);
-    eventually("that all objects are gone", || objects(served.manager.server_pid()) == 1);
+    eventually("all objects are freed", || objects(served.manager.server_pid()) == 1);
     assert_eq!(value(&object), 3);
     drop(object);
-    eventually("that nothing is left", || threads(served.manager.server_pid()) <= before + 1);
+    eventually("nothing is left", || threads(served.manager.server_pid()) <= before + 1);
 }
 
 /// Returns the number of threads of a server's objects, without those created by registering and serving.
@@ -356,7 +356,7 @@ fn unsendable_handle_is_returned() {
     assert!(matches!(error, CallError::Arguments { .. }), "{error}");
     queue.put(object.clone()).unwrap();
     kill(served.manager.server_pid());
-    eventually("that it is gone", || object.call::<u64>("value", ()).is_err());
+    eventually("the object is gone", || object.call::<u64>("value", ()).is_err());
     let error = queue.put(object.clone()).unwrap_err();
     assert!(error.to_string().contains("has ended"), "{error}");
     let received = take(&queue);
@@ -385,10 +385,10 @@ fn sent_and_dropped_handles_leave_no_resources() {
         drop(take(&queue));
     };
     round();
-    eventually("that the first round is over", || threads(served.manager.server_pid()) <= 5);
+    eventually("the first round is over", || threads(served.manager.server_pid()) <= 5);
     let before = in_use();
     (0..10).for_each(|_| round());
     let no_more = |(a, b, c): (u64, u64, u64)| a <= before.0 && b <= before.1 && c <= before.2;
-    eventually("that nothing is left", || no_more(in_use()) && threads(served.manager.server_pid()) <= 5);
+    eventually("nothing is left", || no_more(in_use()) && threads(served.manager.server_pid()) <= 5);
     assert_eq!(value(&object), 1);
 }

@@ -85,7 +85,7 @@ fn killed_tcp_program_releases_its_objects() {
     eventually("the other program has called", || all() == [other.0.id().to_string()]);
     assert_eq!(threads(), 2, "the other program has its own object");
     kill(other.0.id());
-    eventually("its object is gone", || threads() == 1);
+    eventually("the object is freed", || threads() == 1);
 }
 
 #[test]

@@ -50,7 +50,7 @@ fn peers_without_the_protocol_are_refused() -> Outcome {
             assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
         }
     }
-    eventually("all of them are counted", || first.refused() == number);
+    eventually("all refused peers are counted", || first.refused() == number);
     let second = Cluster::join(&config(1, first.address()))?;
     assert_eq!(second.wait_for(2, DEADLINE)?.len(), 2);
     Ok(())

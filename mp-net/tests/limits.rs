@@ -40,7 +40,7 @@ fn silent_connections_keep_no_member_from_joining() {
     eventually("all but 256 silent connections have ended", || first.refused() >= before + 500 - 256);
     read_to_end(&mut silent[0]);
     drop(silent);
-    eventually("all of them have ended", || first.refused() == before + 500);
+    eventually("all silent connections have ended", || first.refused() == before + 500);
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn unproven_connection_ends_after_the_lease() {
         std::thread::sleep(Duration::from_millis(2));
     }
     assert!(since.elapsed() >= lease, "{:?}", since.elapsed());
-    eventually("all of them are counted", || first.refused() == before + 3);
+    eventually("all peers are counted", || first.refused() == before + 3);
 }
 
 /// A home with too many unproven connections ends the oldest ones. A connection of a new member may be among
@@ -112,5 +112,5 @@ fn unproven_connection_ends_after_too_many_bytes() {
         assert!(sent < 64 << 20, "{sent} bytes");
     }
     read_to_end(&mut peer);
-    eventually("it is counted", || first.refused() == before + 1);
+    eventually("the peer is counted", || first.refused() == before + 1);
 }

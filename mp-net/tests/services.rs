@@ -64,7 +64,7 @@ fn home_forgets_the_reply_to_a_post() -> Outcome {
     let blocks = || Arena::current().unwrap().memory_stats().live_blocks;
     let before = blocks();
     (0..10).try_for_each(|_| service.post(100_000))?;
-    eventually("all are served", || called.load(Ordering::Relaxed) == 10);
+    eventually("all calls are served", || called.load(Ordering::Relaxed) == 10);
     eventually("the replies are freed", || blocks() == before);
     Ok(())
 }

@@ -54,7 +54,7 @@ pub fn woken_by<F: Future>(future: F, what: impl FnOnce()) -> F::Output {
     let (mut future, mut context) = (pin!(future), Context::from_waker(&waker));
     assert!(future.as_mut().poll(&mut context).is_pending(), "the future is pending");
     what();
-    eventually("it is woken", || flag.0.load(Ordering::SeqCst));
+    eventually("the future is woken", || flag.0.load(Ordering::SeqCst));
     match future.poll(&mut context) {
         Poll::Ready(value) => value,
         Poll::Pending => panic!("the future was woken, but is not ready"),

@@ -34,7 +34,7 @@ pub fn killed(context: &ProcessContext) -> bool {
 /// Waits until the process is stopped. Returns `false` if it has ended instead.
 pub fn stopped(context: &ProcessContext) -> bool {
     let (pid, mut ended) = (context.pids()[0], false);
-    eventually("it stops or ends", || {
+    eventually("the process stops or ends", || {
         ended = context.join_timeout(Duration::ZERO).expect("the process does not fail");
         ended || threads_are(pid, 'T')
     });

@@ -120,7 +120,7 @@ pub fn alone() -> MutexGuard<'static, ()> {
 pub fn settled() -> MutexGuard<'static, ()> {
     let alone = alone();
     let arena = Arena::current().unwrap();
-    eventually("those of the test before are gone", || {
+    eventually("processes of the previous test have ended", || {
         arena.reclaim().unwrap();
         arena.members().len() == 1
     });

@@ -142,7 +142,7 @@ fn stopped_consumer_makes_a_checkpoint_busy() {
         let earlier = std::fs::read(&path).unwrap();
         let consumer = one_process(leases, (queue.clone(), at));
         let pid = consumer.pids()[0];
-        eventually("it is stopped or has ended", || threads_are(pid, 'T') || !alive(pid));
+        eventually("the consumer is stopped or has ended", || threads_are(pid, 'T') || !alive(pid));
         assert!(alive(pid), "no access is between slot and holder");
         let end = queue.checkpoint(&path);
         let file = std::fs::read(&path).unwrap();

@@ -111,7 +111,7 @@ pub(crate) fn killed_holder_releases_its_memory() {
     give(&queue, Tensor::full([MIB], 2).unwrap().freeze());
     failure(&context);
     drop(queue);
-    eventually("what it held is free", || in_use() == before);
+    eventually("resources of the dead process are released", || in_use() == before);
 }
 
 pub(crate) fn thousand_tensors_need_few_files() {

@@ -89,7 +89,7 @@ fn next_start_removes_files_of_dead_processes() {
             .map(|pid| pid.parse().unwrap())
             .collect();
         assert_eq!(workers.len(), 2, "{said}");
-        mp_tests::eventually("all are gone", || {
+        mp_tests::eventually("all processes have ended", || {
             workers.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists() || threads_are(*pid, 'Z'))
         });
         assert!(!scratch.files().is_empty(), "round {round}: no files were left to remove");
@@ -133,7 +133,7 @@ pub(crate) fn child_at(directory: &Path, at: u64, signal: Signal) {
     let pid = context.pids()[0];
     let mut ended = false;
     if signal == Signal::STOP {
-        mp_tests::eventually("it stops or ends", || {
+        mp_tests::eventually("the process stops or ends", || {
             ended = context.join_timeout(std::time::Duration::ZERO).unwrap();
             ended || mp_tests::threads_are(pid, 'T')
         });

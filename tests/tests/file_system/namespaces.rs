@@ -44,7 +44,7 @@ pub(crate) fn neighbour(worker_dies: bool) {
     if worker_dies {
         join(&context).unwrap_err();
     } else {
-        eventually("the worker has made it", || !made.is_empty());
+        eventually("the worker has made a tensor", || !made.is_empty());
     }
     println!("\nready");
     let mut line = String::new();
@@ -195,7 +195,7 @@ fn files_of_killed_programs_are_removed_without_proc() {
     neighbour.kill();
     an_hour_passes(&scratch);
     let program = scratch.program("use");
-    eventually("all of the killed one is gone", || {
+    eventually("all files of the killed program are removed", || {
         let mut command = Command::new("unshare");
         command.args(["-m", "sh", "-c", "mount -t tmpfs none /proc && exec \"$@\"", "sh"]);
         command.arg(program.get_program()).args(program.get_args());

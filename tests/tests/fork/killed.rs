@@ -29,7 +29,7 @@ fn in_an_original(test: impl Fn(usize, ()) -> Outcome + Copy + Send + 'static) {
     let before = in_use();
     // Each child of that process has a deadline.
     one_process(test, ()).join().unwrap();
-    eventually_in_use(before, "nothing is left of it");
+    eventually_in_use(before, "no resources are left");
 }
 
 fn allow() {

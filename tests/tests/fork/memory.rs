@@ -181,7 +181,9 @@ fn copies_forked_under_busy_threads_leak_nothing() {
             if round % 4 == 3 {
                 // The children may be at any point when they are killed.
                 context.kill(round % 2)?;
-                eventually("it is gone", || !matches!(context.join_timeout(Duration::ZERO), Ok(false)));
+                eventually("the process has ended", || {
+                    !matches!(context.join_timeout(Duration::ZERO), Ok(false))
+                });
             } else {
                 join(&context)?;
                 made += 2;
@@ -226,7 +228,7 @@ fn copy_and_killed_original_release_all() {
     // The children end with their parent. No parent is left that reaps them, so only their locks show that
     // they are dead.
     let arena = Arena::current().unwrap();
-    eventually("all is reclaimed", || {
+    eventually("all processes are reclaimed", || {
         arena.reclaim().unwrap();
         in_use() == before && arena.members().len() == members
     });
@@ -282,7 +284,7 @@ fn dead_original_is_detected_while_its_copies_live() {
     });
     assert!(is_member(copy), "the copy is still a member");
     kill(copy);
-    eventually("all is reclaimed", || {
+    eventually("all processes are reclaimed", || {
         arena.reclaim().unwrap();
         in_use() == before && !is_member(copy)
     });
@@ -312,7 +314,7 @@ fn copies_made_during_exit_end_with_the_original() {
     let file = std::fs::File::create(&path).unwrap();
     for _ in 0..20 {
         join(&one_process(original, path.clone())).unwrap();
-        eventually("all copies are gone", || {
+        eventually("all copies have ended", || {
             rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
         });
         rustix::fs::flock(&file, FlockOperation::Unlock).unwrap();

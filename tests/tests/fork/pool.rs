@@ -151,7 +151,7 @@ fn killed_copy_costs_one_task_and_is_replaced() {
                 }
             }
             assert_eq!(killed.len(), 3);
-            eventually("all places are taken", || {
+            eventually("all workers are replaced", || {
                 pool.pids().iter().all(|pid| *pid != 0 && !killed.contains(pid))
             });
             pool.join()?;

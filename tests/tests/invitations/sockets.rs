@@ -114,7 +114,7 @@ fn unrelated_program_shares_queues() {
     assert_eq!(here.recv_timeout::<String>(DEADLINE).unwrap(), "done");
     assert!(end(&mut child).success());
     drop((jobs, sums, invitation));
-    eventually_in_use(before, "all is released");
+    eventually_in_use(before, "all memory is released");
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn invitation_received_as_a_message_lapses() {
     here.send(2_u8).unwrap();
     assert!(end(&mut child).success());
     assert_eq!(outcome(&invitation), InvitationState::Lapsed);
-    eventually_in_use(before, "all is released");
+    eventually_in_use(before, "all memory is released");
     // The peer has ended, and the value is returned.
     let queue = Queue::<u8>::bounded(1).unwrap();
     match here.invite((queue, "mine".to_string())) {
@@ -140,7 +140,7 @@ fn invitation_received_as_a_message_lapses() {
         }
         other => panic!("{other:?}"),
     }
-    eventually_in_use(before, "all is released");
+    eventually_in_use(before, "all memory is released");
 }
 
 /// The note about a refused message arrives before the invitation, or before a message that precedes it.
@@ -166,7 +166,7 @@ fn invitation_after_a_refusal_is_accepted() {
         assert_eq!(invitation.state(), InvitationState::Accepted);
     }
     drop(listener);
-    eventually_in_use(before, "all is released");
+    eventually_in_use(before, "all memory is released");
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn one_of_concurrent_invitations_is_accepted() {
     let accepted = invitations.iter().filter(|one| outcome(one) == InvitationState::Accepted);
     assert_eq!(accepted.count(), 1);
     drop((queue, invitations));
-    eventually_in_use(before, "all is released");
+    eventually_in_use(before, "all memory is released");
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn unreceived_invitation_lapses() {
     drop(there);
     assert_eq!(outcome(&invitation), InvitationState::Lapsed);
     drop(invitation);
-    eventually_in_use(before, "all is released");
+    eventually_in_use(before, "all memory is released");
     let (one, other) = pipe().unwrap();
     assert!(matches!(one.invite(1), Err(PutError::Failed { value: 1, .. })));
     assert!(matches!(other.accept_invitation::<u8>(), Err(GetError::Failed(_))));

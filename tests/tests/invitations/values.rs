@@ -107,7 +107,7 @@ fn panicking_value_is_not_sent_and_leaks_nothing() {
     let mut command = program("gets-a-bomb");
     let written = catch_unwind(AssertUnwindSafe(|| drop(invite(&mut command, bomb(Panics::Written)))));
     assert!(written.is_err());
-    eventually_in_use(before, "it was not sent");
+    eventually_in_use(before, "no memory of the unsent value is left");
     assert!(command.get_envs().all(|(name, _)| name != "MP_INVITATION"), "the command is unchanged");
     for (when, argument) in [(Panics::Dropped, ""), (Panics::Read, " panics")] {
         let mut command = program(&format!("gets-a-bomb{argument}"));
@@ -117,7 +117,7 @@ fn panicking_value_is_not_sent_and_leaks_nothing() {
         assert!(end(&mut child).success(), "{when:?}");
         let expected = if when == Panics::Read { InvitationState::Lapsed } else { InvitationState::Accepted };
         assert_eq!(outcome(&invitation), expected, "{when:?}");
-        eventually_in_use(before, "it was received, and dropped");
+        eventually_in_use(before, "the received value was dropped");
     }
 }
 

@@ -47,7 +47,7 @@ fn late_joiners_tensors_arrive() {
     let got = Process::spawn(worker, (500, 0.5)).unwrap().join().unwrap();
     assert_eq!((got.shape(), got.iter().sum::<f32>()), (&[500, 1000][..], 250_000.0));
     drop(got);
-    eventually("all is released", || {
+    eventually("all memory is released", || {
         Arena::current().unwrap().reclaim().unwrap();
         there() == before
     });

@@ -102,7 +102,7 @@ fn next_send_releases_pins_of_a_killed_reader() {
             let (sender, receiver) = watch::channel(numbered(0)).unwrap();
             let there = (sender.clone(), receiver.clone());
             was_killed = killed(&one_process(replace_and_read, (there, at, KILL)));
-            eventually("it is reclaimed", || {
+            eventually("the dead process is reclaimed", || {
                 Arena::current().unwrap().reclaim().unwrap();
                 Arena::current().unwrap().members().len() == 1
             });

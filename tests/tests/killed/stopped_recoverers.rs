@@ -190,7 +190,7 @@ fn stopped_recoverer_prevents_no_later_recovery() {
         assert!(!round_of(things));
         other_processes_continue(&here, 0);
     }
-    eventually("those are reclaimed", || {
+    eventually("the later processes are reclaimed", || {
         Arena::current().unwrap().reclaim().unwrap();
         let now = in_use();
         slots() == 3 && now.0 <= blocks && now.1 <= queued

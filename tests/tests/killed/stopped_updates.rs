@@ -43,7 +43,7 @@ pub(crate) fn update_next_to_a_stopped_process(at: u64) {
     let arena = Arena::current().unwrap();
     let context = one_process(stops, at);
     let mut ended = false;
-    mp_tests::eventually("it stops or ends", || {
+    mp_tests::eventually("the process stops or ends", || {
         ended = context.join_timeout(std::time::Duration::ZERO).unwrap();
         ended || threads_are(context.pids()[0], 'T')
     });

@@ -258,7 +258,7 @@ fn process_is_killed_at_every_access_of_notifying() {
             assert!(notified, "killed at access {at}");
             Ok(())
         });
-        eventually("it waits", || args.1.waiting() == 1);
+        eventually("the waiter waits", || args.1.waiting() == 1);
         let killed = killed(&one_process(notify, args.clone()));
         // If the victim has notified a waiter, the waiter wakes within a poll interval. Otherwise this
         // process notifies.

@@ -218,7 +218,7 @@ where
         let context = one_process(move |_, args| trainer(args), (at, pids.clone()));
         let workers = take(&pids);
         let reached = killed(&context);
-        eventually("its workers end", || !workers.iter().any(|pid| alive(*pid)));
+        eventually("the workers of the trainer end", || !workers.iter().any(|pid| alive(*pid)));
         reached
     });
 }

@@ -84,7 +84,9 @@ fn stopped_worker_delays_no_other() {
     let _alone = alone();
     for at in each(7, 300) {
         let (pool, pid, results) = round(at, Sent::STOP);
-        eventually("it stands still, or is done", || results.ready() || mp_tests::threads_are(pid, 'T'));
+        eventually("the worker is stopped, or the tasks are done", || {
+            results.ready() || mp_tests::threads_are(pid, 'T')
+        });
         // The pool ends the worker, whether it has answered or not, and no process waits for it.
         drop(pool);
         assert!(results.wait_timeout(DEADLINE), "{at}: {results:?}");

@@ -53,7 +53,7 @@ fn message_costs_the_same_with_thousands_in_flight() {
     assert!(emptied < MOST as u64 * 100, "{emptied} accesses for {MOST} messages, dropped one by one");
     kept.push(counted(2));
     drop((kept, queue));
-    eventually("all is released", || in_use().0 == before);
+    eventually("all memory is released", || in_use().0 == before);
 }
 
 /// Takes `many` messages, then drops them in another order for each rank.
@@ -103,7 +103,7 @@ fn holders_release_in_any_order_from_any_process() {
         drop((queue, context));
         assert_eq!(weak.expired(), round == 1);
     }
-    eventually_in_use(before, "all is released");
+    eventually_in_use(before, "all memory is released");
 }
 
 fn keep_and_return(_: usize, (there, back): (Queue<FrozenTensor<u64>>, Queue<FrozenTensor<u64>>)) -> Outcome {

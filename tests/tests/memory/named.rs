@@ -150,7 +150,7 @@ fn killed_writer_of_a_named_list_delays_no_reader() {
         let context = one_process(set_slots, (name.0.clone(), ready.clone()));
         let pid = take(&ready);
         let seen = list.get(0).unwrap();
-        mp_tests::eventually("it writes", || list.get(0).is_ok_and(|now| now != seen));
+        mp_tests::eventually("the process writes", || list.get(0).is_ok_and(|now| now != seen));
         signal(pid, Signal::KILL);
         failure(&context);
         let torn: Vec<usize> =

@@ -44,7 +44,7 @@ fn arguments_are_encoded_once_for_all_ranks() {
         sums.sort_unstable();
         assert_eq!(sums, [0, 1, 2, 3].map(|rank| 7 + size as u64 + rank));
     }
-    eventually("all is released", || in_use() == before);
+    eventually("all memory is released", || in_use() == before);
 }
 
 #[test]

@@ -114,7 +114,7 @@ fn slab_rows_are_exhausted_before_addresses() {
     check(&large);
     assert!(large.len() >= 6, "{} are all that there is room for", large.len());
     drop((large, kept));
-    eventually("all is released", || {
+    eventually("all memory is released", || {
         arena().reclaim().unwrap();
         in_use() == before
     });
@@ -136,7 +136,7 @@ fn concurrent_size_changes_release_all_memory() {
     arena();
     let before = in_use();
     join(&start_processes(change_sizes, 20, SpawnOptions::nprocs(3)).unwrap()).unwrap();
-    eventually("all is released", || {
+    eventually("all memory is released", || {
         arena().reclaim().unwrap();
         in_use() == before
     });
@@ -171,7 +171,7 @@ fn process_is_killed_while_it_changes_sizes() {
             Err(SpawnError::ProcessExited(_)) => false,
             Err(e) => panic!("{e}"),
         };
-        eventually("all is released", || {
+        eventually("all memory is released", || {
             arena().reclaim().unwrap();
             in_use() == before
         });

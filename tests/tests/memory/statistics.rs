@@ -214,7 +214,7 @@ fn recovery_cost_ignores_live_tensors() {
     let before = stats().live_blocks;
     price_of_a_death(&live[..5000]);
     drop(live);
-    eventually("all is released", || stats().live_blocks + 200_000 <= before);
+    eventually("all memory is released", || stats().live_blocks + 200_000 <= before);
 }
 
 /// Returns the memory of this arena that is mapped with huge pages, in kB.

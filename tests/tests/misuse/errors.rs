@@ -280,7 +280,7 @@ fn each_end_of_a_worker_is_a_distinct_error() {
         let args = (end.to_string(), queue.clone());
         let error = failure(&one_process(worker, args));
         assert_eq!(mp_tests::take(&queue).to_vec(), [9; 3], "the earlier message arrives");
-        mp_tests::eventually("what it held is released", || in_use() == before);
+        mp_tests::eventually("resources of the dead process are released", || in_use() == before);
         error
     };
     for (end, kind, part) in

@@ -169,7 +169,7 @@ fn woken<F: Future<Output: Debug>>(future: F, make_ready: impl FnOnce()) {
     assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     make_ready();
     reported.recv_timeout(DEADLINE).expect("the future is woken");
-    eventually("it is ready", || {
+    eventually("the future is ready", || {
         matches!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(_))
     });
 }

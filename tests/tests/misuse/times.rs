@@ -70,7 +70,7 @@ fn woken<R: Send>(wait: impl FnOnce() -> R + Send, then: impl FnOnce()) -> R {
         });
         let thread = hears.recv().unwrap();
         // A thread that has ended did not have to wait, which its result shows.
-        eventually("it sleeps", || waiter.is_finished() || sleeps(thread));
+        eventually("the thread sleeps", || waiter.is_finished() || sleeps(thread));
         then();
         waiter.join().unwrap()
     })
@@ -262,7 +262,7 @@ fn condition_waits_end_in_time() {
         let (_guard, so) = changed.wait_for_timeout(lock.lock().unwrap(), time, |n| *n == 0).unwrap();
         assert!(so, "{time:?}");
     }
-    let notify = || eventually("it waits, and is notified", || changed.notify_one().unwrap());
+    let notify = || eventually("the waiter is notified", || changed.notify_one().unwrap());
     for time in ENDLESS {
         let notified = woken(|| changed.wait_timeout(lock.lock().unwrap(), time).unwrap().1, notify);
         assert!(notified, "{time:?}");

@@ -115,7 +115,7 @@ fn is_declared_dead(joins_at_once: bool) {
     signal(pid, Signal::KILL);
     assert!(killed(&context));
     assert!(!lives(), "the process is declared dead when its end is reported");
-    eventually_in_use(before, "what it had is released");
+    eventually_in_use(before, "resources of the dead process are released");
     drop(guest);
 }
 
@@ -149,7 +149,7 @@ fn wait_continues_while_another_process_has_a_handle() {
     let held = held_by(2);
     let before = Arena::current().unwrap().memory_stats().deaths;
     signal(held.context.pids()[0], Signal::KILL);
-    eventually("it is reclaimed", || Arena::current().unwrap().memory_stats().deaths > before);
+    eventually("the dead process is reclaimed", || Arena::current().unwrap().memory_stats().deaths > before);
     let error = held.queue.get_timeout(Duration::from_millis(300)).unwrap_err();
     assert!(error.is_empty(), "{error:?}");
     give(&held.go, ());
@@ -169,7 +169,7 @@ fn interrupted_or_killed(rank: usize, (queue, ready, verdict): Watched) -> Outco
     }
     interrupts::allow();
     let waiter = std::thread::spawn(move || format!("{:?}", queue.get_timeout(DEADLINE)));
-    eventually("it ends", || {
+    eventually("the wait ends", || {
         interrupts::send(&waiter);
         waiter.is_finished()
     });
@@ -194,7 +194,7 @@ fn signals_do_not_keep_a_waiter_from_noticing_a_death() {
     // waited for the result. So the parent is stopped, and the waiter must do both alone.
     let parent = context.pids()[0];
     signal(parent, Signal::STOP);
-    eventually("its parent is stopped", || threads_are(parent, 'T'));
+    eventually("the parent is stopped", || threads_are(parent, 'T'));
     let killed = pids[1].1;
     signal(killed, Signal::KILL);
     let mut said = None;
@@ -229,7 +229,7 @@ fn stopped_consumer_delays_no_other_process() {
         take(&results);
     }
     signal(stopped, Signal::STOP);
-    eventually("it is stopped", || threads_are(stopped, 'T'));
+    eventually("the process is stopped", || threads_are(stopped, 'T'));
     // The stopped consumer may hold one message. All others are delivered.
     const N: u64 = 2000;
     let mut got = Vec::new();
@@ -330,7 +330,7 @@ fn thirty_random_kills_leave_no_resources() {
     }
     assert_eq!(got + lost, put);
     assert!(lost <= KILLS, "{lost} messages lost in {KILLS} kills");
-    eventually("all is released", || {
+    eventually("all memory is released", || {
         Arena::current().unwrap().reclaim().unwrap();
         in_use() == before.0
     });

@@ -291,7 +291,7 @@ fn detects_the_last_drop(rounds: usize, asleep: bool, waits: Waits) {
         give(&queues, queue.clone());
         let (waiter, thread) = waiter(queue, waits);
         if asleep {
-            eventually("it sleeps", || sleeps(thread) || waiter.is_finished());
+            eventually("the thread sleeps", || sleeps(thread) || waiter.is_finished());
         }
         give(&go, ());
         waiter.join().unwrap();
@@ -353,12 +353,14 @@ fn detects_a_drop_that_is_stopped(begins: Begins, waits: Waits) {
         let before = inject::slept_through();
         let begin = || {
             let (waiter, thread) = waiter(queue.clone(), waits);
-            eventually("it sleeps", || sleeps(thread) || waiter.is_finished());
+            eventually("the thread sleeps", || sleeps(thread) || waiter.is_finished());
             waiter
         };
         let waiting = (begins == Begins::Before).then(begin);
         give(&order, ());
-        eventually("it stops, or has dropped it", || threads_are(pid, 'T') || !dropped.is_empty());
+        eventually("the process stops, or has dropped the queue", || {
+            threads_are(pid, 'T') || !dropped.is_empty()
+        });
         let stopped = dropped.is_empty();
         if stopped && begins == Begins::BehindAnother {
             left_behind(&queue);

@@ -134,7 +134,7 @@ fn messages_in_flight_arrive_in_a_full_arena() {
         join(&context).unwrap();
         assert!(all.len() >= 6 && large.is_empty());
     }
-    eventually("all is back", || {
+    eventually("all memory is released", || {
         arena().reclaim().unwrap();
         in_use() == before
     });
@@ -223,5 +223,5 @@ fn refused_wire_version_is_released() {
             _ => {}
         }
     }
-    eventually_in_use(before, "all is back");
+    eventually_in_use(before, "all memory is released");
 }

@@ -341,7 +341,7 @@ fn process_stopped_during_a_future_continues() {
     give(&there, 1);
     assert_eq!(take(&back), 1);
     signal(context.pids()[0], Signal::STOP);
-    eventually("it is stopped", || mp_tests::threads_are(context.pids()[0], 'T'));
+    eventually("the process is stopped", || mp_tests::threads_are(context.pids()[0], 'T'));
     give(&there, 2);
     assert!(back.get_timeout(MOMENT).unwrap_err().is_empty());
     signal(context.pids()[0], Signal::CONT);
@@ -391,14 +391,14 @@ fn connection_descriptor_is_readable_while_ready() {
     runtime.block_on(async { tokio::time::timeout(DEADLINE, all).await.unwrap() });
     // Another handle takes the message first, so the descriptor is readable once without a message.
     here.send(1_u32).unwrap();
-    eventually("it is readable", readable);
+    eventually("the descriptor is readable", readable);
     let other = here.clone();
     assert_eq!(other.recv::<u32>().unwrap(), 1);
     assert!(readable() && here.try_recv::<u32>().unwrap_err().is_empty() && !readable());
     // The end of the other process can be received, and stays readable.
     signal(context.pids()[0], Signal::KILL);
     failure(&context);
-    eventually("it is readable", readable);
+    eventually("the descriptor is readable", readable);
     assert!(here.poll(Duration::ZERO).unwrap() && readable());
     assert!(matches!(here.try_recv::<u32>(), Err(GetError::Disconnected)) && readable());
     // Other tests open and close files meanwhile, so the file is identified by its number in the kernel.

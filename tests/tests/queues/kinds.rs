@@ -20,7 +20,7 @@ const MOMENT: Duration = Duration::from_millis(20);
 
 /// Waits until all shared memory of the test is released.
 fn nothing_is_left(before: (u64, u64, u64)) {
-    eventually_in_use(before, "all is released");
+    eventually_in_use(before, "all memory is released");
 }
 
 /// `Storage` is for crates below the tensors. A crate that exposes the memory of an exclusive tensor violates
@@ -271,9 +271,9 @@ fn join_reports_tasks_of_a_killed_consumer() {
     tasks.put(1).unwrap();
     let contexts: Vec<_> = (0..2).map(|_| one_process(worker, (tasks.clone(), ready.clone()))).collect();
     (0..2).for_each(|_| _ = take(&ready));
-    eventually("one is done", || tasks.unfinished() == 1);
+    eventually("one task is done", || tasks.unfinished() == 1);
     assert!(matches!(tasks.join_timeout(MOMENT), Err(JoinableQueueError::Unfinished { tasks: 1, .. })));
-    eventually("the other one has ended", || {
+    eventually("the other process has ended", || {
         contexts.iter().any(|c| c.join_timeout(Duration::ZERO).unwrap())
     });
     for context in &contexts {

@@ -30,12 +30,12 @@ fn leaves_it(_: usize, (post, go): (Post, Queue<()>)) -> Outcome {
 /// Takes the message out of the queue `post`, and does not read it.
 fn takes_it(_: usize, (post, go): (Post, Queue<()>)) -> Outcome {
     let mut message = None;
-    eventually("it has the message", || {
+    eventually("this process has the message", || {
         message = message.take().or_else(|| post.try_get_packed().unwrap_or(None));
         message.is_some()
     });
     send(&go, ())?;
-    eventually("it is killed", || false);
+    eventually("this process is killed", || false);
     drop(message);
     Ok(())
 }

@@ -119,7 +119,7 @@ fn close_wakes_waiting_consumers() {
     let args = (queue.clone(), results.clone());
     let context = start_processes(worker, args, SpawnOptions::nprocs(3)).unwrap();
     for pid in context.pids() {
-        eventually("it sleeps", || threads_are(pid, 'S'));
+        eventually("the process sleeps", || threads_are(pid, 'S'));
     }
     give(&queue, 5);
     assert!(queue.close());
@@ -143,7 +143,7 @@ fn close_returns_values_of_waiting_producers() {
     give(&queue, Tensor::full([1], 9).unwrap());
     let context = start_processes(worker, (queue.clone(), back.clone()), SpawnOptions::nprocs(2)).unwrap();
     for pid in context.pids() {
-        eventually("it sleeps", || threads_are(pid, 'S'));
+        eventually("the process sleeps", || threads_are(pid, 'S'));
     }
     assert!(queue.close());
     let mut values = [take(&back).to_vec(), take(&back).to_vec()];

@@ -91,7 +91,7 @@ fn consumer_at_the_end_names_holders_of_leases() {
     let pid = child.pids()[0];
     assert_eq!(take(&reported), 5);
     signal(pid, Signal::STOP);
-    eventually("it is stopped", || threads_are(pid, 'T'));
+    eventually("the process is stopped", || threads_are(pid, 'T'));
     // The queue is open, so a new message may arrive.
     assert!(matches!(jobs.get_lease_timeout(MOMENT), Err(GetError::Empty)));
     jobs.close();

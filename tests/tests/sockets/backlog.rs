@@ -107,7 +107,7 @@ fn one_sided_key_fails_the_first_receive() {
     assert!(matches!(there.recv::<u8>(), Err(GetError::Disconnected)));
     // The error can also be that of a send, which returns the value.
     let there = meets();
-    eventually("the listener has closed it", || there.is_disconnected());
+    eventually("the listener has closed the connection", || there.is_disconnected());
     let error = there.send("a value".to_string()).unwrap_err();
     assert!(matches!(error.refused(), Some(ConnectError::KeyMissing { here: true })), "{error:?}");
     assert_eq!(error.into_value(), "a value");

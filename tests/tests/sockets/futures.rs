@@ -86,7 +86,7 @@ fn receive_future_dropped_at_any_poll_takes_nothing() {
     for i in 0..20_u8 {
         // Each future is polled once, takes the bytes that have arrived, and is dropped.
         let mut got = None;
-        eventually("it has arrived", || {
+        eventually("the message has arrived", || {
             if let Poll::Ready(value) = poll_once(&mut pin!(here.recv_async::<Vec<u8>>())) {
                 got = Some(value.unwrap());
             }

@@ -77,7 +77,7 @@ fn many_refusals_do_not_extend_a_receive() {
         // The next note may have arrived only in part, and could then be a message.
         assert!(here.accept_invitation_timeout::<u8>(Duration::from_millis(50)).is_err());
     });
-    eventually("they end", || receives.is_finished());
+    eventually("the calls end", || receives.is_finished());
     receives.join().unwrap();
     flood.join().unwrap();
 }

@@ -50,7 +50,7 @@ fn send_to_a_stopped_process_keeps_its_time_limit() {
     let pid = child.pids()[0];
     assert_eq!(here.peer_pid(), Some(pid));
     signal(pid, Signal::STOP);
-    eventually("it is stopped", || threads_are(pid, 'T'));
+    eventually("the process is stopped", || threads_are(pid, 'T'));
     // All forms of sending and several sizes alternate, so that some messages are begun and not sent
     // completely.
     let mut sent = 0;

@@ -110,7 +110,7 @@ fn wait_that_slept_is_an_event() {
             assert_eq!(take(&queue), 2);
         });
         let thread = thread.recv().unwrap();
-        eventually("it waits", || sleeps(thread));
+        eventually("the thread sleeps", || sleeps(thread));
         queue.put(2).unwrap();
     });
     let events = waits_for("waited");
@@ -163,7 +163,7 @@ fn recovery_event_counts_released_resources() {
     let recorder = install(None);
     let pid = kill_a_holder().to_string();
     let mut events = Vec::new();
-    eventually("its recovery is an event", || {
+    eventually("the recovery is an event", || {
         events = recorder.entries("mp::recovery");
         events.retain(|event| event.field("pid") == pid);
         !events.is_empty()

@@ -60,11 +60,11 @@ fn barrier_breaks_when_a_party_is_killed() {
         let barrier = Barrier::new(3).unwrap();
         let (context, pid) = party(&barrier, enrolled);
         if !enrolled {
-            eventually("it waits", || barrier.n_waiting() == 1);
+            eventually("the waiter waits", || barrier.n_waiting() == 1);
         }
         let copy = barrier.clone();
         let waits = std::thread::spawn(move || copy.wait_timeout(DEADLINE));
-        eventually("this one waits", || barrier.n_waiting() == 1 + usize::from(!enrolled));
+        eventually("this party waits", || barrier.n_waiting() == 1 + usize::from(!enrolled));
         signal(pid, Signal::KILL);
         let error = waits.join().unwrap().unwrap_err();
         match error {
@@ -91,10 +91,10 @@ fn stopped_party_is_awaited_until_the_time_out() {
     // This process arrives, so it isn't missing.
     let _this = barrier.enroll().unwrap();
     signal(pid, Signal::STOP);
-    eventually("it is stopped", || threads_are(pid, 'T'));
+    eventually("the process is stopped", || threads_are(pid, 'T'));
     let copy = barrier.clone();
     let waits = std::thread::spawn(move || copy.wait_timeout(DEADLINE));
-    eventually("it waits", || barrier.n_waiting() == 1);
+    eventually("the waiter waits", || barrier.n_waiting() == 1);
     let error = barrier.wait_timeout(LONG).unwrap_err();
     assert!(error.is_broken() && error.to_string().contains(&format!("process {pid} (member ")), "{error}");
     match error {
@@ -115,7 +115,7 @@ fn barrier_is_aborted_and_reset() {
     let waits = |barrier: &Barrier| {
         let copy = barrier.clone();
         let thread = std::thread::spawn(move || copy.wait_timeout(DEADLINE));
-        eventually("it waits", || barrier.n_waiting() == 1);
+        eventually("the waiter waits", || barrier.n_waiting() == 1);
         thread
     };
     let thread = waits(&barrier);
@@ -169,7 +169,7 @@ fn killed_leader_breaks_and_stopped_leader_delays() {
     for killed in [true, false] {
         let copy = barrier.clone();
         let waits = std::thread::spawn(move || copy.wait_timeout(if killed { DEADLINE } else { 3 * LONG }));
-        eventually("it waits", || barrier.n_waiting() == 1);
+        eventually("the waiter waits", || barrier.n_waiting() == 1);
         let context = one_process(act_for_long, (barrier.clone(), ready.clone()));
         let pid = take(&ready);
         // One more party arrives, which is too early for the next phase.
@@ -202,7 +202,7 @@ fn panicking_or_aborting_action_breaks_the_barrier() {
     for panics in [true, false] {
         let copy = barrier.clone();
         let waits = std::thread::spawn(move || copy.wait_timeout(DEADLINE));
-        eventually("it waits", || barrier.n_waiting() == 1);
+        eventually("the waiter waits", || barrier.n_waiting() == 1);
         let copy = barrier.clone();
         let acts = std::thread::spawn(move || {
             let abort = copy.clone();

@@ -219,7 +219,7 @@ fn holds_and_waits<T: Send + 'static>(
     let (a, b) = (Lock::new(0).unwrap(), Lock::new(0).unwrap());
     let (mine, theirs) = (a.clone(), b.clone());
     let thread = std::thread::Builder::new().name("the other".into()).spawn(move || wait(&mine, &theirs));
-    eventually("it has its lock", || matches!(a.try_lock(), Err(LockError::Held { .. })));
+    eventually("the thread has its lock", || matches!(a.try_lock(), Err(LockError::Held { .. })));
     (a, b, thread.unwrap())
 }
 
@@ -351,7 +351,7 @@ fn cycle_through_a_dead_process_is_no_deadlock() {
     // The wait is long enough for both waits to be recorded.
     assert!(matches!(b.lock_timeout(LONG), Err(LockError::Held { .. })));
     signal(stops, Signal::STOP);
-    eventually("it is stopped", || threads_are(stops, 'T'));
+    eventually("the process is stopped", || threads_are(stops, 'T'));
     signal(dies, Signal::KILL);
     failure(&dead);
     go.send(()).unwrap();
@@ -374,7 +374,7 @@ fn stopped_waiter_is_part_of_a_deadlock() {
     let (context, pid) = holder_that_waits(&a, &b);
     assert!(matches!(a.lock_timeout(LONG), Err(LockError::Held { .. })));
     signal(pid, Signal::STOP);
-    eventually("it is stopped", || threads_are(pid, 'T'));
+    eventually("the process is stopped", || threads_are(pid, 'T'));
     assert_eq!(deadlock(a.lock()).steps[1].pid, pid);
     signal(pid, Signal::CONT);
     drop(held);
@@ -395,7 +395,7 @@ fn stopped_holder_is_no_deadlock() {
     let context = one_process(hold_until_set, (lock.clone(), ready.clone(), end.clone()));
     let pid = take(&ready);
     signal(pid, Signal::STOP);
-    eventually("it is stopped", || threads_are(pid, 'T'));
+    eventually("the process is stopped", || threads_are(pid, 'T'));
     let (copy, (done, ended)) = (lock.clone(), mpsc::channel());
     let waiter = std::thread::spawn(move || done.send(copy.lock().map(drop)).unwrap());
     assert!(ended.recv_timeout(LONG).is_err(), "the thread waits");
@@ -412,7 +412,7 @@ fn timed_waits_are_no_deadlock() {
     let _alone = alone();
     let (a, b, thread) = holds_and_waits(|a, b| {
         let _a = a.lock().unwrap();
-        eventually("the other one has its lock", || b.try_lock().is_err());
+        eventually("the other thread has its lock", || b.try_lock().is_err());
         matches!(b.lock_timeout(LONG), Err(LockError::Held { .. }))
     });
     let _b = b.lock().unwrap();
@@ -427,7 +427,7 @@ fn detection_can_be_disabled_and_enabled() {
     arena.set_deadlock_detection(false);
     let (a, b, thread) = holds_and_waits(|a, b| {
         let _a = a.lock().unwrap();
-        eventually("the other one has its lock", || b.try_lock().is_err());
+        eventually("the other thread has its lock", || b.try_lock().is_err());
         b.lock().map(drop)
     });
     let (done, ended) = mpsc::channel();
@@ -482,7 +482,7 @@ fn condition_waiter_reacquires_despite_deadlock() {
         let inner = its_desk.lock().unwrap();
         its_bell.wait(inner).map(drop)
     });
-    eventually("it waits for the bell", || bell.waiting() == 1);
+    eventually("the waiter waits for the bell", || bell.waiting() == 1);
     let rings = std::thread::spawn(move || {
         // Notifies when the other thread has waited longer than the waiter will have.
         std::thread::sleep(LONG); // sleep: the first wait has to be the longer one

@@ -159,7 +159,7 @@ fn lock_stays_locked_while_its_process_lives() {
         signal(pid, Signal::STOP);
         assert_eq!(are_locked(), its, "the stopped process still holds the lock");
         signal(pid, Signal::KILL);
-        eventually("it is known to be dead", || are_locked() == (false, false));
+        eventually("the death is detected", || are_locked() == (false, false));
         died(locks.0.lock().map(drop).and(locks.1.lock().map(drop)), pid);
         failure(&context);
     }
@@ -242,7 +242,7 @@ fn stopped_holder_is_awaited_and_named() {
         let locks = locks();
         let (context, pid) = holder(&locks, held);
         signal(pid, Signal::STOP);
-        eventually("it is stopped", || threads_are(pid, 'T'));
+        eventually("the process is stopped", || threads_are(pid, 'T'));
         // The time is longer than a poll interval, after which a waiter checks if the holder is dead.
         let long = Duration::from_millis(250);
         match held {
@@ -264,10 +264,10 @@ fn only_the_stopped_reader_is_named() {
     let readers = [holder(&locks, Held::Read), holder(&locks, Held::Read), holder(&locks, Held::Read)];
     for (_, pid) in &readers {
         signal(*pid, Signal::STOP);
-        eventually("it is stopped", || threads_are(*pid, 'T'));
+        eventually("the process is stopped", || threads_are(*pid, 'T'));
         held_by(locks.2.write_timeout(SHORT), *pid);
         signal(*pid, Signal::CONT);
-        eventually("it continues", || !threads_are(*pid, 'T'));
+        eventually("the process continues", || !threads_are(*pid, 'T'));
     }
     // If neither reader is stopped, one of them is named.
     match locks.2.write_timeout(SHORT).map(drop) {

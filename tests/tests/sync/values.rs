@@ -108,7 +108,7 @@ fn stopped_holder_is_awaited() {
     let context = one_process(hold, (pair.clone(), ready.clone()));
     let pid = take(&ready);
     signal(pid, Signal::STOP);
-    eventually("it is stopped", || threads_are(pid, 'T'));
+    eventually("the process is stopped", || threads_are(pid, 'T'));
     assert!(matches!(pair.try_lock(), Err(LockError::Held { .. })));
     // The wait is longer than a poll interval, after which it checks if the holder is dead.
     let begin = Instant::now();
@@ -144,7 +144,7 @@ fn signals_do_not_keep_a_waiter_from_noticing_a_death() {
     let copy = pair.clone();
     let waiter = std::thread::spawn(move || copy.lock().map(drop));
     let mut signals = 0;
-    eventually("it notices", || {
+    eventually("the waiter detects the death", || {
         signals += 1;
         if signals == 20 {
             signal(pid, Signal::KILL);
@@ -256,7 +256,7 @@ fn values_without_handles_are_freed() {
     assert_eq!(value.get().unwrap(), 3);
     drop(value);
     drop(context);
-    eventually("all is freed", || in_use().0 == before);
+    eventually("all memory is freed", || in_use().0 == before);
 }
 
 fn add_one(_: usize, (value, array, list): (Lock<u64>, Array<u8>, ShareableList)) -> Outcome {

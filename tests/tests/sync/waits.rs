@@ -59,7 +59,7 @@ fn only_permits_of_killed_processes_return() {
     let context = one_process(keep_permits, (semaphore.clone(), ready.clone()));
     let pid = take(&ready);
     signal(pid, Signal::STOP);
-    eventually("it is stopped", || threads_are(pid, 'T'));
+    eventually("the process is stopped", || threads_are(pid, 'T'));
     match semaphore.acquire_timeout(LONG) {
         Err(AcquireError::Held { holders }) => assert!(holders.len() == 1 && holders[0].pid == pid),
         other => panic!("{other:?}"),
@@ -115,7 +115,7 @@ fn event_cleared_at_once_wakes_all_waiters() {
     let context = start_processes(wait_for_event, args, SpawnOptions::nprocs(4)).unwrap();
     (0..4).for_each(|_| {
         let pid = take(&ready);
-        eventually("it waits", || threads_are(pid, 'S'));
+        eventually("the process sleeps", || threads_are(pid, 'S'));
     });
     assert!(event.set().unwrap() && !event.set().unwrap());
     assert!(event.clear().unwrap() && !event.clear().unwrap());
@@ -172,14 +172,14 @@ fn notification_of_a_killed_process_reaches_another() {
     let start = || one_process(wait_once, (shop.clone(), reported.clone()));
     let first = start();
     let pid = take(&shop.2);
-    eventually("it waits", || shop.1.waiting() == 1);
+    eventually("the waiter waits", || shop.1.waiting() == 1);
     signal(pid, Signal::STOP);
-    eventually("it is stopped", || threads_are(pid, 'T'));
+    eventually("the process is stopped", || threads_are(pid, 'T'));
     // The waiter is notified, and killed before it can check.
     assert!(shop.1.notify_one().unwrap());
     let second = start();
     let other = take(&shop.2);
-    eventually("the other one waits", || shop.1.waiting() == 1);
+    eventually("the other process waits", || shop.1.waiting() == 1);
     signal(pid, Signal::KILL);
     assert_eq!(take(&reported), other);
     join(&second).unwrap();
@@ -193,7 +193,7 @@ fn killed_waiter_is_no_longer_counted() {
     let (shop, reported) = (shop(), Queue::bounded(1).unwrap());
     let context = one_process(wait_once, (shop.clone(), reported));
     let pid = take(&shop.2);
-    eventually("it waits", || shop.1.waiting() == 1);
+    eventually("the waiter waits", || shop.1.waiting() == 1);
     signal(pid, Signal::KILL);
     failure(&context);
     // Since the death, no other process has waited or notified, and so freed the place of the dead waiter.
@@ -208,9 +208,9 @@ fn token_of_a_killed_process_frees_its_slot() {
     let reported = Queue::bounded(1).unwrap();
     let context = one_process(wait_once, (shop.clone(), reported));
     let pid = take(&shop.2);
-    eventually("it waits", || shop.1.waiting() == 1);
+    eventually("the waiter waits", || shop.1.waiting() == 1);
     signal(pid, Signal::STOP);
-    eventually("it is stopped", || threads_are(pid, 'T'));
+    eventually("the process is stopped", || threads_are(pid, 'T'));
     assert!(shop.1.notify_one().unwrap());
     signal(pid, Signal::KILL);
     failure(&context);
@@ -227,7 +227,7 @@ fn notifications_are_counted_and_distributed() {
     let (shop, reported) = (shop(), Queue::bounded(4).unwrap());
     let context =
         start_processes(wait_once, (shop.clone(), reported.clone()), SpawnOptions::nprocs(4)).unwrap();
-    eventually("all wait", || shop.1.waiting() == 4);
+    eventually("all processes wait", || shop.1.waiting() == 4);
     assert_eq!(shop.1.notify(2).unwrap(), 2);
     let first = [take(&reported), take(&reported)];
     assert_eq!(shop.1.waiting(), 2, "two processes still wait");
@@ -252,7 +252,7 @@ fn condition_wait_ends_in_time_with_the_lock() {
     let waiter = std::thread::spawn(move || {
         condition.wait_timeout(theirs.lock()?, DEADLINE).map(|(n, notified)| if notified { *n } else { 0 })
     });
-    eventually("it waits", || reported.waiting() == 1);
+    eventually("the waiter waits", || reported.waiting() == 1);
     let error = reported.wait(lock.lock().unwrap()).unwrap_err();
     assert!(error.to_string().contains("1 in all"), "{error}");
     *lock.lock().unwrap() = 5;
@@ -316,11 +316,11 @@ fn waiter_with_other_guards_returns_with_the_lock() {
         outer.set(8);
         drop(outer);
     });
-    eventually("it waits", || changed.waiting() == 1);
+    eventually("the waiter waits", || changed.waiting() == 1);
     let context = holder();
     let pid = take(ready);
     signal(pid, Signal::STOP);
-    eventually("it does not wait any more", || changed.waiting() == 0);
+    eventually("the waiter has stopped waiting", || changed.waiting() == 0);
     signal(pid, Signal::KILL);
     failure(&context);
     let held = |e: &LockError| matches!(e, LockError::Held { pid, .. } if *pid == std::process::id());
@@ -337,7 +337,7 @@ fn waiter_with_other_guards_returns_with_the_lock() {
     let theirs = jobs.clone();
     let reported = changed.clone();
     let waiter = std::thread::spawn(move || reported.wait_timeout(theirs.lock().unwrap(), LONG).map(|_| ()));
-    eventually("it waits", || changed.waiting() == 1);
+    eventually("the waiter waits", || changed.waiting() == 1);
     let context = holder();
     let pid = take(ready);
     signal(pid, Signal::STOP);
@@ -350,7 +350,7 @@ fn waiter_with_other_guards_returns_with_the_lock() {
     let (theirs, reported) = (jobs.clone(), changed.clone());
     let waiter =
         std::thread::spawn(move || reported.wait_timeout(theirs.lock().unwrap(), DEADLINE).map(|_| ()));
-    eventually("it waits", || changed.waiting() == 1);
+    eventually("the waiter waits", || changed.waiting() == 1);
     let outer = jobs.lock().unwrap();
     let error = changed.wait(jobs.lock().unwrap()).unwrap_err();
     assert!(error.to_string().contains("1 in all"), "{error}");
@@ -414,7 +414,7 @@ fn sync_handles_round_trip_in_messages() {
     semaphore.try_acquire().unwrap_err();
     drop(bounded.acquire_timeout(DEADLINE).expect("the process that kept the permit has ended"));
     drop((queue, all, context));
-    eventually("all is freed", || in_use().0 == before);
+    eventually("all memory is freed", || in_use().0 == before);
 }
 
 fn sent(mut a: impl mp::Message) -> mp::message::Incoming {

@@ -153,7 +153,7 @@ fn things(call: &str) -> (Thing, Thing) {
 
 fn stop(process: &Process) {
     signal(process.pid(), Signal::STOP);
-    eventually("it is stopped", || threads_are(process.pid(), 'T'));
+    eventually("the process is stopped", || threads_are(process.pid(), 'T'));
 }
 
 /// Runs a wait whose peer is stopped before the wait begins, or is killed during the wait. Returns the delay
@@ -168,7 +168,7 @@ fn late(call: &str, stopped: bool) -> u64 {
     let holder = Process::spawn(holds, (here, ready.clone())).unwrap();
     take(&ready);
     if let Some(condition) = &condition {
-        eventually("the first one waits", || condition.waiting() == 1);
+        eventually("the first waiter waits", || condition.waiting() == 1);
     }
     if stopped {
         eventually("the holder is at rest", || threads_are(holder.pid(), 'S'));
@@ -183,7 +183,7 @@ fn late(call: &str, stopped: bool) -> u64 {
     }
     let mut killed = 0;
     if !stopped {
-        eventually("it sleeps", || threads_are(waiter.pid(), 'S'));
+        eventually("the process sleeps", || threads_are(waiter.pid(), 'S'));
         // The parent connects only to a process that lives longer than a moment.
         // sleep: and the waiter must be in a long sleep.
         thread::sleep(Duration::from_millis(130));

@@ -377,7 +377,7 @@ fn signal_dumps_the_waits_of_all_threads() {
     let threads = || std::fs::read_dir(format!("/proc/{}/task", child.pid())).into_iter().flatten().flatten();
     let name = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("comm"));
     let busy = || threads().any(|thread| name(thread).is_ok_and(|name| name.trim() == "busy"));
-    eventually("its threads", || threads().count() == 3 && busy());
+    eventually("the threads have started", || threads().count() == 3 && busy());
     let (mut dumps, mut text) = (0, String::new());
     let until = Instant::now() + DEADLINE;
     // The first dumps may be printed before the wait is long enough to be shown.

@@ -97,7 +97,7 @@ const BEGUN: usize = 0;
 
 /// Waits until `count` workers have begun.
 fn begun(count: u64, words: &SharedTensor<u64>) {
-    eventually("they have begun", || words.load(BEGUN) == count);
+    eventually("the workers have begun", || words.load(BEGUN) == count);
 }
 
 /// Waits for an event that never occurs, by the call that its rank selects. Returns the error of the call.
@@ -304,7 +304,7 @@ fn graceful_pool_cancels_unbegun_tasks() {
         let pending = call.map_async((0..20).map(|item| (item, queue.clone(), words.clone())));
         begun(2, &words);
         terminal.press_ctrl_c();
-        eventually("all have an outcome", || pending.ready());
+        eventually("all tasks have an outcome", || pending.ready());
         let results = pending.results();
         assert!(matches!(results[0], Ok(7)), "{results:?}");
         let Err(TaskError::Raised(raised)) = &results[1] else { panic!("{results:?}") };
@@ -335,7 +335,7 @@ fn graceful_pool_cancels_unbegun_tasks() {
             .map_async((1..12).map(|item| (item, queue.clone(), words.clone())));
         begun(4, &words);
         terminal.press_ctrl_c();
-        eventually("all have an outcome", || again.ready());
+        eventually("all tasks have an outcome", || again.ready());
         assert!(
             matches!(again.get(), Err(TaskError::Raised(raised)) if raised.kind == RaisedKind::Interrupted)
         );
@@ -357,7 +357,7 @@ fn interrupted_task_is_reported_before_its_retry() {
     let worker = rustix::process::Pid::from_raw(pool.pids()[0].cast_signed()).unwrap();
     rustix::process::kill_process(worker, rustix::process::Signal::INT).unwrap();
     // If the task were retried, it would wait forever.
-    eventually("it has an outcome", || pending.ready());
+    eventually("the task has an outcome", || pending.ready());
     let Err(TaskError::Raised(raised)) = pending.get() else { panic!("{words:?}") };
     assert_eq!((raised.kind, raised.attempts.count()), (RaisedKind::Interrupted, 1), "{raised}");
     assert_eq!(words.load(BEGUN), 1);
@@ -386,7 +386,7 @@ fn tasks_after_a_busy_task_are_cancelled_at_once() {
         terminal.press_ctrl_c();
         eventually("the others have an outcome", || pending.progress().done == 8);
         words.store(GO_ON, 1);
-        eventually("all have", || pending.ready());
+        eventually("all tasks have an outcome", || pending.ready());
         let results = pending.results();
         assert!(matches!((&results[0], &results[5]), (Ok(0), Ok(5))), "{results:?}");
         assert_eq!((pool.metrics().cancelled, words.load(BEGUN)), (8, 2));
@@ -413,7 +413,7 @@ fn pool_with_own_ctrl_c_handler_loses_nothing() {
         let pending = call.chunksize(5).map_async(0..5);
         begun(1, &words);
         terminal.press_ctrl_c();
-        eventually("all have an outcome", || pending.ready());
+        eventually("all tasks have an outcome", || pending.ready());
         // The other tasks ran in a process that was not interrupted.
         assert_eq!(pending.get()?, [true, false, false, false, false]);
         assert_eq!((pool.metrics().restarts, words.load(BEGUN), mp::interrupted()), (1, 5, false));
@@ -433,9 +433,9 @@ fn second_ctrl_c_ends_the_program_and_its_workers() {
         let options = SpawnOptions::nprocs(1).interrupt(Interrupt::Graceful);
         let _worker = start_processes(|_: usize, (): ()| std::thread::park(), (), options)?;
         terminal.press_ctrl_c();
-        eventually("it is interrupted", mp::interrupted);
+        eventually("the program is interrupted", mp::interrupted);
         terminal.press_ctrl_c();
-        eventually("it is ended", || false);
+        eventually("the program is ended", || false);
         Ok(())
     });
     let exit = program.exit();

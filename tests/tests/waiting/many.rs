@@ -97,7 +97,7 @@ fn each_kind_is_found(more: &[&dyn Waitable]) {
     let twice: Vec<&dyn Waitable> = all.iter().chain(&all).copied().collect();
     give(&kinds.orders, 0);
     // If the message arrived during the poll, only places that were not polled yet would be found.
-    eventually("it is there", || !queue.is_empty());
+    eventually("the message has arrived", || !queue.is_empty());
     assert_eq!(wait(&twice, Some(DEADLINE)).unwrap(), [0, all.len()]);
     assert_eq!(take(queue), 7);
     // Waits for the end of a process together with the objects.
@@ -310,7 +310,7 @@ fn killed_or_stopped_waiters_block_no_messages() {
         assert_eq!(take(&two.2), value);
     }
     signal(looking.pids()[0], Signal::STOP);
-    eventually("it is stopped", || threads_are(looking.pids()[0], 'T'));
+    eventually("the process is stopped", || threads_are(looking.pids()[0], 'T'));
     for value in 0..20 {
         give(&two.0, value);
         assert_eq!(take(&two.2), value);
