@@ -1,8 +1,8 @@
 //! 128-bit digests of states, which the explorer stores.
 //!
-//! With the standard library's hash, which must withstand an adversary, hashing took two thirds of the
-//! explorer's time. States have no adversary. So each word is mixed in by one multiplication of 64 by 64
-//! bits, whose halves are folded into one, as in wyhash. Two lanes with separate keys do this once each.
+//! The standard library's hash, which must withstand an adversary, took two thirds of the explorer's time.
+//! States have no adversary. So each word is mixed in by one multiplication of 64 by 64 bits, whose halves
+//! are folded into one, as in wyhash. Two lanes with separate keys each do this once per word.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -35,14 +35,14 @@ fn fold(x: u64, key: u64) -> u64 {
 impl Digest {
     #[inline]
     fn word(&mut self, v: u64) {
-        // Earlier words are rotated: otherwise a word could undo the one before it.
+        // Earlier words are rotated: otherwise a word could cancel the previous word.
         self.a = fold(self.a.rotate_left(23) ^ v, KEYS[2]).wrapping_add(KEYS[0]);
         self.b = fold(self.b.rotate_left(41).wrapping_add(v), KEYS[3]) ^ KEYS[1];
     }
 }
 
-// Inlined: it is called for every word of every state from other crates, and the calls would take a third of
-// the explorer's time.
+// Inlined, because other crates call the function for every word of every state. The calls would take a third
+// of the explorer's time.
 impl Hasher for Digest {
     #[inline]
     fn write(&mut self, bytes: &[u8]) {

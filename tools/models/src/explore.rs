@@ -1,9 +1,10 @@
 //! Exhaustive exploration of small worlds of processes that share memory.
 //!
-//! A world is a memory and a few actors. Each actor makes one shared access in each step (this is checked).
-//! From every state the explorer follows every actor's next step, and, within the bounds, the kill and the
-//! stop of every actor. States are stored as 128-bit hashes. Afterwards it searches for states from which,
-//! without further kills or stops, no end can be reached: there an actor waits forever.
+//! A world is a memory and a few actors. Each actor makes at most one shared access in each step (this is
+//! checked). From every state, the explorer follows the next step of every actor, and, within the bounds, the
+//! kill and the stop of every actor. States are stored as 128-bit hashes. Then the explorer searches for
+//! states from which no end can be reached without further kills or stops: in such a state, an actor waits
+//! forever.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -42,12 +43,12 @@ impl Memory {
         Self { words: vec![Cell::new(0); len], ..Self::default() }
     }
 
-    /// Loses later writes to these words.
+    /// Makes later writes to these words have no effect.
     pub fn lose(&mut self, words: impl IntoIterator<Item = Word>) {
         self.lossy.extend(words);
     }
 
-    /// Loses later additions.
+    /// Makes later additions to any word have no effect.
     pub fn lose_additions(&mut self) {
         self.no_additions = true;
     }
@@ -128,21 +129,21 @@ impl Mem for Memory {
     fn fence_after_rmw(&self) {}
 }
 
-/// State of an actor.
+/// Condition of an actor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Fate {
     /// The actor continues.
     Running,
     /// The actor has ended.
     Ended,
-    /// SIGKILL: it never continues, and all actors can detect that.
+    /// SIGKILL: the actor never continues, and all actors can detect that.
     Killed,
-    /// SIGSTOP forever: it never continues, and no actor can detect that.
+    /// SIGSTOP forever: the actor never continues, and no actor can detect that.
     Stopped,
 }
 
 impl Fate {
-    /// Returns `true` if it never continues.
+    /// Returns `true` if the actor never continues.
     pub fn gone(self) -> bool {
         self != Self::Running
     }
@@ -150,10 +151,11 @@ impl Fate {
 
 /// Process of a world.
 pub trait Actor: Clone + Eq + Hash + std::fmt::Debug {
-    /// State for checks that no process has.
+    /// State for checks, which no process can read.
     type Ghost: Clone + Eq + Hash + std::fmt::Debug;
 
-    /// Makes one step. `fates` has the states of all actors. Returns `true` if it has ended.
+    /// Makes one step of actor `me`. `fates` has the conditions of all actors. Returns `true` if the actor
+    /// has ended.
     fn step(&mut self, me: usize, memory: &Memory, fates: &[Fate], ghost: &mut Self::Ghost) -> bool;
 }
 
@@ -164,7 +166,7 @@ pub struct World<A: Actor> {
     pub memory: Memory,
     /// Processes.
     pub actors: Vec<A>,
-    /// States of the processes.
+    /// Conditions of the processes.
     pub fates: Vec<Fate>,
     /// State for checks.
     pub ghost: A::Ghost,
@@ -182,18 +184,18 @@ pub struct Explored {
 }
 
 impl<A: Actor> World<A> {
-    /// Creates a world at its beginning.
+    /// Creates a world in its initial state.
     pub fn new(memory: Memory, actors: Vec<A>, ghost: A::Ghost) -> Self {
         let fates = vec![Fate::Running; actors.len()];
         Self { memory, actors, fates, ghost, kills: 0, stops: 0 }
     }
 
-    /// Returns the number of actors in `range` with this state.
+    /// Returns the number of actors in `range` with this condition.
     pub fn count(&self, range: std::ops::Range<usize>, fate: Fate) -> usize {
         self.fates[range].iter().filter(|&&f| f == fate).count()
     }
 
-    /// Kills or stops actor `i`, unless the limit is reached. Returns `false` then.
+    /// Kills or stops actor `i`. Returns `false` if the limit `most` is reached.
     pub(crate) fn fault(&mut self, i: usize, fate: Fate, most: u32) -> bool {
         let count = if fate == Fate::Killed { &mut self.kills } else { &mut self.stops };
         let may = *count < most;
@@ -214,15 +216,15 @@ impl<A: Actor> World<A> {
         }
     }
 
-    /// Explores everything that can happen with up to `kills` kills and `stops` stops, or a part of it inside
-    /// of [`at_random`](crate::random::at_random).
+    /// Explores all schedules with up to `kills` kills and `stops` stops. Inside of
+    /// [`at_random`](crate::random::at_random), explores random schedules instead.
     ///
-    /// `end` checks each state in which no actor runs. `wedged` returns `true` for a state from which no end
-    /// can be reached if that is wrong (such a state is fine if all consumers are dead, for example). Prints
-    /// the number of states.
+    /// `end` checks each state in which no actor runs. For a state from which no end can be reached, `wedged`
+    /// returns `true` if that is an error (for example, it is no error if all consumers are dead). Prints the
+    /// number of states.
     ///
     /// # Panics
-    /// If a state is wrong, or no state is an end.
+    /// If a check fails, a wedged state is found, or no state is an end.
     pub fn explore(
         self,
         kills: u32,
@@ -246,7 +248,7 @@ impl<A: Actor> World<A> {
         wedged: impl Fn(&Self) -> bool,
     ) -> Explored {
         let mut index: ByDigest<u32> = ByDigest::default();
-        // Backward steps, and for each state whether being stuck in it is wrong.
+        // Backward steps, and for each state whether it is an error to be stuck in it.
         let mut back: Vec<(u32, u32)> = Vec::new();
         let mut wrong: Vec<bool> = Vec::new();
         let mut ends: Vec<u32> = Vec::new();
@@ -279,7 +281,7 @@ impl<A: Actor> World<A> {
                 if is_fresh {
                     queue.push_back((j, next));
                 }
-                // Most of these states are known, and need no copy.
+                // Most of these states are already known. Only new states are copied.
                 for (fate, most) in [(Fate::Killed, kills), (Fate::Stopped, stops)] {
                     let before = (state.kills, state.stops);
                     if state.fault(actor, fate, most) {
@@ -302,7 +304,7 @@ impl<A: Actor> World<A> {
 
 /// Returns the states from which no end can be reached.
 fn stuck(back: &[(u32, u32)], ends: &[u32], states: usize) -> Vec<usize> {
-    // The steps into state `i` are those from `begins[i]` to `begins[i + 1]`.
+    // The steps into state `i` are `from[begins[i]..begins[i + 1]]`.
     let mut begins = vec![0_u32; states + 1];
     back.iter().for_each(|&(to, _)| begins[to as usize + 1] += 1);
     (0..states).for_each(|i| begins[i + 1] += begins[i]);

@@ -1,7 +1,7 @@
-//! Library of the models: the explorer of the exhaustive models, the same worlds at random, actors as members
-//! and as sleepers, and the memory of a queue.
+//! Library of the models: the explorer, exhaustive or at random, actors as members of an arena and as
+//! sleepers, and the memory of a queue.
 //!
-//! A model is a file of `tests/models`: its world, its checks, its planted bugs.
+//! A model is a file of `tests/models`, with a world, checks and planted bugs.
 
 pub mod digest;
 pub mod explore;

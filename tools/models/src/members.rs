@@ -1,16 +1,16 @@
-//! Actors of a world as members of an arena, and their knowledge of each other.
+//! Actors of a world as members of an arena, and their views of each other's deaths.
 
 use mp_core::steps::{DeathOracle, LiveMembers};
 use mp_core::words::Member;
 
 use crate::explore::Fate;
 
-/// Returns an actor as a member.
+/// Returns the member that represents an actor.
 pub fn member(actor: usize) -> Member {
     Member::new(actor as u32, 1)
 }
 
-/// Returns the actor of a member.
+/// Returns the actor that a member represents.
 pub fn actor_of(m: Member) -> usize {
     m.slot() as usize
 }
@@ -25,7 +25,7 @@ pub fn is_killed(fates: &[Fate], m: Member) -> bool {
     fates[actor_of(m)] == Fate::Killed
 }
 
-/// Snapshot of the dead actors, and the other actors.
+/// Actors that were dead when an actor took this snapshot.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct DeathSnapshot {
     dead: Vec<usize>,

@@ -11,12 +11,13 @@ use crate::explore::{Actor, Explored, Fate, World};
 const CASES: u32 = 300;
 /// Maximum number of choices in a schedule. Afterwards all actors continue in turn.
 const CHOICES: usize = 400;
-/// Number of further steps after which an actor counts as never ending.
+/// Number of further steps after which an actor is considered stuck.
 const MOST_TURNS: u32 = 20_000;
 
 thread_local!(static AT_RANDOM: Cell<bool> = const { Cell::new(false) });
 
-/// Explores at random instead of exhaustively in `test` on this thread, so that its worlds may be larger.
+/// Runs `test` with random schedules in place of exhaustive exploration on this thread. So its worlds may be
+/// larger.
 pub fn at_random(test: impl FnOnce()) {
     struct ResetOnDrop;
     impl Drop for ResetOnDrop {
@@ -73,8 +74,8 @@ impl<A: Actor> Played<A> {
         (0..self.world.actors.len()).filter(|&i| self.world.fates[i] == Fate::Running).collect()
     }
 
-    /// Applies a choice. The lower byte selects the actor, the upper one the action: a step, several, a kill
-    /// or a stop.
+    /// Applies a choice. The lower byte selects the actor, the upper byte the action: a step, several steps,
+    /// a kill or a stop.
     fn choose(&mut self, choice: u16, kills: u32, stops: u32) {
         let running = self.running();
         let [who, what] = choice.to_le_bytes();
@@ -99,7 +100,7 @@ impl<A: Actor> Played<A> {
 
     /// Continues all actors in turns of different lengths. Returns `true` if all end.
     fn goes_on(&mut self) -> bool {
-        // A generator of full period: every order of turns occurs at some time.
+        // A generator of full period, so every order of turns occurs.
         let mut random = 1_u32;
         for _ in 0..MOST_TURNS {
             let running = self.running();

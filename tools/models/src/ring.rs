@@ -55,7 +55,7 @@ pub const META: Column = Column { base: METAS, stride: 8 };
 pub struct Ghost {
     /// Envelopes, in the order in which they became visible.
     pub committed: Vec<u32>,
-    /// Envelopes, in the order in which they were got.
+    /// Envelopes, in the order in which consumers got them.
     pub consumed: Vec<u32>,
     /// `true` if the queue was closed.
     pub closed: bool,
@@ -66,12 +66,12 @@ pub fn intent(actor: usize) -> Word {
     INTENTS.plus(actor as u64)
 }
 
-/// Returns the seat of an actor in the ring: its holder + 1. Only used if seats matter.
+/// Returns the seat of an actor in the ring: 0, or its holder + 1. Used only in models that depend on seats.
 pub fn seat(actor: usize) -> Word {
     SEATS.plus(actor as u64)
 }
 
-/// Returns the word of an actor as a member. Only used if it matters which actor recovers or reclaims.
+/// Returns the member word of an actor. Used only in models that depend on which actor recovers or reclaims.
 pub fn tenancy(actor: usize) -> Word {
     TENANCIES.plus(actor as u64)
 }
@@ -96,8 +96,8 @@ pub fn touched_groups(actor: usize) -> TouchedGroups {
     TouchedGroups::at(touched(actor))
 }
 
-/// Fails if an actor owns, leases or intends an envelope and has not recorded that it touches the group: a
-/// recovery reads no other groups. Not an access.
+/// Fails if an actor owns, leases or intends an envelope and has not recorded that it touches the envelope's
+/// group: a recovery reads no other groups. Not an access.
 pub fn check_touched(m: &Memory, actor: usize) {
     let names = |e| match owner(m, e).holder {
         Holder::Member(o) | Holder::Leased(o) => actor_of(o) == actor,
@@ -112,18 +112,19 @@ pub fn owner(m: &Memory, e: u32) -> Owner {
     Owner::unpack(m.peek(OWNER.of(e)))
 }
 
-/// Returns one segment of `slots` slots.
+/// Returns a ring of one segment with `slots` slots.
 pub fn ring(slots: u32) -> RingAt {
     RingAt { block: 0, slots, before: 0, head: HEAD, tail: TAIL, first: FIRST_SLOT, envelopes: ENVELOPES }
 }
 
-/// Returns one segment of `slots`, and if `most` is larger, a second one of `most`.
+/// Returns a chain with a first segment of `slots` slots and, if `most` is larger, a second segment of `most`
+/// slots.
 pub fn chain(slots: u32, most: u32) -> ChainAt {
     let segments = if most > slots { 2 } else { 1 };
     ChainAt { first: ring(slots), links: LINKS, segments, most, second: SECOND }
 }
 
-/// Returns the counter of returned messages, which are delivered at most `limit` times.
+/// Returns the words that count returned messages. A message is delivered at most `limit` times.
 pub fn returns(limit: u32) -> ReturnWords {
     ReturnWords { returned: RETURNED, limit }
 }
@@ -153,7 +154,7 @@ pub fn small(e: u32) -> SmallMessage {
     SmallMessage::new(&[e as u8 + 1; SmallMessage::MOST]).expect("it fits")
 }
 
-/// Returns the number of a small message, which must be whole.
+/// Returns the number of a small message. Fails if the message is torn.
 pub fn number_of(message: SmallMessage) -> u32 {
     let few = message.bytes();
     let bytes = few.as_slice();
@@ -173,7 +174,7 @@ pub fn item(m: &Memory, slot: Word) -> Option<u32> {
     }
 }
 
-/// View of a recovering actor: the intents of actors that are not known to be dead.
+/// View of a recovering actor, with the intents of all actors that it doesn't know to be dead.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct TestContext {
     intents: Vec<Word>,
@@ -187,14 +188,14 @@ pub struct TestContext {
 }
 
 impl TestContext {
-    /// Creates the current view around an intent of this actor.
+    /// Creates a view for settling the intent of the actor `dead`.
     pub fn new(fates: &[Fate], chain: ChainAt, dead: usize) -> Self {
         let alive = (0..fates.len()).filter(|&a| fates[a] != Fate::Killed);
         let intents = alive.map(intent).collect();
         Self { intents, chain, dead: member(dead), redelivers: false, holds: true }
     }
 
-    /// Makes it a queue that delivers a dead consumer's messages again.
+    /// Turns the queue into one that delivers a dead consumer's messages again.
     #[must_use]
     pub fn redelivering(self) -> Self {
         Self { redelivers: true, ..self }
@@ -238,12 +239,12 @@ impl IntentContext for TestContext {
 pub enum Remains {
     /// Intent of an actor.
     Intent(usize),
-    /// Envelope that it owned or leased, with its owner word.
+    /// Envelope that the dead actor owned or leased, with the owner word.
     Envelope(u32, Owner),
 }
 
-/// Finds remains of dead actors. Not an access. Processes use loops of loads, whose results can be stale in
-/// either direction.
+/// Finds remains of dead actors. Not an access. Real processes use loops of loads, whose results can be stale
+/// in either direction.
 pub fn find_remains(m: &Memory, fates: &[Fate]) -> Option<Remains> {
     let dead = |a: usize| fates.get(a) == Some(&Fate::Killed);
     if let Some(d) = (0..fates.len()).find(|&d| dead(d) && m.peek(intent(d)) != 0) {
@@ -255,8 +256,7 @@ pub fn find_remains(m: &Memory, fates: &[Fate]) -> Option<Remains> {
     })
 }
 
-/// Makes `me` the owner of an envelope whose owner word was `found`, unless another actor was first: one
-/// access.
+/// Makes `me` the owner of an envelope, if its owner word is still `found`: one access.
 pub fn own(m: &Memory, e: u32, found: u64, me: usize) -> bool {
     let mine = Owner::unpack(found).then(Holder::Member(member(me)));
     m.cas(OWNER.of(e), found, mine.pack()).is_ok()
@@ -275,16 +275,16 @@ pub enum RingRecovery {
     /// Finds remains of a dead actor.
     #[default]
     Look,
-    /// Settles its intent.
+    /// Settles the dead actor's intent.
     Settle(Box<Settle<TestContext>>),
-    /// Takes over its envelope, which had this owner word.
+    /// Takes over the dead actor's envelope, whose owner word had this value.
     Own(u32, u64),
-    /// Frees that envelope.
+    /// Frees the envelope that was taken over.
     Free(u32),
 }
 
 impl RingRecovery {
-    /// Makes one step. Returns `true` if it found no remains of dead actors.
+    /// Makes one step. Returns `true` if there are no remains of dead actors.
     pub fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], chain: ChainAt) -> bool {
         *self = match self {
             Self::Look => match find_remains(m, fates) {

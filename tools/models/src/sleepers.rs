@@ -1,6 +1,6 @@
-//! Kernel's queue of the actors that sleep on one word (futex).
+//! Model of the kernel's queue of actors that sleep on one word (futex).
 
-/// Sleeping actors, and those of them that were woken and have not run yet.
+/// Sleeping actors, and woken actors that have not run since.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Sleepers {
     asleep: Vec<usize>,
@@ -9,13 +9,13 @@ pub struct Sleepers {
 }
 
 impl Sleepers {
-    /// Creates an empty queue. With a poll interval, a sleeper also continues without being woken.
+    /// Creates an empty queue. With a poll interval, a sleeper may also continue without a wake-up.
     pub fn new(poll_interval: bool) -> Self {
         Self { poll_interval, ..Self::default() }
     }
 
-    /// FUTEX_WAIT, which compares and falls asleep atomically. Returns `true` if `me` still sleeps. `same`
-    /// makes the access.
+    /// FUTEX_WAIT, which compares and falls asleep atomically. `same` makes the access, and returns `true` if
+    /// the word has the expected value. Returns `true` if `me` still sleeps.
     pub fn sleep(&mut self, me: usize, same: impl FnOnce() -> bool) -> bool {
         if let Some(i) = self.woken.iter().position(|&w| w == me) {
             self.woken.remove(i);

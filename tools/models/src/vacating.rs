@@ -1,5 +1,5 @@
 //! Memory of a queue and of actors that recover for a dead holder of the queue. A message in the queue holds
-//! a token which others wait for.
+//! a token, and other actors wait for the release of the token.
 
 use mp_core::mem::Word;
 use mp_core::steps::BlockAt;
@@ -12,9 +12,9 @@ use crate::members::{is_killed, member};
 
 /// Actor that is dead from the beginning, and holds the queue.
 pub const DEAD: usize = 0;
-/// Actor that also has the queue, and leaves it.
+/// Actor that also holds the queue, and leaves it.
 pub const LEAVER: usize = 1;
-/// First of the actors that recover for dead ones.
+/// First of the actors that recover dead actors.
 pub const RECOVERERS: usize = 2;
 /// Maximum number of actors.
 pub const ACTORS: usize = 5;
@@ -25,18 +25,19 @@ pub type Pages = fn(BlockId) -> Option<Word>;
 pub const NO_PAGES: Pages = |_| None;
 /// Block of the queue.
 pub const QUEUE: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: 2, per_page: 1 };
-/// Block of the token. Others wait until it is no longer live.
+/// Block of the token. Other actors wait until it is no longer live.
 pub const TOKEN: BlockAt = BlockAt { id: 1, state: Word::at(4 * 8), inline: 1, per_page: 1 };
-/// Seat of the message, which has the token. The message lies in the queue while that exists.
+/// Seat of the token that the message holds. The message is in the queue as long as the queue exists.
 pub const MESSAGE: Seat = Seat::Envelope(0);
 /// Kind of the queue's slab.
 pub const SLAB: Word = Word::at(7 * 8);
-/// Memory of the queue. Recovering actors write it, and so does the leaver when it has reused the memory.
+/// Word in the queue's memory. Recovering actors write it, and so does the leaver after it has reused the
+/// memory.
 pub const NOTIFIED: Word = Word::at(8 * 8);
-/// Contents after the reuse.
+/// Value of [`NOTIFIED`] after the reuse of the memory.
 pub const OTHER_USE: u64 = 9;
 
-/// Returns the word of an actor as a member.
+/// Returns the member word of an actor.
 pub fn tenancy(actor: usize) -> Word {
     Word::at(9 * 8).plus(actor as u64)
 }
@@ -46,7 +47,7 @@ pub fn recovering_word(actor: usize) -> Word {
     tenancy(ACTORS).plus(actor as u64)
 }
 
-/// Returns a seat that an actor has.
+/// Returns the seat value that names an actor.
 pub fn seat_of(actor: usize) -> Seat {
     Seat::Member(member(actor))
 }
@@ -66,12 +67,12 @@ pub fn has_no_seats(m: &Memory, block: BlockAt) -> bool {
     state(m, block).life == BlockLife::Live && seats(m, block).all(|(_, seat)| seat == Seat::Free)
 }
 
-/// Returns the presence in an actor's word. Not an access.
+/// Returns the presence in an actor's member word. Not an access.
 pub fn presence(m: &Memory, actor: usize) -> Presence {
     Tenancy::unpack(m.peek(tenancy(actor))).presence
 }
 
-/// Returns `true` if an actor that is not dead announces a recovery of this one. Not an access.
+/// Returns `true` if a living actor announces a recovery of `dead`. Not an access.
 pub fn is_being_recovered(m: &Memory, fates: &[Fate], dead: usize) -> bool {
     let recovers = |a: usize| {
         fates[a] != Fate::Killed && RecoveringSlots::covers(m.peek(recovering_word(a)), dead as u32)
@@ -91,7 +92,8 @@ pub fn is_deserted(m: &Memory, fates: &[Fate]) -> bool {
     state(m, QUEUE).life == BlockLife::Live && seats(m, QUEUE).all(|(_, seat)| is_left(seat))
 }
 
-/// Returns `true` if a recovery changes anything for others. Not an access. Processes recover in any case.
+/// Returns `true` if a recovery of `dead` changes anything for others. Not an access. Real processes always
+/// recover.
 pub fn is_waited_for(m: &Memory, fates: &[Fate], dead: usize) -> bool {
     let queue = state(m, QUEUE);
     let has = seats(m, QUEUE).any(|(_, seat)| seat == seat_of(dead));
@@ -110,7 +112,7 @@ pub fn memory() -> Memory {
     m.poke(QUEUE.seat(1), seat_of(LEAVER).pack());
     m.poke(TOKEN.state, live(BlockKind::Object));
     m.poke(TOKEN.seat(0), MESSAGE.pack());
-    // The word only counts once its actor is dead.
+    // The word is read only after its actor has died.
     let dead = Tenancy { presence: Presence::Dead(0), epoch: 1 };
     (0..ACTORS).for_each(|a| m.poke(tenancy(a), dead.pack()));
     m

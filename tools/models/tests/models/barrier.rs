@@ -1,5 +1,5 @@
-//! Barrier, exhaustively: all parties pass or none does, whichever is killed at whatever access. A death
-//! breaks it. The steps are the ones that run in processes.
+//! Barrier, exhaustively: either all parties pass or none, also if any of them is killed at any access. A
+//! death breaks the barrier. Processes run the same steps.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::Member;
@@ -25,11 +25,11 @@ enum Bug {
     None,
     /// Only the last party to arrive reports that all have arrived.
     NoHelp,
-    /// A party that finds a dead one leaves, whether its word was the last one or not.
+    /// A party that finds a dead party leaves without checking whether all had arrived.
     GoesAnyway,
     /// No party checks for dead ones.
     NoRecovery,
-    /// Others end the phase for the party that acts.
+    /// Other parties end the phase while the last party runs its action.
     HelpsWhoActs,
 }
 
@@ -46,8 +46,8 @@ enum Doing {
     Parties(FindSlot),
     Break(Break),
     Reset(Reset),
-    /// Arrived while the last party of a phase acts: checks whether the phase has ended, whether that party
-    /// is dead, breaks the barrier.
+    /// The party arrived while the last party of a phase runs its action. It checks whether the phase has
+    /// ended and whether the last party is dead, and breaks the barrier then.
     Full(Phase),
     FullLast(Phase),
     FullBreak(Break),
@@ -58,14 +58,15 @@ enum Doing {
 struct Process {
     left: u32,
     parties: u32,
-    /// `true` if the last party to arrive runs an action first.
+    /// `true` if the last party to arrive runs an action before the phase ends.
     acts: bool,
     doing: Doing,
     phase: Phase,
     bug: Bug,
 }
 
-/// For each phase, by its word: the party that arrived at each place, and the outcome for the waiters.
+/// For each phase, identified by its word: the party that arrived at each place, and the outcome for the
+/// waiters.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
     arrived: Vec<(u64, u32, usize)>,
@@ -73,7 +74,7 @@ struct Ghost {
     /// Phases whose action is done. There is no action if `None`.
     acted: Option<Vec<u64>>,
     processes: u32,
-    /// Outcome so far.
+    /// Number of resets so far.
     resets: u32,
 }
 
@@ -140,8 +141,8 @@ impl Actor for Process {
                 }
             }
             Doing::Look => match self.phase.outcome(Phase::unpack(m.load(at.phase))) {
-                // Reset twice before it checked: the actor can't read the earlier state, and reports a reset
-                // to be safe.
+                // The barrier was reset twice before the actor checked. The actor can't read the earlier
+                // state, and reports a reset to be safe.
                 PhaseOutcome::Broken(None) if ghost.resets == 2 => return true,
                 PhaseOutcome::Passed => return self.ended(true, ghost),
                 PhaseOutcome::Broken(_) => return self.ended(false, ghost),
@@ -158,7 +159,7 @@ impl Actor for Process {
                     self.doing = if helped { Doing::Look } else { Doing::Last };
                 }
             }
-            // If the last party acts, only that party matters.
+            // If the last party acts, only that party can break the barrier.
             Doing::Last => {
                 let word = m.load(at.arrival(at.parties - 1));
                 self.doing = match self.phase.arrived(word).filter(|_| Phase::acts(word)) {
@@ -188,8 +189,8 @@ impl Actor for Process {
                 let dead =
                     self.phase.arrived(m.load(at.arrival(*i))).is_some_and(|who| is_killed(fates, who));
                 self.doing = match *i + 1 {
-                    // With `NoHelp`, the death of a party that has arrived is harmless: only the others
-                    // matter.
+                    // With `NoHelp`, the death of a party that has arrived is harmless: only the other
+                    // parties are checked.
                     _ if dead && self.bug != Bug::NoHelp => {
                         Doing::Break(Break::new(at, self.phase, BreakCause::Died))
                     }
@@ -241,8 +242,8 @@ fn explore(parties: u32, times: u32, resets: usize, (kills, stops): (u32, u32), 
     check(world, parties as usize, resets, (kills, stops));
 }
 
-/// The last party to arrive in each phase acts. If there are more processes than parties, they are not
-/// enrolled.
+/// Explores a barrier at which the last party to arrive in each phase acts. If there are more processes than
+/// parties, the processes are not enrolled.
 fn act(parties: u32, processes: u32, times: u32, (kills, stops): (u32, u32), bug: Bug) {
     let waits =
         Process { left: times, parties, acts: true, doing: Doing::Begin, phase: Phase::unpack(0), bug };
@@ -259,7 +260,7 @@ fn act(parties: u32, processes: u32, times: u32, (kills, stops): (u32, u32), bug
 }
 
 fn check(world: World<Process>, waiting: usize, resets: usize, (kills, stops): (u32, u32)) {
-    // A party that is stopped, or leaves after a reset, keeps the others waiting.
+    // A party that is stopped, or that leaves after a reset, makes the other parties wait.
     let wedged = |w: &World<Process>| {
         let running = w.count(0..waiting, Fate::Running) > 0;
         running && !w.fates.contains(&Fate::Stopped) && resets == 0

@@ -1,6 +1,6 @@
 //! A queue that is bounded by bytes, exhaustively: every interleaving of put, get and recovery, with kills
-//! and stops at every shared access. It never contains more bytes than its bound, and a producer whose
-//! message fits does not wait. The steps are the ones that run in processes.
+//! and stops at every shared access. The queue never contains more bytes than its bound, and a producer whose
+//! message fits does not wait. Processes run the same steps.
 
 use mp_core::mem::{Column, Mem, Steps};
 use mp_core::words::{Holder, Owner};
@@ -26,9 +26,9 @@ enum Doing {
 struct Process {
     setup: Setup,
     items: std::ops::Range<u32>,
-    /// Envelope that it is putting.
+    /// Envelope that the producer is putting.
     putting: u32,
-    /// Number of the taken messages that it puts again, in the same envelope.
+    /// Remaining number of taken messages that the consumer puts again, in the same envelopes.
     again: u32,
     last: bool,
     doing: Doing,
@@ -47,7 +47,7 @@ struct Setup {
     /// First item of the first producer.
     first: u32,
     consumers: usize,
-    /// Number of messages that each consumer puts again.
+    /// Number of taken messages that each consumer puts again.
     again: u32,
     recoverers: usize,
     slots: u32,
@@ -59,7 +59,7 @@ impl Setup {
         chain(self.slots, 0).first
     }
 
-    /// Returns the place of a second segment, which this queue does not have.
+    /// Returns the end word of a second segment, which this queue does not have.
     fn ends(&self) -> Column {
         Column { base: chain(self.slots, self.slots + 1).second, stride: 16 }
     }
@@ -112,7 +112,7 @@ impl Actor for Process {
                     Some(PutOutcome::Done(_)) if me < setup.producers => Doing::Claim,
                     Some(PutOutcome::Done(_)) => self.get(me),
                     Some(PutOutcome::Full(owner)) if me < setup.producers => self.put(me, owner),
-                    // No other process may be left to make room.
+                    // Perhaps no running process is left that could make room.
                     Some(PutOutcome::Full(_)) => {
                         let e = self.putting;
                         ghost.committed.push(e);
@@ -126,7 +126,7 @@ impl Actor for Process {
             }
             Doing::Get(get) => match get.step(m) {
                 None => doing,
-                // The message counts as put once it is in the queue again.
+                // The message counts as put as soon as it is in the queue again.
                 Some(GetOutcome::Done(TakenMessage::Envelope(e, owner, _))) if self.again > 0 => {
                     ghost.committed.retain(|&c| c != e);
                     self.again -= 1;
@@ -200,7 +200,7 @@ impl Setup {
                 assert!(lost <= of(Fate::Killed) + of(Fate::Stopped), "{lost} messages lost");
             }
         };
-        // While a consumer runs, each producer gets room in the end.
+        // While a consumer runs, each producer finally gets room.
         let wedged = |w: &World<Process>| w.count(consumers.clone(), Fate::Running) > 0;
         world.explore(kills, stops, end, wedged);
     }
@@ -231,7 +231,8 @@ fn two_consumers_free_bytes() {
     Setup { consumers: 2, limit: 4, slots: 3, ..BASE }.explore(0, 1);
 }
 
-/// The taker of the oldest message puts another message in its envelope, while a producer measures by it.
+/// The consumer of the oldest message puts another message in the same envelope, while a producer computes
+/// the used bytes from that envelope.
 #[test]
 fn repeated_put_frees_no_bytes() {
     let s = Setup { items: 2, first: 1, again: 1, ..BASE };
@@ -250,7 +251,7 @@ fn long_random_schedules_hold() {
     });
 }
 
-/// Without the words there is no measure, and the bound is exceeded.
+/// Without the words, no producer can compute the used bytes, and the bound is exceeded.
 #[test]
 #[should_panic(expected = "bytes in the queue")]
 fn bound_without_end_positions_is_exceeded() {

@@ -1,6 +1,6 @@
-//! A queue that grows, exhaustively: one slot, then a segment of two. Every interleaving of put, open the
-//! next segment, get, close and recovery, with kills and stops at every shared access. The steps are the ones
-//! that run in processes.
+//! A growing queue, exhaustively: one slot, then a segment of two. Every interleaving of put, opening of the
+//! next segment, get, close and recovery, with kills and stops at every shared access. Processes run the same
+//! steps.
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner};
@@ -30,7 +30,7 @@ struct Process {
     chain: ChainAt,
     /// Envelopes that a producer has not put yet.
     items: std::ops::Range<u32>,
-    /// `true` if every actor that could still put had ended before the present check began.
+    /// `true` if every actor that could still put had ended before the current check began.
     last: bool,
     producers: usize,
     recoverers: usize,
@@ -77,7 +77,7 @@ impl Actor for Process {
                     if let Some(e) = slot.envelope()
                         && !ghost.committed.contains(&e)
                     {
-                        assert!(!ghost.closed, "published after the end");
+                        assert!(!ghost.closed, "a message was published after the close");
                         ghost.committed.push(e);
                     }
                 }
@@ -87,7 +87,7 @@ impl Actor for Process {
                     Some(PutOutcome::Done(_)) => Some(Doing::Claim),
                     Some(PutOutcome::Full(owner)) if i == 1 => Some(self.put(me, 1, owner)),
                     Some(PutOutcome::Closed(_)) if i == 1 => {
-                        assert!(ghost.closed, "refused as closed, which it was not");
+                        assert!(ghost.closed, "an open queue refused a put as closed");
                         Some(Doing::Free(self.items.start - 1))
                     }
                     Some(PutOutcome::Full(owner) | PutOutcome::Closed(owner)) => {
@@ -103,14 +103,14 @@ impl Actor for Process {
                     assert!(ghost.closed);
                     Some(Doing::Free(self.items.start - 1))
                 }
-                Some(Link::None) => panic!("it must be one of the others"),
+                Some(Link::None) => panic!("a closed segment has a link"),
             },
             Doing::Get(i, get) => match get.step(m) {
                 None => Some(doing),
                 Some(GetOutcome::Done(TakenMessage::Envelope(e, _, _))) => {
                     let next = ghost.committed.iter().find(|e| !ghost.consumed.contains(e));
-                    // With one consumer at a time that is not killed, the order is exact.
-                    assert!(self.recoverers - self.producers > 1 || next == Some(&e), "another order");
+                    // With one consumer at a time, and none killed, the order is exact.
+                    assert!(self.recoverers - self.producers > 1 || next == Some(&e), "out of order");
                     assert!(!ghost.consumed.contains(&e), "envelope {e} twice");
                     ghost.consumed.push(e);
                     Some(Doing::Free(e))
@@ -142,7 +142,7 @@ impl Actor for Process {
                 (!idle || !fates[..self.recoverers].iter().all(|f| f.gone())).then_some(doing)
             }
         };
-        // The queue is closed at one instant: the write of the last open segment's mark, or its link.
+        // The queue is closed at one instant: by the mark in the last open segment, or by its link.
         let end = |i: u32| match self.chain.link(i) {
             Some(link) => Link::unpack(m.peek(link)) == Link::End,
             None => slots(m, &self.chain)[self.chain.segment(i).before as usize..].iter().any(|s| {
@@ -223,7 +223,7 @@ impl Setup {
                 });
             }
         };
-        // A producer alone may find the queue full forever, but not while a consumer runs.
+        // A producer without consumers may wait for room forever, but not while a consumer runs.
         let wedged = |w: &World<Process>| w.count(consumers.clone(), Fate::Running) > 0;
         world.explore(kills, stops, end, wedged);
     }
@@ -273,7 +273,7 @@ fn long_random_schedules_hold() {
     });
 }
 
-/// Without the links, messages in the next segment are not found.
+/// Without the links, consumers don't find messages in the next segment.
 #[test]
 #[should_panic(expected = "lost")]
 fn missing_links_lose_messages() {

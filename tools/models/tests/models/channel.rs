@@ -1,9 +1,9 @@
 //! A channel whose senders leave, exhaustively: every interleaving of sending, dropping the sender,
 //! receiving, detecting that no sender is left, and recovery, with kills and stops at every shared access.
-//! The steps are the ones that run in processes. (Leaving receivers are symmetric, with the other token.)
+//! Processes run the same steps. (Leaving receivers are symmetric, with the other token.)
 //!
-//! The receiver gets the end when everything sent was received and no sender is left, not before. A stopped
-//! sender keeps the channel connected. A killed one does not.
+//! The receiver detects the end only after it has received everything and no sender is left. A stopped sender
+//! keeps the channel connected. A killed sender does not.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{BlockAt, FreeCheck, ReleaseOutcome, ReleaseSeat, UnclaimBlock};
@@ -48,9 +48,9 @@ struct Process {
     chain: ChainAt,
     senders: usize,
     items: std::ops::Range<u32>,
-    /// `true` if the receiver has found that no sender is left, and checks once more for messages.
+    /// `true` if the receiver has found that no sender is left, and checks for messages once more.
     reported: bool,
-    /// Planted bug: it does not check again.
+    /// Planted bug: the receiver does not check again.
     hasty: bool,
     doing: Doing,
 }
@@ -59,7 +59,7 @@ struct Process {
 struct Ghost {
     sent: Vec<u32>,
     received: Vec<u32>,
-    /// Senders that have released their seats by themselves.
+    /// Senders that have released their seats without a recovery.
     left: Vec<usize>,
 }
 
@@ -74,7 +74,7 @@ impl Process {
         Doing::Get(Get::new(self.chain.first, intent(me), OWNER, member(me)))
     }
 
-    /// Recovers for dead actors, and then frees.
+    /// Recovers dead actors first, and then frees their envelopes.
     fn recover(&self, m: &Memory, fates: &[Fate]) -> Option<Doing> {
         let found = find_remains(m, fates);
         if let Some(Remains::Intent(dead)) = found {
@@ -177,9 +177,9 @@ impl Actor for Process {
                 }
                 Some(GetOutcome::Empty) if self.reported => {
                     for sender in (0..self.senders).filter(|s| !ghost.left.contains(s)) {
-                        assert_eq!(fates[sender], Fate::Killed, "told the end before sender {sender} left");
+                        assert_eq!(fates[sender], Fate::Killed, "ended before sender {sender} left");
                     }
-                    assert_eq!(ghost.sent, ghost.received, "told so before all was received");
+                    assert_eq!(ghost.sent, ghost.received, "the end was reported before all was received");
                     return true;
                 }
                 Some(GetOutcome::Empty) => Doing::Ask,
@@ -193,7 +193,7 @@ impl Actor for Process {
             Doing::Ask => {
                 self.reported = BlockState::unpack(m.load(TOKEN.state)).life != BlockLife::Live;
                 if self.reported && self.hasty {
-                    assert_eq!(ghost.sent, ghost.received, "told so before all was received");
+                    assert_eq!(ghost.sent, ghost.received, "the end was reported before all was received");
                     return true;
                 }
                 self.get(me)
@@ -214,7 +214,7 @@ impl Actor for Process {
                 let won = own(m, *e, *found, me);
                 if won { Doing::Free(*e) } else { Doing::Look }
             }
-            // On behalf of the dead actor, also if it has no holder then.
+            // The release is made on behalf of the dead actor, also if no seat is left after it.
             Doing::Seat(release) => match release.step(m) {
                 None => doing,
                 Some(_) => Doing::Look,
@@ -246,7 +246,7 @@ struct Setup {
 const BASE: Setup = Setup { senders: 1, items: 1, recoverers: 1, slots: 1, hasty: false };
 
 impl Setup {
-    /// Creates senders, one receiver and recovering actors.
+    /// Creates a world of senders, one receiver and recovering actors.
     fn world(self) -> World<Process> {
         let chain = chain(self.slots, 0);
         let m = memory(&chain, 1);
@@ -270,11 +270,11 @@ impl Setup {
     fn explore(self, kills: u32, stops: u32) {
         let receiver = self.senders;
         let end = |w: &World<Process>| {
-            // A kill after the last check is left to the next recovery.
+            // Remains of an actor that was killed after the last check are left to the next recovery.
             if w.fates[receiver] == Fate::Ended && find_remains(&w.memory, &w.fates).is_none() {
                 (0..ENVELOPES).for_each(|e| {
                     let holder = owner(&w.memory, e).holder;
-                    // Memory of a message that a stopped actor was freeing.
+                    // A stopped actor may be freeing the envelope.
                     let stopped =
                         matches!(holder, Holder::Member(o) if w.fates[actor_of(o)] == Fate::Stopped);
                     assert!(holder == Holder::Free || stopped, "envelope {e} leaks: {holder:?}");

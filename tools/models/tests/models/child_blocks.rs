@@ -1,6 +1,6 @@
-//! A child object of a parent object, exhaustively: it is attached, sent, and dropped, and its parent is
-//! found by it, while any process is killed at any shared access, including reclaiming processes. The steps
-//! are the ones that run in processes.
+//! A child object of a parent object, exhaustively. The child is attached, sent and dropped, and a process
+//! finds the parent through the child. Any process, including a reclaiming one, is killed at any shared
+//! access. Processes run the same steps.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{
@@ -38,7 +38,8 @@ enum Op {
     Make,
     /// Takes a seat of the child for another process.
     Give(usize),
-    /// Finds the parent by the child, if the process was given the child, and takes a seat of the parent.
+    /// Finds the parent through the child, if the process was given the child, and takes a seat of the
+    /// parent.
     Find,
     Drop(BlockAt),
 }
@@ -52,7 +53,7 @@ enum Doing {
     Entry,
     Found(TakeSeat<Pages>),
     Release(BlockAt, ReleaseSeat<Pages>),
-    /// The child is claimed: releases its seat of the parent, then frees the child.
+    /// The child is claimed: its seat of the parent is released, then the child is freed.
     Leave(BlockState, LeaveParent<Pages, At>),
     LeftLast(BlockState, UnclaimBlock),
     UnclaimBlock(UnclaimBlock),
@@ -66,7 +67,7 @@ struct Process {
     program: Vec<Op>,
     doing: Doing,
     bug: Option<Bug>,
-    /// Actors known to be killed when it began its last check.
+    /// Actors that were known to be killed when this actor began its last check.
     saw: Vec<usize>,
 }
 
@@ -75,9 +76,9 @@ struct Process {
 enum Bug {
     /// A child is freed, and its seat of the parent is not released.
     Forgets,
-    /// The seat names the child from the beginning, before the parent's version is incremented.
+    /// The seat names the child before the parent's version is incremented.
     AtOnce,
-    /// A recovering process releases a dead member's seats from the last one on.
+    /// A recovering process releases a dead member's seats in reverse order.
     Downward,
 }
 
@@ -122,7 +123,7 @@ fn claimed(
     }
 }
 
-/// Takes a seat in this block for that holder.
+/// Takes a seat of this block for the holder `who`.
 fn take(block: BlockAt, who: Seat, note: AttachRecord) -> TakeSeat<Pages> {
     TakeSeat::new(block, PAGES, who, note)
 }
@@ -142,7 +143,7 @@ impl Process {
                     let who = Seat::Member(member(to));
                     Doing::Take(take(PART, who, note(SCRATCH, SCRATCH.plus(1), 0)))
                 }
-                // Finds nothing if it reads too early. Some other order finds it.
+                // A process that reads too early finds nothing. Other schedules find the parent.
                 Op::Find if mine(PART).is_some() => Doing::Entry,
                 Op::Find => Doing::Next,
                 Op::Drop(block) => mine(block).map_or(Doing::Next, |(i, who)| {
@@ -342,7 +343,8 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
 
 use Op::{Drop, Find, Give, Make};
 
-/// The maker gives the child away and leaves. The other process finds the parent by the child.
+/// The maker sends the child to the other process and leaves. The other process finds the parent through the
+/// child.
 const GIVEN: &[&[Op]] = &[&[Make, Give(1), Drop(WHOLE), Drop(PART)], &[Find, Drop(PART), Drop(WHOLE)]];
 /// Same as `GIVEN`, while a third process releases the parent.
 const BESIDE: &[&[Op]] =
@@ -368,8 +370,8 @@ fn parts_with_another_holder_survive_kills() {
     explore(world(BESIDE), 2, 0);
 }
 
-/// The maker's second seat, whose version is not counted yet, is released before its first seat: it precedes
-/// all seats that a scan for holders has yet to read.
+/// The maker's second seat, whose version is not counted yet, is released before its first seat. The released
+/// seat precedes all seats that a scan for holders has yet to read.
 #[test]
 #[should_panic(expected = "seat 0 of block 0")]
 fn reverse_order_of_freed_seats_is_found() {
@@ -390,8 +392,8 @@ fn unrecorded_seat_of_a_killed_maker_leaks() {
     explore(w, 1, 0);
 }
 
-/// The maker is killed in between, and its other seat of the parent is released, while a third process scans
-/// the seats.
+/// The maker is killed between the two steps, and its other seat of the parent is released, while a third
+/// process scans the seats.
 #[test]
 #[should_panic(expected = "freed while held")]
 fn seat_assigned_early_does_not_retain_the_parent() {

@@ -1,7 +1,7 @@
 //! A worker of a pool and its chunks, exhaustively: the worker claims, runs and journals items, and is killed
 //! and stopped at every shared access. Meanwhile the pool takes items back, reads the journal, or condemns
-//! the worker. Each item has one outcome, and a death costs only the item that the worker was running. The
-//! steps are the ones that run in processes.
+//! the worker. Each item has one outcome, and a death costs only the item that the worker was running.
+//! Processes run the same steps.
 
 use std::collections::VecDeque;
 
@@ -21,17 +21,17 @@ const POOL: usize = 1;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// The worker continues without checking for items that were taken back.
+    /// The worker continues without checking whether items were taken back.
     ClaimsWithoutLook,
     /// The worker stores no result.
     KeepsNothing,
-    /// The worker restarts its journal before it has sent the contents.
+    /// The worker restarts its journal before it has sent the results in it.
     ForgetsBeforeSending,
     /// The pool does not read the journal of a dead worker.
     IgnoresJournal,
     /// The pool also gives another worker the item that the dead worker was running.
     RunsAgain,
-    /// The pool condemns the worker for an item that it has finished meanwhile.
+    /// The pool condemns the worker for an item that has ended meanwhile.
     CondemnsWithoutLook,
 }
 
@@ -40,9 +40,9 @@ enum Bug {
 enum Outcome {
     Done,
     Lost,
-    /// The worker was condemned for it.
+    /// The worker was condemned because of this item.
     TimedOut,
-    /// Another worker gets it.
+    /// The pool takes the item back for another worker.
     TakenBack,
 }
 
@@ -51,7 +51,7 @@ enum Outcome {
 struct Sent {
     id: u64,
     count: usize,
-    /// Number of its first item, among those of all chunks.
+    /// Number of the chunk's first item, counted over all chunks.
     first: usize,
 }
 
@@ -75,7 +75,7 @@ struct Ghost {
     condemned: bool,
 }
 
-/// Returns a result: long enough to need two words sometimes.
+/// Returns a result, which in some cases is long enough to need two words.
 fn value(item: usize) -> Vec<u8> {
     vec![item as u8 + 1; 6 + item % 4]
 }
@@ -89,7 +89,7 @@ enum Working {
     Run,
     Claim(ClaimItem),
     Finish(FinishItem),
-    /// Claims without any check.
+    /// Claims the next item without any check.
     Jump,
     Condemned,
 }
@@ -99,7 +99,7 @@ enum Then {
     Begin,
     /// The result of the item is in the journal.
     Kept,
-    /// Results are sent, and the item after them is claimed.
+    /// The results are sent. The next item is claimed.
     Claim,
     /// Sends its results.
     Send,
@@ -114,7 +114,7 @@ struct Worker {
     item: usize,
     /// First item whose result has not been sent.
     from: usize,
-    /// Item after which the worker sends its results.
+    /// Last item that the worker runs before it sends its results.
     late: usize,
     bug: Bug,
 }
@@ -157,7 +157,7 @@ impl Worker {
         self.from = self.item + 1;
     }
 
-    /// Continues after the item was claimed by this word.
+    /// Continues after the item was claimed by the swap to this word.
     fn turned(&mut self, turn: Turn) -> Working {
         match turn {
             Turn::Go(word) => {
@@ -257,11 +257,11 @@ impl Worker {
 enum Act {
     Cut(CutShare),
     Journal,
-    /// If a time limit is exceeded.
+    /// Condemns the worker, as if a time limit was exceeded.
     Condemn,
 }
 
-/// Chunk in the pool's records.
+/// Chunk as the pool records it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Given {
     sent: Sent,
@@ -281,7 +281,7 @@ impl Given {
         }
     }
 
-    /// Records results that were sent, or found.
+    /// Records results that the worker has sent or left in its journal.
     fn report(&mut self, item: usize, values: &[Vec<u8>], ghost: &mut Ghost) {
         for (item, found) in (item..self.end).zip(values).skip(self.reported.saturating_sub(item)) {
             assert_eq!(item, self.reported, "a result is missing");
@@ -309,7 +309,7 @@ enum Dispatching {
     Journal(ReadJournal),
     Look,
     Condemn(CondemnWorker, u64, usize),
-    /// The worker is dead: reads its words.
+    /// The worker is dead: the pool reads the worker's words.
     Bury,
     Left(ChunkWord, Option<ReadJournal>),
 }
@@ -332,7 +332,7 @@ impl Pool {
         self.given.retain(|given| given.reported < given.end);
     }
 
-    /// Decides the items of a dead worker's chunk.
+    /// Assigns an outcome to each item of a dead worker's chunk.
     fn take_apart(&mut self, word: ChunkWord, found: Option<JournalResults>, ghost: &mut Ghost) {
         let Some(mut given) = self.given.pop_front() else { return };
         let over = self.condemned.filter(|(id, _)| *id == given.sent.id).map(|(_, item)| item);
@@ -461,8 +461,8 @@ impl Actor for Process {
     }
 }
 
-/// Explores a chunk for each of `counts`. Results are sent after item `late`, and at the end. Worlds in which
-/// the pool is killed or stopped are not judged: its workers end with it.
+/// Explores one chunk for each of `counts`. The worker sends results after item `late`, and at the end.
+/// Worlds in which the pool is killed or stopped are not checked, because its workers end with it.
 fn explore(counts: &[usize], late: usize, acts: &[Act], (kills, stops): (u32, u32), bug: Bug) {
     let mut ghost = Ghost::default();
     let mut items = 0;
@@ -510,7 +510,7 @@ fn explore(counts: &[usize], late: usize, acts: &[Act], (kills, stops): (u32, u3
             }
         }
     };
-    // The pool waits for a worker that runs, and ends.
+    // The pool waits for a running worker, and ends.
     world.explore(kills, stops, end, |w| w.fates[POOL] == Fate::Running);
 }
 

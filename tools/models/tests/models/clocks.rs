@@ -1,10 +1,10 @@
-//! Clocks of streams, exhaustively: owners claim, tick and release, and their devices write when they reach a
-//! tick. Other processes check and clean up, and any process is killed or stopped at any shared access. The
-//! steps are the ones that run in processes.
+//! Clocks of streams, exhaustively. Owners claim clocks, tick, and release them. Their devices write a clock
+//! when they reach a tick. Other processes check ticks and end dead clocks, and any process is killed or
+//! stopped at any shared access. Processes run the same steps.
 //!
-//! A device writes its owner's orders in their order. When its owner is killed it continues for any time, and
-//! then writes no more. Other processes detect that, as they detect that a process has ended. If `late`, one
-//! last write is made even later.
+//! A device writes its owner's orders in their order. After its owner is killed, the device continues for any
+//! time, and then stops. Other processes detect that as they detect the end of a process. If `late` is set,
+//! the device makes one last write even later.
 
 use std::collections::BTreeMap;
 
@@ -25,19 +25,19 @@ enum Bug {
     ToldTooEarly,
     /// A clock is ended while its device writes.
     EndedUnderDevice,
-    /// Dead clocks are not checked again.
+    /// The words of dead clocks are not checked again.
     LateWriteKept,
     /// A clock is free when its owner releases it.
     FreeWithWork,
-    /// A dead owner's clock is free again.
+    /// A dead owner's clock becomes free again.
     DeadIsFree,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Role {
-    /// Owns a clock for this many ticks, and then releases it. Tries this many times to claim a clock.
+    /// Owns a clock for this many ticks, and then releases it. Tries to claim a clock this many times.
     Owner { ticks: u8, tries: u8 },
-    /// Writes for this owner, and once more after the owner has ended.
+    /// Writes for this owner, and, if `late`, once more after the owner has ended.
     Device { owner: usize, late: bool },
     /// Checks known ticks this many times.
     Looker(u8),
@@ -54,8 +54,8 @@ enum Pc {
     GiveUp(ReleaseClock),
     Free,
     Write(u64),
-    /// Check with two flags from its beginning: the tick was reported, and an earlier check has returned an
-    /// outcome.
+    /// Check of a tick. The flags are set at its beginning: the tick was reported, and an earlier check has
+    /// returned an outcome.
     Look(Tick, CheckTick, [bool; 2]),
     End(EndClock),
 }
@@ -73,7 +73,7 @@ struct Process {
 /// State that no process can read completely.
 #[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
 struct Ghost {
-    /// Orders of owners that devices have not written yet: owner, value.
+    /// Orders of owners that devices have not executed yet: owner and value.
     orders: Vec<(usize, u64)>,
     /// Ticks that are reported to other processes, and their owners.
     reported: BTreeMap<u64, usize>,
@@ -104,8 +104,9 @@ impl Process {
         let value = tick.value();
         let owner = ghost.reported.get(&value).copied();
         if owner.is_none() {
-            // A tick of an ended epoch may get any result that does not make a process wait.
-            assert_ne!(found, TickState::Pending, "{tick:?} is waited for, and was not reported");
+            // A check of a tick of an ended epoch may return any result except "pending", on which a process
+            // would wait.
+            assert_ne!(found, TickState::Pending, "{tick:?} was not reported, and is pending");
         }
         if !was_reported {
             return;
@@ -123,7 +124,7 @@ impl Process {
         if matches!(found, TickState::Complete | TickState::Died { .. }) {
             let of = |look| std::mem::discriminant(&look);
             let before = *ghost.verdicts.entry(value).or_insert(found);
-            // A late write may be observed by one process only.
+            // Only one process may observe a late write.
             let late = ghost.late && before == TickState::Complete;
             assert!(late || of(before) == of(found), "{tick:?} was {before:?}, and is {found:?}");
         }
@@ -190,7 +191,7 @@ impl Actor for Process {
             (Pc::Next, Role::Device { owner, late }) => {
                 let next = ghost.orders.iter().position(|(a, _)| *a == owner);
                 match (next, fates[owner]) {
-                    // Torn down after any number of its steps.
+                    // The device is torn down after any number of its steps.
                     (_, Fate::Killed) if !late => return true,
                     (Some(next), _) => Pc::Write(ghost.orders[next].1),
                     (None, Fate::Running) => Pc::Next,
@@ -210,7 +211,8 @@ impl Actor for Process {
             (Pc::Next, Role::Looker(0)) => return true,
             (Pc::Next, Role::Looker(n)) => {
                 let reported = ghost.reported.keys().copied().collect::<Vec<_>>();
-                // The newest and the oldest reported tick, in turn, or a tick that was not reported.
+                // The checked tick is the newest or the oldest reported one, in turn, or a tick that was not
+                // reported.
                 let pick = if n % 2 == 0 { reported.last() } else { reported.first() };
                 let value = pick.copied().unwrap_or(Tick::base(1) + 1);
                 self.role = Role::Looker(n - 1);
@@ -265,7 +267,7 @@ const fn owner(ticks: u8) -> Role {
     Role::Owner { ticks, tries: 1 }
 }
 
-/// Explores owners, each with its device, then the others, and at the end a reclaiming process.
+/// Explores owners, each with its device, then the other actors, and finally a reclaiming process.
 fn explore(owners: &[Role], others: &[Role], late: bool, (kills, stops): (u32, u32), bug: Bug) {
     let pairs = owners.iter().enumerate().flat_map(|(i, &role)| [role, Role::Device { owner: 2 * i, late }]);
     let roles = pairs.chain(others.iter().copied()).chain([Role::Recoverer]);
@@ -282,7 +284,7 @@ fn explore(owners: &[Role], others: &[Role], late: bool, (kills, stops): (u32, u
             let lives = w.fates[a] != Fate::Killed || w.fates[a + 1] == Fate::Stopped;
             assert!(lives, "{state:?} is a dead process's");
         }
-        // No device waits for a write that is never made.
+        // No device waits for a write that never happens.
         let done = w.memory.peek(CLOCK.done());
         for (&value, &a) in &w.ghost.reported {
             let reached = done.wrapping_sub(value).cast_signed() >= 0;
@@ -292,7 +294,7 @@ fn explore(owners: &[Role], others: &[Role], late: bool, (kills, stops): (u32, u
             assert!(reached || (still && pending), "a device waits for {value:#x}, at {done:#x}");
         }
     };
-    // A device isn't a process: it is killed with its owner.
+    // A device isn't a process: its owner's kill ends it.
     let wedged = move |w: &World<Process>| {
         w.count(0..w.fates.len(), Fate::Stopped) == 0 && devices.iter().all(|d| w.fates[*d] != Fate::Killed)
     };

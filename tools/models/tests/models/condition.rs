@@ -1,5 +1,5 @@
-//! Notifications, exhaustively: no token is lost with a dead waiter, and none is taken twice. The steps are
-//! the ones that run in processes.
+//! Notifications, exhaustively: no token is lost with a dead waiter, and none is taken twice. Processes run
+//! the same steps.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_models::explore::{Actor, Fate, Memory, World};
@@ -18,7 +18,7 @@ enum Bug {
     NoTakeOver,
     /// A waiter that takes over a token drops its own token.
     KeepsBoth,
-    /// A waiter that falls asleep announces it without checking whether it was notified.
+    /// A waiter announces its sleep without checking whether it was notified.
     SleepsAnyway,
 }
 
@@ -34,7 +34,7 @@ enum Doing {
     LookAtOwn(ObservedSlot),
     PassOn(Notify, ObservedSlot, ObservedSlot),
     LeaveOwn(ReplaceSlot, ObservedSlot),
-    /// Last access: the waiter has its token.
+    /// Last access: the waiter has its token, and releases its slot.
     Leave(ReplaceSlot),
     FallAsleep(ReplaceSlot),
     Sleep,
@@ -57,10 +57,11 @@ struct Process {
 struct Ghost {
     given: u32,
     taken: u32,
-    /// Waiters that their notifier has woken.
+    /// Waiters that a notifier has woken.
     woken: Vec<u32>,
     poll_interval: bool,
-    /// `true` if no waiter sleeps, and all wait already: fewer states.
+    /// `true` if no waiter sleeps and all waiters have already announced themselves. The world has fewer
+    /// states then.
     polls: bool,
     /// Number of deaths after which two waiters may have one token.
     spare: u32,
@@ -196,8 +197,8 @@ impl Actor for Process {
                 }
             }
             Doing::Sleep => {
-                // FUTEX_WAIT compares and falls asleep atomically. Then only a wake-up, or a poll interval,
-                // ends it.
+                // FUTEX_WAIT compares and falls asleep atomically. Then only a wake-up or a poll interval
+                // ends the sleep.
                 let woken = ghost.woken.contains(&self.mine.index);
                 let same = self.bug == Bug::SleepsAnyway
                     || m.load(SLOTS.at(self.mine.index)) as u32 == self.mine.slot.pack() as u32;
@@ -209,7 +210,7 @@ impl Actor for Process {
             Doing::Notify(steps) => {
                 let before = tokens(m);
                 let notified = steps.step(m);
-                // The swap hands over the token, before the notifier reads its result.
+                // The swap hands over the token before the notifier reads its result.
                 ghost.given += tokens(m) - before;
                 match notified {
                     None => {}
@@ -246,12 +247,12 @@ impl Actor for Process {
     }
 }
 
-/// Explores as many waiters as there are tokens, and one more for each kill.
+/// Explores as many waiters as tokens, and one more waiter for each kill.
 fn explore(tokens: u32, kills: u32, stops: u32, poll_interval: bool, bug: Bug) {
     explore_in(tokens, kills, stops, Ghost { poll_interval, ..Ghost::default() }, bug);
 }
 
-/// Makes all of them wait already, in a slot each.
+/// Writes a slot for each waiter, so that all waiters have already announced themselves.
 fn all_wait(memory: &Memory, waiters: &mut [Process]) {
     memory.poke(SLOTS.used, waiters.len() as u64);
     for (i, waiter) in waiters.iter_mut().enumerate() {
@@ -262,8 +263,8 @@ fn all_wait(memory: &Memory, waiters: &mut [Process]) {
     }
 }
 
-/// Explores three waiters, and two notifiers at once: one notifies all waiters, the other all or, if given,
-/// that many.
+/// Explores three waiters and two concurrent notifiers. One notifier notifies all waiters. The other also
+/// notifies all, or `other` waiters if given.
 fn explore_rows(other: Option<u32>, kills: u32) {
     const WAITERS: usize = 3;
     let all = Process { doing: Doing::NotifyAll(Notify::new(SLOTS, TURN)), ..Process::new(1, Bug::None) };
@@ -273,7 +274,7 @@ fn explore_rows(other: Option<u32>, kills: u32) {
     actors.push(all.clone());
     actors.push(other.map_or(all, |tokens| Process::new(tokens, Bug::None)));
     let world = World::new(memory, actors, Ghost { polls: true, ..Ghost::default() });
-    // A notifier of all always ends, and a live waiter is always notified.
+    // A notifier of all waiters always ends, and a living waiter is always notified.
     let wedged = |w: &World<Process>| {
         let alls = if other.is_some() { WAITERS..WAITERS + 1 } else { WAITERS..WAITERS + 2 };
         let done = w.fates[alls].iter().any(|f| matches!(f, Fate::Running | Fate::Ended));
@@ -290,7 +291,8 @@ fn explore_in(tokens: u32, kills: u32, stops: u32, ghost: Ghost, bug: Bug) {
     if ghost.polls {
         all_wait(&memory, &mut actors[..waiters]);
     }
-    // A waiter that dies between passing a token on and releasing it leaves it to be taken once more.
+    // If a waiter dies after it has passed a token on and before it has released the token, the token can be
+    // taken again.
     let spare = kills.saturating_sub(1);
     let world = World::new(memory, actors, Ghost { spare, ..ghost });
     let wedged = |w: &World<Process>| {

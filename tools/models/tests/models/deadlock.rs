@@ -1,7 +1,7 @@
-//! Deadlocks between locks, exhaustively: threads that take two locks each, in any order, some to read or to
-//! write, announce their waits, search for cycles and give up; kills and stops at any access. No thread gets
-//! a false deadlock, at most one thread of a cycle gets the error, and none waits forever except for a
-//! stopped thread. The steps are the ones that run in processes.
+//! Deadlocks between locks, exhaustively. Threads take two locks each, in any order, some for reading or
+//! writing. They announce their waits, search for cycles and return the error, with kills and stops at any
+//! access. No thread gets a false deadlock, at most one thread of a cycle gets the error, and no thread waits
+//! forever except for a stopped thread. Processes run the same steps.
 
 use mp_core::mem::{Steps, Word};
 use mp_core::steps::lock::cycle::{FindCycle, LockCycle, MemberThread};
@@ -16,8 +16,8 @@ use mp_sync::steps::slot::{EMPTY, FindSlot, HELD, ObservedSlot, ReplaceSlot, Slo
 
 use self::Want::{Alone, Read, Write};
 
-/// Number of locks of three words each. The last one is the lock of writers, followed by its readers, and a
-/// note for each actor.
+/// Number of locks of three words each. The last lock is the writers' part of a readers-writer lock, followed
+/// by its readers. A note for each actor follows.
 const LOCKS: usize = 4;
 const WRITERS: usize = LOCKS - 1;
 const SLOTS: Slots = Slots { used: lock(LOCKS).word(), first: lock(LOCKS).word().plus(1), limit: 3 };
@@ -41,57 +41,57 @@ enum Want {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// A thread that has its lock still announces its wait.
+    /// A thread that has taken its lock still announces its wait.
     KeepsNote,
-    /// A thread gives up whenever it finds a cycle.
+    /// Each thread that finds a cycle gets the error.
     AllGiveUp,
-    /// A thread continues its search whether a member of the cycle is dead or not.
+    /// A thread that follows a cycle does not check whether a member of the cycle is dead.
     IgnoresDeath,
     /// A wait with a time-out is announced, too.
     SaysTimedWaits,
-    /// A thread announces its wait, and does not check the others.
+    /// A thread announces its wait, and does not check other notes.
     NeverLooks,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
     Begin,
-    /// A reader's attempt, which does not wait.
+    /// First attempt of a reader, which does not wait.
     Enter(Enter),
     Acquire(AcquireLock),
-    /// Has found it held. The next action depends on whether the owner is dead.
+    /// The lock was held. The next action depends on whether the owner is dead.
     Refused(LockWord),
-    /// A reader that has the lock of writers.
+    /// A reader has the writers' lock, and claims its place.
     ClaimReader(ClaimReader),
     LetOthersIn(ReleaseLock),
-    /// A writer that has the lock of writers, and checks whether readers are left.
+    /// A writer has the writers' lock, and checks whether readers are left.
     Readers(FindSlot),
     GiveBack(ReplaceSlot),
     WriteNote(WriteNote),
     FindSlot(FindCycle),
-    /// Has its lock, or has given up: its note is outdated.
+    /// The thread has its lock or gets the error: its note is outdated.
     TakeBack(WrittenNote),
     Leave(Leave),
     Unlock(ReleaseLock),
 }
 
-/// Takes its locks one after the other, and releases them in turn.
+/// Thread that takes its locks one after the other, and releases them in turn.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Thread {
-    /// Locks to take, in this order.
+    /// Locks that the thread takes, in this order.
     wants: [Want; 2],
-    /// Number of rounds.
+    /// Remaining number of rounds.
     left: u32,
     has: usize,
     doing: Doing,
     note: Option<WrittenNote>,
     /// Place among the readers.
     reads: Option<ObservedSlot>,
-    /// `true` if it has the lock of writers, and waits for the readers.
+    /// `true` if the thread has the writers' lock, and waits for the readers.
     inside: bool,
-    /// `true` if it waits for its second lock with a time-out.
+    /// `true` if the thread waits for its second lock with a time-out.
     timed: bool,
-    /// `true` if it no longer waits for its second lock, after a time-out or a deadlock.
+    /// `true` if the thread no longer waits for its second lock, after a time-out or a deadlock.
     leaving: bool,
     bug: Bug,
 }
@@ -119,7 +119,7 @@ struct Ghost {
 }
 
 impl Ghost {
-    /// Returns `true` if `a` waits for something that `b` has.
+    /// Returns `true` if `a` waits for something that `b` holds.
     fn waits_for(&self, a: usize, b: usize) -> bool {
         match self.waits[a] {
             None => false,
@@ -149,7 +149,7 @@ impl Thread {
         }
     }
 
-    /// Returns the lock that it waits for.
+    /// Returns the lock for which the thread waits.
     fn lock(&self) -> usize {
         match self.wants[self.has] {
             Alone(i) => i,
@@ -166,7 +166,7 @@ impl Thread {
         MemberThread { member: member(me), thread: me as u32 + 1 }
     }
 
-    /// Continues after a check that found nothing, or a cycle in which another thread gives up.
+    /// Continues after a check that found no cycle, or a cycle in which another thread gets the error.
     fn again(&self, me: usize) -> Doing {
         if self.inside { readers() } else { self.acquire(me, None) }
     }
@@ -178,25 +178,25 @@ impl Thread {
         if dead && self.bug != Bug::IgnoresDeath || !mine || self.bug == Bug::NeverLooks {
             return self.again(me);
         }
-        assert!(!dead, "the locks of the dead are had by others");
-        assert_eq!(threads[0], me, "it leads back to the thread that looks");
+        assert!(!dead, "a dead thread's locks have other owners");
+        assert_eq!(threads[0], me, "a cycle begins with the thread that finds it");
         for (i, &a) in threads.iter().enumerate() {
             let next = threads[(i + 1) % threads.len()];
-            assert!(ghost.waits_for(a, next), "it is told of a deadlock, and {a} waits for none of {next}");
+            assert!(ghost.waits_for(a, next), "false deadlock: {a} waits for no lock of {next}");
         }
         let again = ghost.reported.iter().any(|reported| reported.iter().all(|a| threads.contains(a)));
-        assert!(!again, "two threads of one deadlock are told");
+        assert!(!again, "two threads of one deadlock get the error");
         ghost.reported.push(threads);
         self.give_up(me, ghost)
     }
 
-    /// Continues without its second lock.
+    /// Continues without the second lock.
     fn give_up(&mut self, me: usize, ghost: &mut Ghost) -> Doing {
         self.leaving = true;
         self.over(me, ghost)
     }
 
-    /// Announces its wait, if it has not yet, and checks.
+    /// Announces the wait, if it is not announced yet, and checks for cycles.
     fn wait(&mut self, me: usize, ghost: &mut Ghost) -> Doing {
         let says = !self.timed || self.has == 0 || self.bug == Bug::SaysTimedWaits;
         if self.timed && self.has == 1 && (self.note.is_some() || !says) {
@@ -222,10 +222,10 @@ impl Thread {
         Doing::WriteNote(WriteNote::new(NOTES, member(me), me as u32 + 1, goal, ghost.since))
     }
 
-    /// Ends the wait.
+    /// Ends the wait for the lock.
     fn over(&mut self, me: usize, ghost: &mut Ghost) -> Doing {
         match self.note.take().filter(|_| self.bug != Bug::KeepsNote) {
-            // The thread waits until others can read that its wait is over.
+            // The thread first clears its note, so that other threads read that the wait is over.
             Some(note) => Doing::TakeBack(note),
             None => {
                 ghost.waits[me] = None;
@@ -234,7 +234,7 @@ impl Thread {
         }
     }
 
-    /// Continues after it got the lock, or has given up.
+    /// Continues after the thread got the lock, or ended its wait without the lock.
     fn next(&mut self, me: usize, ghost: &mut Ghost) -> Doing {
         if self.leaving {
             return self.back();
@@ -263,7 +263,7 @@ impl Thread {
         }
     }
 
-    /// Releases the lock taken last. A writer that gives up also has the lock of writers.
+    /// Releases the lock that was taken last. A writer that ends its wait also releases the writers' lock.
     fn back(&self) -> Doing {
         if self.inside {
             return Doing::Unlock(ReleaseLock::new(lock(WRITERS), true));
@@ -275,7 +275,7 @@ impl Thread {
         }
     }
 
-    /// Continues after a release. Returns `true` at its end.
+    /// Continues after a release. Returns `true` if the thread has ended.
     fn gave(&mut self, me: usize, ghost: &mut Ghost) -> bool {
         ghost.goes_on(me);
         if !std::mem::take(&mut self.inside) {
@@ -306,11 +306,11 @@ impl Actor for Thread {
                     self.doing = self.next(me, ghost);
                 }
                 Some(EnterOutcome::Blocked { .. }) => self.doing = self.acquire(me, None),
-                Some(EnterOutcome::Full) => panic!("there is a place for each"),
+                Some(EnterOutcome::Full) => panic!("each reader has a place"),
             },
             Doing::Acquire(steps) => {
                 let end = steps.step(m);
-                // The swap is made: the thread has the lock before it returns.
+                // The swap was made: the thread owns the lock before the step returns.
                 let at = self.lock();
                 if LockWord(m.peek(lock(at).word())).holder() == Some(member(me)) {
                     ghost.owner[at] = Some(me);
@@ -410,8 +410,8 @@ fn explore(threads: Vec<Thread>, kills: u32, stops: u32) {
             assert_eq!(held.count(), 0, "a lock is held, and all have ended");
         }
     };
-    // A stopped thread keeps its locks, and may be the one that must give up. Nothing else keeps others
-    // waiting.
+    // A stopped thread keeps its locks, and may be the thread that has to get the error. Nothing else makes
+    // other threads wait forever.
     let wedged = |w: &World<Thread>| w.fates.contains(&Fate::Running) && !w.fates.contains(&Fate::Stopped);
     world.explore(kills, stops, end, wedged);
 }
@@ -473,7 +473,7 @@ fn cycle_of_readers_and_writers_is_detected() {
     // A writer waits for a reader, and a reader for a writer.
     explore(vec![thread([Read, Alone(0)]), thread([Alone(0), Write])], 1, 1);
     explore(vec![thread([Write, Alone(0)]), thread([Alone(0), Read])], 1, 1);
-    // In the same order they don't.
+    // With the same order, no cycle exists.
     explore(vec![thread([Alone(0), Read]), thread([Alone(0), Write])], 1, 1);
 }
 
@@ -507,25 +507,25 @@ fn long_random_schedules_hold() {
 }
 
 #[test]
-#[should_panic(expected = "waits for none of")]
+#[should_panic(expected = "waits for no lock of")]
 fn stale_wait_record_makes_false_alarms() {
     explore(two(Bug::KeepsNote), 0, 0);
 }
 
 #[test]
-#[should_panic(expected = "two threads of one deadlock are told")]
+#[should_panic(expected = "two threads of one deadlock get the error")]
 fn missing_victim_rule_reports_a_cycle_twice() {
     explore(two(Bug::AllGiveUp), 0, 0);
 }
 
 #[test]
-#[should_panic(expected = "the locks of the dead are had by others")]
+#[should_panic(expected = "a dead thread's locks have other owners")]
 fn ignored_death_is_found() {
     explore(two(Bug::IgnoresDeath), 1, 0);
 }
 
 #[test]
-#[should_panic(expected = "waits for none of")]
+#[should_panic(expected = "waits for no lock of")]
 fn timed_wait_reported_as_deadlock_is_found() {
     let thread = |wants, timed| Thread::new(wants, 1, timed, Bug::SaysTimedWaits);
     explore(vec![thread([Alone(0), Alone(1)], false), thread([Alone(1), Alone(0)], true)], 0, 0);

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use mp_models::digest::digest;
 
-/// States that differ little, as those of a world do: neither half of their digests is ever equal.
+/// States that differ little, as the states of one world do, never have equal halves of digests.
 #[test]
 fn similar_states_have_distinct_digests() {
     let (mut high, mut low) = (HashSet::new(), HashSet::new());
@@ -22,7 +22,7 @@ fn similar_states_have_distinct_digests() {
             }
         }
     }
-    // One bit of one word, at any place.
+    // Each state differs in one bit of one word, at any position.
     for word in 0..64 {
         for bit in 0..64 {
             let mut words = [0_u64; 64];

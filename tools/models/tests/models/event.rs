@@ -1,5 +1,5 @@
-//! Event, exhaustively: a waiter detects each setting, also a setting that is cleared at once, whichever
-//! process is killed or stopped at whatever access. The steps are the ones that run in processes.
+//! Event, exhaustively: a waiter detects each setting, also a setting that is cleared at once, while any
+//! process is killed or stopped at any access. Processes run the same steps.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::{Announce, NotifyAll};
@@ -13,7 +13,7 @@ const PARKING: Word = Word::at(8);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// A waiter checks whether it is set, not whether it was.
+    /// A waiter checks whether the event is set, and not whether it was set in between.
     ForgetsSettings,
     /// A waiter that has announced its sleep does not check again.
     NoSecondLook,
@@ -44,7 +44,7 @@ struct Process {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
-    /// Number of settings, and their number when each waiter began.
+    /// Number of settings, in total and when each waiter began.
     set: u32,
     begun: Vec<(usize, u32)>,
     asleep: Vec<usize>,
@@ -67,7 +67,7 @@ impl Process {
             _ => now.was_set_since(self.before),
         };
         let begun = ghost.begun.iter().find(|b| b.0 == me).map_or(0, |b| b.1);
-        assert!(!over || now.is_set() || ghost.set > begun, "it saw a setting that never was");
+        assert!(!over || now.is_set() || ghost.set > begun, "detected a setting that never was");
         over
     }
 }
@@ -94,7 +94,8 @@ impl Actor for Process {
                 return self.is_over(me, EventWord(m.load(EVENT)), ghost);
             }
             Doing::Sleep(word) => {
-                // FUTEX_WAIT compares and falls asleep atomically. A wake-up of all removes it from the list.
+                // FUTEX_WAIT compares and falls asleep atomically. A wake-up of all waiters removes this
+                // waiter from the list.
                 let same = m.load(PARKING) as u32 == *word as u32;
                 if ghost.asleep.contains(&me) {
                     if ghost.poll_interval {
@@ -142,14 +143,14 @@ impl Actor for Process {
     }
 }
 
-/// `waiters` wait, and each of `setters` sets the event that often, and clears it at once except the last
-/// time.
+/// Explores `waiters` waiters. Each of `setters` sets the event that many times, and clears it at once each
+/// time except the last.
 fn explore(waiters: usize, setters: &[u32], (kills, stops): (u32, u32), poll_interval: bool, bug: Bug) {
     let mut actors = vec![Process::waiter(bug); waiters];
     actors.extend(setters.iter().map(|&times| Process::setter(times, bug)));
     let all = actors.len();
     let world = World::new(Memory::new(2), actors, Ghost { poll_interval, ..Ghost::default() });
-    // No setter is left, and it is not set: a waiter without a setting since its beginning correctly waits
+    // No setter is left, and the event is not set: a waiter that began after the last setting correctly waits
     // forever.
     let unset = move |w: &World<Process>| {
         let sets = |p: &Process| !matches!(p.doing, Doing::Wake(_)) || p.left > 1;

@@ -1,6 +1,6 @@
-//! Memory of a group of envelopes that is returned and allocated again, exhaustively: while processes claim
-//! envelopes by stale hints, and any of them is killed or stopped at any shared access, including reclaiming
-//! processes. The steps are the ones that run in processes.
+//! Memory of a group of envelopes that is returned and allocated again, exhaustively. Meanwhile processes
+//! claim envelopes by stale hints, and any process, including a reclaiming one, is killed or stopped at any
+//! shared access. Processes run the same steps.
 
 use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::steps::{AdoptedGroup, EmptyGroup, FillGroup, GroupAt, adopt_group, begin_fill};
@@ -18,22 +18,22 @@ const BEGIN: [u64; ENVELOPES as usize] = [5, 7];
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Op {
-    /// Has a hint that this envelope is free: claims it, and frees it.
+    /// Claims this envelope, to which a hint leads, and frees it.
     Use(u32),
     /// Returns the memory, if all envelopes are free.
     Empty,
-    /// Allocates memory, if there is none.
+    /// Allocates the group's memory, if it is missing.
     Fill,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// The sequences begin with 1 again.
+    /// The sequences begin at 1 again.
     BaseLost,
     /// The group is emptied without claiming its envelopes.
     NotClaimed,
-    /// Zero is taken for a free envelope.
+    /// A word of zero is treated as a free envelope.
     ZeroClaimed,
     /// A reclaiming process returns the memory of a partly filled group.
     HalfFilledEmptied,
@@ -71,7 +71,7 @@ enum Doing {
 struct Process {
     program: Vec<Op>,
     doing: Doing,
-    /// `true` if it reclaims after all actors before it have ended, or are stopped for good.
+    /// `true` if the process reclaims after all earlier actors have ended or are stopped forever.
     last: bool,
     bug: Bug,
 }
@@ -96,7 +96,7 @@ impl Process {
                 Op::Fill => Doing::Begin,
             });
         }
-        // After its program, a process reclaims dead ones.
+        // After its program, a process reclaims dead processes.
         let dead = |p: Member| is_killed(fates, p);
         let found = m.peek(GROUP);
         let group = GroupState::unpack(found);
@@ -132,7 +132,7 @@ impl Actor for Process {
 
     fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], latest: &mut Sequences) -> bool {
         let before = words(m);
-        // A claimed envelope stays the process's own until it frees it.
+        // A claimed envelope belongs to the process until the process frees it.
         if let Doing::Free(e, owner) = self.doing {
             assert_eq!(Owner::unpack(before[e as usize]), owner, "an envelope was taken from its owner");
         }
@@ -179,7 +179,7 @@ impl Actor for Process {
                 }
                 Doing::Next
             }
-            // Then the kernel provides memory.
+            // Before this step, the kernel has provided the memory.
             Doing::Begin => match GroupState::unpack(m.load(GROUP)) {
                 GroupState::Absent { base } => Doing::Swap(base),
                 _ => Doing::Next,
@@ -228,7 +228,7 @@ impl Actor for Process {
     }
 }
 
-/// Explores the programs with two more processes, which reclaim when all before them have ended.
+/// Explores the programs with two more processes, which reclaim when all earlier processes have ended.
 fn explore(group: GroupState, programs: &[&[Op]], (kills, stops): (u32, u32), bug: Bug) {
     let m = Memory::new(1 + ENVELOPES as usize);
     m.poke(GROUP, group.pack());
@@ -251,7 +251,7 @@ fn explore(group: GroupState, programs: &[&[Op]], (kills, stops): (u32, u32), bu
         }
         for w in words(&w.memory) {
             match Owner::unpack(w).holder {
-                // Delayed with its group, by the process that empties it.
+                // The envelope is delayed together with its group, by the process that empties the group.
                 Holder::Member(_) if matches!(group, GroupState::Emptying { .. }) => {}
                 Holder::Member(p) => assert_eq!(fate(p), Fate::Stopped, "an envelope leaks"),
                 _ => assert!(w != 0 || group != GroupState::InUse, "an envelope is lost"),

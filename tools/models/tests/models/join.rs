@@ -1,7 +1,7 @@
-//! Joining a queue, explored exhaustively. The tasks of a worker put subtasks, into envelopes before and
-//! after their own, in a queue that grows meanwhile. A joiner counts unfinished tasks, and recovers for dead
-//! workers. After the worker's end, an heir does the remaining tasks. Actors are killed and stopped at every
-//! access. The steps are the ones that run in processes.
+//! Joining a queue, exhaustively. The tasks of a worker put subtasks into envelopes before and after their
+//! own, in a queue that grows meanwhile. A joiner counts unfinished tasks, and recovers dead workers. After
+//! the worker's end, an heir does the remaining tasks. Actors are killed and stopped at every access.
+//! Processes run the same steps.
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner, delivered};
@@ -17,27 +17,27 @@ use mp_queue::ring::{
     SettleOutcome, TakenMessage, may_have_returned,
 };
 
-/// Envelope of each task, which puts the next one before it is done. Each goes into one that was checked
-/// before, or into one that was just freed.
+/// Envelope of each task. Each task puts the next task before it ends. Each new task is put into an envelope
+/// that the joiner has already checked, or that was just freed.
 const TASKS: [u32; 4] = [2, 1, 0, 2];
-/// All of them, or the first few for worlds with many schedules.
+/// Number of all tasks. Worlds with many schedules have fewer.
 const ALL: usize = TASKS.len();
 const FEW: usize = 2;
 const ENVELOPES: u64 = 3;
 const WORKER: usize = 0;
 const JOINER: usize = 1;
 const HEIR: usize = 2;
-/// Deliveries of a task: its taker has done it, or it is lost.
+/// Maximum number of deliveries of a task: its consumer finishes it, or it is lost.
 const LIMIT: u32 = 1;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// The joiner reads the envelopes once, and does not check for puts meanwhile.
+    /// The joiner reads the envelopes once, and does not check for puts in between.
     LooksOnce,
     /// A dead worker's task is not recovered.
     NoVisit,
-    /// A stopped actor is taken for dead.
+    /// A stopped actor is treated as dead.
     TimeIsDeath,
 }
 
@@ -73,7 +73,7 @@ struct Process {
     chain: ChainAt,
     /// Number of tasks.
     tasks: usize,
-    /// Number of tasks that were put, and begun.
+    /// Number of tasks that were put, and number of tasks that were begun.
     put: usize,
     begun: usize,
     doing: Doing,
@@ -86,34 +86,34 @@ struct Ghost {
     open: Vec<u32>,
     /// Number of tasks done.
     done: usize,
-    /// `true` if the last one was returned by its taker.
+    /// `true` if the last task was returned by its consumer.
     given_up: bool,
     /// Number of counts without unfinished tasks.
     zeros: usize,
-    /// `true` if the joiner has waited without success, for a stopped actor or because no actor is left.
+    /// `true` if the joiner ended without success, because of a stopped actor or because no actor is left.
     gave_up: bool,
 }
 
-/// Returns the number of tasks that no actor gets. Not an access.
+/// Returns the number of tasks that no actor will receive. Not an access.
 fn lost(m: &Memory) -> usize {
     (0..ENVELOPES as u32).filter(|&e| owner(m, e).holder == Holder::Undeliverable).count()
 }
 
-/// Returns `true` if the queue does not show a returned task, while a dead actor still has a seat that keeps
+/// Returns `true` if the queue does not show a returned task, and a dead actor still has a seat, which keeps
 /// the queue. Not an access.
 fn unnotified(m: &Memory, fates: &[Fate]) -> bool {
     let back = (0..ENVELOPES as u32).any(|e| owner(m, e).holder == Holder::Returned);
     back && !may_have_returned(m.peek(returns(LIMIT).returned)) && fates.contains(&Fate::Killed)
 }
 
-/// Returns `true` if there is a task that no actor has. Not an access.
+/// Returns `true` if a task has not been taken by any actor. Not an access.
 fn not_begun(m: &Memory, chain: &ChainAt) -> bool {
     let returned = |e| owner(m, e).holder == Holder::Returned;
     let queued = slots(m, chain).iter().any(|slot| slot.envelope().is_some());
     queued || (0..ENVELOPES as u32).any(returned)
 }
 
-/// Returns `true` if a stopped actor has a task, or was just putting or taking one: it is unfinished until
+/// Returns `true` if a stopped actor has a task, or was putting or taking one: the task is unfinished until
 /// that actor continues.
 fn waits_for_a_stopped(m: &Memory, fates: &[Fate]) -> bool {
     let stopped = |actor: usize| fates[actor] == Fate::Stopped;
@@ -157,7 +157,7 @@ impl Process {
         Doing::GiveUp(Return::new(returns(LIMIT), OWNER.of(e), META.of(e), owner(m, e)))
     }
 
-    /// The heir takes the remaining tasks: returned ones, then queued ones.
+    /// Returns the step by which the heir takes the remaining tasks: first returned tasks, then queued ones.
     fn reclaim(&self) -> Doing {
         let wanted = (Holder::Returned, Holder::Leased(member(HEIR)));
         Doing::Reclaim(Reclaim::new(returns(LIMIT), self.chain.first, ENVELOPES_AT, wanted))
@@ -186,7 +186,7 @@ impl Process {
         }
     }
 
-    /// Returns `true` if nothing is left for the heir, and nothing will arrive except from a stopped actor.
+    /// Returns `true` if no task is left for the heir, and only a stopped actor could put another one.
     fn is_over(&self, m: &Memory, fates: &[Fate]) -> bool {
         let coming = |e| owner(m, e).holder == Holder::Queued && !waits_for_a_stopped(m, fates);
         find_remains(m, fates).is_none()
@@ -196,7 +196,7 @@ impl Process {
     }
 
     /// Returns `true` if everything recoverable was recovered, and the unfinished tasks belong to a stopped
-    /// actor, or to none.
+    /// actor or to no actor.
     fn waits_for_ever(&self, m: &Memory, fates: &[Fate]) -> bool {
         let intends =
             |fate: Fate, e: u64| (0..fates.len()).any(|a| fates[a] == fate && m.peek(intent(a)) == e);
@@ -216,11 +216,11 @@ impl Process {
     fn counted(&self, m: &Memory, fates: &[Fate], ghost: &mut Ghost, unfinished: usize) -> bool {
         let others_gone = fates[WORKER].gone() && fates[HEIR].gone();
         if unfinished > 0 {
-            // The joiner's time has expired when no actor is left that could do the tasks it waits for.
+            // The joiner's time limit expires when no actor is left that could do the unfinished tasks.
             ghost.gave_up = others_gone && self.waits_for_ever(m, fates);
             return ghost.gave_up;
         }
-        assert!(ghost.open.is_empty(), "joined, and {:?} are unfinished", ghost.open);
+        assert!(ghost.open.is_empty(), "joined while {:?} are unfinished", ghost.open);
         ghost.zeros = (ghost.zeros + 1).min(2);
         others_gone && find_remains(m, fates).is_none()
     }
@@ -236,7 +236,7 @@ impl Actor for Process {
                 let e = TASKS[self.put];
                 let mine = owner(m, e).then(Holder::Member(member(me)));
                 m.store(OWNER.of(e), mine.pack());
-                // Written with the message, which no other actor can read yet.
+                // The word is written with the message, which no other actor can read yet.
                 m.poke(META.of(e), 0);
                 match self.chain.link(0) {
                     Some(link) if self.put == 1 => Doing::Extend(Extend::new(self.chain.first, link)),
@@ -277,7 +277,8 @@ impl Actor for Process {
                     assert!(me != WORKER || e == TASKS[self.begun], "envelope {e}");
                     Doing::Deliver(e, None)
                 }
-                // The heir: a full first segment does not determine the second one.
+                // The actor is the heir. The end of the first segment does not show whether a second segment
+                // exists.
                 Some(GetOutcome::Closed) => Doing::Link,
                 Some(GetOutcome::Empty) if me == HEIR => {
                     if self.is_over(m, fates) {
@@ -289,7 +290,7 @@ impl Actor for Process {
             },
             Doing::Link => match Link::unpack(m.load(self.chain.link(0).expect("it grows"))) {
                 Link::Open => self.to_get(me, 1),
-                // The actor that should open it is dead, and has put nothing there.
+                // The actor that should open the segment is dead, and has put nothing there.
                 _ if self.is_over(m, fates) => return true,
                 _ => Doing::Look,
             },
@@ -355,7 +356,7 @@ impl Actor for Process {
                     false => Doing::Look,
                 }
             }
-            // The heir begins when the worker has ended.
+            // The heir begins after the worker has ended.
             Doing::Look if me == HEIR && !fates[WORKER].gone() => Doing::Look,
             Doing::Look => self.recover(m, fates).unwrap_or_else(|| self.then(me)),
             Doing::Settle(settle) => match settle.step(m) {
@@ -400,10 +401,10 @@ fn world((slots, most): (u32, u32), tasks: usize, bug: Bug) -> World<Process> {
 
 fn explore(slots: (u32, u32), tasks: usize, (kills, stops): (u32, u32), bug: Bug) {
     let end = |w: &World<Process>| {
-        // One task of each dead actor, and the returned one.
+        // At most one task of each dead actor, and the returned task, are lost.
         let killed = w.count(0..3, Fate::Killed);
         let lost = lost(&w.memory);
-        assert!(!w.ghost.gave_up || w.count(0..3, Fate::Stopped) + killed > 0, "the joiner waits in vain");
+        assert!(!w.ghost.gave_up || w.count(0..3, Fate::Stopped) + killed > 0, "an unsuccessful joiner");
         assert!(lost <= killed + usize::from(w.ghost.given_up), "{lost} tasks are lost, and {killed} died");
         if w.fates[JOINER] == Fate::Ended && !w.ghost.gave_up {
             assert!(w.ghost.zeros > 0 && w.ghost.open.is_empty());
@@ -431,8 +432,8 @@ fn join_waits_while_the_queue_grows() {
     explore(GROWS, ALL, (0, 0), Bug::None);
 }
 
-/// A killed worker's task is lost, and not waited for. Tasks that it had not begun are done by another
-/// worker.
+/// A killed worker's task is lost, and the joiner does not wait for it. Another worker does the tasks that
+/// the killed worker had not begun.
 #[test]
 fn task_of_a_killed_consumer_is_counted_as_lost() {
     explore(ONE, ALL, (1, 0), Bug::None);

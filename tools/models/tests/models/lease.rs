@@ -1,6 +1,6 @@
 //! Messages with acknowledgement, exhaustively: every interleaving of put, lease, finish, return and
-//! recovery, with kills and stops at every shared access, also of recovering actors. The steps are the ones
-//! that run in processes.
+//! recovery, with kills and stops at every shared access, also of recovering actors. Processes run the same
+//! steps.
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner, delivered, deliveries};
@@ -24,19 +24,19 @@ enum Doing {
     /// Consumer: takes a returned message, or else the next message.
     Reclaim(Reclaim),
     Get(Get),
-    /// Creates an envelope for a small message that it found.
+    /// Creates an envelope for a small message that the consumer found.
     Copy(SmallMessage, Position),
     Enclose(u32, Enclose),
     /// Counts the delivery: reads, then writes.
     Deliver(u32, Option<u64>),
     Done(u32),
     Free(u32),
-    /// State of recovering actors, and of consumers that return messages.
+    /// Return of a message, by a recovering actor or a consumer.
     Return(u32, Return),
     Look,
     Settle(Box<Settle<TestContext>>),
     Own(u32, u64),
-    /// Notifies the ring, which the seat of the dead actor keeps alive during its recovery.
+    /// Notifies the ring. The seat of the dead actor keeps the ring alive during the recovery.
     Note(NoteReturned),
 }
 
@@ -51,14 +51,14 @@ struct Process {
     limit: u32,
     /// `true` if messages are so small that producers need no envelope.
     smalls: bool,
-    /// Number of messages that a consumer has yet to return.
+    /// Number of messages that this consumer has yet to return.
     gives_back: u32,
     doing: Doing,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
-    /// Messages by number: those of their envelopes, unless they are small.
+    /// Messages by number: the number of the envelope, or of the small message.
     committed: Vec<u32>,
     done: Vec<u32>,
     /// Envelopes that have a copy of a small message, with its number.
@@ -91,11 +91,11 @@ impl Process {
         Return::new(returns(self.limit), OWNER.of(e), META.of(e), owner)
     }
 
-    /// Returns `true` if no actor is left that could put, and no message is in flight or could be returned.
+    /// Returns `true` if no actor is left that could put, and no message is in transit or could be returned.
     fn over(&self, m: &Memory, fates: &[Fate]) -> bool {
         use Holder::{Leased, Queued, Returned};
-        // A stopped process keeps its messages until it continues. A waiter for them would wait, but this
-        // model has none.
+        // A stopped process keeps its messages until it continues. A real consumer would wait for these
+        // messages. The consumers of this model do not.
         let coming = |e| {
             matches!(owner(m, e).holder, Queued | Leased(_) | Returned)
                 && !with_stopped(m, &self.chain, fates, e)
@@ -107,19 +107,19 @@ impl Process {
 }
 
 /// Returns `true` if the ring does not show a returned message, and a dead actor still has its seat. Not an
-/// access. (In processes a recovering process notes all returned messages, shown or not.)
+/// access. (Real recovering processes note all returned messages.)
 fn unnotified(m: &Memory, fates: &[Fate]) -> bool {
     let back = (0..ENVELOPES).any(|e| owner(m, e).holder == Holder::Returned);
     back && !may_have_returned(m.peek(returns(0).returned)) && fates.contains(&Fate::Killed)
 }
 
-/// Returns `true` if a stopped process has a message, or was just taking or putting it.
+/// Returns `true` if a stopped process has the message, or was taking or putting it.
 fn with_stopped(m: &Memory, chain: &ChainAt, fates: &[Fate], e: u32) -> bool {
     let stopped = |actor: usize| fates[actor] == Fate::Stopped;
     match owner(m, e).holder {
         Holder::Leased(o) | Holder::Member(o) => stopped(actor_of(o)),
         Holder::Queued if slots(m, chain).iter().any(|slot| slot.envelope() == Some(e)) => false,
-        // If other actors intend the envelope as well, one of these actors has it.
+        // If other actors also intend the envelope, one of these actors has it.
         Holder::Queued => {
             let intends = |a: usize| m.peek(intent(a)) == u64::from(e) + 1;
             let others = |a: usize| !stopped(a) && intends(a);
@@ -220,7 +220,7 @@ impl Actor for Process {
             },
             Doing::Deliver(e, None) => {
                 assert_eq!(owner(m, *e).holder, Holder::Leased(member(me)), "another actor has it, too");
-                assert!(self.smalls || !ghost.done.contains(e), "envelope {e} again, though it was done");
+                assert!(self.smalls || !ghost.done.contains(e), "finished envelope {e} is taken again");
                 Some(Doing::Deliver(*e, Some(m.load(META.of(*e)))))
             }
             Doing::Deliver(e, Some(meta)) => {
@@ -237,7 +237,7 @@ impl Actor for Process {
                 assert_eq!(mine.holder, Holder::Leased(member(me)), "taken away from its holder");
                 m.store(OWNER.of(*e), mine.then(Holder::Member(member(me))).pack());
                 let number = ghost.number(*e);
-                // A small message may be copied by a consumer that dies, and be found again.
+                // A message that a dead consumer has copied may be delivered again.
                 let dead = fates.contains(&Fate::Killed);
                 assert!(!ghost.done.contains(&number) || self.smalls && dead, "done twice");
                 ghost.done.push(number);
@@ -349,8 +349,8 @@ impl Setup {
                 let holder = owner(&w.memory, e).holder;
                 let by_dead = matches!(holder, Holder::Member(o) if w.fates[actor_of(o)] == Fate::Killed);
                 let stopped = with_stopped(&w.memory, &chain(self.slots, 0), &w.fates, e);
-                // The copy of a consumer that died before it took the message: the message is still in the
-                // queue.
+                // The envelope is the copy of a consumer that died before it took the message. The message is
+                // still in the queue.
                 let again = self.smalls && kills > 0 && holder == Holder::Returned;
                 assert!(
                     holder == Holder::Free || by_dead || stopped || again,
@@ -358,13 +358,13 @@ impl Setup {
                 );
             }
         };
-        // If a recovering actor continues, or none is needed, the consumers continue as well.
+        // If a recovering actor continues, or no recovery is needed, the consumers continue as well.
         let recoverers = self.producers + self.consumers..world.actors.len();
         let wedged = |w: &World<Process>| {
             let reclaimed = w.count(recoverers.clone(), Fate::Running) > 0 || kills == 0;
-            // A message that its producer, stopped at the very end of its put, still intends, and that a
-            // consumer was just taking when it was killed: only the producer can decide whether it was put.
-            // The consumer waits for it.
+            // The producer was stopped at the very end of its put and still intends the message, and a
+            // consumer was killed while it took the message. Only the producer can decide whether the message
+            // was put. Consumers wait for the producer.
             let intents = |fate| (0..w.fates.len()).filter(move |&a| w.fates[a] == fate).map(intent);
             let in_doubt = intents(Fate::Killed)
                 .map(|at| w.memory.peek(at))
@@ -406,7 +406,7 @@ fn consumer_stopped_with_a_message_delays_no_other() {
     BASE.check(BASE.world(), 1, 1);
 }
 
-/// The dead consumer's message is delivered to the other consumer, also if the process that was returning it
+/// The dead consumer's message is delivered to the other consumer, even if the process that was returning it
 /// is stopped.
 #[test]
 fn stopped_recoverer_delays_no_process() {
@@ -433,8 +433,8 @@ fn returned_message_is_redelivered_up_to_the_limit() {
     Setup { consumers: 1, gives_back: 2, limit: 2, ..BASE }.explore(1);
 }
 
-/// A consumer is stopped between its scan of the envelopes and its note that there was nothing, while others
-/// find nothing, too, and return a message: no recovering actor notes it again.
+/// A consumer is stopped between its scan of the envelopes and its note that it found no message. Meanwhile
+/// other consumers also find none, and return a message, which no recovering actor notes again.
 #[test]
 fn empty_get_hides_no_returned_message() {
     Setup { items: 2, gives_back: 2, recoverers: 0, ..BASE }.explore(0);
@@ -465,7 +465,7 @@ fn long_random_schedules_hold() {
     });
 }
 
-/// If the hint is not incremented, no actor searches for the returned message, and waits for it never end.
+/// If the hint is not incremented, no actor searches for the returned message, and waiters never wake up.
 #[test]
 #[should_panic(expected = "wedged")]
 fn missing_hint_hides_a_returned_message() {

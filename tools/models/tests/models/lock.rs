@@ -1,5 +1,5 @@
-//! Lock, exhaustively: any kill at any access, adopters killed too, stops, sleepers without a poll interval.
-//! The steps are the ones that run in processes.
+//! Lock, exhaustively: kills at any access, also of adopting threads, stops, and sleepers without a poll
+//! interval. Processes run the same steps.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::lock::{
@@ -18,7 +18,7 @@ const B: Word = Word::at(32);
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
     Acquire(AcquireLock),
-    /// Has found it held. The next action depends on whether the holder is dead.
+    /// The lock was held. The next action depends on whether the holder is dead.
     Refused(LockWord),
     SetParked(SetParked),
     Asleep(LockWord),
@@ -29,7 +29,7 @@ enum Doing {
     Unlock(ReleaseLock),
 }
 
-/// Adds one to two words under the lock, several times.
+/// Process that adds one to two words under the lock, several times.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     left: u32,
@@ -44,9 +44,9 @@ struct Process {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// A thread that has slept takes the lock as if it had not.
+    /// A thread that has slept takes the lock like a thread that has not slept.
     ForgetsSleepers,
-    /// A stopped holder is taken for dead.
+    /// A stopped holder is treated as dead.
     TimeIsDeath,
     /// The mark of a torn state is ignored.
     IgnoresMark,
@@ -62,7 +62,7 @@ struct Ghost {
 
 impl Process {
     fn new(left: u32, bug: Bug) -> Self {
-        // The first step, which has the number of its actor, makes the real beginning.
+        // The first step, which has the number of its actor, replaces this state by the real beginning.
         Self { left, doing: Doing::Asleep(LockWord(u64::MAX)), slept: false, marked: false, a: 0, b: 0, bug }
     }
 
@@ -142,8 +142,8 @@ impl Actor for Process {
             }
             Doing::Unlock(steps) => {
                 if steps.step(m).expect("one step") {
-                    // FUTEX_WAKE of one, in the same step: a death in between is the kill of the sleeper's
-                    // waker.
+                    // FUTEX_WAKE of one sleeper, in the same step. A death between the two is the same as a
+                    // kill of the woken sleeper.
                     ghost.sleepers.wake_one();
                 }
                 self.left -= 1;
@@ -169,7 +169,7 @@ fn explore(processes: usize, times: u32, kills: u32, stops: u32, poll_interval: 
             assert!(a >= w.ghost.done, "{} done, {a} seen", w.ghost.done);
         }
     };
-    // A stopped holder keeps the others waiting. Nothing else may.
+    // Threads may wait forever only for a stopped holder.
     let wedged = |w: &World<Process>| {
         let holder = LockWord(w.memory.peek(LOCK.word())).holder();
         let stopped = |h: Member| w.fates[h.slot() as usize] == Fate::Stopped;

@@ -1,10 +1,10 @@
-//! Locker of descriptors, exhaustively: whichever process is killed or stopped at whichever access or system
-//! call, each message has its own descriptors, and no compartment without a message keeps any.
+//! Locker of descriptors, exhaustively: each message has its own descriptors, and a compartment without a
+//! message is empty, also if any process is killed or stopped at any access or system call.
 //!
-//! The code makes system calls between its accesses, so it can't be `Steps`: this model follows
-//! `mp-core/src/transport/attachments.rs`, with one access or call in each step. A socket is a
-//! word here: the packets in it, the oldest in the lowest byte, each with its message and its number. The
-//! peek offset (`SO_PEEK_OFF`) is a word, too, since it belongs to the socket and not to the caller.
+//! The code makes system calls between its accesses, so it can't be `Steps`. This model follows
+//! `mp-core/src/transport/attachments.rs`, with one access or call in each step. A socket is a word with the
+//! packets in it, the oldest in the lowest byte. Each packet has its message and its number. The peek offset
+//! (`SO_PEEK_OFF`) is a word, too, because it belongs to the socket and not to the caller.
 
 use mp_core::mem::{Mem, Word};
 use mp_models::explore::{Actor, Fate, Memory, World};
@@ -21,7 +21,7 @@ const EACH: u64 = 2;
 const fn block(b: u64) -> Word {
     Word::at(8 * b)
 }
-/// Returns the word with its compartment plus one, followed by the number of its descriptors.
+/// Returns the word with a block's compartment plus one. The next word has the number of its descriptors.
 const fn named(b: u64) -> Word {
     Word::at(8 * (BLOCKS + 2 * b))
 }
@@ -32,7 +32,7 @@ const fn count(b: u64) -> Word {
 const fn compartment(i: u64) -> Word {
     Word::at(8 * (3 * BLOCKS + i))
 }
-/// Returns the word of its socket, followed by the peek offset.
+/// Returns the word of a compartment's socket. The next word has the peek offset.
 const fn socket(i: u64) -> Word {
     Word::at(8 * (3 * BLOCKS + COMPARTMENTS + i))
 }
@@ -41,7 +41,7 @@ const fn place(i: u64) -> Word {
 }
 const WORDS: usize = (3 * BLOCKS + 3 * COMPARTMENTS) as usize;
 
-/// States of a block: free; in a queued message; owned by an actor, or claimed by it to be freed.
+/// States of a block: free; in a queued message; owned by an actor; claimed by an actor that frees it.
 const FREE: u64 = 0;
 const QUEUED: u64 = 1;
 fn held_by(actor: usize) -> u64 {
@@ -50,12 +50,12 @@ fn held_by(actor: usize) -> u64 {
 fn claimed_by(actor: usize) -> u64 {
     0x200 | actor as u64
 }
-/// Returns the owner, if it is an actor.
+/// Returns the owning actor, if there is one.
 fn owner(state: u64) -> Option<usize> {
     (state >= 0x100).then_some((state & 0xff) as usize)
 }
 
-/// Returns a packet of this message with this number.
+/// Returns packet `number` of message `b`.
 fn packet(b: u64, number: u64) -> u64 {
     (b + 1) << 4 | number
 }
@@ -75,15 +75,16 @@ fn call<R>(m: &Memory, socket: Word, f: impl FnOnce(&mut Vec<u8>) -> R) -> R {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// The block names its compartment only after it has the compartment.
+    /// The block names its compartment only after the compartment names the block.
     NotAhead,
-    /// Freeing a block empties the compartment that it names, even if another block has it.
+    /// Freeing a block empties the compartment that the block names, even if the compartment belongs to
+    /// another block.
     NameNotCompared,
-    /// The compartment is free before it is empty.
+    /// A compartment is marked as free before it is empty.
     FreeFirst,
-    /// Freeing a block leaves the descriptors.
+    /// Freeing a block leaves its descriptors in the compartment.
     NotEmptied,
-    /// The packet that is found is taken for the expected one.
+    /// Any received packet is treated as the expected one.
     NumberNotCompared,
 }
 
@@ -92,7 +93,8 @@ enum Bug {
 enum Role {
     /// Sends this message.
     Sender(u64),
-    /// Receives messages. Two receivers read one message, as in a broadcast: the first does not free it.
+    /// Receives messages. Two receivers read one message, as in a broadcast: the first receiver does not free
+    /// it.
     Receiver,
     /// Frees resources of dead actors.
     Recoverer,
@@ -121,7 +123,7 @@ enum Pc {
     Peek(u64, u64, u64, u64),
     Claim(u64),
     Inherit(u64, u64),
-    // That frees.
+    // States of an actor that frees a block.
     Named(u64),
     Compare(u64, u64),
     Empty(u64, u64),
@@ -135,7 +137,7 @@ struct Process {
     role: Role,
     bug: Bug,
     pc: Pc,
-    /// `true` if this round over the blocks found work. The next flag is `true` if all actors before it had
+    /// `true` if this round over the blocks found work. The next flag is `true` if all earlier actors had
     /// ended at the beginning of the round.
     seen: bool,
     last: bool,
@@ -154,7 +156,7 @@ impl Process {
         Self { role, bug, pc, seen: false, last: false }
     }
 
-    /// Continues with the next block. At the end of a round without work, returns `true` if it can end.
+    /// Continues with the next block. Returns `true` after a round without work if the actor can end.
     fn next(&mut self, b: u64) -> bool {
         self.pc = Pc::Look((b + 1) % BLOCKS);
         if b + 1 < BLOCKS {
@@ -232,7 +234,7 @@ impl Actor for Process {
             }
             Pc::Look(b) => {
                 if b == 0 {
-                    // All actors that could bring something are before it.
+                    // All actors that could create more work are earlier in the list.
                     self.last = !fates[..me].contains(&Fate::Running);
                 }
                 match self.is_for_me(m.load(block(b)), b, fates) {
@@ -264,7 +266,7 @@ impl Actor for Process {
                 self.pc = Pc::HowMany(b, i);
             }
             Pc::HowMany(b, i) => {
-                assert_eq!(m.load(count(b)), EACH, "torn: a message that says another number");
+                assert_eq!(m.load(count(b)), EACH, "torn: a message with another number");
                 self.pc = Pc::Set(b, i, 0, 0);
             }
             Pc::Set(b, i, k, tries) => {
@@ -336,14 +338,14 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
     };
     let end = move |w: &World<Process>| {
         // The last actor to end has read the remains of all others. Without a reclaiming actor, nothing is
-        // left if none was killed.
+        // left if no actor was killed.
         let reclaims = w.actors.last().is_some_and(|last| last.role == Role::Recoverer);
         if w.fates.last() != Some(&Fate::Ended) || !reclaims && w.fates.contains(&Fate::Killed) {
             return;
         }
         for i in 0..COMPARTMENTS {
             let (has, packets) = (w.memory.peek(compartment(i)), w.memory.peek(socket(i)));
-            // A stopped actor keeps its messages, and a message without receivers is in its queue.
+            // A stopped actor keeps its messages. A message without receivers stays in its queue.
             let state = has.checked_sub(1).map(|b| w.memory.peek(block(b)));
             let excused = state.is_some_and(|state| {
                 state == QUEUED && !of(w, |role| role == Role::Receiver, Fate::Ended)
@@ -357,7 +359,7 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
             assert!(gone || w.ghost.put[b] == w.ghost.got[b], "lost");
         }
     };
-    // Receivers wait for senders, and senders for a compartment: only while the others are alive.
+    // Receivers wait for senders, and senders for a compartment, only while the other side is alive.
     let wedged = |w: &World<Process>| {
         let gone = |fate: &Fate| matches!(fate, Fate::Killed | Fate::Stopped);
         !w.fates.iter().any(gone) && w.fates.contains(&Fate::Running)
@@ -406,7 +408,7 @@ fn emptying_another_blocks_compartment_is_found() {
 #[test]
 #[should_panic(expected = "wedged")]
 fn freeing_before_emptying_is_found() {
-    // The receiver takes packets out that belong to another message by then.
+    // The receiver takes packets out that already belong to another message.
     explore(world(3, 1, 0, Bug::FreeFirst), 0, 0);
 }
 
@@ -416,7 +418,7 @@ fn descriptors_left_in_a_compartment_are_found() {
     explore(world(3, 1, 0, Bug::NotEmptied), 0, 0);
 }
 
-/// Two actors that peek at one socket: each sets the offset for both.
+/// One of two actors that peek at one socket. Each sets the offset of both.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Looker {
     bug: Bug,
@@ -465,7 +467,7 @@ fn taking_a_packet_of_another_number_is_found() {
     lookers(&[&[0, 1], &[1, 0]], Bug::NumberNotCompared);
 }
 
-/// Table of pairs: their number, the packets of the table, and the lock's holder, plus one.
+/// Words of the table of pairs: number of pairs, packets of the table, and the lock's holder plus one.
 const PAIRS: Word = Word::at(0);
 const TABLE: Word = Word::at(8);
 const LOCK: Word = Word::at(16);
@@ -482,10 +484,10 @@ enum AddPc {
     Unlock,
 }
 
-/// Adds a pair, unless another one does.
+/// Actor that adds a pair, unless the other actor has added it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Adder {
-    /// An existing packet that is not counted is not searched for.
+    /// `true` if the actor does not search for an existing packet that is not counted.
     careless: bool,
     times: u32,
     seen: u64,
@@ -524,7 +526,7 @@ impl Actor for Adder {
                     assert_eq!(
                         packets.len() as u64,
                         pairs + 1,
-                        "torn: a packet that is not where its number says"
+                        "torn: a packet that is not at its number's offset"
                     );
                 });
                 self.pc = AddPc::Count(pairs);
@@ -554,8 +556,8 @@ fn adders(times: &[u32], careless: bool, kills: u32, stops: u32) {
         assert!(packets == pairs || gone && packets == pairs + 1, "{packets} packets, {pairs} counted");
         assert!(gone || pairs > 0);
     };
-    // An adder that is stopped with the lock prevents others from adding pairs: they get an error in
-    // processes.
+    // An adder that is stopped with the lock prevents other processes from adding pairs. Real processes get
+    // an error.
     let wedged = |w: &World<Adder>| w.fates.contains(&Fate::Running) && !w.fates.contains(&Fate::Stopped);
     world.explore(kills, stops, end, wedged);
 }

@@ -1,10 +1,10 @@
-//! A message with the handle of a queue, which a dead actor has, or which lies in another queue of the dead
-//! actor. A waiter has the queue of the handle, and waits until it is notified that no other process can put
-//! into it. Other actors, which have neither queue, recover for the dead actor, and are killed and stopped.
-//! The steps are the ones that run in processes.
+//! A message with the handle of a queue. A dead actor has the message, or the message is in another queue of
+//! the dead actor. A waiter holds the queue of the handle, and waits until it is notified that no other
+//! process can put into that queue. Other actors, which hold neither queue, recover the dead actor, and are
+//! killed and stopped. Processes run the same steps.
 //!
-//! Checked: the waiter is notified, unless it depends on an actor that is stopped while it has the queue
-//! itself; no actor writes into the queue without a seat there; nothing is freed twice, nothing leaks.
+//! Checked: the waiter is notified, unless it depends on a stopped actor that holds the queue. No actor
+//! writes into the queue without a seat there. Nothing is freed twice, and nothing leaks.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{
@@ -20,23 +20,23 @@ use mp_models::vacating::{
     is_remembered, presence, recovering_word, seat_of, seats, state, tenancy,
 };
 
-/// Maximum number of recoveries at a time. Larger numbers find no further bugs.
+/// Maximum number of concurrent recoveries. Larger numbers find no further bugs.
 const MOST: u32 = 4;
 const FIRST: u64 = 9 + 2 * ACTORS as u64;
 /// Block of the queue whose handle is in the message.
 const RING: BlockAt = BlockAt { id: 1, state: Word::at(FIRST * 8), inline: 2, per_page: 1 };
-/// Memory of that queue: the note that a holder has ended.
+/// Word in the memory of that queue: the notification that a holder has ended.
 const NOTE: Word = Word::at((FIRST + 4) * 8);
 const GONE: u64 = 1;
-/// Contents of the memory when it is used for something else.
+/// Value of [`NOTE`] after the memory was reused.
 const OTHER_USE: u64 = 9;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// The handle is released, and the queue is not notified.
+    /// The handle is released without notifying the queue.
     Unnoted,
-    /// A recovering actor that vacates gives the handle to the dead actor, and notifies the queue.
+    /// A recovering actor passes the handle to the dead actor and notifies the queue only when it vacates.
     Late,
     /// A queue that is notified because of a message in another queue is not vacated.
     NotVacated,
@@ -45,9 +45,9 @@ enum Bug {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Setup {
     bug: Bug,
-    /// `true` if the message lies in a queue, which the leaver has as well.
+    /// `true` if the message is in a queue, which the leaver also holds.
     queued: bool,
-    /// `true` if the waiter waits for the notification. Otherwise it drops the queue at any time.
+    /// `true` if the waiter waits for the notification, `false` if it drops the queue at any time.
     waits: bool,
     recoverers: usize,
 }
@@ -62,7 +62,7 @@ enum Doing {
     Reuse,
     Reused(BlockState),
     Gone,
-    // an actor takes the handle of a message that is lost
+    // an actor takes the handle of a lost message
     Take { then: Box<Doing> },
     Note { then: Box<Doing> },
     Drop { release: ReleaseSeat<Pages>, then: Box<Doing> },
@@ -112,14 +112,14 @@ fn waiter(fates: &[Fate]) -> usize {
     fates.len() - 1
 }
 
-/// Returns `true` if the waiter is the only living holder, and is notified.
+/// Returns `true` if the waiter is the only living holder, and was notified.
 fn is_notified(m: &Memory, fates: &[Fate]) -> bool {
     let others = |seat| !matches!(seat, Seat::Free) && seat != seat_of(waiter(fates));
     let dead = |seat| matches!(seat, Seat::Member(p) if is_killed(fates, p));
     m.peek(NOTE) == GONE && seats(m, RING).all(|(_, seat)| !others(seat) || dead(seat))
 }
 
-/// Returns `true` if only dead actors have the queue in which the message lies.
+/// Returns `true` if only dead actors hold the queue that contains the message.
 fn is_deserted(m: &Memory, fates: &[Fate]) -> bool {
     let left = |seat| matches!(seat, Seat::Member(p) if is_killed(fates, p));
     state(m, QUEUE).life == BlockLife::Live
@@ -136,7 +136,7 @@ impl Process {
         !matches!(self.counted, Some(Tenancy { presence: Presence::Dead(_), .. }))
     }
 
-    /// Returns `true` if a recovery of `d` changes something for the waiter. Not an access.
+    /// Returns `true` if a recovery of `d` changes anything for the waiter. Not an access.
     fn helps(&self, m: &Memory, fates: &[Fate], d: usize) -> bool {
         let handle = Seat::unpack(m.peek(RING.seat(1)));
         let queue = state(m, QUEUE);
@@ -165,7 +165,7 @@ impl Process {
         None
     }
 
-    /// Returns the next step after a scan of a block: the next block.
+    /// Returns the next step after the scan of this block: the scan of the next block.
     fn after(&self, block: BlockAt) -> Doing {
         match block.id == QUEUE.id {
             true if !self.goes_on || self.reported[1] => Doing::Block(RING),
@@ -194,7 +194,7 @@ impl Process {
 }
 
 impl Actor for Process {
-    /// `true` if the waiter has the memory for something else.
+    /// `true` if the waiter has reused the memory.
     type Ghost = bool;
 
     fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], reused: &mut bool) -> bool {
@@ -226,7 +226,7 @@ impl Actor for Process {
                 Doing::Free { block: RING, claimed, then: Doing::Reuse.into() }
             }
             Doing::Reuse => {
-                assert_eq!(m.load(NOTE), OTHER_USE, "an actor writes into memory of another");
+                assert_eq!(m.load(NOTE), OTHER_USE, "an actor writes into another's memory");
                 Doing::Gone
             }
             Doing::Gone => unreachable!("it has ended"),
@@ -246,7 +246,7 @@ impl Actor for Process {
             Doing::Drop { release, then } => match release.step(m) {
                 None => doing,
                 Some(ReleaseOutcome::Held | ReleaseOutcome::Freed) => *then.clone(),
-                // On behalf of the dead actor: the reclaiming actor frees it.
+                // The block is claimed on behalf of the dead actor: the reclaiming actor frees it.
                 Some(ReleaseOutcome::MustFree(claimed)) if claimed.life != BlockLife::Busy(member(me)) => {
                     *then.clone()
                 }
@@ -345,7 +345,7 @@ impl Actor for Process {
             }
             Doing::Vacate(block, release) => match release.step(m) {
                 None => doing,
-                // The dead actor may have another seat there, which was a message's.
+                // The dead actor may have another seat there, which belonged to a message.
                 Some(ReleaseOutcome::Held | ReleaseOutcome::Freed) => Doing::Seat(*block),
                 Some(end) => {
                     let block = *block;
@@ -381,7 +381,7 @@ impl Actor for Process {
                 m.store(recovering_word(me), 0);
                 let next = if *reclaims { Doing::Own(QUEUE) } else { Doing::Look };
                 *self = Self { dead, ..Self::new(self.setup, next) };
-                // If no actor has stored the number of recoveries, the number makes no difference.
+                // If no actor has stored the number of recoveries, its value makes no difference.
                 let presence = match presence(m, dead) {
                     Presence::Dead(_) => Presence::Dead(0),
                     Presence::Vacating(_) => Presence::Vacating(0),
@@ -470,7 +470,7 @@ fn explore(setup: Setup, kills: u32, stops: u32) {
     let wedged = |w: &World<Process>| {
         let recoverers = RECOVERERS..RECOVERERS + setup.recoverers;
         let stopped = |a: usize| w.fates[a] == Fate::Stopped;
-        // Such an actor has the queue, like any process that is stopped with a handle.
+        // A stopped actor with the handle holds the queue, like any stopped process.
         let has = |a: usize| {
             let holds = seats(&w.memory, RING).any(|(_, seat)| seat == seat_of(a));
             holds || state(&w.memory, RING).life == BlockLife::Busy(member(a))

@@ -1,6 +1,6 @@
-//! Once cell, exhaustively: any kill and any stop at any access, of the process that initializes, of waiters,
-//! of a process that adopts its lock. A process that finds it initialized reads the complete value, and no
-//! two initialize at the same time. The steps are the ones that run in processes.
+//! Once cell, exhaustively: kills and stops at any access of the initializing process, of waiters, and of a
+//! process that adopts the lock. A process that finds the cell initialized reads the complete value, and no
+//! two processes initialize it at the same time. Processes run the same steps.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::lock::{
@@ -21,13 +21,13 @@ const B: Word = Word::at(40);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// The holder of the lock does not check again whether it is done.
+    /// The holder of the lock does not check again whether the cell is initialized.
     NoSecondLook,
-    /// The cell is marked as done before it is.
+    /// The cell is marked as initialized before its value is complete.
     SaidTooEarly,
-    /// A stopped holder is taken for dead.
+    /// A stopped holder is treated as dead.
     TimeIsDeath,
-    /// The cell is never marked as initialised.
+    /// The cell is never marked as initialized.
     NotSaid,
 }
 
@@ -35,7 +35,7 @@ enum Bug {
 enum Doing {
     Look(IsDone),
     Acquire(AcquireLock),
-    /// Has found it held. The next action depends on whether the holder is dead.
+    /// The lock was held. The next action depends on whether the holder is dead.
     Refused(LockWord),
     SetParked(SetParked),
     Asleep(LockWord),
@@ -48,7 +48,7 @@ enum Doing {
     ReadB(u64),
 }
 
-/// Calls it once.
+/// Process that initializes the cell once, or waits for the initialization.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     doing: Doing,
@@ -56,7 +56,7 @@ struct Process {
     bug: Bug,
 }
 
-/// Process that initializes, whether one has marked it as done, and sleeping processes.
+/// The initializing process, whether the cell was marked as initialized, and sleeping processes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
     doing: Option<usize>,
@@ -74,16 +74,16 @@ impl Process {
         Doing::Acquire(AcquireLock::new(LOCK, member(me), who, self.slept, dead))
     }
 
-    /// Returns `true` if it waits for the lock.
+    /// Returns `true` if the process waits for the lock.
     fn is_in_line(&self) -> bool {
         matches!(self.doing, Doing::Acquire(_) | Doing::Refused(_) | Doing::SetParked(_) | Doing::Asleep(_))
     }
 
-    /// Returns the next step with the lock.
+    /// Returns the next step of a process that has the lock.
     fn begin(&self, me: usize, fates: &[Fate], ghost: &mut Ghost) -> Doing {
-        assert!(!ghost.said, "it is done again");
+        assert!(!ghost.said, "initialized again");
         if let Some(other) = ghost.doing.replace(me) {
-            assert_eq!(fates[other], Fate::Killed, "two do it");
+            assert_eq!(fates[other], Fate::Killed, "two initialize");
         }
         if self.bug == Bug::SaidTooEarly { Doing::Say(SetDone(DONE)) } else { Doing::WriteA }
     }
@@ -102,9 +102,9 @@ impl Actor for Process {
                 None => return false,
                 Some(LockAttempt::Held(word)) => Doing::Refused(word),
                 Some(LockAttempt::Acquired(word)) => {
-                    // Only a process that gets a death may find half of it.
+                    // Only a process that is informed of a death may find a partial value.
                     let half = ghost.doing.is_some() && !ghost.said;
-                    assert!(word.is_poisoned() || !half, "half of it is done, and it is not told");
+                    assert!(word.is_poisoned() || !half, "a partial value, and no poison mark");
                     match self.bug {
                         Bug::NoSecondLook => self.begin(me, fates, ghost),
                         _ => Doing::LookAgain(IsDone(DONE)),
@@ -173,7 +173,7 @@ impl Actor for Process {
             Doing::ReadA => Doing::ReadB(m.load(A)),
             Doing::ReadB(a) => {
                 let b = m.load(B);
-                assert!(*a == b && b != 0, "it is done, and only half of it is seen");
+                assert!(*a == b && b != 0, "initialized, with a partial value");
                 return true;
             }
         };
@@ -186,10 +186,7 @@ fn explore(processes: usize, (kills, stops): (u32, u32), poll_interval: bool, bu
     let world = World::new(Memory::new(6), vec![Process::new(bug); processes], ghost);
     let end = |w: &World<Process>| {
         let reported = w.count(0..processes, Fate::Ended) > 0;
-        assert!(
-            !reported || w.memory.peek(DONE) == 1,
-            "a process found that it is done, and it doesn't say so"
-        );
+        assert!(!reported || w.memory.peek(DONE) == 1, "a process ended, and the cell is not marked");
     };
     // While a process is stopped with the lock, processes that want the lock wait. Once the value is
     // initialized, no process wants the lock.
@@ -237,25 +234,25 @@ fn long_random_schedules_hold() {
 }
 
 #[test]
-#[should_panic(expected = "it is done again")]
+#[should_panic(expected = "initialized again")]
 fn missing_second_check_runs_twice() {
     explore(2, (0, 0), false, Bug::NoSecondLook);
 }
 
 #[test]
-#[should_panic(expected = "only half of it is seen")]
+#[should_panic(expected = "with a partial value")]
 fn early_completion_mark_is_found() {
     explore(2, (0, 0), false, Bug::SaidTooEarly);
 }
 
 #[test]
-#[should_panic(expected = "two do it")]
+#[should_panic(expected = "two initialize")]
 fn stopped_process_taken_for_dead_is_found() {
     explore(2, (0, 1), true, Bug::TimeIsDeath);
 }
 
 #[test]
-#[should_panic(expected = "doesn't say so")]
+#[should_panic(expected = "the cell is not marked")]
 fn missing_completion_mark_is_found() {
     explore(1, (0, 0), false, Bug::NotSaid);
 }

@@ -1,7 +1,7 @@
-//! The two tables by which streams of devices without words are ordered, exhaustively: members choose an
-//! order for their devices; owners of clocks write the names of their events and tick, one owner after the
-//! other, and other members read the names; any process is killed or stopped at any shared access. The steps
-//! are the ones that run in processes.
+//! The two tables by which streams of devices without words are ordered, exhaustively. Members choose an
+//! order for their devices. Owners of clocks, one after the other, write the names of their events and tick,
+//! and other members read the names. Any process is killed or stopped at any shared access. Processes run the
+//! same steps.
 
 use std::collections::BTreeMap;
 
@@ -19,17 +19,18 @@ use mp_models::random::at_random;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// An order is stored in an entry that was free a moment ago.
+    /// An order is stored, instead of swapped, into an entry that was free a moment ago.
     Stored,
-    /// A member that was too late for an entry continues with the next, without checking its owner.
+    /// A member whose swap of an entry failed continues with the next entry, without checking the device of
+    /// this one.
     LostNotLookedAt,
     /// Names are written after the first tick.
     TickFirst,
     /// A reader doesn't check the tick.
     TickNotLookedAt,
-    /// A reader checks the tick before it reads.
+    /// A reader checks the tick before it reads the name instead of afterwards.
     TickLookedAtFirst,
-    /// The name of an earlier owner is taken for that of the next one, which has no events.
+    /// The name of an earlier owner is treated as a name of the next owner, which has no events.
     EpochNotCompared,
 }
 
@@ -39,14 +40,14 @@ mod order {
     const TABLE: Word = Word::at(0);
     const ENTRIES: u64 = 2;
 
-    /// Chooses an order for a device, and then again with another choice.
+    /// Member that chooses an order for a device, and then chooses again with another preference.
     #[derive(Clone, PartialEq, Eq, Hash, Debug)]
     struct Chooser {
         key: u64,
         bug: Bug,
         left: u8,
         steps: ChooseOrder,
-        /// State of a planted bug: the entry, and whether that was free.
+        /// State of a planted bug: the entry, and whether the entry was free.
         at: (u64, bool),
     }
 
@@ -104,7 +105,7 @@ mod order {
             let entries: Vec<u64> = (0..ENTRIES).map(|i| w.memory.peek(TABLE.plus(i))).collect();
             for (key, order) in &w.ghost {
                 let of_key = entries.iter().filter(|word| **word >> 8 == *key);
-                assert!(of_key.eq([&order_entry(*key, *order)]), "{entries:x?} say another order of {key}");
+                assert!(of_key.eq([&order_entry(*key, *order)]), "{entries:x?} have another order of {key}");
             }
         };
         world.explore(kills, stops, end, |_| true);
@@ -137,11 +138,11 @@ const WORDS: usize = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Role {
-    /// Has the clock for a tick, with an event of the device or without any.
+    /// Owns the clock for one tick, with an event of the device or without any event.
     Owner { has_events: bool },
-    /// Does the work of this owner.
+    /// Executes the work of this owner.
     Device { owner: usize },
-    /// Reads the name of the last reported tick, this number of times.
+    /// Reads the name of the last reported tick, this many times.
     Reader(u8),
     /// Ends clocks of dead owners.
     Recoverer,
@@ -156,7 +157,7 @@ enum Pc {
     Submit,
     GiveUp(ReleaseClock),
     Read(Tick, ReadEventName<WORDS>),
-    /// Reader with a planted bug: the words that it has read, and the next one.
+    /// Reader with a planted bug: the tick, the words read so far, and the index of the next word.
     Blindly(Tick, [u64; 2 + WORDS], usize),
     End(EndClock),
 }
@@ -171,9 +172,9 @@ struct Process {
 
 #[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
 struct Ghost {
-    /// Orders of owners that devices have not done yet.
+    /// Orders of owners that devices have not executed yet.
     orders: Vec<(usize, u64)>,
-    /// Reported ticks, and the name of the event that was recorded for each, if it was an event.
+    /// Reported ticks, with the name of the event that was recorded for each tick, if any.
     reported: BTreeMap<u64, Option<[u64; WORDS]>>,
 }
 
@@ -193,7 +194,7 @@ impl Process {
         Pc::Write(WriteEventNames::new(NAMES, KEY, Tick::epoch_of(self.first), name_of(me)))
     }
 
-    /// Does the same as [`ReadEventName`], with a planted bug.
+    /// Makes a step like [`ReadEventName`], with a planted bug.
     fn blindly(&mut self, tick: Tick, mut words: [u64; 4], i: usize, m: &Memory, ghost: &Ghost) -> Pc {
         if i < words.len() {
             words[i] = m.load(NAMES.row.plus(i as u64));
@@ -228,7 +229,7 @@ impl Actor for Process {
                 Some(()) if self.bug == Bug::TickFirst => Pc::GiveUp(ReleaseClock::new(CLOCK, self.first)),
                 Some(()) => Pc::Order,
             },
-            // The owner's stream takes the order: not a shared access.
+            // The owner's stream accepts the order. Not a shared access.
             (Pc::Order, Role::Owner { .. }) => {
                 ghost.orders.push((me, self.first));
                 Pc::Submit
@@ -266,7 +267,7 @@ impl Actor for Process {
                 let tick = Tick::new(0, value);
                 match self.bug {
                     Bug::TickNotLookedAt | Bug::EpochNotCompared => Pc::Blindly(tick, [0; 4], 0),
-                    // The tick was reported, so it is or was pending.
+                    // The tick was reported, so it is pending or was pending.
                     Bug::TickLookedAtFirst if m.load(CLOCK.done()) >= value => Pc::Next,
                     Bug::TickLookedAtFirst => Pc::Blindly(tick, [0; 4], 0),
                     _ => Pc::Read(tick, ReadEventName::new(NAMES, CLOCK, tick, 0, KEY)),
@@ -301,14 +302,14 @@ impl Actor for Process {
 const WITH: Role = Role::Owner { has_events: true };
 const WITHOUT: Role = Role::Owner { has_events: false };
 
-/// Explores owners, each with its device, then the others, and at the end a reclaiming process.
+/// Explores owners, each with its device, then the other actors, and finally a reclaiming process.
 fn explore(owners: &[Role], others: &[Role], (kills, stops): (u32, u32), bug: Bug) {
     let pairs = owners.iter().enumerate().flat_map(|(i, &role)| [role, Role::Device { owner: 2 * i }]);
     let roles = pairs.chain(others.iter().copied()).chain([Role::Recoverer]);
     let of = |role| Process { role, bug, pc: Pc::Next, first: 0 };
     let world = World::new(Memory::new(8 + 4), roles.map(of).collect(), Ghost::default());
     let devices: Vec<usize> = (0..owners.len()).map(|i| 2 * i + 1).collect();
-    // A device isn't a process: it is killed with its owner.
+    // A device isn't a process: its owner's kill ends it.
     let wedged = move |w: &World<Process>| {
         w.count(0..w.fates.len(), Fate::Stopped) == 0 && devices.iter().all(|d| w.fates[*d] != Fate::Killed)
     };

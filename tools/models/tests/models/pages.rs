@@ -1,6 +1,6 @@
-//! Pages of seats, exhaustively: they are claimed, linked to a block and handed over, and freed with it,
-//! while any process is killed at any shared access, including reclaiming processes. The steps are the ones
-//! that run in processes.
+//! Pages of seats, exhaustively. Processes claim pages, link them to a block, hand them over, and free them
+//! with the block, while any process, including a reclaiming one, is killed at any shared access. Processes
+//! run the same steps.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{
@@ -16,7 +16,7 @@ const SLAB: Word = Word::at(0);
 const INLINE: u32 = 2;
 const BLOCK_WORDS: u64 = 2 + INLINE as u64;
 const PAGE_WORDS: u64 = PAGE_HEADER as u64 + 1;
-/// Number of blocks. Blocks 0 and 1 are held; 2 and 3 are, or become, pages of seats.
+/// Number of blocks. Blocks 0 and 1 are held. Blocks 2 and 3 are, or become, pages of seats.
 const BLOCKS: u32 = 4;
 const FIRST_PAGE: BlockId = 2;
 const MEMORY_AT: u64 = 1 + BLOCK_WORDS * BLOCKS as u64;
@@ -40,9 +40,10 @@ const AT: At = block;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Op {
-    /// Links this page to that block, which the process holds. Does nothing if the page is in use.
+    /// Links the first block as a page to the second block, which the process holds. Does nothing if the page
+    /// is in use.
     Grow(BlockId, BlockId),
-    /// Releases the seat that it holds in this block.
+    /// Releases the process's seat of this block.
     Drop(BlockId),
 }
 
@@ -234,7 +235,7 @@ fn explore(world: World<Process>, kills: u32) {
     let end = |w: &World<Process>| {
         let m = &w.memory;
         let killed = |p: Member| is_killed(&w.fates, p);
-        // Deaths after the last living process checked are left to the next reclaim.
+        // A process that died after the last check of a living process is left to the next reclaim.
         let left = (0..BLOCKS).any(|id| match state(m, id).life {
             BlockLife::Busy(p) => killed(p),
             BlockLife::Live => {

@@ -1,10 +1,10 @@
-//! Two actors that recover and reclaim dead members: one member died with an intent that names an old
-//! envelope, which has been put into another queue since; the other member died while it took that envelope
-//! there. Exhaustively each actor recovers one of them, or both recover the same one and are killed and
-//! stopped; at random all of these. The steps are the ones that run in processes.
+//! Two actors that recover and reclaim dead members. One member died with an intent that names an old
+//! envelope, which has since been put into another queue. The other member died while it took that envelope
+//! there. Exhaustively, each actor recovers one of these members, or both recover the same member and are
+//! killed and stopped. Random schedules combine all of these. Processes run the same steps.
 //!
-//! Checked, in addition to nothing being lost and no actor waiting: while an actor recovers a dead member,
-//! none reclaims it, so that its lane, its seats and its slot stay unchanged.
+//! Checked in addition to lost messages and waiting actors: while an actor recovers a dead member, no actor
+//! reclaims it, so its lane, its seats and its slot stay unchanged.
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::steps::{BeginRecovery, CheckSoleRecovery, end_recovery};
@@ -21,9 +21,9 @@ use mp_queue::ring::{
     SlotState, TakenMessage, may_have_returned,
 };
 
-/// Actor that is dead from the beginning. Its intent names the message.
+/// Actor that is dead from the beginning. Its stale intent names the message.
 const STALE: usize = 0;
-/// Actor that takes the message, and may die meanwhile.
+/// Actor that takes the message, and may die during that.
 const TAKER: usize = 1;
 /// Actor that takes returned messages.
 const OTHER: usize = 2;
@@ -64,11 +64,12 @@ enum Doing {
 struct Process {
     /// `true` if recovering actors check whether the dead member holds the ring.
     asks: bool,
-    /// Planted bug: recovering actors don't check whether they are the only one.
+    /// Planted bug: recovering actors don't check for other recovering actors.
     rash: bool,
     /// Only member that this actor recovers.
     only: Option<usize>,
-    /// Member in recovery. `counted` is its word, and `alone` is `true` if no other actor recovers it.
+    /// Member in recovery. `counted` is the value of its word, and `alone` is `true` if no other actor
+    /// recovers it.
     dead: usize,
     counted: Option<Tenancy>,
     alone: bool,
@@ -89,8 +90,8 @@ fn presence(m: &Memory, actor: usize) -> Presence {
     Tenancy::unpack(m.peek(tenancy(actor))).presence
 }
 
-/// Returns `true` if a recovery could change anything for others. Not an access. Real processes recover in
-/// any case.
+/// Returns `true` if a recovery could change anything for other actors. Not an access. Real processes always
+/// recover.
 fn waited_for(m: &Memory, fates: &[Fate], dead: usize) -> bool {
     let intended = m.peek(intent(dead));
     let living = |a: usize| fates[a] != Fate::Killed && m.peek(intent(a)) == intended;
@@ -101,7 +102,7 @@ fn waited_for(m: &Memory, fates: &[Fate], dead: usize) -> bool {
     in_doubt || leased || back && m.peek(seat(dead)) != 0
 }
 
-/// Returns `true` if an actor that is not dead announces a recovery of this one. Not an access.
+/// Returns `true` if a living actor announces a recovery of `dead`. Not an access.
 fn is_being_recovered(m: &Memory, fates: &[Fate], dead: usize) -> bool {
     let recovers = |a: usize| {
         fates[a] != Fate::Killed && RecoveringSlots::covers(m.peek(recovering_word(a)), dead as u32)
@@ -251,7 +252,8 @@ impl Actor for Process {
             },
             Doing::Seat => match m.load(seat(dead)) {
                 0 => Doing::Begin,
-                // Processes always note a returned message. Here the number of notes must be finite.
+                // Real processes always note a returned message. In the model the number of notes must be
+                // finite.
                 _ if owner(m, MESSAGE).holder == Holder::Returned
                     && (self.returned || !may_have_returned(m.peek(returns(0).returned))) =>
                 {
@@ -284,7 +286,7 @@ impl Actor for Process {
             Doing::End { reclaims } => {
                 m.store(recovering_word(me), 0);
                 (self.counted, self.alone, self.settled, self.returned) = (None, false, false, false);
-                // If no actor has stored the number of recoveries, the number makes no difference.
+                // If no actor has stored the number of recoveries, its value makes no difference.
                 let presence = match presence(m, dead) {
                     Presence::Dead(_) => Presence::Dead(0),
                     Presence::Vacating(_) => Presence::Vacating(0),
@@ -323,7 +325,7 @@ impl Actor for Process {
 
 #[derive(Clone, Copy)]
 struct Setup {
-    /// `true` if the dead member with the stale intent has the queue.
+    /// `true` if the dead member with the stale intent has a seat in the queue.
     stale_holds: bool,
     asks: bool,
     rash: bool,
@@ -335,7 +337,7 @@ const BASE: Setup = Setup { stale_holds: false, asks: true, rash: false, apart: 
 const APART: Setup = Setup { apart: true, ..BASE };
 
 impl Setup {
-    /// Creates a queue that delivers again, with one message.
+    /// Creates a queue with redelivery, with one message.
     fn world(self) -> World<Process> {
         let m = memory(&chain(1, 0), 1);
         let queued = Owner { holder: Holder::Queued, seq: 1 };
@@ -346,7 +348,7 @@ impl Setup {
         m.poke(intent(STALE), u64::from(MESSAGE) + 1);
         let holders = [TAKER, OTHER].into_iter().chain(self.stale_holds.then_some(STALE));
         holders.for_each(|a| m.poke(seat(a), a as u64 + 1));
-        // The word only counts once its actor is dead.
+        // The word is read only after its actor has died.
         let dead = Tenancy { presence: Presence::Dead(0), epoch: 1 };
         (0..RECOVERERS.end).for_each(|a| m.poke(tenancy(a), dead.pack()));
         let actors = (0..RECOVERERS.end).map(|a| {
@@ -371,7 +373,8 @@ impl Setup {
         world
     }
 
-    /// Puts the message later, into the queue that the dead member with the stale intent has.
+    /// Creates the world of [`world`](Self::world), but the message is put later, into the queue that the
+    /// dead member with the stale intent holds.
     fn put(self) -> World<Process> {
         let mut world = self.world();
         let (m, mine) = (&world.memory, Owner { holder: Holder::Member(member(TAKER)), seq: 1 });
@@ -383,7 +386,7 @@ impl Setup {
         world
     }
 
-    /// Does the same as [`taken`](Self::taken), with nothing left of the member with the stale intent.
+    /// Creates the world of [`taken`](Self::taken), without remains of the member with the stale intent.
     fn one_dead(self) -> World<Process> {
         let mut world = self.taken();
         world.fates[STALE] = Fate::Ended;
@@ -391,14 +394,14 @@ impl Setup {
         world
     }
 
-    /// Does the same as [`one_dead`](Self::one_dead), without the actor that takes returned messages.
+    /// Creates the world of [`one_dead`](Self::one_dead), without the actor that takes returned messages.
     fn alone(self) -> World<Process> {
         let mut world = self.one_dead();
         world.fates[OTHER] = Fate::Ended;
         world
     }
 
-    /// Kills the taker when it has just taken the message out of its slot.
+    /// Creates a world in which the taker dies right after it has taken the message out of its slot.
     fn taken(self) -> World<Process> {
         let mut world = self.world();
         while slots(&world.memory, &chain(1, 0))[0].envelope().is_some() {
@@ -423,10 +426,9 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
         let fine = match found {
             Holder::Free => w.ghost,
             Holder::Queued => in_slot || in_doubt,
-            // An actor that checks the queue finds it.
+            // An actor that checks the queue finds the message.
             Holder::Returned => !w.ghost && may_have_returned(m.peek(returns(0).returned)),
-            // The actor that had finished with the message died. Its envelope is freed when no actor
-            // recovers.
+            // The actor that had processed the message died. The envelope is freed when no actor recovers.
             Holder::Member(o) => with_stopped(o) || w.ghost && w.count(0..w.fates.len(), Fate::Stopped) > 0,
             Holder::Leased(o) => with_stopped(o),
             Holder::Undeliverable => false,
@@ -452,8 +454,8 @@ fn recoverer_may_lease_for_another_dead_member() {
     explore(Setup { stale_holds: true, ..APART }.taken(), 0, 0);
 }
 
-/// No slot names the message yet when a recovering actor reads the slots, and its producer has finished with
-/// it when that actor reads the intents.
+/// A recovering actor reads the slots before the producer has written the message, and the intents after the
+/// producer has cleared its intent.
 #[test]
 fn message_being_put_is_not_taken_for_ownerless() {
     explore(Setup { stale_holds: true, ..BASE }.put(), 0, 0);
@@ -477,7 +479,7 @@ fn long_random_schedules_hold() {
     });
 }
 
-/// The message is leased for a member that has no seat in the queue, through which its return would be found.
+/// The message is leased for a member without a seat in the queue, so its return is never found.
 #[test]
 #[should_panic(expected = "wedged")]
 fn missing_seat_request_loses_the_message() {

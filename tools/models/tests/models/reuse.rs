@@ -1,7 +1,6 @@
-//! A slab whose blocks are free and that changes its size class, exhaustively. Processes allocate blocks of
-//! either size, with stale hints, while another process retires the slab and gives it the other size. Any of
-//! them is killed at any shared access, including reclaiming processes. The steps are the ones that run in
-//! processes.
+//! A slab whose blocks are free and whose size class changes, exhaustively. Processes allocate blocks of
+//! either size, with stale hints, while another process retires the slab and gives it the other size. Any
+//! process, including a reclaiming one, is killed at any shared access. Processes run the same steps.
 
 use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::steps::{
@@ -13,7 +12,7 @@ use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{DeathSnapshot, is_killed, member};
 
 const SLAB: Word = Word::at(0);
-/// Word that never changes: for the planted bug.
+/// Word that never changes, read by the planted bug.
 const CONSTANT: Word = Word::at(8);
 /// Maximum number of processes.
 const PROCESSES: u64 = 4;
@@ -26,9 +25,9 @@ const WORDS: usize = (FIRST_BLOCK + BLOCK_WORDS * BLOCKS as u64) as usize;
 
 /// Values of the slab's word.
 const RETIRED: u64 = 0;
-/// Two blocks.
+/// Slab of two small blocks.
 const SMALL: u64 = 1;
-/// A single block in place of the two.
+/// Slab of a single block in place of the two.
 const LARGE: u64 = 2;
 
 fn blocks_of(slab: u64) -> u32 {
@@ -50,9 +49,9 @@ const PAGES: Pages = no_pages;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Op {
-    /// Takes this block as one of that size, if the slab has that size, and releases it.
+    /// Takes this block, if the slab has that size, and releases it.
     Use(u64, u32),
-    /// Makes it a slab of that size.
+    /// Gives the slab that size.
     Make(u64),
 }
 
@@ -121,14 +120,14 @@ impl Process {
                 Op::Make(to) => Doing::LookToMake(to),
             });
         }
-        // After its program, a process reclaims dead ones.
+        // After its program, a process reclaims dead processes.
         let dead = |p: Member| is_killed(fates, p);
         if let Some((p, _)) = CurrentUpdate::unpack(m.peek(UPDATES.current)).making
             && dead(p)
         {
             return Some(Doing::Complete(self.set(me, fates, RETIRED, RETIRED)));
         }
-        // All blocks that a slab of any size can have.
+        // Visits all blocks that a slab of any size can have.
         for i in 0..BLOCKS {
             match (state(m, i).life, seat(m, i)) {
                 (BlockLife::Busy(p), _) if dead(p) => return Some(Doing::Busy(i, m.peek(block(i).state))),
@@ -165,7 +164,7 @@ impl Actor for Process {
     type Ghost = ();
 
     fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], _: &mut ()) -> bool {
-        // A block's holder has it in a slab of its size, which no other holder has in another size.
+        // A held block lies in a slab of its size, and no other process holds a block of another size there.
         if let Doing::Publish(size, ..) | Doing::Held(size, _) = self.doing {
             assert_eq!(m.peek(SLAB), size, "two sizes overlap");
         }
@@ -175,7 +174,7 @@ impl Actor for Process {
                 Some(doing) => doing,
                 None => return true,
             },
-            // A hint was taken in a slab of this size. Anything may happen before the claim.
+            // The process took a hint in a slab of this size. The slab may change before the claim.
             Doing::Look(size, i) => match m.load(SLAB) {
                 seen if seen == size && i < blocks_of(size) => Doing::Claim(size, i, self.claim(me, i, seen)),
                 _ => Doing::Next,
@@ -282,8 +281,8 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
         let left = (0..BLOCKS).any(|i| matches!(state(m, i).life, BlockLife::Busy(p) if killed(p)))
             || (0..BLOCKS).any(|i| matches!(seat(m, i), Seat::Member(p) if killed(p)))
             || (0..BLOCKS).any(|i| state(m, i).life == BlockLife::Live && seat(m, i) == Seat::Free);
-        // Deaths after the last living process checked are left to the next reclaim. Stopped actors may
-        // continue.
+        // Processes that died after the last check of a living process are left to the next reclaim. Stopped
+        // actors may continue.
         let reclaimed = w.count(all.clone(), Fate::Ended) > 0 && !left;
         if reclaimed && w.count(all.clone(), Fate::Stopped) == 0 {
             for i in 0..BLOCKS {
@@ -295,7 +294,7 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
         }
     };
     world.explore(kills, stops, end, |w| {
-        // A stopped process keeps the lock: a process that wants it waits, and reports that in the end.
+        // A stopped process keeps the lock. A process that waits for the lock reports an error in the end.
         w.fates.contains(&Fate::Running) && w.count(0..w.fates.len(), Fate::Stopped) == 0
     });
 }

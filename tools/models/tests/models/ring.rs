@@ -1,6 +1,5 @@
 //! Envelope ring, exhaustively: every interleaving of put, get, batches of both, close and recovery, with
-//! kills and stops at every shared access, also of recovering actors. The steps are the ones that run in
-//! processes.
+//! kills and stops at every shared access, also of recovering actors. Processes run the same steps.
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner};
@@ -23,10 +22,10 @@ enum Doing {
     PutSmall(PutSmall),
     /// Consumer.
     Get(Get),
-    /// Ends a batch, and then does the operation that did not fit into it without a batch.
+    /// Ends a batch, and then repeats the operation that did not fit into the batch, without a batch.
     Advance(Advance, Option<Box<Doing>>),
     Free(u32, Owner),
-    /// Closes when it is scheduled.
+    /// Closer: closes the queue at any time.
     Close(Close),
     Recover(RingRecovery),
 }
@@ -34,29 +33,29 @@ enum Doing {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     ring: RingAt,
-    /// Messages that a producer has not put yet, by the actor's number.
+    /// Messages that a producer has not put yet, numbered by actor.
     items: std::ops::Range<u32>,
     smalls: Smalls,
-    /// `true` if every actor that could still put had ended before the present get began.
+    /// `true` if every actor that could still put had ended before the current get began.
     last: bool,
     producers: usize,
     /// Index of the first recovering actor.
     recoverers: usize,
-    /// `true` if it puts and gets in batches. `run` has the positions of the first and the last message of
-    /// the present batch.
+    /// `true` if the actor puts and gets in batches. `run` has the positions of the first and the last
+    /// message of the current batch.
     batches: bool,
     run: Option<(Position, Position)>,
-    /// `true` if a consumer records that it touches the group of a message.
+    /// `true` if a consumer records that it touches a message's group.
     touches: bool,
     doing: Doing,
 }
 
-/// Messages that are so small that they need no envelope.
+/// Selection of the messages that are small enough to need no envelope.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 enum Smalls {
     #[default]
     None,
-    /// Messages with an odd number.
+    /// Messages with odd numbers.
     Odd,
     All,
 }
@@ -72,7 +71,7 @@ impl Smalls {
 }
 
 impl Process {
-    /// Takes the next message, as part of the batch if there are batches.
+    /// Takes the next message, as part of a batch if the actor uses batches.
     fn get_next(&self, me: usize) -> Doing {
         match self.get(me) {
             Doing::Get(get) if self.batches => Doing::Get(get.batched(self.last())),
@@ -84,7 +83,7 @@ impl Process {
         PutSmall::new(self.ring, small(self.items.start - 1))
     }
 
-    /// Puts its present envelope.
+    /// Puts the actor's current envelope.
     fn put(&self, me: usize, owner: Owner) -> Put {
         let e = self.items.start - 1;
         Put::new(self.ring, intent(me), (e, OWNER.of(e), PLACE.of(e)), member(me), owner)
@@ -95,7 +94,7 @@ impl Process {
         Doing::Get(if self.touches { get.touching(touched_groups(me)) } else { get })
     }
 
-    /// Adds the message with this position to the batch.
+    /// Adds the message at this position to the batch.
     fn add(&mut self, position: Position) {
         let first = self.run.map_or(position, |(first, _)| first);
         self.run = self.batches.then_some((first, position));
@@ -167,7 +166,7 @@ impl Process {
                         self.add(position);
                         Doing::Claim
                     }
-                    // A message that does not fit into the batch is put without it, after the batch is
+                    // A message that does not fit into the batch is put separately, after the batch is
                     // published.
                     Some(PutOutcome::Full(owner) | PutOutcome::Closed(owner)) if self.run.is_some() => {
                         let put = Box::new(Doing::Put(self.put(me, owner)));
@@ -201,7 +200,7 @@ impl Process {
                     ghost.consumed.sort_unstable();
                     self.get_next(me)
                 }
-                // The batch ends here, and later messages are waited for without one.
+                // The batch ends. The actor waits for later messages without a batch.
                 Some(GetOutcome::Empty | GetOutcome::Closed) if self.run.is_some() => {
                     let (first, last) = self.run.take().expect("there is one");
                     Doing::Advance(Advance::head(self.ring, first, last), None)
@@ -232,7 +231,7 @@ impl Process {
                 return done.is_some();
             }
             Doing::Recover(recovery) => {
-                // A recovering actor runs while any other actor does.
+                // A recovering actor runs as long as any other actor runs.
                 let idle = recovery.step(me, m, fates, chain(self.ring.slots, 0));
                 return idle && fates[..self.recoverers].iter().all(|f| f.gone());
             }
@@ -276,7 +275,7 @@ impl Setup {
             let doing = if i < self.producers {
                 Doing::Claim
             } else if i < self.producers + self.consumers {
-                // The process has its first operation below.
+                // The actor's first operation is set below.
                 Doing::Claim
             } else if i < self.producers + self.consumers + self.closers {
                 Doing::Close(Close::new(ring))
@@ -319,8 +318,8 @@ impl Setup {
             if ended {
                 assert!(lost <= taken_along, "{lost} messages lost, {taken_along} consumers");
             }
-            // A kill after the last check of a recovering actor is left to its next round: memory with
-            // remains of dead actors is not judged.
+            // An actor that is killed after the last check of a recovering actor is left to the next
+            // recovery. Memory with remains of dead actors is not checked.
             let dead = |a: &usize| w.fates[*a] == Fate::Killed;
             let reclaimed = (0..w.actors.len()).filter(dead).all(|a| w.memory.peek(intent(a)) == 0)
                 && (0..ENVELOPES).all(|e| {
@@ -419,7 +418,7 @@ fn small_messages_need_no_envelope() {
     Setup { consumers: 2, items: 3, slots: 2, ..all }.explore(1, 1);
     Setup { items: 3, slots: 2, batches: true, ..all }.explore(1, 1);
     Setup { producers: 2, items: 2, slots: 2, batches: true, ..all }.explore(1, 0);
-    // With faults at every step this takes minutes.
+    // With faults at every step, this test takes minutes.
     let closed = Setup { producers: 2, closers: 1, ..all };
     closed.explore(0, 0);
     at_random(|| {
@@ -448,7 +447,7 @@ fn batches_of_small_and_large_are_ordered() {
     Setup { slots: 2, batches: true, ..odd }.explore(0, 0);
 }
 
-/// Two words that are changed one after the other would expose half a message.
+/// Two words that are written one after the other would expose half a message.
 #[test]
 #[should_panic(expected = "torn")]
 fn half_written_message_is_found() {
@@ -458,7 +457,7 @@ fn half_written_message_is_found() {
     s.check(world, 0, 0);
 }
 
-/// Hints may lag, but an actor must help them.
+/// Hints may lag, but an actor that needs a hint must advance it.
 #[test]
 #[should_panic(expected = "wedged")]
 fn unadvanced_hints_block_processes() {

@@ -1,6 +1,6 @@
-//! Reentrant lock, exhaustively: threads of one process and of another, kills of whole processes and stops at
-//! any access. Some wait on a condition meanwhile: they release all levels, and take them back. The steps are
-//! the ones that run in processes.
+//! Reentrant lock, exhaustively: threads of one process and of another, kills of whole processes, and stops
+//! at any access. Some threads wait on a condition: they release all levels, and take them again. Processes
+//! run the same steps.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::lock::{
@@ -14,33 +14,33 @@ use mp_sync::steps::rlock::{AddLevel, AddLevelOutcome, Depth, ReadDepth, Release
 
 const LOCK: LockAt = LockAt(Word::at(0));
 const DEPTH: Word = Word::at(24);
-/// Data: both words are changed, one after the other, the second one a level deeper.
+/// Protected data: two words, written one after the other, the second one at a deeper level.
 const A: Word = Word::at(32);
 const B: Word = Word::at(40);
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// The lock counts as the process's, not as the thread's.
+    /// The lock belongs to the process instead of the thread.
     ProcessOwns,
     /// A new holder continues from the depth of the previous one.
     KeepsDepth,
-    /// The first level that is dropped releases the lock.
+    /// The drop of the first level releases the lock.
     ReleasesEarly,
     /// A thread that recovers doesn't record that it repairs the data.
     ForgetsRecovering,
-    /// A stopped holder is taken for dead.
+    /// A stopped holder is treated as dead.
     TimeIsDeath,
-    /// A thread that returns from waiting has the lock only once.
+    /// A thread that returns from a wait has only one level of the lock.
     ForgetsOthers,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
-    /// Wants the lock, for the first time or again.
+    /// Takes the lock, for the first time or again.
     Begin,
     Acquire(AcquireLock),
-    /// Has found it held. The next action depends on the holder.
+    /// The lock was held. The next action depends on the holder.
     Refused(LockWord),
     Mine(LockWord),
     SetParked(SetParked),
@@ -51,21 +51,21 @@ enum Doing {
     ReadB(u64),
     WriteA(u64),
     WriteB,
-    /// Releases all levels, to wait.
+    /// Releases all levels before a wait.
     LetGo(ReadDepth),
     ReleaseLevel(ReleaseLevel),
     Unlock(ReleaseLock),
 }
 
-/// Thread: takes the lock, takes it again, and drops both levels, perhaps with a wait in between.
+/// Thread that takes the lock twice and drops both levels, perhaps with a wait in between.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Thread {
     doing: Doing,
     left: u32,
     waits: bool,
-    /// Number of levels, by the thread's own count.
+    /// Number of levels, counted by the thread itself.
     levels: u64,
-    /// Number of levels when it released the lock to wait.
+    /// Number of levels when the thread released the lock to wait.
     let_go: u64,
     slept: bool,
     recovering: bool,
@@ -81,7 +81,7 @@ struct Ghost {
     sleepers: Sleepers,
 }
 
-/// Returns the process of a thread. Two threads are one process.
+/// Returns the process of a thread. The first two threads are one process.
 fn process_of(actor: usize) -> usize {
     actor / 2
 }
@@ -90,7 +90,7 @@ fn threads_of(process: usize, fates: &[Fate]) -> impl Iterator<Item = Fate> + '_
     fates.iter().enumerate().filter(move |(i, _)| process_of(*i) == process).map(|(_, &f)| f)
 }
 
-/// Returns `true` if a thread was killed, which kills its process.
+/// Returns `true` if a thread of the process was killed, which kills the whole process.
 fn is_process_killed(process: usize, fates: &[Fate]) -> bool {
     threads_of(process, fates).any(|f| f == Fate::Killed)
 }
@@ -125,17 +125,17 @@ impl Thread {
     /// Checks that the depth equals the thread's own count.
     fn check(&self, m: &Memory) {
         let says = Depth(m.peek(DEPTH)).levels();
-        assert_eq!(says, self.levels, "a thread has it {} times, and its depth says {says}", self.levels);
+        assert_eq!(says, self.levels, "a thread has {} levels, and the lock's depth is {says}", self.levels);
     }
 
-    /// Continues after it took the lock with this word.
+    /// Continues after the thread took the lock with this word.
     fn taken(&mut self, me: usize, m: &Memory, word: LockWord, fates: &[Fate], ghost: &mut Ghost) -> Doing {
         if let Some(other) = ghost.inside.replace(me) {
             assert!(is_process_killed(process_of(other), fates), "two inside");
         }
         let torn = word.is_poisoned();
         let depth = match self.let_go {
-            // A holder has died since it released: it returns with the levels of its other guards.
+            // A holder has died after the release: the thread returns with its other guards' levels.
             n if n > 0 && torn => Depth::new(n - 1, false),
             n if n > 0 => Depth::new(if self.bug == Bug::ForgetsOthers { 1 } else { n }, false),
             _ if torn && !self.recovering => {
@@ -158,7 +158,7 @@ impl Actor for Thread {
 
     fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
         if is_process_killed(process_of(me), fates) {
-            // The thread dies with its process, and no longer waits.
+            // The thread dies with its process, and stops waiting.
             ghost.sleepers.forget(me);
             return true;
         }
@@ -187,7 +187,7 @@ impl Actor for Thread {
             Doing::Mine(word) => match is_held_by(LOCK, *word, who(me), m) || self.bug == Bug::ProcessOwns {
                 true => Doing::AddLevel(AddLevel::new(DEPTH)),
                 false => {
-                    assert_eq!(self.levels, 0, "it is inside, and doesn't know it");
+                    assert_eq!(self.levels, 0, "the thread holds the lock without counting a level");
                     Doing::SetParked(SetParked::new(LOCK, *word))
                 }
             },
@@ -234,7 +234,7 @@ impl Actor for Thread {
                     self.check(m);
                     Doing::WriteB
                 }
-                Some(end) => panic!("{end:?}: it has the lock"),
+                Some(end) => panic!("{end:?}: the thread has the lock"),
             },
             Doing::WriteB => {
                 m.store(B, self.value);
@@ -261,7 +261,7 @@ impl Actor for Thread {
                     }
                 }
                 Some(Some(depth)) => {
-                    assert_eq!(self.levels, 1, "the lock is released, and it has it {} times", self.levels);
+                    assert_eq!(self.levels, 1, "released a lock with {} levels", self.levels);
                     (self.levels, self.let_go) = (0, 0);
                     ghost.inside = None;
                     Doing::Unlock(ReleaseLock::new(LOCK, depth.is_recovering()))
@@ -270,8 +270,8 @@ impl Actor for Thread {
             Doing::Unlock(steps) => {
                 let recovered = self.recovering && self.value > 0;
                 if steps.step(m).expect("one step") {
-                    // FUTEX_WAKE of one, in the same step: a death in between is the kill of the sleeper's
-                    // waker.
+                    // FUTEX_WAKE of one sleeper, in the same step. A death between the two is the same as a
+                    // kill of the woken sleeper.
                     ghost.sleepers.wake_one();
                 }
                 let marked = LockWord(m.peek(LOCK.word())).is_poisoned();
@@ -279,7 +279,8 @@ impl Actor for Thread {
                 if recovered {
                     self.recovering = false;
                 }
-                // It got a death, or releases: it wants the lock again.
+                // The thread got an error about a death, or has released the lock to wait: it takes the lock
+                // again.
                 let over = self.value > 0 && self.let_go == 0;
                 if over {
                     self.left -= 1;
@@ -305,7 +306,7 @@ fn explore(threads: &[(u32, bool)], (kills, stops): (u32, u32), poll_interval: b
             assert_eq!(w.memory.peek(A), w.memory.peek(B), "torn");
         }
     };
-    // A stopped holder keeps the others waiting. Nothing else may.
+    // Threads may wait forever only for a stopped holder.
     let wedged = |w: &World<Thread>| {
         let holder = LockWord(w.memory.peek(LOCK.word())).holder();
         let stopped = |h: Member| threads_of(h.slot() as usize, &w.fates).any(|f| f == Fate::Stopped);
@@ -314,7 +315,7 @@ fn explore(threads: &[(u32, bool)], (kills, stops): (u32, u32), poll_interval: b
     world.explore(kills, stops, end, wedged);
 }
 
-/// Number of rounds of taking it twice, and whether it waits in between.
+/// Number of rounds, each of which takes the lock twice, and whether the thread waits in between.
 const ONCE: (u32, bool) = (1, false);
 const TWICE: (u32, bool) = (2, false);
 const WAITS: (u32, bool) = (1, true);
@@ -361,7 +362,7 @@ fn treating_the_process_as_the_holder_is_found() {
 }
 
 #[test]
-#[should_panic(expected = "and its depth says")]
+#[should_panic(expected = "and the lock's depth is")]
 fn inherited_depth_of_a_dead_holder_is_found() {
     explore(&[ONCE, ONCE, ONCE], (1, 0), true, Bug::KeepsDepth);
 }
@@ -385,7 +386,7 @@ fn stopped_holder_treated_as_dead_is_found() {
 }
 
 #[test]
-#[should_panic(expected = "and its depth says")]
+#[should_panic(expected = "and the lock's depth is")]
 fn relock_with_too_few_levels_is_found() {
     explore(&[WAITS, ONCE], (0, 0), false, Bug::ForgetsOthers);
 }

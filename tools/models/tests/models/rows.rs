@@ -1,11 +1,11 @@
-//! Rows of slabs of device memory, exhaustively: holders of a piece give work to their streams, join it into
-//! the row's last use, and leave; the maker divides the memory again when no holder is left, for streams that
-//! wait; any process is killed or stopped at any shared access. The steps are the ones that run in processes.
+//! Rows of slabs of device memory, exhaustively. Holders of a piece submit work to their streams, join it
+//! into the row's last use, and leave. When no holder is left, the maker cuts the memory again, for streams
+//! that wait. Any process is killed or stopped at any shared access. Processes run the same steps.
 //!
-//! A device runs its process's orders. When the process is killed it continues for any time, and then stops.
-//! Other processes detect that, count the end of unfinished work, and only then end the waits for it, as the
-//! model of clocks shows. Checked: no work in the new piece runs while work of the old one may, except late
-//! reads of dead processes.
+//! A device executes its process's orders. After the process is killed, the device continues for any time,
+//! and then stops. Other processes detect that, count the end of unfinished work, and only then end the waits
+//! for it, as in the model of clocks. Checked: no work in the new piece runs while work in the old piece may
+//! run, except late reads of dead processes.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::device::use_record::{
@@ -19,7 +19,7 @@ use mp_models::random::at_random;
 const ROW: UseRecordAt = UseRecordAt(Word::at(0));
 /// Bit set of the holders.
 const SEATS: Word = Word::at(16);
-/// Number of ends of unfinished work.
+/// Number of ends of unfinished work, counted over all clocks.
 const ENDS: Word = Word::at(24);
 
 /// Planted bug.
@@ -28,19 +28,19 @@ enum Bug {
     None,
     /// A holder releases its seat before it joins its work.
     SeatFirst,
-    /// A holder ends its use before it joins it.
+    /// A holder ends its use before it joins its work.
     EndedFirst,
-    /// The last use is overwritten by a tick that doesn't follow it.
+    /// The last use is overwritten by a tick that doesn't follow the old last use.
     NotFollowed,
     /// Another process's join, between the read and the swap, is overwritten.
     NotCompared,
-    /// A last use that follows work of several processes is not marked.
+    /// A last use that follows work of several processes is not marked as mixed.
     NotMixed,
     /// The maker doesn't check for ends of unfinished work.
     EndsIgnored,
     /// Ends are counted after streams continue.
     CountedLate,
-    /// The maker doesn't check the uses.
+    /// The maker doesn't check the counts of begun and ended uses.
     UsesIgnored,
     /// Streams that reuse the memory don't wait.
     NotWaited,
@@ -48,10 +48,10 @@ enum Bug {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Role {
-    /// Process that divides the memory.
+    /// Process that cuts the memory into pieces.
     Maker,
-    /// Has the piece of this generation. `after`: it got the piece from this holder. If it writes, its stream
-    /// waits for that holder's work.
+    /// Process that has the piece of this generation. `after`: the holder from which it got the piece. If it
+    /// writes, its stream waits for that holder's work.
     Holder {
         writes: bool,
         generation: u8,
@@ -60,7 +60,7 @@ enum Role {
     Device {
         owner: usize,
     },
-    /// Ends the clocks of killed holders with unfinished work, after their devices.
+    /// Ends the clocks of killed holders with unfinished work, after their devices have stopped.
     Ender,
 }
 
@@ -88,7 +88,7 @@ enum Pc {
     Ends(UseRecord),
     /// The maker reads the number of ends for the next piece.
     EndsBefore,
-    /// First of two steps of an end was made: its count, or the release of streams that wait.
+    /// The first of the two steps of an end was made: the count, or the release of waiting streams.
     Ended(usize),
     Cut(ResetUseRecord),
     Give,
@@ -99,7 +99,7 @@ struct Process {
     role: Role,
     bug: Bug,
     pc: Pc,
-    /// Tick after its work.
+    /// Tick after the holder's work.
     tick: u64,
 }
 
@@ -109,18 +109,19 @@ struct Op {
     owner: usize,
     tick: u64,
     waits: Vec<u64>,
-    /// Generation of the memory that it uses, and whether it writes. `None` for a stream that only joins.
+    /// Generation of the memory that the work uses, and whether it writes. `None` for a stream that only
+    /// joins.
     work: Option<(u8, bool)>,
     done: bool,
 }
 
-/// State that no process can read completely.
+/// State that no process can read as a whole.
 #[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
 struct Ghost {
     ops: Vec<Op>,
     generation: u8,
     retired: bool,
-    /// Tick that streams wait for before they use the memory of this generation.
+    /// Tick for which streams wait before they use the memory of this generation.
     cooling: Option<u64>,
     /// Number of times that the whole memory was returned.
     returned: u8,
@@ -130,7 +131,7 @@ struct Ghost {
     ends_before: u64,
 }
 
-/// Returns a tick. Each holder has a clock for its stream, and one for the stream that joins.
+/// Returns a tick. Each holder has a clock for its stream, and a clock for the stream that joins.
 fn tick_of(holder: usize, joins: bool) -> u64 {
     let clock = 2 * holder as u32 + u32::from(joins);
     Tick::new(clock, Tick::base(1) + 1).raw()
@@ -148,13 +149,14 @@ impl Ghost {
         self.ops.iter().find(|op| op.tick == tick).expect("a tick that was made")
     }
 
-    /// Returns whether its work has run. `None` if it never will.
+    /// Returns `Some(true)` if the tick's work has run, `Some(false)` if it is pending, and `None` if it will
+    /// never run.
     fn over(&self, tick: u64) -> Option<bool> {
         let op = self.op(tick);
         if op.done || self.ended & 1 << op.owner == 0 { Some(op.done) } else { None }
     }
 
-    /// Checks that no work of an earlier generation may run when work of a later one begins.
+    /// Checks that no work of an earlier generation may run when work of a later generation begins.
     fn judge(&self, generation: u8, fates: &[Fate]) {
         for op in &self.ops {
             let Some((earlier, writes)) = op.work else { continue };
@@ -176,7 +178,7 @@ impl Process {
     fn holder(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
         let Role::Holder { writes, generation, after } = self.role else { unreachable!() };
         self.pc = match self.pc {
-            // If it never gets the piece, it has nothing to do.
+            // A holder that never gets the piece has nothing to do.
             Pc::Start if ghost.generation < generation => {
                 return ghost.retired || fates[0].gone();
             }
@@ -185,7 +187,7 @@ impl Process {
                 if let (Some(tick), Some(other)) = (before, after) {
                     let sent = ghost.ops.iter().any(|op| op.tick == tick);
                     if !sent {
-                        // The sender may be gone, and the message with it.
+                        // The sender may have ended, and its message may be lost.
                         self.pc = if fates[other].gone() { Pc::Leave } else { Pc::Start };
                         return false;
                     }
@@ -195,7 +197,7 @@ impl Process {
                 }
                 Pc::Work
             }
-            // The process's stream takes the work, and a tick: not a shared access.
+            // The process's stream accepts the work and a tick. Not a shared access.
             Pc::Work => {
                 self.tick = tick_of(me, false);
                 let cooling = ghost.cooling.filter(|_| self.bug != Bug::NotWaited);
@@ -224,7 +226,7 @@ impl Process {
                     None if self.bug == Bug::NotFollowed => self.tick,
                     None => {
                         let tick = tick_of(me, true);
-                        // The stream joins once more if another process was faster: the tick then follows
+                        // If another process was faster, the stream joins again, and the tick then follows
                         // both.
                         ghost.ops.retain(|op| op.tick != tick);
                         let waits = vec![self.tick, old];
@@ -343,7 +345,7 @@ impl Process {
                 ghost.ops[next].done = true;
                 false
             }
-            // No more orders will arrive. Pending work of a dead process is torn down.
+            // No more orders will arrive. Pending work of a dead process is discarded.
             None => {
                 let waits = ghost.ops.iter().any(|op| op.owner == owner && !op.done);
                 fates[owner].gone() && (!waits || fates[owner] == Fate::Killed)
@@ -358,7 +360,8 @@ impl Process {
         let (owner, counts) = match self.pc {
             Pc::Ended(owner) => (owner, is_late),
             _ => {
-                // Holders follow the maker, and devices follow them in the same order.
+                // Holders follow the maker in the list of actors, and devices follow the holders in the same
+                // order.
                 let is_left = |&owner: &usize| {
                     let unfinished = ghost.ops.iter().any(|op| op.owner == owner && !op.done);
                     let is_gone = fates[owner] == Fate::Killed && fates[owner - 1 + devices(fates)].gone();
@@ -404,7 +407,7 @@ impl Actor for Actors {
     }
 }
 
-/// Process, and its maker's knowledge of the others.
+/// Actor, and the maker's view of the other actors.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Actors {
     process: Process,
@@ -431,11 +434,11 @@ fn explore(holders: &[Role], (kills, stops): (u32, u32), bug: Bug) {
         let all = 0..w.fates.len();
         let well = w.count(all.clone(), Fate::Killed) + w.count(all, Fate::Stopped) == 0;
         if well {
-            assert!(!w.ghost.retired, "it is retired, and no process died");
-            assert_eq!(w.ghost.returned, 2, "it did not come back");
+            assert!(!w.ghost.retired, "the slab is retired, and no process died");
+            assert_eq!(w.ghost.returned, 2, "the memory did not return");
         }
     };
-    // A device isn't a process: it ends with its owner. Any process may end clocks: one of them lives.
+    // A device isn't a process: it ends with its owner. Clocks are ended as long as one process lives.
     let wedged = move |w: &World<Actors>| {
         let (all, devices) = (0..w.fates.len(), first_device..w.fates.len());
         w.count(all, Fate::Stopped) == 0 && w.count(devices, Fate::Killed) == 0
@@ -469,8 +472,8 @@ fn moved_piece_is_reused_after_its_uses() {
     explore(&CHAIN, (1, 0), Bug::None);
 }
 
-/// A death ends the waits for the second reader, and the third reader's tick may complete before the first
-/// reader's work has run.
+/// A death ends the second reader's wait, and the third reader's tick may complete before the first reader's
+/// work has run.
 #[test]
 fn memory_is_reused_after_three_readers() {
     explore(&READ_CHAIN, (1, 0), Bug::None);
@@ -525,7 +528,7 @@ fn unrepeated_concurrent_join_is_found() {
     explore(&READERS, (0, 0), Bug::NotCompared);
 }
 
-/// If the process dies whose stream waits for both, streams that wait for it continue.
+/// If the process whose stream waits for both dies, streams that wait for that process continue.
 #[test]
 #[should_panic(expected = "memory is used again under work")]
 fn unmarked_joint_use_is_found() {

@@ -1,5 +1,5 @@
-//! Readers and writers, exhaustively: no reader observes a partial write, a dead writer is reported, and a
-//! dead reader keeps no thread waiting. The steps are the ones that run in processes.
+//! Readers and writers, exhaustively: no reader observes a partial write, a dead writer is reported, and no
+//! thread waits for a dead reader. Processes run the same steps.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::lock::{AcquireLock, DeadHolder, LockAt, LockAttempt, LockWord, OsThread, ReleaseLock};
@@ -16,7 +16,7 @@ const B: Word = Word::at(40);
 const SLOTS: Slots = Slots { used: Word::at(48), first: Word::at(56), limit: 3 };
 const READERS: Readers = Readers { slots: SLOTS, extra_reads: Word::at(80) };
 
-/// Count that a dead reader may have left.
+/// Count of a place that a dead reader may have left.
 const LEFT_BEHIND: u64 = 1;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -30,11 +30,11 @@ enum Bug {
     NoRecovery,
     /// A thread that adopts the lock clears every mark.
     IgnoresWriting,
-    /// Any mark counts, whether its holder wrote or not.
+    /// Any mark is treated as a death during a write, also the mark of a dead holder that did not write.
     TakesMarksSeriously,
-    /// A thread that reads again while the lock is held takes any free slot.
+    /// A thread that reads again while it reads takes any free slot.
     AnotherSlot,
-    /// A thread that reads again, in the slot that it has, does not count.
+    /// A thread that reads again, in the same slot, does not increment its count.
     DoesNotCount,
 }
 
@@ -42,7 +42,7 @@ enum Bug {
 enum Doing {
     Begin,
     Enter(Enter),
-    /// Takes a place without reading the lock afterwards.
+    /// Planted bug: takes a place without reading the lock afterwards.
     Slip(ClaimReader),
     Acquire(AcquireLock),
     Refused(LockWord),
@@ -50,7 +50,7 @@ enum Doing {
     ClaimReader(ClaimReader),
     LetOthersIn(ReleaseLock, ObservedSlot),
     ReadA(ObservedSlot),
-    /// Reads, and begins to read once more.
+    /// Reads, and begins a second reading.
     EnterAgain(Enter, ObservedSlot),
     AddRead(AddRead, ObservedSlot),
     AnotherSlot(ClaimReader, ObservedSlot),
@@ -68,11 +68,11 @@ enum Doing {
     Unlock(ReleaseLock),
 }
 
-/// Reads once or writes once, and repairs a torn state that it meets.
+/// Process that reads once or writes once, and repairs a torn state that it finds.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     writes: bool,
-    /// `true` if it reads again while it reads, and ends the first reading first.
+    /// `true` if the process begins a second reading during its first one, and ends the first reading first.
     again: bool,
     doing: Doing,
     marked: bool,
@@ -160,8 +160,8 @@ impl Actor for Process {
             Doing::LookWriting => {
                 let wrote = m.load(WRITING) != 0 || self.bug == Bug::TakesMarksSeriously;
                 if wrote && self.bug != Bug::IgnoresWriting {
-                    assert!(ghost.writing.is_some_and(killed), "a mark without a reason");
-                    // The actor recovers the data, whether it wanted to read or to write.
+                    assert!(ghost.writing.is_some_and(killed), "a mark without a dead writer");
+                    // The actor recovers the data, no matter whether it was going to read or to write.
                     self.writes = true;
                 }
                 self.doing = self.has_lock(me);
@@ -224,7 +224,7 @@ impl Actor for Process {
             }
             Doing::Leave(steps) => {
                 let gone = steps.step(m);
-                assert!(gone != Some(false), "its place was not its own to the end, or stays behind");
+                assert!(gone != Some(false), "its place had another reader, or remains");
                 return gone.is_some();
             }
             Doing::Readers(steps) => match steps.step(m) {
@@ -242,7 +242,7 @@ impl Actor for Process {
             }
             Doing::StoreWriting => {
                 m.store(WRITING, 1);
-                assert!(ghost.reading.iter().all(|&i| killed(i)), "a writer beside a reader");
+                assert!(ghost.reading.iter().all(|&i| killed(i)), "a writer and a reader hold the lock");
                 assert!(ghost.writing.is_none_or(killed), "two writers");
                 ghost.writing = Some(me);
                 self.doing = Doing::LoadA;
@@ -277,7 +277,7 @@ fn explore(readers: usize, writers: usize, faults: (u32, u32), bug: Bug) {
     explore_again((readers, 0), writers, faults, bug);
 }
 
-/// Explores `readers`, the last `again` of which read again.
+/// Explores `readers` readers. The last `again` of them read again.
 fn explore_again((readers, again): (usize, usize), writers: usize, (kills, stops): (u32, u32), bug: Bug) {
     let process = Process { writes: false, again: false, doing: Doing::Begin, marked: false, a: 0, bug };
     let mut actors = vec![process.clone(); readers - again];
@@ -331,25 +331,25 @@ fn long_random_schedules_hold() {
 }
 
 #[test]
-#[should_panic(expected = "a writer beside a reader")]
+#[should_panic(expected = "a writer and a reader hold the lock")]
 fn second_read_in_another_slot_is_found() {
     explore_again((2, 1), 1, (0, 0), Bug::AnotherSlot);
 }
 
 #[test]
-#[should_panic(expected = "its place was not its own")]
+#[should_panic(expected = "its place had another reader")]
 fn uncounted_repeated_read_is_found() {
     explore_again((1, 1), 1, (0, 0), Bug::DoesNotCount);
 }
 
 #[test]
-#[should_panic(expected = "a writer beside a reader")]
+#[should_panic(expected = "a writer and a reader hold the lock")]
 fn missing_second_check_of_a_reader_is_found() {
     explore(1, 1, (0, 0), Bug::NoSecondLook);
 }
 
 #[test]
-#[should_panic(expected = "a writer beside a reader")]
+#[should_panic(expected = "a writer and a reader hold the lock")]
 fn writer_that_ignores_readers_is_found() {
     explore(1, 1, (0, 0), Bug::IgnoresReaders);
 }
@@ -367,7 +367,7 @@ fn removed_mark_is_found() {
 }
 
 #[test]
-#[should_panic(expected = "a mark without a reason")]
+#[should_panic(expected = "a mark without a dead writer")]
 fn mark_without_a_cause_is_found() {
     explore(2, 1, (1, 0), Bug::TakesMarksSeriously);
 }

@@ -1,7 +1,7 @@
-//! Holders of a block, exhaustively: processes send, receive and release one block while any of them is
-//! killed at any shared access, including reclaiming processes. The steps are the ones that run in processes.
-//! In some worlds all three seats are in the block's header. In others two of them are in two pages, searched
-//! in a circle, or next to each other in one page.
+//! Holders of a block, exhaustively: processes send, receive and release one block while any process,
+//! including a reclaiming one, is killed at any shared access. In some worlds all three seats are in the
+//! block's header. In other worlds, two seats are in two pages, searched in a circle, or next to each other
+//! in one page. Processes run the same steps.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{
@@ -22,7 +22,7 @@ const FLAT: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: SEATS, per_pa
 const PAGED: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: 1, per_page: 1 };
 /// Block whose other two seats are next to each other in one page.
 const BESIDE: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: 1, per_page: 2 };
-/// First word of the envelopes. Each has owner, number of attachments, attachment.
+/// First word of the envelopes. Each has three words: owner, number of attachments, attachment.
 const FIRST_ENVELOPE: u64 = 2 + SEATS as u64;
 const FIRST_PAGE: u64 = FIRST_ENVELOPE + 3 * ENVELOPES as u64;
 const PAGE_WORDS: u64 = PAGE_HEADER as u64 + 2;
@@ -69,14 +69,14 @@ enum Op {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
     Next,
-    // send: claim an envelope, clear it, take a seat for it, publish it
+    // send: claim an envelope, clear it, take a seat for the envelope, publish it
     Claim(u32, u64),
     Clear(u32),
     Count(u32),
     Take(u32, TakeSeat<Pages>),
     Publish(u32),
     GiveBack(u32),
-    // receive: take the envelope, make its seat the process's own, empty and free it
+    // receive: take the envelope, turn its seat into the process's seat, empty and free the envelope
     Grab(u32, u64),
     Entry(u32),
     Adopt(u32, SeatAt),
@@ -93,7 +93,7 @@ enum Doing {
     Check(FreeCheck<Pages>),
 }
 
-/// Continuation after a seat was released.
+/// Action after the release of a seat.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum After {
     Next,
@@ -104,7 +104,7 @@ enum After {
 struct Process {
     block: BlockAt,
     program: Vec<Op>,
-    /// Seat in which this process holds the block.
+    /// Seat by which this process holds the block.
     seat: Option<SeatAt>,
     doing: Doing,
 }
@@ -116,7 +116,7 @@ fn seat(m: &Memory, block: BlockAt, i: u32) -> Seat {
     Seat::unpack(m.peek(seat_at(block, nth(block, i))))
 }
 
-/// Checks that a block that an actor frees has no holder.
+/// Checks that an actor frees the block only if the block has no holder.
 fn check_without_holder(m: &Memory, block: BlockAt, fates: &[Fate]) {
     for i in 0..SEATS {
         let held = match seat(m, block, i) {
@@ -136,7 +136,7 @@ impl Process {
                 Op::Send if self.seat.is_some() => (0..ENVELOPES)
                     .find(|&e| envelope(m, e).holder == Holder::Free)
                     .map(|e| Doing::Claim(e, m.peek(owner_at(e)))),
-                // Finds nothing if it reads too early. Some other order finds it.
+                // An actor that reads too early finds no message. Other schedules find it.
                 Op::Receive => (0..ENVELOPES)
                     .find(|&e| envelope(m, e).holder == Holder::Queued)
                     .map(|e| Doing::Grab(e, m.peek(owner_at(e)))),
@@ -152,7 +152,7 @@ impl Process {
             self.program.remove(0);
             return Some(doing.unwrap_or(Doing::Next));
         }
-        // After its program, a process reclaims dead ones, as waiting processes and parents do.
+        // After its program, a process reclaims dead processes, like waiting processes and parents.
         let dead = |p: Member| is_killed(fates, p);
         for e in 0..ENVELOPES {
             if let Holder::Member(p) = envelope(m, e).holder
@@ -172,8 +172,8 @@ impl Process {
                         return Some(Doing::Seat(i, p.slot() as usize));
                     }
                 }
-                // Only a killed actor can leave it like this. Otherwise the actor that released the last seat
-                // frees it.
+                // Only a killed actor can leave a live block without seats. Otherwise the actor that released
+                // the last seat frees it.
                 let deaths = fates.contains(&Fate::Killed);
                 if deaths && (0..SEATS).all(|i| seat(m, block, i) == Seat::Free) {
                     return Some(Doing::Check(FreeCheck::new(block, PAGES, member(me))));
@@ -245,7 +245,7 @@ impl Actor for Process {
             },
             Doing::Adopt(e, i) => {
                 let (e, i) = (*e, *i);
-                // A process that already holds the block keeps its seat, and releases the envelope's.
+                // A process that already holds the block keeps its seat, and releases the envelope's seat.
                 let (to, seat) = match self.seat {
                     None => (Seat::Member(member(me)), i),
                     Some(seat) => (Seat::Free, seat),
@@ -280,7 +280,7 @@ impl Actor for Process {
                 Err(_) => Doing::Next,
             },
             Doing::Attached(e) => {
-                // Read together with the number, which only this process can change now.
+                // The word is read together with the number, which only this process can change now.
                 let n = m.peek(count_at(*e));
                 match Attachment::unpack(m.load(entry_at(*e))).filter(|_| n > 0) {
                     None => Doing::Emptied(*e),
@@ -326,12 +326,13 @@ fn world(programs: &[&[Op]]) -> World<Process> {
     world_of(FLAT, None, programs)
 }
 
-/// Does the same, with seats in pages. The one that was taken last is the `last`-th in pages.
+/// Creates the world of [`world`], with seats in pages. The seat that was taken last is the `last`-th in
+/// pages.
 fn paged(last: usize, programs: &[&[Op]]) -> World<Process> {
     world_of(PAGED, PAGE_BLOCKS.get(last).map(|&page| SeatAt::paged(page, PAGE_HEADER)), programs)
 }
 
-/// Does the same after a check that found the `held`-th seat in pages held.
+/// Creates the world of [`paged`], after a check that found the `held`-th seat in pages held.
 fn hinted(last: usize, held: usize, programs: &[&[Op]]) -> World<Process> {
     let world = paged(last, programs);
     let hints = Word::at(8 * (FIRST_PAGE + 2));
@@ -340,7 +341,8 @@ fn hinted(last: usize, held: usize, programs: &[&[Op]]) -> World<Process> {
     world
 }
 
-/// Does the same, with adjacent seats in a page. The one that was taken last is the `last`-th.
+/// Creates the world of [`world`], with adjacent seats in a page. The seat that was taken last is the
+/// `last`-th.
 fn beside(last: u32, programs: &[&[Op]]) -> World<Process> {
     world_of(BESIDE, Some(SeatAt::paged(PAGE_BLOCKS[0], PAGE_HEADER + last)), programs)
 }
@@ -385,8 +387,8 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
         let live_without_seats = (0..SEATS).all(|i| seat(m, block, i) == Seat::Free)
             && BlockState::unpack(m.peek(block.state)).life == BlockLife::Live
             && w.count(0..w.fates.len(), Fate::Killed) > 0;
-        // Deaths after the last living process checked are left to the next reclaim. Stopped actors may
-        // continue.
+        // Processes that died after the last check of a living process are left to the next reclaim. Stopped
+        // actors may continue.
         if seen && w.count(0..w.fates.len(), Fate::Stopped) == 0 && !in_use && !live_without_seats {
             assert_eq!(BlockState::unpack(m.peek(block.state)).life, BlockLife::Free, "the block leaks");
         }
@@ -417,7 +419,7 @@ fn block_sent_twice_is_held_once() {
 #[should_panic(expected = "freed while held")]
 fn missing_version_frees_a_held_block() {
     let mut w = world(&[&[Send, Drop], &[Receive, Send, Drop], &[Receive, Drop]]);
-    // The only addition is the one that increments the version.
+    // The only addition of this model increments the version.
     w.memory.lose_additions();
     explore(w, 0, 0);
 }
@@ -430,7 +432,8 @@ fn seats_in_pages_survive_kills() {
     }
 }
 
-/// A release checks beginning at the seat that an earlier one found held, and notes the one that it finds.
+/// A release begins its check at the seat that an earlier release found held, and notes the held seat that it
+/// finds.
 #[test]
 fn hints_of_held_seats_survive_kills() {
     for (last, held) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
@@ -461,7 +464,7 @@ fn neighboring_seats_survive_kills() {
 #[test]
 #[should_panic(expected = "freed while held")]
 fn unversioned_page_seats_are_freed_while_held() {
-    // The second message's seat was taken last and is free again: the actor that frees begins its scan there.
+    // The second message's seat was taken last and is free again: the freeing actor begins its scan there.
     let mut w = paged(1, &[&[Send, Send, Drop], &[Receive, Send, Drop], &[Receive, Drop]]);
     w.memory.lose_additions();
     explore(w, 0, 0);

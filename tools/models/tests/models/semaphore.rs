@@ -1,5 +1,5 @@
-//! Permits, exhaustively: any kill at any access, also of a process that returns a dead process's permit,
-//! stops, sleepers without a poll interval. The steps are the ones that run in processes.
+//! Permits, exhaustively: kills at any access, also of a process that returns a dead process's permit, stops,
+//! and sleepers without a poll interval. Processes run the same steps.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::Member;
@@ -35,7 +35,7 @@ enum Doing {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// A stopped process is taken for dead.
+    /// A stopped process is treated as dead.
     TimeIsDeath,
     /// No process checks for dead processes.
     NoRecovery,
@@ -45,7 +45,7 @@ enum Bug {
     NoSecondLook,
 }
 
-/// Takes a permit and returns it, several times.
+/// Process that takes a permit and returns it, several times.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     left: u32,
@@ -69,7 +69,7 @@ impl Process {
     fn inside(&mut self, me: usize, seen: ObservedSlot, fates: &[Fate], ghost: &mut Ghost) {
         ghost.inside.retain(|&i| fates[i] != Fate::Killed);
         ghost.inside.push(me);
-        assert!(ghost.inside.len() <= self.permits as usize, "more inside than permits: {:?}", ghost.inside);
+        assert!(ghost.inside.len() <= self.permits as usize, "more holders than permits: {:?}", ghost.inside);
         self.doing = Doing::ClaimReader(seen);
     }
 }
@@ -192,7 +192,7 @@ fn explore(
             assert!(slot.state == OPEN || w.fates[holder] != Fate::Ended, "a permit of {holder} is lost");
         }
     };
-    // Stopped processes may keep all permits. Nothing else is a reason to wait.
+    // Stopped processes may keep all permits. Processes wait forever for no other reason.
     let wedged = |w: &World<Process>| {
         let stopped = (w.count(0..processes, Fate::Stopped) as u32) < permits;
         w.fates.contains(&Fate::Running) && stopped
@@ -234,7 +234,7 @@ fn long_random_schedules_hold() {
 }
 
 #[test]
-#[should_panic(expected = "more inside than permits")]
+#[should_panic(expected = "more holders than permits")]
 fn stopped_holder_treated_as_dead_is_found() {
     explore(3, 1, 1, (0, 1), true, Bug::TimeIsDeath);
 }

@@ -1,6 +1,6 @@
-//! Updates of several words, exhaustively: they are atomic, whichever process is killed at whichever access,
-//! including those that complete another's update. No process waits for a process that is stopped there. The
-//! steps are the ones that run in processes.
+//! Updates of several words, exhaustively: they are atomic, also if any process is killed at any access,
+//! including processes that complete another process's update. No process waits for a process that is stopped
+//! during an update. Processes run the same steps.
 
 use mp_core::mem::{Column, Steps, Word};
 use mp_core::steps::{Update, UpdateAt, UpdateOutcome, UpdatePlan};
@@ -22,11 +22,11 @@ const FIRST: u64 = 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Kind {
-    /// Moves one from C to D: neither returns to an earlier value.
+    /// Moves one from C to D. No word returns to an earlier value.
     Transfer,
     /// Exchanges A and B. A second exchange restores their earlier values.
     Exchange,
-    /// Does the same, as a process that claims not to need exclusive access.
+    /// Exchanges A and B, but claims not to need exclusive access.
     Careless,
 }
 
@@ -53,7 +53,7 @@ struct Process {
     program: Vec<Kind>,
     transfers: u64,
     exchanges: u64,
-    /// Current attempt, with the deaths that were known when it began.
+    /// Current attempt, with the deaths that were known when the attempt began.
     doing: Option<Update<Kind, DeathSnapshot>>,
 }
 
@@ -73,8 +73,8 @@ impl Actor for Process {
             None => self.doing = Some(doing),
             Some(UpdateOutcome::Busy(_)) => {}
             Some(UpdateOutcome::Done(v)) => {
-                // The words did not change since they were read, and no partial update is visible.
-                assert_eq!(v[0] + v[1], SUM, "torn, and read so");
+                // The words did not change after they were read, so no partial update may be visible.
+                assert_eq!(v[0] + v[1], SUM, "torn: a partial update was read");
                 match self.program.remove(0) {
                     Kind::Transfer => self.transfers += 1,
                     Kind::Exchange | Kind::Careless => self.exchanges += 1,
@@ -99,7 +99,7 @@ fn world(programs: &[&[Kind]], lossy: &[Word]) -> World<Process> {
 
 fn explore(world: World<Process>, kills: u32, stops: u32) {
     let end = |w: &World<Process>| {
-        // If no process is left to complete it, the next one would.
+        // If no running process can complete the update, the next process would.
         if CurrentUpdate::unpack(w.memory.peek(AT.current)).making.is_some() {
             return;
         }
@@ -114,7 +114,7 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
             assert_eq!(a == FIRST, exchanges % 2 == 0, "{exchanges} exchanges");
         }
     };
-    // A process that needs exclusive access may wait for a stopped one. No other may.
+    // A process that needs exclusive access may wait for a stopped process. All other processes never wait.
     let wedged = |w: &World<Process>| {
         let running = || w.actors.iter().zip(&w.fates).filter(|(_, fate)| **fate == Fate::Running);
         let alone = |p: &Process| p.program.first() == Some(&Kind::Exchange);
@@ -156,7 +156,7 @@ fn exclusive_updates_of_three_are_atomic() {
 #[test]
 fn stopped_process_delays_only_exclusive_updates() {
     explore(world(&[&[X, X], &[X, X]], &[]), 0, 1);
-    // A process that makes other updates is never delayed.
+    // A process that makes only other updates is never delayed.
     explore(world(&[&[X], &[T, T]], &[]), 0, 1);
 }
 

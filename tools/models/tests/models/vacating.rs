@@ -1,10 +1,11 @@
-//! A queue that is held by a dead and a living actor. A message in it holds a token which others wait for,
-//! such as a channel's last sender. The living actor drops the queue while others recover for the dead actor,
-//! and are killed and stopped. Then it reuses the queue's memory, if that is free. Explored exhaustively with
-//! two recovering actors, and at random with three. The steps are the ones that run in processes.
+//! A queue that a dead and a living actor hold. A message in the queue holds a token, such as a channel's
+//! last sender, and other actors wait for the token's release. The living actor drops the queue while other
+//! actors recover the dead actor, and are killed and stopped. Then it reuses the queue's memory, if that is
+//! free. Explored exhaustively with two recovering actors, and at random with three. Processes run the same
+//! steps.
 //!
-//! Checked: no running actor waits for a stopped one; none writes into the queue when it has no holder;
-//! reused memory has no other holder; nothing is freed twice, nothing leaks.
+//! Checked: no running actor waits for a stopped actor. No actor writes into a queue without a holder. Reused
+//! memory has no other holder. Nothing is freed twice, and nothing leaks.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{
@@ -21,7 +22,7 @@ use mp_models::vacating::{
     recovering_word, seat_of, seats, state, tenancy,
 };
 
-/// Maximum number of recoveries at a time. Larger numbers find no further bugs.
+/// Maximum number of concurrent recoveries. Larger numbers find no further bugs.
 const MOST: u32 = 2;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -70,7 +71,7 @@ enum Bug {
     None,
     /// The reclaiming actor releases seats in queues.
     OldOrder,
-    /// Vacating actors do not check whether they are alone.
+    /// Vacating actors do not check for other recovering actors.
     Rash,
     /// An actor that vacates treats released seats as recovered.
     Trusting,
@@ -112,7 +113,7 @@ impl Process {
         !matches!(self.counted, Some(Tenancy { presence: Presence::Dead(_), .. }))
     }
 
-    /// Returns the next step for one of the dead actors. Not an access.
+    /// Returns the next step of the recovery of a dead actor. Not an access.
     fn look(&mut self, me: usize, m: &Memory, fates: &[Fate]) -> Option<Doing> {
         for d in killed(fates) {
             self.dead = d;
@@ -132,7 +133,7 @@ impl Process {
         None
     }
 
-    /// Returns the next step after it is done with a block.
+    /// Returns the next step after the work on this block.
     fn after(&self, me: usize, block: BlockAt) -> Doing {
         match (me, block.id == QUEUE.id) {
             (LEAVER, _) if !self.setup.reuses => Doing::Gone,
@@ -144,7 +145,7 @@ impl Process {
         }
     }
 
-    /// Returns the next step after the scan of the queue's seats: the scan of the token's.
+    /// Returns the next step after the scan of the queue's seats: the scan of the token's seats.
     fn token(&self) -> Doing {
         if self.goes_on || self.setup.bug == Bug::Trusting && self.vacates() {
             return Doing::Contents;
@@ -152,7 +153,7 @@ impl Process {
         Doing::Token
     }
 
-    /// Continues after something of the queue was released for the dead actor.
+    /// Continues after a seat of the queue was released for the dead actor.
     fn claimed(&mut self, end: ReleaseOutcome) -> Doing {
         self.deserted |= matches!(end, ReleaseOutcome::MustFree(BlockState { kind: BlockKind::Ring, .. }));
         self.token()
@@ -163,7 +164,7 @@ fn release(me: usize, seat: Word, holder: Seat) -> ReleaseSeat<Pages> {
     ReleaseSeat::new(QUEUE, NO_PAGES, member(me), seat, holder)
 }
 
-/// Drains the queue, which `me` has alone.
+/// Drains the queue, which no actor but `me` holds.
 fn drain(me: usize, state: BlockState) -> Doing {
     match state.kind {
         BlockKind::Ring => {
@@ -205,7 +206,7 @@ impl Actor for Process {
                 Doing::Read
             }
             Doing::Read => {
-                assert_eq!(m.load(NOTIFIED), OTHER_USE, "an actor writes into memory of another");
+                assert_eq!(m.load(NOTIFIED), OTHER_USE, "an actor writes into another's memory");
                 Doing::Again(release(me, QUEUE.seat(0), seat_of(me)))
             }
             Doing::Again(release) => {
@@ -282,7 +283,7 @@ impl Actor for Process {
                 let (at, seat) = theirs.unwrap_or((QUEUE.seat(0), Seat::Free));
                 _ = m.load(at);
                 match (seat, self.vacates()) {
-                    // A seat in something that isn't a queue is released at once.
+                    // A seat in a block that isn't a queue is released at once.
                     (Seat::Member(_), false) if state(m, QUEUE).kind == BlockKind::Ring => Doing::Tell,
                     (Seat::Member(_), _) => Doing::Vacate(release(dead, at, seat)),
                     _ if has_no_seats(m, QUEUE) && !(self.setup.bug == Bug::Trusting && self.vacates()) => {
@@ -294,7 +295,7 @@ impl Actor for Process {
             Doing::Tell => {
                 assert!(
                     seats(m, QUEUE).any(|(_, s)| s == seat_of(dead)),
-                    "tells a queue that it doesn't have"
+                    "notifies a queue that it does not have"
                 );
                 m.store(NOTIFIED, 1);
                 self.reported = true;
@@ -358,7 +359,7 @@ impl Actor for Process {
                 m.store(recovering_word(me), 0);
                 let next = if *reclaims { Doing::Own(QUEUE) } else { Doing::Look };
                 *self = Self { dead, ..Self::new(self.setup, next) };
-                // If no actor has stored the number of recoveries, the number makes no difference.
+                // If no actor has stored the number of recoveries, its value makes no difference.
                 let presence = match presence(m, dead) {
                     Presence::Dead(_) => Presence::Dead(0),
                     Presence::Vacating(_) => Presence::Vacating(0),
@@ -422,7 +423,7 @@ impl Actor for Process {
     }
 }
 
-/// Creates a world in which the dead actor and the leaver have the queue, with a message in it.
+/// Creates a world in which the dead actor and the leaver hold the queue, which contains a message.
 fn world(setup: Setup) -> World<Process> {
     let actors = (0..RECOVERERS + setup.recoverers).map(|a| {
         let doing = match a {
@@ -491,7 +492,7 @@ fn claiming_seatless_blocks_owns_messages() {
     explore(with(Bug::Greedy), 0, 1);
 }
 
-/// The actor that released the seats is stopped before it checks whether they were the last.
+/// The actor that released the seats is stopped before it checks whether these seats were the last.
 #[test]
 #[should_panic(expected = "wedged")]
 fn trusting_an_unchecked_release_is_found() {
@@ -499,7 +500,7 @@ fn trusting_an_unchecked_release_is_found() {
 }
 
 #[test]
-#[should_panic(expected = "tells a queue that it doesn't have")]
+#[should_panic(expected = "notifies a queue that it does not have")]
 fn recoverer_ignoring_others_frees_live_seats() {
     explore(with(Bug::Rash), 0, 0);
 }

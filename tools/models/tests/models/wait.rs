@@ -1,23 +1,24 @@
-//! Waiting for two things at once, exhaustively: an actor that only observes sleeps on both words, next to
-//! one that takes from the first thing. Kills and stops at any access, sleepers without a poll interval. The
-//! steps at the words are the ones that run in processes.
+//! Waiting for two counts at once, exhaustively: an actor that only observes sleeps on the words of both,
+//! while another actor takes from the first count. Kills and stops at any access, and sleepers without a poll
+//! interval. Processes run the same steps at these words.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::{Announce, NotifyOne, withdraw_announcement};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::random::at_random;
 
-/// Number of each thing.
+/// Available number of each of two things.
 const THINGS: [Word; 2] = [Word::at(0), Word::at(8)];
-/// Words to sleep on until there are some.
+/// Word of each thing on which actors sleep until the thing is available.
 const PARKING: [Word; 2] = [Word::at(16), Word::at(24)];
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// An actor that was woken and takes nothing wakes no other.
+    /// An actor that was woken and takes nothing wakes no other actor.
     NotPassedOn,
-    /// An actor that waits for two announces itself at both, but checks only the first one before it sleeps.
+    /// An actor that waits for both things announces itself at both, but checks only the first one before it
+    /// sleeps.
     LooksAtOne,
 }
 
@@ -38,9 +39,9 @@ enum Doing {
 enum Role {
     /// Waits until either thing is available, and takes nothing.
     Looks,
-    /// Waits until the first thing is available, and takes one.
+    /// Waits until the first thing is available, and takes one piece.
     Takes,
-    /// Adds one to a thing.
+    /// Adds one piece of a thing.
     Makes(usize),
 }
 
@@ -48,18 +49,18 @@ enum Role {
 struct Process {
     role: Role,
     doing: Doing,
-    /// Values that it sleeps on.
+    /// Values of the words on which the actor sleeps.
     seen: [u64; 2],
     ready: [bool; 2],
-    /// First of the actors that make things.
+    /// Index of the first maker.
     makers: usize,
     bug: Bug,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
-    /// The kernel's queues. An actor that is woken at one word stays in the queue of the other one until it
-    /// runs.
+    /// The kernel's queues of sleepers, one for each word. An actor that is woken at one word stays in the
+    /// queue of the other word until it runs.
     queues: [Vec<usize>; 2],
     asleep: Vec<usize>,
     woken: Vec<usize>,
@@ -99,7 +100,7 @@ impl Process {
         if self.role == Role::Looks { 2 } else { 1 }
     }
 
-    /// Continues after checking all. Returns `true` at the end.
+    /// Continues after a check of all things. Returns `true` if the actor ends.
     fn record_poll(&mut self) -> bool {
         if self.role == Role::Looks && self.ready.contains(&true) {
             return self.pass_on(0);
@@ -118,8 +119,8 @@ impl Process {
         }
     }
 
-    /// Returns `true` if an actor that would sleep may give up: nothing is available, and no actor is left
-    /// that could make any. Only the model can check this.
+    /// Returns `true` if an actor that would sleep may end: nothing is available, and no actor is left that
+    /// could make anything. Only the model can check this.
     fn gives_up(&self, m: &Memory, fates: &[Fate]) -> bool {
         let nothing = (0..self.words()).all(|i| m.peek(THINGS[i]) == 0);
         nothing && (self.makers..fates.len()).all(|maker| fates[maker].gone())
@@ -179,7 +180,7 @@ impl Actor for Process {
                     ghost.forget(me);
                     self.doing = Doing::Announce(0, Announce::new(PARKING[0]));
                 } else if !ghost.asleep.contains(&me) {
-                    // futex_waitv compares all words and falls asleep, atomically for the waker.
+                    // futex_waitv compares all words and falls asleep. A waker observes both as one step.
                     if (0..self.words()).all(|i| m.peek(PARKING[i]) as u32 == self.seen[i] as u32) {
                         (0..self.words()).for_each(|i| ghost.queues[i].push(me));
                         ghost.asleep.push(me);
@@ -215,8 +216,8 @@ impl Actor for Process {
     }
 }
 
-/// Explores one observer, `takers` that take, and `makers` that make the first thing and the second. All end,
-/// except those killed or stopped.
+/// Explores one observer, `takers` actors that take, and as many makers of each thing as `makers` has. All
+/// end, except killed and stopped actors.
 fn explore(takers: usize, makers: (usize, usize), (kills, stops): (u32, u32), poll_interval: bool, bug: Bug) {
     let process = |role| Process::new(role, 1 + takers, bug);
     let mut actors = vec![process(Role::Looks)];
@@ -229,7 +230,7 @@ fn explore(takers: usize, makers: (usize, usize), (kills, stops): (u32, u32), po
 
 #[test]
 fn waiters_for_one_and_two_sources_never_oversleep() {
-    // The things stay, to be observed.
+    // No actor takes, so that the observer finds the things.
     explore(0, (1, 0), (0, 0), false, Bug::None);
     explore(0, (0, 1), (0, 0), false, Bug::None);
     explore(1, (1, 1), (0, 0), false, Bug::None);
@@ -270,7 +271,7 @@ fn waiter_that_skips_a_source_oversleeps() {
     explore(0, (0, 1), (0, 0), false, Bug::LooksAtOne);
 }
 
-/// A maker that makes something, and is stopped before it wakes a waiter.
+/// A maker adds one piece, and is stopped before it wakes a waiter.
 #[test]
 #[should_panic(expected = "wedged")]
 fn stopped_actors_block_waiters_without_polling() {

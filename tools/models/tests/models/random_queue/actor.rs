@@ -1,4 +1,4 @@
-//! Process of the schedules, and the plain queue that it is compared with.
+//! Process of the random schedules, and the plain queue to which the real queue is compared.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use mp_queue::ring::{Close, Get, GetOutcome, Put, PutOutcome, RingAt, Slot, Take
 
 use super::schedule::LAST_SWEEPER;
 
-/// Producer, and number among that producer's messages.
+/// Producer, and the number of the message among that producer's messages.
 pub type Message = (usize, u32);
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -30,7 +30,7 @@ pub enum Doing {
     Get(Get),
     Close(Close),
     Recover(RingRecovery),
-    /// Releases an envelope of its own.
+    /// Releases an envelope that the process owns.
     Free(u32),
 }
 
@@ -38,12 +38,12 @@ pub enum Doing {
 pub struct Process {
     pub role: Role,
     pub ring: RingAt,
-    /// Number of messages made so far.
+    /// Number of messages that the producer has made so far.
     pub made: u32,
     pub doing: Doing,
 }
 
-/// Plain queue, and observations of each actor.
+/// Plain queue, and the observations of each actor.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Ghost {
     pub content: Vec<Option<Message>>,
@@ -52,13 +52,13 @@ pub struct Ghost {
     pub received: Vec<Message>,
     pub closed: bool,
     pub refused: u32,
-    /// For each actor, whether the queue was empty, or full, at some time since its present call began.
+    /// For each actor, whether the queue was empty, or full, at some time during its current call.
     pub was_empty: [bool; MAX_ACTORS],
     pub was_full: [bool; MAX_ACTORS],
 }
 
 impl Ghost {
-    /// Follows the change that a step made to the slots.
+    /// Applies a change of the slots to the plain queue.
     fn follow(&mut self, before: &[Slot], after: &[Slot]) {
         for (&before, &after) in before.iter().zip(after) {
             let (left, came) = (before.envelope(), after.envelope());
@@ -67,11 +67,11 @@ impl Ghost {
             }
             if let Some(e) = left {
                 let message = self.content[e as usize].expect("an envelope with a message in it");
-                assert_eq!(self.queue.pop_front(), Some(message), "taken in another order");
+                assert_eq!(self.queue.pop_front(), Some(message), "taken out of order");
                 self.taken.push(message);
             }
             if let Some(e) = came {
-                assert!(!self.closed, "published after the end");
+                assert!(!self.closed, "published after the close");
                 self.queue.push_back(self.content[e as usize].expect("an envelope with a message in it"));
             }
         }
@@ -133,11 +133,11 @@ impl Actor for Process {
                 None => Some(doing),
                 Some(PutOutcome::Done(_)) => Some(Doing::Start),
                 Some(PutOutcome::Full(owner)) => {
-                    assert!(ghost.was_full[me], "refused as full, which it never was");
+                    assert!(ghost.was_full[me], "refused, and the queue was never full");
                     Some(self.put(me, *e, owner, ghost))
                 }
                 Some(PutOutcome::Closed(_)) => {
-                    assert!(ghost.closed, "refused as closed, which it was not");
+                    assert!(ghost.closed, "refused, and the queue is not closed");
                     ghost.refused += 1;
                     Some(Doing::Free(*e))
                 }
@@ -150,7 +150,7 @@ impl Actor for Process {
                     Some(Doing::Free(e))
                 }
                 Some(GetOutcome::Empty) => {
-                    assert!(ghost.was_empty[me], "found empty, which it never was");
+                    assert!(ghost.was_empty[me], "found empty, and it never was");
                     let more = fates.contains(&Fate::Running) && me != LAST_SWEEPER;
                     more.then_some(Doing::Start)
                 }
@@ -160,7 +160,7 @@ impl Actor for Process {
                     unreachable!("no message is small, and all are there")
                 }
                 Some(GetOutcome::Closed) => {
-                    assert!(ghost.closed && ghost.queue.is_empty(), "an end before the end");
+                    assert!(ghost.closed && ghost.queue.is_empty(), "an end before the queue was drained");
                     None
                 }
             },

@@ -1,9 +1,8 @@
-//! The envelope ring under long random schedules: rings of up to four slots, up to thirty messages, envelopes
-//! that are reused again and again, processes that are killed, stopped and resumed, compared with a plain
-//! queue.
+//! The envelope ring under long random schedules: rings of up to four slots, up to thirty messages, reused
+//! envelopes, and processes that are killed, stopped and resumed. The ring is compared to a plain queue.
 //!
-//! The exhaustive models cover every schedule of a few messages. This model covers longer ones. The steps are
-//! the ones that run in processes.
+//! The exhaustive models cover every schedule of a few messages. This model covers longer schedules.
+//! Processes run the same steps.
 
 #![allow(unreachable_pub, missing_docs, missing_debug_implementations)]
 
@@ -39,7 +38,7 @@ fn random_schedules_behave_like_a_plain_queue() {
     assert!(received.get() > 2000 && lost.get() > 10);
 }
 
-/// Returns `true` if some schedule finds a bug that is planted by losing all writes to these words.
+/// Returns `true` if some schedule finds the bug that is planted by losing all writes to these words.
 fn finds(words: impl Fn() -> Vec<Word>) -> bool {
     std::panic::set_hook(Box::new(|_| {}));
     let run = runner().run(&case(), |case| {
@@ -54,7 +53,7 @@ fn finds(words: impl Fn() -> Vec<Word>) -> bool {
 
 #[test]
 fn planted_bugs_are_found() {
-    // Without intents, an envelope whose taker was killed has no owner.
+    // Without intents, an envelope whose consumer was killed has no owner.
     assert!(finds(|| (0..MAX_ACTORS).map(intent).collect()));
     // Without places, a recovery reads the wrong slot.
     assert!(finds(|| (0..ENVELOPES).map(|e| PLACE.of(e)).collect()));

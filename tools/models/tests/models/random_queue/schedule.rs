@@ -1,4 +1,4 @@
-//! Random schedules, and how they are run.
+//! Random schedules, and their execution.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::actor::{Doing, Ghost, Process, Role};
 
-/// Four actors are scheduled, and this one cleans up at the end.
+/// Actor that recovers and reclaims at the end. The schedules control the four other actors.
 pub const LAST_SWEEPER: usize = 4;
 
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub struct Case {
     events: Vec<Event>,
 }
 
-/// Producer. The case sets the number of messages.
+/// Producer, whose number of messages each case sets.
 const P: Role = Role::Producer { messages: 0 };
 const CASTS: [[Role; 4]; 6] = [
     [P, P, Role::Consumer, Role::Consumer],
@@ -57,7 +57,7 @@ pub fn case() -> impl Strategy<Value = Case> {
 
 pub fn world(case: &Case) -> World<Process> {
     let chain = chain(case.slots, 0);
-    // Shortly before the laps wrap, so that they do.
+    // The laps begin shortly before their wrap, so that they wrap.
     let (ring, m) = (chain.first, memory(&chain, (1 << 38) - 2));
     let cast = CASTS[case.roles];
     let producers = cast.iter().filter(|&&role| role == P).count() as u32;
@@ -70,7 +70,7 @@ pub fn world(case: &Case) -> World<Process> {
     World::new(m, actors, Ghost { content: vec![None; ENVELOPES as usize], ..Ghost::default() })
 }
 
-/// Steps an actor while `go_on` returns `true`, up to a limit.
+/// Steps an actor while `go_on` returns `true`. Fails after a limit.
 fn drive(w: &mut World<Process>, actor: usize, go_on: impl Fn(&World<Process>) -> bool) {
     for _ in 0..10_000 {
         if w.fates[actor] != Fate::Running || !go_on(w) {
@@ -78,7 +78,7 @@ fn drive(w: &mut World<Process>, actor: usize, go_on: impl Fn(&World<Process>) -
         }
         w.step(actor);
     }
-    panic!("actor {actor} comes to no end");
+    panic!("actor {actor} does not end");
 }
 
 pub fn play(case: &Case, mut w: World<Process>) -> Ghost {
@@ -96,7 +96,7 @@ pub fn play(case: &Case, mut w: World<Process>) -> Ghost {
             Event::Resume(a) => drop(stopped.remove(&a)),
         }
     }
-    // No actor is stopped, and all live ones get their turns.
+    // No actor is stopped, and all living actors run in turns.
     let made = |w: &World<Process>| w.actors.iter().map(|p| p.made).sum::<u32>();
     for _ in 0..3000 {
         (0..LAST_SWEEPER).for_each(|a| {
@@ -119,7 +119,7 @@ pub fn play(case: &Case, mut w: World<Process>) -> Ghost {
         }
         assert!(w.ghost.queue.is_empty(), "messages are left though an actor takes them");
     }
-    // All four end. Then one actor recovers and reclaims, and takes the remaining messages.
+    // The four actors end. Then the last actor recovers, reclaims, and takes the remaining messages.
     let cut_short = all(&w, Role::Consumer, Fate::Running);
     for fate in w.fates[..LAST_SWEEPER].iter_mut().filter(|fate| **fate == Fate::Running) {
         *fate = Fate::Killed;

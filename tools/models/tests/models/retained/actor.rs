@@ -14,7 +14,7 @@ use mp_queue::ring::{
     Retire, RingAt, SkipPosition, Slot, SlotState, SmallMessage, Unpin,
 };
 
-/// The first position.
+/// First position of the ring.
 const FIRST: Position = Position { lap: 1, index: 0 };
 
 /// History that no actor can observe.
@@ -24,18 +24,18 @@ pub(super) struct Ghost {
     published: Vec<(Position, u32)>,
 }
 
-/// Continuation after a message was collected, or not.
+/// Next action after an attempt to collect a message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Then {
-    /// A sender searches for room, and skips messages that it can't collect.
+    /// A sender searches for room, and skips messages that can't be collected.
     Room(Option<(Position, Slot)>),
-    /// A sender that has published, or found an old message, retires more.
+    /// A sender retires more messages, after it has published or found an old message.
     Retire(Position, bool),
     /// A reader continues.
     Read,
 }
 
-/// A message that a reader has found.
+/// Message that a reader has found.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum FoundItem {
     Envelope(Slot),
@@ -59,7 +59,7 @@ enum Doing {
     Free(u32, Owner, Then),
     /// Reader.
     FindNewest(FindNewest),
-    /// Reads a small message that it has found as the newest one.
+    /// Reads the small message that was found as the newest message.
     ReadSmall(FindNext, Position),
     Next(FindNext, Position),
     ReadSkips(ReadSkips, FoundItem, Position),
@@ -73,15 +73,15 @@ enum Doing {
 pub(super) struct Process {
     setup: Setup,
     pub(super) at: RetainedAt,
-    /// Messages that a sender has not published yet, the present one with its owner word.
+    /// Messages that a sender has not published yet, and the owner word of the current message.
     items: std::ops::Range<u32>,
     owner: Owner,
-    /// Position of a reader: of the last message read, or the next one to read.
+    /// Position of a reader: of the last message read, or of the next message to read.
     position: Option<Position>,
-    /// Remaining reads of the newest message, and number of messages read and missed.
+    /// Remaining reads of the newest message, and numbers of messages read and missed.
     rounds: u32,
     got: u64,
-    /// Number of skipped positions before the one that it reads next.
+    /// Number of skipped positions before the position that is read next.
     skips: u64,
     /// `true` if every sender had ended before this reader checked for a message.
     last: bool,
@@ -122,7 +122,7 @@ impl Process {
         Doing::Next(FindNext::new(self.at, position), position)
     }
 
-    /// Continues after a reader of all messages has found one at its position.
+    /// Continues after a reader of all messages has found a message at its position.
     fn read(&mut self, me: usize, found: FoundItem, position: Position, ghost: &Ghost) -> Doing {
         match found {
             FoundItem::Envelope(slot) => self.pin(me, slot, position),
@@ -141,7 +141,7 @@ impl Process {
         Doing::Pin(pin, slot, position)
     }
 
-    /// Continues after a collection. `left`: it is still pinned.
+    /// Continues after an attempt to collect. `left`: the message is still pinned.
     fn go_on(&self, then: Then, left: bool) -> Doing {
         match then {
             Then::Room(Some((position, slot))) if left => {
@@ -154,7 +154,7 @@ impl Process {
     }
 }
 
-/// Records the published messages.
+/// Records newly published messages.
 fn note(m: &Memory, ring: RingAt, ghost: &mut Ghost) {
     for (index, slot) in slots(m, &chain(ring.slots, 0)).into_iter().enumerate() {
         if let SlotState::Full(_) = slot.state
@@ -166,7 +166,7 @@ fn note(m: &Memory, ring: RingAt, ghost: &mut Ghost) {
     }
 }
 
-/// Makes one step of a collection, which touches a group before it owns an envelope there.
+/// Makes one step of a collection. The actor touches a group before it owns an envelope of the group.
 fn collect_touching(collect: &mut Collect, me: usize, m: &Memory) -> Option<CollectOutcome> {
     let end = collect.step(m);
     check_touched(m, me);
@@ -427,14 +427,14 @@ pub(super) struct Setup {
     pub(super) senders: usize,
     pub(super) items: u32,
     pub(super) readers: usize,
-    /// Number of times that a reader reads the newest message.
+    /// Number of times that each reader reads the newest message.
     pub(super) rounds: u32,
-    /// `true` if readers read all messages instead.
+    /// `true` if readers read all messages instead of the newest one.
     pub(super) all: bool,
     pub(super) recoverers: usize,
     pub(super) slots: u32,
     pub(super) keep: u32,
-    /// Bits of the items that are small messages.
+    /// Bit set of the items that are small messages.
     pub(super) small: u32,
 }
 

@@ -1,7 +1,7 @@
-//! Rings with retained messages, exhaustively: senders publish, retire and collect, readers pin and read,
-//! each killed and stopped at every shared access, while recovering actors settle the intents of dead ones.
-//! The steps are the ones that run in processes. Messages are in envelopes, or small. A reader of all
-//! messages counts the messages read and missed: their sum is the number of published messages.
+//! Rings with retained messages, exhaustively. Senders publish, retire and collect, and readers pin and read.
+//! Each is killed and stopped at every shared access, while recovering actors settle the intents of dead
+//! ones. Messages are in envelopes, or small. A reader of all messages counts the messages read and missed:
+//! their sum is the number of published messages. Processes run the same steps.
 
 mod actor;
 
@@ -38,7 +38,7 @@ fn two_readers_leave_only_retained_message() {
     });
 }
 
-/// The ring wraps: the slot of a stopped reader is skipped.
+/// The ring wraps around, and the slot of a stopped reader is skipped.
 #[test]
 fn slot_of_a_stopped_reader_is_skipped() {
     let s = Setup { senders: 1, items: 5, readers: 1, rounds: 1, slots: 3, keep: 1, ..Setup::default() };
@@ -58,7 +58,7 @@ fn every_message_is_read_or_counted_as_missed() {
     Setup { items: 3, recoverers: 1, ..s }.explore(1, 0);
 }
 
-/// Slots of a stopped reader are skipped: their positions have no messages, and are not counted.
+/// Slots of a stopped reader are skipped. Their positions have no messages, and are not counted as missed.
 #[test]
 fn skipped_positions_are_not_counted() {
     let s = Setup { senders: 1, items: 4, readers: 2, all: true, slots: 3, keep: 1, ..Setup::default() };
@@ -98,7 +98,7 @@ fn small_messages_and_envelopes_share_slots() {
         Setup { items: 4, recoverers: 1, ..s }.explore(1, 0);
         Setup { senders: 2, items: 2, ..s }.explore(0, 0);
     }
-    // The first value is small, and stays in its slot: it is not taken for the newest one.
+    // The first value is small, and stays in its slot. Readers don't treat it as the newest value.
     Setup { items: 3, all: false, rounds: 2, small: 0b001, ..s }.explore(0, 1);
     at_random(|| {
         Setup { senders: 2, items: 3, readers: 2, recoverers: 1, slots: 4, small: 0b101010, ..s }
