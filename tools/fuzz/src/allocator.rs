@@ -1,12 +1,12 @@
 //! # Safety
-//! Memory use of an input. Unsafe, because it counts in the global allocator; sound, because that forwards
-//! every call unchanged to the system's.
+//! Peak memory of an input. Unsafe, because it counts in the global allocator. Sound, because the allocator
+//! forwards every call unchanged to the system's allocator.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Allocator that counts, and forwards to the system's.
+/// Allocator that counts bytes, and forwards each call to the system's allocator.
 struct Counting;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
@@ -17,27 +17,27 @@ fn more(size: usize) {
     PEAK.fetch_max(live, Relaxed);
 }
 
-// SAFETY: all calls go to the system's allocator with the same arguments, and so do their results.
+// SAFETY: all calls go to the system's allocator with the same arguments, and return its results.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         more(layout.size());
-        // SAFETY: the caller's promise, which is the same.
+        // SAFETY: the caller guarantees the same to this function as `System.alloc` requires.
         unsafe { System.alloc(layout) }
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         more(layout.size());
-        // SAFETY: as above.
+        // SAFETY: the caller guarantees the same to this function as `System.alloc_zeroed` requires.
         unsafe { System.alloc_zeroed(layout) }
     }
     unsafe fn realloc(&self, p: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         more(size);
         LIVE.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: as above.
+        // SAFETY: the caller guarantees the same to this function as `System.realloc` requires.
         unsafe { System.realloc(p, layout, size) }
     }
     unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
         LIVE.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: as above.
+        // SAFETY: the caller guarantees the same to this function as `System.dealloc` requires.
         unsafe { System.dealloc(p, layout) }
     }
 }
@@ -45,7 +45,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Returns the peak of allocated bytes while `f` runs, in excess of those before.
+/// Returns the peak of allocated bytes while `f` runs, in excess of the bytes allocated before.
 pub(crate) fn most_during(f: impl FnOnce()) -> usize {
     let before = LIVE.load(Relaxed);
     PEAK.store(before, Relaxed);

@@ -13,18 +13,18 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::allocator::most_during;
 
-/// Memory that it may map in addition to that at its start.
+/// Address space that the process may map in addition to its mappings at the start.
 const MEMORY: u64 = 1 << 30;
 /// Time limit for an input.
 const TIME: Duration = Duration::from_secs(10);
-/// Memory limit for an input, and for each of its bytes.
+/// Memory limit for an input, in addition to a limit for each of its bytes.
 const ROOM: usize = 512 << 10;
 const FOR_EACH: usize = 512;
-/// Limit for formats that serde reads with another crate's reader: it trusts counts up to a MiB, and two may
-/// be open.
+/// Memory limit for formats that serde reads with another crate's reader. The reader trusts counts of up to a
+/// MiB, and two such lists may be open.
 const ROOM_OF_SERDE: usize = 5 << 19;
-/// Limit for messages with 80,000 bytes of attached memory: each is read a few times, into values and into
-/// the error with all bytes.
+/// Memory limit for messages with 80,000 bytes of attached memory. Each is read a few times, into values and
+/// into the error with all bytes.
 const ROOM_OF_BUFFERS: usize = 4 << 20;
 /// Stack size of the thread that tries inputs.
 const STACK: usize = 256 << 10;
@@ -37,7 +37,7 @@ static TRIED: AtomicU64 = AtomicU64::new(0);
 /// Runs `TARGET MILLISECONDS SEED FILE`, or `TARGET one`, with the input on standard input.
 pub(crate) fn run(words: &[String]) -> ExitCode {
     let Some(target) = words.first().and_then(|name| target(name)) else { return ExitCode::from(2) };
-    // Ensures that objects created once in each process exist, including the arena.
+    // Creates objects that exist once in each process, including the arena.
     let seeds = target.2();
     bounded();
     match words {
@@ -58,13 +58,13 @@ pub(crate) fn run(words: &[String]) -> ExitCode {
     }
 }
 
-/// Runs `f` on a thread with a small stack. A panic there ends the process.
+/// Runs `f` on a thread with a small stack. A panic of `f` ends the process.
 fn on_a_small_stack(f: impl FnOnce() + Send + 'static) -> ExitCode {
     let tried = std::thread::Builder::new().stack_size(STACK).spawn(f).map(|thread| thread.join().is_ok());
     ExitCode::from(if tried.is_ok_and(|ok| ok) { 0 } else { 101 })
 }
 
-/// Limits this process's memory, and the time of an input.
+/// Limits the memory of this process, and starts the time limit for each input.
 fn bounded() {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: u64 = pages.split(' ').next().and_then(|pages| pages.parse().ok()).unwrap_or(0);
@@ -75,7 +75,7 @@ fn bounded() {
     std::thread::spawn(|| {
         let (mut last, mut since) = (0, Instant::now());
         loop {
-            std::thread::sleep(Duration::from_millis(100)); // sleep: between two looks at the clock
+            std::thread::sleep(Duration::from_millis(100)); // sleep: interval between two checks of the clock
             let tried = TRIED.load(Relaxed);
             if tried != last {
                 (last, since) = (tried, Instant::now());
@@ -88,7 +88,7 @@ fn bounded() {
     });
 }
 
-/// Tries one input with its number. A fault ends this process.
+/// Runs one input with its number. A fault ends this process.
 fn attempt((name, run, _): Target, number: u64, input: &[u8]) {
     let most = match name {
         "frames" => ROOM_OF_SERDE + FOR_EACH * input.len(),
@@ -109,7 +109,7 @@ fn many(target: Target, seeds: Vec<Vec<u8>>, time: Duration, mut random: Random,
     let seeds: Vec<Vec<u8>> = regressions(target.0).into_iter().chain(seeds).collect();
     let (start, mut said, mut count, mut longest) = (Instant::now(), Instant::now(), 0_u64, 0);
     let mut tried = |input: &[u8]| {
-        // The parent reads it there, however this process ends.
+        // The parent reads the input from this file, no matter how this process ends.
         if input.len() < longest {
             file.set_len(0).expect("a file to write to");
         }

@@ -1,5 +1,5 @@
-//! Messages with tensors of devices and events, with hostile bytes. No driver is loaded or called: a process
-//! without a GPU forwards such messages.
+//! Messages with device tensors and events, with hostile bytes. No driver is loaded or called, because a
+//! process without a GPU can forward such messages.
 
 use mp_core::clocks::{Clock, Tick};
 use mp_core::message::Outgoing;
@@ -8,7 +8,7 @@ use mp_cuda::fuzz::{check, check_any, pending, tensor};
 use mp_cuda::{AnyCudaTensor, CudaEvent, CudaTensor, Frozen, FrozenCudaTensor, SharedCudaTensor};
 use mp_reduce::{Bundle, Error, Message, MessagePack, TypeFingerprint, pack, unpack};
 
-/// A value of each kind.
+/// Value of each kind.
 #[derive(Message)]
 #[message(crate = mp_reduce)]
 struct Parcel {
@@ -44,7 +44,7 @@ fn look(parcel: &Parcel) {
     std::hint::black_box((parcel.id, parcel.event.query().is_ok()));
 }
 
-/// Returns a message, and the clock of the tick in it.
+/// Returns a message, its value, and the clock of the tick in it.
 fn written() -> (Outgoing, Parcel, Clock) {
     let (clock, tick) = pending().unwrap();
     let mut parcel = parcel(tick);
@@ -53,7 +53,7 @@ fn written() -> (Outgoing, Parcel, Clock) {
     (out, parcel, clock)
 }
 
-/// Decodes the bytes, encodes the value, and decodes that again.
+/// Decodes the bytes, encodes the value, and decodes the result again.
 pub(super) fn devices(bytes: &[u8]) {
     let (mut out, kept, mut clock) = written();
     out.bytes().clear();
@@ -69,7 +69,7 @@ pub(super) fn devices(bytes: &[u8]) {
         Err(other) => panic!("hostile bytes caused another kind of error: {other:?}"),
     }
     drop(kept);
-    // A clock whose work is not done stays in use, and there are 4,096.
+    // A clock with unfinished work stays in use, and there are only 4,096 clocks.
     let last = clock.last().expect("it has ticked");
     clock.complete(last).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Handling of an input with a fault: it is tried again, and shortened.
+//! Handling of an input with a fault: it is run again, and shortened.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 /// Time limit for shortening an input.
 const TIME: Duration = Duration::from_secs(30);
-/// Number of lines shown of a child's last output.
+/// Number of lines of a child's last output that are shown.
 const LINES: usize = 12;
 
-/// Returns the reason why an input fails in a process of its own. `None` if it doesn't.
+/// Returns the reason why an input fails in a separate process. `None` if it does not fail.
 pub(crate) fn fails(name: &str, input: &[u8]) -> Option<String> {
     let me = std::env::current_exe().expect("this program has a path");
     let mut command = Command::new(me);
@@ -20,7 +20,7 @@ pub(crate) fn fails(name: &str, input: &[u8]) -> Option<String> {
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
     let mut child = command.spawn().expect("a child starts");
-    // It may have ended before it has read all of it.
+    // The child may end before it has read all bytes.
     _ = child.stdin.take().map(|mut stdin| stdin.write_all(input));
     let output = child.wait_with_output().expect("a child ends");
     if output.status.success() {

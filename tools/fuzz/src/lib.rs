@@ -1,4 +1,4 @@
-//! All targets: those of the crates, and messages with attachments, of hosts and of devices.
+//! All fuzz targets: the targets of the crates, and messages with attachments of hosts and of devices.
 
 mod devices;
 #[path = "../../../mp-tensor/tests/handles.rs"]
@@ -29,12 +29,12 @@ pub fn targets() -> Vec<Target> {
 const OF_SEVERAL: [Target; 2] =
     [("messages", messages::messages, messages::seeds), ("devices", devices::devices, devices::seeds)];
 
-/// Returns the target of this name.
+/// Returns the target with this name.
 pub fn target(name: &str) -> Option<Target> {
     targets().into_iter().find(|(its, ..)| *its == name)
 }
 
-/// Defines the program of the target with its name, under libFuzzer.
+/// Defines the libFuzzer program of the target that has the program's name.
 #[cfg(feature = "libfuzzer")]
 #[macro_export]
 macro_rules! libfuzzer {
@@ -47,8 +47,8 @@ macro_rules! libfuzzer {
 #[cfg(feature = "libfuzzer")]
 pub use libfuzzer_sys;
 
-/// Mutations that the runner must find, and their targets: each removes a check. (Unit tests find those of
-/// other checks: `docs/mutations.tsv`.)
+/// Mutations that the runner must find, each of which removes a check, and their targets. (Unit tests find
+/// mutations of other checks: `docs/mutations.tsv`.)
 pub const PLANTED: &[(&str, &str)] = &[
     ("values", "codec.read.depth-not-limited"),
     ("values", "codec.read.count-not-compared"),

@@ -1,7 +1,7 @@
 //! Runs the parsers of mp on hostile bytes: output of their encoders with random changes. Each target runs in
-//! a child process with limits for memory and for the time of each input. An input that panics, ends the
-//! process, takes too long or allocates out of proportion to its length is shortened, printed, and stored for
-//! the tests.
+//! a child process with limits for memory and for the time of each input. If an input causes a panic, ends
+//! the process, takes too long, or allocates too much for its length, it is shortened, printed, and stored
+//! for the tests.
 
 mod allocator;
 mod child;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use mp_fuzz::{PLANTED, target, targets};
 use mp_harness::hostile::{Target, hex, kept, regressions, unhex};
 
-/// Maximum number of digits shown of an input.
+/// Maximum number of hex digits of an input that are shown.
 const SHOWN: usize = 1000;
 
 const HELP: &str = "mp-fuzz [--seconds N] [--target T] [--seed S] | --input HEX|FILE --target T | --planted \
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     if words.first().is_some_and(|word| word == "child") {
         return child::run(&words[1..]);
     }
-    // An option without a value stays, and is refused below.
+    // An option without a value remains in the list, and is refused below.
     let mut value = |name: &str| {
         let at = words.iter().position(|word| word == name).filter(|at| at + 1 < words.len())?;
         words.remove(at);
@@ -68,7 +68,7 @@ fn now() -> u64 {
 
 /// Runs one input in a child process, and shows its output.
 fn one(name: &str, input: &str) -> ExitCode {
-    // The digits, or the file that contains them.
+    // Hex digits, or the name of a file that contains them.
     let text = fs::read_to_string(input).unwrap_or_else(|_| input.to_owned());
     let Some(input) = unhex(&text) else { return usage() };
     match finding::fails(name, &input) {
@@ -94,7 +94,7 @@ fn scratch(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("mp-fuzz-{}-{name}", std::process::id()))
 }
 
-/// Runs a child, and returns the input of its finding.
+/// Runs a child, and returns the input with a fault, if one is found.
 fn hunt(name: &str, time: Duration, seed: u64, mutant: Option<&str>, quiet: bool) -> Option<Vec<u8>> {
     let (file, me) = (scratch(name), std::env::current_exe().expect("this program has a path"));
     let mut command = Command::new(me);
@@ -133,8 +133,8 @@ fn fuzz(only: Option<&str>, seconds: u64, seed: u64) -> ExitCode {
     ExitCode::from(u8::from(found > 0))
 }
 
-/// Writes a finding to the folder that the tests read: its fault, the command to try it again, and its
-/// digits. Returns that command.
+/// Writes a finding to the folder that the tests read: the fault, the command that runs the input again, and
+/// the hex digits. Returns that command.
 fn keep(name: &str, input: &[u8], why: &str) -> std::io::Result<String> {
     let file = format!("{:016x}.hex", mp_core::fnv1a(input));
     let again = format!("cargo xtask fuzz --target {name} --input tools/fuzz/regressions/{name}/{file}");
@@ -163,8 +163,8 @@ fn corpora(folder: &Path) -> ExitCode {
     }
 }
 
-/// Fails unless each planted mutation is found. They exist in the copy of the sources that `cargo xtask
-/// mutate` makes.
+/// Fails unless each planted mutation is found. Mutations exist only in the copy of the sources that `cargo
+/// xtask mutate` makes.
 fn planted(seed: u64) -> ExitCode {
     let mut missed = 0;
     for (name, mutant) in PLANTED {

@@ -1,11 +1,11 @@
-//! Messages with tensors, buffers and messages in them, with hostile bytes. The attachments are unchanged.
+//! Messages with tensors, buffers and nested messages, with hostile bytes. The attachments are unchanged.
 
 use mp_core::message::Outgoing;
 use mp_core::{Arena, Messages};
 use mp_reduce::{Bundle, Error, Message, MessagePack, TypeFingerprint, pack, unpack};
 use mp_tensor::{FrozenTensor, SharedTensor, Tensor};
 
-/// A value of each kind of attachment.
+/// Value of each kind of attachment.
 #[derive(Message)]
 #[message(crate = mp_reduce)]
 struct Parcel {
@@ -49,7 +49,7 @@ fn written(value: &mut Parcel) -> Outgoing {
     out
 }
 
-/// Decodes the bytes, encodes the value, and decodes that again. The first byte is the number of nested
+/// Decodes the bytes, encodes the value, and decodes the result again. The first byte is the number of nested
 /// messages.
 pub(super) fn messages(bytes: &[u8]) {
     let Some((children, bytes)) = bytes.split_first() else { return };

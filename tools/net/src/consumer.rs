@@ -1,4 +1,4 @@
-//! Role `get`.
+//! Role `get`: takes messages of `down`, or leases messages of `jobs`.
 
 use std::time::Duration;
 
@@ -12,11 +12,12 @@ use crate::{RoleResult, join, say};
 /// Reports a lost home.
 fn report(lost: &PeerLost) {
     say!("lost - silent {} ms: {}", lost.silent.as_millis(), lost.cause);
-    // sleep: a lost home refuses at once, and a retry needs a pause.
+    // sleep: a lost home refuses connections at once, so a retry needs a pause.
     std::thread::sleep(Duration::from_millis(20));
 }
 
-/// Reports a message before its bytes are checked: a process that is killed meanwhile has received it.
+/// Reports a message before its bytes are checked, because a process that is killed in between has received
+/// it.
 fn report_message(number: u64, bytes: &[u8], size: usize) {
     say!("got {number}");
     if let Err(error) = check_bytes(number, bytes, size) {
@@ -27,7 +28,7 @@ fn report_message(number: u64, bytes: &[u8], size: usize) {
 /// Takes messages until none arrives within `idle`.
 fn get(queue: &RemoteQueue<Numbered>, size: usize, (idle, pause): (Duration, Duration)) -> RoleResult {
     loop {
-        // sleep: a rate, so that a run with a long fault has not too many messages.
+        // sleep: limits the rate, so that a run with a long fault has not too many messages.
         std::thread::sleep(pause);
         match queue.get_timeout(idle) {
             Ok(Some(Bundle((number, tensor)))) => report_message(number, tensor.as_slice()?, size),
@@ -41,7 +42,7 @@ fn get(queue: &RemoteQueue<Numbered>, size: usize, (idle, pause): (Duration, Dur
 /// Takes and acknowledges messages until none arrives within `idle`.
 fn get_leases(queue: &RemoteQueue<Job>, size: usize, (idle, pause): (Duration, Duration)) -> RoleResult {
     loop {
-        // sleep: a rate, so that a run with a long fault has not too many messages.
+        // sleep: limits the rate, so that a run with a long fault has not too many messages.
         std::thread::sleep(pause);
         match queue.get_lease_timeout(idle) {
             Ok(Some(lease)) => {

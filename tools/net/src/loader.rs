@@ -1,4 +1,4 @@
-//! Roles `loader` and `serve-loader`.
+//! Roles `loader` and `serve-loader`: make batches on all hosts, and serve a loader for them.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::time::Duration;
@@ -25,7 +25,7 @@ impl Dataset for Noise {
     }
 
     fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
-        // sleep: the time for a batch, for which all workers are needed.
+        // sleep: the time for a batch, so long that all workers are needed.
         std::thread::sleep(Duration::from_millis(30));
         cx.rows(items, &[WIDTH], |item, rng, row| {
             row.fill_with(|| item.index as f32 + rng.f32());
@@ -38,7 +38,7 @@ fn builder(workers: usize) -> DataLoaderBuilder<Noise> {
     DataLoader::builder(Noise).num_workers(workers).batch_size(4).shuffle(true).seed(5).name("noise")
 }
 
-/// Reports a hash of each batch of an epoch. With `hosts`, workers of all hosts make them.
+/// Reports a hash of each batch of an epoch. With `hosts`, workers of all hosts make the batches.
 pub(crate) fn run(options: &Options) -> RoleResult {
     let hosts = options.number_or_zero::<u8>("hosts")? != 0;
     let cluster = if hosts { Some(join(options)?) } else { None };
@@ -49,7 +49,7 @@ pub(crate) fn run(options: &Options) -> RoleResult {
     say!("ready");
     let workers = options.number::<usize>("workers")?;
     while loader.pids().len() < workers {
-        // sleep: workers of other hosts become ready. The process has a time limit.
+        // sleep: waits until workers of other hosts are ready. The process has a time limit.
         std::thread::sleep(Duration::from_millis(20));
     }
     for batch in loader.epoch(0) {

@@ -67,7 +67,7 @@ impl log::Log for Logger {
 
 /// Joins the cluster, and reports its changes.
 pub(crate) fn join(options: &Options) -> Result<Cluster, Box<dyn Error + Send + Sync>> {
-    // A rank for each host, and one for a second process on one of them.
+    // One rank for each host, and one for a second process on one of the hosts.
     let config = ClusterConfig::new(options.number("rank")?, 4, options.text("first")?)
         .key(b"key of the test")
         .lease(Duration::from_millis(options.number("lease")?))
@@ -137,7 +137,7 @@ fn main() -> ExitCode {
     _ = log::set_logger(&Logger).map(|()| log::set_max_level(log::LevelFilter::Debug));
     let limit = options.number("limit").unwrap_or(60);
     std::thread::spawn(move || {
-        // sleep: this thread is the time limit.
+        // sleep: this thread waits for the time limit, and ends the process.
         std::thread::sleep(Duration::from_secs(limit));
         say!("hang");
         std::process::exit(3);

@@ -1,4 +1,4 @@
-//! Numbered messages, whose bytes follow from their number.
+//! Numbered messages. The bytes of a message follow from its number.
 
 use std::error::Error;
 
@@ -8,7 +8,8 @@ use mp_tensor::Tensor;
 /// Number and bytes of a message.
 pub(crate) type Numbered = Bundle<(u64, Tensor<u8>)>;
 
-/// Number and bytes of a message that can be leased: a tensor can't.
+/// Number and bytes of a message that can be leased. It has no tensor, because exclusive tensors can't be
+/// leased.
 pub(crate) type Job = (u64, Vec<u8>);
 
 /// Returns the bytes of message `number` from position `8 * index`.

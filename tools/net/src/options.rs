@@ -16,13 +16,13 @@ impl Options {
         self.0.get(name).map(String::as_str).ok_or_else(|| format!("the option {name} is missing"))
     }
 
-    /// Returns the number that an option has.
+    /// Returns the value of an option as a number.
     pub(crate) fn number<N: FromStr>(&self, name: &str) -> Result<N, String> {
         let text = self.text(name)?;
         text.parse().map_err(|_| format!("{name}={text}: not a number"))
     }
 
-    /// Returns the number that an option has, or 0 if it is missing.
+    /// Returns the value of an option as a number, or 0 if the option is missing.
     pub(crate) fn number_or_zero<N: FromStr + Default>(&self, name: &str) -> Result<N, String> {
         if self.0.contains_key(name) { self.number(name) } else { Ok(N::default()) }
     }

@@ -1,4 +1,5 @@
-//! Roles `pool`, `pool-rate` and `serve`.
+//! Roles `pool`, `pool-rate` and `serve`: run or measure numbered tasks on all hosts, and serve a pool for
+//! them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,21 +14,21 @@ use crate::{RoleResult, join, say, wait_for_end_of_input};
 /// Size of the arguments and of the result of a task.
 const SIZE: usize = 4096;
 
-/// Task of any host. Returns its host and process, and the arguments.
+/// Task that may run on any host. Returns its host and process, and the arguments.
 fn task((number, bytes): Job) -> (String, u32, Vec<u8>) {
     say!("begun {number}");
-    // sleep: the duration of the task, for which all workers are needed.
+    // sleep: the duration of the task, so long that all workers are needed.
     std::thread::sleep(Duration::from_millis(5 + number % 16));
     (uname().nodename().to_string_lossy().into_owned(), std::process::id(), bytes)
 }
 
 /// Runs numbered tasks on all hosts until the input ends, and reports their outcomes. With `chunk`, chunks of
-/// that size run without an end.
+/// that size run until the process is ended.
 pub(crate) fn run(options: &Options) -> RoleResult {
     let cluster = join(options)?;
     let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
     let call = pool.task(task).retries(options.number_or_zero("retries")?);
-    // More than 64 KiB would be several chunks.
+    // More than 64 KiB would be divided into several chunks.
     let small = 64;
     let chunk = options.number_or_zero("chunk")?;
     if chunk > 0 {
@@ -88,13 +89,13 @@ pub(crate) fn serve(options: &Options) -> RoleResult {
     Ok(())
 }
 
-/// Reports the tasks in a second of two workers on each of two hosts: in chunks, and one by one.
+/// Reports the number of tasks per second of two workers on each of two hosts: in chunks, and one by one.
 pub(crate) fn measure(options: &Options) -> RoleResult {
     let cluster = join(options)?;
     let pool = Pool::builder().processes(2).cluster(&cluster).build()?;
     say!("ready");
     while pool.processes() < 4 || pool.metrics().workers.iter().any(|worker| worker.pid == 0) {
-        // sleep: workers of the other host become ready. The process has a time limit.
+        // sleep: waits until workers of the other host are ready. The process has a time limit.
         std::thread::sleep(Duration::from_millis(20));
     }
     let call = pool.task(|x: u64| x * x);

@@ -1,4 +1,4 @@
-//! Role `put`.
+//! Role `put`: puts numbered messages into `up`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -23,11 +23,11 @@ enum LossPolicy {
 fn report(number: u64, lost: &PeerLost) {
     let (silent, doubt) = (lost.silent.as_millis(), if lost.in_doubt { "doubt" } else { "unsent" });
     say!("lost {number} {doubt} silent {silent} ms: {}", lost.cause);
-    // sleep: a lost home refuses at once, and a retry needs a pause.
+    // sleep: a lost home refuses connections at once, so a retry needs a pause.
     std::thread::sleep(Duration::from_millis(20));
 }
 
-/// Numbers that are to be put.
+/// Numbers of the messages to put.
 struct Numbers {
     next: Mutex<u64>,
     end: u64,
@@ -41,7 +41,7 @@ impl Numbers {
         Some(number)
     }
 
-    /// Leaves no number.
+    /// Discards the remaining numbers.
     fn finish(&self) {
         *self.next.lock().unwrap_or_else(PoisonError::into_inner) = self.end;
     }
@@ -54,7 +54,7 @@ fn put(
     (policy, pause): (LossPolicy, Duration),
 ) -> RoleResult {
     while let Some(number) = numbers.take() {
-        // sleep: a rate, so that a run with a long fault has not too many messages.
+        // sleep: limits the rate, so that a run with a long fault has not too many messages.
         std::thread::sleep(pause);
         let mut message = numbered(number, size)?;
         say!("put {number}");

@@ -1,4 +1,4 @@
-//! Roles that measure, with and without a cluster.
+//! Roles that measure round trips and throughput, with and without a cluster.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -19,7 +19,7 @@ const ROUNDS: usize = 3000;
 const PIPELINED: u64 = 50_000;
 /// Number of messages in each queue.
 const CAPACITY: usize = 4096;
-/// Sizes of messages whose throughput is measured, and the bytes that are sent of each.
+/// Sizes of messages whose throughput is measured. [`BYTES`] bytes are sent of each size.
 const LARGE: [usize; 2] = [1 << 20, 16 << 20];
 const BYTES: usize = 512 << 20;
 
@@ -105,7 +105,7 @@ pub(crate) fn run(options: &Options) -> RoleResult {
     Ok(())
 }
 
-/// Answers 64 bytes with one byte, and after a shutdown of the sending side any number of bytes with one.
+/// Answers each of the small messages with one byte, and then all bytes of each large size with one byte.
 pub(crate) fn serve_tcp(options: &Options) -> RoleResult {
     let listener = TcpListener::bind(options.text("first")?)?;
     say!("ready");

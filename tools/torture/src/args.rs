@@ -15,7 +15,7 @@ pub(crate) struct Args {
     pub(crate) processes: usize,
     /// The only kind of structure to use. `None` for all.
     pub(crate) only: Option<Kind>,
-    /// Variable in the environment of the workers.
+    /// Environment variable of the workers: name and value.
     pub(crate) env: Option<(String, String)>,
 }
 
@@ -55,7 +55,8 @@ impl Args {
         Ok(args)
     }
 
-    /// Returns `true` if processes may be forked: a forked child doesn't read its environment again.
+    /// Returns `true` if workers may be forked. They may not if `env` is set, because a forked child doesn't
+    /// read its environment again.
     pub(crate) fn copies(&self) -> bool {
         self.env.is_none()
     }

@@ -1,12 +1,12 @@
 //! Processes that use queues, channels, pipes, sockets, clusters, locks, pools, futures, tensors of all sizes
 //! and a simulated GPU, while this program kills, stops and continues them at random, and replaces dead ones.
-//! It checks that no process hangs, that no message is torn or duplicated, that losses stay within the
-//! guarantees (the message that a killed consumer was getting; none with acknowledgement), and that at the
-//! end nothing is left of any process. `cargo xtask torture` builds and starts it.
+//! The program checks that no process hangs, that no message is torn or duplicated, that losses stay within
+//! the guarantees (the message that a killed consumer was getting, or none with acknowledgement), and that no
+//! resource of any process is left at the end. `cargo xtask torture` builds and starts the program.
 //!
-//! It runs in rounds of two seconds, each with other structures, chosen by the seed. On a finding it prints
-//! the seed, each worker's last operations and the state of the structures, and exits with code 1. The seed
-//! repeats all choices, but not the moments at which signals reach their processes.
+//! The program runs in rounds of two seconds. The seed determines the structures of each round. On a finding,
+//! the program prints the seed, each worker's last operations and the state of the structures, and exits with
+//! code 1. The seed repeats all choices, but not the moments at which signals reach their processes.
 
 mod args;
 mod bookkeeping;
@@ -49,8 +49,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the usage of an idle program: the first process of each method, and the first file and cluster,
-/// allocate resources that stay.
+/// Returns the usage of an idle program. The first process of each start method, the first file and the first
+/// cluster allocate resources that stay allocated.
 fn baseline(methods: &[StartMethod], args: &Args) -> mp::AnyResult<InUse> {
     for &method in methods {
         Process::builder().start_method(method).spawn(|(): ()| {}, ())?.join()?;
@@ -64,7 +64,7 @@ fn baseline(methods: &[StartMethod], args: &Args) -> mp::AnyResult<InUse> {
     InUse::now()
 }
 
-/// Returns `true` if nothing was found.
+/// Runs the rounds. Returns `true` if there was no finding.
 fn run(args: &Args) -> Result<bool, Finding> {
     if args.only.is_none_or(|only| only == Kind::Cuda)
         && let Err(missing) = workloads::cuda::is_there()

@@ -1,10 +1,10 @@
 //! Random choices that follow from a seed.
 
-/// A generator of random numbers (splitmix64).
+/// Generator of pseudo-random numbers (splitmix64).
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
-/// Returns a pseudo-random number that depends on `n` only.
+/// Returns a pseudo-random number that depends only on `n`.
 pub(crate) fn mix(n: u64) -> u64 {
     let mut z = n.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,5 +1,5 @@
-//! The torture detects mutations of the code. They exist only in the copy of the sources that `cargo xtask
-//! mutate` makes, which runs these tests.
+//! The torture detects planted mutations of the code. The mutations exist only in the copy of the sources
+//! that `cargo xtask mutate` makes. That command runs these tests.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -7,15 +7,15 @@ use std::process::{Command, Output};
 /// Processes that have the bug.
 #[derive(Clone, Copy)]
 enum Where {
-    /// The workers. The program that starts and kills them is correct.
+    /// Only the workers. The program that starts and kills them is correct.
     Workers,
-    /// The whole program: for bugs in the parent's handling of its dead workers, which workers can hardly
-    /// show.
+    /// The whole program. For bugs in the parent's handling of its dead workers, which workers can hardly
+    /// trigger.
     Everywhere,
 }
 
-/// Messages that differ from the put ones, including errors of queues for a message that was put twice: that
-/// it is somewhere else, or that its memory has been reused.
+/// Findings of messages that differ from the put messages. They include errors of a queue about a message
+/// that was put twice: that the message is elsewhere, or that its memory was reused.
 const WRONG: [&str; 5] =
     ["Torn: ", "Duplicated: ", "Lost: ", "which is not in it", "a message is shorter than its type"];
 
@@ -36,8 +36,8 @@ impl Drop for Folder {
     }
 }
 
-/// Runs the torture with a bug until it is found, at most for `seconds`, with one kind of structure, or with
-/// all.
+/// Runs the torture with a bug until it is found, for at most `seconds`, with one kind of structure or with
+/// all kinds.
 fn torture(bug: &str, place: Where, seconds: u64, only: Option<&str>) -> (Output, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mp-torture"));
     command.args([format!("--seconds={seconds}"), "--seed=5".to_owned()]);
@@ -48,7 +48,7 @@ fn torture(bug: &str, place: Where, seconds: u64, only: Option<&str>) -> (Output
         Where::Workers => command.arg(format!("--env=MP_MUTANT={bug}")),
         Where::Everywhere => command.env("MP_MUTANT", bug),
     };
-    // A torture with a finding exits at once: its files stay for analysis.
+    // A torture with a finding exits at once, and its files remain for analysis.
     let folder = Folder::new(bug);
     let output = command.env("TMPDIR", &folder.0).output().expect("it starts");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -56,13 +56,14 @@ fn torture(bug: &str, place: Where, seconds: u64, only: Option<&str>) -> (Output
     (output, text)
 }
 
-/// Checks that the bug is found as one of its possible violations, and that the output has the information
-/// for an analysis.
+/// Checks that the bug is reported as one of the violations `as_what`, and that the output has the
+/// information for an analysis.
 fn is_found(bug: &str, place: Where, as_what: &[&str]) {
     is_found_among(None, bug, place, as_what);
 }
 
-/// Does the same for code that few structures use, which would rarely run among all.
+/// Does the same with one kind of structure, for code that few structures use and that would rarely run among
+/// all kinds.
 fn is_found_in(kind: &str, bug: &str, place: Where, as_what: &[&str]) {
     is_found_among(Some(kind), bug, place, as_what);
 }
@@ -71,12 +72,13 @@ fn is_found_among(only: Option<&str>, bug: &str, place: Where, as_what: &[&str])
     let (output, text) = torture(bug, place, 120, only);
     assert_eq!(output.status.code(), Some(1), "{bug} was not found");
     for needed in ["FOUND in round", "seed 5", "operations:", "worker 0, pid"] {
-        assert!(text.contains(needed), "it does not say `{needed}`");
+        assert!(text.contains(needed), "`{needed}` is missing in the output");
     }
     let found = text.lines().find(|line| line.starts_with("FOUND in round")).unwrap_or_default();
     let (_, finding) = found.split_once("seed 5: ").unwrap_or_default();
-    assert!(as_what.iter().any(|what| finding.contains(what)), "{finding}: that is none of {as_what:?}");
-    // For each group, the state of its structure, which names its block of memory, and its ledger.
+    assert!(as_what.iter().any(|what| finding.contains(what)), "{finding}: none of {as_what:?}");
+    // The output has the state of each group's structure, which names its block of memory, and the group's
+    // ledger.
     let groups: Vec<&str> = text.lines().filter(|line| line.contains("; Account {")).collect();
     let with_memory = |group: &&str| group.contains("(") && group.contains(" block ");
     assert!(only.is_some() || groups.iter().any(with_memory), "{groups:?}");
@@ -95,7 +97,7 @@ fn unmodified_library_has_no_finding() {
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn skipped_recovery_is_found() {
-    // A waiter for a dead process's resources continues to wait.
+    // A waiter for a dead process's resources waits forever.
     is_found("planted.skipped-recovery", Where::Everywhere, &["Leaked: ", "Hang: "]);
 }
 
@@ -117,7 +119,7 @@ fn future_that_forgets_a_taken_message_is_found() {
     is_found("planted.forgotten-poll", Where::Workers, &WRONG);
 }
 
-/// The next message in that compartment gets another file, or too few.
+/// The next message in that compartment gets a wrong file, or too few files.
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn descriptor_left_after_its_message_is_found() {
@@ -127,12 +129,12 @@ fn descriptor_left_after_its_message_is_found() {
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn descriptor_of_another_message_is_found() {
-    // The process that should have received the packet may notice first.
+    // The process that should have received the packet may detect the error first.
     let missing = "of the locker of descriptors is missing";
     is_found("locker.look.number-not-compared", Where::Workers, &["Torn: ", missing]);
 }
 
-/// The bug is in the server, which isn't a worker.
+/// The bug is in the manager's server, which isn't a worker.
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn answer_to_another_caller_is_found() {
@@ -164,14 +166,14 @@ fn loader_state_with_prefetched_batches_is_found() {
     is_found_in("loader", "loader.state.counts-prefetched", Where::Workers, &["Torn: ", "Lost: "]);
 }
 
-/// A batch depends on the worker that made it.
+/// With the bug, a batch depends on the worker that made it.
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn random_numbers_of_a_loaders_worker_are_found() {
     is_found_in("loader", "loader.rng.by-worker", Where::Workers, &["Torn: "]);
 }
 
-/// A worker continues with a reader that has moved.
+/// With the bug, a worker continues with a reader that is at another position.
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn stream_reader_at_the_wrong_position_is_found() {
@@ -185,7 +187,7 @@ fn lane_position_of_the_wrong_reply_is_found() {
     is_found_in("loader", "stream.place.of-another-reply", Where::Workers, &["Torn: ", "Lost: ", "Failed: "]);
 }
 
-/// The simulated GPU detects the writers of memory: `cargo build -p mp-cuda-sim` makes it.
+/// The simulated GPU detects the writers of memory. `cargo build -p mp-cuda-sim` builds it.
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn gpu_memory_reused_under_a_killed_writer_is_found() {

@@ -25,7 +25,7 @@ enum Bug {
     None,
     /// Only the last party to arrive reports that all have arrived.
     NoHelp,
-    /// A party that finds a dead party leaves without checking whether all had arrived.
+    /// A party that finds a dead party leaves as if the barrier was broken, even if all parties had arrived.
     GoesAnyway,
     /// No party checks for dead ones.
     NoRecovery,

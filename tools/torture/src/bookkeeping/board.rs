@@ -1,5 +1,5 @@
-//! Shared board of all workers: whether the round has ended, and for each worker its number of operations and
-//! its last operations. It outlives them.
+//! Shared board of all workers: the end of the round, and the number of operations and the last operations of
+//! each worker. The board outlives the workers.
 
 use std::fmt::Write;
 
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 /// Number of operations stored for each worker.
 const KEPT: u64 = 12;
-/// Words of a worker: its count, then `KEPT` operations with their subjects.
+/// Words of a worker: its number of operations, then `KEPT` operations with their subjects.
 const ROW: usize = 1 + 2 * KEPT as usize;
 
-/// Operation that a worker is about to do.
+/// Operation that a worker is about to perform.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub(crate) enum Op {

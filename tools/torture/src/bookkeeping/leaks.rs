@@ -1,4 +1,4 @@
-//! Resources that are left when no process needs any.
+//! Detection of resources that remain although no process needs them.
 
 use std::path::Path;
 use std::{fmt, fs};
@@ -9,14 +9,14 @@ use mp::memory::FdSlots;
 use crate::reporting::finding::Finding;
 use crate::rounds::crew::Clock;
 
-/// Usage that a leak would increase.
+/// Usage of resources that a leak would increase.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct InUse {
     blocks: u64,
     bytes: u64,
     messages: u64,
     members: u64,
-    /// Compartments of the locker that a message has, and descriptors.
+    /// Compartments of the locker that belong to a message, and descriptors.
     compartments: u64,
     descriptors: u64,
     files: usize,
@@ -32,7 +32,7 @@ pub(crate) struct Leaked {
     pub(crate) fds: u64,
     /// Named files.
     pub(crate) names: u64,
-    /// Places of members, blocks and messages.
+    /// Slots of members, blocks and messages.
     pub(crate) slots: u64,
 }
 
@@ -49,9 +49,9 @@ impl InUse {
         }
     }
 
-    /// Measures the present usage of this program.
+    /// Measures the current usage of this program.
     pub(crate) fn now() -> mp::AnyResult<Self> {
-        // Resources retained for ended processes are released here, or when the next one starts.
+        // Resources retained for ended processes are released here, or when the next process starts.
         drop(mp::active_children());
         let arena = Arena::current()?;
         let stats = arena.memory_stats();
@@ -67,7 +67,7 @@ impl InUse {
         })
     }
 
-    /// Reclaims dead members until usage is no higher than `self`.
+    /// Reclaims dead members until usage is not higher than `self`. Returns a finding if it stays higher.
     pub(crate) fn again(&self) -> Result<(), Finding> {
         let mut clock = Clock::new();
         loop {
@@ -87,7 +87,7 @@ impl InUse {
     }
 }
 
-/// Returns the number of files in the folders of this folder.
+/// Returns the number of files in the subfolders of this folder.
 fn names(folder: &Path) -> usize {
     let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten();
     entries(folder).map(|entry| entries(&entry.path()).count()).sum()

@@ -1,5 +1,5 @@
-//! Record of the worker that has put and got each message: a word for each message of a queue, which outlives
-//! its writers.
+//! Ledger of the messages of a queue: a word for each message, which records its producer's and consumers'
+//! operations and outlives these workers.
 //!
 //! | bit | set by | when |
 //! |---|---|---|
@@ -22,7 +22,7 @@ const DOUBTED: u32 = 16;
 const GOT: u32 = 1 << 8;
 const DONE: u32 = 1 << 20;
 
-/// Maximum number of messages of one queue in one round.
+/// Maximum number of messages that one queue transfers in one round.
 const MOST: u64 = 1 << 19;
 
 /// Ledger of one queue.
@@ -32,20 +32,20 @@ pub(crate) struct Ledger {
     messages: SharedTensor<u32>,
 }
 
-/// Totals of a ledger.
+/// Totals of a ledger, after all workers have ended.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Account {
     /// Number of operations, for structures without messages.
     pub(crate) done: u64,
-    /// Messages certainly put.
+    /// Messages that were certainly put.
     pub(crate) put: u64,
-    /// Messages got by a consumer.
+    /// Messages that a consumer got.
     pub(crate) got: u64,
-    /// Messages got more than once.
+    /// Messages that were got more than once.
     pub(crate) again: u64,
-    /// Messages put, and not got.
+    /// Messages that were put, and not got.
     pub(crate) missing: u64,
-    /// Messages got, but neither done nor lost nor in doubt.
+    /// Messages that were got, and are neither done nor lost nor in doubt.
     pub(crate) undone: u64,
     /// Messages among the lost tasks.
     pub(crate) lost: u64,
@@ -68,7 +68,7 @@ impl Ledger {
         })
     }
 
-    /// Returns the number of messages that were begun.
+    /// Returns the number of messages whose put has begun.
     pub(crate) fn begun(&self) -> u64 {
         self.next.load(0).min(MOST)
     }
@@ -77,7 +77,7 @@ impl Ledger {
         self.messages.fetch_or(number as usize, PUT);
     }
 
-    /// Records that it was returned to the producer: no consumer may have got it.
+    /// Records that a message was returned to its producer. Fails if a consumer got the message.
     pub(crate) fn refused(&self, number: u64) -> mp::AnyResult<()> {
         match self.messages.fetch_or(number as usize, REFUSED) {
             was if was >= GOT => Err(format!("duplicated: message {number} was got, and given back").into()),
@@ -100,7 +100,7 @@ impl Ledger {
         }
     }
 
-    /// Records that a message was got. `once`: no other consumer may have got it.
+    /// Records that a message was got. If `once`, fails if another consumer got it.
     pub(crate) fn got(&self, number: u64, once: bool) -> mp::AnyResult<()> {
         let was = self.messages.fetch_add(self.place(number)?, GOT);
         match was {
@@ -124,7 +124,7 @@ impl Ledger {
         }
     }
 
-    /// Records that a message is finally done.
+    /// Records that a message is done.
     pub(crate) fn done(&self, number: u64) -> mp::AnyResult<()> {
         match self.messages.fetch_add(self.place(number)?, DONE) {
             was if was >= DONE => Err(format!("duplicated: message {number} was done twice").into()),
@@ -132,7 +132,7 @@ impl Ledger {
         }
     }
 
-    /// Records that its consumer doesn't know whether the home counts it as done.
+    /// Records that a message's consumer doesn't know whether the home counts the message as done.
     pub(crate) fn doubted(&self, number: u64) {
         self.messages.fetch_or(number as usize, DOUBTED);
     }

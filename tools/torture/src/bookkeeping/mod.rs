@@ -1,4 +1,4 @@
-//! Records of a round outside of its workers: their last operations, each message, and leaks.
+//! Records of a round outside of its workers: last operations, messages, and leaks.
 
 pub(crate) mod board;
 pub(crate) mod leaks;

@@ -1,5 +1,5 @@
-//! Contents of messages: numbers, bytes and tensors of all sizes, which follow from the message's number, so
-//! that its receiver can check them.
+//! Contents of messages: numbers, bytes and tensors of all sizes. The contents are computed from the
+//! message's number, so the receiver can check them.
 
 use mp::{FrozenTensor, Message, Tensor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -10,18 +10,18 @@ use crate::random::{Random, mix};
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Job {
     pub(crate) number: u64,
-    /// Worker that has sent it. Its messages arrive in order.
+    /// Worker that sent the message. Messages of one worker arrive in order.
     pub(crate) from: u64,
     bytes: Vec<u8>,
     tensors: Vec<FrozenTensor<u64>>,
-    /// Tensor that thousands of messages hold.
+    /// Tensor that thousands of messages share.
     common: Option<FrozenTensor<u64>>,
-    /// Last field: at this point the process holds all memory of the message.
+    /// Last field: when it is encoded or decoded, the process holds all memory of the message.
     pause: Pause,
 }
 
-/// `true` if writing and reading a message yields the processor in the middle. Many processes are then killed
-/// and stopped right there. Otherwise these few instructions would hardly ever be hit.
+/// If `true`, encoding and decoding of the message yield the processor in the middle. So many processes are
+/// killed and stopped at that point. Otherwise signals would hardly ever hit these few instructions.
 #[derive(Clone, Copy)]
 struct Pause(bool);
 
@@ -44,14 +44,14 @@ impl<'a> Deserialize<'a> for Pause {
     }
 }
 
-/// Message with a tensor that moves.
+/// Message with an exclusive tensor, which moves.
 #[derive(Message)]
 pub(crate) struct Parcel {
     pub(crate) job: Job,
     own: Tensor<u64>,
 }
 
-/// Value of the tensor that all messages hold.
+/// Value of the tensor that all messages share.
 pub(crate) const COMMON: u64 = 77;
 
 fn elements(number: u64, i: u64, random: &mut Random) -> mp::AnyResult<Tensor<u64>> {
@@ -93,7 +93,7 @@ impl Job {
         let count = match random.below(100) {
             0..60 => 0,
             60..98 => 1 + random.below(3),
-            // More than an envelope can list.
+            // More attachments than the list of an envelope can hold.
             _ => 40,
         };
         let tensors: mp::AnyResult<Vec<_>> =

@@ -9,7 +9,7 @@ use crate::bookkeeping::leaks::Leaked;
 pub(crate) struct Finding {
     pub(crate) what: FindingKind,
     pub(crate) text: String,
-    /// Leaked resources, if that is the violation.
+    /// Leaked resources, if the violation is a leak.
     pub(crate) leaked: Leaked,
 }
 
@@ -21,7 +21,7 @@ pub(crate) enum FindingKind {
     Duplicated,
     Lost,
     Leaked,
-    /// An unexpected error, a panic, or an unexpected end.
+    /// Unexpected error, panic, or end of a process.
     Failed,
 }
 

@@ -17,11 +17,11 @@ use mp::StartMethod;
 
 /// Allows workers to be forked from now on.
 pub(crate) fn allow() {
-    // SAFETY: the header explains why a copy of this program may do the work of its workers.
+    // SAFETY: the header explains why a forked copy of this program may run a worker.
     unsafe { mp::process::allow_fork() };
 }
 
-/// Returns the start methods, each as often as it is to be used.
+/// Returns the start methods. A method that is used more often is repeated.
 pub(crate) fn methods(copies: bool) -> &'static [StartMethod] {
     match copies {
         true => &[StartMethod::Spawn, StartMethod::Spawn, StartMethod::Fork, StartMethod::ForkServer],

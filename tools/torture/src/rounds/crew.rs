@@ -15,13 +15,14 @@ use crate::rounds::copies;
 use crate::rounds::group::{Group, Kind};
 use crate::workloads::work::{Post, work};
 
-/// Time for which a worker may be idle while others work: they wait for each other, but not longer than the
-/// longest stop.
+/// Time for which a worker may be idle while other workers run: workers wait for each other, but not longer
+/// than the longest stop.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// Longest stop in ms.
+/// Longest stop, in milliseconds.
 const MOST_STOPPED: u64 = 200;
 
-/// Clock that advances only while this process runs: all processes may have been stopped.
+/// Clock that advances only while this process runs, because all processes of the machine may have been
+/// stopped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     last: Instant,
@@ -33,7 +34,7 @@ impl Clock {
         Self { last: Instant::now(), passed: Duration::ZERO }
     }
 
-    /// Waits a little, and returns the elapsed time.
+    /// Sleeps for a millisecond, and returns the elapsed time.
     pub(crate) fn tick(&mut self) -> Duration {
         // sleep: the pace of the torture
         std::thread::sleep(Duration::from_millis(1));
@@ -48,7 +49,7 @@ impl Clock {
     }
 }
 
-/// Numbers of signals sent.
+/// Number of signals sent, by kind.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Signals {
     pub(crate) kills: u64,
@@ -56,14 +57,14 @@ pub(crate) struct Signals {
     pub(crate) started: u64,
 }
 
-/// Signals that reach a worker.
+/// Signals that a worker receives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Exposure {
     /// Percentage of the planned kills that are sent.
     pub(crate) kills: u64,
     /// Percentage of the planned stops that are sent.
     pub(crate) stops: u64,
-    /// Longest stop in ms. `None`: the common limit.
+    /// Longest stop in milliseconds. `None`: [`MOST_STOPPED`].
     pub(crate) longest: Option<u64>,
 }
 
@@ -73,13 +74,13 @@ impl Default for Exposure {
     }
 }
 
-/// Place of a worker.
+/// Position in a group, and the worker process in this position.
 pub(crate) struct Place {
     group: usize,
     index: usize,
     process: Option<Process<()>>,
     killed: bool,
-    /// Time at which it is continued, if it is stopped.
+    /// Time at which the stopped worker is continued. `None` if it is not stopped.
     stopped: Option<Duration>,
     beats: u64,
     quiet: Duration,
@@ -166,7 +167,7 @@ impl Crew {
         Ok(())
     }
 
-    /// Removes workers that have ended. Returns a finding if they failed by themselves, or are idle.
+    /// Removes workers that have ended. Returns a finding if a worker failed without a signal, or is idle.
     pub(crate) fn look(&mut self) -> Result<(), Finding> {
         let passed = self.clock.tick();
         let now = self.clock.passed();
@@ -253,7 +254,7 @@ impl Crew {
         match self.random.below(100) {
             0..45 => self.kill(victim),
             45..52 => {
-                // Several at once, including processes that would recover and reclaim the others.
+                // Several kills at once also hit processes that would recover and reclaim the others.
                 for _ in 0..3 {
                     let other = self.random.below(self.places.len() as u64) as usize;
                     self.kill(other);
@@ -281,7 +282,7 @@ impl Crew {
         self.clock.passed()
     }
 
-    /// Waits until none of the selected workers runs.
+    /// Waits until none of the selected workers is running.
     pub(crate) fn wait_for(&mut self, which: impl Fn(&Self, &Place) -> bool) -> Result<(), Finding> {
         loop {
             self.look()?;
@@ -291,12 +292,12 @@ impl Crew {
         }
     }
 
-    /// Returns `true` if it was killed.
+    /// Returns `true` if the worker was killed.
     pub(crate) fn was_killed(&self, place: &Place) -> bool {
         place.killed
     }
 
-    /// Returns `true` if it ends with the round.
+    /// Returns `true` if the worker puts messages, and ends with the round.
     pub(crate) fn produces(&self, place: &Place) -> bool {
         self.groups[place.group].produces(place.index)
     }

@@ -1,4 +1,4 @@
-//! Folder for named files that no other program uses: files of others must not be counted.
+//! Folder for named files that no other program uses, so that files of other programs are not counted.
 
 use std::fs;
 use std::io;
@@ -11,7 +11,7 @@ const NAME: &str = "mp-torture-";
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    /// Creates it, and removes folders of processes that were killed.
+    /// Creates the folder, and removes folders of earlier processes that were killed.
     pub(crate) fn new() -> io::Result<Self> {
         let place = mp::memory::get_sharing_directory();
         for entry in fs::read_dir(&place)?.flatten() {

@@ -73,7 +73,7 @@ impl Kind {
         Kind::Pipe,
     ];
 
-    /// Returns `true` if its workers are all alike: then their operations are counted.
+    /// Returns `true` if all workers of a group do the same work: then their operations are counted.
     pub(crate) const fn counts_operations(self) -> bool {
         matches!(self, Kind::Locks | Kind::Watch | Kind::Broadcast | Kind::Objects | Kind::Loader)
     }
@@ -103,27 +103,27 @@ impl Kind {
     }
 }
 
-/// The structure itself, as this program holds it.
+/// Structure of a group, as this program holds it.
 enum Ends {
     Queue(Queue<Parcel>),
     Jobs(Queue<Job>),
     Channel(Option<Sender<Parcel>>, Receiver<Parcel>),
     Tasks(JoinableQueue<Job>),
-    /// Kept only until both have started: no other process may have an end.
+    /// Held only until both workers have started: no other process may have an end.
     Pipe(Box<[Option<Connection>; 2]>),
     Ways(Box<Ways>),
     Futures(Queue<Parcel>),
-    /// Kept like a pipe.
+    /// Held only until the workers have started, like a pipe.
     Sides(Sides),
     Service(Service),
-    /// `true` if its workers may be forked.
+    /// `true` if the pool's workers may be forked.
     Pool(bool),
-    /// `true` if its workers may be forked.
+    /// `true` if the loader's workers may be forked.
     Loader(bool),
     Locks(Box<Locks>),
     Watched(Watched),
     ToAll(ToAll),
-    /// The server ends with its manager, which no worker has.
+    /// The server ends with its manager, which only this program has.
     Objects(Manager, Objects),
     Files(Queue<Cargo>),
     Hosts(Box<Hosts>),
@@ -139,12 +139,12 @@ pub(crate) struct Group {
     pub(crate) workers: usize,
     /// Number of messages that a consumer takes at once.
     batch: usize,
-    /// Number of messages that may be missing.
+    /// Number of messages that may be missing at the end.
     allowed: u64,
 }
 
 impl Group {
-    /// Creates a group. `copies`: its processes may be forked.
+    /// Creates a group with a random structure of a kind. `copies`: its processes may be forked.
     pub(crate) fn new(kind: Kind, copies: bool, random: &mut Random) -> mp::AnyResult<Self> {
         let capacity = random.pick(&[1, 2, 8, 64]);
         let ends = match kind {
@@ -154,7 +154,7 @@ impl Group {
             }
             Kind::Growing => Ends::Queue(Queue::growing(random.pick(&[300, 1000, 2000]))?),
             Kind::Acknowledged => {
-                // Unlimited, or until a message is set aside.
+                // Deliveries are unlimited, or a message is set aside after three.
                 let deliveries = random.pick(&[0, 3]);
                 Ends::Jobs(QueueOptions::new().capacity(capacity).deliveries(deliveries).create()?)
             }
@@ -198,17 +198,19 @@ impl Group {
         Ok(Self { kind, ledger, ends, producers, workers: producers + consumers, batch, allowed: 0 })
     }
 
-    /// Returns `true` if worker `i` puts, and ends with the round. Others end when no more messages arrive.
+    /// Returns `true` if worker `i` puts messages, and ends with the round. Other workers end when no more
+    /// messages arrive.
     pub(crate) fn produces(&self, i: usize) -> bool {
         i < self.producers
     }
 
-    /// Returns `true` if a dead worker is replaced at once. Otherwise all are replaced together.
+    /// Returns `true` if a dead worker is replaced at once. Otherwise all workers of the group are replaced
+    /// together.
     pub(crate) fn one_by_one(&self) -> bool {
         !matches!(self.kind, Kind::Pipe | Kind::Leaving)
     }
 
-    /// Configures the start of worker `i`: a forked child doesn't read its environment again.
+    /// Configures the start of worker `i`. A forked child doesn't read its environment again.
     pub(crate) fn prepare(&self, i: usize, process: ProcessBuilder) -> ProcessBuilder {
         match &self.ends {
             Ends::Gpu(gpu) => gpu.prepare(i, process.start_method(StartMethod::Spawn)),
@@ -216,7 +218,7 @@ impl Group {
         }
     }
 
-    /// Returns the signals that reach worker `i`.
+    /// Returns the signals that worker `i` receives.
     pub(crate) fn exposure(&self, i: usize) -> Exposure {
         match &self.ends {
             Ends::Hosts(hosts) => hosts.exposure(i),
@@ -224,7 +226,7 @@ impl Group {
         }
     }
 
-    /// Returns its number of processes.
+    /// Returns the group's number of processes.
     pub(crate) fn processes(&self) -> usize {
         match self.kind {
             Kind::Pool => self.workers * (1 + WORKERS),
@@ -263,7 +265,7 @@ impl Group {
             }
             Ends::Ways(ways) if produces => Work::PutAnywhere(ways.outlets()?),
             Ends::Ways(ways) => Work::Select(ways.inlets()),
-            // Some wait as futures, and others in the usual way.
+            // Half of the workers wait by futures, the other half by blocking calls.
             Ends::Futures(queue) => match (produces, i % 2) {
                 (true, 0) => Work::PutAsync(queue.clone()),
                 (true, _) => Work::Put(queue.clone()),
@@ -298,7 +300,7 @@ impl Group {
         })
     }
 
-    /// Adds the losses permitted by the death of worker `i`, a process of this program. `polled`: its last
+    /// Adds the losses that the death of worker `i` permits. `pid`: the worker's process. `polled`: its last
     /// operation was to poll a future once.
     pub(crate) fn killed(&mut self, i: usize, pid: u32, polled: bool) {
         if let Ends::Gpu(gpu) = &mut self.ends {
@@ -307,10 +309,10 @@ impl Group {
         self.allowed += match (self.kind, &self.ends) {
             (Kind::Locks | Kind::Watch | Kind::Broadcast | Kind::Objects | Kind::Loader, _) => 0,
             (Kind::Pipe, _) => 1 + IN_PIPE,
-            // All connections of a listener.
+            // The killed listener had a connection for each client.
             (Kind::Socket, _) => (1 + IN_PIPE) * if self.produces(i) { 1 } else { CLIENTS as u64 },
             (Kind::Pool, _) => IN_POOL,
-            // The message that a relay has in hand.
+            // The relay may have had a message in hand.
             (Kind::Cuda, _) => u64::from(i >= cuda::PRODUCERS),
             (_, Ends::Hosts(hosts)) => hosts.cost(i, polled),
             _ if self.produces(i) => 0,
@@ -320,7 +322,7 @@ impl Group {
         };
     }
 
-    /// Ends the puts.
+    /// Closes the structures, so that workers end.
     pub(crate) fn close(&mut self) -> mp::AnyResult<()> {
         match &mut self.ends {
             Ends::Queue(queue) => _ = queue.close(),
@@ -390,7 +392,7 @@ impl Group {
     }
 }
 
-/// Formats the structure's state.
+/// Prints the structure's state.
 impl fmt::Display for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.kind.name())?;

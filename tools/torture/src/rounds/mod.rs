@@ -1,4 +1,4 @@
-//! A round: its structures, the workers that share them, and the signals that they receive.
+//! A round: its structures, the workers that use them, and the signals that the workers receive.
 
 pub(crate) mod copies;
 pub(crate) mod crew;

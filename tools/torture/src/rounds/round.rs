@@ -1,5 +1,5 @@
-//! A round: new structures, workers that use them, signals for a while. Then everything must end, and nothing
-//! may be left.
+//! A round: new structures, workers that use them, and signals to the workers. At the end all workers must
+//! end, and no resource may be left.
 
 use std::time::Duration;
 
@@ -20,11 +20,11 @@ use crate::workloads::cuda;
 pub(crate) struct RoundEnd {
     pub(crate) accounts: Vec<(Kind, Account)>,
     pub(crate) signals: Signals,
-    /// Finding, and the state at that time.
+    /// Finding, and the state of the crew at that time.
     pub(crate) found: Option<(Finding, String)>,
 }
 
-/// Returns groups of at least that many workers together.
+/// Returns groups with at least `args.processes` workers together.
 fn groups(args: &Args, random: &mut Random) -> mp::AnyResult<Vec<Group>> {
     let simulator = cuda::is_there().is_ok();
     let mut groups = Vec::new();
@@ -43,7 +43,7 @@ fn groups(args: &Args, random: &mut Random) -> mp::AnyResult<Vec<Group>> {
     Ok(groups)
 }
 
-/// Starts, torments and ends everything.
+/// Starts all workers, sends signals until the round ends, and waits for the workers.
 fn torture(
     crew: &mut Crew,
     time: Duration,
@@ -60,7 +60,7 @@ fn torture(
         let messages = crew.groups.iter().map(|g| g.ledger.begun()).sum();
         seen(messages, crew.signals);
     }
-    // Workers that were just killed are replaced once more: the queues must be emptied.
+    // Workers that were just killed are replaced once more, because the queues must be emptied.
     crew.wait_for(Crew::was_killed)?;
     crew.fill()?;
     crew.board.stop();

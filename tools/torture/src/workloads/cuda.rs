@@ -21,7 +21,8 @@ use crate::random::{Random, mix};
 use crate::rounds::crew::Clock;
 use crate::workloads::work::{LONG, Worker};
 
-/// Numbers of workers that put, that take and put again, and that take. The first relay has no GPU.
+/// Numbers of workers that put, of workers that take and put again, and of workers that take. The first relay
+/// has no GPU.
 pub(crate) const PRODUCERS: usize = 2;
 pub(crate) const RELAYS: usize = 2;
 pub(crate) const CONSUMERS: usize = 2;
@@ -31,7 +32,8 @@ const SHORT: Duration = Duration::from_millis(5);
 /// Maximum length of a queue.
 const MOST: u64 = 8;
 
-/// A tensor, which moves or which all may read, possibly with an event after the work that has made it.
+/// Tensor that moves or that all holders may read, possibly with an event after the work that produces the
+/// tensor.
 #[derive(Message)]
 pub(crate) struct Freight {
     number: u64,
@@ -40,7 +42,7 @@ pub(crate) struct Freight {
     done: Option<CudaEvent>,
 }
 
-/// Message that all consumers receive.
+/// Message that every consumer receives.
 type News = (u64, FrozenCudaTensor<u32>, CudaEvent);
 
 /// Queues between the workers.
@@ -56,24 +58,24 @@ pub(crate) struct Ways {
 #[derive(Debug)]
 pub(crate) struct Gpu {
     session: Session,
-    /// Dropped when the workers have ended: its messages are on the device.
+    /// Dropped when the workers have ended, because its messages use memory of the device.
     ways: Option<Ways>,
     killed: Vec<u32>,
 }
 
-/// Returns the simulator's files next to this program, or the missing one.
+/// Returns the simulator's files next to this program, or the path of a missing file.
 fn files() -> Result<[PathBuf; 2], PathBuf> {
     let this = std::env::current_exe().unwrap_or_default();
     let folder = this.parent().unwrap_or(Path::new("."));
     let mut files = ["mp-cuda-sim-engine", "libmp_cuda_sim.so"].map(|name| folder.join(name));
     if !files[1].exists() {
-        // Path in a build of the tests alone.
+        // Path in a build of only the tests.
         files[1] = folder.join("deps/libmp_cuda_sim.so");
     }
     files.iter().find(|file| !file.exists()).map_or(Ok(files.clone()), |file| Err(file.clone()))
 }
 
-/// Returns an error with the remedy if there is no simulator.
+/// Returns an error with the remedy if the simulator is missing.
 pub(crate) fn is_there() -> Result<(), String> {
     let profile = if cfg!(debug_assertions) { "" } else { " --release" };
     files().map(drop).map_err(|file| {
@@ -110,7 +112,7 @@ impl Gpu {
         }
     }
 
-    /// Gives worker `i` the session's driver.
+    /// Configures worker `i` to load the session's driver.
     pub(crate) fn prepare(
         &self,
         i: usize,
@@ -125,10 +127,10 @@ impl Gpu {
     }
 
     /// Returns `true` for a finding that a killed worker causes and that harms no other worker:
-    ///
-    /// - a race with a read of a killed worker, whose values no process gets;
-    /// - a race of a killed worker with a stream that waited for it, or a read of memory that the killed
-    ///   worker was to write. The death releases the stream, and its results are lost, which the values show.
+    /// - a race with a read of a killed worker, because no process gets the values;
+    /// - a race of a killed worker with a stream that waited for that worker, or a read of memory that the
+    ///   killed worker was going to write. The death releases the stream, whose results are lost, and the
+    ///   values show that.
     fn is_harmless(&self, found: &Finding) -> bool {
         let line: serde_json::Value = serde_json::from_str(&found.line).unwrap_or_default();
         let was_killed = |pid: &serde_json::Value| {
@@ -155,9 +157,9 @@ impl Gpu {
         Ok(number.ok_or_else(|| format!("the simulator has no number of {name}"))?)
     }
 
-    /// Checks that the simulator has no resources of the ended workers, and its findings.
+    /// Checks that no resource of the ended workers is left in the simulator, and checks its findings.
     pub(crate) fn settle(&mut self, account: &Account) -> mp::AnyResult<()> {
-        // For each dead worker: the messages in the queues, and those that all others had in hand.
+        // For each dead worker: messages in the queues, and messages that all other workers had in hand.
         let allowed = self.killed.len() as u64 * (2 * MOST + 8);
         if account.lost > allowed {
             return Err(format!("lost: the data of {} tensors, where {allowed} may be", account.lost).into());
@@ -199,8 +201,8 @@ impl Worker {
         Ok(tensor)
     }
 
-    /// Checks that the read values belong to the message, or are reported as lost. Returns `true` if they are
-    /// present.
+    /// Checks that the read values belong to the message, or are reported as lost. Returns `true` if the
+    /// values are present.
     fn whole(&self, number: u64, read: mp_cuda::Result<Vec<u32>>) -> mp::AnyResult<bool> {
         match read {
             Ok(values) => match values.iter().position(|found| *found != value(number)) {
@@ -218,7 +220,7 @@ impl Worker {
         }
     }
 
-    /// Orders the work of the stream after the event, if its process lives.
+    /// Makes the stream wait for the event, unless the event's process has died.
     fn behind(&mut self, event: &CudaEvent, stream: &CudaStream) -> mp::AnyResult<()> {
         let waited = if self.random.percent(70) { event.wait(stream) } else { event.synchronize() };
         match waited {
@@ -227,7 +229,7 @@ impl Worker {
         }
     }
 
-    /// Makes tensors, and sends one to all consumers now and then.
+    /// Creates and puts tensors, and sometimes sends a tensor to all consumers.
     pub(crate) fn make_on_gpu(&mut self, ways: &Ways) -> mp::AnyResult<()> {
         let streams = [self.stream()?, self.stream()?];
         let mut reported = 0;
@@ -256,7 +258,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes and puts again, some as a copy or rewritten. Without a GPU, unchanged.
+    /// Takes messages and puts them again, some copied or rewritten. Without a GPU, messages stay unchanged.
     pub(crate) fn relay(&mut self, ways: &Ways, gpu: bool) -> mp::AnyResult<()> {
         let stream = if gpu { Some(self.stream()?) } else { None };
         while !self.row.over() {
@@ -280,7 +282,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Makes the stream copy the moved tensor, or rewrite it in place.
+    /// Copies the moved tensor on the stream, or rewrites it in place.
     fn handled(&mut self, freight: &mut Freight, stream: &CudaStream) -> mp_cuda::Result<()> {
         let Some(tensor) = &mut freight.moved.0 else { return Ok(()) };
         match self.random.below(3) {
@@ -295,7 +297,8 @@ impl Worker {
         }
     }
 
-    /// Takes from producers and relays, and receives the broadcast messages, until no more messages arrive.
+    /// Takes messages from producers and relays, and receives the broadcast messages, until no more messages
+    /// arrive.
     pub(crate) fn consume_on_gpu(&mut self, ways: &Ways) -> mp::AnyResult<()> {
         let stream = self.stream()?;
         let heard = ways.heard.resubscribe()?;

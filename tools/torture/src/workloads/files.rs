@@ -1,4 +1,5 @@
-//! Files, pipes and sockets in messages: the contents identify each, and it is closed after the receipt.
+//! Files, pipes and sockets in messages. Their contents identify each of them, and each is closed after it
+//! was received.
 //!
 //! | killed process | guarantee |
 //! |---|---|
@@ -34,7 +35,7 @@ fn contents(number: u64, i: usize) -> [u8; 16] {
     bytes
 }
 
-/// Creates a file, a pipe or a socket with these contents, followed by its end.
+/// Creates a file, a pipe or a socket with these contents and nothing after them.
 fn made(contents: &[u8], random: &mut Random) -> mp::AnyResult<OwnedFd> {
     Ok(match random.below(3) {
         0 => {
@@ -59,14 +60,14 @@ fn made(contents: &[u8], random: &mut Random) -> mp::AnyResult<OwnedFd> {
 
 impl Cargo {
     fn new(number: u64, from: u64, random: &mut Random) -> mp::AnyResult<Self> {
-        // Some have none, and some more than a few.
+        // Some messages have no files, and some have many.
         let count = if random.percent(5) { random.below(40) } else { random.below(4) };
         let files = (0..count as usize).map(|i| Ok(Fd(made(&contents(number, i), random)?)));
         Ok(Self { number, from, files: files.collect::<mp::AnyResult<_>>()? })
     }
 
-    /// Checks the contents of each file. Reading up to the end also shows that no process holds the other end
-    /// of a pipe or socket.
+    /// Checks the contents of each file. Reading to the end also shows that no process holds the other end of
+    /// a pipe or socket.
     fn check(self) -> mp::AnyResult<()> {
         for (i, file) in self.files.into_iter().enumerate() {
             let mut bytes = Vec::new();
@@ -96,7 +97,7 @@ impl Worker {
             self.row.note(Op::Get, queue.len() as u64);
             let Some(cargo) = queue.get_timeout(LONG)? else { return Ok(()) };
             self.numbered(0, cargo.from, cargo.number)?;
-            // Some are dropped with their contents.
+            // Some messages are dropped without reading their files.
             if self.random.percent(90) {
                 cargo.check()?;
             }

@@ -19,9 +19,9 @@ use crate::bookkeeping::board::Op;
 use crate::bookkeeping::parcel::Parcel;
 use crate::workloads::work::Worker;
 
-/// Number of waiting futures of one consumer.
+/// Number of concurrent futures of one consumer.
 const AT_ONCE: usize = 3;
-/// Maximum time before a future is dropped, in microseconds.
+/// Maximum time until a future is dropped, in microseconds.
 const GIVEN: u64 = 3000;
 
 /// Waker of a thread.
@@ -38,14 +38,14 @@ fn waker() -> Waker {
     Waker::from(Arc::new(Unpark(std::thread::current())))
 }
 
-/// Limit after which a future is dropped.
+/// Limit of polls and time, after which a future is dropped.
 pub(crate) struct Limit {
     polls: u64,
     time: Duration,
 }
 
-/// Polls until the future is ready. With a limit, it is dropped after that many polls and a short time, and
-/// `None` returned.
+/// Polls a future until it is ready. With a limit, drops the future after that many polls and that time, and
+/// returns `None`.
 pub(crate) fn drive<F: Future>(future: F, mut limit: Option<Limit>) -> Option<F::Output> {
     let mut future = pin!(future);
     let waker = waker();
@@ -76,7 +76,7 @@ impl Worker {
         self.random.percent(percent).then(|| Limit { polls: self.random.below(3), time })
     }
 
-    /// Puts by futures.
+    /// Puts messages by futures.
     pub(crate) fn put_async(&mut self, queue: &Queue<Parcel>) -> mp::AnyResult<()> {
         while let Some(parcel) = self.next(Op::Put)? {
             let number = parcel.job.number;
@@ -92,7 +92,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Gets by several futures at a time, until no more messages arrive.
+    /// Gets messages by several concurrent futures, until no more messages arrive.
     pub(crate) fn get_async(&mut self, queue: &Queue<Parcel>) -> mp::AnyResult<()> {
         let waker = waker();
         let mut waiting: Vec<PendingGet<'_>> = Vec::new();

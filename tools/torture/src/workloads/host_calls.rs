@@ -13,19 +13,19 @@ use crate::workloads::futures::drive;
 use crate::workloads::hosts::HostConfig;
 use crate::workloads::work::Worker;
 
-/// Longest wait of a call for room or for a message, in ms.
+/// Longest wait of a call for room or for a message, in milliseconds.
 const MOST_WAIT: u64 = 300;
 
-/// Returns `Ok` if the home was lost.
+/// Returns `Ok` if the error means that the home was lost.
 pub(super) fn lost(error: NetError) -> mp::AnyResult<()> {
     match error {
-        // A process that was stopped while it connected.
+        // `Unreachable`: this process was stopped while it connected.
         NetError::PeerLost(_) | NetError::Unreachable { .. } => Ok(()),
         error => Err(error.into()),
     }
 }
 
-/// End of a call.
+/// Outcome of a call.
 #[derive(PartialEq, Eq)]
 pub(super) enum HostCallEnd {
     Done,
@@ -51,7 +51,7 @@ impl Worker {
         let end = match self.limit(20) {
             Some(limit) => {
                 let put = drive(queue.put_async(job), Some(limit));
-                // A future that is dropped has put it, or not.
+                // A dropped future may have put the message.
                 let Some(end) = put else { return Ok(HostCallEnd::Done) };
                 end
             }
@@ -136,7 +136,7 @@ impl Worker {
         Ok(end)
     }
 
-    /// Checks a message that was taken, and works on it.
+    /// Checks a taken message, and works on it.
     fn has_taken(&mut self, job: &Job) -> mp::AnyResult<()> {
         job.check()?;
         self.ledger.got_late(job.number)?;
@@ -165,7 +165,8 @@ impl Worker {
                     Err(error) => Err(error),
                 }
             }
-            // A future that is dropped has taken nothing, and so has one whose answer was not polled.
+            // A dropped future has taken nothing. A future whose answer was not polled has taken nothing,
+            // either.
             Some(limit) => {
                 let mut get = pin!(queue.get_async());
                 self.row.note(Op::Poll, 0);
@@ -173,7 +174,7 @@ impl Worker {
                     self.row.note(Op::Get, 0);
                     end
                 } else {
-                    // sleep: an answer arrives, and signals
+                    // sleep: time for an answer or a signal to arrive
                     std::thread::sleep(Duration::from_millis(self.random.below(30)));
                     self.row.note(Op::Get, 0);
                     match drive(get, Some(limit)) {
@@ -209,7 +210,8 @@ impl Worker {
                 Ok(HostCallEnd::Done)
             }
             Err(error) => {
-                // The home has given them back, unless it had known before.
+                // The home has returned the messages to the queue, unless it had already received the
+                // acknowledgements.
                 lost(error)?;
                 jobs.iter().for_each(|job| self.ledger.doubted(job.number));
                 Ok(HostCallEnd::Lost)
@@ -250,7 +252,7 @@ impl Worker {
                 }
                 Ok(HostCallEnd::Lost)
             }
-            // The home has given it to another worker.
+            // The home has given the message to another worker.
             Err(NetError::Home { text, .. }) if text.starts_with("the lease has ended") => {
                 Ok(HostCallEnd::Done)
             }

@@ -1,4 +1,4 @@
-//! Queue of a cluster on loopback: workers use it as processes of other hosts would, over sockets.
+//! Queue of a cluster on loopback. Workers use the queue like processes of other hosts, over sockets.
 //!
 //! | process that dies, or is stopped for longer than lease and grace | guarantee |
 //! |---|---|
@@ -10,8 +10,8 @@
 //!
 //! In some groups this program is the home, and the workers are killed and stopped. In the other groups the
 //! home is a worker, and only that worker is killed and stopped. If stops can exceed lease and grace, signals
-//! are rare. Otherwise most workers would be killed before they rejoin. In some of these groups workers are
-//! only stopped, and nothing may be lost.
+//! are rare, because otherwise most workers would be killed before they rejoin. In some of these groups
+//! workers are only stopped, and nothing may be lost.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -34,9 +34,9 @@ const PUTTERS: usize = 2;
 const TAKERS: usize = 2;
 /// Name of the queue.
 const NAME: &str = "jobs";
-/// Additional time of a call on a busy machine.
+/// Additional time that a call may take on a busy machine.
 const SLACK: Duration = Duration::from_secs(5);
-/// Time limit to join: the address may be that of a killed home.
+/// Time limit for joining, because the address may be that of a killed home.
 const JOIN: Duration = Duration::from_millis(500);
 /// CA, certificate and private key of all members.
 const CERTIFICATES: [&[u8]; 3] = [
@@ -44,18 +44,18 @@ const CERTIFICATES: [&[u8]; 3] = [
     include_bytes!("../../../../mp-net/tests/certificates/member.pem"),
     include_bytes!("../../../../mp-net/tests/certificates/member.key"),
 ];
-/// Time limit for the home to give back all that lost workers had, and to close their connections.
+/// Time limit for the home to take back everything of lost workers, and to close their connections.
 const SETTLE: Duration = Duration::from_secs(10);
 
-/// Membership of a worker.
+/// Settings of a worker's membership.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct HostConfig {
     rank: usize,
     /// Port of the home.
     port: SharedTensor<u64>,
-    /// Handle of the home's process, if that is this program.
+    /// Handle of the home's process, if this program is the home.
     handle: Option<RemoteQueue<Job>>,
-    /// Number of the cluster: a port may have been that of another one.
+    /// Number of the cluster, because another cluster may have used the same port before.
     cluster: u64,
     has_key: bool,
     has_tls: bool,
@@ -63,7 +63,7 @@ pub(crate) struct HostConfig {
     grace: Duration,
     /// `true` if messages are taken with acknowledgement.
     acknowledged: bool,
-    /// Maximum number of messages of one call.
+    /// Maximum number of messages in one call.
     pub(super) batch: usize,
 }
 
@@ -73,16 +73,16 @@ pub(crate) struct Hosts {
     config: HostConfig,
     queue: Queue<Job>,
     home: Option<Cluster>,
-    /// Number of the home's connections without workers.
+    /// Number of the home's connections when no worker is connected.
     connections: usize,
     exposure: Exposure,
-    /// Set when no other worker is left.
+    /// Set when all other workers have ended.
     over: Event,
 }
 
-/// Returns the number of open connections and listeners of this machine at a local port.
+/// Returns the number of open connections and listeners of this machine with this local port.
 fn open_at(port: u64) -> mp::AnyResult<usize> {
-    /// States of sockets that a process has: established, closed by the other end, listening.
+    /// States of open sockets: established, closed by the other end, listening.
     const OPEN: [&str; 3] = ["01", "08", "0A"];
     let table = fs::read_to_string("/proc/self/net/tcp")?;
     let local = format!(":{port:04X}");
@@ -94,7 +94,7 @@ fn open_at(port: u64) -> mp::AnyResult<usize> {
     Ok(table.lines().filter(is_open).count())
 }
 
-/// Starts the threads and opens the files that a process has after its first cluster.
+/// Starts the threads and opens the files that remain after a process's first cluster.
 pub(crate) fn first_cluster(random: &mut Random) -> mp::AnyResult<()> {
     let hosts = Hosts::with(random, false)?;
     let port = hosts.config.port.load(0);
@@ -130,13 +130,13 @@ impl HostConfig {
         Ok(config)
     }
 
-    /// Makes this process the home.
+    /// Makes this process the home of the queue.
     fn publish(&self, queue: &Queue<Job>) -> mp::AnyResult<Cluster> {
         let cluster = loop {
             let joined = Cluster::join(&self.member(0, 0)?)
                 .and_then(|cluster| cluster.publish(NAME, queue).map(|()| cluster));
             match joined {
-                // It was stopped, and has lost its connection to itself.
+                // This process was stopped, and has lost its connection to itself.
                 Err(NetError::PeerLost(_)) => {}
                 joined => break joined?,
             }
@@ -146,7 +146,8 @@ impl HostConfig {
         Ok(cluster)
     }
 
-    /// Joins, or uses the handle of the home's process. A worker that can't join counts as idle.
+    /// Joins the cluster, or uses the handle of the home's process. A worker that can't join is reported as
+    /// idle.
     fn connect(&self, random: &mut Random) -> mp::AnyResult<(Option<Cluster>, RemoteQueue<Job>)> {
         if let Some(handle) = self.handle.as_ref().filter(|_| random.percent(50)) {
             return Ok((None, handle.clone()));
@@ -157,7 +158,7 @@ impl HostConfig {
                 .and_then(|cluster| Ok((RemoteQueue::connect(&cluster, NAME)?, cluster)));
             match joined {
                 Ok((queue, cluster)) => return Ok((Some(cluster), queue)),
-                // The home was killed, or has not noticed the end of the former process of this rank.
+                // The home was killed, or has not detected the end of the former process of this rank.
                 Err(
                     NetError::Unreachable { .. }
                     | NetError::Refused { .. }
@@ -169,7 +170,7 @@ impl HostConfig {
         }
     }
 
-    /// Checks that a call which waited for up to `wait` has ended in time, if only the home is stopped.
+    /// Checks that a call with a wait of up to `wait` has ended in time, if only the home is stopped.
     pub(super) fn has_ended(&self, since: Instant, wait: Duration) -> mp::AnyResult<()> {
         let (took, most) = (since.elapsed(), wait + self.lease + self.grace + SLACK);
         match self.handle.is_none() && took > most {
@@ -186,7 +187,7 @@ impl Hosts {
     }
 
     fn with(random: &mut Random, home_dies: bool) -> mp::AnyResult<Self> {
-        // This program takes the rest, after all workers have ended.
+        // This program takes the remaining messages after all workers have ended.
         let queue = Queue::bounded(random.pick(&[1, 2, 8, 64]))?.deserted_when(DesertedWhen::Never);
         let mut config = HostConfig {
             rank: 0,
@@ -227,7 +228,7 @@ impl Hosts {
         (self.config.clone(), self.queue.clone(), self.over.clone())
     }
 
-    /// Returns the signals that reach worker `i`.
+    /// Returns the signals that worker `i` receives.
     pub(crate) fn exposure(&self, i: usize) -> Exposure {
         match &self.home {
             None if i < PUTTERS + TAKERS => Exposure { kills: 0, stops: 0, longest: None },
@@ -235,15 +236,15 @@ impl Hosts {
         }
     }
 
-    /// Returns the number of messages that may be lost with a killed worker. `polled`: it had polled a get
-    /// once, and received nothing.
+    /// Returns the number of messages that may be lost with a killed worker. `polled`: the worker had polled
+    /// a get once, and had received nothing.
     pub(crate) fn cost(&self, i: usize, polled: bool) -> u64 {
         match i {
             0..PUTTERS => 0,
             _ if polled => 0,
             _ if self.home.is_some() => self.taken(),
             _ if self.acknowledged() => 0,
-            // Also in sessions that have ended just before.
+            // Includes messages of sessions that have ended just before.
             _ => 3 * TAKERS as u64 * self.taken(),
         }
     }
@@ -263,8 +264,8 @@ impl Hosts {
         Ok(())
     }
 
-    /// Takes the remaining messages, also those that lost workers had, until no more are missing than
-    /// `allowed`. Checks that the home has closed all connections.
+    /// Takes the remaining messages, including messages of lost workers, until at most `allowed` are missing.
+    /// Checks that the home has closed all connections.
     pub(crate) fn settle(&self, ledger: &Ledger, allowed: u64) -> mp::AnyResult<()> {
         take_rest(&self.queue, ledger, SETTLE, |account| {
             account.missing + account.undone <= allowed && !(self.acknowledged() && account.missing > 0)
@@ -290,8 +291,8 @@ impl Hosts {
     }
 }
 
-/// Takes the remaining messages, also those that lost workers had and that return, until they are enough, or
-/// for some time.
+/// Takes the remaining messages, including messages of lost workers that return, until enough have arrived or
+/// some time has passed.
 fn take_rest(
     queue: &Queue<Job>,
     ledger: &Ledger,
@@ -330,13 +331,13 @@ impl Worker {
         while !over.wait_timeout(Duration::from_millis(50))? {
             self.row.note(Op::Accept, cluster.members().len() as u64);
         }
-        // Longer than the time within which workers that are lost may return.
+        // The time exceeds the period within which lost workers may return.
         let time = config.lease + config.grace + Duration::from_millis(500);
         take_rest(queue, &self.ledger, time, |account| account.missing + account.undone == 0)
     }
 
-    /// Puts into the queue of the home, or takes from it, until the round has ended. Leaves
-    /// and rejoins the cluster at random.
+    /// Puts into the queue of the home, or takes from it, until the round has ended. Leaves and rejoins the
+    /// cluster at random.
     pub(crate) fn use_home(&mut self, config: &HostConfig, puts: bool) -> mp::AnyResult<()> {
         while !self.row.over() {
             self.row.note(Op::Connect, config.port.load(0));
@@ -347,7 +348,7 @@ impl Worker {
                     (false, true) => self.lease_remote(config, &queue)?,
                     (false, false) => self.take_remote(config, &queue)?,
                 };
-                // The same handle may be used again, unless the home was killed.
+                // The same handle can be used again, unless the home was killed.
                 if end == HostCallEnd::Lost && self.random.percent(50) {
                     break;
                 }

@@ -1,4 +1,4 @@
-//! Channels whose sides are dropped: a worker has the last handle of a side.
+//! Channels whose sides are dropped. A worker has the last handle of a side.
 //!
 //! | dropped side | guarantee |
 //! |---|---|
@@ -14,7 +14,7 @@ use crate::bookkeeping::parcel::Parcel;
 use crate::random::Random;
 use crate::workloads::work::{LONG, Worker};
 
-/// Channel that only the workers hold.
+/// Channel whose ends only the workers hold.
 #[derive(Default, Debug)]
 pub(crate) struct Sides {
     capacity: usize,
@@ -26,12 +26,12 @@ impl Sides {
         Self { capacity: random.pick(&[1, 2, 8]), sides: None }
     }
 
-    /// Returns the number of messages that a killed receiver costs.
+    /// Returns the number of messages that may be lost with a killed receiver.
     pub(crate) fn cost(&self) -> u64 {
         1 + self.capacity as u64
     }
 
-    /// Returns the ends for worker `i` of `of`, which are started together.
+    /// Returns the ends for worker `i` of `of` workers, which are started together.
     pub(crate) fn of(&mut self, i: usize, of: usize) -> mp::AnyResult<(Sender<Parcel>, Receiver<Parcel>)> {
         if i == 0 {
             self.sides = Some(bounded_channel(self.capacity)?);
@@ -42,7 +42,7 @@ impl Sides {
 }
 
 impl Worker {
-    /// Sends until the round has ended, or it leaves, or no receiver is left.
+    /// Sends until the round has ended, this worker leaves, or no receiver is left.
     pub(crate) fn send_and_leave(&mut self, sender: &Sender<Parcel>) -> mp::AnyResult<()> {
         while let Some(parcel) = self.next(Op::Send)? {
             let number = parcel.job.number;

@@ -1,4 +1,4 @@
-//! Data loader whose workers are killed and stopped, and whose trainer may be.
+//! Data loader. Its workers, and perhaps its trainer, are killed and stopped.
 //!
 //! | killed process | guarantee |
 //! |---|---|
@@ -18,14 +18,14 @@ use crate::rounds::copies;
 use crate::workloads::pool::Torment;
 use crate::workloads::work::Worker;
 
-/// Number of its workers.
+/// Number of the loader's workers.
 pub(crate) const LOADERS: usize = 2;
 const SAMPLES: u64 = 64;
 const BATCH: u64 = 8;
 
 type Columns = (Tensor<u64>, Tensor<u32>);
 
-/// Rows that follow from index, epoch and position. Their length follows from the seed.
+/// Rows that follow from index, epoch and position. The length of a row follows from the seed.
 #[derive(Serialize, Deserialize)]
 struct Rows {
     len: usize,
@@ -43,7 +43,7 @@ impl Dataset for Rows {
         cx.rows(items, (&[self.len], &[]), |item, rng, (row, random)| {
             row.fill(mix(item.index as u64 ^ epoch << 32));
             random[0] = rng.next_u32();
-            // Some take a while, so that signals arrive during the row.
+            // Some rows take a while, so that signals arrive during the row.
             for _ in 0..item.index % 40 {
                 std::thread::yield_now();
             }
@@ -96,12 +96,12 @@ impl Worker {
             for number in 0..SAMPLES / BATCH {
                 self.row.note(Op::Collect, number);
                 if self.random.percent(10) {
-                    // Running batches are dropped, and made again.
+                    // Batches in progress are dropped, and made again.
                     batches = loader.resume(&batches.state())?;
                 }
                 let batch = loop {
                     if self.row.over() {
-                        // Others wait for this worker to end: the rest of the epoch is dropped.
+                        // Other workers wait for this worker to end, so the rest of the epoch is dropped.
                         torment.let_go();
                         self.row.note(Op::Leave, epoch);
                         return Ok(());

@@ -1,4 +1,4 @@
-//! Locks and other synchronization, used by all workers at once.
+//! Locks and other synchronization, which all workers use concurrently.
 
 use std::time::Duration;
 
@@ -17,40 +17,41 @@ use crate::workloads::work::LONG;
 const SHORT: Duration = Duration::from_millis(20);
 const PERMITS: u32 = 2;
 const PARTIES: u32 = 2;
-/// Number of once cells in each round: the first calls of each matter.
+/// Number of once cells in each round. Only the first calls of each cell are of interest.
 const ONCES: usize = 24;
 /// Number of locks that are taken in pairs.
 const PAIRED: usize = 3;
-/// Maximum time for which a pair is held, in ms: long enough that waiters exceed 100 ms, and check for
-/// deadlocks.
+/// Maximum time for which a pair of locks is held, in milliseconds: long enough that waiters exceed 100 ms,
+/// and check for deadlocks.
 const HELD: u64 = 40;
 
-/// Objects that the workers of a group share. The halves of each pair change one after the other.
+/// Objects that the workers of a group share. The two halves of a pair of words change one after the other.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Locks {
     lock: Lock<[u64; 2]>,
-    /// Worker that has the lock, or had it when it died.
+    /// Worker that holds the lock, or that held the lock when it died.
     inside: SharedTensor<u64>,
     rlock: RLock<[u64; 2]>,
     rwlock: RwLock<[u64; 2]>,
     semaphore: Semaphore,
     tokens: Lock<u64>,
     more: Condition,
-    /// Data under a lock that a worker holds twice while it waits.
+    /// Data under a lock that a worker holds twice during a wait.
     desk: RLock<u64>,
     called: Condition,
     barrier: Barrier,
-    /// Numbers of actions at the barrier, and of passes.
+    /// Number of actions at the barrier, and number of passes.
     passed: SharedTensor<u64>,
     event: Event,
     bounded: BoundedSemaphore,
     onces: Vec<Once>,
-    /// Locks that all take in order, and then the book.
+    /// Locks that all workers take in this order, followed by the book.
     ordered: Vec<Lock<u64>>,
     book: RwLock<u64>,
-    /// Locks that are taken in any order.
+    /// Locks that workers take in any order.
     unordered: Vec<Lock<u64>>,
-    /// For each once cell, the worker that does it, or did when it died, and the number of completions.
+    /// For each once cell, the worker that initializes it, or that died during the initialization, and the
+    /// number of completed initializations.
     did: SharedTensor<u64>,
 }
 
@@ -197,8 +198,8 @@ impl Locks {
         Ok(())
     }
 
-    /// Takes two locks, and the book, in the common order: these waits can't deadlock, and none has a
-    /// time-out, so that each is announced.
+    /// Takes two locks, and the book, in the common order. These waits can't deadlock, and have no time-out,
+    /// so each wait is announced.
     fn in_order(&self, row: &Row, random: &mut Random) -> mp::AnyResult<()> {
         let one = random.below(PAIRED as u64 - 1) as usize;
         let other = one + 1 + random.below((PAIRED - 1 - one) as u64) as usize;
@@ -227,13 +228,13 @@ impl Locks {
         Ok(())
     }
 
-    /// Takes two locks in any order: deadlocks are detected, and one of the waiters gives up.
+    /// Takes two locks in any order. Deadlocks are detected, and one of the waiters gets the error.
     fn in_any_order(&self, row: &Row, random: &mut Random) -> mp::AnyResult<()> {
         let one = random.below(PAIRED as u64) as usize;
         let other = (one + 1 + random.below(PAIRED as u64 - 1) as usize) % PAIRED;
         row.note(Op::Pair, (100 + 10 * one + other) as u64);
         let _one = match locked(&self.unordered[one]) {
-            // This thread has no other lock, so no thread waits for it.
+            // This thread has no other lock, so no thread waits for this thread.
             Err(LockError::Deadlock(cycle)) => return Err(format!("torn: a false alarm: {cycle}").into()),
             other => other?,
         };
@@ -251,7 +252,7 @@ impl Locks {
         Ok(())
     }
 
-    /// Adds a token and notifies one, or waits for one.
+    /// Adds a token and notifies a waiter, or waits for a token.
     fn tokens(&self, row: &Row, random: &mut Random) -> mp::AnyResult<()> {
         let mut tokens = match self.tokens.lock_timeout(LONG) {
             Err(LockError::OwnerDied { .. }) => self.tokens.recover_timeout(LONG)?,
@@ -266,14 +267,15 @@ impl Locks {
         row.note(Op::WaitFor, *tokens);
         match self.more.wait_for_timeout(tokens, SHORT, |tokens| *tokens > 0) {
             Ok((mut tokens, true)) => *tokens -= 1,
-            // The holder of the lock may be stopped when the time has expired.
+            // The holder of the lock may be stopped when the time expires.
             Ok((_, false)) | Err(LockError::OwnerDied { .. } | LockError::Held { .. }) => {}
             Err(error) => return Err(error.into()),
         }
         Ok(())
     }
 
-    /// Does the same as [`tokens`](Self::tokens), with another guard of the same lock, which stays valid.
+    /// Does the same as [`tokens`](Self::tokens) while holding another guard of the same lock, which stays
+    /// valid.
     fn desk(&self, row: &Row, random: &mut Random) -> mp::AnyResult<()> {
         let outer = match self.desk.lock_timeout(LONG) {
             Err(LockError::OwnerDied { .. }) => self.desk.recover_timeout(LONG)?,
@@ -298,7 +300,7 @@ impl Locks {
                     Err(error) => return Err(error.into()),
                 }
             }
-            // The call still returns with the lock.
+            // The call still returns the lock.
             Ok((_, false)) | Err(LockError::OwnerDied { .. }) => outer.set(outer.get()),
             Err(error) => return Err(error.into()),
         }
@@ -324,8 +326,8 @@ impl Locks {
         }
     }
 
-    /// Runs a once cell, unless another worker has. Runs don't overlap, and repeat only if a worker died
-    /// during one.
+    /// Initializes a once cell, unless another worker has done so. Initializations don't overlap, and repeat
+    /// only if a worker died during one.
     fn once(&self, row: &Row, i: usize) -> mp::AnyResult<()> {
         row.note(Op::Once, i as u64);
         let (me, did, doer, times) = (row.mark(), &self.did, 2 * i, 2 * i + 1);
@@ -338,7 +340,7 @@ impl Locks {
             } else if did.load(times) > 0 {
                 wrong = Some(format!("duplicated: {i} is done again, and no worker died"));
             }
-            // Some are hit here.
+            // Many signals hit a worker at this point.
             std::thread::yield_now();
             did.fetch_add(times, 1);
             if did.load(doer) != me {
@@ -353,7 +355,7 @@ impl Locks {
         }
     }
 
-    /// Checks, after all processes have ended, that all locks are available, and nothing of dead processes is
+    /// After all workers have ended, checks that all locks are available, and that nothing of dead workers is
     /// left in them.
     pub(crate) fn settle(&self) -> mp::AnyResult<()> {
         let hang = |what: &str, error: &dyn std::fmt::Display| format!("hang: {what} at the end: {error}");
@@ -395,7 +397,7 @@ impl Locks {
     }
 }
 
-/// Waits without a limit, and recovers a lock of a dead worker.
+/// Takes a lock without a time limit, and recovers the lock of a dead worker.
 fn locked(lock: &Lock<u64>) -> Result<LockGuard<'_, u64>, LockError> {
     let mut guard = match lock.lock() {
         Err(LockError::OwnerDied { .. }) => lock.recover()?,
@@ -405,10 +407,10 @@ fn locked(lock: &Lock<u64>) -> Result<LockGuard<'_, u64>, LockError> {
     Ok(guard)
 }
 
-/// Holds the lock for a while, now and then.
+/// Holds a lock for a while, in some cases.
 fn hold(random: &mut Random) {
     if random.percent(30) {
-        // sleep: so that others wait long enough to check for deadlocks
+        // sleep: other workers wait long enough to check for deadlocks
         std::thread::sleep(Duration::from_millis(random.below(HELD)));
     }
 }

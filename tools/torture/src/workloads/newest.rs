@@ -1,4 +1,4 @@
-//! Watched value that is replaced, or broadcast messages, used by all workers at once.
+//! Watched value that is replaced, and broadcast messages, which all workers use concurrently.
 //!
 //! | | guarantee |
 //! |---|---|
@@ -22,14 +22,14 @@ use crate::random::Random;
 const SHORT: Duration = Duration::from_millis(20);
 /// Number of elements of a tensor, and of repetitions in a text: too many for an envelope.
 const LEN: usize = 100;
-/// Bits of the number that a worker gives to a message.
+/// Number of bits for a worker's number of a message.
 const NUMBERS: u32 = 24;
 
-/// Value that is computed from its number, so that a torn value is detected.
+/// Value that is computed from a number, so that a torn value is detected.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Whole {
-    /// Needs no envelope: two of three values.
+    /// Small value, which needs no envelope: two of three values.
     Small(u64),
     Large(u64, FrozenTensor<u64>, String),
 }
@@ -58,12 +58,12 @@ fn number(value: &Whole) -> mp::AnyResult<u64> {
     }
 }
 
-/// Value that counts its changes.
+/// Watched value that counts its changes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Watched {
     sender: watch::Sender<Whole>,
     receiver: watch::Receiver<Whole>,
-    /// Numbers of changes that their senders know of.
+    /// Number of changes that are known to be complete.
     known: SharedTensor<u64>,
 }
 
@@ -73,7 +73,7 @@ impl Watched {
         Ok(Self { sender, receiver, known: Tensor::zeros([1])?.share() })
     }
 
-    /// Changes and reads, at random, until the round has ended.
+    /// Changes and reads the value at random, until the round has ended.
     pub(crate) fn work(&self, row: &Row, random: &mut Random) -> mp::AnyResult<()> {
         let mut seen = 0;
         while !row.over() {
@@ -97,7 +97,7 @@ impl Watched {
         Ok(())
     }
 
-    /// Makes one more change.
+    /// Changes the value once more.
     fn count(&self) -> mp::AnyResult<()> {
         let mut failed = None;
         let changed = self.sender.send_if_modified(|value| {
@@ -116,14 +116,14 @@ impl Watched {
         Ok(())
     }
 
-    /// Checks, after all workers have ended, that no change was lost.
+    /// After all workers have ended, checks that no change was lost.
     pub(crate) fn settle(&self) -> mp::AnyResult<()> {
         let (now, known) = (number(&*self.receiver.borrow()?)?, self.known.load(0));
         if now < known { Err(format!("lost: {now} changes, of {known}").into()) } else { Ok(()) }
     }
 }
 
-/// Broadcast channel.
+/// Broadcast channel of all workers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ToAll {
     sender: broadcast::Sender<Whole>,

@@ -1,13 +1,13 @@
-//! Objects of a manager that all workers call at once, some through another object, while callers are killed
-//! and stopped.
+//! Objects of a manager, which all workers call concurrently, some through another object, while callers are
+//! killed and stopped.
 //!
 //! | killed process | guarantee |
 //! |---|---|
 //! | a caller, at any point | each of its calls has run once, or not at all; others are answered |
 //! | none | a call runs once, in its caller's order, with the arguments that were sent, and returns its own result |
 //!
-//! Calls from the first object to the second and back can form a cycle: one of them gets an error, and has
-//! not run.
+//! Calls from the first object to the second and back can form a cycle. One of these calls returns an error,
+//! and has not run.
 
 use std::collections::BTreeMap;
 
@@ -22,17 +22,17 @@ use crate::workloads::work::LONG;
 /// Number of elements of a tensor, and of additional bytes: too many for an envelope.
 const LEN: usize = 100;
 
-/// Calls of an object that have run: the last one of each caller.
+/// Number of the last call of each caller that an object has run.
 type Shelf = BTreeMap<u64, u64>;
 
-/// Caller's mark, number of its call, and data that must arrive whole.
+/// The caller's mark, the number of its call, and data that must arrive unchanged.
 type Args = (u64, u64, FrozenTensor<u64>, Vec<u8>);
 
 fn args(mark: u64, number: u64) -> mp::AnyResult<Args> {
     Ok((mark, number, Tensor::full([LEN], number)?.freeze(), vec![number as u8; 3 * LEN]))
 }
 
-/// Records a call, which must be the caller's next, and returns the answer.
+/// Records a call, which must be the caller's next call, and returns the answer.
 fn note(shelf: &mut Shelf, (mark, number, tensor, bytes): Args) -> Result<(u64, u64), String> {
     if tensor.iter().any(|v| v != number) || bytes.iter().any(|&b| b != number as u8) {
         return Err(format!("torn: call {number} of {mark:#x}, with {tensor} and {bytes:?}"));
@@ -45,7 +45,7 @@ fn note(shelf: &mut Shelf, (mark, number, tensor, bytes): Args) -> Result<(u64, 
     Ok((mark, number))
 }
 
-/// Two objects, and a handle to create more.
+/// Two objects, and a handle that creates more.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Objects {
     handle: ManagerHandle,
@@ -58,7 +58,7 @@ impl Objects {
         Ok(Self { handle: manager.handle(), shelves: [shelf()?, shelf()?] })
     }
 
-    /// Calls, at random, until the round has ended.
+    /// Calls objects at random, until the round has ended.
     pub(crate) fn work(&self, row: &Row, random: &mut Random) -> mp::AnyResult<()> {
         let (mark, mut done) = (row.mark(), [0_u64; 2]);
         while !row.over() {
@@ -71,7 +71,7 @@ impl Objects {
             row.note(Op::Submit, number);
             let shelf = &self.shelves[at];
             let ran = match random.below(4) {
-                // Through the other object.
+                // Calls through the other object.
                 0 => {
                     let by = closure!([shelf = shelf.clone()] |_by: &mut Shelf, args: Args| {
                         let noted = closure!([] |shelf: &mut Shelf, args: Args| note(shelf, args));
@@ -105,7 +105,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Uses an object that is dropped with its only proxy, or with its process.
+    /// Uses an object that ends with its only proxy, or with this process.
     fn own_object(&self, mark: u64) -> mp::AnyResult<()> {
         let own = self.handle.create(Shelf::new)?.with_timeout(LONG);
         let answer =

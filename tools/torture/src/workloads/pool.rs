@@ -1,4 +1,4 @@
-//! Pool whose workers are killed and stopped by others.
+//! Pool whose workers are killed and stopped by the process that owns the pool.
 //!
 //! | killed process | guarantee |
 //! |---|---|
@@ -21,7 +21,7 @@ use crate::random::{Random, mix};
 use crate::rounds::copies;
 use crate::workloads::work::Worker;
 
-/// Number of its workers.
+/// Number of the pool's workers.
 pub(crate) const WORKERS: usize = 2;
 /// Maximum number of pending tasks.
 pub(crate) const IN_POOL: u64 = 16;
@@ -30,7 +30,7 @@ pub(crate) const IN_POOL: u64 = 16;
 #[derive(Clone, Serialize, Deserialize)]
 struct Task {
     job: Job,
-    /// `true` if no worker may have begun it before.
+    /// `true` if no worker may have begun the task before.
     once: bool,
     ledger: Ledger,
 }
@@ -48,7 +48,7 @@ fn answer(task: Task) -> mp::AnyResult<TaskResult> {
     ledger.got(job.number, once)?;
     job.check()?;
     let mut random = Random::new(mix(job.number));
-    // Some take a while, so that signals arrive during the task.
+    // Some tasks take a while, so that signals arrive during the task.
     for _ in 0..random.below(200) {
         std::thread::yield_now();
     }
@@ -65,19 +65,19 @@ fn signal(pid: u32, signal: Signal) -> bool {
     status.lines().any(|line| line == ours) && pidfd_send_signal(&fd, signal).is_ok()
 }
 
-/// Maximum number of idle workers that are killed before tasks are done. On a busy machine a worker is
-/// quicker to kill than to start, and a pool without a ready worker correctly gives up.
+/// Maximum number of idle workers that are killed before tasks are done. On a busy machine, killing a worker
+/// is faster than starting one, and a pool in which no worker becomes ready correctly breaks.
 const NEWCOMERS: u32 = 4;
 
 /// Signals to the workers of a pool.
 #[derive(Default)]
 pub(crate) struct Torment {
-    /// Workers that were killed, and have not cost a task yet.
+    /// Workers that were killed, and whose death has not cost a task yet.
     killed: HashSet<u32>,
-    /// Workers that have done a task. Only they are stopped: a worker that is stopped before it is bound to
-    /// its parent would stay forever, if the parent is killed.
+    /// Workers that have done a task. Only these are stopped: a worker that is stopped before it is bound to
+    /// its parent would remain forever if the parent is killed.
     begun: HashSet<u32>,
-    /// Number of others killed since all tasks were done.
+    /// Number of other workers killed since all tasks were done.
     newcomers: u32,
     stopped: Vec<u32>,
 }
@@ -91,7 +91,7 @@ impl Torment {
             return;
         }
         let victim = random.pick(pids);
-        // Read before: its task may be lost at once.
+        // Read before the kill, because the worker's task may be lost at once.
         let begun = self.begun.contains(&victim);
         if random.percent(50) {
             if begun || self.newcomers < NEWCOMERS {

@@ -43,7 +43,7 @@ pub(crate) struct Inlets {
     bell: Event,
 }
 
-/// Both ends, held by the process that starts the workers.
+/// Both ends of all paths, held by the process that starts the workers.
 pub(crate) struct Ways {
     outlets: Option<Outlets>,
     inlets: Inlets,
@@ -74,7 +74,7 @@ impl Ways {
         self.inlets.clone()
     }
 
-    /// Ends the puts: closes two paths, and drops the last sender of the others.
+    /// Ends the puts: closes two paths, and drops the last sender of the other paths.
     pub(crate) fn close(&mut self) {
         if let Some(outlets) = self.outlets.take() {
             outlets.bounded.close();
@@ -127,7 +127,7 @@ impl Inlets {
     }
 }
 
-/// Child process of a consumer, which does nothing and ends, or is killed before.
+/// Child process of a consumer. The child does nothing and ends, or is killed before.
 struct Child {
     process: Process<()>,
     killed: bool,
@@ -142,9 +142,9 @@ impl Child {
         Ok(Self { process, killed })
     }
 
-    /// Joins it after it was reported as ended.
+    /// Joins the child after it was reported as ended.
     fn join(self) -> mp::AnyResult<()> {
-        // Another thread reaps it within moments.
+        // Another thread reaps the child within moments.
         self.process.wait_timeout(LONG);
         match (self.process.exit(), self.process.join()) {
             (Some(ExitStatus::Signal { signal: Signal::KILL, .. }), Err(_)) if self.killed => Ok(()),
@@ -162,7 +162,7 @@ impl Worker {
                 0..4 => to.bounded.put_timeout(parcel, LONG),
                 4..7 => to.growing.put_timeout(parcel, LONG),
                 7..9 => to.sender.send_timeout(parcel, LONG),
-                // It never waits.
+                // A send into the pipe never waits.
                 _ => to.pipe.send(parcel),
             };
             self.was_put(number, end)?;

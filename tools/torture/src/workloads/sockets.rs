@@ -1,4 +1,4 @@
-//! Listener and its clients, over sockets.
+//! Listener and its clients, connected by sockets.
 //!
 //! | killed process | guarantee |
 //! |---|---|
@@ -32,7 +32,7 @@ pub(crate) struct Service {
     over: Event,
 }
 
-/// Message without tensors, which a socket can't carry.
+/// Message without tensors, because a socket can't transfer tensors.
 #[derive(Serialize, Deserialize)]
 struct Packet {
     number: u64,
@@ -43,7 +43,7 @@ struct Packet {
 impl Packet {
     fn new(number: u64, from: u64, random: &mut Random) -> Self {
         let len = match random.below(100) {
-            // More than a socket buffers.
+            // More bytes than a socket buffers.
             0..3 => 600_000,
             3..20 => random.below(20_000),
             _ => random.below(100),
@@ -71,13 +71,13 @@ impl Service {
         })
     }
 
-    /// Reports that no client will connect.
+    /// Reports to the listener that no client will connect.
     pub(crate) fn close(&self) -> mp::AnyResult<()> {
         self.over.set()?;
         Ok(())
     }
 
-    /// Checks after all have ended that no file is left.
+    /// Checks that no file of the listener is left after all workers have ended.
     pub(crate) fn settle(&self) -> mp::AnyResult<()> {
         match self.path.exists() {
             true => Err(format!("leaked: {}, where no process listens", self.path.display()).into()),
@@ -116,7 +116,7 @@ impl Worker {
         while !self.row.over() {
             self.row.note(Op::Connect, 0);
             let connected = match self.limit(50) {
-                // A future that is dropped has not connected.
+                // A dropped future has not connected.
                 Some(limit) => match drive(service.options().connect_async(service.address()), Some(limit)) {
                     Some(connected) => connected,
                     None => continue,
@@ -128,12 +128,12 @@ impl Worker {
                 Err(ConnectError::TimedOut(after)) => {
                     return Err(format!("hang: no listener has answered within {after:?}").into());
                 }
-                // The listener was killed: before, or during the connection.
+                // The listener was killed before or during the connection.
                 Err(ConnectError::Gone) => {}
                 Err(ConnectError::Io { source, .. })
                     if matches!(source.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) =>
                 {
-                    // sleep: the next one is about to be started
+                    // sleep: the next listener is about to be started
                     std::thread::sleep(std::time::Duration::from_millis(1));
                 }
                 Err(error) => return Err(error.into()),
@@ -180,7 +180,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Listens, and answers all clients, until none will connect.
+    /// Listens, and answers all clients, until no client will connect.
     pub(crate) fn serve(&mut self, service: &Service) -> mp::AnyResult<()> {
         let listener = service.options().listen(service.address())?;
         let mut connections: Vec<Connection> = Vec::new();
@@ -196,11 +196,11 @@ impl Worker {
             if found.is_empty() {
                 return Err("hang: no client connects, and it is not over".into());
             }
-            // Unless a killed client still waits to be accepted, and has sent something.
+            // The end is not reached while a killed client that has sent data waits to be accepted.
             if found.pop_if(|i| *i == all).is_some() && found.is_empty() {
                 return Ok(());
             }
-            // From the end, so that the indices of the others stay valid.
+            // In reverse order, so that the remaining indices stay valid.
             for i in found.into_iter().rev() {
                 match i {
                     0 => self.accept(&listener, &mut connections)?,
@@ -216,7 +216,7 @@ impl Worker {
     fn accept(&mut self, listener: &Listener, connections: &mut Vec<Connection>) -> mp::AnyResult<()> {
         self.row.note(Op::Accept, connections.len() as u64);
         let accepted = match self.limit(50) {
-            // A future that is dropped has accepted no client.
+            // A dropped future has accepted no client.
             Some(limit) => drive(listener.accept_async(), Some(limit)).transpose(),
             None => listener.accept_timeout(std::time::Duration::ZERO),
         };

@@ -1,4 +1,4 @@
-//! A data loader of shards, whose workers are killed and stopped, and whose trainer may be.
+//! Data loader of shards. Its workers, and perhaps its trainer, are killed and stopped.
 //!
 //! | killed process | guarantee |
 //! |---|---|
@@ -76,7 +76,7 @@ impl IterableDataset for Shards {
         cx.rows_from(samples, (&[self.len], &[]), |(shard, sample), rng, (row, random)| {
             row.fill(content(shard, sample, epoch));
             random[0] = rng.next_u32();
-            // Some take a while, so that signals arrive during the sample.
+            // Some samples take a while, so that signals arrive during the sample.
             for _ in 0..sample % 40 {
                 std::thread::yield_now();
             }
@@ -87,7 +87,7 @@ impl IterableDataset for Shards {
 
 /// Samples received in an epoch.
 struct EpochSamples {
-    /// `true` if samples keep their places.
+    /// `true` if samples keep their order.
     ordered: bool,
     seed: u64,
     epoch: u64,
@@ -148,14 +148,14 @@ impl EpochSamples {
     }
 }
 
-/// Returns the samples of a lane whose shards are in order.
+/// Returns the samples of a lane, whose shards are read in their order.
 fn of_lane(sizes: &[u64], lane: usize, lanes: usize) -> impl Iterator<Item = (usize, u64)> {
     let shards = (lane..sizes.len()).step_by(lanes);
     shards.flat_map(|shard| (0..sizes[shard]).map(move |sample| (shard, sample)))
 }
 
 impl Worker {
-    /// Does the same as [`own_loader`](Self::own_loader), with shards.
+    /// Does the same as [`own_loader`](Self::own_loader), with a data loader of shards.
     pub(crate) fn own_stream(&mut self, copies: bool) -> AnyResult<()> {
         let method = self.random.pick(copies::methods(copies));
         let sizes: Vec<u64> = (0..4 + self.random.below(4)).map(|_| self.random.below(20)).collect();
@@ -182,12 +182,12 @@ impl Worker {
             for number in 0.. {
                 self.row.note(Op::Collect, number);
                 if self.random.percent(10) {
-                    // Running batches are dropped, and made again.
+                    // Batches in progress are dropped, and made again.
                     batches = loader.resume(&batches.state())?;
                 }
                 let batch = loop {
                     if self.row.over() {
-                        // Others wait for this worker to end: the rest of the epoch is dropped.
+                        // Other workers wait for this worker to end, so the rest of the epoch is dropped.
                         torment.let_go();
                         self.row.note(Op::Leave, epoch);
                         return Ok(());

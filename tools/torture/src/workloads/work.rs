@@ -1,5 +1,5 @@
-//! Work of the workers during their life. Each ends by itself when its round has ended. A violation is its
-//! error, and its waits are so long that this program detects a hang first.
+//! Work of the workers. Each worker ends when its round has ended. It returns an error for a violation, and
+//! its waits are so long that the torture detects a hang first.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use crate::workloads::objects::Objects;
 use crate::workloads::select::{Inlets, Outlets};
 use crate::workloads::sockets::Service;
 
-/// Time-out longer than the deadline of an idle worker.
+/// Time-out that exceeds the deadline for idle workers.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 /// Number of messages in flight in a pipe.
 pub(crate) const IN_PIPE: u64 = 4;
@@ -31,7 +31,7 @@ pub(crate) const IN_PIPE: u64 = 4;
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) enum Work {
     Put(Queue<Parcel>),
-    /// With the number of messages at once.
+    /// Queue, and number of messages to get at once.
     Get(Queue<Parcel>, usize),
     PutJobs(Queue<Job>),
     Acknowledge(Queue<Job>),
@@ -60,10 +60,10 @@ pub(crate) enum Work {
     PutFiles(Queue<Cargo>),
     GetFiles(Queue<Cargo>),
     BeHome(HostConfig, Queue<Job>, Event),
-    /// `true` if it puts.
+    /// Membership, and `true` if the worker puts.
     UseHome(HostConfig, bool),
     MakeOnGpu(cuda::Ways),
-    /// `true` if it has a GPU.
+    /// Queues, and `true` if the worker has a GPU.
     Relay(cuda::Ways, bool),
     ConsumeOnGpu(cuda::Ways),
 }
@@ -80,7 +80,7 @@ pub(crate) struct Post {
 
 /// Runs a worker.
 pub(crate) fn work(post: Post) -> mp::AnyResult<()> {
-    // Work continues, or ends: no wait of a worker is a hang.
+    // Work always continues or ends, so no wait of a worker is a hang.
     mp::wait::report_hangs_after(Some(Duration::from_millis(200)));
     mp::wait::on_report(|text, hang| assert!(!hang, "torn: a false alarm of a hang: {text}"));
     post.row.note(Op::Begin, post.row.mark());
@@ -94,7 +94,7 @@ pub(crate) struct Worker {
     pub(crate) row: Row,
     pub(crate) random: Random,
     pub(crate) mark: u64,
-    /// Last message of each producer, by each of its paths.
+    /// Last message of each producer, for each path.
     last: HashMap<(u64, u8), u64>,
 }
 
@@ -132,7 +132,7 @@ impl Worker {
             Work::SendAndLeave(sender) => self.send_and_leave(&sender),
             Work::ReceiveAll(receiver) => self.receive_all(&receiver),
             Work::OwnPool(copies) => self.own_pool(copies),
-            // With an indexed dataset, or with shards.
+            // A loader of an indexed dataset, or of shards.
             Work::OwnLoader(copies) if self.random.percent(50) => self.own_stream(copies),
             Work::OwnLoader(copies) => self.own_loader(copies),
             Work::PutFiles(queue) => self.put_files(&queue),
@@ -147,7 +147,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Returns the next message to put, if there are more.
+    /// Returns the next message to put. `None` if the round has ended or the ledger is full.
     pub(crate) fn next(&mut self, op: Op) -> mp::AnyResult<Option<Parcel>> {
         let Some(number) = self.ledger.begin().filter(|_| !self.row.over()) else { return Ok(None) };
         self.row.note(op, number);
@@ -158,7 +158,7 @@ impl Worker {
     pub(crate) fn was_put<T>(&self, number: u64, end: Result<(), PutError<T>>) -> mp::AnyResult<()> {
         match end {
             Ok(()) => self.ledger.put(number),
-            // A queue that is bounded by bytes.
+            // The message is too large for a queue that is bounded by bytes.
             Err(PutError::TooLarge { .. }) => self.ledger.refused(number)?,
             Err(error) => {
                 self.ledger.refused(number)?;
@@ -210,8 +210,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Records a message that was got without acknowledgement. Checks that it is not torn, that no other
-    /// consumer has got it, and that it follows its sender's earlier messages.
+    /// Checks and records a message that was got without acknowledgement: it is not torn, no other consumer
+    /// has got it, and it follows its sender's earlier messages.
     pub(crate) fn got(&mut self, parcel: &Parcel) -> mp::AnyResult<()> {
         self.got_by(0, parcel)
     }
@@ -223,8 +223,8 @@ impl Worker {
         self.numbered(way, parcel.job.from, parcel.job.number)
     }
 
-    /// Records message `number` of a sender. Returns an error unless the number is greater than those of the
-    /// sender's earlier messages.
+    /// Records message `number` of a sender. Returns an error unless the number is greater than the numbers
+    /// of the sender's earlier messages.
     pub(crate) fn numbered(&mut self, way: u8, from: u64, number: u64) -> mp::AnyResult<()> {
         if let Some(before) = self.last.insert((from, way), number)
             && before >= number
@@ -293,7 +293,7 @@ impl Worker {
         }
     }
 
-    /// Sends some messages, and waits for the answer to each. Ends when the other process is dead.
+    /// Sends some messages, and waits for the answer to each. Returns when the other process is dead.
     fn ping(&mut self, connection: &Connection) -> mp::AnyResult<()> {
         loop {
             let mut sent = Vec::new();
