@@ -1,4 +1,4 @@
-//! Sets the library name by which programs load the CUDA driver.
+//! Sets the library name under which programs load the CUDA driver.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,4 +1,4 @@
-//! Results of the driver that the simulator returns, by their names without `CUDA_ERROR_`.
+//! Results of the driver that the simulator returns. The names have no prefix `CUDA_ERROR_`.
 
 macro_rules! codes {
     ($($name:ident = $code:literal)*) => {

@@ -1,5 +1,5 @@
-//! `mp-cuda-sim-run PROGRAM ARGUMENTS…`: runs a program in a session of the simulator. Findings are printed
-//! when it has ended, and make the exit code 1.
+//! `mp-cuda-sim-run PROGRAM ARGUMENTS…`: runs a program in a session of the simulator, and prints the
+//! findings after the program has ended. The exit code is 1 if there are findings.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};

@@ -1,4 +1,4 @@
-//! Session: an engine of its own, and the environment of its clients. For tests.
+//! Session for tests: a separate engine, and the environment of its clients.
 
 use crate::sync::{AtomicU64, Ordering};
 use std::io::{self, BufRead, BufReader};
@@ -40,8 +40,8 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Creates a setup with these two files, which `cargo build -p mp-cuda-sim` makes: `mp-cuda-sim-engine`
-    /// and `libmp_cuda_sim.so`.
+    /// Creates settings with the two files that `cargo build -p mp-cuda-sim` builds: `mp-cuda-sim-engine` and
+    /// `libmp_cuda_sim.so`.
     #[must_use]
     pub fn new(engine: &Path, library: &Path) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl Setup {
             let without = profile.map(|(_, profile)| profile.clone());
             return Ok(Session { engine: None, folder: PathBuf::new(), without });
         }
-        // Unique among the sessions of this program, and of other processes.
+        // The folder's name is unique among the sessions of this program and of other processes.
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = format!("mp-cuda-sim-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let folder = std::env::temp_dir().join(name);
@@ -100,7 +100,7 @@ impl Setup {
         if line == "ready\n" { Ok(session) } else { Err(io::Error::other("the engine didn't begin")) }
     }
 
-    /// Returns the library with the hidden names replaced, so that looking them up fails.
+    /// Returns the library with the hidden names replaced, so that programs don't find these functions.
     fn without_hidden(&self) -> io::Result<Vec<u8>> {
         let mut bytes = std::fs::read(&self.library)?;
         for symbol in &self.hidden {
@@ -120,8 +120,8 @@ impl Setup {
     }
 }
 
-/// Variable by which a test program runs on the existing driver, of a GPU or of an outer session, and starts
-/// no session, regardless of the settings of its tests.
+/// Variable by which a test program runs on the existing driver, of a GPU or of an outer session. The program
+/// then starts no session, regardless of the settings of its tests.
 pub const AS_IT_IS: &str = "MP_CUDA_AS_IT_IS";
 
 /// Running engine. Ends on drop with all its resources.
@@ -130,7 +130,7 @@ pub struct Session {
     /// `None` with [`AS_IT_IS`]: the session then has no figures and no findings.
     engine: Option<Child>,
     folder: PathBuf,
-    /// Requested profile, with [`AS_IT_IS`]: features that the device is assumed to lack.
+    /// Requested profile: features that the device is assumed to lack. Only with [`AS_IT_IS`].
     without: Option<String>,
 }
 
@@ -142,8 +142,8 @@ impl Session {
     }
 
     /// Returns the environment of a client: the folder of the library, and the engine's socket. With
-    /// [`AS_IT_IS`], the existing values, and the features that `mp-cuda`, built with `inject`, assumes the
-    /// device to lack.
+    /// [`AS_IT_IS`], returns the existing values, and the features that `mp-cuda`, built with `inject`,
+    /// assumes the device to lack.
     #[must_use]
     pub fn environment(&self) -> Vec<(&'static str, PathBuf)> {
         if self.engine.is_none() {
@@ -154,7 +154,7 @@ impl Session {
         vec![("LD_LIBRARY_PATH", self.folder.join("lib")), ("MP_CUDA_SIM", self.folder.join("engine"))]
     }
 
-    /// Sets a command's environment to that of a [client](Self::environment).
+    /// Sets a command's environment to the [environment of a client](Self::environment).
     pub fn prepare(&self, client: &mut Command) {
         client.envs(self.environment());
     }
@@ -211,7 +211,7 @@ impl Session {
             let pid = json["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0);
             Ok(Finding { kind: text("kind"), pid, text: text("text"), line: line.to_owned() })
         };
-        // A line that the engine is still writing has no end yet.
+        // Excludes a line that the engine is still writing, which has no end yet.
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         whole.lines().map(read).collect()
     }

@@ -1,6 +1,6 @@
-//! Messages between client and engine: one packet asks, one answers, with optional descriptors. Every call is
-//! answered before it returns, so the engine receives calls in an order that respects messages between
-//! processes.
+//! Messages between client and engine. A request and its answer are one packet each, with optional
+//! descriptors. Every call is answered before it returns, so the engine receives calls in an order that
+//! respects messages between processes.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -13,7 +13,8 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of a copy's bytes in the packet itself. Longer data is in a file, whose descriptor is sent.
+/// Maximum number of bytes of a copy that are sent in the packet itself. Longer data is in a file, whose
+/// descriptor is sent.
 pub(crate) const INLINE: usize = 32 << 10;
 const PACKET: usize = INLINE + (32 << 10);
 
@@ -121,7 +122,7 @@ pub(crate) enum Call {
     Export {
         handle: u64,
     },
-    /// With the descriptor attached.
+    /// Import of the descriptor that is attached.
     Import,
     RetainHandle {
         address: u64,
@@ -130,7 +131,7 @@ pub(crate) enum Call {
         handle: u64,
     },
 
-    /// `managed` for `cuMemAllocManaged`.
+    /// Allocation, by `cuMemAllocManaged` if `managed`.
     Alloc {
         size: u64,
         managed: bool,
@@ -143,7 +144,7 @@ pub(crate) enum Call {
         size: u64,
         stream: u64,
     },
-    /// Frees memory when the stream has run its earlier work.
+    /// Frees memory after the stream has run its earlier work.
     FreeAsync {
         address: u64,
         stream: u64,
@@ -199,13 +200,13 @@ pub(crate) enum Call {
     GraphDestroy {
         graph: u64,
     },
-    /// Function of the client, to be called by one of its threads at the stream's turn.
+    /// Function of the client, which one of the client's threads calls at the stream's turn.
     LaunchHost {
         stream: u64,
         function: u64,
         data: u64,
     },
-    /// Request of that thread: it has called the last function, and asks for the next one.
+    /// Request of that thread: the last function has returned, and the thread asks for the next one.
     NextFunction,
     WriteValue {
         stream: u64,
@@ -247,8 +248,8 @@ pub(crate) enum Call {
         stream: u64,
         wait: bool,
     },
-    /// `host`: registered memory of the caller, written when the copy runs. Otherwise the answer has the
-    /// bytes.
+    /// Copy to the host. With `host`, registered memory of the caller is written when the copy runs.
+    /// Otherwise the answer has the bytes.
     DeviceToHost {
         from: u64,
         bytes: u64,
@@ -269,7 +270,7 @@ pub(crate) enum Call {
         stream: u64,
         wait: bool,
     },
-    /// With the file attached that contains the memory, from `offset`.
+    /// Registration of memory in the attached file, from `offset` on.
     HostRegister {
         address: u64,
         bytes: u64,
@@ -304,7 +305,8 @@ pub(crate) enum Call {
         stream: u64,
     },
 
-    /// Hook of tests: bytes at this address are one piece, which an access must not leave. 0 bytes remove it.
+    /// Hook of tests: the bytes at this address are one piece, which an access must not leave. With 0 bytes,
+    /// the piece is removed.
     Piece {
         address: u64,
         bytes: u64,

@@ -1,9 +1,9 @@
-//! Calls that invalidate captures of other streams: for each mode, in the capturing thread and in another
-//! one, also in the relaxed mode.
+//! Calls that invalidate captures of other streams: for each capture mode, in the capturing thread and in
+//! another thread, also in the relaxed mode.
 //!
 //! # Safety
-//! Unsafe, because it calls a driver; sound, because calls write to variables of the function that makes
-//! them, and the driver's functions have the types of its manual.
+//! Unsafe, because it calls a driver. Sound, because calls write only to variables of the calling function,
+//! and the driver's functions have the types of its manual.
 #![allow(unsafe_code)]
 
 use super::{AccessDesc, AllocationProp, DriverHandle, Location, Log};
@@ -27,9 +27,9 @@ impl Graphs {
     pub(super) fn load(library: &libloading::Library) -> Self {
         // SAFETY: the driver's function of this name has this type.
         let begin = unsafe { library.get::<Begin>(b"cuStreamBeginCapture_v2") };
-        // SAFETY: likewise.
+        // SAFETY: the driver's function of this name has this type.
         let end = unsafe { library.get::<End>(b"cuStreamEndCapture") };
-        // SAFETY: likewise.
+        // SAFETY: the driver's function of this name has this type.
         let destroy = unsafe { library.get::<Destroy>(b"cuGraphDestroy") };
         Self { begin: *begin.unwrap(), end: *end.unwrap(), destroy: *destroy.unwrap() }
     }
@@ -123,14 +123,14 @@ impl Log {
                     // SAFETY: the stream is alive; the graph is written to a variable of this function.
                     let ended = unsafe { (self.graphs.end)(captured, &raw mut graph) };
                     if ended == 0 {
-                        // SAFETY: it was made above.
+                        // SAFETY: the graph was made above, and is destroyed once.
                         unsafe { (self.graphs.destroy)(graph) };
                     }
                     let [begun, code, ended] = [begun, code, ended].map(super::named);
                     self.line(&format!(
                         "{name}, a capture {mode_name}, {by}: begun {begun}, {code}, ended {ended}"
                     ));
-                    // Registered memory stays. Otherwise it still exists.
+                    // Only a successful `cuMemFree` has already freed the memory.
                     if name != "cuMemFree" || code != "SUCCESS" {
                         cu!(self.cuMemFree_v2(with.memory));
                     }

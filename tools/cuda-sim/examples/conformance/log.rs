@@ -1,4 +1,4 @@
-//! Calls of the conformance program. Each line of its log has a call, its special condition, and the result.
+//! Calls of the conformance program. Each line of its log has a call, its special condition, and its result.
 //! Machine-dependent values (addresses, names, sizes of memory) are left out.
 //!
 //! # Safety
@@ -19,7 +19,7 @@ use mp_cuda::driver::api::{AccessDesc, AllocationProp, Api, DriverHandle, IpcHan
 /// Calls a function that every driver has.
 macro_rules! cu {
     ($me:ident.$name:ident($($argument:expr),*)) => {{
-        // SAFETY: the call writes only variables of the caller, of the types that it writes.
+        // SAFETY: the call writes only to variables of the caller, which have the types that the call writes.
         unsafe { ($me.api.$name)($($argument),*) }
     }};
 }
@@ -28,7 +28,7 @@ macro_rules! cu {
 macro_rules! newer {
     ($me:ident.$name:ident($($argument:expr),*)) => {{
         let function = $me.api.$name.expect(concat!("the driver has no ", stringify!($name)));
-        // SAFETY: the call writes only variables of the caller, of the types that it writes.
+        // SAFETY: the call writes only to variables of the caller, which have the types that the call writes.
         unsafe { function($($argument),*) }
     }};
 }
@@ -49,24 +49,24 @@ fn named(code: u32) -> String {
     name.map_or_else(|| code.to_string(), short)
 }
 
-/// Maps host memory, which stays, with its file.
+/// Maps host memory of a file. The mapping stays.
 fn shared(bytes: usize) -> *mut c_void {
     let file =
         rustix::fs::memfd_create("conformance", rustix::fs::MemfdFlags::CLOEXEC).expect("memfd_create");
     rustix::fs::ftruncate(&file, bytes as u64).expect("ftruncate");
     let protection = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
     let shared = rustix::mm::MapFlags::SHARED;
-    // SAFETY: a new mapping, which stays.
+    // SAFETY: a new mapping, which is never unmapped.
     let host = unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, protection, shared, &file, 0) };
     std::mem::forget(file);
     host.expect("mmap")
 }
 
-/// Makes all calls, in a process that hasn't called the driver yet.
+/// Makes all calls, in a process that has not called the driver before. Returns the log.
 pub(crate) fn log() -> String {
-    // SAFETY: a library of this name is the CUDA driver, or the simulated one.
+    // SAFETY: a library of this name is the CUDA driver, or the simulated driver.
     let library = unsafe { libloading::Library::new("libcuda.so.1") }.expect("no driver");
-    // SAFETY: likewise.
+    // SAFETY: the library is a driver.
     let api = unsafe { Api::load(&library) }.expect("no driver");
     let graphs = captures::Graphs::load(&library);
     std::mem::forget(library);
@@ -175,7 +175,7 @@ impl Log {
         self.say("cuMemUnmap of a half", newer!(self.cuMemUnmap(at, unit)));
         self.say("cuMemUnmap", newer!(self.cuMemUnmap(at, 2 * unit)));
         self.say("cuMemAddressFree", newer!(self.cuMemAddressFree(at, 2 * unit)));
-        // SAFETY: the driver made it for its caller, and it is closed once.
+        // SAFETY: the driver created the descriptor for its caller, and it is closed once.
         unsafe { libc::close(file) };
     }
 
@@ -200,9 +200,9 @@ impl Log {
         let (bytes, mut device, mut stream) = (4096_usize, 0, DriverHandle::NULL);
         let host = shared(bytes);
         let word = |i: usize| host.cast::<u64>().wrapping_add(i);
-        // SAFETY: inside the mapping, which stays, and aligned; the device reaches whole words.
+        // SAFETY: inside the mapping, which stays, and aligned. The device accesses whole words.
         let load = |i| unsafe { word(i).read_volatile() };
-        // SAFETY: likewise.
+        // SAFETY: inside the mapping, which stays, and aligned. The device accesses whole words.
         let store = |i, value| unsafe { word(i).write_volatile(value) };
         self.say("cuMemHostRegister", cu!(self.cuMemHostRegister_v2(host, bytes, 3)));
         self.say("cuMemHostRegister again", cu!(self.cuMemHostRegister_v2(host, bytes, 3)));
@@ -232,7 +232,7 @@ impl Log {
             let code = self.settled(stream, is_met);
             self.say("cuStreamQuery", code);
             if code == codes::NOT_READY {
-                // A host's store ends it.
+                // A store by the host ends the wait.
                 store(1, value);
                 self.say("cuStreamSynchronize after a host's store", cu!(self.cuStreamSynchronize(stream)));
             }
@@ -242,7 +242,7 @@ impl Log {
         self.say("cuMemHostUnregister again", cu!(self.cuMemHostUnregister(host)));
     }
 
-    /// Returns a stream's state once it is the expected one, or its state after a while.
+    /// Returns a stream's state as soon as it is the expected one, or its state after a time limit.
     fn settled(&self, stream: DriverHandle, is_done: bool) -> u32 {
         let until =
             Instant::now() + if is_done { Duration::from_secs(30) } else { Duration::from_millis(20) };

@@ -91,7 +91,7 @@ export! {
     fn cuMemcpyHtoDAsync_v2(to: u64, from: Buffer, bytes: usize, stream: u64) { to_device(to, from, bytes, stream, false) }
     fn cuMemcpyDtoH_v2(to: Buffer, from: u64, bytes: usize) { to_host(to, from, bytes, 0, true) }
     fn cuMemcpyDtoHAsync_v2(to: Buffer, from: u64, bytes: usize, stream: u64) { to_host(to, from, bytes, stream, false) }
-    // The host doesn't wait for copies within a device, by the manual's rules of synchronisation.
+    // By the manual's rules of synchronisation, the host doesn't wait for copies within a device.
     fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) { on_device(to, from, bytes, 0, false) }
     fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: u64) { on_device(to, from, bytes, stream, false) }
     fn cuMemsetD8_v2(to: u64, value: u8, count: usize) { set(to, &[value], count, 0, false) }

@@ -115,7 +115,7 @@ export! {
 
     fn cuMemImportFromShareableHandle(to: OutPtr<'_, u64>, shareable: Buffer, kind: c_int) {
         let to = to.filter(|_| kind == 1).ok_or(codes::INVALID_VALUE)?;
-        // The descriptor itself, passed as an address.
+        // The argument is the descriptor itself, passed as an address.
         let file = c_int::try_from(shareable.address()).map_err(|_| codes::INVALID_VALUE)?;
         let file = descriptor(file).ok_or(codes::INVALID_VALUE)?;
         to.write(number(ask_with(Call::Import, Some(file))?)?);

@@ -1,13 +1,13 @@
-//! Functions of the driver, under the names and with the types that programs call.
+//! Functions of the driver, with the names and types that programs call.
 //!
-//! Bodies are safe: outputs are references that may be null, and other pointers of callers are [`raw`] types.
+//! The bodies are safe: outputs are references that may be null, and other pointers of callers are [`raw`]
+//! types.
 //!
 //! # Safety
-//! Unsafe, because each name is one that the linker gives to other code; sound, because
-//! - they are the names of the CUDA driver, which this library replaces, and of hooks that begin with
-//!   `mp_sim_`;
-//! - callers keep the contract of the driver's manual: pointers are null, or valid for the reads and writes
-//!   there.
+//! Unsafe, because it exports names that the linker gives to other code. Sound, because
+//! - these are names of the CUDA driver, which this library replaces, and of hooks that begin with `mp_sim_`;
+//! - callers keep the contract of the driver's manual: pointers are null, or valid for the documented reads
+//!   and writes.
 #![allow(unsafe_code)]
 
 mod data;
@@ -38,7 +38,7 @@ fn number(answer: (Value, Option<std::os::fd::OwnedFd>)) -> Result<u64, u32> {
     }
 }
 
-/// Defines functions of the driver. Their result is `Ok`, or the code of an error.
+/// Defines functions of the driver. A body returns `Ok`, or the code of an error.
 macro_rules! export {
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {$(
         #[allow(non_snake_case)]

@@ -11,7 +11,7 @@ use std::ffi::{CStr, c_char, c_void};
 
 use crate::codes;
 
-/// Bytes of the caller.
+/// Bytes of a caller.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Buffer(*mut u8);
@@ -25,7 +25,7 @@ impl Buffer {
         if self.0.is_null() {
             return Err(codes::INVALID_VALUE);
         }
-        // SAFETY: the caller vouches for this many bytes.
+        // SAFETY: the caller guarantees this many bytes.
         Ok(unsafe { std::slice::from_raw_parts(self.0, bytes) }.to_vec())
     }
 
@@ -34,7 +34,7 @@ impl Buffer {
         if self.0.is_null() {
             return Err(codes::INVALID_VALUE);
         }
-        // SAFETY: the caller vouches for an array of this type and length.
+        // SAFETY: the caller guarantees an array of this type and length.
         Ok(unsafe { self.0.cast::<T>().wrapping_add(i).read_unaligned() })
     }
 
@@ -42,13 +42,13 @@ impl Buffer {
         if self.0.is_null() {
             return Err(codes::INVALID_VALUE);
         }
-        // SAFETY: the caller vouches for this many bytes, which do not overlap the bytes of this library.
+        // SAFETY: the caller guarantees this many bytes, which do not overlap memory of this library.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0, bytes.len()) };
         Ok(())
     }
 }
 
-/// Text of the caller, which ends with 0.
+/// Text of a caller, which ends with a zero byte.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Text(*const c_char);
@@ -58,7 +58,7 @@ impl Text {
         if self.0.is_null() {
             return Err(codes::INVALID_VALUE);
         }
-        // SAFETY: the caller vouches for its end.
+        // SAFETY: the caller guarantees the zero byte at the end.
         Ok(unsafe { CStr::from_ptr(self.0) }.to_string_lossy().into_owned())
     }
 }
@@ -78,7 +78,7 @@ impl Arguments {
             return Err(codes::INVALID_VALUE);
         }
         let one = |(i, size): (usize, &u32)| {
-            // SAFETY: the caller points to as many pointers as the kernel has parameters.
+            // SAFETY: the caller passes as many pointers as the kernel has parameters.
             let argument = Buffer(unsafe { self.0.wrapping_add(i).read() }.cast());
             argument.read(*size as usize)
         };

@@ -36,7 +36,7 @@ export! {
     }
 
     fn cuDriverGetVersion(version: OutPtr<'_, c_int>) {
-        // Version of the first device's profile. Without a session, that of the newest one.
+        // Version of the first device's profile. Without a session, version of the newest profile.
         let seen = devices(|devices| devices.first().map(|d| d.attribute(1000) * 1000 + d.attribute(1001)));
         put(version, seen.ok().flatten().unwrap_or(12_080))
     }

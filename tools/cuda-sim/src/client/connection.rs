@@ -1,8 +1,8 @@
 //! Connections to the engine: one for the life of the process, and one for each thread that calls.
 //!
 //! # Safety
-//! Unsafe, because it has the C library call two functions, at `fork` and at the end of the process; sound,
-//! because
+//! Unsafe, because it registers two functions with the C library, which calls them at `fork` and at the end
+//! of the process. Sound, because
 //! - the function in a forked child closes only a descriptor of this module, which the child doesn't use;
 //! - both are functions of this library, which is never unloaded.
 #![allow(unsafe_code)]
@@ -58,7 +58,7 @@ pub(crate) fn init() -> Result<(), u32> {
     let mut with_client = CLIENT.lock().unwrap_or_else(PoisonError::into_inner);
     match &*with_client {
         Some(with_client) if with_client.pid == std::process::id() => return Ok(()),
-        // Belongs to the parent of this forked child.
+        // The state belongs to the parent of this forked child.
         Some(_) => return Err(codes::NOT_INITIALIZED),
         None => {}
     }
@@ -75,19 +75,19 @@ pub(crate) fn init() -> Result<(), u32> {
     *with_client =
         Some(ClientState { pid: std::process::id(), process, life, devices, registered: Vec::new() });
     HANDLERS.call_once(|| {
-        // SAFETY: the function has the type that is called, and only closes a descriptor.
+        // SAFETY: the function has the required type, and only closes a descriptor.
         _ = unsafe { libc::pthread_atfork(None, None, Some(in_a_copy)) };
-        // SAFETY: the function has the type that is called.
+        // SAFETY: the function has the required type.
         _ = unsafe { libc::atexit(at_exit) };
     });
     Ok(())
 }
 
-/// Closes the connection in a forked child: its end must mark the end of the parent alone.
+/// Closes the connection in a forked child, because its end must mark only the end of the parent.
 extern "C" fn in_a_copy() {
     let life = LIFE.swap(0, Ordering::SeqCst);
     if let Some(life) = life.checked_sub(1).and_then(|life| RawFd::try_from(life).ok()) {
-        // SAFETY: the fork owns this descriptor and uses it no more: `with_client` refuses it.
+        // SAFETY: the forked child owns this descriptor and does not use it: `with_client` refuses the call.
         _ = unsafe { libc::close(life) };
     }
 }
@@ -102,7 +102,7 @@ extern "C" fn at_exit() {
     }
 }
 
-/// Checks that a call can be made: all but a few need `cuInit` first, in this very process.
+/// Checks that a call can be made. All calls but a few need an earlier `cuInit` in the same process.
 pub(crate) fn begin(name: &str) -> Result<(), u32> {
     match name {
         "cuInit" | "cuDriverGetVersion" | "cuGetErrorName" | "cuGetErrorString" => Ok(()),
@@ -120,7 +120,7 @@ pub(crate) fn with_registered<T>(look: impl FnOnce(&mut Vec<(u64, u64)>) -> T) -
     with_client(|with_client| look(&mut with_client.registered))
 }
 
-/// Prints a note about a limit of the simulator to stderr, where the reader of a test finds it.
+/// Prints a note about a limit of the simulator to stderr, for the reader of a failed test.
 pub(crate) fn note(text: &str) {
     eprintln!("mp-cuda-sim: {text}");
 }

@@ -1,9 +1,9 @@
-//! Functions of the program that a stream calls at its turn: by a thread of this library, as by a thread of
-//! the driver.
+//! Functions of the program that a stream calls at its turn. A thread of this library calls them, like a
+//! thread of the driver.
 //!
 //! # Safety
-//! Unsafe, because it calls functions by their addresses; sound, because each is one that the program gave to
-//! `cuLaunchHostFunc` for this, in this very process.
+//! Unsafe, because it calls functions by their addresses. Sound, because the program passed each function to
+//! `cuLaunchHostFunc` for this purpose, in the same process.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -20,7 +20,7 @@ pub(crate) fn address(function: HostFunction) -> u64 {
     (function as *const c_void).expose_provenance() as u64
 }
 
-/// Starts the thread.
+/// Starts the thread that calls the functions.
 pub(crate) fn begin() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| _ = std::thread::Builder::new().name("cuda-host-calls".to_owned()).spawn(call_all));
@@ -31,9 +31,9 @@ fn call_all() {
     while let Ok((Value::Pair(function, data), _)) = ask(Call::NextFunction) {
         let (Ok(function), Ok(data)) = (usize::try_from(function), usize::try_from(data)) else { return };
         let function = ptr::with_exposed_provenance::<c_void>(function);
-        // SAFETY: an address that `address` has given.
+        // SAFETY: an address of a function, which `address` returned.
         let function = unsafe { std::mem::transmute::<*const c_void, HostFunction>(function) };
-        // SAFETY: the program gave it for this, with this argument.
+        // SAFETY: the program passed the function for this purpose, with this argument.
         unsafe { function(ptr::with_exposed_provenance_mut(data)) };
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! | rule | effect |
 //! |---|---|
-//! | `fail=cuMemMap:3:OUT_OF_MEMORY` | the third call does nothing and returns this result; a number may be any |
+//! | `fail=cuMemMap:3:OUT_OF_MEMORY` | the third call does nothing and returns this result; any number is valid |
 //! | `kill=cuMemMap:3:before`, `…:after` | the process is ended by SIGKILL before the third call, or after it was done |
 //! | `delay=cuMemMap:3:50` | the third call begins 50 ms late |
 
@@ -29,7 +29,7 @@ struct Rule {
 }
 
 static RULES: OnceLock<Vec<Rule>> = OnceLock::new();
-/// Number of calls by name.
+/// Number of calls of each name.
 static COUNTS: Mutex<Option<HashMap<&'static str, u32>>> = Mutex::new(None);
 
 fn rules() -> &'static [Rule] {
@@ -65,7 +65,7 @@ fn kill() -> ! {
     }
 }
 
-/// Counts a call, and applies the rules for the time before it.
+/// Counts a call, and applies the rules that take effect before the call.
 pub(super) fn before(name: &'static str) -> Result<(), u32> {
     if rules().is_empty() {
         return Ok(());

@@ -42,7 +42,7 @@ pub(crate) fn contexts<T>(change: impl FnOnce(&mut Vec<u64>) -> T) -> Result<T, 
     CONTEXTS.try_with(|contexts| change(&mut contexts.borrow_mut())).map_err(|_| codes::DEINITIALIZED)
 }
 
-/// Makes one call of the driver with the failures injected for its name, and returns its result.
+/// Makes one call of the driver, with the failures injected for its name. Returns its result.
 pub(crate) fn run(name: &'static str, call: impl FnOnce() -> Result<(), u32>) -> u32 {
     if let Err(code) = inject::before(name) {
         return code;

@@ -1,13 +1,13 @@
-//! Goals of waiting hosts.
+//! Goals for which hosts wait.
 
 use std::rc::Rc;
 
 use crate::engine::streams::Record;
 
-/// Goal of a waiting host.
+/// Goal for which a host waits.
 #[derive(Clone, Debug)]
 pub(crate) enum Goal {
-    /// This many operations of each of these streams are done.
+    /// For each of these streams, this number of operations is done.
     Streams(Vec<(u64, u64)>),
     Record(Rc<Record>),
     /// A thread of this process must call a function.

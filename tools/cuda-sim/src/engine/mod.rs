@@ -1,6 +1,6 @@
-//! The GPU and its kernel module: one process for each session. The engine stores memory, streams and handles
-//! of all clients, runs their work, and records violations by programs. Work of a stopped client continues.
-//! Work of a killed client continues for a configurable time, and vanishes.
+//! The GPU and its kernel module, as one process for each session. The engine stores memory, streams and
+//! handles of all clients, runs their work, and records violations. Work of a stopped client continues. Work
+//! of a killed client continues for a configurable time, and is then discarded.
 
 mod calls;
 mod goal;
@@ -26,7 +26,7 @@ use streams::{EventCore, Stream};
 
 pub use serve::run;
 
-/// Names of kernels, and sizes of their parameters in bytes: the functions of `kernels.ptx` have the same.
+/// Names of kernels, and sizes of their parameters in bytes. They equal the functions of `kernels.ptx`.
 pub const KERNELS: &[(&str, &[u32])] = streams::work::KERNELS;
 
 /// Descriptor that represents memory: the writing end of a pipe whose reading ends belong to the clients.
@@ -35,7 +35,7 @@ struct Export {
     allocation: Rc<Allocation>,
     /// Identity of the pipe.
     file: (u64, u64),
-    /// An error here means that no reading end is left, in any process or message.
+    /// Writing end. An error of a poll means that no process or message has a reading end.
     end: OwnedFd,
 }
 
@@ -52,13 +52,13 @@ struct Engine {
     shared_events: BTreeMap<u64, Weak<EventCore>>,
     /// Handles of memory of `cuMemAlloc`: owner and memory.
     shared_memory: HashMap<u64, (u64, Weak<Allocation>)>,
-    /// Clock of work that hosts have seen finished. Calls of hosts are ordered as they are received.
+    /// Clock of work whose end hosts have observed. Calls of hosts are ordered as the engine receives them.
     host: Rc<Clock>,
     /// Clock of writes to host memory, which hosts can observe without a call. The next call joins it.
     published: Clock,
     /// Words that streams have written: value, and clock of the write.
     words: HashMap<(u64, u64, u64), (u64, Clock)>,
-    /// Words that streams write: id of the process whose stream was last given a write.
+    /// Words that streams write: id of the process whose stream was last given a write of the word.
     writers: HashMap<(u64, u64, u64), u32>,
     /// Devices that fell off the bus.
     lost: Vec<u32>,
@@ -91,13 +91,13 @@ impl Engine {
         })
     }
 
-    /// Returns a unique number. As an address it lies outside of the host's range.
+    /// Returns a unique number. Used as an address, the number is outside of the host's range.
     fn fresh(&mut self) -> u64 {
         self.next += 1;
         0x0800_0000_0000 + self.next * 64
     }
 
-    /// Returns a handle for an object of a process: the last released one of its kind, or a new one.
+    /// Returns a handle for an object of a process: the last released handle of its kind, or a new one.
     fn handle(&mut self, process: u64, kind: impl Fn(&mut FreeHandles) -> &mut Vec<u64>) -> u64 {
         let unused = self.processes.get_mut(&process).and_then(|owner| kind(&mut owner.unused).pop());
         unused.unwrap_or_else(|| self.fresh())

@@ -16,20 +16,20 @@ use crate::wire::DeviceInfo;
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) device: u32,
-    /// Number of retains without a release. At zero, everything in it ends.
+    /// Number of retains without a release. At zero, everything in the context ends.
     pub(crate) retained: u32,
-    /// Error of every call in it, after a failure.
+    /// Error that every call in the context returns after a failure.
     pub(crate) lost: Option<u32>,
-    /// Work of its streams at the last call that delays later work.
+    /// Work of the context's streams at the last call that delays later work.
     pub(crate) barrier: Rc<Vec<(u64, u64)>>,
-    /// Goal of the last call that waits, or has waited, with the driver's lock.
+    /// Goal of the last call that waits with the driver's lock, or has waited.
     pub(crate) locked_until: Goal,
     /// Default stream.
     pub(crate) stream: u64,
 }
 
-/// Released handles. The next object of the kind gets the last of them, as from a driver whose handles are
-/// addresses: so a stale handle reaches another object.
+/// Released handles. The next object of the kind gets the last released handle, as from a driver whose
+/// handles are addresses. So a stale handle refers to another object.
 #[derive(Debug, Default)]
 pub(crate) struct FreeHandles {
     pub(crate) memory: Vec<u64>,
@@ -43,7 +43,7 @@ pub(crate) struct Process {
     pub(crate) devices: Vec<DeviceInfo>,
     pub(crate) contexts: BTreeMap<u64, Context>,
     pub(crate) addresses: Addresses,
-    /// Handles of memory. The same memory may have several.
+    /// Handles of memory. One memory may have several handles.
     pub(crate) handles: BTreeMap<u64, Rc<Allocation>>,
     pub(crate) events: BTreeMap<u64, Event>,
     /// Handles of streams, with the engine's numbers.
@@ -60,10 +60,10 @@ pub(crate) struct Process {
     pub(crate) functions: BTreeMap<u64, (u64, String)>,
     /// Registered ranges: the host's address, bytes, the device's address.
     pub(crate) registered: BTreeMap<u64, (u64, u64)>,
-    /// Functions of the process that it must call, and the one that it is calling.
+    /// Functions that the process must call, and the function that it is calling.
     pub(crate) host_calls: VecDeque<Rc<HostCall>>,
     pub(crate) host_call: Option<Rc<HostCall>>,
-    /// `true` if it reported a normal exit.
+    /// `true` if the process reported a normal exit.
     pub(crate) exited_cleanly: bool,
     /// Time until which the work of a dead process continues.
     pub(crate) gone_at: Option<Instant>,
@@ -95,8 +95,8 @@ impl Process {
         }
     }
 
-    /// Returns `true` if the process is dead, also if its connections were not read since. Calls that other
-    /// processes make after its death are read later.
+    /// Returns `true` if the process is dead, even if its connections were not read since its death. Calls
+    /// that other processes make after the death are read later.
     pub(crate) fn is_gone(&self) -> bool {
         let mut life = [PollFd::new(&self.life, PollFlags::empty())];
         self.gone_at.is_some() || poll(&mut life, Some(&Timespec::default())).is_ok_and(|gone| gone > 0)
@@ -122,15 +122,16 @@ impl Process {
             }
         };
         say(self.handles.len(), "handles of memory");
-        // Memory that a stream will free counts as freed, even without a wait for it.
+        // Memory that a stream will free counts as freed, even if no host waits for that.
         let freeing = self.addresses.freeing.len();
-        // Closing a handle, or unregistering memory, waits for all work, which an exit should not do.
+        // Closing a handle or unregistering memory waits for all work, which a process should not do at its
+        // exit.
         let opened = self.addresses.mapped.values().filter(|one| matches!(one.kind, Kind::Opened(_))).count();
         say(self.addresses.mapped.len() - self.registered.len() - freeing - opened, "mappings");
         say(self.addresses.reserved.len(), "reserved ranges");
         say(self.addresses.pieces.len() - freeing, "pieces of cuMemAlloc");
-        // An event that others may have open ends with its process: destroying it would make the others' use
-        // undefined.
+        // An event that other processes may have open ends with its process. Destroying it would make the use
+        // by others undefined.
         let goes = |event: &&Event| event.imported || event.core.name.get().is_none();
         say(self.events.values().filter(goes).count(), "events");
         say(self.graphs.len(), "graphs");

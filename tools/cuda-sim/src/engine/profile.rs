@@ -9,7 +9,7 @@ use crate::wire::DeviceInfo;
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) devices: Vec<DeviceInfo>,
-    /// Result of `cuDriverGetVersion`.
+    /// Seed of the schedule, which selects the next stream to run.
     pub(crate) seed: u64,
     /// Delay before submitted work runs, unless a host waits for it.
     pub(crate) lazy: Duration,
@@ -101,8 +101,8 @@ fn devices(profile: &str, bytes: u64) -> Result<Vec<DeviceInfo>, String> {
     let device = |index: u32| {
         let mut uuid = *b"mp-cuda-sim gpu0";
         uuid[15] = b'0' + u8::try_from(index).unwrap_or(0);
-        // Devices with other properties get other identities: a family of processes has one order for the
-        // streams of each.
+        // Devices with other properties get other identities, because a family of processes has one order for
+        // the streams of each device.
         let is_mig = profile.split(',').any(|part| part == "mig");
         let lacks = |attribute| attributes.contains(&(attribute, 0));
         uuid[11] = match () {
@@ -158,7 +158,7 @@ mod tests {
         let seen = |wanted| visible(&two, wanted).iter().map(|device| device.index).collect::<Vec<_>>();
         assert_eq!(seen(None), [0, 1]);
         assert_eq!(seen(Some("1,0")), [1, 0]);
-        assert_eq!(seen(Some("1,7,0")), [1], "up to the first that is none");
+        assert_eq!(seen(Some("1,7,0")), [1], "up to the first invalid number");
         assert_eq!(seen(Some("")), [0_u32; 0]);
         assert_eq!(seen(Some(&uuid_text(&two[1].uuid))), [1]);
         assert!(devices("h200", 1).is_err());

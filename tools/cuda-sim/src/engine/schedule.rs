@@ -1,6 +1,6 @@
-//! Schedule of work: it runs when a host waits for it, when an operation that must run needs it, or after
-//! some time. Then streams run one piece of work each, chosen by the seed. So a program that forgot to wait
-//! reads old data at once.
+//! Schedule of work. Work runs when a host waits for it, when awaited work needs it, or after a delay.
+//! Streams then run one piece of work each, in an order that the seed chooses. So a program that forgot a
+//! wait reads old data at once.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -89,7 +89,7 @@ impl Engine {
         }
     }
 
-    /// Updates the host's clock after it observed that this goal was reached.
+    /// Updates the host's clock after the host observed that this goal was reached.
     pub(super) fn observe(&mut self, goal: &Goal) {
         let host = Rc::make_mut(&mut self.host);
         match goal {
@@ -142,8 +142,8 @@ impl Engine {
             Step::WaitEvent(record) => record.done.borrow().is_some(),
             Step::WaitForEver => false,
             Step::Wait { address, value, flags, .. } => match self.word(stream.process, *address) {
-                // A process that detects a death may write the word, so that others continue, after the dead
-                // process's streams have ended.
+                // A process that detects a death may write the word after the dead process's streams have
+                // ended, so that other processes continue.
                 Some((target, offset)) => {
                     is_met(Self::load(&target, offset).0, *value, *flags)
                         && self.processes.get(&stream.process).is_some_and(|process| !process.is_gone())
@@ -154,8 +154,8 @@ impl Engine {
         }
     }
 
-    /// Returns the streams that must run for a goal, and `true` if one of them waits for a value, which any
-    /// stream may write.
+    /// Returns the streams that must run to reach a goal. The flag is `true` if one of them waits for a
+    /// value, which any stream may write.
     fn needed(&self, goal: &Goal) -> (BTreeSet<u64>, bool) {
         let mut open: Vec<u64> = match goal {
             Goal::Streams(streams) => streams.iter().map(|(stream, _)| *stream).collect(),
@@ -180,8 +180,8 @@ impl Engine {
         (needed, any)
     }
 
-    /// Runs one piece of work: of the streams that a goal needs, or else of a stream that has waited long
-    /// enough. Returns `false` if none could run.
+    /// Runs one piece of work, of a stream that the goal needs, or else of a stream that has waited long
+    /// enough. Returns `false` if no stream could run.
     pub(super) fn run_piece(&mut self, goal: Option<&Goal>) -> bool {
         let ready = match goal {
             Some(goal) => {
@@ -207,7 +207,7 @@ impl Engine {
         true
     }
 
-    /// Does a piece of the first operation of a stream that is ready.
+    /// Runs a piece of the first operation of a ready stream.
     fn step(&mut self, number: u64) {
         let Some(mut first) = self.streams.get_mut(&number).and_then(|stream| stream.queue.pop_front())
         else {
@@ -240,7 +240,8 @@ impl Engine {
                 done = call.state.get() == HostCallState::Done;
                 if !done {
                     call.state.set(HostCallState::Running);
-                    // The function is ordered after earlier work, and so is any process that it notifies.
+                    // The function is ordered after earlier work, and so is any process that the function
+                    // notifies.
                     self.published.join(&stream.clock);
                     if let Some(owner) = self.processes.get_mut(&process) {
                         owner.host_calls.push_back(Rc::clone(call));
@@ -296,8 +297,8 @@ impl Engine {
         }
     }
 
-    /// Records an access before it happens, and reports its faults. Returns an error if a GPU would detect a
-    /// fault, too.
+    /// Records an access before it happens, and reports its faults. Returns an error if a GPU would also
+    /// detect the fault.
     fn record_access(
         &mut self,
         (process, device, stream): (u64, u32, u64),
@@ -373,8 +374,8 @@ impl Engine {
         }
     }
 
-    /// Ends a wait for a value: its later work is ordered after the stream's write of that value. A host's
-    /// store orders nothing. If the word's writer was killed, the store releases the stream.
+    /// Ends a wait for a value. Later work is ordered after the write of that value by a stream. A store by a
+    /// host orders nothing. If the word's writer was killed, such a store releases the stream.
     fn end_wait(&mut self, stream: u64, process: u64, address: u64) -> Result<(), String> {
         let lost = || format!("it waits for a value at {address:#x}, where nothing is mapped any more");
         let (target, offset) = self.word(process, address).ok_or_else(lost)?;
@@ -414,7 +415,7 @@ impl Engine {
         }
     }
 
-    /// Marks a context as failed: its work is dropped, and so is the work of contexts that wait for it.
+    /// Marks a context as failed. Its work is discarded, and so is the work of contexts that wait for it.
     pub(super) fn lose_context(&mut self, process: u64, context: u64, code: u32) {
         if let Some(context) = self.processes.get_mut(&process).and_then(|p| p.contexts.get_mut(&context)) {
             context.lost.get_or_insert(code);
@@ -425,7 +426,7 @@ impl Engine {
     }
 }
 
-/// Drops the pending work of a stream: its recordings are never done.
+/// Discards the pending work of a stream. Its recordings never complete.
 pub(super) fn drop_queue(stream: &mut crate::engine::streams::Stream) {
     for operation in stream.queue.drain(..) {
         if let Step::Record(record) = operation.step {

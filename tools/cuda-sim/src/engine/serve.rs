@@ -1,7 +1,7 @@
-//! Loop of the engine: connections, deaths, work, answers.
+//! Loop of the engine: connections, deaths of clients, work, answers.
 //!
-//! A process has one connection for its lifetime, and one for calls of each thread. When the first one ends,
-//! the kernel has closed all descriptors of the process.
+//! A process has one connection for its lifetime, and one connection for the calls of each thread. When the
+//! first connection ends, the kernel has closed all descriptors of the process.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -33,7 +33,7 @@ struct Connection {
     process: Option<u64>,
     /// `true` if the connection ends with its process.
     is_life: bool,
-    /// Pending wait of its thread.
+    /// Pending wait of the connection's thread.
     waiting: Option<PendingWait>,
 }
 
@@ -109,7 +109,7 @@ fn wait(
     let mut polled =
         vec![PollFd::new(listener, PollFlags::IN), PollFd::from_borrowed_fd(input.as_fd(), PollFlags::IN)];
     polled.extend(connections.values().map(|connection| PollFd::new(&connection.socket, PollFlags::IN)));
-    // Errors are always polled.
+    // The kernel always polls for errors.
     polled.extend(engine.exports.iter().map(|export| PollFd::new(&export.end, PollFlags::empty())));
     let time = if has_more { Some(Duration::ZERO) } else { idle_time(engine, connections) };
     let time = time.map(|time| Timespec {
@@ -158,7 +158,7 @@ fn serve(engine: &mut Engine, number: u64, connection: &mut Connection) -> bool 
             connection.process = Some(*process);
             Ok(CallOutcome::Now(Value::None, None))
         }
-        // Calls of the session itself.
+        // Only the session itself makes these calls.
         (Call::Stats | Call::Lose { .. }, None) => engine.call(0, number, request, file),
         (_, None) => Err(codes::NOT_INITIALIZED),
         (_, Some(process)) => {
@@ -185,7 +185,7 @@ fn reply(connection: &Connection, answer: Result<CallOutcome, u32>) -> bool {
 }
 
 /// Runs work for waiting hosts, or work that has waited long enough, and answers calls whose wait has ended.
-/// Returns `true` if there may be more to run.
+/// Returns `true` if more work may be ready.
 fn progress(engine: &mut Engine, connections: &mut BTreeMap<u64, Connection>) -> bool {
     let mut ran = true;
     for _ in 0..ROUND {

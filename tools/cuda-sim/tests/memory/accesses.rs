@@ -1,5 +1,5 @@
-//! Processes that are killed, or stopped, at each change that they make in the arena, while they make, send,
-//! receive and drop pieces.
+//! Processes that are killed or stopped at each change that they make in the arena, while they allocate,
+//! send, receive and drop pieces.
 
 use mp_core::FdSlots;
 use mp_cuda_sim::session::{Session, Setup};
@@ -11,8 +11,8 @@ use crate::agent::{Agent, Do, Moves, alone, locker_is, moves, nothing_found, set
 const KILL: i32 = 9;
 const STOP: i32 = 19;
 
-/// Runs `round` for each change of a script, from `first` on, until the script ends without reaching it. Each
-/// round must restore the initial state.
+/// Runs `round` for each change of a script, from number `first` on, until the script ends without reaching
+/// the change. Each round must restore the initial state.
 fn for_each_change(setup: &Setup, first: u64, round: impl Fn(&Session, u64) -> bool) {
     let _alone = alone();
     let session = setup.start().unwrap();
@@ -105,7 +105,7 @@ fn slab_maker_is_killed_at_each_change() {
     });
 }
 
-/// No other process waits for it, at whatever change it is stopped. Then it continues.
+/// The process is stopped at each change, and no other process waits for it. Then the process continues.
 #[test]
 fn stopped_receiver_delays_no_process() {
     for_each_change(&setup(), 1, |session, at| {

@@ -28,7 +28,7 @@ pub(crate) fn setup() -> Setup {
     Setup::new(engine, &library)
 }
 
-/// Piece that several processes have, in a message.
+/// Piece that several processes hold, in a message.
 #[derive(Clone, Debug)]
 pub(crate) struct Parcel(pub(crate) Piece, pub(crate) PieceMode);
 
@@ -49,7 +49,7 @@ impl<'de> Deserialize<'de> for Parcel {
     }
 }
 
-/// Piece that moves. After a failed put it is unchanged.
+/// Piece that moves. After a failed put the piece is unchanged.
 #[derive(Debug)]
 pub(crate) struct Moved(pub(crate) Piece, u64);
 
@@ -90,11 +90,11 @@ fn core(error: mp_cuda::Error) -> mp_core::Error {
 pub(crate) enum Do {
     /// Allocates a piece of this many bytes on a device.
     Allocate(u32, u64),
-    /// Fills the piece with a byte, and waits for that.
+    /// Fills the piece with a byte, and waits for the end of the work.
     Fill(u32, u8),
     /// Returns the byte that fills the piece.
     Read(u32),
-    /// Returns the piece's address for a device.
+    /// Returns the piece's address on a device.
     Open(u32, u32),
     /// Returns the id of the piece's memory.
     Id(u32),
@@ -109,9 +109,9 @@ pub(crate) enum Do {
     /// Takes a piece out of that queue.
     TakeMoved(u32),
     Drop(u32),
-    /// Begins a use with write access.
+    /// Begins a use of the piece with write access.
     Begin(u32),
-    /// Ends the use.
+    /// Ends the use of the piece.
     End(u32),
     Collect,
     Empty,
@@ -123,11 +123,12 @@ pub(crate) enum Do {
     Files,
     /// Limits the number of further descriptors. `None` removes the limit.
     Limit(Option<u64>),
-    /// Forks a child, which asks for memory and drops its piece and its mappings. Returns the child's result.
+    /// Forks a child, which allocates memory and drops its copies of the piece and the mappings. Returns the
+    /// child's result.
     Copied(u32),
-    /// Returns 1 if two numbers refer to one piece.
+    /// Returns 1 if two numbers refer to the same piece.
     Same(u32, u32),
-    /// Executes these commands, and receives this signal at its change of the arena with this number.
+    /// Executes these commands. At its change of the arena with this number, the agent receives this signal.
     Armed(u64, i32, Vec<Do>),
 }
 
@@ -197,7 +198,7 @@ impl Agent {
                 Err(error) => panic!("{what:?}: {error}"),
             }
             if !self.process.is_alive() {
-                // Answer sent before its death.
+                // The answer may have been sent before the death.
                 return self.answers.try_get().ok().flatten();
             }
         }
@@ -231,7 +232,7 @@ impl Agent {
         answer.parcel.unwrap()
     }
 
-    /// Returns the numbers reserved, allocated, retired, slabs, pieces, mapped slabs.
+    /// Returns the statistics: reserved, allocated, retired, slabs, pieces, mapped slabs.
     #[track_caller]
     pub(crate) fn stats(&self) -> [u64; 6] {
         self.attempt(Do::Stats).unwrap().numbers.try_into().unwrap()
@@ -397,19 +398,19 @@ fn lowest_free() -> u64 {
 /// Returns the output of a forked child of this process.
 fn copied(device: &Device, stream: &CudaStream, piece: &Piece) -> Any<String> {
     let (reading, mut writing) = std::io::pipe()?;
-    // SAFETY: one thread of this process does anything; the copy writes to a pipe and ends.
+    // SAFETY: no other thread of this process is active. The copy writes to a pipe and ends.
     match unsafe { libc::fork() } {
         0 => {
             let (made, opened) = (Piece::allocate(device, 100, stream), piece.open(device));
             let collected = mp_cuda::ipc_collect() + mp_cuda::empty_cache();
             let stats = mp_cuda::memory_stats(device);
-            // SAFETY: the value is forgotten by the copy's end, as its original has it still.
+            // SAFETY: the copy ends without using the value again. The parent still has the original.
             drop(unsafe { std::ptr::read(piece) });
             _ = std::io::Write::write_fmt(
                 &mut writing,
                 format_args!("{made:?} {opened:?} {collected} {stats:?}"),
             );
-            // SAFETY: it ends the copy.
+            // SAFETY: the call ends the copy.
             unsafe { libc::_exit(0) }
         }
         copy => {
@@ -439,11 +440,11 @@ impl Gpu {
         let stream = CudaStream::new(&device)?;
         // SAFETY: the session's library has the driver's functions.
         let library = unsafe { libloading::Library::new("libcuda.so.1") }?;
-        // SAFETY: likewise.
+        // SAFETY: the session's library has the driver's functions.
         let api = unsafe { Api::load(&library) }?;
         std::mem::forget(library);
         let mut context = DriverHandle::NULL;
-        // SAFETY: it writes to a variable of this function.
+        // SAFETY: the call writes to a variable of this function.
         check(unsafe { (api.cuDevicePrimaryCtxRetain)(&raw mut context, 0) })?;
         // SAFETY: the context is retained.
         check(unsafe { (api.cuCtxSetCurrent)(context) })?;
@@ -452,7 +453,7 @@ impl Gpu {
 
     fn fill(&self, at: u64, byte: u8, bytes: u64) -> Any<()> {
         let stream = DriverHandle(self.stream.as_raw());
-        // SAFETY: the memory is the piece's, the stream alive.
+        // SAFETY: the memory belongs to the piece, and the stream is alive.
         check(unsafe { (self.api.cuMemsetD8Async)(at, byte, usize::try_from(bytes)?, stream) })?;
         Ok(self.stream.synchronize()?)
     }
@@ -460,7 +461,7 @@ impl Gpu {
     fn read(&self, at: u64, bytes: u64) -> Any<u64> {
         let mut read = vec![0_u8; usize::try_from(bytes)?];
         let to = read.as_mut_ptr().cast();
-        // SAFETY: it writes as many bytes as there are.
+        // SAFETY: the call writes as many bytes as the buffer has.
         check(unsafe { (self.api.cuMemcpyDtoH_v2)(to, at, read.len()) })?;
         let first = read[0];
         assert!(read.iter().all(|byte| *byte == first), "not all bytes are {first}");
@@ -468,8 +469,8 @@ impl Gpu {
     }
 }
 
-/// Locks out the other tests: tests of one program run concurrently, in one arena, and some count its
-/// contents.
+/// Excludes the other tests. The tests of one program run concurrently in one arena, and some of them count
+/// its contents.
 pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)

@@ -1,4 +1,4 @@
-//! Processes that are killed, or stopped, while they have pieces.
+//! Processes that are killed or stopped while they hold pieces.
 
 use mp_core::{Arena, FdSlots};
 use mp_cuda_sim::session::Session;
@@ -10,7 +10,7 @@ use crate::agent::{Agent, Do, agents, alone, end, locker_is, moves, nothing_foun
 
 const MIB: u64 = 1 << 20;
 
-/// Checks that the process has left neither memory of the device, nor a descriptor in the arena's locker.
+/// Checks that no memory of the device and no descriptor in the arena's locker is left.
 #[track_caller]
 fn nothing_is_left(session: &Session, before: u64) {
     until(session, "processes", 0);
@@ -19,8 +19,8 @@ fn nothing_is_left(session: &Session, before: u64) {
     nothing_found(session);
 }
 
-/// Other processes retain its memory unchanged, open it for the first time, and release it with the last
-/// piece.
+/// The other processes retain the killed maker's memory unchanged, open it for the first time, and release it
+/// with the last piece.
 #[test]
 fn receivers_keep_pieces_of_a_killed_maker() {
     let _alone = alone();
@@ -41,7 +41,7 @@ fn receivers_keep_pieces_of_a_killed_maker() {
     others[0].ok(Do::Drop(1));
     assert_eq!(others[1].ok(Do::Read(1)), 5);
     others[1].ok(Do::Drop(1));
-    assert_eq!(others.each_ref().map(|other| other.stats()[5]), [0, 0], "it goes with the last piece");
+    assert_eq!(others.each_ref().map(|other| other.stats()[5]), [0, 0], "it is released with the last piece");
     until(&session, "bytes", 0);
     others.into_iter().for_each(Agent::leave);
     nothing_found(&session);
@@ -64,7 +64,7 @@ fn unused_slab_is_unmapped_after_its_makers_death() {
     nothing_found(&session);
 }
 
-/// A process that only reads may die safely: its memory is reused.
+/// A process that only reads may die at any time: its memory is reused.
 #[test]
 fn killed_reader_releases_its_pieces() {
     let (_alone, session, [maker, reader]) = agents();
@@ -82,12 +82,12 @@ fn killed_reader_releases_its_pieces() {
     end(&session, [maker]);
 }
 
-/// The device of a dead process may still write: the slab is no longer used, and is freed with its last
+/// The device of a dead process may still write. So the slab is no longer used, and is freed with its last
 /// piece.
 #[test]
 fn killed_writer_loses_its_pieces() {
     let _alone = alone();
-    // In its first use, and in another one.
+    // The death is in the first use, or in a later use.
     for script in [&[Do::Begin(1)][..], &[Do::Begin(1), Do::End(1), Do::Begin(1)]] {
         let session = setup().start().unwrap();
         let moves = moves();
@@ -104,7 +104,7 @@ fn killed_writer_loses_its_pieces() {
         }
         writer.kill();
         assert_eq!(maker.stats(), [32 * MIB, 8 * MIB, 32 * MIB, 1, 1, 0]);
-        // Other pieces in it are unchanged. New pieces are cut out of another slab.
+        // Other pieces of the slab are unchanged. New pieces are cut from another slab.
         assert_eq!(maker.ok(Do::Read(2)), 9);
         maker.ok(Do::Allocate(3, 4 * MIB));
         assert_eq!(maker.stats(), [64 * MIB, 12 * MIB, 32 * MIB, 2, 2, 0]);
@@ -116,7 +116,7 @@ fn killed_writer_loses_its_pieces() {
     }
 }
 
-/// A stopped process is not dead: its memory stays allocated, and no other process waits for it.
+/// A stopped process is not dead. Its memory stays allocated, and no other process waits for it.
 #[test]
 fn stopped_maker_delays_no_process() {
     let (_alone, session, [maker, other]) = agents();
@@ -134,7 +134,7 @@ fn stopped_maker_delays_no_process() {
     end(&session, [maker, other]);
 }
 
-/// Calls that make, export and release a slab, and that open one of another process.
+/// Calls that make, export and release a slab. The next list has calls that open a slab of another process.
 const MAKERS: [&str; 8] = [
     "cuMemCreate",
     "cuMemExportToShareableHandle",
@@ -155,7 +155,7 @@ const OPENERS: [&str; 7] = [
     "cuMemAddressFree",
 ];
 
-/// Runs a script until it ends the agent. Returns `false` if it doesn't.
+/// Runs a script until it ends the agent. Returns `false` if the agent survives.
 fn until_killed(agent: &Agent, script: &[Do]) -> bool {
     script.iter().any(|what| match agent.attempt(what.clone()) {
         None => true,
@@ -222,7 +222,7 @@ fn process_is_killed_at_each_opening_call() {
             maker.ok(Do::Drop(1));
             assert!(until_killed(&other, &[Do::Open(1, 0), Do::Drop(1), Do::Collect]), "{rule}");
             killed(other);
-            // The process had read access, so the units are free again.
+            // The process had only read access, so the units are free again.
             assert_eq!(maker.stats()[1..5], [0, 0, 1, 0], "{rule}");
             maker.ok(Do::Allocate(2, 1000));
             assert_eq!(maker.ok(Do::Open(2, 0)), at, "{rule}");

@@ -4,7 +4,8 @@ use crate::agent::{Agent, Do, agents, alone, end, moves, nothing_found, setup, s
 
 const MIB: u64 = 1 << 20;
 
-/// Runs all operations of a process with pieces of its own and of another process, and returns the errors.
+/// Runs all operations of a process with its own pieces and with pieces of another process. Returns the
+/// errors.
 fn all(agent: &Agent, maker: &Agent) -> Vec<String> {
     let mut errors = Vec::new();
     maker.frozen(1, 1000, 5);
@@ -37,7 +38,8 @@ const CALLS: [&str; 7] = [
     "cuMemSetAccess",
 ];
 
-/// Each failure is an error that names its call, the operation is undone, and the next attempt succeeds.
+/// A failed call returns an error that names the call, the operation is undone, and the next attempt
+/// succeeds.
 #[test]
 fn failed_driver_calls_are_undone() {
     let _alone = alone();
@@ -79,7 +81,7 @@ fn failed_driver_calls_are_undone() {
     }
 }
 
-/// The error has figures. Dropped memory is free again, whichever process drops it.
+/// The error contains sizes. Dropped memory is free again, no matter which process drops it.
 #[test]
 fn full_device_error_names_the_sizes() {
     let _alone = alone();
@@ -99,19 +101,19 @@ fn full_device_error_names_the_sizes() {
     assert_eq!(maker.stats()[0], 32 * MIB);
     maker.ok(Do::Drop(2));
     assert!(maker.fails(Do::Allocate(2, 40 * MIB)).contains("bytes left, and"));
-    assert_eq!(maker.stats()[0], 30 * MIB, "the other one was given back");
-    // Its own slabs without pieces are freed for it.
+    assert_eq!(maker.stats()[0], 30 * MIB, "the other slab was returned");
+    // The maker's own slabs without pieces are freed for the new one.
     maker.ok(Do::Drop(1));
     maker.ok(Do::Allocate(2, 40 * MIB));
     assert_eq!(maker.stats()[0], 40 * MIB);
-    // Its mappings of others' slabs are freed as well.
+    // The maker's mappings of other processes' slabs are freed as well.
     other.ok(Do::Freeze(1));
     maker.ok(Do::Keep(3, other.give(1, true)));
     maker.ok(Do::Open(3, 0));
     maker.ok(Do::Drop(3));
     other.ok(Do::Drop(1));
     other.ok(Do::Empty);
-    assert_eq!(stat(&session, "bytes"), 70 * MIB, "the other process has it mapped");
+    assert_eq!(stat(&session, "bytes"), 70 * MIB, "the other process has the slab mapped");
     maker.ok(Do::Drop(2));
     maker.ok(Do::Allocate(4, 75 * MIB));
     assert_eq!(stat(&session, "bytes"), 76 * MIB);
@@ -134,7 +136,7 @@ fn device_without_sharing_is_an_error() {
     nothing_found(&session);
 }
 
-/// More bytes than there are addresses.
+/// The size exceeds the range of addresses.
 #[test]
 fn impossible_size_is_an_error() {
     let _alone = alone();
@@ -150,7 +152,7 @@ fn impossible_size_is_an_error() {
     nothing_found(&session);
 }
 
-/// The child gets errors and zeros, and releases nothing of its parent.
+/// The forked child gets errors and zeros, and releases nothing of its parent.
 #[test]
 fn forked_copy_is_refused_device_memory() {
     let (_alone, session, [agent]) = agents();

@@ -1,5 +1,5 @@
 //! Pieces of device memory in several processes, on the simulated driver: holders, deaths, and a failing
-//! driver. The test itself has no driver, and forwards pieces.
+//! driver. The test process itself uses no driver, and forwards pieces.
 
 mod accesses;
 mod agent;

@@ -3,9 +3,9 @@
 //! | dropped | guarantee |
 //! |---|---|
 //! | a future that puts | it has put nothing: its message reaches no consumer |
-//! | a future that gets | it has taken nothing: its message goes to another one |
-//! | one that was woken, before it has polled | another waiter is woken |
-//! | a future of a killed process | costs at most the message that was being taken |
+//! | a future that gets | it has taken nothing: its message goes to another future |
+//! | a woken future, before it has polled | another waiter is woken |
+//! | a future of a killed process | at most the message that it was taking is lost |
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;

@@ -1,11 +1,11 @@
-//! Captured streams: their work becomes a graph. Graphs are never launched here, so it suffices that the work
-//! does not run, and that calls fail and invalidate captures as with the driver:
+//! Captured streams: their work becomes a graph. The simulator never launches graphs, so it suffices that the
+//! work does not run, and that calls fail and invalidate captures as with the driver:
 //!
 //! | call | fails, and invalidates |
 //! |---|---|
-//! | that waits for a captured stream, or queries it | in any mode, the capture of that stream |
-//! | that waits for all of a context (`cuCtxSynchronize`) | in any mode, all captures of it |
-//! | that waits for something else, or may ([`is_unsafe`]) | captures of mode `GLOBAL`, whichever thread calls; of mode `THREAD_LOCAL`, if the thread has begun them |
+//! | waits for a captured stream, or queries it | in any mode, the capture of that stream |
+//! | waits for all work of a context (`cuCtxSynchronize`) | in any mode, all captures of the context |
+//! | waits for other work, or may wait ([`is_unsafe`]) | captures of mode `GLOBAL`, in any thread; captures of mode `THREAD_LOCAL`, if the calling thread has begun them |
 //!
 //! A thread may opt out of the last row (`cuThreadExchangeStreamCaptureMode`). All rows were measured on an
 //! H200 (driver 580.159).
@@ -18,7 +18,7 @@ use crate::wire::Call;
 
 /// `CUstreamCaptureMode`.
 const GLOBAL: u32 = 0;
-/// The last mode.
+/// The last and most permissive mode.
 const RELAXED: u32 = 2;
 
 /// Returns `true` for calls that are refused during captures.
@@ -92,8 +92,8 @@ impl Engine {
         }
     }
 
-    /// Handles calls that captures of the caller's process forbid, whatever stream they concern: they
-    /// invalidate these captures.
+    /// Handles calls that captures of the caller's process forbid, independent of the streams of the calls:
+    /// such a call invalidates these captures.
     pub(in crate::engine) fn invalidate_captures(&mut self, caller: &Caller, call: &Call) -> Result<(), u32> {
         let waits_for_all = matches!(call, Call::ContextSynchronize);
         if !waits_for_all && !is_unsafe(call) {

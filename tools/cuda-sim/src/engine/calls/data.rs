@@ -150,14 +150,14 @@ impl Engine {
         }
     }
 
-    /// Adds work to a stream, and waits for it if the caller does.
+    /// Adds work to a stream. If `wait`, the caller waits for the work.
     fn work(&mut self, caller: &Caller, call: &str, stream: u64, work: Work, wait: bool) -> CallResult {
         let stream = self.stream(caller, stream)?;
         let device = self.streams[&stream].device;
         let process = self.process(caller.process)?;
         let (pid, addresses) = (process.pid, &process.addresses);
-        // Errors that the driver detects during the call: invalid addresses of copies. Addresses of kernels
-        // are detected later.
+        // The driver detects invalid addresses of copies during the call, and invalid addresses of kernels
+        // later.
         if matches!(work, Work::Copy { .. } | Work::Set { .. }) && call.starts_with("cu") {
             let wrong =
                 |one: &work::Access| addresses.reach(one.address, one.bytes, device, one.writes).is_err();
@@ -204,7 +204,8 @@ impl Engine {
         if before.is_some_and(|(start, (length, _))| start + length > address) {
             return Err(codes::HOST_MEMORY_ALREADY_REGISTERED);
         }
-        // Opened again: the received descriptor shares its owner's locks, which end with the last duplicate.
+        // The file is opened again. The received descriptor shares its owner's locks, which end only with the
+        // last duplicate.
         let came = file.ok_or(codes::INVALID_VALUE)?;
         let path = format!("/proc/self/fd/{}", came.as_raw_fd());
         let own = std::fs::OpenOptions::new().read(true).write(true).open(path);
@@ -248,7 +249,7 @@ impl Engine {
             3 => at,
             4 => registered.map(|_| address).ok_or(codes::INVALID_VALUE)?,
             8 => u64::from(mapping.kind == Kind::Managed),
-            // The only pool.
+            // Handle of the pool: 1, because there is only one.
             17 => u64::from(mapping.kind == Kind::Pool),
             9 => device.unwrap_or(0) as u64,
             10 => u64::from(mapping.kind == Kind::Legacy),
@@ -266,7 +267,7 @@ impl Engine {
     }
 }
 
-/// Returns the functions of a PTX text: `.entry NAME ( .param .u64 a, … )`. Nothing else of it is read.
+/// Returns the functions of a PTX text: `.entry NAME ( .param .u64 a, … )`. The rest of the text is ignored.
 fn functions(image: &str) -> Vec<(String, Vec<u32>)> {
     let code: String =
         image.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n");

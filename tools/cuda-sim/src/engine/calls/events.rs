@@ -31,7 +31,7 @@ impl Engine {
                     return Err(codes::INVALID_HANDLE);
                 }
                 if self.is_capturing(stream)? {
-                    // A node of the graph: earlier recordings stay valid.
+                    // The recording is a node of the graph, so earlier recordings stay valid.
                     return done();
                 }
                 let record = Rc::new(Record::default());
@@ -153,8 +153,8 @@ impl Engine {
         self.process(caller.process)?.events.get(&event).cloned().ok_or(codes::INVALID_HANDLE)
     }
 
-    /// Returns `true` if an event was made by another process that no longer has it: its behaviour is
-    /// undefined then.
+    /// Returns `true` if the process that made the event has ended or destroyed it. The behaviour of the
+    /// event is then undefined.
     fn is_over(&mut self, caller: &Caller, event: &Event) -> bool {
         let is_over = event.imported && event.core.is_over.get();
         if is_over {
@@ -228,8 +228,8 @@ impl Engine {
         number(handle)
     }
 
-    /// Returns the stream of a memory operation, if its device supports them and the address is mapped or
-    /// registered.
+    /// Returns the stream of a memory operation. Returns an error if the device does not support such
+    /// operations, or the address is neither mapped nor registered.
     fn word_stream(&mut self, caller: &Caller, stream: u64, address: u64) -> Result<u64, u32> {
         let stream = self.stream(caller, stream)?;
         let device = self.streams[&stream].device;

@@ -1,4 +1,4 @@
-//! Calls. Each is answered at once, or when the event that it waits for has happened.
+//! Calls of clients. A call is answered at once, or when the event for which it waits has happened.
 
 mod capture;
 mod context;
@@ -23,11 +23,11 @@ use crate::wire::{Call, Request, Value};
 #[derive(Debug)]
 pub(in crate::engine) enum CallOutcome {
     Now(Value, Option<OwnedFd>),
-    /// Answered when the goal is reached.
+    /// The call is answered when the goal is reached.
     Later(Goal, Completion),
 }
 
-/// Remaining action after the goal is reached.
+/// Action that completes a call after its goal is reached.
 #[derive(Debug)]
 pub(in crate::engine) enum Completion {
     Nothing,
@@ -53,7 +53,7 @@ pub(in crate::engine) fn number(value: u64) -> CallResult {
 #[derive(Debug)]
 pub(in crate::engine) struct Caller {
     pub(in crate::engine) process: u64,
-    /// Connection on which it was received.
+    /// Connection on which the call was received.
     pub(in crate::engine) thread: u64,
     pub(in crate::engine) context: u64,
     pub(in crate::engine) capture_mode: u32,
@@ -73,8 +73,8 @@ fn waits_for_all(call: &Call) -> bool {
 }
 
 /// Returns `true` if a call is blocked while another thread of its process waits in such a call, which holds
-/// a lock of the driver, as on an H200. Calls about words of streams, waiting for or querying streams,
-/// opening memory and mapping it continue there.
+/// a lock of the driver, as on an H200. Calls about words of streams, calls that wait for or query streams,
+/// and calls that open or map memory continue.
 fn is_held_up(call: &Call) -> bool {
     matches!(
         call,
@@ -96,7 +96,7 @@ fn is_held_up(call: &Call) -> bool {
     )
 }
 
-/// Returns name and argument of a call that releases an object.
+/// Returns the name and the argument of a call that releases an object.
 fn gives_back(call: &Call) -> Option<(&'static str, u64)> {
     Some(match *call {
         Call::PrimaryRelease { device } => ("cuDevicePrimaryCtxRelease", device.into()),
@@ -115,7 +115,8 @@ fn gives_back(call: &Call) -> Option<(&'static str, u64)> {
     })
 }
 
-/// Returns the text for a refused release with a wrong argument. `None` if a device or a context has failed.
+/// Returns the text of the finding for a refused release. `None` if a device or a context has failed, because
+/// the argument is then not wrong.
 fn refusal(code: u32) -> Option<&'static str> {
     match code {
         codes::INVALID_VALUE | codes::INVALID_HANDLE => {
@@ -127,7 +128,7 @@ fn refusal(code: u32) -> Option<&'static str> {
     }
 }
 
-/// Returns `true` if the work that such a call has waited for is ordered before later calls of the host.
+/// Returns `true` if later calls of the host are ordered after the work for which this call has waited.
 pub(in crate::engine) fn orders(call: &Call) -> bool {
     matches!(call, Call::Free { .. })
 }
@@ -159,7 +160,7 @@ impl Engine {
             if let (true, Ok(context)) = (waits, self.context(&caller)) {
                 context.locked_until = goal.clone();
             }
-            // The manual documents this wait for the first of them, so a program may rely on it.
+            // If the manual documents the wait (`orders`), a program may rely on it.
             if waits || orders(&call) {
                 return later(goal, caller, call, file);
             }
@@ -259,7 +260,7 @@ impl Engine {
         self.processes.get_mut(&number).ok_or(codes::UNKNOWN)
     }
 
-    /// Returns the current context of a call, if it can be used.
+    /// Returns the current context of a call. Returns an error if the context can't be used.
     pub(in crate::engine) fn context(&mut self, caller: &Caller) -> Result<&mut Context, u32> {
         let lost = self.lost.clone();
         let context =
@@ -284,8 +285,8 @@ impl Engine {
         context.lost.map_or(Ok(number), Err)
     }
 
-    /// Adds an operation to a stream, and returns its number. A captured stream adds it to its graph instead
-    /// of running it.
+    /// Adds an operation to a stream, and returns its number. If the stream is captured, the operation is
+    /// added to its graph, and does not run.
     pub(in crate::engine) fn enqueue(
         &mut self,
         caller: &Caller,
@@ -320,7 +321,7 @@ impl Engine {
         Ok(number)
     }
 
-    /// Orders all later work of the context's streams after their present work.
+    /// Orders all later work of the context's streams after their current work.
     pub(in crate::engine) fn hold_up(&mut self, caller: &Caller) {
         let Goal::Streams(all) = self.all_of_context(caller.process, caller.context) else { return };
         if let Ok(process) = self.process(caller.process)
@@ -330,7 +331,7 @@ impl Engine {
         }
     }
 
-    /// Returns the goal that all present work of a context is done.
+    /// Returns the goal of a wait for all current work of a context.
     pub(in crate::engine) fn all_of_context(&self, process: u64, context: u64) -> Goal {
         let streams = self.streams.iter().filter(|(_, s)| s.process == process && s.context == context);
         Goal::Streams(streams.map(|(number, s)| (*number, s.submitted)).collect())

@@ -1,6 +1,6 @@
-//! Memory of `cuMemAlloc`, and its handles for other processes: a handle opens the 2 MiB block that contains
-//! a small piece, with the offset of the piece. Also memory of the device's pool, and managed memory, which
-//! have no handles.
+//! Memory of `cuMemAlloc`, and its handles for other processes. A handle opens the 2 MiB block that contains
+//! a small piece, and has the offset of the piece. Also memory of the device's pool, and managed memory,
+//! which have no handles.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -23,7 +23,7 @@ pub(in crate::engine) fn handle(id: u64) -> Vec<u8> {
     handle_from(id, 0)
 }
 
-/// Returns a handle of memory from an offset on.
+/// Returns the handle of memory from an offset on.
 fn handle_from(id: u64, offset: u64) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend(id.to_le_bytes());
@@ -50,7 +50,8 @@ impl Engine {
             Call::Alloc { size, managed: false } => self.alloc(caller, device, size),
             Call::Alloc { size, managed: true } => self.alloc_whole(caller, device, size, Kind::Managed),
             Call::AllocAsync { size, stream } => {
-                // Available at once: the pool has it, and it was not used before.
+                // The piece is available at once: the pool owns its memory, and the memory was not used
+                // before.
                 self.stream(caller, stream)?;
                 self.alloc_whole(caller, device, size, Kind::Pool)
             }
@@ -164,15 +165,15 @@ impl Engine {
         }
     }
 
-    /// Reports memory that its maker frees while other processes have it open: its contents are undefined for
-    /// them.
+    /// Reports memory that its maker frees while other processes have it open. Its contents are then
+    /// undefined for these processes.
     pub(in crate::engine) fn report_open_elsewhere(&mut self, pid: u32, target: &Target, what: &str) {
         let Target::Device(memory) = target else { return };
         let is_it = |other: &Target| matches!(other, Target::Device(one) if Rc::ptr_eq(one, memory));
         let has = |m: &Mapping| matches!(m.kind, Kind::Opened(_)) && is_it(&m.target);
         let works = |process: u64| self.streams.values().any(|s| s.process == process && !s.queue.is_empty());
-        // A dead process has nothing open, also if its end was not noticed yet, except for its remaining
-        // work.
+        // A dead process has nothing open, even if its end was not detected yet. Only its remaining work has
+        // memory open.
         let holds = |number: u64, p: &Process| {
             p.addresses.mapped.values().any(has) && (!p.is_gone() || works(number))
         };

@@ -1,11 +1,10 @@
-//! Memory of other processes that the device accesses: their files, mapped here as well.
+//! Memory of client processes that the device accesses. The engine maps the same files.
 //!
 //! # Safety
-//! Unsafe, because it maps files and reaches their words, which other processes change at will; sound,
-//! because
+//! Unsafe, because it maps files and accesses words that other processes change at any time. Sound, because
 //! - a mapping has the length in this value, and is unmapped when the value is dropped;
-//! - every access is checked against its length, and made by atomics of 8 bytes or single volatile bytes;
-//! - a file that its owner makes shorter ends the engine, which is a process of tests, by SIGBUS.
+//! - every access is checked against the length, and is made by atomics of 8 bytes or single volatile bytes;
+//! - a file that its owner shortens ends the engine, which is a process of tests, by SIGBUS.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -21,8 +20,8 @@ use crate::sync::{AtomicU64, Ordering};
 pub(crate) struct HostMemory {
     at: NonNull<u8>,
     pub(crate) bytes: u64,
-    /// Identity of the file, and offset: registrations of other processes are the same memory if these are
-    /// equal.
+    /// Identity of the file, and offset. Registrations of different processes with equal values are the same
+    /// memory.
     pub(crate) file: (u64, u64),
     pub(crate) offset: u64,
 }
@@ -53,7 +52,7 @@ impl HostMemory {
     fn word(&self, offset: u64) -> &AtomicU64 {
         let at = self.byte(offset, 8).cast::<u64>();
         assert!(at.is_aligned(), "checked by the caller");
-        // SAFETY: aligned, inside the mapping, which lives as long as `self`; all accesses of words are
+        // SAFETY: aligned, and inside the mapping, which lives as long as `self`. All accesses to words are
         // atomic.
         unsafe { AtomicU64::from_ptr(at) }
     }
@@ -69,7 +68,7 @@ impl HostMemory {
     pub(crate) fn read(&self, offset: u64, to: &mut [u8]) {
         let from = self.byte(offset, to.len());
         for (i, byte) in to.iter_mut().enumerate() {
-            // SAFETY: checked by `byte`; what other processes write meanwhile is some value.
+            // SAFETY: checked by `byte`. Concurrent writes of other processes give some value.
             *byte = unsafe { from.wrapping_add(i).read_volatile() };
         }
     }
@@ -86,7 +85,7 @@ impl HostMemory {
 impl Drop for HostMemory {
     fn drop(&mut self) {
         let length = usize::try_from(self.bytes).unwrap_or(0);
-        // SAFETY: this value's own mapping, which no code reaches.
+        // SAFETY: this value's own mapping. No code accesses it after the drop.
         _ = unsafe { munmap(self.at.as_ptr().cast(), length) };
     }
 }

@@ -1,8 +1,8 @@
 //! Device memory and its addresses in each process.
 //!
-//! Memory lives while anything refers to it: a handle of a process, a mapping, an exported descriptor.
-//! Addresses differ between processes, and lie outside of the kernel's range for programs: a host that
-//! touches one is ended by SIGSEGV.
+//! Memory lives as long as anything refers to it: a handle of a process, a mapping, or an exported
+//! descriptor. Addresses differ between processes, and are outside of the kernel's range for programs: a host
+//! that accesses one is ended by SIGSEGV.
 
 pub(in crate::engine) mod host;
 
@@ -54,7 +54,7 @@ pub(crate) struct Mapping {
 pub(crate) enum Kind {
     /// `cuMemMap`.
     Mapped,
-    /// 2 MiB or more from which `cuMemAlloc` allocates pieces.
+    /// Block of 2 MiB or more from which `cuMemAlloc` allocates pieces.
     Legacy,
     /// `cuMemAllocAsync`: part of a pool.
     Pool,
@@ -67,7 +67,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Returns `true` if programs get pieces of it, with sizes that they choose.
+    /// Returns `true` if programs get pieces of the mapping, with sizes that they choose.
     pub(crate) fn has_pieces(self) -> bool {
         matches!(self, Self::Legacy | Self::Pool | Self::Managed)
     }
@@ -78,7 +78,7 @@ impl Kind {
 pub(crate) struct Addresses {
     next: u64,
     end: u64,
-    /// Released ranges: begin and size. The last one of a size is reused first.
+    /// Released ranges: begin and size. The last released range of a size is reused first.
     unused: Vec<(u64, u64)>,
     pub(crate) reserved: BTreeMap<u64, u64>,
     pub(crate) mapped: BTreeMap<u64, Mapping>,
@@ -119,8 +119,8 @@ impl Addresses {
         }
     }
 
-    /// Returns unused addresses: the most recently [released](Self::give) ones of this size, so that an old
-    /// address leads to other memory. Ranges are separated by unmapped addresses.
+    /// Returns unused addresses. The most recently [released](Self::give) addresses of this size are reused
+    /// first, so that a stale address leads to other memory. Ranges are separated by unmapped addresses.
     pub(crate) fn take(&mut self, size: u64, alignment: u64) -> Option<u64> {
         let alignment = alignment.max(GRANULARITY);
         let fits = |&(at, bytes): &(u64, u64)| bytes == size && at.is_multiple_of(alignment);
@@ -161,7 +161,7 @@ impl Addresses {
         self.mapped.range(..=address).next_back().map(|(_, m)| m).filter(|m| address < m.start + m.size)
     }
 
-    /// Returns the mapping that contains a range which `device` can read, or also write.
+    /// Returns the mapping that contains a range, if `device` can read the range, or also write it.
     pub(crate) fn reach(
         &self,
         address: u64,
@@ -181,8 +181,8 @@ impl Addresses {
         Ok(mapping)
     }
 
-    /// Declares a piece for the tests' hook. The declaration replaces earlier pieces and shared ranges there.
-    /// Zero bytes only remove them.
+    /// Declares a piece for the tests' hook. The declaration replaces earlier pieces and shared ranges in its
+    /// range. With zero bytes, it only removes them.
     pub(crate) fn declare(&mut self, address: u64, bytes: u64) {
         let end = address.saturating_add(bytes.max(1));
         for list in [&mut self.declared, &mut self.shared] {
@@ -193,9 +193,9 @@ impl Addresses {
         }
     }
 
-    /// Returns `true` if a permitted access of the device leaves the piece in which it begins, or touches
-    /// bytes between the pieces of a mapping that has some. Checked when the work is submitted: before it
-    /// runs, the memory may be divided differently for later work.
+    /// Returns `true` if a permitted access of the device leaves the piece in which it begins, or accesses
+    /// bytes between the pieces of a mapping with pieces. Checked when the work is submitted, because the
+    /// memory may be divided differently for later work before this work runs.
     pub(crate) fn leaves_its_piece(&self, address: u64, bytes: u64, device: u32, writes: bool) -> bool {
         let Ok(mapping) = self.reach(address, bytes, device, writes) else { return false };
         let pieces = if mapping.kind.has_pieces() { &self.pieces } else { &self.declared };
@@ -283,14 +283,14 @@ mod tests {
         assert!(!leaves(&addresses, 4100, 996) && leaves(&addresses, 4100, 997));
         assert!(leaves(&addresses, 5200, 1), "between pieces");
         addresses.declare(4608, 300);
-        assert!(leaves(&addresses, 4096, 1), "the piece that was there is none any more");
+        assert!(leaves(&addresses, 4096, 1), "the earlier piece is removed");
         assert!(!addresses.is_shared(4100, 1) && !leaves(&addresses, 4608, 300));
         addresses.declare(4096, 512);
         assert!(!leaves(&addresses, 4096, 512) && leaves(&addresses, 4096, 513));
-        assert!(!leaves(&addresses, 4608, 300), "its neighbour stays");
+        assert!(!leaves(&addresses, 4608, 300), "the neighbouring piece stays");
         addresses.declare(4608, 0);
         assert!(leaves(&addresses, 4608, 1));
-        assert!(!leaves(&addresses, 100, 1), "what can't be reached is a fault");
+        assert!(!leaves(&addresses, 100, 1), "an inaccessible address is a fault");
     }
 
     #[test]

@@ -1,13 +1,12 @@
-//! Vector clocks: the part of each stream's work that happened before a point.
+//! Vector clocks. A clock has the work of each stream that happened before a point.
 
 use std::collections::BTreeSet;
 
-/// Number of operations of each stream that happened before. Streams that are not listed have none.
+/// For each stream, number of operations that happened before. Streams that are not listed have none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clock {
     counts: Vec<(u32, u64)>,
-    /// Ids of killed processes for whose work the stream waited without result: other processes ended the
-    /// wait.
+    /// Ids of killed processes for whose work the stream waited in vain: other processes ended the wait.
     released_from: BTreeSet<u32>,
 }
 
@@ -32,13 +31,13 @@ impl Clock {
         self.released_from.insert(pid);
     }
 
-    /// Returns the ids of the killed processes for whose work this or an earlier stream waited without
-    /// result.
+    /// Returns the ids of the killed processes for whose work this stream, or a stream before it, waited in
+    /// vain.
     pub(crate) fn released_from(&self) -> &BTreeSet<u32> {
         &self.released_from
     }
 
-    /// Joins another clock: everything before it also happened before this one.
+    /// Joins another clock: operations before that clock also happened before this clock.
     pub(crate) fn join(&mut self, other: &Self) {
         self.released_from.extend(&other.released_from);
         if other.counts.iter().all(|(actor, n)| self.of(*actor) >= *n) {

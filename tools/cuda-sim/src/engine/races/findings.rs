@@ -1,5 +1,6 @@
-//! Findings: violations by programs, even if the driver permits them. A test fails for each finding that it
-//! doesn't expect. Findings are lines of JSON in the session's file, each once.
+//! Findings: violations by programs, including violations that the driver permits. A test fails for each
+//! finding that it doesn't expect. Each finding is one line of JSON in the session's file, and is reported
+//! once.
 
 use std::collections::HashSet;
 use std::fs::File;

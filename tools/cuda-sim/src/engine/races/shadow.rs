@@ -1,12 +1,12 @@
-//! Accesses to each byte of an allocation, as needed for races: the last write, and the reads since. Ranges
-//! are exact, so neighbours on a cache line don't interfere.
+//! Accesses to each byte of an allocation, as needed to detect races: the last write, and the reads since.
+//! Ranges are exact, so neighbours on a cache line don't interfere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use crate::engine::races::clock::Clock;
 
-/// Operation of a stream, as findings name it.
+/// Operation of a stream, as findings describe it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TracedOperation {
     pub(crate) call: String,
@@ -16,7 +16,7 @@ pub(crate) struct TracedOperation {
     /// Index of the stream in clocks, and its number of operations at that time.
     pub(crate) actor: u32,
     pub(crate) count: u64,
-    /// Killed processes for whose work the stream waited without result.
+    /// Killed processes for whose work the stream waited in vain.
     pub(crate) released_from: BTreeSet<u32>,
 }
 
@@ -25,7 +25,8 @@ impl TracedOperation {
         clock.of(self.actor) >= self.count
     }
 
-    /// Returns `true` if one of two operations waited for the other's process, which was killed.
+    /// Returns `true` if one of the two operations waited for the process of the other, and that process was
+    /// killed.
     pub(crate) fn was_released_from(&self, other: &Self) -> bool {
         self.released_from.contains(&other.pid) || other.released_from.contains(&self.pid)
     }
@@ -41,7 +42,7 @@ struct RangeState {
 #[derive(Debug)]
 pub(crate) struct Race {
     pub(crate) earlier: Rc<TracedOperation>,
-    /// `true` if the earlier one wrote.
+    /// `true` if the earlier operation wrote.
     pub(crate) wrote: bool,
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
@@ -51,7 +52,7 @@ pub(crate) struct Race {
 #[derive(Debug, Default)]
 pub(crate) struct AccessFaults {
     pub(crate) races: Vec<Race>,
-    /// Bytes that were read and never written: the first, and their number.
+    /// Bytes that were read and never written: the first byte, and the number.
     pub(crate) unwritten: Option<(u64, u64)>,
 }
 
@@ -72,7 +73,7 @@ impl Shadow {
         }
     }
 
-    /// Records an access, whose stream's clock is `clock`.
+    /// Records an access. `clock`: the clock of its stream.
     pub(crate) fn access(
         &mut self,
         from: u64,
@@ -105,7 +106,7 @@ impl Shadow {
             if writes {
                 state.reads.iter().for_each(|read| race(read, false));
             } else {
-                // Earlier reads of a stream are ordered before its later ones.
+                // Earlier reads of a stream are ordered before later reads of the same stream.
                 state.reads.retain(|read| read.actor != by.actor);
                 state.reads.push(Rc::clone(by));
                 if state.write.is_none() {

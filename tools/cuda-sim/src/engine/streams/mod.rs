@@ -10,29 +10,29 @@ use std::time::Instant;
 use crate::engine::races::clock::Clock;
 use crate::engine::streams::work::{Progress, Work};
 
-/// Recording of an event: bound when it is submitted, done when the stream reaches it.
+/// Recording of an event. It is bound when it is submitted, and done when the stream reaches it.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
-    /// Clock and time of its completion.
+    /// Clock and time of the completion. `None` before.
     pub(crate) done: RefCell<Option<(Clock, Instant)>>,
-    /// Stream that executes it, and number of the operation there.
+    /// Stream that executes the recording, and number of the operation in that stream.
     pub(crate) by: Cell<(u64, u64)>,
-    /// `true` if its stream ended with its process: it is never done.
+    /// `true` if the stream ended with its process, so the recording never completes.
     pub(crate) lost: Cell<bool>,
 }
 
 /// Event, which may have handles in several processes.
 #[derive(Debug)]
 pub(crate) struct EventCore {
-    /// Name by which other processes open it, if there is one.
+    /// Name by which other processes open the event, if there is one.
     pub(crate) name: Cell<Option<u64>>,
     pub(crate) flags: u32,
     pub(crate) device: u32,
     /// Last recording.
     pub(crate) record: RefCell<Option<Rc<Record>>>,
-    /// `true` if the creating process has destroyed it, or has ended.
+    /// `true` if the creating process has destroyed the event, or has ended.
     pub(crate) is_over: Cell<bool>,
-    /// `true` if the creating process has destroyed it.
+    /// `true` if the creating process has destroyed the event.
     pub(crate) is_destroyed: Cell<bool>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct HostCall {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HostCallState {
     Queued,
-    /// A thread of the process is running it.
+    /// A thread of the process is running the function.
     Running,
     Done,
 }
@@ -68,8 +68,8 @@ pub(crate) enum Step {
         work: Work,
         progress: Progress,
         is_recorded: bool,
-        /// For each access, `true` if unordered accesses at the same time are intended, by the declarations
-        /// at its submission.
+        /// For each access, `true` if unordered accesses to the same bytes are intended, according to the
+        /// declarations when the operation was submitted.
         intended: Vec<bool>,
     },
     Record(Rc<Record>),
@@ -97,12 +97,12 @@ pub(crate) struct Operation {
     pub(crate) number: u64,
     pub(crate) call: String,
     pub(crate) step: Step,
-    /// Operations of other streams that run first by the default stream's rules.
+    /// Operations of other streams that run before this one, by the default stream's rules.
     pub(crate) after: Vec<(u64, u64)>,
     /// Work of the context's streams at the last call that delays later work. This work runs first, but a
     /// program can't rely on that, so it orders no accesses.
     pub(crate) behind: Rc<Vec<(u64, u64)>>,
-    /// Clock of the host when it submitted this.
+    /// Clock of the host when it submitted the operation.
     pub(crate) host: Rc<Clock>,
     pub(crate) trace: Option<String>,
     pub(crate) since: Instant,
@@ -111,9 +111,9 @@ pub(crate) struct Operation {
 /// Active capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Capture {
-    /// Calls that it forbids, and the threads concerned: `CUstreamCaptureMode`.
+    /// Calls that the capture forbids, and the threads concerned: `CUstreamCaptureMode`.
     pub(crate) mode: u32,
-    /// Thread that began it.
+    /// Thread that began the capture.
     pub(crate) thread: u64,
     /// `true` if a forbidden call was made.
     pub(crate) is_spoilt: bool,
@@ -128,15 +128,15 @@ pub(crate) struct Stream {
     pub(crate) blocking: bool,
     pub(crate) is_default: bool,
     pub(crate) queue: VecDeque<Operation>,
-    /// Numbers of submitted operations and of completed ones.
+    /// Number of submitted operations.
     pub(crate) submitted: u64,
     pub(crate) done: u64,
     pub(crate) clock: Clock,
-    /// Index in clocks.
+    /// Index of the stream in clocks.
     pub(crate) actor: u32,
     /// `true` if the stream has no handle. It ends when its work is done.
     pub(crate) destroyed: bool,
-    /// Active capture: operations become a graph, and don't run.
+    /// Active capture: operations are added to a graph, and don't run.
     pub(crate) capture: Option<Capture>,
 }
 

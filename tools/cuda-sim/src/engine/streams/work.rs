@@ -1,11 +1,11 @@
 //! Work of a device: copies, and the kernels that the simulator implements. Work is done in pieces, so that
-//! work of different streams mixes. Accesses are listed before it begins.
+//! the work of different streams interleaves. Accesses are listed before the work begins.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Number of bytes done at once.
+/// Number of bytes in one piece of work.
 const PIECE: u64 = 64 << 10;
 
 /// Access to device memory by the work of one stream.
@@ -152,7 +152,7 @@ impl Work {
         all
     }
 
-    /// Does a piece. Returns `true` if it was the last one.
+    /// Does one piece. Returns `true` after the last one.
     pub(crate) fn step(&self, progress: &mut Progress, memory: &dyn AddressSpace) -> Result<bool, Fault> {
         let done = progress.done;
         let end = |all: u64, unit: u64| all.min(done + PIECE / unit);
@@ -248,7 +248,8 @@ impl Work {
     }
 }
 
-/// Converts a number of bytes, which are in memory and so fit into the address space.
+/// Converts a number of bytes to a length. The bytes are in memory, so the number fits into the address
+/// space.
 fn buffer(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
