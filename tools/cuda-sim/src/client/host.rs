@@ -1,9 +1,9 @@
 //! Memory of this process that the engine accesses: located in a file that is open here, or allocated in one.
 //!
 //! # Safety
-//! Unsafe, because it borrows a descriptor of the process by its number, and maps memory; sound, because
+//! Unsafe, because it borrows a descriptor of the process by its number, and maps memory. Sound, because
 //! - the descriptor is only sent to the engine, while the caller keeps the registered file open;
-//! - memory is unmapped by the call with which its user ends it, as it was mapped.
+//! - memory is unmapped with the length with which it was mapped, when its user frees it.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ pub(crate) fn file_of(address: u64, bytes: u64) -> Option<(BorrowedFd<'static>, 
         let found = std::fs::metadata(entry.path()).ok()?;
         if found.ino() == inode { entry.file_name().to_str()?.parse().ok() } else { None }
     })?;
-    // SAFETY: it is open, and stays so while the caller registers what lies in its file.
+    // SAFETY: the descriptor is open, and the caller keeps it open while it registers memory of the file.
     Some((unsafe { BorrowedFd::borrow_raw(number) }, offset))
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn descriptor(number: RawFd) -> Option<BorrowedFd<'static>> {
     if number < 0 || std::fs::symlink_metadata(format!("/proc/self/fd/{number}")).is_err() {
         return None;
     }
-    // SAFETY: it is open, and the caller keeps it so for as long as the call lasts.
+    // SAFETY: the descriptor is open, and the caller keeps it open during the call.
     Some(unsafe { BorrowedFd::borrow_raw(number) })
 }
 
@@ -76,13 +76,13 @@ pub(crate) fn pin(bytes: usize) -> std::io::Result<Pinned> {
 }
 
 impl Pinned {
-    /// Frees memory that was allocated here. Returns `false` if it wasn't.
+    /// Frees memory that [`pin`] allocated. Returns `false` for any other address.
     pub(crate) fn free(address: u64) -> bool {
         let mut pinned = PINNED.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(bytes) = pinned.as_mut().and_then(|pinned| pinned.remove(&address)) else { return false };
         let at = ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(0));
-        // SAFETY: a mapping that was made here, with this length. By freeing it, its user guarantees that it
-        // is no longer used.
+        // SAFETY: `pin` made the mapping, with this length. By freeing the memory, its user guarantees that
+        // it is no longer used.
         _ = unsafe { munmap(at, bytes) };
         true
     }

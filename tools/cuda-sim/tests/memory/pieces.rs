@@ -1,4 +1,4 @@
-//! Pieces that are made, sent, opened, dropped and found again.
+//! Pieces that are allocated, sent, opened, dropped and reused.
 
 use mp_cuda::memory::PieceMode;
 use mp_queue::Queue;
@@ -7,7 +7,7 @@ use crate::agent::{Agent, Do, Parcel, agents, alone, end, moves, nothing_found, 
 
 const MIB: u64 = 1 << 20;
 
-/// The maker drops the piece, and ends. The other process has it unchanged.
+/// The maker drops the piece and ends. The other process has the piece unchanged.
 #[test]
 fn piece_dropped_by_its_maker_stays_valid() {
     let (_alone, session, [maker, other]) = agents();
@@ -40,7 +40,7 @@ fn dropped_piece_is_reused() {
     other.ok(Do::Keep(1, maker.give(1, false)));
     maker.ok(Do::Drop(1));
     maker.ok(Do::Allocate(2, 4 * MIB));
-    assert_ne!(maker.ok(Do::Open(2, 0)), at, "the other process has it still");
+    assert_ne!(maker.ok(Do::Open(2, 0)), at, "the other process still has it");
     for what in [Do::Begin(1), Do::Fill(1, 4), Do::End(1), Do::Drop(1)] {
         other.ok(what);
     }
@@ -55,7 +55,7 @@ fn dropped_piece_is_reused() {
     nothing_found(&session);
 }
 
-/// A piece is opened once, however often it arrives, and the descriptor is closed.
+/// A piece that arrives several times is opened once, and its descriptor is closed.
 #[test]
 fn piece_received_twice_is_opened_once() {
     let (_alone, session, [maker, other]) = agents();
@@ -64,7 +64,7 @@ fn piece_received_twice_is_opened_once() {
         maker.ok(Do::Freeze(piece));
     }
     let parcels = [maker.give(1, true), maker.give(1, true), maker.give(2, true)];
-    assert!(parcels[0].0.is(&parcels[1].0) && !parcels[0].0.is(&parcels[2].0), "here, too");
+    assert!(parcels[0].0.is(&parcels[1].0) && !parcels[0].0.is(&parcels[2].0), "in this process, too");
     for (i, parcel) in (1..).zip(parcels) {
         other.ok(Do::Keep(i, parcel));
     }
@@ -73,7 +73,7 @@ fn piece_received_twice_is_opened_once() {
     let first = other.ok(Do::Open(1, 0));
     let files = other.ok(Do::Files);
     assert_eq!([2, 3].map(|piece| other.ok(Do::Open(piece, 0))), [first, first + 1024]);
-    // The test makes a device each time, and reads statistics. Opening needs no call.
+    // Each measurement makes a device and reads statistics. Opening a piece again makes no call.
     let more = |count| {
         let before = stat(&session, "calls");
         (0..count).for_each(|_| _ = other.ok(Do::Open(1, 0)));
@@ -85,7 +85,7 @@ fn piece_received_twice_is_opened_once() {
     end(&session, [maker, other]);
 }
 
-/// The piece moves from process to process, and back to its maker, which has its own mapping.
+/// The piece moves from process to process, and back to its maker, which uses its own mapping.
 #[test]
 fn exclusive_piece_moves_between_processes() {
     let _alone = alone();
@@ -114,7 +114,7 @@ fn exclusive_piece_moves_between_processes() {
     nothing_found(&session);
 }
 
-/// This process has no driver.
+/// This process has no driver, so the put fails.
 #[test]
 fn refused_put_returns_the_moved_tensor() {
     let _alone = alone();
@@ -144,7 +144,7 @@ fn refused_put_returns_the_moved_tensor() {
     nothing_found(&session);
 }
 
-/// The piece's contents are validated.
+/// The mode in the message must equal the piece's mode.
 #[test]
 fn piece_that_differs_from_its_message_is_refused() {
     let _alone = alone();
@@ -159,8 +159,8 @@ fn piece_that_differs_from_its_message_is_refused() {
     queue.put(Parcel(piece.clone(), PieceMode::Frozen)).unwrap();
     let refused = queue.get().unwrap_err().to_string();
     assert!(refused.contains("has mode 2, and arrived as Frozen"), "{refused}");
-    assert!(!piece.share_as(PieceMode::Frozen), "once, and for good");
-    // Without a driver, it can be forwarded, but not opened.
+    assert!(!piece.share_as(PieceMode::Frozen), "the mode can't change again");
+    // Without a driver, the piece can be forwarded, but not opened.
     queue.put(Parcel(piece.clone(), PieceMode::Shared)).unwrap();
     let Parcel(same, _) = queue.get().unwrap().unwrap();
     assert!(same.is(&piece) && piece.bytes() == 100 && !piece.is_mine());
@@ -169,8 +169,8 @@ fn piece_that_differs_from_its_message_is_refused() {
     nothing_found(&session);
 }
 
-/// A tensor that needs more than half a slab has one of its own. Small ones share one, whichever device uses
-/// them.
+/// A tensor that needs more than half a slab has a slab of its own. Small tensors share a slab, even if
+/// several devices use them.
 #[test]
 fn small_pieces_share_slabs() {
     let _alone = alone();
@@ -184,12 +184,12 @@ fn small_pieces_share_slabs() {
     agent.ok(Do::Allocate(200, 17 * MIB));
     agent.ok(Do::Allocate(201, 3 * MIB));
     assert_eq!(agent.stats(), [50 * MIB, 51_200 + 21 * MIB, 0, 2, 102, 0]);
-    // Units of a slab for small ones, all of one for a large one.
+    // A small tensor takes units of a common slab, and a large tensor takes all units of its slab.
     (0..100).for_each(|piece| _ = agent.ok(Do::Drop(piece)));
     agent.ok(Do::Drop(200));
     agent.ok(Do::Allocate(202, 18 * MIB));
     assert_eq!(agent.stats(), [50 * MIB, 21 * MIB, 0, 2, 2, 0], "its slab was free again");
-    // Another device can access it, if there is a path.
+    // Another device can access the piece, if a path between the devices exists.
     assert_eq!(agent.ok(Do::Open(201, 1)), agent.ok(Do::Open(201, 0)));
     agent.ok(Do::Drop(201));
     agent.ok(Do::Drop(202));
@@ -199,7 +199,7 @@ fn small_pieces_share_slabs() {
     nothing_found(&session);
 }
 
-/// A process that sees only another device doesn't confuse it with the piece's device.
+/// A process in which only another device is visible doesn't confuse that device with the piece's device.
 #[test]
 fn invisible_device_is_named_in_the_error() {
     let _alone = alone();
@@ -218,7 +218,7 @@ fn invisible_device_is_named_in_the_error() {
     nothing_found(&session);
 }
 
-/// Opens a piece that has a slab of its own in the second process, and drops both.
+/// Opens a piece with a slab of its own in the second process, and drops the piece in both processes.
 #[track_caller]
 fn opens_a_slab(maker: &Agent, other: &Agent) {
     maker.ok(Do::Allocate(1, 17 * MIB));
@@ -230,7 +230,8 @@ fn opens_a_slab(maker: &Agent, other: &Agent) {
     maker.ok(Do::Empty);
 }
 
-/// A process that opens many slabs, and drops all pieces, has few slabs mapped, and no descriptor of a slab.
+/// A process that has opened many slabs and dropped all pieces has only a few slabs mapped, and no descriptor
+/// of a slab open.
 #[test]
 fn unused_slabs_are_unmapped() {
     let (_alone, session, [maker, other]) = agents();
@@ -252,7 +253,7 @@ fn unused_slabs_are_unmapped() {
     nothing_found(&session);
 }
 
-/// A slab whose pieces arrive again and again stays mapped, however many others are opened meanwhile.
+/// A slab whose pieces arrive repeatedly stays mapped, even if many other slabs are opened in between.
 #[test]
 fn repeatedly_used_slab_stays_mapped() {
     let (_alone, session, [maker, other]) = agents();
@@ -266,13 +267,13 @@ fn repeatedly_used_slab_stays_mapped() {
         other.ok(Do::Drop(2));
         opens_a_slab(&maker, &other);
     }
-    assert_eq!(other.stats()[5], 66, "65 that were opened last, and the one whose piece came again");
+    assert_eq!(other.stats()[5], 66, "the last 65, and the slab whose piece arrived again");
     maker.leave();
     other.leave();
     nothing_found(&session);
 }
 
-/// Another piece of the slab arrives afterwards, in the same mapping.
+/// Another piece of the slab arrives later, and uses the same mapping.
 #[test]
 fn slab_with_a_used_piece_is_not_collected() {
     let (_alone, session, [maker, other]) = agents();
@@ -289,14 +290,15 @@ fn slab_with_a_used_piece_is_not_collected() {
     end(&session, [maker, other]);
 }
 
-/// Neither its own mapping nor that of another process is used for a device that can't access the memory.
+/// For a device that can't access the memory, neither this process's mapping nor another process's mapping is
+/// used.
 #[test]
 fn unreachable_device_is_an_error() {
     let _alone = alone();
     let session = setup().set("PROFILE", "apart").start().unwrap();
     let moves = moves();
     let maker = Agent::new(&session, &moves);
-    // The other process begins with the second device, and sees both.
+    // In the other process, both devices are visible, and the second device comes first.
     let other = Agent::with(&session, &moves, &[("CUDA_VISIBLE_DEVICES", "1,0")]);
     maker.frozen(1, 100, 8);
     other.ok(Do::Keep(1, maker.give(1, true)));
@@ -307,7 +309,7 @@ fn unreachable_device_is_an_error() {
             "{refused}"
         );
     }
-    // Each process can access it by its own device.
+    // Each process can access the piece by the piece's own device.
     other.ok(Do::Open(1, 1));
     assert_eq!(maker.ok(Do::Read(1)), 8);
     end(&session, [maker, other]);

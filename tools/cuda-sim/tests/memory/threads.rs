@@ -1,4 +1,4 @@
-//! Threads of two processes that make, send, open, drop and collect pieces concurrently.
+//! Threads of two processes that allocate, send, open, drop and collect pieces concurrently.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -14,7 +14,7 @@ const ROUNDS: u64 = 150;
 
 type Outcome = Result<(), String>;
 
-/// Collects continuously until the other threads are done.
+/// Runs `work` in several threads. Another thread calls `collect` until they are done.
 fn beside(collect: impl Fn() + Sync, work: impl Fn(u64) -> Outcome + Sync) -> Outcome {
     let done = AtomicBool::new(false);
     thread::scope(|threads| {
@@ -41,7 +41,7 @@ fn makes(parcels: Queue<Parcel>) -> Outcome {
             let stream = CudaStream::new(&device).map_err(said)?;
             let mut kept = Vec::new();
             for round in 0..ROUNDS {
-                // Some of them have slabs of their own.
+                // Some pieces have slabs of their own.
                 let bytes = if round % 50 == 7 { 17 << 20 } else { 1000 * (thread + 1) + round };
                 let piece = Piece::allocate(&device, bytes, &stream).map_err(said)?;
                 piece.open(&device).map_err(said)?;

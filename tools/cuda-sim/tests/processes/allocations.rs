@@ -1,4 +1,4 @@
-//! Memory that a program allocates by itself, as other libraries do.
+//! Memory that a program allocates itself, like other libraries.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use mp_cuda::driver::api::{AccessDesc, AllocationProp, Api, DriverHandle, Location};
 
-/// Allocator of memory.
+/// Function that allocates the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) enum By {
     /// `cuMemAlloc`.
@@ -33,18 +33,18 @@ struct Functions {
 fn functions() -> &'static Functions {
     static FUNCTIONS: OnceLock<Functions> = OnceLock::new();
     let functions = FUNCTIONS.get_or_init(|| {
-        // SAFETY: the library that mp-cuda has loaded.
+        // SAFETY: mp-cuda has loaded this library.
         let library = unsafe { Library::open(Some("libcuda.so.1"), RTLD_NOW | RTLD_LOCAL) }.unwrap();
         let library: libloading::Library = library.into();
-        // SAFETY: its functions have the types of the driver's.
+        // SAFETY: the library's functions have the types of the driver's functions.
         let api = unsafe { Api::load(&library) }.unwrap();
         std::mem::forget(library);
         let mut context = DriverHandle::NULL;
-        // SAFETY: a context for the life of the process.
+        // SAFETY: the call retains a context for the life of the process.
         assert_eq!(unsafe { (api.cuDevicePrimaryCtxRetain)(&raw mut context, 0) }, 0);
         Functions { api, context }
     });
-    // A thread has none at first.
+    // A new thread has no current context.
     // SAFETY: the context is retained for the life of the process.
     assert_eq!(unsafe { (functions.api.cuCtxSetCurrent)(functions.context) }, 0);
     functions
@@ -53,8 +53,8 @@ fn functions() -> &'static Functions {
 /// Calls the driver, which must succeed.
 macro_rules! call {
     ($function:expr, $($argument:expr),*) => {{
-        // SAFETY: the call writes variables of the caller, of the types that it writes; freed memory is no
-        // longer used.
+        // SAFETY: the call writes only to variables of the caller, which have the types that the call writes.
+        // Freed memory is no longer used.
         assert_eq!(unsafe { ($function)($($argument),*) }, 0, stringify!($function))
     }};
 }
@@ -95,12 +95,12 @@ impl Allocated {
         Self { address, bytes, by }
     }
 
-    /// Fills it with floats in the default stream, and waits for that.
+    /// Fills the memory with floats in the default stream, and waits for the work.
     pub(crate) fn filled(self, values: &[f32]) -> Self {
         let (f, bytes) = (functions(), size_of_val(values));
         if self.by == By::Host {
             let to: *mut f32 = std::ptr::with_exposed_provenance_mut(usize::try_from(self.address).unwrap());
-            // SAFETY: there are as many bytes.
+            // SAFETY: the memory has this many bytes.
             unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), to, values.len()) };
             return self;
         }

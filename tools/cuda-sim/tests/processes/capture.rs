@@ -1,5 +1,5 @@
-//! Streams that are captured into a graph: ordering between processes stays out of it, and refused operations
-//! can be done afterwards.
+//! Streams that are captured into a graph. The captured work contains no ordering between processes, and
+//! refused operations can be done after the capture.
 #![allow(unsafe_code)]
 
 use std::error::Error as _;
@@ -33,7 +33,7 @@ type Object = *mut c_void;
 
 impl Graphs {
     fn load() -> Self {
-        // SAFETY: the library that mp-cuda has loaded.
+        // SAFETY: mp-cuda has loaded this library.
         Self(unsafe { Library::open(Some("libcuda.so.1"), RTLD_NOW | RTLD_LOCAL) }.unwrap())
     }
 
@@ -55,13 +55,13 @@ impl Graphs {
         type Destroy = unsafe extern "C" fn(Object) -> u32;
         // SAFETY: the functions have these types.
         let end = unsafe { self.0.get::<End>(b"cuStreamEndCapture") }.unwrap();
-        // SAFETY: likewise.
+        // SAFETY: the functions have these types.
         let destroy = unsafe { self.0.get::<Destroy>(b"cuGraphDestroy") }.unwrap();
         let mut graph = ptr::null_mut();
         // SAFETY: the stream is alive; the graph is written to a variable of this function.
         let code = unsafe { end(stream.as_raw(), &raw mut graph) };
         if code == 0 {
-            // SAFETY: the graph was made by the call before.
+            // SAFETY: the previous call made the graph.
             assert_eq!(unsafe { destroy(graph) }, 0);
         } else {
             assert!(graph.is_null());
@@ -86,12 +86,12 @@ fn captured((): ()) -> Outcome {
     drop(on);
     assert_eq!(graphs.end(&stream), 0);
     assert!(!stream.is_capturing()?);
-    assert_eq!(x.to_vec(&stream)?, [1.0; LEN], "what was captured hasn't run");
-    // Waiting for a captured stream invalidates the capture, which the error reports.
+    assert_eq!(x.to_vec(&stream)?, [1.0; LEN], "captured work hasn't run");
+    // A wait for a captured stream invalidates the capture, which the error reports.
     assert_eq!(graphs.begin(&stream), 0);
     let error = stream.synchronize().unwrap_err();
     assert!(matches!(error, Error::Driver { code: CAPTURE_UNSUPPORTED, .. }), "{error}");
-    assert!(stream.is_capturing()?, "until it is ended");
+    assert!(stream.is_capturing()?, "until the capture is ended");
     assert_eq!(graphs.end(&stream), CAPTURE_INVALIDATED);
     stream.synchronize()?;
     Ok(())
@@ -121,7 +121,7 @@ fn is_refused_and_sends((tensors, done): (Tensors, Queue<()>)) -> Outcome {
     let on = x.on_mut(&stream)?;
     kernels().fill(&stream, on.ptr(), on.len(), 1.0);
     drop(on);
-    // Written by another stream, whose kernel takes a while.
+    // Another stream writes the tensor, by a kernel that takes a while.
     let mut y = CudaTensor::<f32>::empty([LEN], &other)?;
     let on = y.on_mut(&other)?;
     kernels().spin(&other, Duration::from_millis(300));
@@ -132,13 +132,13 @@ fn is_refused_and_sends((tensors, done): (Tensors, Queue<()>)) -> Outcome {
 
     assert_eq!(graphs.begin(&stream), 0);
     is_refused(event.record(&stream));
-    assert!(event.query()?, "what was recorded before counts still");
+    assert!(event.query()?, "the earlier recording is still valid");
     if order(stream.device())? != Order::Host {
         is_refused(pending.wait(&stream));
         is_refused(y.on_mut(&stream));
         is_refused(y.on(&stream));
     } else {
-        // Hosts have waited: nothing is left to order.
+        // Hosts have waited, so nothing is left to order.
         pending.wait(&stream)?;
     }
     let error = tensors.put(x).unwrap_err();
@@ -147,9 +147,9 @@ fn is_refused_and_sends((tensors, done): (Tensors, Queue<()>)) -> Outcome {
     assert!(source.is_none_or(|source| source.contains("captured")), "{error:?}");
     let x = error.into_value();
     assert_eq!(x.shape(), [LEN]);
-    assert_eq!(graphs.end(&stream), 0, "no call has spoilt the user's capture");
+    assert_eq!(graphs.end(&stream), 0, "no call has invalidated the user's capture");
 
-    // Everything is unchanged, and can be done now.
+    // All objects are unchanged, and the operations succeed now.
     event.record(&stream)?;
     event.synchronize()?;
     pending.wait(&stream)?;
@@ -171,7 +171,7 @@ fn receives((tensors, done): (Tensors, Queue<()>)) -> Outcome {
 }
 
 under_each_order! {
-    /// A captured stream must not tick, in any order.
+    /// A captured stream makes no ticks, for any order of streams.
     fn captured_stream_orders_nothing_and_loses_nothing(order: Order) {
         let session = under(order);
         let (tensors, done) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
@@ -183,12 +183,12 @@ under_each_order! {
     }
 }
 
-/// Uses all other functions of this library, on other streams, also for the first time.
+/// Calls all other functions of this library, on other streams, some of them for the first time.
 fn everything_else() -> Outcome {
     let streams: Vec<CudaStream> = (0..6).map(|_| stream()).collect();
     let device = streams[0].device().clone();
     let x = CudaTensor::<f32>::full([LEN], 1.0, &streams[0])?.freeze();
-    // With more than a few streams each is queried.
+    // With more than a few streams, each stream is queried.
     for stream in &streams {
         let on = x.on(stream)?;
         kernels().spin(stream, Duration::from_millis(1));
@@ -212,7 +212,7 @@ fn everything_else() -> Outcome {
     Ok(())
 }
 
-/// In the capturing thread, then in another thread, in each mode.
+/// Captures in each mode during other calls, in the capturing thread and then in another thread.
 fn captures_during_other_calls(mode: u32) -> Outcome {
     let (captured, graphs) = (stream(), Graphs::load());
     for elsewhere in [false, true] {

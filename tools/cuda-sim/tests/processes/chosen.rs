@@ -1,5 +1,5 @@
-//! The order of a device's streams is chosen by the first process that uses it. Here are families in which
-//! others could not have chosen it.
+//! The first process that uses a device chooses the order of its streams. In these families, other processes
+//! could not have chosen the same order.
 
 use mp_cuda::{CudaEvent, CudaStream, Device, order};
 use mp_cuda_sim::session::Session;
@@ -15,7 +15,7 @@ fn why_not((): ()) -> Outcome<String> {
     let (stream, event) = (CudaStream::new(&device)?, CudaEvent::new()?);
     let error = event.record(&stream).unwrap_err();
     assert!(event.query()?, "nothing was recorded");
-    // The error is returned each time.
+    // The same error is returned each time.
     assert_eq!(order(&device).unwrap_err().to_string(), error.to_string());
     Ok(error.to_string())
 }
@@ -26,7 +26,7 @@ fn events_are_chosen_without_registration() {
     let rule = "fail=cuMemHostRegister_v2:1:NOT_SUPPORTED";
     let first = with_gpu(&session).env("MP_CUDA_SIM_INJECT", rule).spawn(which, ()).unwrap();
     assert_eq!(join(first), "IpcEvents");
-    assert_eq!(run(&session, which, ()), "IpcEvents", "this one could, and takes what was chosen");
+    assert_eq!(run(&session, which, ()), "IpcEvents", "could register, and uses the chosen order");
     nothing_found(&session);
 }
 

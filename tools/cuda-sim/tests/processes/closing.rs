@@ -1,5 +1,5 @@
-//! Closing of legacy handles during the work of a process: it waits for all work of its streams, and blocks
-//! threads that launch.
+//! Closing of legacy handles during the work of a process. Closing waits for all work of the process's
+//! streams, and blocks threads that launch work.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +29,7 @@ fn keeps_until_it_is_free((out, gone): (Moved, Queue<()>)) -> Outcome {
     Ok(())
 }
 
-/// Drops the tensor after its stream has run, or before, and ends.
+/// Drops the tensor after or before its stream has run, and ends.
 fn drops_during_an_endless_kernel((under_work, from, dropped): (bool, Moved, Queue<()>)) -> Outcome {
     let (stream, busy) = (stream(), kernels().stream_of_another(()));
     let mut t = taken(&from);
@@ -46,8 +46,8 @@ fn drops_during_an_endless_kernel((under_work, from, dropped): (bool, Moved, Que
     Ok(())
 }
 
-/// Closing a handle waits for all work of its process. Drops don't wait for that, and the process's exit does
-/// not wait forever: a clock covers the kernel.
+/// Closing a handle waits for all work of its process. Drops don't wait for the close, and the process's exit
+/// does not wait forever, because a clock covers the kernel.
 #[test]
 fn memory_is_dropped_during_an_endless_kernel() {
     for under_work in [false, true] {
@@ -80,7 +80,7 @@ fn sends_clones((count, out, gone): (usize, Clones, Queue<()>)) -> Outcome {
     Ok(())
 }
 
-/// Runs a receiver of this many tensors of one maker. `rule` is injected into its driver.
+/// Runs a process that receives this many tensors of one maker. `rule` is injected into its driver.
 fn receive<A>(
     session: &Session,
     (count, rule): (usize, &str),
@@ -101,7 +101,7 @@ fn mapped(stream: &CudaStream) -> usize {
     memory_stats(stream.device()).mapped_slabs
 }
 
-/// Starts a kernel of the program between uses of this library's tensors.
+/// Starts a kernel of the program between uses of this library's tensors. Returns an event after the kernel.
 fn busy_for(busy: &CudaStream, time: Duration) -> CudaEvent {
     kernels().spin(busy, time);
     let over = CudaEvent::new().unwrap();
@@ -109,12 +109,13 @@ fn busy_for(busy: &CudaStream, time: Duration) -> CudaEvent {
     over
 }
 
-/// Longer than the time after which memory no longer waits for streams that are never idle.
+/// Exceeds the time after which the close no longer waits for streams that are never idle.
 const LATER: Duration = Duration::from_millis(1400);
-/// Much longer.
+/// Duration of a long kernel.
 const LONG: Duration = Duration::from_secs(4);
 
-/// Launches and copies continue, and memory stays open: closing it would block them.
+/// Checks that launches and copies continue until `is_over`, because the memory stays open: closing it would
+/// block them.
 fn works(stream: &CudaStream, time: Duration, mut is_over: impl FnMut() -> bool) -> Outcome {
     let (begin, mut mine) = (Instant::now(), CudaTensor::<f32>::zeros([LEN], stream)?);
     loop {
@@ -128,7 +129,7 @@ fn works(stream: &CudaStream, time: Duration, mut is_over: impl FnMut() -> bool)
     }
 }
 
-/// The kernel begins before the memory is dropped, or after it, during another kernel.
+/// The kernel begins before the memory is dropped, or after the drop, during another kernel.
 fn works_during_a_long_kernel((from, after): (Clones, bool)) -> Outcome {
     let (stream, busy, first) = (stream(), stream(), stream());
     let t = taken(&from);
@@ -182,7 +183,7 @@ fn dropped_stream_with_work_delays_no_other_work() {
     nothing_is_left(&session);
 }
 
-/// No tick covers the kernel, since the tensor stays.
+/// No tick covers the kernel, because the tensor is not dropped.
 fn works_during_a_kernel_on_a_kept_tensor((from, ()): (Clones, ())) -> Outcome {
     let (stream, busy) = (stream(), stream());
     let (mut weights, t) = (CudaTensor::<f32>::zeros([LEN], &busy)?, taken(&from));
@@ -204,7 +205,7 @@ fn kernel_on_live_tensor_delays_no_other_work() {
     nothing_is_left(&session);
 }
 
-/// Kernels follow each other, each longer than launches may be delayed.
+/// Kernels follow each other. Each takes longer than the permitted delay of a launch.
 fn works_during_long_kernels((from, ()): (Clones, ())) -> Outcome {
     let (stream, busy) = (stream(), stream());
     let t = taken(&from);
@@ -213,7 +214,8 @@ fn works_during_long_kernels((from, ()): (Clones, ())) -> Outcome {
     let mut ahead: VecDeque<CudaEvent> = (0..3).map(|_| kernel()).collect();
     eventually("they have begun", || matches!(busy.is_complete(), Ok(false)));
     drop(t);
-    // Launched by this thread: a thread that only launches kernels may be delayed, and the stream idle.
+    // This thread launches the kernels. A thread that only launches kernels may be delayed, and its stream be
+    // idle meanwhile.
     let goes_on = || {
         if ahead[0].query().unwrap() {
             ahead.push_back(kernel());
@@ -244,7 +246,7 @@ fn records_and_stays(events: Queue<CudaEvent>) -> Outcome {
     Ok(())
 }
 
-/// A stream waits for an event of a killed process, and is optionally dropped while it waits.
+/// A stream waits for an event of a killed process. If `drops`, the stream is dropped while it waits.
 fn works_during_a_wait_for_a_killed_process((from, (drops, events, killed)): (Clones, Victims)) -> Outcome {
     let (stream, lost) = (stream(), stream());
     let (t, event) = (taken(&from), taken(&events));
@@ -281,7 +283,7 @@ under_orders! { [ipc_events: IpcEvents]
     }
 }
 
-/// Stops threads on drop, also if their test fails.
+/// Ends threads on drop, also if their test fails.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -290,7 +292,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// A thread keeps its stream busy as far as it can.
+/// Keeps a stream busy, with `ahead` kernels submitted in advance, until `ends` is set.
 fn keeps_busy(stream: &CudaStream, time: Duration, ahead: usize, ends: &AtomicBool) {
     let kernel = || busy_for(stream, time);
     let mut ahead: VecDeque<CudaEvent> = (0..ahead).map(|_| kernel()).collect();
@@ -324,7 +326,7 @@ under_each_order! {
     }
 }
 
-/// Another thread copies meanwhile, and waits.
+/// Another thread copies during the close, and waits.
 fn asks_for_it((from, ()): (Clones, ())) -> Outcome {
     let (stream, busy) = (stream(), stream());
     let mine = CudaTensor::<f32>::full([LEN], 3.0, &stream)?.share();
@@ -337,7 +339,7 @@ fn asks_for_it((from, ()): (Clones, ())) -> Outcome {
         scope.spawn(|| {
             ipc_collect();
             assert_eq!(mapped(&stream), 0);
-            assert!(over.query().unwrap(), "to close memory waits for all that the device runs");
+            assert!(over.query().unwrap(), "closing memory waits for all work of the device");
         });
         while !over.query().unwrap() {
             assert_eq!(mine.to_vec(&stream).unwrap(), [3.0; LEN]);
@@ -353,7 +355,7 @@ fn collecting_thread_waits_for_the_close() {
     nothing_is_left(&session);
 }
 
-/// The second one arrives when the first one is queued.
+/// The second tensor arrives while the close of the first one is queued.
 fn takes_three((from, ()): (Clones, ())) -> Outcome {
     let (stream, busy) = (stream(), stream());
     let mut t = taken(&from);

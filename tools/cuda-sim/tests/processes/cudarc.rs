@@ -1,7 +1,7 @@
 //! Streams, copies and kernels of cudarc with tensors that processes share.
 //!
 //! # Safety
-//! Unsafe, because launching a kernel is unsafe; sound, because each kernel gets the arguments of its
+//! Unsafe, because launching a kernel is unsafe. Sound, because each kernel gets arguments for its
 //! parameters.
 #![allow(unsafe_code)]
 
@@ -42,18 +42,18 @@ fn copies((): ()) -> Outcome {
     }
     let mut on = x.on_cudarc_mut(&stream)?;
     s.memcpy_htod(&[5.0_f32, 6.0, 7.0, 8.0], &mut on)?;
-    // On a stream that is not the tensor's: this thread waits for both.
+    // The other stream is not the tensor's stream, so this thread waits for both.
     let other = context.new_stream()?;
     assert_eq!(other.clone_dtoh(&on)?, [5.0, 6.0, 7.0, 8.0]);
     other.memset_zeros(&mut on)?;
     drop(on);
     assert_eq!(x.to_vec(&stream)?, [0.0; 4]);
-    // cudarc has no strides.
+    // cudarc does not support strides.
     let x = x.freeze();
     let column = x.select(1, 0)?;
     assert!(matches!(column.on_cudarc(&stream), Err(Error::NotContiguous { shape }) if shape == [2]));
     assert_eq!(column.to_device(&stream)?.on_cudarc(&stream)?.len(), 2);
-    // No elements, and the context's default stream.
+    // A tensor without elements, and the context's default stream.
     let stream = CudarcStream::new(&context.default_stream())?;
     let none = CudaTensor::<f32>::zeros([0], &stream)?;
     assert_eq!(none.on_cudarc(&stream)?.ptr(), 0);
@@ -103,13 +103,13 @@ fn copies_on_another_stream((): ()) -> Outcome<String> {
     let on = x.on_cudarc(&stream)?;
     let copied = other.clone_dtoh(&on);
     assert!(copied.is_err() && context.check_err().is_err());
-    // The next use finds a working stream.
+    // The next use succeeds on a working stream.
     assert_eq!(other.clone_dtoh(&on)?, [1.0; 4]);
     Ok(format!("{:?}", copied.unwrap_err()))
 }
 
-/// A stream that can't be waited for returns no address, which the driver refuses: nothing is copied out of
-/// order.
+/// If a stream can't be made to wait, the tensor returns an invalid address, which the driver refuses. So
+/// nothing is copied out of order.
 #[test]
 fn unorderable_copy_is_refused() {
     let session = session();
@@ -131,14 +131,14 @@ fn doubles((queue, back): (Queue<CudaTensor<f32>>, Queue<CudaTensor<f32>>)) -> O
         let mut to = y.on_cudarc_mut(&stream)?;
         let mut launch = stream.cudarc().launch_builder(&mul);
         launch.arg(&mut to).arg(&from).arg(&n).arg(&factor);
-        // SAFETY: the kernel's parameters are these.
+        // SAFETY: the kernel has these parameters.
         unsafe { launch.launch(LAUNCH) }?;
     }
     back.put(y).map_err(|error| error.to_string())?;
     Ok(())
 }
 
-/// Data of another process, whose kernel is not done when its result arrives.
+/// Sends data to another process, whose kernel is still running when its result arrives.
 fn asks((queue, back): (Queue<CudaTensor<f32>>, Queue<CudaTensor<f32>>)) -> Outcome<Vec<f32>> {
     let (context, stream) = a_stream()?;
     let spin = kernel(&context, "spin_ns")?;
@@ -148,7 +148,7 @@ fn asks((queue, back): (Queue<CudaTensor<f32>>, Queue<CudaTensor<f32>>)) -> Outc
         let mut on = x.on_cudarc_mut(&stream)?;
         let mut launch = stream.cudarc().launch_builder(&spin);
         launch.arg(&nanos);
-        // SAFETY: the kernel's parameter is this.
+        // SAFETY: the kernel has this parameter.
         unsafe { launch.launch(LAUNCH) }?;
         stream.cudarc().memcpy_htod(&[3.0_f32; 1000], &mut on)?;
     }

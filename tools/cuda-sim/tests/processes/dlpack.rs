@@ -1,4 +1,5 @@
-//! Tensors for other libraries by DLPack, consumed as in C: by the structure's fields, and its deleter.
+//! Tensors for other libraries by DLPack. The consumers use only the structure's fields and its deleter, as
+//! in C.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -20,39 +21,39 @@ use crate::support::{Outcome, join, kernels, nothing_is_left, run, session, stre
 
 const LEN: usize = 1 << 12;
 
-/// C library that received a tensor: it multiplies it by two on its stream, as its `extern "C"` functions
-/// would.
+/// C library that receives a tensor, and multiplies it by two on its stream, as its `extern "C"` functions
+/// would do.
 struct Consumer(*mut DLManagedTensorVersioned);
 
-// SAFETY: DLPack's structures go from thread to thread.
+// SAFETY: DLPack's structures may be sent to other threads.
 unsafe impl Send for Consumer {}
 
 impl Consumer {
     fn said(&self) -> (DLPackVersion, u64, DLDevice, DLDataType, Vec<i64>, Vec<i64>, u64) {
-        // SAFETY: the structure is the consumer's, until it calls the deleter.
+        // SAFETY: the structure belongs to the consumer until the consumer calls the deleter.
         let DLManagedTensorVersioned { version, flags, dl_tensor: t, .. } = unsafe { &*self.0 };
         let rank = usize::try_from(t.ndim).unwrap();
-        // SAFETY: as long as there are dimensions.
+        // SAFETY: the array has one number for each dimension.
         let of = |at: *mut i64| unsafe { std::slice::from_raw_parts(at, rank) }.to_vec();
         (*version, *flags, t.device, t.dtype, of(t.shape), of(t.strides), t.byte_offset)
     }
 
     fn data(&self) -> u64 {
-        // SAFETY: as above.
+        // SAFETY: the structure belongs to the consumer until the consumer calls the deleter.
         unsafe { (*self.0).dl_tensor.data }.addr() as u64
     }
 
     fn delete(self) {
-        // SAFETY: the structure is there until its deleter is called.
+        // SAFETY: the structure exists until its deleter is called.
         let deleter = unsafe { (*self.0).deleter }.unwrap();
-        // SAFETY: once, and nothing is used afterwards.
+        // SAFETY: called once, and the structure is not used afterwards.
         unsafe { deleter(self.0) };
     }
 }
 
 fn exports(out: Queue<FrozenCudaTensor<f32>>) -> Outcome {
     let (stream, other) = (stream(), stream());
-    // An exclusive tensor, a view, on a stream that is dropped before another thread calls the deleter.
+    // A view of an exclusive tensor, on a stream that is dropped before another thread calls the deleter.
     let mut t = CudaTensor::<f32>::full([8, LEN], 3.0, &stream)?;
     let id = t.storage();
     let address = t.on_mut(&stream)?.ptr();
@@ -68,7 +69,8 @@ fn exports(out: Queue<FrozenCudaTensor<f32>>) -> Outcome {
     drop(other);
     std::thread::spawn(move || export.delete()).join().unwrap();
     eventually("it is free", || memory_stats(stream.device()).pieces == 0);
-    // Shared and frozen: the consumer's work before its deleter is visible to others.
+    // Shared and frozen tensors: the work that the consumer submits before it calls the deleter is visible to
+    // others.
     let shared = CudaTensor::<f32>::full([LEN], 3.0, &stream)?.share();
     let consumer = self::stream();
     let export = Consumer(Dlpack::export_any(AnyCudaTensor::from(shared.clone()), &consumer)?.into_raw());
@@ -92,7 +94,7 @@ fn exports(out: Queue<FrozenCudaTensor<f32>>) -> Outcome {
     leaf.set_requires_grad(true)?;
     let refused = Dlpack::export(leaf, &stream).unwrap_err();
     assert!(refused.error.to_string().contains("gradients") && refused.value.len() == 3);
-    // No elements, and no dimensions.
+    // Tensors without elements, and without dimensions.
     let none = Consumer(Dlpack::export(CudaTensor::<f32>::zeros([0, 2], &stream)?, &stream)?.into_raw());
     assert_eq!((none.data(), none.said().4), (0, vec![0, 2]));
     none.delete();
@@ -100,7 +102,7 @@ fn exports(out: Queue<FrozenCudaTensor<f32>>) -> Outcome {
         Consumer(Dlpack::export(CudaTensor::<f32>::zeros([0_usize; 0], &stream)?, &stream)?.into_raw());
     assert_eq!(scalar.said().4, [0_i64; 0]);
     scalar.delete();
-    // Dropped by this process, without a consumer.
+    // The structure is dropped by this process, without a consumer.
     drop(Dlpack::export(CudaTensor::<f32>::zeros([3], &stream)?, &stream)?);
     drop(DlpackUnversioned::export(CudaTensor::<f32>::zeros([3], &stream)?, &stream)?);
     Ok(())
@@ -125,7 +127,7 @@ fn consumer_receives_tensors_of_each_mode() {
 /// Number of calls of the producer's deleters.
 static DELETED: AtomicUsize = AtomicUsize::new(0);
 
-/// Owner of a producer's structure.
+/// Owner of a producer's structure and memory.
 struct Produced {
     _memory: Allocated,
     shape: Vec<i64>,
@@ -133,14 +135,15 @@ struct Produced {
 }
 
 unsafe extern "C" fn delete(managed: *mut DLManagedTensorVersioned) {
-    // SAFETY: made by `produced`, and deleted once.
+    // SAFETY: `produced` made the structure, and it is deleted once.
     let managed = unsafe { Box::from_raw(managed) };
-    // SAFETY: likewise.
+    // SAFETY: `produced` made the owner, and it is deleted once.
     drop(unsafe { Box::from_raw(managed.manager_ctx.cast::<Produced>()) });
     DELETED.fetch_add(1, Ordering::SeqCst);
 }
 
-/// Returns another library's matrix of 4 by 6 floats, counted from 0. `change` modifies its description.
+/// Returns a matrix of 4 by 6 floats of another library, with the values 0 to 23. `change` modifies its
+/// description.
 fn produced(by: By, change: impl FnOnce(&mut DLManagedTensorVersioned)) -> Dlpack {
     let values: Vec<f32> = (0..24).map(|x| x as f32).collect();
     let memory = Allocated::new(by, 96).filled(&values);
@@ -165,7 +168,8 @@ fn produced(by: By, change: impl FnOnce(&mut DLManagedTensorVersioned)) -> Dlpac
         dl_tensor,
     });
     change(&mut managed);
-    // SAFETY: the structure follows the header, except for the changes of a test.
+    // SAFETY: the structure has the layout of the header, and valid contents except for the changes of a
+    // test.
     unsafe { Dlpack::from_raw(Box::into_raw(managed)) }.unwrap()
 }
 
@@ -174,7 +178,7 @@ fn deleted() -> usize {
     freed()
 }
 
-/// Imports it as a tensor of one owner.
+/// Imports the structure as an exclusive tensor.
 fn import(
     produced: Dlpack,
     stream: &CudaStream,
@@ -184,12 +188,13 @@ fn import(
     unsafe { produced.import(stream) }
 }
 
-/// Imports it as a frozen tensor.
+/// Imports the structure as a frozen tensor.
 fn import_frozen(
     produced: Dlpack,
     stream: &CudaStream,
 ) -> mp_cuda::Result<(AnyCudaTensor<Frozen>, ShareMethod)> {
-    // SAFETY: likewise.
+    // SAFETY: the structure's pointers are valid, the driver checks its address, and no other work uses the
+    // memory.
     Ok(unsafe { produced.import_frozen(stream) }?)
 }
 
@@ -202,7 +207,7 @@ fn imports((): ()) -> Outcome {
     assert_eq!((t.shape(), t.to_vec(&stream)?), ([4, 6].as_slice(), all.clone()));
     drop(t);
     assert_eq!(deleted(), 1);
-    // Null strides, an offset, and a view of it.
+    // A structure with null strides and an offset, and a view of its tensor.
     let change = |m: &mut DLManagedTensorVersioned| {
         (m.dl_tensor.strides, m.dl_tensor.byte_offset) = (ptr::null_mut(), 24);
         rows(m, 3);
@@ -212,11 +217,11 @@ fn imports((): ()) -> Outcome {
     let t = t.downcast::<f32>()?.freeze();
     assert_eq!(t.to_vec(&stream)?, all[6..]);
     drop(t);
-    // From a pool: a copy, and the producer's memory is freed at once.
+    // Memory of a pool is copied, and the producer's memory is freed at once.
     let (t, how) = import(produced(By::Pool, |_| {}), &stream)?;
     assert!(matches!(how, ShareMethod::Copied { .. }) && deleted() == 3, "{how:?}");
     assert_eq!(t.downcast::<f32>()?.to_vec(&stream)?, all);
-    // Read-only memory is copied, or frozen.
+    // Read-only memory is copied, or imported as a frozen tensor.
     let read_only = |m: &mut DLManagedTensorVersioned| m.flags |= 1;
     let (t, how) = import(produced(By::Legacy, read_only), &stream)?;
     assert!(matches!(how, ShareMethod::Copied { .. }) && deleted() == 4, "{how:?}");
@@ -225,18 +230,18 @@ fn imports((): ()) -> Outcome {
     assert_eq!((how, deleted()), (ShareMethod::LegacyIpc, 4));
     assert_eq!(t.downcast::<f32>()?.to_vec(&stream)?, all);
     assert_eq!(deleted(), 5);
-    // Rows that alias each other, which none writes.
+    // Rows that alias each other, and that no process writes.
     let change = |m: &mut DLManagedTensorVersioned| {
-        // SAFETY: there are two.
+        // SAFETY: the array has two numbers.
         unsafe { *m.dl_tensor.strides = 0 };
     };
     let refused = import(produced(By::Legacy, change), &stream).unwrap_err();
     assert!(refused.to_string().contains("overlap"), "{refused}");
     let (t, _) = import_frozen(refused.value, &stream)?;
     assert_eq!(t.downcast::<f32>()?.select(0, 3)?.to_vec(&stream)?, all[..6]);
-    // Exported and imported again: by this library's own structure.
+    // A tensor of this library, exported and imported again.
     let own = CudaTensor::from_slice(&all, [4, 6], &stream)?;
-    // SAFETY: it is as this library has made it.
+    // SAFETY: the structure is as this library has made it.
     let (t, how) = unsafe { DlpackUnversioned::export(own, &stream)?.import(&stream) }?;
     assert_eq!(how, ShareMethod::Exported);
     assert_eq!(t.downcast::<f32>()?.to_vec(&stream)?, all);
@@ -256,11 +261,11 @@ type Change = fn(&mut DLManagedTensorVersioned);
 
 /// Changes the number of rows.
 fn rows(managed: &mut DLManagedTensorVersioned, rows: i64) {
-    // SAFETY: there are two numbers.
+    // SAFETY: the array has two numbers.
     unsafe { *managed.dl_tensor.shape = rows };
 }
 
-/// Wrong structures of a producer, and the error for each.
+/// Invalid structures of a producer, and the error for each.
 const WRONG: [(Change, &str); 17] = [
     (|m| m.version.major = 2, "DLPack 2.3"),
     (|m| m.version.major = 0, "DLPack 0.3"),
@@ -289,25 +294,25 @@ fn wrong((): ()) -> Outcome {
         assert!(refused.error.to_string().contains(said), "{said}: {refused}");
         assert!(matches!(refused.error, Error::Core(_) | Error::NotShareable { .. }), "{said}: {refused:?}");
         let before = deleted();
-        // The caller must still call its deleter.
+        // The caller must still call the structure's deleter.
         drop(refused.value);
         assert_eq!(deleted(), before + 1, "{said}");
     }
     for strides in [[-6, 1], [i64::MAX, 1], [i64::MIN, 1], [6, i64::MAX / 2]] {
         let change = |m: &mut DLManagedTensorVersioned| {
-            // SAFETY: there are two numbers.
+            // SAFETY: the array has two numbers.
             unsafe { m.dl_tensor.strides.cast::<[i64; 2]>().write(strides) };
         };
         let refused = import(produced(By::Legacy, change), &stream).unwrap_err();
         assert!(matches!(refused.error, Error::Core(_)), "{strides:?}: {refused:?}");
     }
-    // One row too many.
+    // The structure has one row too many.
     let change = |m: &mut DLManagedTensorVersioned| rows(m, 5);
     let refused = import(produced(By::Legacy, change), &stream).unwrap_err();
     assert!(refused.to_string().contains("more than the allocation has"), "{refused}");
     // SAFETY: null pointers are allowed.
     assert!(unsafe { Dlpack::from_raw(ptr::null_mut()) }.is_none());
-    // SAFETY: likewise.
+    // SAFETY: null pointers are allowed.
     assert!(unsafe { DlpackUnversioned::from_raw(ptr::null_mut::<DLManagedTensor>()) }.is_none());
     assert_eq!(memory_stats(stream.device()).foreign_owners, 0);
     Ok(())

@@ -31,11 +31,11 @@ fn sends((tensors, step): Args) -> Outcome {
     for t in made(WARM)? {
         tensors.put(t).unwrap();
     }
-    // Each receiver thus finds a pending tick.
+    // Each receiver finds a pending tick.
     kernels().spin(&stream, Duration::from_secs(3600));
     let all = made(ROUNDS as usize)?;
     step.wait_timeout(DEADLINE)?;
-    // Counted from here.
+    // Calls are counted from here on.
     step.wait_timeout(DEADLINE)?;
     for t in all {
         tensors.put(t).unwrap();
@@ -49,7 +49,7 @@ fn sends((tensors, step): Args) -> Outcome {
 
 fn receives((tensors, step): Args) -> Outcome {
     let stream = stream();
-    // The stream's clock is created once.
+    // Creates the stream's clock, which happens once.
     CudaEvent::new()?.record(&stream)?;
     for _ in 0..WARM {
         assert_eq!(taken(&tensors).to_vec(&stream)?, [1.0; 100]);
@@ -81,7 +81,7 @@ fn send_and_receive_take_two_calls_each() {
     step.wait_timeout(DEADLINE).unwrap();
     step.wait_timeout(DEADLINE).unwrap();
     let received = stat(&session, "calls");
-    // The last query is a call itself.
+    // Reading the statistics is itself a call.
     let (sends, receives) = (sent - before, received - sent);
     let few = ROUNDS..=2 * ROUNDS + 2;
     assert!(few.contains(&sends), "{sends} calls for {ROUNDS} sends");
@@ -100,10 +100,10 @@ fn status_checks_make_two_calls_at_most() {
     assert!(calls[2] - calls[1] <= 2, "{calls:?}");
 }
 
-/// Work of a stream before each message.
+/// Duration of a stream's work before each message.
 const WORK: Duration = Duration::from_millis(5);
 
-/// Puts tensors whose work is pending. Returns the microseconds that the calls of `put` took.
+/// Puts tensors with pending work. Returns the number of microseconds that the calls of `put` took.
 fn sends_pending(tensors: Queue<CudaTensor<f32>>) -> Outcome<u64> {
     let stream = stream();
     let mut blocked = Duration::ZERO;

@@ -1,4 +1,4 @@
-//! Drop of the last handle to memory: threads that run its parts, and a forked child's handles.
+//! Drop of the last handle to memory: the threads that do its parts, and handles in a forked child.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -32,7 +32,7 @@ fn learns_of_a_death((tensors, answers): (Queue<FrozenCudaTensor<f32>>, Queue<bo
     drop(t);
     answers.put(memory_stats(stream.device()).mapped_slabs == 1).unwrap();
     eventually("the slab is given up", || {
-        // This detects the death, as each wait does.
+        // The call detects the death, like each wait.
         Arena::current().unwrap().reclaim().unwrap();
         memory_stats(stream.device()).mapped_slabs == 0
     });
@@ -40,8 +40,8 @@ fn learns_of_a_death((tensors, answers): (Queue<FrozenCudaTensor<f32>>, Queue<bo
     Ok(())
 }
 
-/// Unmapping may wait for all work of the device, and so for a dead process's clock, which the thread that
-/// detects the death may have to end.
+/// Unmapping may wait for all work of the device, and so for a dead process's clock. Perhaps only the thread
+/// that detects the death can end that clock, so this thread must not unmap.
 #[test]
 fn death_is_handled_without_waiting_for_a_device() {
     let session = session();
@@ -51,12 +51,12 @@ fn death_is_handled_without_waiting_for_a_device() {
         .env("MP_CUDA_SIM_INJECT", "delay=cuMemUnmap:1:3000")
         .spawn(learns_of_a_death, (tensors, answers.clone()))
         .unwrap();
-    assert!(taken(&answers), "it is mapped, for pieces to come");
+    assert!(taken(&answers), "the slab stays mapped, for later pieces");
     maker.kill().unwrap();
     assert!(maker.wait_timeout(DEADLINE));
     assert!(taken(&answers));
-    assert!(stat(&session, "bytes") > 0, "it went on while its memory was being unmapped");
-    // The exit of the other process waits for that.
+    assert!(stat(&session, "bytes") > 0, "the process continued during the unmapping");
+    // The exit of the other process waits for the unmapping.
     join(other);
     nothing_is_left(&session);
 }
@@ -76,15 +76,15 @@ fn looks_while_a_thread_opens(tensors: Queue<FrozenCudaTensor<f32>>) -> Outcome 
             longest = longest.max(begin.elapsed());
         }
     });
-    assert!(longest < OPENS / 2, "to look at the figures took {longest:?}");
+    assert!(longest < OPENS / 2, "reading the statistics took {longest:?}");
     assert_eq!(memory_stats(&device).mapped_slabs, 1);
     Ok(())
 }
 
-/// Time that a thread spends in the driver.
+/// Time that a thread spends in the driver to open memory.
 const OPENS: Duration = Duration::from_secs(3);
 
-/// If statistics waited, threads that drop, send or receive tensors would wait as well.
+/// If statistics waited for that thread, threads that drop, send or receive tensors would wait as well.
 #[test]
 fn statistics_wait_for_no_opening_thread() {
     let session = session();
@@ -98,7 +98,7 @@ fn statistics_wait_for_no_opening_thread() {
     nothing_is_left(&session);
 }
 
-/// User's value that a stream owns.
+/// Value of a user that a stream owns.
 struct Kept(Arc<AtomicBool>);
 
 impl Drop for Kept {
@@ -117,14 +117,14 @@ fn reads_on_many_streams((): ()) -> Outcome {
         drop(on);
         users.synchronize()?;
     }
-    // A few whose end was not noticed yet may exist.
+    // Streams whose end was not detected yet may exist.
     let count = Arc::strong_count(&kept) - 1;
     assert!(count <= 8, "{count} streams are kept");
     Ok(())
 }
 
-/// Reads of a frozen tensor are recorded at its last drop: until then no tick shows that a stream has run
-/// them.
+/// Reads of a frozen tensor are recorded at the tensor's last drop. Until then, no tick shows that a stream
+/// has run its reads.
 #[test]
 fn idle_readers_of_frozen_tensor_are_released() {
     let session = session();
@@ -139,7 +139,7 @@ fn drops_a_tensor_of_two_streams((): ()) -> Outcome {
     let done = CudaEvent::new()?;
     done.record(&users)?;
     drop(users);
-    assert!(!dropped.load(Ordering::Relaxed), "its clock doesn't stand still yet");
+    assert!(!dropped.load(Ordering::Relaxed), "no tick shows yet that the stream is idle");
     done.synchronize()?;
     let t = CudaTensor::<f32>::full([LEN], 1.0, &one)?.freeze();
     for stream in [&one, &other] {
@@ -147,9 +147,9 @@ fn drops_a_tensor_of_two_streams((): ()) -> Outcome {
         kernels().spin(stream, SLOW);
         drop(on);
     }
-    // Another stream, the first of its kind in this process, waits for both.
+    // Another stream, the first stream of its kind in this process, waits for both.
     drop(t);
-    assert!(!dropped.load(Ordering::Relaxed), "what is a user's is dropped under a tensor's lock");
+    assert!(!dropped.load(Ordering::Relaxed), "a user's value is dropped under a tensor's lock");
     drop(stream());
     assert!(dropped.load(Ordering::Relaxed));
     one.synchronize()?;
@@ -179,7 +179,8 @@ fn copies_itself(tensors: Queue<SharedCudaTensor<f32>>) -> Outcome {
     std::thread::scope(|threads| {
         for _ in 0..4 {
             threads.spawn(|| {
-                // Each holds a lock of the tensor for a moment, so some thread holds it nearly always.
+                // Each call holds a lock of the tensor for a moment, so some thread holds the lock nearly
+                // always.
                 while !done.load(Ordering::Relaxed) {
                     assert!(weak.upgrade().is_some());
                 }
@@ -191,7 +192,7 @@ fn copies_itself(tensors: Queue<SharedCudaTensor<f32>>) -> Outcome {
         };
         let copies = (0..20).all(|_| copy().is_some_and(ends_well));
         done.store(true, Ordering::Relaxed);
-        assert!(copies, "a copy waits for a thread that it doesn't have");
+        assert!(copies, "a forked copy waits for a missing thread");
     });
     Ok(())
 }
@@ -200,7 +201,7 @@ fn makes_shared((): ()) -> Outcome<SharedCudaTensor<f32>> {
     Ok(CudaTensor::<f32>::full([LEN], 3.0, &stream())?.share())
 }
 
-/// A process without driver calls may fork while one of its threads holds a tensor's lock.
+/// A process that has not called the driver may fork while one of its threads holds a tensor's lock.
 #[test]
 fn forked_copy_takes_no_tensor_lock() {
     let session = session();
@@ -215,21 +216,21 @@ fn makes_while_it_is_read((tensors, dropped): (Queue<FrozenCudaTensor<f32>>, Que
     tensors.put(CudaTensor::<f32>::full([LEN], 1.0, &stream)?.freeze()).unwrap();
     taken(&dropped);
     eventually("it has no holder", || memory_stats(&device).pieces == 0);
-    assert_eq!(memory_stats(&device).retired, 0, "it went with its last tensor");
+    assert_eq!(memory_stats(&device).retired, 0, "the slab was returned with its last tensor");
     let next = CudaTensor::<f32>::full([LEN], 2.0, &stream)?;
     let stats = memory_stats(&device);
-    assert_eq!((stats.slabs, stats.reserved), (1, SLAB), "it is cut out of a new one");
+    assert_eq!((stats.slabs, stats.reserved), (1, SLAB), "the piece is cut from a new slab");
     assert_eq!(next.to_vec(&stream)?, [2.0; LEN]);
     Ok(())
 }
 
-/// No tick follows its work, so no stream can wait for it, and the memory is not reused.
+/// No tick follows the reader's work, so no stream can wait for that work, and the memory is not reused.
 #[test]
 fn memory_of_unrecorded_reader_is_not_reused() {
     let session = setup().set("LAZY_MS", 0).start().unwrap();
     let (tensors, dropped) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let maker = with_gpu(&session).spawn(makes_while_it_is_read, (tensors.clone(), dropped.clone())).unwrap();
-    // The first write is made by the table's registration.
+    // The registration of the table makes the first write.
     let reader = with_gpu(&session)
         .env("MP_CUDA_SIM_INJECT", "fail=cuStreamWriteValue64_v2:2:4321")
         .spawn(reads_slowly, (tensors, dropped))
@@ -253,11 +254,7 @@ fn reads_slowly((tensors, dropped): (Queue<FrozenCudaTensor<f32>>, Signals)) -> 
     drop((on, to));
     drop(t);
     dropped.put(()).unwrap();
-    assert_eq!(
-        sink.to_vec(&stream)?,
-        [1.0; LEN],
-        "what it had given to its stream when it dropped the tensor"
-    );
+    assert_eq!(sink.to_vec(&stream)?, [1.0; LEN], "the work was submitted before the drop");
     Ok(())
 }
 
@@ -275,7 +272,7 @@ fn reads_and_stays((tensors, dropped): (Queue<FrozenCudaTensor<f32>>, Signals)) 
 fn makes_two_of_one_memory((tensors, reported): (Queue<FrozenCudaTensor<f32>>, [Signals; 2])) -> Outcome {
     let ([dropped, begun], stream) = (reported, stream());
     let t = CudaTensor::<f32>::full([LEN], 1.0, &stream)?.freeze();
-    // The retained tensor is in the same slab, which stays.
+    // The retained tensor is in the same slab, so the slab stays.
     let kept = CudaTensor::<f32>::full([LEN], 1.0, &stream)?;
     tensors.put(t.clone()).unwrap();
     tensors.put(t).unwrap();
@@ -290,8 +287,8 @@ fn makes_two_of_one_memory((tensors, reported): (Queue<FrozenCudaTensor<f32>>, [
     Ok(())
 }
 
-/// A stream of the second reader waits for the work of both. When that process is killed, the waiters
-/// continue, and the first reader's work may not have run.
+/// A stream of the second reader waits for the work of both readers. When the second reader is killed, the
+/// waiters continue, although the first reader's work may not have run.
 #[test]
 fn memory_of_two_readers_survives_one_death() {
     let session = session();
@@ -316,7 +313,7 @@ fn memory_of_two_readers_survives_one_death() {
     nothing_is_left(&session);
 }
 
-/// Handle of a tensor, to read its memory, and a queue that ends the process's wait.
+/// Queues of tensors, of signals that a tensor was dropped, and of signals that end the process's wait.
 type Reader = (Queue<FrozenCudaTensor<f32>>, Signals, Signals);
 
 /// Drops the tensor while its stream, which is going to read it, waits for a signal.
@@ -331,7 +328,7 @@ fn reads_after_a_signal((tensors, dropped, go): Reader) -> Outcome {
     dropped.put(()).unwrap();
     taken(&go);
     drop(gate);
-    assert!(sink.to_vec(&stream)? == [1.0; LEN], "its memory was used again before it");
+    assert!(sink.to_vec(&stream)? == [1.0; LEN], "the memory was reused before the read");
     Ok(())
 }
 
@@ -356,7 +353,7 @@ type MakerOfThree = (Queue<FrozenCudaTensor<f32>>, [Signals; 4], LastUser);
 fn makes_for_three((tensors, [go, dropped, killed, made], last): MakerOfThree) -> Outcome {
     let (stream, device) = (stream(), Device::new(0)?);
     let t = CudaTensor::<f32>::full([LEN], 1.0, &stream)?.freeze();
-    // The retained tensor is in the same slab, which stays.
+    // The retained tensor is in the same slab, so the slab stays.
     let kept = CudaTensor::<f32>::full([LEN], 1.0, &stream)?;
     tensors.put(t.clone()).unwrap();
     tensors.put(t.clone()).unwrap();
@@ -393,8 +390,8 @@ enum LastUser {
     Maker,
 }
 
-/// A stream of the last user waits for a stream of the second one, which waits for the first reader's work.
-/// When the second process is killed, the last use completes before that work has run.
+/// A stream of the last user waits for a stream of the second user, which waits for the first reader's work.
+/// When the second user is killed, the last use completes before the first reader's work has run.
 fn second_of_three_dies(last: LastUser) {
     let session = session();
     let tensors = Queue::unbounded().unwrap();

@@ -1,4 +1,4 @@
-//! Processes that end, or are killed, while others have their tensors.
+//! Processes that end or are killed while other processes hold their tensors.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ fn makes_and_stays((out, done): (Queue<CudaTensor<f32>>, Queue<()>)) -> Outcome 
     let t = makes_slowly_on(&stream)?;
     assert_eq!(t.to_vec(&stream)?, [3.0; LEN]);
     out.put(t).unwrap();
-    // Including the stream's record of its work: by events, that follows the work.
+    // The wait includes the stream's record of its work, which follows the work if the order is by events.
     stream.synchronize()?;
     done.put(()).unwrap();
     stays();
@@ -103,7 +103,7 @@ fn copies_what_is_not_there_yet((tensors, copies, killed): Derived) -> Outcome {
         assert!(matches!(error, Error::ProducerDied { .. }), "{error}");
     }
     drop((kept, from));
-    // New work of the stream is not ordered after it.
+    // New work of the stream is not ordered after the lost work.
     let next = CudaTensor::<f32>::full([LEN], 5.0, &stream)?;
     assert_eq!(next.to_vec(&stream)?, [5.0; LEN]);
     copies.put(next).unwrap();
@@ -118,8 +118,8 @@ fn reads_a_lost_and_a_whole_one(copies: Queue<CudaTensor<f32>>) -> Outcome {
     Ok(())
 }
 
-/// The copy's stream continues when the producer is dead, and copies the existing bytes: its process and its
-/// receiver get errors.
+/// The copy's stream continues when the producer is dead, and copies the existing bytes. So the copying
+/// process and its receiver get errors.
 #[test]
 fn copy_of_lost_tensor_is_lost() {
     let session = session();
@@ -136,7 +136,7 @@ fn copy_of_lost_tensor_is_lost() {
     run(&session, reads_a_lost_and_a_whole_one, copies);
     join(relay);
     eventually("all memory is free", || stat(&session, "bytes") == 0);
-    // The simulator also detects that the copy reads unfinished data.
+    // The simulator also reports that the copy reads unfinished data.
     let unordered = |text: &str| text.contains("cuMemcpyDtoD") && text.contains(" reads ");
     let findings = session.findings().unwrap();
     assert!(findings.iter().all(|found| found.kind == "race" && unordered(&found.text)), "{findings:?}");
@@ -219,8 +219,8 @@ fn waits_for_the_later_first(((tensors, events, ready), copies): (Two, Queue<Cud
     Ok(())
 }
 
-/// A stream waits for the later of two tensors of one producer first. The earlier one is made, and the
-/// producer is killed.
+/// A stream waits for the later of two tensors of one producer before the earlier one. The work of the
+/// earlier tensor is done, and then the producer is killed.
 #[test]
 fn work_after_a_lost_tensor_is_lost() {
     let session = session();
@@ -308,7 +308,7 @@ fn broadcasts((out, go): (Queue<FrozenCudaTensor<f32>>, Queue<()>)) -> Outcome {
     taken(&go);
     assert_eq!(t.to_vec(&stream)?, [7.0; LEN]);
     drop(t);
-    // The memory is freed although its readers were killed: pending reads harm no other process.
+    // The memory is freed although its readers were killed, because pending reads harm no other process.
     let before = memory_stats(stream.device()).reserved;
     for i in 0..200 {
         let t = CudaTensor::<f32>::full([LEN], i as f32, &stream)?;
@@ -351,7 +351,7 @@ fn stopped_producer_blocks_no_reader(order: Order) {
     let queue = Queue::unbounded().unwrap();
     let producer = with_gpu(&session).spawn(makes_slowly_for, queue.clone()).unwrap();
     let t = taken(&queue);
-    // Its kernel continues.
+    // The kernel of the stopped process continues.
     mp_harness::signal(producer.pid(), rustix::process::Signal::STOP);
     run(&session, reads, t);
     producer.kill().unwrap();
@@ -370,7 +370,7 @@ fn waits_on_its_stream((tensors, ready): (Queue<CudaTensor<f32>>, Queue<()>)) ->
     Ok(())
 }
 
-/// The stream waits in the driver, for a word that the dead process's stream would have written.
+/// The stream waits in the driver for a word that the dead process's stream would have written.
 #[test]
 fn stream_waiting_for_a_killed_process_continues() {
     let session = setup().set("STUCK_MS", 5_000).start().unwrap();
@@ -394,8 +394,8 @@ fn ends_during_an_endless_kernel((): ()) -> Outcome {
     Ok(())
 }
 
-/// The process's streams have run all work that others may wait for. Another library's work ends with the
-/// process.
+/// The process's exit waits only for work that other processes may wait for. Work of another library ends
+/// with the process.
 #[test]
 fn process_ends_during_endless_foreign_kernel() {
     let session = session();

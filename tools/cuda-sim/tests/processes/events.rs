@@ -1,4 +1,4 @@
-//! Events between processes: the scenarios of PyTorch's tests of them, and deaths.
+//! Events between processes: the scenarios of PyTorch's tests of events, and deaths.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use crate::support::{
     stream, taken, under, under_each_order, with_gpu, without_gpu,
 };
 
-/// Duration of a kernel: long enough to be observed before it ends.
+/// Duration of a kernel, long enough to observe the kernel before it ends.
 const SLOW: Duration = Duration::from_millis(300);
 
 fn recorded((): ()) -> Outcome {
     let (stream, other) = (stream(), stream());
     let event = CudaEvent::new()?;
-    assert!(event.query()?, "never recorded: complete");
+    assert!(event.query()?, "an event that was never recorded is complete");
     event.wait(&other)?;
     event.synchronize()?;
     kernels().spin(&stream, SLOW);
@@ -28,7 +28,7 @@ fn recorded((): ()) -> Outcome {
     assert_eq!(other.is_complete()?, hosts_wait());
     event.synchronize()?;
     assert!(event.query()?);
-    // If a stream calls the host to report an event, it is complete when that call has returned.
+    // If a stream reports an event by a call of the host, the event is complete when that call has returned.
     stream.synchronize()?;
     assert!(stream.is_complete()?);
     other.synchronize()?;
@@ -48,7 +48,7 @@ fn records_before_later_work((): ()) -> Outcome {
     event.record(&stream)?;
     kernels().spin(&stream, SLOW * 5);
     event.synchronize()?;
-    assert!(!stream.is_complete()?, "what the stream was given later is not waited for");
+    assert!(!stream.is_complete()?, "the wait does not cover later work of the stream");
     Ok(())
 }
 
@@ -97,7 +97,7 @@ fn event_orders_streams_of_two_processes(order: Order) {
 
 fn records_again((events, back): (Queue<CudaEvent>, Queue<()>)) -> Outcome {
     let event = taken(&events);
-    assert!(event.query()?, "what its maker recorded is complete");
+    assert!(event.query()?, "the recording of the event's maker is complete");
     let stream = stream();
     kernels().spin(&stream, SLOW);
     event.record(&stream)?;
@@ -115,7 +115,7 @@ fn makes((events, back): (Queue<CudaEvent>, Queue<()>)) -> Outcome {
     assert_eq!(event.query()?, hosts_wait(), "the other process's kernel takes longer");
     event.wait(&stream)?;
     stream.synchronize()?;
-    // With events, work is reported to hosts slightly later than to streams.
+    // With events, hosts are informed of the work slightly later than streams.
     event.synchronize()?;
     assert!(event.query()?);
     Ok(())
@@ -171,7 +171,7 @@ fn records_and_leaves((): ()) -> Outcome<CudaEvent> {
 under_each_order! {
 fn event_of_ended_process_needs_no_device(order: Order) {
     let session = under(order);
-    // The process that recorded it ends at once: it waits for its kernel first.
+    // The process that recorded the event ends at once, and waits for its kernel first.
     let event = run(&session, records_and_leaves, ());
     assert!(event.query().unwrap());
     assert!(join(without_gpu().spawn(looks, event).unwrap()));
@@ -192,17 +192,17 @@ fn is_released((event, ready): (CudaEvent, Queue<()>)) -> Outcome {
     let stream = stream();
     event.wait(&stream)?;
     ready.put(()).unwrap();
-    // The event's stream waits for a process that is killed meanwhile. A waiting host recovers the process,
-    // which releases the stream.
+    // The event's stream waits for a process that is then killed. A waiting host recovers the process, which
+    // releases the stream.
     let error = event.synchronize().unwrap_err();
     assert!(matches!(error, Error::ProducerDied { .. }), "{error}");
-    // Later waits don't hide that.
+    // Later waits still return the error.
     let (other, soon) = (self::stream(), CudaEvent::new()?);
     kernels().spin(&other, SLOW);
     soon.record(&other)?;
     soon.wait(&stream)?;
     match stream.synchronize() {
-        // By its own stream, with CUDA's events: no process can release it.
+        // With CUDA's events, no process can release the stream from its wait for the dead process.
         Err(Error::ProducerDied { .. }) if order(stream.device())? == Order::IpcEvents => {}
         released => released?,
     }
@@ -229,7 +229,7 @@ fn event_of_killed_process_releases_its_waiters(order: Order) {
     join(waiter);
     assert!(event.query().unwrap(), "the other process's record counts");
     mp_harness::eventually("all processes are gone", || stat(&session, "processes") == 0);
-    // A stream that waits for a killed process forever is dropped with pending work.
+    // A stream that waits forever for a killed process is dropped with pending work.
     let kinds: Vec<_> = session.findings().unwrap().into_iter().map(|finding| finding.kind).collect();
     let is_found = order == Order::IpcEvents && session.has_figures();
     let wanted = if is_found { &["destroyed-with-work"][..] } else { &[] };

@@ -1,4 +1,4 @@
-//! Failing driver: each failure is an error with the name of the call, a message that can't be sent returns
+//! Failing driver. Each failure is an error with the name of the call. A message that can't be sent returns
 //! its tensor, and a retry succeeds.
 
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::support::{
 
 const LEN: usize = 1 << 12;
 
-/// Retries until it succeeds, and collects the errors.
+/// Retries an operation until it succeeds, and collects the errors.
 fn attempts<T>(errors: &mut Vec<String>, mut what: impl FnMut() -> mp_cuda::Result<T>) -> T {
     loop {
         match what() {
@@ -53,7 +53,7 @@ fn sends_and_receives((): ()) -> Outcome<Vec<String>> {
     Ok(errors)
 }
 
-/// Calls of all orders.
+/// Calls that all orders of streams make.
 const CALLS: [&str; 5] = [
     "cuStreamIsCapturing",
     "cuMemsetD8Async",
@@ -96,8 +96,8 @@ fn each_call_fails_once_and_is_told(order: Order) {
                 "{rule}: {errors:?}"
             );
             reported += errors.len();
-            // A failure during a drop reaches no caller: the memory is no longer used, and is freed with the
-            // process.
+            // A failure during a drop is not returned to a caller. The memory is no longer used, and is freed
+            // with the process.
             if errors.is_empty() {
                 break;
             }
@@ -113,7 +113,7 @@ type Sent = (SharedCudaTensor<f32>, SharedCudaTensor<f32>);
 fn loses_its_device((out, lost): (Queue<Sent>, Queue<()>)) -> Outcome {
     let (stream, other) = (stream(), stream());
     let t = CudaTensor::<f32>::zeros([LEN], &stream)?.share();
-    // The stream's work never ends by itself.
+    // The stream's work never ends without a signal.
     let mut never = CudaTensor::<f32>::zeros([LEN], &other)?;
     let on = never.on_mut(&other)?;
     kernels().spin(&other, Duration::from_secs(3600));
@@ -134,7 +134,7 @@ fn loses_its_device((out, lost): (Queue<Sent>, Queue<()>)) -> Outcome {
 
 fn goes_on((t, never): Sent) -> Outcome {
     let stream = stream();
-    // The process that should write the tensor is alive, and can't write it.
+    // The process that should write the tensor is alive, but can't write it.
     let error = never.on(&stream).unwrap_err();
     assert!(matches!(error, Error::ProducerDied { .. }), "{error}");
     match t.to_vec(&stream) {
@@ -180,12 +180,12 @@ fn reads_it(t: CudaTensor<f32>) -> Outcome {
     Ok(())
 }
 
-/// A stream that waits for it would wait forever.
+/// A stream that waits for the refused tick would wait forever.
 #[test]
 fn refused_tick_is_not_published() {
     let session = setup().set("STUCK_MS", 6_000).start().unwrap();
     let queue = Queue::unbounded().unwrap();
-    // The first write is made by the table's registration.
+    // The registration of the table makes the first write.
     let rule = "fail=cuStreamWriteValue64_v2:2:4321";
     let sender =
         with_gpu(&session).env("MP_CUDA_SIM_INJECT", rule).spawn(cannot_tell, queue.clone()).unwrap();

@@ -17,11 +17,12 @@ use crate::support::{
 
 pub(crate) const LEN: usize = 1 << 12;
 
-/// Returns memory of this kind, filled with one value, as a tensor.
+/// Returns memory of this kind, filled with one value, as a shared tensor, and the method by which it is
+/// shared.
 pub(crate) fn shared(by: By, value: f32, stream: &CudaStream) -> (CudaTensor<f32>, ShareMethod) {
     let memory = Allocated::new(by, 4 * LEN).filled(&[value; LEN]);
     let foreign = ForeignMemory::new(memory.address, [LEN]);
-    // SAFETY: as many floats are there until it is dropped, and nothing else uses them.
+    // SAFETY: the memory has this many floats until it is dropped, and no other code uses them.
     unsafe { foreign.share(memory, stream) }.unwrap()
 }
 
@@ -42,7 +43,7 @@ fn each_kind((): ()) -> Outcome {
             By::Host => why("memory of the host"),
         };
         assert!(expected, "{by:?}: {how:?}");
-        assert_eq!(freed(), i + usize::from(copied), "{by:?}: what was copied is free");
+        assert_eq!(freed(), i + usize::from(copied), "{by:?}: copied memory is free");
         let stats = memory_stats(stream.device());
         let kept = if copied { (0, 0) } else { (1, 4 * LEN as u64) };
         assert_eq!((stats.foreign_owners, stats.foreign, stats.foreign_retired), (kept.0, kept.1, 0));
@@ -56,7 +57,7 @@ fn each_kind((): ()) -> Outcome {
         assert_eq!(freed(), i + 1, "{by:?}");
         assert_eq!(memory_stats(stream.device()).foreign_owners, 0);
     }
-    // Not before a stream has run its earlier work.
+    // The memory is not released before a stream has run earlier work.
     let (t, _) = shared(By::Legacy, 1.0, &stream);
     let on = t.on(&stream)?;
     let gate = kernels().gate(&stream);
@@ -84,7 +85,7 @@ fn refusals((): ()) -> Outcome {
     let at = memory.address;
     let mut owner = Some(memory);
     let mut refused = |foreign: ForeignMemory| {
-        // SAFETY: it is memory of this process, or refused.
+        // SAFETY: the memory belongs to this process, or is refused.
         let result = unsafe { foreign.share::<f32, _>(owner.take().unwrap(), &stream) };
         let refused = result.map(|(t, how)| panic!("{t:?} {how:?}")).unwrap_err();
         owner = Some(refused.value);
@@ -94,7 +95,7 @@ fn refusals((): ()) -> Outcome {
     assert!(text.contains("more than the allocation has there"), "{text}");
     let invalid = |error| matches!(error, Error::Core(CoreError::InvalidArgument(_)));
     assert!(invalid(refused(ForeignMemory::new(at + 4, [LEN]))));
-    assert!(invalid(refused(ForeignMemory::new(at + 2, [2]))), "not aligned");
+    assert!(invalid(refused(ForeignMemory::new(at + 2, [2]))), "misaligned");
     assert!(invalid(refused(ForeignMemory::new(at, [4, 4]).strides([0, 1]))), "elements overlap");
     let error = refused(ForeignMemory::new(at, [4]).strides([-1]));
     assert!(matches!(error, Error::Core(CoreError::Unsupported(_))), "{error}");
@@ -108,26 +109,26 @@ fn refusals((): ()) -> Outcome {
         let error = refused(ForeignMemory::new(nothing, [4]));
         assert!(matches!(error, Error::NotShareable { .. }), "{nothing}: {error}");
     }
-    assert_eq!(freed(), 0, "each time it came back");
-    // Memory that would have to be copied.
+    assert_eq!(freed(), 0, "each refusal returned the owner");
+    // These kinds of memory would have to be copied.
     for by in [By::Private, By::Pool, By::Managed, By::Host] {
         let memory = Allocated::new(by, 4 * LEN);
         let foreign = ForeignMemory::new(memory.address, [LEN]).never_copied();
-        // SAFETY: as many floats are there.
+        // SAFETY: the memory has this many floats.
         let refused = unsafe { foreign.share::<f32, _>(memory, &stream) }.unwrap_err();
         assert!(matches!(refused.error, Error::NotShareable { .. }), "{by:?}: {refused}");
     }
     // Columns of a matrix, from its second row on.
     let memory = owner.take().unwrap().filled(&(0..LEN).map(|x| x as f32).collect::<Vec<f32>>());
     let foreign = ForeignMemory::new(at + 4 * 8, [8, 3]).strides([1, 8]).never_copied();
-    // SAFETY: as many floats are there.
+    // SAFETY: the memory has this many floats.
     let (t, _) = unsafe { foreign.share_any("float32".parse()?, memory, &stream) }?;
     let t = t.downcast::<f32>()?.freeze();
     assert_eq!(t.select(0, 1)?.to_vec(&stream)?, [9.0, 17.0, 25.0]);
     drop(t);
-    // No elements.
+    // A tensor without elements.
     let before = freed();
-    // SAFETY: no element is there.
+    // SAFETY: the memory has no elements.
     let none = unsafe { ForeignMemory::new(0, [0, 3]).share::<f32, _>((), &stream) }?;
     assert!(none.0.is_empty() && freed() == before);
     Ok(())
@@ -153,7 +154,8 @@ fn exports((by, out, back, dropped): (By, Frozen, Frozen, Queue<()>)) -> Outcome
         out.put(t.clone()).unwrap();
     }
     drop(t);
-    // A process without a GPU returns it, and it is read at the address of its library.
+    // A process without a GPU returns the tensor, and this process reads it at the address of the other
+    // library.
     let t = taken(&back);
     assert_eq!((t.storage(), t.to_vec(&stream)?, freed()), (id, vec![5.0; LEN], 0));
     drop(t);
@@ -181,7 +183,7 @@ fn reads((from, read, dropped): (Frozen, Queue<()>, Queue<()>)) -> Outcome {
     read.put(()).unwrap();
     taken(&dropped);
     drop(t);
-    // By a thread, with its last piece.
+    // A thread unmaps the slab with its last piece.
     eventually("it is unmapped", || memory_stats(stream.device()).mapped_slabs == 0);
     Ok(())
 }
@@ -202,7 +204,7 @@ fn owner_is_dropped_after_the_last_holder() {
     }
 }
 
-/// Sends two parts of an allocation, whose contents a kernel has yet to write.
+/// Sends two parts of an allocation. A kernel has yet to write their contents.
 fn parts((by, out): (By, Frozen)) -> Outcome {
     let stream = stream();
     let whole = std::sync::Arc::new(Allocated::new(by, 8 * LEN).filled(&[0.0; 2 * LEN]));
@@ -211,7 +213,7 @@ fn parts((by, out): (By, Frozen)) -> Outcome {
         kernels().spin(&stream, Duration::from_millis(50));
         kernels().fill(&stream, at, LEN, 7.0);
         let foreign = ForeignMemory::new(at, [LEN]).never_copied();
-        // SAFETY: as many floats are there until the last owner is dropped; the stream writes them.
+        // SAFETY: the memory has this many floats until the last owner is dropped. The stream writes them.
         let (t, _) = unsafe { foreign.share::<f32, _>(std::sync::Arc::clone(&whole), &stream) }?;
         out.put(t.freeze()).unwrap();
     }
@@ -249,8 +251,8 @@ pub(crate) type Moved = Queue<CudaTensor<f32>>;
 fn moves((by, out, reported, seen): (By, Moved, Queue<()>, Queue<()>)) -> Outcome {
     let stream = stream();
     out.put(shared(by, 1.0, &stream).0).unwrap();
-    // The receiver has dropped the tensor, and has a pending kernel that writes there. The memory is still
-    // mapped after the kernel has run.
+    // The receiver has dropped the tensor, and has a pending kernel that writes to its memory. The memory is
+    // still mapped after the kernel has run.
     for _ in 0..2 {
         taken(&reported);
         ipc_collect();
@@ -280,7 +282,7 @@ fn writes((from, reported, seen): (Moved, Queue<()>, Queue<()>)) -> Outcome {
     stream.synchronize()?;
     reported.put(()).unwrap();
     taken(&seen);
-    // `ipc_collect` unmaps memory that was dropped under work.
+    // `ipc_collect` unmaps memory that was dropped with pending work.
     ipc_collect();
     reported.put(()).unwrap();
     taken(&seen);
@@ -336,7 +338,7 @@ fn reads_after_the_exporters_death((by, from, read, dead): (By, Frozen, Queue<()
     Ok(())
 }
 
-/// Memory shared by descriptors outlives its maker. Memory shared by legacy handles doesn't, and gives an
+/// Memory shared by descriptors outlives its maker. Memory shared by legacy handles doesn't, and returns an
 /// error.
 #[test]
 fn killed_exporter_keeps_only_shareable_memory() {
@@ -357,7 +359,8 @@ fn killed_exporter_keeps_only_shareable_memory() {
         join(reader);
         eventually("all memory is free", || crate::support::stat(&session, "bytes") == 0);
         let kinds: Vec<_> = session.findings().unwrap().into_iter().map(|one| one.kind).collect();
-        // Memory whose maker is dead has undefined contents. The error reports that it was not read.
+        // Memory has undefined contents after its maker's death. The error reports that the memory was not
+        // read.
         let expected = ["freed-while-open"].into_iter().filter(|_| by == By::Legacy && session.has_figures());
         assert_eq!(kinds, expected.collect::<Vec<_>>());
     }
@@ -373,7 +376,7 @@ fn waits_for_a_death((by, write, out, dead): (By, bool, Moved, Queue<()>)) -> Ou
         let stats = look();
         if write { stats.foreign_retired > 0 } else { stats.foreign_owners == 0 }
     });
-    // Memory that may be written late is not released. Memory that is only read is.
+    // Memory with pending writes is not released. Memory with pending reads is.
     assert_eq!(freed(), usize::from(!write));
     let (t, _) = shared(by, 2.0, &stream);
     assert_eq!(t.to_vec(&stream)?, [2.0; LEN]);
@@ -416,7 +419,7 @@ fn receiver_is_killed_while_shared() {
         join(exporter);
         eventually("all memory is free", || crate::support::stat(&session, "bytes") == 0);
         let kinds: Vec<_> = session.findings().unwrap().into_iter().map(|one| one.kind).collect();
-        // The process retains memory that it must not release until its end.
+        // The process retains memory that it must not release before its end.
         let expected = ["left"].into_iter().filter(|_| write && session.has_figures());
         assert_eq!(kinds, expected.collect::<Vec<_>>(), "{by:?} {write}");
     }
@@ -445,18 +448,18 @@ fn owners((): ()) -> Outcome {
     std::panic::set_hook(Box::new(|_| {}));
     let memory = Allocated::new(By::Legacy, 4 * LEN);
     let foreign = ForeignMemory::new(memory.address, [LEN]);
-    // SAFETY: as many floats are there until it is dropped.
+    // SAFETY: the memory has this many floats until it is dropped.
     let (t, _) = unsafe { foreign.share::<f32, _>(Angry(memory), &stream) }?;
     drop(t);
-    // The tick after its use must be complete.
+    // The tick after the use must be complete.
     stream.synchronize()?;
     assert_eq!(memory_stats(stream.device()).foreign_owners, 0);
-    assert_eq!(freed(), 1, "what it had is dropped all the same");
-    // An owner that shares and drops others, by the same functions.
+    assert_eq!(freed(), 1, "the owner's memory is dropped in spite of the panic");
+    // An owner that holds another shared tensor, and drops it.
     let inner = shared(By::Shareable, 1.0, &stream).0;
     let memory = Allocated::new(By::Legacy, 4 * LEN).filled(&[2.0; LEN]);
     let foreign = ForeignMemory::new(memory.address, [LEN]);
-    // SAFETY: as many floats are there until it is dropped.
+    // SAFETY: the memory has this many floats until it is dropped.
     let (t, _) = unsafe { foreign.share::<f32, _>((memory, inner), &stream) }?;
     assert_eq!(memory_stats(stream.device()).foreign_owners, 2);
     drop(t);
@@ -474,16 +477,16 @@ fn owner_may_panic_and_hold_tensors() {
 
 const MANY: usize = 600;
 
-/// Sends pieces of one allocation, as an allocator would, more than there are rows; and allocations, one
-/// after the other.
+/// Sends more pieces of one allocation than a slab has rows, as an allocator would. Then sends allocations,
+/// one after the other.
 fn streams_of_tensors((by, out): (By, Moved)) -> Outcome {
     let (stream, mut most) = (stream(), 0);
     let whole = std::sync::Arc::new(Allocated::new(by, 4 * LEN * 16));
     for i in 0..MANY {
         let at = whole.address + 4 * (LEN * (i % 16)) as u64;
         let mut t = if i % 4 > 0 {
-            // SAFETY: as many floats are there until the last owner is dropped; the next one waits for the
-            // one before.
+            // SAFETY: the memory has this many floats until the last owner is dropped. Each write waits for
+            // the previous one.
             unsafe { ForeignMemory::new(at, [16]).share::<f32, _>(std::sync::Arc::clone(&whole), &stream) }?.0
         } else {
             shared(by, 0.0, &stream).0
@@ -530,7 +533,7 @@ fn many_at_once((): ()) -> Outcome {
     let mut all = Vec::new();
     for i in 0..1100_u64 {
         let foreign = ForeignMemory::new(whole.address + 4 * i, [1]);
-        // SAFETY: a float is there.
+        // SAFETY: the memory has one float.
         all.push(unsafe { foreign.share::<f32, _>(std::sync::Arc::clone(&whole), &stream) }?.0);
         all[usize::try_from(i)?].fill(i as f32, &stream)?;
     }

@@ -1,5 +1,5 @@
-//! A process that is killed before and after each call of the driver by which it shares memory of another
-//! library, or opens memory of another process. Also failures of each of these calls.
+//! A process that is killed before and after each driver call by which it shares memory of another library,
+//! or opens memory of another process. Also failures of each of these calls.
 #![allow(unsafe_code)]
 
 use mp_core::Recovery;
@@ -16,13 +16,13 @@ const LEN: usize = 1 << 10;
 
 type Moved = Queue<CudaTensor<f32>>;
 
-/// Shares a tensor. When the tensor is returned, or its receiver is dead, the owner is released. If a dead
-/// receiver may have written, the owner is never released.
+/// Shares a tensor. When the tensor is returned, or its receiver is dead, the owner of the memory is
+/// released. If a dead receiver may have written, the owner is never released.
 fn exports((by, out, back, gone): (By, Moved, Moved, Queue<()>)) -> Outcome {
     let stream = stream();
     let memory = Allocated::new(by, 4 * LEN).filled(&[1.0; LEN]);
     let foreign = ForeignMemory::new(memory.address, [LEN]).never_copied();
-    // SAFETY: as many floats are there until it is dropped, and nothing else uses them.
+    // SAFETY: the memory has this many floats until it is dropped, and no other code uses them.
     let (t, _) = unsafe { foreign.share::<f32, _>(memory, &stream) }?;
     out.put(t).unwrap();
     taken(&gone);
@@ -42,7 +42,7 @@ fn exports((by, out, back, gone): (By, Moved, Moved, Queue<()>)) -> Outcome {
     // The process can still share another tensor.
     let memory = Allocated::new(by, 4 * LEN).filled(&[2.0; LEN]);
     let foreign = ForeignMemory::new(memory.address, [LEN]).never_copied();
-    // SAFETY: as above.
+    // SAFETY: the memory has this many floats until it is dropped, and no other code uses them.
     let (t, _) = unsafe { foreign.share::<f32, _>(memory, &stream) }?;
     assert_eq!(t.to_vec(&stream)?, [2.0; LEN]);
     Ok(())
@@ -57,7 +57,7 @@ fn opens((by, from, back): (By, Moved, Moved)) -> Outcome {
     let written = t.on_mut(&stream).map(multiply);
     match written {
         Ok(()) => {
-            // Its maker may be killed by its rule from here on.
+            // From here on, the injected rule may kill the tensor's maker.
             let read = t.to_vec(&stream);
             assert!(
                 read.as_ref().is_ok_and(|all| *all == [3.0; LEN]) || read.as_ref().is_err_and(died),
@@ -80,7 +80,7 @@ fn was_killed(process: &Process, rule: &str) -> bool {
     }
 }
 
-/// Calls of exports, and calls of opens.
+/// Calls that share memory. The next list has the calls that open it.
 const EXPORTS: [&str; 6] = [
     "cuPointerGetAttribute",
     "cuMemGetAddressRange_v2",
@@ -101,7 +101,8 @@ const OPENS: [&str; 9] = [
     "cuMemAddressFree",
 ];
 
-/// Runs it with each rule, until a rule kills no process. Returns the number of kills.
+/// Calls `killed` with the kill rules of each driver call, for the call's numbers from 1 on, until a rule
+/// kills no process. Returns the number of kills.
 fn each_kill(calls: &[&str], mut killed: impl FnMut(&str) -> bool) -> usize {
     let mut kills = 0;
     for call in calls {
@@ -130,7 +131,7 @@ fn exporter_is_killed_at_each_driver_call() {
                 (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
             let args = (by, out.clone(), back.clone(), gone.clone());
             let exporter = with_gpu(&session).env("MP_CUDA_SIM_INJECT", rule).spawn(exports, args).unwrap();
-            // The exporter is killed before it has sent the tensor, or when it finds that the tensor is
+            // The exporter is killed before it has sent the tensor, or when it finds that the tensor was
             // returned.
             eventually("it sends or is killed", || !out.is_empty() || !exporter.is_alive());
             run(&session, opens, (by, out.clone(), back.clone()));
@@ -169,13 +170,13 @@ fn opener_is_killed_at_each_driver_call() {
     }
 }
 
-/// Shares memory and reads it in another process. Returns the failed calls.
+/// Shares memory and reads it in another process. Returns the errors of failed calls.
 fn attempts((by, out, there): (By, Moved, Queue<()>)) -> Outcome<Vec<String>> {
     let (stream, mut errors) = (stream(), Vec::new());
     let mut memory = Some(Allocated::new(by, 4 * LEN).filled(&[1.0; LEN]));
     while let Some(owner) = memory.take() {
         let foreign = ForeignMemory::new(owner.address, [LEN]).never_copied();
-        // SAFETY: as many floats are there until it is dropped, and nothing else uses them.
+        // SAFETY: the memory has this many floats until it is dropped, and no other code uses them.
         match unsafe { foreign.share::<f32, _>(owner, &stream) } {
             Ok((t, _)) => out.put(t).unwrap(),
             Err(refused) => {

@@ -19,7 +19,7 @@ fn on_the_other((by, from): (By, Frozen)) -> Outcome {
     // Memory of a device belongs to its own streams.
     let memory = Allocated::new(by, 4 * LEN);
     let foreign = ForeignMemory::new(memory.address, [LEN]);
-    // SAFETY: as many floats are there.
+    // SAFETY: the memory has this many floats.
     let refused = unsafe { foreign.share::<f32, _>(memory, &other) }.unwrap_err();
     assert!(matches!(refused.error, Error::Core(CoreError::InvalidArgument(_))), "{by:?}: {refused}");
     Ok(())
@@ -37,8 +37,8 @@ fn hands_one_out((by, out): (By, Frozen)) -> Outcome {
     Ok(())
 }
 
-/// Detected from the driver's information about the devices before opening anything, or from its error on
-/// opening.
+/// The error is detected from the driver's information about the devices, before anything is opened, or from
+/// the driver's error when the memory is opened.
 #[test]
 fn unreachable_peers_are_an_error() {
     let opens = "kill=cuIpcOpenMemHandle_v2:1:before;kill=cuMemImportFromShareableHandle:1:before";

@@ -1,5 +1,5 @@
-//! Malformed objects of slabs and pieces: inconsistent ones are refused when they arrive, dangling ones when
-//! they are opened.
+//! Malformed objects of slabs and pieces. Inconsistent objects are refused when they arrive, and dangling
+//! ones when they are opened.
 #![allow(unsafe_code)]
 
 use mp_core::Structure;
@@ -21,7 +21,7 @@ fn made(name: &'static str, len: u64, words: &[u64]) -> Structure {
     structure
 }
 
-/// Decodes a slab and a piece that arrive.
+/// Decodes a message with this slab and this piece.
 fn taken(slab: &[u64], len: u64, piece: &[u64]) -> mp_cuda::Result<Piece> {
     let (slab, mut piece) = (made("mp_cuda::Slab", len, slab), made("mp_cuda::Piece", 4, piece));
     piece.set_parent(&slab)?;
@@ -80,7 +80,8 @@ fn forged((): ()) -> Outcome {
         assert!(matches!(&error, Error::Malformed(text) if text.contains("from byte")), "{piece:?}: {error}");
     }
     assert!(taken(&foreign, FOREIGN, &piece(511, 1, MIB - 1)).is_ok(), "the last byte, the last row");
-    // The slab can't be opened: its descriptor is not stored, its handle is invalid, its maker is missing.
+    // A slab can't be opened: its descriptor is not stored, its handle is invalid, or its maker does not
+    // exist.
     for kind in [OWN, EXPORTED] {
         let (unit, len) = if kind == OWN { (MIB, own) } else { (1, FOREIGN) };
         let lost = taken(&slab(16 * MIB, unit, kind), len, &piece(0, 100, 0))?;
@@ -94,7 +95,7 @@ fn forged((): ()) -> Outcome {
     orphan[4] = u64::MAX;
     let error = taken(&orphan, FOREIGN, &piece(0, 100, 0))?.open(&device).unwrap_err();
     assert!(matches!(error, Error::ProducerDied { .. }), "{error}");
-    // An invalid device.
+    // A slab of an invalid device.
     let mut elsewhere = foreign;
     elsewhere[0] = 1;
     let error = taken(&elsewhere, FOREIGN, &piece(0, 100, 0))?.open(&device).unwrap_err();

@@ -1,5 +1,5 @@
-//! A process that is killed before and after each call of the driver, while it sends or receives tensors.
-//! Tensors of other processes are whole, or reported as lost. These processes continue, and no resource
+//! A process that is killed before and after each driver call, while it sends or receives tensors. Tensors in
+//! the other processes are whole, or are reported as lost. The other processes continue, and no resource
 //! leaks.
 
 use std::collections::HashSet;
@@ -16,7 +16,7 @@ use crate::support::{
 
 const LEN: usize = 1 << 14;
 
-/// Calls that these processes make in any order, except queries.
+/// Calls that these processes make with any order of streams, except queries.
 const CALLS: [&str; 27] = [
     "cuDevicePrimaryCtxRetain",
     "cuMemHostRegister_v2",
@@ -47,8 +47,8 @@ const CALLS: [&str; 27] = [
     "cuEventDestroy_v2",
 ];
 
-/// Starts a process once for each call of the driver that it makes, to be killed there. Passes the rule for
-/// messages.
+/// Calls `killed` with a kill rule for each driver call, before and after the call. `NUMBER` in the rule
+/// stands for the number of the call.
 fn each_call(mut killed: impl FnMut(&str)) {
     for call in CALLS {
         for when in ["before", "after"] {
@@ -57,7 +57,7 @@ fn each_call(mut killed: impl FnMut(&str)) {
     }
 }
 
-/// Returns `true` if a process was killed by its rule. Otherwise it must have ended normally.
+/// Returns `true` if a process was killed by its rule, and `false` if it ended normally. Fails otherwise.
 fn was_killed(process: &Process, rule: &str) -> bool {
     assert!(process.wait_timeout(DEADLINE), "{rule}: still running");
     match process.exit() {
@@ -119,15 +119,15 @@ fn sender_killed_at_each_driver_call_loses_nothing(order: Order) {
 }
 }
 
-/// The dead process's work continues for a while, and then vanishes.
+/// The dead process's work continues for a while, and is then discarded.
 #[test]
 fn sender_with_late_work_is_killed() {
     sender_is_killed(&setup().set("LATE_MS", 20).set("SEED", 11).start().unwrap());
 }
 
-/// Returns the findings without races between two streams of one killed process. After a death, waiters of
+/// Returns the findings, except races between two streams of one killed process. After a death, waiters of
 /// its clocks are released, and a device that continues may run pending work of another stream of the same
-/// process. No process relies on it.
+/// process. No process depends on the results.
 fn findings_of_others(session: &Session, gone: &HashSet<u32>) -> Vec<Finding> {
     let its_own = |finding: &Finding| {
         let line: serde_json::Value = serde_json::from_str(&finding.line).unwrap();
@@ -193,7 +193,7 @@ fn makes(((moved, frozen), back, gone): (Tensors, Queue<CudaTensor<f32>>, Queue<
     if let Ok(Some(x)) = back.try_get() {
         is_whole_or_lost(x.to_vec(&stream));
     }
-    // Messages that the other process has not taken.
+    // These messages were not taken by the other process.
     drop((moved.try_get(), frozen.try_get()));
     assert_eq!(weights.to_vec(&stream)?, [2.0; LEN]);
     drop(weights);

@@ -1,4 +1,4 @@
-//! Work that is pending when its tensor is dropped: reuse of its memory meanwhile, and endless work.
+//! Work that is pending when its tensor is dropped: reuse of the memory during the work, and endless work.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::support::{
 
 const LEN: usize = 1 << 16;
 const SLOW: Duration = Duration::from_millis(200);
-/// Longer than a test lasts.
+/// Duration that exceeds every test.
 const ENDLESS: Duration = Duration::from_secs(600);
 const SLAB: u64 = 32 << 20;
 
@@ -40,18 +40,18 @@ fn makes_another((tensors, killed): (Queue<CudaTensor<f32>>, Queue<()>)) -> Outc
     });
     let others: Vec<_> =
         (0..3).map(|_| CudaTensor::<f32>::full([LEN], 2.0, &stream)).collect::<Result<_, _>>()?;
-    assert_eq!(memory_stats(&device).slabs, 2, "nothing is cut out of the first one");
+    assert_eq!(memory_stats(&device).slabs, 2, "no piece is cut from the first slab");
     assert_eq!(kept.to_vec(&stream)?, [1.0; LEN]);
     for other in &others {
         assert_eq!(other.to_vec(&stream)?, [2.0; LEN]);
     }
     drop(kept);
-    assert_eq!(memory_stats(&device).retired, 0, "it goes with its last tensor");
+    assert_eq!(memory_stats(&device).retired, 0, "the slab is returned with its last tensor");
     Ok(())
 }
 
 on_the_device! {
-/// The dead process's kernel may write until the driver ends it: the slab is no longer used.
+/// The dead process's kernel may write until the driver ends it, so the slab is no longer used.
 fn slab_of_killed_writer_is_retired(order: Order) {
     for late in [0, 100] {
         let session = setup().set("PROFILE", profile(order)).set("LATE_MS", late).start().unwrap();
@@ -89,8 +89,8 @@ fn follows_and_stays((tensors, dropped): (Moved, Queue<()>)) -> Outcome {
     Ok(())
 }
 
-/// The last user's stream waits for the writer, and continues after its death: the last use completes, and
-/// the dead process's kernel may write until the driver ends it.
+/// The last user's stream waits for the writer, and continues after the writer's death. So the last use
+/// completes, although the dead writer's kernel may write until the driver ends it.
 #[test]
 fn slab_moved_on_by_a_killed_writer_is_retired() {
     let session = session();
@@ -203,7 +203,7 @@ fn writes_and_stays((tensors, begun): (Queue<CudaTensor<f32>>, Queue<()>)) -> Ou
 fn makes_what_is_written((tensors, killed): (Queue<CudaTensor<f32>>, Queue<()>)) -> Outcome {
     let (stream, device) = (stream(), Device::new(0)?);
     let t = CudaTensor::<f32>::empty([LEN], &stream)?;
-    // This process did not use it: a reader of the row finds only the records of the process that has it now.
+    // This process did not use the tensor. The row has only the uses by the process that holds it now.
     tensors.put(t).unwrap();
     taken(&killed);
     mp_harness::eventually("the writer has no seat", || {
@@ -212,13 +212,13 @@ fn makes_what_is_written((tensors, killed): (Queue<CudaTensor<f32>>, Queue<()>))
         memory_stats(&device).pieces == 0
     });
     let other = CudaTensor::<f32>::full([LEN], 2.0, &stream)?;
-    // Long enough for a kernel of the dead process to be running.
+    // The work is long enough that a kernel of the dead process may be running.
     kernels().spin(&stream, SLOW);
     assert_eq!(other.to_vec(&stream)?, [2.0; LEN]);
     Ok(())
 }
 
-/// The driver takes a while to end work that the device has begun, and that writes meanwhile.
+/// The driver takes a while to end work that the device has begun, and that work writes meanwhile.
 #[test]
 fn memory_of_a_killed_writer_is_not_reused() {
     let session = setup().set("LATE_MS", 2_000).set("LAZY_MS", 0).start().unwrap();
@@ -253,7 +253,7 @@ fn makes_and_ends(tensors: Queue<FrozenCudaTensor<f32>>) -> Outcome {
     Ok(())
 }
 
-/// A process that had memory of a dead maker, and unmapped it, does not keep the memory allocated.
+/// A process that has unmapped the memory of a dead maker does not keep the memory allocated.
 #[test]
 fn unmapped_memory_of_a_dead_maker_is_freed() {
     let session = session();

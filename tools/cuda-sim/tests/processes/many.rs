@@ -10,7 +10,7 @@ use crate::support::{Outcome, join, nothing_is_left, session, stat, stream, take
 
 const LEN: usize = 1 << 14;
 const COUNT: usize = 100_000;
-/// Numbers of tensors after which usage is measured: the last one while all processes exist.
+/// Numbers of tensors after which usage is measured. All processes still exist at the last one.
 const MARKS: [usize; 3] = [1_000, 10_000, COUNT - 100];
 
 type Numbers = Queue<Option<SharedCudaTensor<f32>>>;
@@ -46,7 +46,7 @@ fn sums((from, marks, go): (Numbers, Queue<usize>, Queue<()>)) -> Outcome<f64> {
     Ok(sum)
 }
 
-/// Usage: device and arena in bytes, owned clocks, and resident memory of processes in KiB.
+/// Usage: bytes of the device and the arena, owned clocks, and resident memory of processes in KiB.
 #[derive(Debug)]
 struct There {
     device: u64,
@@ -72,8 +72,8 @@ impl There {
     }
 }
 
-/// `test_cuda_send_many` of PyTorch, with as many tensors: through three processes, of which the middle one
-/// only forwards.
+/// `test_cuda_send_many` of PyTorch, with the same number of tensors: through three processes, the second of
+/// which only forwards.
 #[test]
 #[ignore = "takes minutes: cargo xtask ci --long"]
 fn hundred_thousand_tensors_leak_nothing() {
@@ -85,7 +85,7 @@ fn hundred_thousand_tensors_leak_nothing() {
     let end = with_gpu(&session).spawn(sums, (two, marks.clone(), go.clone())).unwrap();
     let pids = [maker.pid(), relay.pid(), end.pid(), session.pid()];
     let all = MARKS.map(|mark| {
-        // The last wait takes minutes.
+        // The wait for the last mark takes minutes.
         assert_eq!(marks.get().unwrap(), Some(mark));
         let there = There::now(&session, &pids);
         println!("{mark}: {there:?}");
@@ -98,7 +98,7 @@ fn hundred_thousand_tensors_leak_nothing() {
     assert!(last.device <= first.device && last.device <= 64 << 20, "{all:?}");
     // A queue's messages need blocks of many sizes, a few of which are allocated later.
     assert!(last.arena <= first.arena + (1 << 20) && last.clocks <= first.clocks + 2, "{all:?}");
-    // For the processes that use the library. The fourth process is the device.
+    // Compares the processes that use the library. The fourth process is the device.
     for (early, late) in first.resident.iter().zip(&last.resident).take(3) {
         assert!(*late <= early + 4096, "{all:?}");
     }

@@ -1,4 +1,4 @@
-//! Modes: permitted operations, views and copies, and refusals.
+//! Modes of tensors: permitted operations, views and copies, and refusals.
 
 use std::time::Duration;
 
@@ -21,13 +21,13 @@ fn copies((): ()) -> Outcome {
     let part = t.slice(1, 1..5, 2)?.t()?;
     let expected = [1.0, 7.0, 13.0, 19.0, 3.0, 9.0, 15.0, 21.0];
     assert_eq!((part.shape(), part.to_vec(&stream)?), ([2, 4].as_slice(), expected.to_vec()));
-    // On the device, strided on both sides.
+    // A copy on the device, with strides on both sides.
     let whole = CudaTensor::<f32>::zeros([4, 6], &stream)?.share();
     whole.slice(1, 0..6, 3)?.t()?.copy_from(&part, &other)?;
     let seen = whole.to_vec(&other)?;
     assert_eq!((seen[0], seen[3], seen[6], seen[9]), (1.0, 3.0, 7.0, 9.0));
     assert_eq!(seen.iter().filter(|x| **x == 0.0).count(), 16);
-    // Rows of one memory that don't overlap, and rows that do.
+    // Copies between rows of one memory: rows that don't overlap, and rows that do.
     whole.select(0, 0)?.copy_from(&whole.select(0, 1)?, &other)?;
     assert_eq!(whole.select(0, 0)?.to_vec(&other)?, [7.0, 0.0, 0.0, 9.0, 0.0, 0.0]);
     let error = whole.narrow(0, 0, 2)?.copy_from(&whole.narrow(0, 1, 2)?, &other).unwrap_err();
@@ -63,7 +63,7 @@ fn moves((): ()) -> Outcome {
     queue.put(CudaTensor::<f32>::full([1000], 1.0, &stream)?).unwrap();
     let second = CudaTensor::<f32>::full([10, 100], 2.0, &stream)?;
     let id = second.storage();
-    // A message without room is returned unchanged.
+    // The queue is full, so the message is returned unchanged.
     let back = match queue.try_put(second) {
         Err(PutError::Full(back)) => back,
         other => return Err(format!("{other:?}").into()),
@@ -100,14 +100,14 @@ fn misread((): ()) -> Outcome {
     let made = || CudaTensor::<f32>::zeros([8], &stream);
     let frozen = || Ok::<_, mp_cuda::Error>(AnyCudaTensor::from(made()?.freeze()));
     assert!(read_as::<_, AnyCudaTensor<Frozen>>(frozen()?).is_ok());
-    assert!(read_as::<_, AnyCudaTensor<Shared>>(frozen()?).is_err(), "a frozen tensor is written by none");
+    assert!(read_as::<_, AnyCudaTensor<Shared>>(frozen()?).is_err(), "a frozen tensor has no writer");
     assert!(read_as::<_, AnyCudaTensor>(frozen()?).is_err());
     assert!(read_as::<_, FrozenCudaTensor<f32>>(made()?.share()).is_err());
     assert!(read_as::<_, SharedCudaTensor<f32>>(made()?).is_err());
     assert!(read_as::<_, FrozenCudaTensor<i32>>(made()?.freeze()).is_err(), "another type of elements");
     let t = read_as::<_, CudaTensor<f32>>(made()?)?;
     assert_eq!(t.to_vec(&stream)?, [0.0; 8]);
-    // Outside of a message memory can't be attached: an empty tensor is refused as well.
+    // Outside of a message, memory can't be attached. An empty tensor is refused as well.
     for len in [0, 4] {
         let refused = serde_json::to_string(&CudaTensor::<f32>::zeros([len], &stream)?.freeze()).unwrap_err();
         assert!(refused.to_string().contains("message"), "{len} elements: {refused}");
@@ -206,7 +206,7 @@ fn crafted((): ()) -> Outcome {
     };
     let read = |out: Outgoing| FrozenCudaTensor::<f32>::decode::<MessagePack>(&mut out.into_incoming());
     assert!(read(written()?).is_ok());
-    // The last bytes contain the tick, which was never made.
+    // The last bytes contain a tick. The changed tick was never made.
     let mut future = written()?;
     *future.bytes().last_mut().unwrap() += 1;
     let error = read(future).unwrap_err().to_string();
@@ -216,7 +216,7 @@ fn crafted((): ()) -> Outcome {
             let mut other = written()?;
             // After the kernel has run, the message contains no tick.
             other.bytes().get_mut(at).into_iter().for_each(|byte| *byte ^= with);
-            // All reads lie within the attached memory.
+            // All reads are within the attached memory.
             if let Ok(t) = read(other) {
                 assert!(t.len() <= 16 && t.to_vec(&stream).is_ok(), "{t:?}");
             }

@@ -1,5 +1,5 @@
-//! Events that a process opens, where streams are ordered by events of other processes: each is closed again,
-//! whichever process ends first.
+//! Events that a process opens, where streams are ordered by events of other processes. Each event is closed
+//! again, no matter which process ends first.
 
 use mp_cuda::{CudaTensor, Error, FrozenCudaTensor, Order, ipc_collect};
 use mp_cuda_sim::session::Session;
@@ -19,7 +19,7 @@ const LEN: usize = 1 << 10;
 type Tensors = Queue<FrozenCudaTensor<f32>>;
 type Signals = Queue<()>;
 
-/// Sends a tensor, ends its work after the first message, and returns after the second message.
+/// Sends a tensor, ends its work after the first signal, and returns after the second signal.
 fn makes((tensors, reported): (Tensors, Signals)) -> Outcome {
     let stream = stream();
     let mut t = CudaTensor::<f32>::zeros([LEN], &stream)?;
@@ -34,7 +34,7 @@ fn makes((tensors, reported): (Tensors, Signals)) -> Outcome {
     Ok(())
 }
 
-/// Makes a stream wait for the tensor's work, and checks for deaths of others meanwhile.
+/// Makes a stream wait for the tensor's work, and checks for deaths of other processes meanwhile.
 fn waits((tensors, (opened, ends)): (Tensors, (Signals, Queue<bool>))) -> Outcome {
     let stream = stream();
     let mut all = Vec::new();
@@ -51,7 +51,7 @@ fn waits((tensors, (opened, ends)): (Tensors, (Signals, Queue<bool>))) -> Outcom
     }
 }
 
-/// Two processes, of which the second has opened an event of the first, and the queues that control them.
+/// Maker of an event and a process that has opened the event, and the queues that control the two processes.
 struct Both {
     session: Session,
     tensors: Tensors,
@@ -91,7 +91,7 @@ fn events_of_a_killed_maker_are_closed() {
     let both = both();
     kill(&both.maker);
     none_is_open(&both.session);
-    assert!(both.waiter.is_alive(), "it closed them, and was not ended");
+    assert!(both.waiter.is_alive(), "the waiter closed the events, and is alive");
     kill(&both.waiter);
     nothing_is_left(&both.session);
 }
@@ -124,7 +124,7 @@ fn ending_process_closes_its_opened_events() {
     both.to_maker.put(()).unwrap();
     both.to_waiter.put(true).unwrap();
     join(both.waiter);
-    assert_eq!(stat(&both.session, "opened-events"), 0, "its maker is there");
+    assert_eq!(stat(&both.session, "opened-events"), 0, "the events' maker is alive");
     both.to_maker.put(()).unwrap();
     join(both.maker);
     nothing_is_left(&both.session);
@@ -136,7 +136,7 @@ fn collected_event_is_opened_again() {
     both.to_waiter.put(false).unwrap();
     taken(&both.opened);
     assert_eq!(stat(&both.session, "opened-events"), 0);
-    // Another stream, ordered after the first one's work.
+    // Another stream, ordered after the first stream's work.
     let made = (both.tensors.clone(), both.to_maker.clone());
     let other = with_gpu(&both.session).spawn(makes, made).unwrap();
     taken(&both.opened);
@@ -148,7 +148,7 @@ fn collected_event_is_opened_again() {
 
 type Pids = Queue<u32>;
 
-/// Starts the maker, whose death is not reported to the arena while this process is stopped.
+/// Starts the maker. Its death is not reported to the arena while this process is stopped.
 fn starts_the_maker((tensors, reported, pids): (Tensors, Signals, Pids)) -> Outcome {
     let maker = Process::builder().start_method(StartMethod::Spawn);
     let maker = maker.spawn(makes, (tensors, reported)).unwrap();
@@ -173,7 +173,7 @@ fn waits_for_a_dead_process((tensors, pids, refused): (Tensors, Pids, Queue<bool
     Ok(())
 }
 
-/// The event is open before the maker's death, and no recovery has found the death.
+/// The event was opened before the maker's death, and no recovery has detected the death.
 #[test]
 #[ignore = "run by the next test, in a family of its own"]
 fn alone_event_of_a_dead_maker() {
@@ -189,7 +189,7 @@ fn alone_event_of_a_dead_maker() {
     signal(parent.pid(), Signal::STOP);
     eventually("the maker's parent is stopped", || threads_are(parent.pid(), 'T'));
     pids.put(pid).unwrap();
-    // A thread that waited for the message would find the death.
+    // A thread that waited for the message would detect the death.
     eventually("the second wait has a result", || !refused.is_empty());
     let is_refused = taken(&refused);
     [&waiter, &parent].into_iter().for_each(kill);
@@ -202,12 +202,13 @@ fn event_of_a_dead_maker_is_not_awaited() {
     alone("opened_events::alone_event_of_a_dead_maker");
 }
 
-/// Opens an event, stops until another maker has an event of the same name, and opens that event.
+/// Opens an event, stops until another maker has an event with the same name, and opens that event.
 fn is_stopped_between_two_makers((tensors, waits): (Tensors, Signals)) -> Outcome {
     let ([first, second], t) = ([stream(), stream()], taken(&tensors));
     drop(t.on(&first)?);
     kill_process(getpid(), Signal::STOP)?;
-    // The queue has the second tensor. A thread that waits for it would detect the death of the first maker.
+    // The second tensor is in the queue. A thread that waited for it would detect the death of the first
+    // maker.
     let t = tensors.try_get()?.unwrap();
     drop(t.on(&second)?);
     waits.put(()).unwrap();

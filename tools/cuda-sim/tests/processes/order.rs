@@ -1,5 +1,5 @@
-//! Ordering of kernels of several streams and processes that share tensors. A missing wait is detected by the
-//! values, or by the simulator as a race.
+//! Ordering of kernels of several streams and processes that share tensors. The values show a missing wait,
+//! or the simulator reports a race.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn sends_again((tensors, seen): (Queue<SharedCudaTensor<f32>>, Queue<()>)) -> Ou
     kernels().spin(&other, SLOW);
     kernels().fill(&other, on.ptr(), on.len(), 2.0);
     drop(on);
-    // At once, while the kernel spins.
+    // The tensor is put while the kernel spins.
     tensors.put(t).unwrap();
     taken(&seen);
     Ok(())
@@ -37,15 +37,14 @@ fn receives_again((tensors, seen): (Queue<SharedCudaTensor<f32>>, Queue<()>)) ->
     seen.put(()).unwrap();
     let second = taken(&tensors);
     assert_eq!(first.storage(), second.storage());
-    assert_eq!(second.to_vec(&stream)?, [2.0; LEN], "it is here already, and waited for all the same");
+    assert_eq!(second.to_vec(&stream)?, [2.0; LEN], "a tensor received again is waited for");
     seen.put(()).unwrap();
     Ok(())
 }
 
 const ALL: [Order; 3] = [Order::Clocks, Order::IpcEvents, Order::Host];
 
-/// Returns the orders to test. Without a simulator there is one device, which has one order for the whole
-/// family.
+/// Returns the orders to test. Without a simulator, the only device has one order for the whole family.
 fn orders() -> &'static [Order] {
     if session().has_figures() { &ALL } else { &ALL[..1] }
 }
@@ -140,7 +139,7 @@ fn on_streams_of_one_process((): ()) -> Outcome {
         }
     }
     assert_eq!(t.to_vec(&a)?, [5.0; LEN]);
-    // A tensor made on one stream is shared, and used on another.
+    // A tensor that was made on one stream is shared, and used on another stream.
     let mut t = CudaTensor::<f32>::zeros([LEN], &a)?;
     let on = t.on_mut(&a)?;
     kernels().spin(&a, SLOW);
@@ -162,7 +161,7 @@ fn streams_of_one_process_wait_for_each_other() {
 fn makes_anew((tensors, used): (Queue<FrozenCudaTensor<f32>>, Queue<()>)) -> Outcome {
     let (stream, other) = (stream(), stream());
     for i in 0..30 {
-        // Memory of the previous tensor, whose readers' kernels may not have run.
+        // The tensor is in the memory of the previous tensor, whose readers' kernels may not have run.
         let t = CudaTensor::<f32>::full([LEN], i as f32, if i % 2 == 0 { &stream } else { &other })?.freeze();
         tensors.put(t.clone()).unwrap();
         tensors.put(t).unwrap();
@@ -219,7 +218,7 @@ fn reads_then_shares((tensors, read): (Queue<SharedCudaTensor<f32>>, Queue<()>))
     let copy = x.to_device(&other)?;
     tensors.put(x.share()).unwrap();
     taken(&read);
-    assert_eq!(copy.to_vec(&other)?, [1.0; LEN], "what was written later is not in it");
+    assert_eq!(copy.to_vec(&other)?, [1.0; LEN], "the copy has no later writes");
     Ok(())
 }
 
@@ -268,7 +267,7 @@ fn idle_readers_of_frozen_memory_are_released() {
     let process = with_gpu(&session).spawn(reads_on_new_streams, (begin.clone(), done.clone())).unwrap();
     taken(&done);
     let streams = stat(&session, "streams");
-    assert!(streams < 12, "{streams} streams, of 51 that were made and dropped but one");
+    assert!(streams < 12, "{streams} streams, 50 of 51 were dropped");
     begin.put(()).unwrap();
     join(process);
     nothing_is_left(&session);

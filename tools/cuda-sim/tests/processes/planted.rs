@@ -1,6 +1,6 @@
-//! The simulator detects mutations of mp-cuda's order, memory and descriptors. Each is switched on in all
-//! processes of a test, which must fail and print one of the listed texts. `cargo xtask mutate` runs these
-//! tests in its copy of the sources.
+//! The simulator detects mutations of mp-cuda's order, memory and descriptors. Each mutation is switched on
+//! in all processes of a test, which must fail and print one of the listed texts. `cargo xtask mutate` runs
+//! these tests in its copy of the sources.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -10,20 +10,20 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// Mutation, the test that detects it, and its output.
+/// Mutation, the test that detects it, and the expected output.
 struct Planted {
     mutation: &'static str,
     test: &'static str,
-    /// Texts of which one must be printed.
+    /// Texts, one of which must be printed.
     says: &'static [&'static str],
 }
 
 const PLANTED: [Planted; 16] = [
-    // A value that was already received is also waited for at its second receipt.
+    // A tensor that was already received is not waited for at its second receipt.
     Planted {
         mutation: "cuda.message.second-not-waited",
         test: "order::resent_tensor_waits_for_slow_kernel",
-        says: &["it is here already, and waited for all the same"],
+        says: &["a tensor received again is waited for"],
     },
     // The end value of a dead process's clock is before all ticks in a cyclic comparison.
     Planted {
@@ -43,14 +43,14 @@ const PLANTED: [Planted; 16] = [
         test: "order::moved_tensor_is_read_after_senders_work::clocks",
         says: &["\"race\""],
     },
-    // The last use in the row is lost at the next one.
+    // The next use overwrites the last use in the row.
     Planted {
         mutation: "cuda.uses.left-without-join",
         test: "order::memory_is_reused_after_its_last_reader",
-        // The values, if the simulator ran both in a bad order before it reported.
+        // The values are wrong if the simulator ran both works in a bad order before it reported the race.
         says: &["\"race\"", "panicked: ["],
     },
-    // Memory that a dead process may still write is reused: it died during a use, or after it.
+    // Memory that a dead process may still write is reused. The process died during a use, or after it.
     Planted {
         mutation: "cuda.given.open-use-ignored",
         test: "late::memory_of_a_killed_writer_is_not_reused",
@@ -61,20 +61,20 @@ const PLANTED: [Planted; 16] = [
         test: "late::slab_of_killed_writer_is_retired::clocks",
         says: &["the slab is retired"],
     },
-    // A descriptor stays open after its import, and so the memory stays allocated after all other references
-    // are dropped.
+    // A descriptor stays open after its import. So the memory stays allocated after all other references are
+    // dropped.
     Planted {
         mutation: "cuda.slab.descriptor-kept",
         test: "late::unmapped_memory_of_a_dead_maker_is_freed",
         says: &["all memory is free"],
     },
-    // The first process that opens the memory takes the descriptor out of the locker.
+    // The first process that opens the memory removes the descriptor from the locker.
     Planted {
         mutation: "locker.kept.taken-out",
         test: "ends::sent_memory_is_opened_by_successive_processes",
         says: &["packet 0 of the locker of descriptors is missing"],
     },
-    // A process opens the handle of its own memory.
+    // A process opens a handle of its own memory.
     Planted {
         mutation: "cuda.slab.own-handle-opened",
         test: "foreign::each_kind_of_memory_is_shared_or_copied",
@@ -98,19 +98,19 @@ const PLANTED: [Planted; 16] = [
         test: "drops::memory_of_unrecorded_reader_is_not_reused",
         says: &["\"race\""],
     },
-    // The thread that detects a death unmaps.
+    // The thread that detects a death unmaps memory.
     Planted {
         mutation: "cuda.here.unmapped-by-the-recoverer",
         test: "drops::death_is_handled_without_waiting_for_a_device",
-        says: &["it went on while its memory was being unmapped"],
+        says: &["the process continued during the unmapping"],
     },
-    // User streams end under a tensor's lock.
+    // A user's streams end under a tensor's lock.
     Planted {
         mutation: "cuda.uses.ended-under-locks",
         test: "drops::user_code_runs_outside_of_tensor_locks",
-        says: &["what is a user's is dropped under a tensor's lock"],
+        says: &["a user's value is dropped under a tensor's lock"],
     },
-    // A row's use with write access is not recorded: the death of a writer has no effect.
+    // A use with write access is not recorded in the row, so the death of a writer has no effect.
     Planted {
         mutation: "cuda.row.use-not-begun",
         test: "late::memory_of_a_killed_writer_is_not_reused",
@@ -118,7 +118,7 @@ const PLANTED: [Planted; 16] = [
     },
 ];
 
-/// Time limit of such a test. All its waits have deadlines.
+/// Time limit of a test with a mutation. All waits of the test have deadlines.
 const LIMIT: Duration = Duration::from_secs(240);
 
 /// Runs a test of this program with a mutation. Returns `true` if it passes, and its output.

@@ -1,5 +1,5 @@
 //! Streams that must wait for readers, and memory that is reused after work of several streams and processes.
-//! Each missing wait is a race for the simulator, or gives wrong values.
+//! The simulator reports each missing wait as a race, or the values are wrong.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub(crate) fn queues<T: mp_core::message::Message, const N: usize>() -> [Queue<T
     [(); N].map(|()| Queue::unbounded().unwrap())
 }
 
-/// Makes a stream copy a tensor after it has spun for this time. Returns the copy.
+/// Copies a tensor on a stream, after the stream has spun for this time. Returns the copy.
 pub(crate) fn copies<M: mp_cuda::CudaMode>(
     t: &CudaTensor<f32, M>,
     stream: &CudaStream,
@@ -35,7 +35,7 @@ pub(crate) fn copies<M: mp_cuda::CudaMode>(
     Ok(copy)
 }
 
-/// Makes a stream fill a tensor after it has spun for this time.
+/// Fills a tensor on a stream, after the stream has spun for this time.
 pub(crate) fn fills(t: &mut CudaTensor<f32>, stream: &CudaStream, time: Duration, value: f32) -> Outcome {
     let on = t.on_mut(stream)?;
     kernels().spin(stream, time);
@@ -50,7 +50,7 @@ fn writes_what_another_stream_reads((): ()) -> Outcome {
     fills(&mut t, &writer, Duration::ZERO, 2.0)?;
     writer.synchronize()?;
     assert_eq!(copy.to_vec(&reader)?, [1.0; LEN], "the writer waited for the reader");
-    // The other order.
+    // The same with a writer before a reader.
     fills(&mut t, &writer, SLOW, 3.0)?;
     let copy = copies(&t, &reader, Duration::ZERO)?;
     assert_eq!(copy.to_vec(&reader)?, [3.0; LEN], "the reader waited for the writer");
@@ -108,28 +108,28 @@ fn next_owner_waits_for_a_relay_that_reads(order: Order) {
 
 pub(crate) type Frozen = Queue<FrozenCudaTensor<f32>>;
 
-/// Reads for this many milliseconds on request, and reports that it has dropped the tensor.
+/// Reads for this many milliseconds after a signal, and reports that it has dropped the tensor.
 fn reads_and_drops((tensors, go, dropped, milliseconds): (Frozen, Signals, Signals, u64)) -> Outcome {
     let (stream, t) = (stream(), taken(&tensors));
     taken(&go);
     let copy = copies(&t, &stream, Duration::from_millis(milliseconds))?;
     drop(t);
     dropped.put(()).unwrap();
-    assert_eq!(copy.to_vec(&stream)?, [1.0; LEN], "what was made later is not in it");
+    assert_eq!(copy.to_vec(&stream)?, [1.0; LEN], "the copy has no later writes");
     Ok(())
 }
 
 fn makes_for_two((tensors, gone): (Frozen, Signals)) -> Outcome {
     let stream = stream();
     let t = CudaTensor::<f32>::full([LEN], 1.0, &stream)?.freeze();
-    // A quick reader of this process, too.
+    // A quick reader in this process, too.
     let copy = copies(&t, &stream, Duration::ZERO)?;
     tensors.put(t.clone()).unwrap();
     tensors.put(t).unwrap();
     taken(&gone);
     let early = CudaTensor::<f32>::full([LEN], 2.0, &stream)?;
     assert_eq!(early.to_vec(&stream)?, [2.0; LEN]);
-    // Two of its own pieces are in use. The third is freed when both readers have run.
+    // Two pieces of this process are in use. The third piece is freed when both readers have run.
     eventually("the memory comes back", || memory_stats(stream.device()).pieces == 2);
     let late = CudaTensor::<f32>::full([LEN], 3.0, &stream)?;
     assert_eq!(late.to_vec(&stream)?, [3.0; LEN]);
@@ -138,7 +138,7 @@ fn makes_for_two((tensors, gone): (Frozen, Signals)) -> Outcome {
 }
 
 under_each_order! {
-/// The slow reader drops the tensor first, or last.
+/// The slow reader drops the tensor before or after the other reader.
 fn memory_of_two_readers_is_reused_after_both(order: Order) {
     for times in [[300, 0], [0, 300], [100, 200]] {
         let session = under(order);
@@ -160,8 +160,8 @@ fn memory_of_two_readers_is_reused_after_both(order: Order) {
 }
 }
 
-/// Three neighbours are dropped with work on their streams, one of them with slow work. The next tensor
-/// covers all three.
+/// Three adjacent tensors are dropped with work on their streams. The work on one of them is slow. The next
+/// tensor covers the memory of all three.
 fn covers_what_was_dropped(slow: u32) -> Outcome {
     let (streams, last) = ([(); 3].map(|()| stream()), stream());
     let mut parts = Vec::new();
@@ -174,12 +174,12 @@ fn covers_what_was_dropped(slow: u32) -> Outcome {
     drop(parts);
     let mut whole = CudaTensor::<f32>::empty([3 * LEN], &last)?;
     let on = whole.on_mut(&last)?;
-    assert_eq!(on.ptr(), first, "it is cut where the parts were");
+    assert_eq!(on.ptr(), first, "the tensor has the memory of the three");
     kernels().fill(&last, on.ptr(), on.len(), 3.0);
     drop(on);
     last.synchronize()?;
     streams.iter().try_for_each(CudaStream::synchronize)?;
-    assert!(whole.to_vec(&last)?.iter().all(|x| *x == 3.0), "nothing was written later");
+    assert!(whole.to_vec(&last)?.iter().all(|x| *x == 3.0), "the earlier works wrote nothing afterwards");
     assert_eq!(memory_stats(last.device()).slabs, 1);
     Ok(())
 }
@@ -194,7 +194,7 @@ fn each_of_several_cooling_ranges_is_waited_for(order: Order) {
 }
 }
 
-/// A tensor is dropped with slow work. Each of the next two tensors takes one half of it.
+/// A tensor is dropped with slow work. The next two tensors take one half of its memory each.
 fn divides_what_was_dropped((): ()) -> Outcome {
     let [slow, one, two] = [(); 3].map(|()| stream());
     let mut t = CudaTensor::<f32>::full([2 * LEN], 1.0, &slow)?;
@@ -223,13 +223,13 @@ fn each_part_of_a_cooling_range_is_waited_for(order: Order) {
 }
 }
 
-/// Leaves slow work pending, in memory that is free for streams that wait for it.
+/// Leaves slow work pending in memory. The memory is free for streams that wait for this work.
 fn leaves_slow_work(slow: &CudaStream) -> Outcome {
     let mut t = CudaTensor::<f32>::full([LEN], 1.0, slow)?;
     fills(&mut t, slow, SLOW, 2.0)
 }
 
-/// The first use of new memory is on another stream than its creation, in this process or in another one.
+/// The first use of new memory is on another stream than its allocation, in this process or in another one.
 fn uses_new_memory_elsewhere((out, read): (Moved, Signals)) -> Outcome {
     let [slow, one, other] = [(); 3].map(|()| stream());
     leaves_slow_work(&slow)?;
@@ -264,7 +264,7 @@ fn is_refused_and_used_elsewhere((): ()) -> Outcome {
     let mut t = closed.put(t).unwrap_err().into_value();
     fills(&mut t, &other, Duration::ZERO, 3.0)?;
     slow.synchronize()?;
-    assert_eq!(t.to_vec(&other)?, [3.0; LEN], "what was given to the first stream ran before");
+    assert_eq!(t.to_vec(&other)?, [3.0; LEN], "the first stream's work ran before");
     Ok(())
 }
 
@@ -316,7 +316,7 @@ fn each_message_tells_of_all_work_of_an_open_use(order: Order) {
 }
 }
 
-/// Begins a use that stays open during many others, and whose work is submitted last.
+/// Begins a use that stays open during many others. The work of this use is submitted last.
 fn reads_last_in_a_long_use((): ()) -> Outcome {
     let (late, others) = (stream(), [(); 6].map(|()| stream()));
     let t = CudaTensor::<f32>::full([LEN], 1.0, &late)?.freeze();
@@ -334,7 +334,7 @@ fn reads_last_in_a_long_use((): ()) -> Outcome {
     drop(t);
     let next = CudaTensor::<f32>::full([LEN], 2.0, &others[0])?;
     others[0].synchronize()?;
-    assert_eq!(copy.to_vec(&late)?, [1.0; LEN], "its memory is used after it");
+    assert_eq!(copy.to_vec(&late)?, [1.0; LEN], "the memory is reused after the read");
     assert_eq!(next.to_vec(&others[0])?, [2.0; LEN]);
     Ok(())
 }
@@ -347,7 +347,7 @@ fn open_use_is_kept_while_others_come_and_go(order: Order) {
 }
 }
 
-/// Two streams read a tensor, one of them for long. Then it is dropped.
+/// Two streams read a tensor, and one of the reads is slow. Then the tensor is dropped.
 fn drops_what_two_streams_read(slow: usize) -> Outcome {
     let streams = [stream(), stream()];
     let last = stream();
@@ -361,7 +361,7 @@ fn drops_what_two_streams_read(slow: usize) -> Outcome {
     let next = CudaTensor::<f32>::full([LEN], 2.0, &last)?;
     last.synchronize()?;
     for (copy, stream) in all.iter().zip(&streams) {
-        assert_eq!(copy.to_vec(stream)?, [1.0; LEN], "its memory is used after both");
+        assert_eq!(copy.to_vec(stream)?, [1.0; LEN], "the memory is reused after both reads");
     }
     assert_eq!(next.to_vec(&last)?, [2.0; LEN]);
     Ok(())
@@ -399,7 +399,7 @@ fn reads_on_one_stream_by_two_threads((began, go): (Signals, Signals)) -> Outcom
     drop(t);
     let next = CudaTensor::<f32>::full([LEN], 2.0, &other)?;
     other.synchronize()?;
-    assert_eq!(copy.to_vec(&stream)?, [1.0; LEN], "its memory is used after it");
+    assert_eq!(copy.to_vec(&stream)?, [1.0; LEN], "the memory is reused after the read");
     assert_eq!(next.to_vec(&other)?, [2.0; LEN]);
     Ok(())
 }
@@ -410,7 +410,7 @@ fn use_begun_during_a_read_is_awaited() {
     let [began, go] = queues();
     let process = with_gpu(&session).spawn(reads_on_one_stream_by_two_threads, (began.clone(), go.clone()));
     taken(&began);
-    // The gate, and the copy to the host.
+    // The two queued operations are the gate and the copy to the host.
     eventually("the read has begun", || stat(&session, "queued") == 2);
     go.put(()).unwrap();
     join(process.unwrap());

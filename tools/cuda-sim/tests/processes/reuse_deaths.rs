@@ -1,5 +1,5 @@
-//! Memory that is reused after a process was stopped or killed while it released it, and events of streams
-//! that have ended.
+//! Memory that is reused after a process was stopped or killed during the release of that memory, and events
+//! of streams that have ended.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::support::{
 const KILL: i32 = 9;
 const STOP: i32 = 19;
 
-/// Drops the tensor, and stops at this change that the drop makes in the arena.
+/// Drops the tensor. The process is stopped at change `at` that the drop makes in the arena.
 fn is_stopped_while_it_drops((tensors, dropped, at): (Frozen, Signals, u64)) -> Outcome {
     let (stream, t) = (stream(), taken(&tensors));
     let copy = copies(&t, &stream, SLOW * 3)?;
@@ -29,7 +29,7 @@ fn is_stopped_while_it_drops((tensors, dropped, at): (Frozen, Signals, u64)) -> 
     drop(t);
     inject::arm_at_change(u64::MAX, 0);
     dropped.put(()).unwrap();
-    assert_eq!(copy.to_vec(&stream)?, [1.0; LEN], "its memory was used again after it");
+    assert_eq!(copy.to_vec(&stream)?, [1.0; LEN], "the memory was reused after the read");
     Ok(())
 }
 
@@ -79,7 +79,8 @@ fn reader_is_stopped_at_each_change_of_its_drop(order: Order) {
 
 type Args = (Moved, Signals, u64);
 
-/// Drops a tensor with work that writes it, and is killed at this change that the drop makes in the arena.
+/// Drops a tensor with work that writes it. The process is killed at change `at` that the drop makes in the
+/// arena.
 fn is_killed_while_it_drops((tensors, dropped, at): Args) -> Outcome {
     let (stream, mut t) = (stream(), taken(&tensors));
     fills(&mut t, &stream, SLOW, 7.0)?;
@@ -100,7 +101,7 @@ fn makes_for_one_that_is_killed((tensors, gone): (Moved, Signals)) -> Outcome {
         memory_stats(stream.device()).pieces == 0
     });
     let next = CudaTensor::<f32>::full([LEN], 2.0, &stream)?;
-    // The dead process's remaining work runs meanwhile.
+    // The dead process's remaining work runs during this kernel.
     kernels().spin(&stream, 2 * SLOW);
     assert_eq!(next.to_vec(&stream)?, [2.0; LEN]);
     Ok(())
@@ -120,7 +121,7 @@ fn kills_at(session: &Session, at: u64) -> bool {
     dropped.is_empty()
 }
 
-/// The writer's work continues for a while, and no tensor is made in that memory meanwhile.
+/// The writer's work continues for a while, and no tensor is allocated in that memory meanwhile.
 #[test]
 fn writer_is_killed_at_each_change_of_its_drop() {
     let session = setup().set("LATE_MS", 1_000).start().unwrap();
@@ -130,7 +131,7 @@ fn writer_is_killed_at_each_change_of_its_drop() {
 
 type Two = Queue<(FrozenCudaTensor<f32>, FrozenCudaTensor<f32>)>;
 
-/// Sends a tensor, and another one that has a slab of its own.
+/// Sends a tensor, and another tensor with a slab of its own.
 fn makes_two_and_stays(out: Two) -> Outcome {
     let (stream, large) = (stream(), 5 << 20);
     let [one, other] = [LEN, large].map(|len| CudaTensor::<f32>::full([len], 1.0, &stream));
@@ -139,7 +140,8 @@ fn makes_two_and_stays(out: Two) -> Outcome {
     Ok(())
 }
 
-/// Maps both, and drops the second. When it detects the maker's death, that is unmapped.
+/// Maps both tensors, and drops the second. When this process detects the maker's death, the second slab is
+/// unmapped.
 fn reads_what_a_dead_process_made((tensors, opened): (Two, Signals)) -> Outcome {
     let (stream, (one, other)) = (stream(), taken(&tensors));
     assert!(one.to_vec(&stream)?[0] == 1.0 && other.to_vec(&stream)?[0] == 1.0);
@@ -152,7 +154,7 @@ fn reads_what_a_dead_process_made((tensors, opened): (Two, Signals)) -> Outcome 
     });
     let copy = copies(&one, &stream, SLOW)?;
     drop(one);
-    assert_eq!(copy.to_vec(&stream)?, [1.0; LEN], "it was mapped as long as the stream read there");
+    assert_eq!(copy.to_vec(&stream)?, [1.0; LEN], "the memory was mapped during the read");
     Ok(())
 }
 
@@ -203,7 +205,7 @@ fn collecting_waits_for_a_thread_that_unmaps() {
     taken(&reported);
     assert!(
         stat(&session, "bytes") == 0 || !session.has_figures(),
-        "it returned before the memory was unmapped"
+        "the call returned before the memory was unmapped"
     );
     reader.kill().unwrap();
     assert!(reader.wait_timeout(DEADLINE));
@@ -228,7 +230,7 @@ fn makes_before_a_death((tensors, dropped, made, killed): Steps) -> Outcome {
     stream.synchronize()?;
     tensors.put(sent).unwrap();
     taken(&dropped);
-    // The dropped tensor is inspected, while work of the other process is pending.
+    // Statistics check the dropped tensor while work of the other process is pending.
     _ = memory_stats(device);
     let mut next = CudaTensor::<f32>::empty([LEN], &stream)?;
     fills(&mut next, &stream, Duration::ZERO, 2.0)?;
@@ -243,8 +245,8 @@ fn makes_before_a_death((tensors, dropped, made, killed): Steps) -> Outcome {
 }
 
 on_the_device! {
-/// The process with pending work dies after the maker has made another tensor. A stream that waited for that
-/// work would be released, and the work would overwrite the new tensor.
+/// The process with pending work dies after the maker has made another tensor. If that tensor used the same
+/// memory, a stream that waited for the work would be released, and the work would overwrite the tensor.
 fn memory_with_work_of_others_is_not_reused(order: Order) {
     let session = setup().set("PROFILE", profile(order)).set("LATE_MS", 2_000).start().unwrap();
     let ([tensors], [dropped, made, killed]) = (queues(), queues());
@@ -278,7 +280,7 @@ fn makes_streams((rounds, made, go): (u32, Signals, Signals)) -> Outcome<usize> 
 }
 
 /// Returns the number of events after a process has made this many streams, one after the other, and the
-/// number of refused records.
+/// number of refused recordings.
 fn events_after(session: &Session, rounds: u32, rule: &str) -> (u64, usize) {
     let [made, go] = queues();
     let process = with_gpu(session).env("MP_CUDA_SIM_INJECT", rule);
@@ -293,10 +295,10 @@ fn events_after(session: &Session, rounds: u32, rule: &str) -> (u64, usize) {
 
 #[test]
 fn events_of_ended_streams_are_reused() {
-    // Not many more than the events of one stream.
+    // Only a few more events than those of one stream are allowed.
     let session = setup().set("PROFILE", "no-memops").set("EVENTS", 21).start().unwrap();
     let (events, refused) = events_after(&session, 40, "");
-    assert!(refused == 0 && events <= 14, "{events} events of 40 streams, one of which is there at a time");
+    assert!(refused == 0 && events <= 14, "{events} events of 40 successive streams");
 }
 
 fn ends_with_work(tensors: Frozen) -> Outcome {
@@ -324,7 +326,7 @@ fn records_and_is_refused((): ()) -> Outcome {
     kernels().spin(&slow, 3 * SLOW);
     event.record(&slow)?;
     assert!(event.record(&other).is_err(), "the driver refuses it");
-    assert!(!event.query()?, "it is as it was");
+    assert!(!event.query()?, "the event is unchanged");
     event.synchronize()?;
     Ok(())
 }
@@ -332,7 +334,7 @@ fn records_and_is_refused((): ()) -> Outcome {
 #[test]
 fn refused_record_leaves_the_event_unchanged() {
     let session = setup().start().unwrap();
-    // The first write is made by the table's registration.
+    // The registration of the table makes the first write.
     let process = with_gpu(&session).env("MP_CUDA_SIM_INJECT", "fail=cuStreamWriteValue64_v2:3:4321");
     join(process.spawn(records_and_is_refused, ()).unwrap());
     nothing_is_left(&session);

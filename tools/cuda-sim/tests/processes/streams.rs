@@ -1,5 +1,5 @@
-//! Streams and their clocks after their owners are dropped, a process ends, or the processes that they wait
-//! for die.
+//! Streams and their clocks after their owners are dropped, after a process ends, or after the processes for
+//! which they wait have died.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,11 +18,11 @@ use crate::support::{
     stream, taken, with_gpu,
 };
 
-/// Long enough to be observed before it ends.
+/// Duration that is long enough to observe the work before it ends.
 const SLOW: Duration = Duration::from_millis(200);
 const ENDLESS: Duration = Duration::from_secs(3600);
 
-/// Drops a stream with work that others may wait for, ordered after a gate.
+/// Drops a stream with work that others may wait for. The work is ordered after a gate.
 fn ends_with_work(gate: &CudaEvent) -> mp_cuda::Result<CudaEvent> {
     let (stream, event) = (stream(), CudaEvent::new()?);
     gate.wait(&stream)?;
@@ -30,7 +30,7 @@ fn ends_with_work(gate: &CudaEvent) -> mp_cuda::Result<CudaEvent> {
     Ok(event)
 }
 
-/// Returns an event that is complete after some time.
+/// Returns an event that completes after some time, and its stream.
 fn gate() -> mp_cuda::Result<(CudaStream, CudaEvent)> {
     let (stream, gate) = (stream(), CudaEvent::new()?);
     kernels().spin(&stream, Duration::from_secs(2));
@@ -43,13 +43,13 @@ const ENDED: u64 = 20;
 fn drops_streams((step, go): (Queue<()>, Queue<()>)) -> Outcome {
     let (kept, gate) = gate()?;
     let events = (0..ENDED).map(|_| ends_with_work(&gate)).collect::<Result<Vec<_>, _>>()?;
-    assert!(!gate.query()?, "they have work left");
+    assert!(!gate.query()?, "the streams have pending work");
     for event in &events {
         event.synchronize()?;
     }
     step.put(()).unwrap();
     taken(&go);
-    // No stream is made.
+    // No stream is created meanwhile.
     for _ in 0..3 {
         kept.synchronize()?;
     }
@@ -74,7 +74,7 @@ fn ended_streams_are_freed_without_a_new_stream() {
         go.put(()).unwrap();
         streams
     });
-    assert!(all - ENDED < some && some < all, "each call looks at some of them: {all}, {some}");
+    assert!(all - ENDED < some && some < all, "each call checks some of the streams: {all}, {some}");
     assert_eq!(none, all - ENDED);
     join(process);
     nothing_is_left(&session);
@@ -99,7 +99,7 @@ fn takes_all_clocks((): ()) -> Outcome {
     let error = queue.put(x).unwrap_err();
     assert!(error.to_string().contains("streams"), "{error}");
     event.synchronize()?;
-    // The tick of the stream that has ended exists now.
+    // The tick of the ended stream exists now.
     queue.put(error.into_value()).unwrap();
     assert_eq!(taken(&queue).to_vec(&other)?, [1.0; 4]);
     Ok(())
@@ -141,11 +141,11 @@ fn is_busy_for_ever((): ()) -> Outcome {
     let begun = ticking.clone();
     std::thread::spawn(move || {
         begun.put(()).unwrap();
-        // The hosts keep the order: the record waits for the stream, and holds its clock meanwhile.
+        // Hosts keep the order, so the recording waits for the stream, and holds its clock meanwhile.
         _ = event.record(&stream);
     });
     taken(&ticking);
-    // sleep: a thread that waits within the driver can't be observed.
+    // sleep: a test can't observe a thread that waits within the driver.
     std::thread::sleep(SLOW);
     Ok(())
 }
@@ -167,8 +167,8 @@ fn records_for_ever(events: Queue<CudaEvent>) -> Outcome {
     Ok(())
 }
 
-/// Returns the path of a signal file: outside of any process's memory, so that no process of the family has
-/// to check anything.
+/// Returns the path of a file that is a signal. The file is outside of all processes' memory, so no process
+/// of the family has to check anything.
 fn sign(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("mp-cuda-sim-{name}-{}", std::process::id()))
 }
@@ -190,7 +190,7 @@ fn leaves_work_behind_a_wait((event, out, go): Args) -> Outcome {
     event.wait(&stream)?;
     mine.record(&stream)?;
     out.put(mine).unwrap();
-    // Not by the library's waits, which would check for deaths.
+    // Polls by itself, because the library's waits would check for deaths.
     eventually("it may end", || go.exists());
     // The exit callbacks of this process wait for its streams.
     std::process::exit(0)
@@ -198,7 +198,7 @@ fn leaves_work_behind_a_wait((event, out, go): Args) -> Outcome {
 
 type Pair = (Queue<CudaEvent>, PathBuf, Queue<(u32, u32)>, bool);
 
-/// Starts a process whose event is never complete, and a process whose stream waits for the event.
+/// Starts a process whose event never completes, and a process whose stream waits for that event.
 fn has_both((out, sign, pids, waits): Pair) -> Outcome {
     let child = || Process::builder().start_method(StartMethod::Spawn);
     let events = Queue::unbounded()?;
@@ -215,8 +215,8 @@ fn has_both((out, sign, pids, waits): Pair) -> Outcome {
 }
 
 /// Kills the process for which a stream of another process waits. No other process of the family checks for
-/// deaths meanwhile, not even their parent, which is stopped. Returns the event of the other process, and the
-/// remaining two processes.
+/// deaths meanwhile, not even the parent, which is stopped. Returns the event of the other process, and the
+/// two remaining processes.
 fn one_dies(session: &Session, sign: PathBuf, waits: bool) -> (CudaEvent, Both) {
     let (out, pids) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let parent = with_gpu(session).spawn(has_both, (out.clone(), sign, pids.clone(), waits)).unwrap();
@@ -264,7 +264,7 @@ fn alone_exit_recovers_deaths() {
     std::fs::write(&go, "go").unwrap();
     eventually("the other one, too", || stat(&session, "processes") == 0);
     std::fs::remove_file(go).unwrap();
-    assert!(event.query().unwrap(), "its stream had run before it ended");
+    assert!(event.query().unwrap(), "the stream had run before the process ended");
     drop(both);
     nothing_found(&session);
 }

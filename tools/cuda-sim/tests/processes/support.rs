@@ -1,4 +1,4 @@
-//! Sessions, processes that use their driver, and the kernels that these launch.
+//! Sessions, processes that use the simulated driver, and the kernels that these processes launch.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
@@ -19,14 +19,14 @@ use mp_spawn::{Process, ProcessBuilder, StartMethod};
 
 pub(crate) use crate::common::{nothing_found, stat};
 
-/// Return type of a function that runs in a process of its own.
+/// Result of a function that runs in a separate process.
 pub(crate) type Outcome<T = ()> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Returns the setup with the files that cargo has built.
 pub(crate) fn setup() -> Setup {
     let engine = Path::new(env!("CARGO_BIN_EXE_mp-cuda-sim-engine"));
-    // The library built for the tests is in `deps`. The one next to the engine was made by `cargo build`, and
-    // may be older.
+    // The library in `deps` was built for the tests. The library next to the engine was built by `cargo
+    // build`, and may be older.
     let library = engine.parent().unwrap().join("deps/libmp_cuda_sim.so");
     let simulated = std::env::var_os(mp_cuda_sim::session::AS_IT_IS).is_none();
     assert!(library.exists() || !simulated, "{} is not built", library.display());
@@ -47,7 +47,7 @@ pub(crate) fn profile(order: Order) -> &'static str {
     }
 }
 
-/// Starts a session with such a device.
+/// Starts a session of devices whose streams have this order.
 pub(crate) fn under(order: Order) -> Session {
     setup().set("PROFILE", profile(order)).start().unwrap()
 }
@@ -57,7 +57,7 @@ pub(crate) fn hosts_wait() -> bool {
     order(&Device::new(0).unwrap()).unwrap() == Order::Host
 }
 
-/// Defines a test for each of these orders of streams.
+/// Defines a test for each of the listed orders of streams.
 macro_rules! under_orders {
     (
         [$($test:ident: $which:ident),*]
@@ -78,7 +78,7 @@ macro_rules! under_orders {
 }
 pub(crate) use under_orders;
 
-/// Defines tests that hold for every order of a device's streams.
+/// Defines tests that must pass for every order of a device's streams.
 macro_rules! under_each_order {
     ($($scenario:tt)*) => {
         $crate::support::under_orders! { [clocks: Clocks, ipc_events: IpcEvents, hosts: Host] $($scenario)* }
@@ -86,7 +86,8 @@ macro_rules! under_each_order {
 }
 pub(crate) use under_each_order;
 
-/// Defines tests of work that is pending when other processes learn of it, which doesn't occur if hosts wait.
+/// Defines tests of work that is still pending when other processes use its tensors. If hosts wait, no such
+/// work exists.
 macro_rules! on_the_device {
     ($($scenario:tt)*) => {
         $crate::support::under_orders! { [clocks: Clocks, ipc_events: IpcEvents] $($scenario)* }
@@ -103,13 +104,14 @@ pub(crate) fn with_gpu(session: &Session) -> ProcessBuilder {
 /// Returns the builder of a process without a GPU.
 pub(crate) fn without_gpu() -> ProcessBuilder {
     let builder = Process::builder().start_method(StartMethod::Spawn);
-    // The last one hides a real driver, which is found without a path.
+    // The last variable hides a real driver, which a process finds without a path.
     builder.env("LD_LIBRARY_PATH", "").env_remove("MP_CUDA_SIM").env("CUDA_VISIBLE_DEVICES", "-1")
 }
 
 /// Allows this process, which has no GPU, to fork.
 pub(crate) fn allow_copies() {
     // SAFETY: a copy uses no state of other threads of this process, except for the state that its test is
+    // about.
     // about.
     unsafe { mp_spawn::allow_fork() };
 }
@@ -133,7 +135,8 @@ where
     join(with_gpu(session).spawn(function, args).unwrap())
 }
 
-/// Returns a stream of the first device, and loads the kernels: later that would wait for the stream's work.
+/// Returns a stream of the first device. Also loads the kernels, because loading them later would wait for
+/// the stream's work.
 pub(crate) fn stream() -> CudaStream {
     let stream = CudaStream::new(&Device::new(0).unwrap()).unwrap();
     kernels();
@@ -144,7 +147,7 @@ pub(crate) fn stream() -> CudaStream {
 #[track_caller]
 pub(crate) fn alone(test: &str) {
     let mut alone = Command::new(std::env::current_exe().unwrap());
-    // Its result on stdout would count as another test's.
+    // The result of the inner test on stdout would count as the result of another test.
     alone.args(["--exact", test, "--ignored", "--nocapture"]).stdout(std::io::stderr());
     let mut alone = alone.spawn().unwrap();
     let mut status = None;
@@ -161,37 +164,37 @@ pub(crate) fn taken<T: Message>(queue: &Queue<T>) -> T {
     queue.get_timeout(DEADLINE).expect("a message by the deadline").expect("the queue is open")
 }
 
-/// Runs until another process ends it.
+/// Sleeps until another process ends this one.
 pub(crate) fn stays() {
     std::thread::park_timeout(2 * DEADLINE);
 }
 
-/// Checks that there are no findings, and all memory is free again.
+/// Checks that there are no findings, and that all memory is free again.
 #[track_caller]
 pub(crate) fn nothing_is_left(session: &Session) {
     eventually("all memory is free", || stat(session, "bytes") == 0 && stat(session, "processes") == 0);
     nothing_found(session);
 }
 
-/// The driver as used by a user's program, with the simulator's kernels.
+/// Driver that a user's program uses, with the simulator's kernels.
 pub(crate) struct Kernels {
     api: Api,
     context: DriverHandle,
-    /// Requested when the module is loaded: on a GPU, the first request delays later work of streams until
-    /// their earlier work is done.
+    /// Requested when the module is loaded. On a GPU, the first request of a function delays later work of
+    /// streams until earlier work is done.
     functions: HashMap<&'static str, DriverHandle>,
 }
 
 const NAMES: [&str; 3] = ["fill_f32", "mul_f32", "spin_ns"];
 
-/// Work of a stream that ends on drop.
+/// Gate in a stream. Work after the gate runs when the gate is dropped.
 pub(crate) struct Gate {
     _shut: mpsc::Sender<()>,
 }
 
 /// Returns when the gate is dropped.
 extern "C" fn pass(gate: *mut c_void) {
-    // SAFETY: `Kernels::gate` made it of such a box, for one call.
+    // SAFETY: `Kernels::gate` made the pointer from such a box, for one call.
     let gate = unsafe { Box::from_raw(gate.cast::<mpsc::Receiver<()>>()) };
     _ = gate.recv_timeout(DEADLINE);
 }
@@ -204,14 +207,14 @@ pub(crate) fn kernels() -> &'static Kernels {
 
 impl Kernels {
     fn load() -> Self {
-        // SAFETY: the library that mp-cuda has loaded.
+        // SAFETY: mp-cuda has loaded this library.
         let library = unsafe { Library::open(Some("libcuda.so.1"), RTLD_NOW | RTLD_LOCAL) }.unwrap();
         let library: libloading::Library = library.into();
-        // SAFETY: its functions have the types of the driver's.
+        // SAFETY: the library's functions have the types of the driver's functions.
         let api = unsafe { Api::load(&library) }.unwrap();
         std::mem::forget(library);
         let mut context = DriverHandle::NULL;
-        // SAFETY: a context for the life of the process.
+        // SAFETY: the call retains a context for the life of the process.
         assert_eq!(unsafe { (api.cuDevicePrimaryCtxRetain)(&raw mut context, 0) }, 0);
         // SAFETY: the context was retained above.
         assert_eq!(unsafe { (api.cuCtxSetCurrent)(context) }, 0);
@@ -230,25 +233,26 @@ impl Kernels {
     }
 
     fn launch(&self, stream: &CudaStream, name: &str, arguments: &mut [u64]) {
-        // A thread has none at first.
+        // A new thread has no current context.
         // SAFETY: the context is retained for the life of the process.
         assert_eq!(unsafe { (self.api.cuCtxSetCurrent)(self.context) }, 0);
         let function = self.functions[name];
         let mut all: Vec<*mut c_void> = arguments.iter_mut().map(|one| ptr::from_mut(one).cast()).collect();
         let (launch, arguments) = (self.api.cuLaunchKernel, all.as_mut_ptr());
         let stream = DriverHandle(stream.as_raw());
-        // SAFETY: as many arguments as the kernel has; the addresses in them are loaned by the caller.
+        // SAFETY: there is an argument for each parameter of the kernel, and the caller has loaned the
+        // addresses in them.
         let code = unsafe { launch(function, 4, 1, 1, 64, 1, 1, 0, stream, arguments, ptr::null_mut()) };
         assert_eq!(code, 0);
     }
 
-    /// Returns a stream of another library than `mp-cuda`, which holds `keep_alive` while it needs the
-    /// stream.
+    /// Returns a stream that another library than `mp-cuda` has created. The stream holds `keep_alive` as
+    /// long as it is needed.
     pub(crate) fn stream_of_another(&self, keep_alive: impl std::any::Any + Send + Sync) -> CudaStream {
         // SAFETY: the context is retained for the life of the process.
         assert_eq!(unsafe { (self.api.cuCtxSetCurrent)(self.context) }, 0);
         let mut stream = DriverHandle::NULL;
-        // SAFETY: it writes a handle to a variable of this function.
+        // SAFETY: the call writes a handle to a variable of this function.
         assert_eq!(unsafe { (self.api.cuStreamCreate)(&raw mut stream, 1) }, 0);
         // SAFETY: context and stream live as long as the process.
         unsafe { CudaStream::from_raw(self.context.0, stream.0, keep_alive) }.unwrap()
@@ -271,7 +275,7 @@ impl Kernels {
         // SAFETY: the context is retained for the life of the process.
         assert_eq!(unsafe { (self.api.cuCtxSetCurrent)(self.context) }, 0);
         let launch = self.api.cuLaunchHostFunc.unwrap();
-        // SAFETY: the stream is alive; the function takes the box, once.
+        // SAFETY: the stream is alive, and the function takes the box once.
         assert_eq!(unsafe { launch(DriverHandle(stream.as_raw()), pass, gate) }, 0);
         Gate { _shut: shut }
     }

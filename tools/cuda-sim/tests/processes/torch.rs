@@ -1,4 +1,4 @@
-//! The scenarios of PyTorch's tests of CUDA tensors between processes, by their subjects.
+//! The scenarios of PyTorch's tests of CUDA tensors between processes, named by their subjects.
 
 use mp_core::DType;
 use mp_core::bytemuck::{Zeroable, cast_slice, cast_slice_mut};
@@ -18,7 +18,7 @@ use crate::support::{
 fn fills((tensors, done): (Queue<Vec<SharedCudaTensor<f32>>>, Queue<()>)) -> Outcome {
     let (stream, all) = (stream(), taken(&tensors));
     let [whole, part] = all.as_slice() else { return Err("two were sent".into()) };
-    assert_eq!(whole.storage(), part.storage(), "two views of one storage arrive as such");
+    assert_eq!(whole.storage(), part.storage(), "two views of one storage still share it");
     assert_eq!((whole.shape(), part.shape()), ([5, 5].as_slice(), [5].as_slice()));
     let on = whole.on_mut(&stream)?;
     kernels().fill(&stream, on.ptr(), on.len(), 5.0);
@@ -62,7 +62,7 @@ fn makes_and_drops((tensors, go): (Queue<CudaTensor<f32>>, Queue<()>)) -> Outcom
     for i in 0..10_u8 {
         tensors.put(CudaTensor::full([1 << 18], f32::from(i), &stream)?).unwrap();
     }
-    // This process has no handle of them.
+    // This process has no handle of the tensors.
     taken(&go);
     Ok(())
 }
@@ -151,8 +151,8 @@ fn sums((from, count): (Numbers, usize)) -> Outcome<f64> {
 }
 
 under_each_order! {
-/// `test_cuda_send_many`: through three processes, of which the middle one only forwards. There are more
-/// tensors than clocks.
+/// `test_cuda_send_many`: through three processes, the second of which only forwards. More tensors than
+/// clocks are sent.
 fn send_many(order: Order) {
     const COUNT: usize = 5000;
     let session = under(order);
@@ -163,7 +163,7 @@ fn send_many(order: Order) {
     mp_harness::eventually("there is memory", || !session.has_figures() || stat(&session, "bytes") > 0);
     let early = stat(&session, "bytes");
     assert_eq!(join(end), (0..COUNT).map(|i| 5.0 * (i % 100) as f64).sum::<f64>());
-    // All of them together have 313 MiB.
+    // All tensors together have 313 MiB.
     let late = stat(&session, "bytes");
     assert!(late <= early && early <= 64 << 20, "{early} bytes became {late}");
     join(relay);
@@ -245,7 +245,7 @@ under_each_order! {
 /// `test_mixed_types_cuda_sharing`.
 fn mixed_types_in_one_slab(order: Order) {
     let session = under(order);
-    // Through a process without a GPU: this one.
+    // The tensors pass through this process, which has no GPU.
     let all = run(&session, of_all_types, ());
     run(&session, reads_all_types, all);
     nothing_is_left(&session);
@@ -294,7 +294,7 @@ fn reads_bytes(bytes: AnyCudaTensor) -> Outcome {
 }
 
 under_each_order! {
-/// `test_rebuild_cuda_tensor`, of a bare storage.
+/// `test_rebuild_cuda_tensor`, for a bare storage.
 fn bytes_without_a_type(order: Order) {
     let session = under(order);
     let t = run(&session, bytes, ());
@@ -357,7 +357,7 @@ fn empty_tensors_call_no_driver(order: Order) {
     let after_one = stat(&session, "calls");
     run(&session, reads_empties, all);
     let after_two = stat(&session, "calls");
-    // The same number of calls as in a process that only makes a stream.
+    // The number of calls equals that of a process that only makes a stream.
     let only = before;
     assert!(
         after_one - before <= only + 2 && after_two - after_one <= only + 2,

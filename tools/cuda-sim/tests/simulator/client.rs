@@ -1,4 +1,4 @@
-//! Client process: makes the calls that it receives over the socket on its standard input.
+//! Client process, which makes the calls that it receives over the socket on its standard input.
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, c_void};
@@ -12,13 +12,13 @@ use crate::support::{Answer, Asked, receive, send};
 /// State of the process between calls.
 struct Client {
     library: libloading::Library,
-    /// `None` if a function is hidden: `mp-cuda` reports that.
+    /// `None` if a function is hidden. `mp-cuda` reports that.
     api: Option<Api>,
     /// Received or exported descriptors, which stay open.
     files: Vec<OwnedFd>,
 }
 
-/// Entry of a test's clients. Not a test.
+/// Entry point of a test's clients. Not a test.
 #[test]
 fn helper_client() {
     if std::env::var_os("MP_SIM_CLIENT").is_none() {
@@ -27,7 +27,7 @@ fn helper_client() {
     let input = std::io::stdin();
     // SAFETY: the session's library has the driver's functions.
     let library = unsafe { libloading::Library::new("libcuda.so.1") }.unwrap();
-    // SAFETY: likewise.
+    // SAFETY: the session's library has the driver's functions.
     let api = unsafe { Api::load(&library) }.ok();
     let mut client = Client { library, api, files: Vec::new() };
     while let Some((asked, file)) = receive::<Asked>(input.as_fd()) {
@@ -46,19 +46,19 @@ fn handle(number: u64) -> DriverHandle {
     DriverHandle(pointer(number))
 }
 
-/// Makes one call of the table.
+/// Calls a function that every driver has.
 macro_rules! driver {
     ($client:ident.$name:ident($($argument:expr),* $(,)?)) => {{
-        // SAFETY: the call writes only variables of the caller, of the types that it writes.
+        // SAFETY: the call writes only to variables of the caller, which have the types that the call writes.
         unsafe { ($client.api.as_ref().unwrap().$name)($($argument),*) }
     }};
 }
 
-/// Does the same for a function that not every driver has.
+/// Calls a function that only newer drivers have.
 macro_rules! optional {
     ($client:ident.$name:ident($($argument:expr),* $(,)?)) => {{
         let function = $client.api.as_ref().unwrap().$name.unwrap();
-        // SAFETY: the call writes only variables of the caller, of the types that it writes.
+        // SAFETY: the call writes only to variables of the caller, which have the types that the call writes.
         unsafe { function($($argument),*) }
     }};
 }
@@ -206,7 +206,7 @@ impl Client {
                 let name = CString::new(asked.bytes.clone()).unwrap();
                 driver!(me.cuModuleGetFunction(&raw mut object, handle(a(0)), name.as_ptr()))
             }
-            // Arguments of 8 bytes each. For arguments of 4 bytes, the lower half is read.
+            // Arguments have 8 bytes each. For a parameter of 4 bytes, the lower half is read.
             "cuLaunchKernel" => {
                 let mut values = asked.numbers[2..].to_vec();
                 let mut all: Vec<*mut c_void> =
@@ -224,7 +224,7 @@ impl Client {
                 let hook = unsafe { me.library.get::<extern "C" fn(u64, u64) -> u32>(asked.call.as_bytes()) };
                 hook.unwrap()(a(0), a(1))
             }
-            // Requests to the process itself: maps a received file, reads a word, writes one, forks.
+            // Requests to the client itself: map a received file, read a word, write a word, fork.
             "map" => {
                 let file = me.files.last().unwrap();
                 out = crate::support::map(file.as_fd(), size(0));
@@ -276,13 +276,13 @@ extern "C" fn store_seven(at: *mut c_void) {
     crate::support::word(at.expose_provenance() as u64).store(7, std::sync::atomic::Ordering::SeqCst);
 }
 
-/// Returns the result of a call in a forked child: at most 255.
+/// Makes a call in a forked child, and returns its result, which is at most 255.
 fn in_a_copy(call: impl FnOnce() -> u32) -> u32 {
-    // SAFETY: this process has one thread that does anything; the copy makes one call and ends.
+    // SAFETY: no other thread of this process is active. The copy makes one call and ends.
     match unsafe { libc::fork() } {
         0 => {
             let code = i32::try_from(call()).unwrap_or(255);
-            // SAFETY: it ends the copy.
+            // SAFETY: the call ends the copy.
             unsafe { libc::_exit(code) }
         }
         copy => {
@@ -293,12 +293,12 @@ fn in_a_copy(call: impl FnOnce() -> u32) -> u32 {
     }
 }
 
-/// Forks a child that ends with a pipe.
+/// Forks a child that lives until the other end of a pipe is closed.
 fn copy_until_the_end_of(pipe: BorrowedFd<'_>) {
-    // SAFETY: this process has one thread that does anything; the copy reads, and ends.
+    // SAFETY: no other thread of this process is active. The copy reads from the pipe, and ends.
     if unsafe { libc::fork() } == 0 {
         while rustix::io::read(pipe, &mut [0; 8]).is_ok_and(|bytes| bytes > 0) {}
-        // SAFETY: it ends the copy.
+        // SAFETY: the call ends the copy.
         unsafe { libc::_exit(0) }
     }
 }

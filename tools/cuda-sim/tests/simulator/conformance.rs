@@ -33,7 +33,7 @@ fn conformance_log_matches_the_golden_file() {
     }
     let kept = std::fs::read_to_string(path).unwrap();
     assert_eq!(difference(&kept, &now), [""; 0], "MP_WRITE=1 writes it anew");
-    // The program tests the result of a second release on purpose, and its last part ends in a fault.
+    // The program tests the result of a second release on purpose, and its last part causes a fault.
     let mut kinds = kinds(&session);
     kinds.dedup();
     assert_eq!(kinds, ["fault", "refused"]);

@@ -1,4 +1,4 @@
-//! Resources of a process that is killed, stopped, or ends by itself.
+//! Resources of a process that is killed, is stopped, or exits.
 
 use rustix::process::Signal;
 
@@ -66,14 +66,14 @@ fn host_store_releases_waiters_of_killed_process() {
     let stream = b.stream();
     b.ok("cuStreamWaitValue64", &[stream, theirs, 3, 0]);
     a.kill();
-    // The value that a recovery writes: the end of all ticks, by any process.
+    // A recovery writes this value, the end of all ticks. Any process may write it.
     b.ok("store", &[host, i64::MAX.cast_unsigned()]);
     b.ok("cuStreamSynchronize", &[stream]);
     nothing_found(&session);
 }
 
-/// A stream that waits for a killed writer is released, and accesses the memory that the writer had. The
-/// findings name the death: the results of the stream are lost, but no other process is harmed.
+/// A stream that waits for a killed writer is released, and accesses the writer's memory. The findings name
+/// the death: the results of the stream are lost, and no other process is harmed.
 #[test]
 fn finding_names_the_death_that_released_a_stream() {
     let session = setup().set("LATE_MS", 60_000).set("LAZY_MS", 60_000).start().unwrap();
@@ -93,7 +93,7 @@ fn finding_names_the_death_that_released_a_stream() {
     b.ok("cuStreamWaitValue64", &[waiting, theirs, 1, 0]);
     b.fill(waiting, there, 100, 2.0);
     b.ok("cuMemcpyDtoDAsync", &[there + 4096, there + 1024, 64, waiting]);
-    // The first fill runs. The work above was submitted before, so it is not ordered after that.
+    // The first fill runs. The work above was submitted before, so it is not ordered after the fill.
     b.ok("cuStreamWaitValue64", &[other, theirs + 8, 1, 0]);
     b.ok("cuStreamSynchronize", &[other]);
     let pid = a.pid();

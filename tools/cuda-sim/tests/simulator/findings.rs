@@ -1,4 +1,4 @@
-//! Each kind of finding, provoked.
+//! Programs that cause each kind of finding.
 
 use mp_cuda_sim::codes;
 use mp_cuda_sim::session::Session;
@@ -9,8 +9,8 @@ fn lazy() -> Session {
     setup().set("LAZY_MS", 60_000).start().unwrap()
 }
 
-/// Returns two clients that share memory and a clock. Each has the memory's address, a stream, and the
-/// clock's address.
+/// Returns two clients that share memory and a clock. Each client comes with the memory's address, a stream,
+/// and the clock's address.
 fn pair(session: &Session) -> [(Client, u64, u64, u64); 2] {
     let (a, b) = (Client::new(session), Client::new(session));
     let shared = file(4096);
@@ -21,7 +21,7 @@ fn pair(session: &Session) -> [(Client, u64, u64, u64); 2] {
     [(a, at, one, ours), (b, there, two, theirs)]
 }
 
-/// Runs `sum_f32` of the memory at `from`, into separate bytes after it.
+/// Runs `sum_f32` on the memory at `from`. The result is stored in separate bytes after that memory.
 fn sum(client: &Client, stream: u64, from: u64) {
     let function = client.kernel("sum_f32");
     client.ok("cuLaunchKernel", &[function, stream, from + UNIT / 2, from, 1000]);
@@ -51,7 +51,7 @@ fn missing_wait_is_found_in_either_order() {
         pair[0].0.fill(pair[0].2, pair[0].1, 1000, 1.0);
         sum(&pair[1].0, pair[1].2, pair[1].1);
         for i in [first, second] {
-            // The first goal runs first: nothing else has run.
+            // The awaited stream runs first, because no other work has run.
             pair[i].0.ok("cuStreamSynchronize", &[pair[i].2]);
         }
         let found = session.findings().unwrap();
@@ -87,8 +87,8 @@ fn store_of_a_host_orders_nothing() {
     b.kernel("sum_f32");
     b.ok("cuStreamWaitValue64", &[two, theirs, 5, 0]);
     sum(&b, two, there);
-    // The value of the stream would not have ended the wait. The value of the host ends it, as if the stream
-    // had run that far.
+    // The stream's value would not have ended the wait. The host's value ends the wait, as if the stream had
+    // run that far.
     a.fill(one, at, 1000, 1.0);
     a.ok("cuStreamWriteValue64", &[one, word, 1]);
     a.ok("cuStreamSynchronize", &[one]);
@@ -293,7 +293,7 @@ fn address_freed_while_mapped_is_found() {
     a.ok("cuMemAddressFree", &[at, UNIT]);
 }
 
-/// A second release ends another object, whose own release is then refused.
+/// A second release releases another object, whose own release is then refused.
 #[test]
 fn stale_handle_reaches_the_next_object() {
     let session = lazy();

@@ -34,7 +34,7 @@ fn process_is_killed_before_or_after_a_call() {
         assert_eq!(status.signal(), Some(9), "{when}");
         // Reading statistics counts as a call, too.
         assert_eq!(stat(&session, "calls"), calls + 1 + exports, "{when}");
-        // The process's received descriptors were closed with it, and the memory freed.
+        // The process's received descriptors were closed at its end, and the memory was freed.
         until(&session, "processes", 0);
         until(&session, "bytes", 0);
         nothing_found(&session);
@@ -64,7 +64,7 @@ fn lost_device_is_lost_for_all_processes() {
     let c = Client::bare(Some(&session), &[]);
     c.ok("cuInit", &[0]);
     assert_eq!(c.code("cuDevicePrimaryCtxRetain", &[0]), codes::DEVICE_UNAVAILABLE);
-    // After a number of calls, by itself.
+    // The device is lost after a number of calls, without a request.
     let session = setup().set("LOST_AFTER", 10).start().unwrap();
     let a = Client::new(&session);
     let codes: Vec<u32> = (0..12).map(|_| a.code("cuStreamCreate", &[1])).collect();
@@ -88,7 +88,7 @@ fn profiles_lack_their_devices_features() {
 
 #[test]
 fn seed_determines_the_schedule() {
-    // Two streams write the same word. The seed determines the last one.
+    // Two streams write the same word. The seed determines the last writer.
     let last = |seed: u64| {
         let session = setup().set("LAZY_MS", 60_000).set("SEED", seed).start().unwrap();
         let a = Client::new(&session);

@@ -1,4 +1,4 @@
-//! Floor of `mp-cuda` that calls the driver: errors for a missing or wrong driver, devices and streams.
+//! Part of `mp-cuda` that calls the driver: errors for a missing or wrong driver, devices and streams.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -55,23 +55,23 @@ fn streams() -> String {
     assert_eq!(*other.device(), device);
     let keep = Arc::new(());
     let context = current_after(&device);
-    // SAFETY: `other` is alive until the end of this function, and its context with it.
+    // SAFETY: `other` and its context are alive until the end of this function.
     let raw = unsafe { CudaStream::from_raw(context, other.as_raw(), Arc::clone(&keep)) }.unwrap();
     assert_eq!((raw.as_raw(), Arc::strong_count(&keep)), (other.as_raw(), 2));
-    // SAFETY: likewise; the default stream is the context's.
+    // SAFETY: the context is alive, and the default stream belongs to it.
     let default = unsafe { CudaStream::from_raw(context, std::ptr::null_mut(), ()) }.unwrap();
     default.synchronize().unwrap();
     drop(raw);
-    assert_eq!(Arc::strong_count(&keep), 1, "what keeps the stream alive goes with it");
+    assert_eq!(Arc::strong_count(&keep), 1, "the owner is dropped with the stream");
     other.synchronize().unwrap();
     String::new()
 }
 
-/// Returns the driver's table, for calls that `mp-cuda` lacks.
+/// Returns the driver's table of functions, for calls that `mp-cuda` lacks.
 fn api() -> mp_cuda::driver::api::Api {
     // SAFETY: the session's library has the driver's functions.
     let library = unsafe { libloading::Library::new("libcuda.so.1") }.unwrap();
-    // SAFETY: likewise.
+    // SAFETY: the session's library has the driver's functions.
     let api = unsafe { mp_cuda::driver::api::Api::load(&library) }.unwrap();
     std::mem::forget(library);
     api
@@ -80,14 +80,14 @@ fn api() -> mp_cuda::driver::api::Api {
 fn current_after(device: &Device) -> *mut std::ffi::c_void {
     device.free_memory().unwrap();
     let mut context = mp_cuda::driver::api::DriverHandle::NULL;
-    // SAFETY: it writes to a variable of this function.
+    // SAFETY: the call writes to a variable of this function.
     assert_eq!(unsafe { (api().cuDevicePrimaryCtxRetain)(&raw mut context, 0) }, 0);
     context.0
 }
 
 fn current() -> mp_cuda::driver::api::DriverHandle {
     let mut context = mp_cuda::driver::api::DriverHandle::NULL;
-    // SAFETY: it writes to a variable of this function.
+    // SAFETY: the call writes to a variable of this function.
     assert_eq!(unsafe { (api().cuCtxGetCurrent)(&raw mut context) }, 0);
     context
 }
@@ -96,16 +96,16 @@ fn contexts() -> String {
     let [first, second] = [0, 1].map(|ordinal| Device::new(ordinal).unwrap());
     let none = current();
     first.free_memory().unwrap();
-    assert_eq!(current(), none, "what was current is so again");
+    assert_eq!(current(), none, "the previous context is current again");
     let stream = CudaStream::new(&second).unwrap();
     let context = mp_cuda::driver::api::DriverHandle(current_after(&first));
-    // SAFETY: the context is alive: it was retained.
+    // SAFETY: the context is alive, because it was retained.
     assert_eq!(unsafe { (api().cuCtxSetCurrent)(context) }, 0);
     stream.synchronize().unwrap();
     drop(stream);
     assert_eq!(current(), context);
     let of_second = CudaStream::new(&second).unwrap();
-    // SAFETY: both are alive until the end of this function.
+    // SAFETY: context and stream are alive until the end of this function.
     let mixed = unsafe { CudaStream::from_raw(context.0, of_second.as_raw(), ()) };
     assert!(matches!(mixed, Err(Error::OtherContext)), "{mixed:?}");
     String::new()
@@ -119,7 +119,7 @@ fn lost() -> String {
     error.to_string()
 }
 
-/// Fills the arena with structures of this many words each.
+/// Fills the arena with structures of `words` words each.
 fn fill_arena(words: u64) -> Vec<Structure> {
     std::iter::from_fn(|| Structure::new("test::Structure", words).ok()).collect()
 }
@@ -130,7 +130,7 @@ fn full_arena() -> String {
     let empty = || CudaTensor::<f32>::empty([1000], &stream);
     let first = empty().unwrap();
     let before = memory_stats(&device);
-    // The last ones have the size of a tensor's structure.
+    // The last structures have the size of a tensor's structure.
     let all = [1 << 16, 1 << 10, 4].map(fill_arena);
     for _ in 0..3 {
         let error = empty().unwrap_err();
@@ -143,10 +143,10 @@ fn full_arena() -> String {
     String::new()
 }
 
-/// Returns the results in a forked child of this process, which has used the driver.
+/// Returns the results of calls in a forked child of this process, which has used the driver.
 fn forked() -> String {
     let (mut reading, mut writing) = std::io::pipe().unwrap();
-    // SAFETY: one thread of this process does anything; the copy writes to a pipe and ends.
+    // SAFETY: no other thread of this process is active. The copy writes to a pipe and ends.
     match unsafe { libc::fork() } {
         0 => {
             let text = match Device::new(0) {
@@ -154,7 +154,7 @@ fn forked() -> String {
                 Err(error) => error.to_string(),
             };
             _ = std::io::Write::write_all(&mut writing, text.as_bytes());
-            // SAFETY: it ends the copy.
+            // SAFETY: the call ends the copy.
             unsafe { libc::_exit(0) }
         }
         copy => {
@@ -195,7 +195,7 @@ fn streams_are_created_borrowed_and_destroyed() {
     let session = setup().start().unwrap();
     let a = Client::bare(Some(&session), &[]);
     said(&a, "mp-cuda: streams");
-    // The test has retained the context once itself, and its default stream exists.
+    // The client itself has retained the context, whose default stream exists.
     assert_eq!(stat(&session, "streams"), 1);
     a.leave();
     until(&session, "processes", 0);

@@ -1,5 +1,5 @@
 //! The simulated driver, called by small client programs. Each client is a separate process that makes the
-//! calls requested by the test, one by one. Also the floor of `mp-cuda` that calls the driver.
+//! calls requested by the test, one by one. Also the part of `mp-cuda` that calls the driver.
 
 mod client;
 #[path = "../common/mod.rs"]

@@ -1,4 +1,4 @@
-//! Memory: mappings, access, opening by others, and lifetime.
+//! Memory: mappings, access, opening by other processes, and lifetime.
 
 use mp_cuda_sim::codes;
 
@@ -61,7 +61,7 @@ fn memory_is_freed_with_its_last_reference() {
     assert_eq!((imported.code, stat(&session, "bytes")), (0, UNIT));
     b.ok("cuMemRelease", &[imported.number]);
     drop(export);
-    assert_eq!(stat(&session, "bytes"), UNIT, "the other process has the descriptor still");
+    assert_eq!(stat(&session, "bytes"), UNIT, "the other process still has the descriptor");
     b.ok("close-files", &[]);
     until(&session, "bytes", 0);
     assert_eq!(b.import(&file(4096)).code, codes::INVALID_VALUE, "a descriptor of something else");
@@ -76,7 +76,7 @@ fn address_of_memory_differs_per_process() {
     let export = a.export(handle);
     let before = b.ok("open-files", &[]);
     let there = b.import(&export);
-    // The descriptor that the test passed stays the caller's.
+    // The descriptor that the test passed stays open in the caller.
     assert_eq!(b.ok("open-files", &[]), before + 1);
     let there = b.map(there.number, UNIT);
     assert_ne!(at, there);
@@ -122,7 +122,7 @@ fn visible_devices_follow_the_environment() {
     );
     let none = Client::bare(Some(&session), &[("CUDA_VISIBLE_DEVICES", "-1")]);
     assert_eq!(none.code("cuInit", &[0]), codes::NO_DEVICE);
-    // Memory of a device that is not visible to a process.
+    // Memory of a device that is not visible to the process.
     let handle = both.ok("cuMemCreate", &[UNIT, 0]);
     assert_eq!(second.import(&both.export(handle)).code, codes::INVALID_DEVICE);
 }
@@ -137,15 +137,15 @@ fn legacy_handle_opens_the_whole_block() {
     assert_eq!((range.number, range.other), (two, 1000));
     a.call("cuMemcpyHtoD", &[two], &[7; 1000]);
     let handle = a.call("cuIpcGetMemHandle", &[one], &[]).bytes;
-    assert_eq!(a.call("cuIpcOpenMemHandle", &[], &handle).code, codes::INVALID_CONTEXT, "its own");
+    assert_eq!(a.call("cuIpcOpenMemHandle", &[], &handle).code, codes::INVALID_CONTEXT, "its own handle");
     let open = || b.call("cuIpcOpenMemHandle", &[], &handle).number;
     let there = open();
     assert_eq!(open(), there, "opened once, and counted");
     assert_eq!(b.call("cuMemcpyDtoH", &[there + 1024, 1000], &[]).bytes, [7; 1000]);
-    assert_eq!(b.ok("cuPointerGetAttribute", &[10, there]), 0, "not to be sent on");
+    assert_eq!(b.ok("cuPointerGetAttribute", &[10, there]), 0, "it can't be sent on");
     b.ok("cuIpcCloseMemHandle", &[there]);
     nothing_found(&session);
-    // Freed while another process has it open.
+    // Memory is freed while another process has it open.
     a.ok("cuMemFree", &[one]);
     a.ok("cuMemFree", &[two]);
     assert_eq!(kinds(&session), ["freed-while-open"]);
@@ -188,7 +188,7 @@ fn pools_and_managed_memory_have_no_handles() {
         assert_eq!(a.call("cuIpcGetMemHandle", &[at], &[]).code, codes::INVALID_VALUE);
     }
     assert_eq!(a.code("cuMemFreeAsync", &[managed, stream]), codes::INVALID_VALUE);
-    // Freed at its turn, and not before.
+    // The memory is freed at the stream's turn, and not before.
     a.call("cuMemcpyHtoD", &[pool], &[7; 100]);
     a.ok("cuMemFreeAsync", &[pool, stream]);
     assert_eq!(a.code("cuMemFreeAsync", &[pool, stream]), codes::INVALID_VALUE, "twice");
@@ -197,7 +197,7 @@ fn pools_and_managed_memory_have_no_handles() {
     assert_eq!(a.code("cuMemFree", &[pool]), codes::INVALID_VALUE);
     a.ok("cuMemFree", &[managed]);
     assert_eq!(stat(&session, "bytes"), 0);
-    // A pool's call for managed memory, a second one, and another call for a pool's memory.
+    // Refused calls: a pool's call for managed memory, a second free, and another free for a pool's memory.
     assert_eq!(kinds(&session), ["refused"; 3]);
 }
 
@@ -225,7 +225,7 @@ fn registered_memory_is_shared_with_the_host() {
     let a = Client::new(&session);
     let shared = file(8192);
     let (host, device) = a.register(&shared, 8192);
-    assert_ne!(host, device, "in the simulator, so that no code takes one for the other");
+    assert_ne!(host, device, "the simulator gives different addresses");
     assert_eq!(a.code("cuMemHostRegister", &[host, 4096]), codes::HOST_MEMORY_ALREADY_REGISTERED);
     let stream = a.stream();
     a.ok("store", &[host + 8, 41]);
@@ -235,7 +235,7 @@ fn registered_memory_is_shared_with_the_host() {
     a.ok("store", &[host + 8, 42]);
     a.ok("cuStreamSynchronize", &[stream]);
     assert_eq!(a.ok("load", &[host]), 9);
-    // Another process has registered the same file: a stream of this process releases its stream.
+    // Another process has registered the same file. A stream of that process releases this stream.
     let b = Client::new(&session);
     let (_, there) = b.register(&shared, 8192);
     let theirs = b.stream();
@@ -261,7 +261,7 @@ fn long_copies_round_trip() {
     let other = a.ok("cuMemAlloc", &[150_000]);
     a.ok("cuMemcpyDtoDAsync", &[other, at, 150_000, 0]);
     assert!(a.call("cuMemcpyDtoH", &[other, 150_000], &[]).bytes == bytes);
-    // Copies of memory that the device accesses directly: when the stream reaches them.
+    // Copies of memory that the device accesses directly are made when the stream reaches them.
     let pinned = a.ok("cuMemHostAlloc", &[4096]);
     a.ok("store", &[pinned, 1]);
     let stream = a.stream();

@@ -5,7 +5,7 @@ use mp_cuda_sim::session::Session;
 
 use crate::support::{Client, UNIT, file, kinds, nothing_found, setup, until};
 
-/// Starts a session in which no work runs by the passage of time.
+/// Starts a session in which time alone runs no work.
 fn lazy() -> Session {
     setup().set("LAZY_MS", 60_000).start().unwrap()
 }
@@ -42,7 +42,7 @@ fn forked_copy_of_a_client_is_refused() {
     let session = setup().start().unwrap();
     let a = Client::new(&session);
     assert_eq!(a.ok("fork", &[]), u64::from(codes::NOT_INITIALIZED));
-    // The parent continues, and its end is detected, even if a child lives that has its descriptors.
+    // The parent continues, and its end is detected, even if a child with its descriptors is alive.
     a.stream();
     let copy = a.copy();
     a.kill();
@@ -59,12 +59,12 @@ fn work_runs_only_when_awaited() {
     a.ok("cuStreamWriteValue64", &[one, device, 1]);
     a.ok("cuStreamWriteValue64", &[two, device + 8, 1]);
     assert_eq!((a.code("cuStreamQuery", &[one]), a.ok("load", &[host])), (codes::NOT_READY, 0));
-    // The work that a host waits for, and nothing else.
+    // Only the awaited work runs.
     a.ok("cuStreamSynchronize", &[one]);
     assert_eq!((a.ok("load", &[host]), a.ok("load", &[host + 8])), (1, 0));
     a.ok("cuCtxSynchronize", &[]);
     assert_eq!(a.ok("load", &[host + 8]), 1);
-    // Due work runs by itself.
+    // Work runs after a delay, without a wait.
     let session = setup().set("LAZY_MS", 1).start().unwrap();
     let b = Client::new(&session);
     let stream = b.stream();
@@ -85,7 +85,7 @@ fn event_is_bound_when_awaited() {
     a.ok("cuEventRecord", &[event, one]);
     a.ok("cuStreamWaitEvent", &[two, event]);
     a.ok("cuStreamWriteValue64", &[two, device + 8, 1]);
-    // A later record changes nothing for the wait.
+    // A later recording has no effect on the wait.
     a.ok("cuStreamWaitValue64", &[one, device + 16, 1, 0]);
     a.ok("cuEventRecord", &[event, one]);
     assert_eq!(a.code("cuEventQuery", &[event]), codes::NOT_READY);
@@ -93,7 +93,7 @@ fn event_is_bound_when_awaited() {
     assert_eq!(
         (a.ok("load", &[host]), a.ok("load", &[host + 8])),
         (1, 1),
-        "what was before the record ran first"
+        "the work before the recording ran first"
     );
     a.begin("cuEventSynchronize", &[event]);
     assert!(!a.is_over_within(20), "the last record counts");
@@ -136,7 +136,7 @@ fn default_stream_waits_for_blocking_streams() {
     a.ok("cuStreamWriteValue64", &[0, device + 24, 1]);
     a.ok("cuStreamWriteValue64", &[blocking, device + 32, 1]);
     a.ok("cuStreamSynchronize", &[blocking]);
-    assert_eq!(a.ok("load", &[host + 24]), 1, "and they for it");
+    assert_eq!(a.ok("load", &[host + 24]), 1, "and they wait for it");
 }
 
 #[test]
@@ -148,9 +148,9 @@ fn events_between_processes_follow_the_rules() {
     let handle = a.call("cuIpcGetEventHandle", &[event], &[]).bytes;
     let plain = a.ok("cuEventCreate", &[2]);
     assert_eq!(a.code("cuIpcGetEventHandle", &[plain]), codes::INVALID_HANDLE);
-    assert_ne!(a.call("cuIpcOpenEventHandle", &[], &handle).code, 0, "its own");
+    assert_ne!(a.call("cuIpcOpenEventHandle", &[], &handle).code, 0, "its own event");
     let there = b.call("cuIpcOpenEventHandle", &[], &handle).number;
-    // Recorded by one, waited for by the other.
+    // One process records the event, and the other waits for it.
     let (ours, theirs) = (a.stream(), b.stream());
     let (host, device) = a.register(&file(4096), 4096);
     a.ok("cuStreamWriteValue64", &[ours, device, 1]);
@@ -160,11 +160,11 @@ fn events_between_processes_follow_the_rules() {
     assert_eq!(a.ok("load", &[host]), 1);
     a.ok("cuEventCreate", &[6]);
     let last = a.ok("cuEventCreate", &[6]);
-    assert_eq!(a.code("cuEventCreate", &[6]), codes::OUT_OF_MEMORY, "of such events there are so few");
+    assert_eq!(a.code("cuEventCreate", &[6]), codes::OUT_OF_MEMORY, "the number of such events is limited");
     a.ok("cuEventDestroy", &[last]);
     a.ok("cuEventCreate", &[6]);
     nothing_found(&session);
-    // The maker is dead: the event's behaviour is undefined, and here it never completes.
+    // The maker is dead, so the event's behaviour is undefined. In the simulator, the event never completes.
     a.kill();
     until(&session, "processes", 1);
     b.ok("cuStreamWaitEvent", &[theirs, there]);
@@ -173,7 +173,7 @@ fn events_between_processes_follow_the_rules() {
     assert!(!b.is_over_within(30));
 }
 
-/// A driver may do that if its names contain process ids.
+/// A driver may reuse the name if its names contain process ids.
 #[test]
 fn event_name_is_reused_after_its_maker() {
     let session = lazy();
@@ -184,7 +184,7 @@ fn event_name_is_reused_after_its_maker() {
     };
     let (first, second) = (name(&a), name(&a));
     let opened = b.call("cuIpcOpenEventHandle", &[], &first).number;
-    assert!(![&first, &second].contains(&&name(&c)), "their maker is there");
+    assert!(![&first, &second].contains(&&name(&c)), "their maker is alive");
     a.kill();
     until(&session, "processes", 2);
     until(&session, "leaving", 0);
@@ -204,10 +204,11 @@ fn event_of_another_context_is_refused() {
     a.ok("cuCtxSetCurrent", &[second]);
     let stream = a.stream();
     assert_eq!(a.code("cuEventRecord", &[event, stream]), codes::INVALID_HANDLE);
-    assert_eq!(a.code("cuStreamWaitEvent", &[stream, event]), 0, "waiting is no matter of contexts");
+    assert_eq!(a.code("cuStreamWaitEvent", &[stream, event]), 0, "a wait is independent of contexts");
 }
 
-/// On a GPU a function's code is loaded when it is first requested, which delays later work of streams.
+/// On a GPU, a function's code is loaded when the function is first requested, which delays later work of
+/// streams.
 #[test]
 fn function_load_delays_later_work() {
     let session = lazy();
@@ -231,7 +232,7 @@ fn function_load_delays_later_work() {
     }
 }
 
-/// On an H200, these wait for all work of the context, whatever they concern.
+/// On an H200, these calls wait for all work of the context, independent of their arguments.
 #[test]
 fn context_wide_calls_wait_for_all_work() {
     let session = lazy();
@@ -259,7 +260,7 @@ fn context_wide_calls_wait_for_all_work() {
         b.ok("store", &[theirs, turn]);
         assert_eq!(a.end().0.code, 0, "{call}");
     }
-    // And these do not.
+    // These calls do not wait.
     let (memory, at) = a.memory(UNIT);
     a.ok("cuStreamWaitValue64", &[stream, device, 6, 0]);
     let opened = a.call("cuIpcOpenMemHandle", &[], &handle).number;
@@ -277,7 +278,7 @@ fn value_waits_compare_cyclically() {
     let (host, device) = a.register(&file(4096), 4096);
     let stream = a.stream();
     let last = i64::MAX.cast_unsigned();
-    // The end of all ticks: a wait for any of them has ended.
+    // This value is the end of all ticks: a wait for any tick has ended.
     a.ok("store", &[host, last]);
     a.ok("cuStreamWaitValue64", &[stream, device, 1 << 40, 0]);
     a.ok("cuStreamSynchronize", &[stream]);
@@ -296,7 +297,7 @@ fn value_waits_compare_cyclically() {
         "not aligned"
     );
     assert_eq!(b.code("cuStreamWaitValue64", &[stream, device, 1, 9]), codes::INVALID_VALUE);
-    assert_eq!(b.code("cuStreamWriteValue64", &[stream, 4096, 1]), codes::INVALID_VALUE, "nothing is there");
+    assert_eq!(b.code("cuStreamWriteValue64", &[stream, 4096, 1]), codes::INVALID_VALUE, "nothing is mapped");
 }
 
 #[test]

@@ -72,8 +72,8 @@ pub(crate) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> Option<(T,
 /// Returns the setup with the files that cargo has built.
 pub(crate) fn setup() -> Setup {
     let engine = Path::new(env!("CARGO_BIN_EXE_mp-cuda-sim-engine"));
-    // The library built for the tests is in `deps`. The one next to the engine was made by `cargo build`, and
-    // may be older.
+    // The library in `deps` was built for the tests. The library next to the engine was built by `cargo
+    // build`, and may be older.
     let library = engine.parent().unwrap().join("deps/libmp_cuda_sim.so");
     assert!(library.exists(), "{} is not built", library.display());
     Setup::new(engine, &library)
@@ -128,7 +128,7 @@ impl Client {
         self.child.id()
     }
 
-    /// Begins a call.
+    /// Begins a call without waiting for its answer.
     pub(crate) fn begin(&self, call: &str, numbers: &[u64]) {
         self.begin_with(call, numbers, &[], None);
     }
@@ -182,7 +182,7 @@ impl Client {
         self.call(call, numbers, &[]).code
     }
 
-    /// Makes a call that ends the process.
+    /// Makes a call that ends the process. Returns its exit status.
     #[track_caller]
     pub(crate) fn dies_in(mut self, call: &str, numbers: &[u64]) -> ExitStatus {
         self.begin(call, numbers);
@@ -202,7 +202,7 @@ impl Client {
         self.end().0
     }
 
-    /// Makes the client fork a child, which lives until the returned end of a pipe is dropped.
+    /// Makes the client fork a child. The child lives until the returned end of a pipe is dropped.
     pub(crate) fn copy(&self) -> OwnedFd {
         let (reading, writing) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
         self.begin_with("copy", &[], &[], Some(reading.as_fd()));
@@ -210,7 +210,8 @@ impl Client {
         writing
     }
 
-    /// Maps a file, and registers it. Returns the host's address, and the device's.
+    /// Maps a file, and registers the memory. Returns the address for the host, and the address for the
+    /// device.
     pub(crate) fn register(&self, file: &OwnedFd, bytes: u64) -> (u64, u64) {
         self.begin_with("map", &[bytes], &[], Some(file.as_fd()));
         let host = self.end().0.number;
@@ -218,7 +219,7 @@ impl Client {
         (host, self.ok("cuMemHostGetDevicePointer", &[host]))
     }
 
-    /// Allocates memory of the first device, mapped and accessible. Returns handle and address.
+    /// Allocates memory of the first device, mapped and accessible. Returns the handle and the address.
     pub(crate) fn memory(&self, size: u64) -> (u64, u64) {
         let handle = self.ok("cuMemCreate", &[size, 0]);
         (handle, self.map(handle, size))
@@ -307,7 +308,7 @@ pub(crate) fn file(bytes: u64) -> OwnedFd {
 pub(crate) fn map(file: BorrowedFd<'_>, bytes: usize) -> u64 {
     use rustix::mm::{MapFlags, ProtFlags, mmap};
     let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping, which stays.
+    // SAFETY: a new mapping, which is never unmapped.
     let at = unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, 0) };
     at.unwrap().expose_provenance() as u64
 }
@@ -315,20 +316,20 @@ pub(crate) fn map(file: BorrowedFd<'_>, bytes: usize) -> u64 {
 /// Returns a word of memory that this process has mapped.
 pub(crate) fn word(address: u64) -> &'static AtomicU64 {
     let at = std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap());
-    // SAFETY: `map` gave the address, and its mappings stay.
+    // SAFETY: `map` returned the address, and its mappings are never unmapped.
     unsafe { AtomicU64::from_ptr(at) }
 }
 
-/// Returns `true` if the processor can read at an address.
+/// Returns `true` if the host can read at an address.
 pub(crate) fn touches(address: u64) -> bool {
     let at = std::ptr::with_exposed_provenance::<u8>(usize::try_from(address).unwrap());
     let (_reading, writing) = rustix::pipe::pipe().unwrap();
-    // SAFETY: the kernel reads there, and returns an error if it can't.
+    // SAFETY: the kernel reads at the address, and returns an error if it can't.
     unsafe { libc::write(std::os::fd::AsRawFd::as_raw_fd(&writing), at.cast(), 1) == 1 }
 }
 
 /// Takes ownership of a descriptor from the driver.
 pub(crate) fn own(file: RawFd) -> OwnedFd {
-    // SAFETY: the driver made it for its caller.
+    // SAFETY: the driver created the descriptor for its caller.
     unsafe { OwnedFd::from_raw_fd(file) }
 }

@@ -418,7 +418,7 @@ fn descriptors_left_in_a_compartment_are_found() {
     explore(world(3, 1, 0, Bug::NotEmptied), 0, 0);
 }
 
-/// One of two actors that peek at one socket. Each sets the offset of both.
+/// Actor that peeks at a socket. Two actors share the socket, and each sets its offset for both.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Looker {
     bug: Bug,

@@ -20,8 +20,8 @@ pub(crate) struct Job {
     pause: Pause,
 }
 
-/// If `true`, encoding and decoding of the message yield the processor in the middle. So many processes are
-/// killed and stopped at that point. Otherwise signals would hardly ever hit these few instructions.
+/// `true` if encoding and decoding of the message yield the processor in the middle. Signals then often hit
+/// the process at that point. Otherwise they would hardly ever hit these few instructions.
 #[derive(Clone, Copy)]
 struct Pause(bool);
 
