@@ -122,7 +122,7 @@ pub(crate) enum Call {
     Export {
         handle: u64,
     },
-    /// Import of the descriptor that is attached.
+    /// Import of memory by the attached descriptor.
     Import,
     RetainHandle {
         address: u64,

@@ -179,7 +179,7 @@ impl Agent {
     /// Returns `true` if the agent stops before it has executed the command.
     pub(crate) fn stops(&self) -> bool {
         let mut done = false;
-        mp_harness::eventually("it stops or answers", || {
+        mp_harness::eventually("the agent stops or answers", || {
             done = !self.answers.is_empty();
             done || mp_harness::threads_are(self.process.pid(), 'T')
         });
@@ -480,7 +480,7 @@ pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
 #[track_caller]
 pub(crate) fn locker_is(used: u64) {
     let arena = mp_core::Arena::current().unwrap();
-    mp_harness::eventually("the locker is as it was", || {
+    mp_harness::eventually("the locker has its earlier contents", || {
         arena.reclaim().unwrap();
         FdSlots(arena).compartments_in_use() == used
     });

@@ -61,7 +61,7 @@ fn makes(parcels: Queue<Parcel>) -> Outcome {
             Ok(())
         },
     )?;
-    mp_harness::eventually("all came back", || memory_stats(&device).pieces == 0);
+    mp_harness::eventually("all pieces returned", || memory_stats(&device).pieces == 0);
     empty_cache();
     Ok(())
 }

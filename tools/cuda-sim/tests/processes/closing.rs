@@ -146,7 +146,7 @@ fn works_during_a_long_kernel((from, after): (Clones, bool)) -> Outcome {
     };
     works(&stream, LATER, || over.query().unwrap())?;
     over.synchronize()?;
-    eventually("it is closed", || mapped(&stream) == 0);
+    eventually("the handle is closed", || mapped(&stream) == 0);
     Ok(())
 }
 
@@ -212,7 +212,7 @@ fn works_during_long_kernels((from, ()): (Clones, ())) -> Outcome {
     assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
     let kernel = || busy_for(&busy, Duration::from_millis(700));
     let mut ahead: VecDeque<CudaEvent> = (0..3).map(|_| kernel()).collect();
-    eventually("they have begun", || matches!(busy.is_complete(), Ok(false)));
+    eventually("kernels have begun", || matches!(busy.is_complete(), Ok(false)));
     drop(t);
     // This thread launches the kernels. A thread that only launches kernels may be delayed, and its stream be
     // idle meanwhile.
@@ -225,7 +225,7 @@ fn works_during_long_kernels((from, ()): (Clones, ())) -> Outcome {
     };
     works(&stream, Duration::from_millis(4200), goes_on)?;
     busy.synchronize()?;
-    eventually("it is closed", || mapped(&stream) == 0);
+    eventually("the handle is closed", || mapped(&stream) == 0);
     Ok(())
 }
 
@@ -253,7 +253,7 @@ fn works_during_a_wait_for_a_killed_process((from, (drops, events, killed)): (Cl
     assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
     event.wait(&lost)?;
     killed.put(()).unwrap();
-    eventually("the death is known", || event.query().is_err());
+    eventually("the death is detected", || event.query().is_err());
     let kept = if drops {
         drop(lost);
         None
@@ -311,9 +311,9 @@ fn is_never_at_rest((from, ()): (Clones, ())) -> Outcome {
         busy.iter()
             .for_each(|busy| drop(scope.spawn(|| keeps_busy(busy, Duration::from_millis(30), 4, &ends))));
         let _ends = Ends(&ends);
-        eventually("they have begun", || busy.iter().all(|busy| matches!(busy.is_complete(), Ok(false))));
+        eventually("kernels have begun", || busy.iter().all(|busy| matches!(busy.is_complete(), Ok(false))));
         drop(t);
-        eventually("it is closed", || mapped(&stream) == 0);
+        eventually("the handle is closed", || mapped(&stream) == 0);
     });
     Ok(())
 }

@@ -245,7 +245,7 @@ fn imports((): ()) -> Outcome {
     let (t, how) = unsafe { DlpackUnversioned::export(own, &stream)?.import(&stream) }?;
     assert_eq!(how, ShareMethod::Exported);
     assert_eq!(t.downcast::<f32>()?.to_vec(&stream)?, all);
-    eventually("nothing is kept", || memory_stats(stream.device()).foreign_owners == 0);
+    eventually("no owner is retained", || memory_stats(stream.device()).foreign_owners == 0);
     assert_eq!(memory_stats(stream.device()).pieces, 0);
     Ok(())
 }

@@ -31,7 +31,7 @@ fn learns_of_a_death((tensors, answers): (Queue<FrozenCudaTensor<f32>>, Queue<bo
     assert_eq!(t.to_vec(&stream)?, [3.0; LEN]);
     drop(t);
     answers.put(memory_stats(stream.device()).mapped_slabs == 1).unwrap();
-    eventually("the slab is given up", || {
+    eventually("the slab is unmapped", || {
         // The call detects the death, like each wait.
         Arena::current().unwrap().reclaim().unwrap();
         memory_stats(stream.device()).mapped_slabs == 0
@@ -215,7 +215,7 @@ fn makes_while_it_is_read((tensors, dropped): (Queue<FrozenCudaTensor<f32>>, Que
     let (stream, device) = (stream(), Device::new(0)?);
     tensors.put(CudaTensor::<f32>::full([LEN], 1.0, &stream)?.freeze()).unwrap();
     taken(&dropped);
-    eventually("it has no holder", || memory_stats(&device).pieces == 0);
+    eventually("the piece has no holder", || memory_stats(&device).pieces == 0);
     assert_eq!(memory_stats(&device).retired, 0, "the slab was returned with its last tensor");
     let next = CudaTensor::<f32>::full([LEN], 2.0, &stream)?;
     let stats = memory_stats(&device);

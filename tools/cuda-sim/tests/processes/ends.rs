@@ -253,7 +253,7 @@ fn read_of_killed_producer_returns_no_values() {
     let t = taken(&tensors);
     let before = stat(&session, "queued");
     let reader = with_gpu(&session).spawn(reads_what_never_comes, t).unwrap();
-    eventually("it waits, and has a copy to make", || {
+    eventually("the reader has queued its work", || {
         stat(&session, "queued") >= before + 2 || !reader.is_alive()
     });
     producer.kill().unwrap();
@@ -380,7 +380,7 @@ fn stream_waiting_for_a_killed_process_continues() {
     taken(&ready);
     producer.kill().unwrap();
     assert!(producer.wait_timeout(DEADLINE));
-    eventually("it goes on, or is stuck", || !process.is_alive() || stat(&session, "findings") > 0);
+    eventually("the process ends, or is stuck", || !process.is_alive() || stat(&session, "findings") > 0);
     nothing_found(&session);
     join(process);
     nothing_is_left(&session);

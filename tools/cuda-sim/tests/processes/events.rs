@@ -228,7 +228,7 @@ fn event_of_killed_process_releases_its_waiters(order: Order) {
     assert!(maker.wait_timeout(DEADLINE));
     join(waiter);
     assert!(event.query().unwrap(), "the other process's record counts");
-    mp_harness::eventually("all processes are gone", || stat(&session, "processes") == 0);
+    mp_harness::eventually("all processes have ended", || stat(&session, "processes") == 0);
     // A stream that waits forever for a killed process is dropped with pending work.
     let kinds: Vec<_> = session.findings().unwrap().into_iter().map(|finding| finding.kind).collect();
     let is_found = order == Order::IpcEvents && session.has_figures();

@@ -190,7 +190,7 @@ fn refused_tick_is_not_published() {
     let sender =
         with_gpu(&session).env("MP_CUDA_SIM_INJECT", rule).spawn(cannot_tell, queue.clone()).unwrap();
     let reader = with_gpu(&session).spawn(reads_it, taken(&queue)).unwrap();
-    eventually("it is read, or waited for", || !reader.is_alive() || stat(&session, "findings") > 0);
+    eventually("the reader ends, or is stuck", || !reader.is_alive() || stat(&session, "findings") > 0);
     nothing_found(&session);
     join(reader);
     let error = join(sender).expect("the driver refused a tick");

@@ -371,7 +371,7 @@ fn waits_for_a_death((by, write, out, dead): (By, bool, Moved, Queue<()>)) -> Ou
     out.put(shared(by, 1.0, &stream).0).unwrap();
     taken(&dead);
     let look = || memory_stats(stream.device());
-    eventually("its death is noticed", || {
+    eventually("the death is detected", || {
         _ = Recovery(mp_core::Arena::current().unwrap()).reclaim_if_due();
         let stats = look();
         if write { stats.foreign_retired > 0 } else { stats.foreign_owners == 0 }

@@ -32,7 +32,7 @@ fn exports((by, out, back, gone): (By, Moved, Moved, Queue<()>)) -> Outcome {
     }
     drop(out.try_get());
     let stats = || mp_cuda::memory_stats(stream.device());
-    eventually("it is free, or can never be", || {
+    eventually("the memory is free, or is never released", || {
         _ = Recovery(mp_core::Arena::current().unwrap()).reclaim_if_due();
         ipc_collect();
         let stats = stats();

@@ -67,7 +67,7 @@ fn writes_along((t, both): (SharedCudaTensor<f32>, Queue<()>)) -> Outcome {
     let stream = stream();
     let on = t.on_mut(&stream)?;
     both.put(()).unwrap();
-    mp_harness::eventually("both have it", || both.len() == 2);
+    mp_harness::eventually("both processes have the tensor", || both.len() == 2);
     kernels().fill(&stream, on.ptr(), on.len(), 5.0);
     drop(on);
     stream.synchronize()?;

@@ -130,7 +130,7 @@ fn makes_for_two((tensors, gone): (Frozen, Signals)) -> Outcome {
     let early = CudaTensor::<f32>::full([LEN], 2.0, &stream)?;
     assert_eq!(early.to_vec(&stream)?, [2.0; LEN]);
     // Two pieces of this process are in use. The third piece is freed when both readers have run.
-    eventually("the memory comes back", || memory_stats(stream.device()).pieces == 2);
+    eventually("the memory returns", || memory_stats(stream.device()).pieces == 2);
     let late = CudaTensor::<f32>::full([LEN], 3.0, &stream)?;
     assert_eq!(late.to_vec(&stream)?, [3.0; LEN]);
     assert_eq!(copy.to_vec(&stream)?, [1.0; LEN]);

@@ -52,7 +52,7 @@ fn stops_at(session: &Session, at: u64) -> bool {
     let maker = with_gpu(session);
     let maker = maker.spawn(makes_while_one_is_stopped, (tensors, go.clone(), made.clone())).unwrap();
     let mut stopped = false;
-    eventually("the reader stops, or has dropped it", || {
+    eventually("the reader stops, or has dropped the tensor", || {
         stopped = mp_harness::threads_are(reader.pid(), 'T');
         stopped || !dropped.is_empty()
     });
@@ -148,7 +148,7 @@ fn reads_what_a_dead_process_made((tensors, opened): (Two, Signals)) -> Outcome 
     drop(other);
     assert_eq!(memory_stats(stream.device()).mapped_slabs, 2);
     opened.put(()).unwrap();
-    eventually("the death is known", || {
+    eventually("the death is detected", || {
         Arena::current().unwrap().reclaim().unwrap();
         memory_stats(stream.device()).mapped_slabs == 1
     });
@@ -177,7 +177,7 @@ fn collects_while_a_thread_unmaps((tensors, reported): (Frozen, Queue<u64>)) -> 
     assert_eq!(t.to_vec(&stream)?, [1.0; LEN]);
     drop(t);
     reported.put(0).unwrap();
-    eventually("another thread unmaps it", || {
+    eventually("another thread unmaps the slab", || {
         Arena::current().unwrap().reclaim().unwrap();
         memory_stats(stream.device()).mapped_slabs == 0
     });

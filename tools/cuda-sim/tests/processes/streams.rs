@@ -154,7 +154,7 @@ fn is_busy_for_ever((): ()) -> Outcome {
 fn process_ends_while_a_thread_synchronizes() {
     let session = setup().set("PROFILE", profile(Order::Host)).start().unwrap();
     run(&session, is_busy_for_ever, ());
-    eventually("it is gone", || stat(&session, "processes") == 0);
+    eventually("the process has ended", || stat(&session, "processes") == 0);
     nothing_found(&session);
 }
 
@@ -191,7 +191,7 @@ fn leaves_work_behind_a_wait((event, out, go): Args) -> Outcome {
     mine.record(&stream)?;
     out.put(mine).unwrap();
     // Polls by itself, because the library's waits would check for deaths.
-    eventually("it may end", || go.exists());
+    eventually("the process may end", || go.exists());
     // The exit callbacks of this process wait for its streams.
     std::process::exit(0)
 }
@@ -244,7 +244,7 @@ impl Drop for Both {
 fn alone_waiter_recovers_deaths() {
     let (session, sign) = (session(), sign("released"));
     let (_event, both) = one_dies(&session, sign.clone(), true);
-    eventually("the stream goes on", || sign.exists());
+    eventually("the stream continues", || sign.exists());
     std::fs::remove_file(sign).unwrap();
     drop(both);
     nothing_found(&session);
@@ -260,9 +260,9 @@ fn synchronize_releases_its_stream_from_a_death() {
 fn alone_exit_recovers_deaths() {
     let (session, go) = (session(), sign("ends"));
     let (event, both) = one_dies(&session, go.clone(), false);
-    eventually("the killed one is gone", || stat(&session, "processes") == 1);
+    eventually("the killed process has ended", || stat(&session, "processes") == 1);
     std::fs::write(&go, "go").unwrap();
-    eventually("the other one, too", || stat(&session, "processes") == 0);
+    eventually("the other process has ended", || stat(&session, "processes") == 0);
     std::fs::remove_file(go).unwrap();
     assert!(event.query().unwrap(), "the stream had run before the process ended");
     drop(both);

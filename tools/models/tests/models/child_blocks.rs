@@ -151,7 +151,7 @@ impl Process {
                 }),
             });
         }
-        // After its program, a process reclaims dead ones, as waiting processes and parents do.
+        // After its program, a process reclaims dead processes, like waiting processes and parents.
         let dead = |p: Member| is_killed(fates, p);
         for block in [WHOLE, PART] {
             match state(m, block).life {
@@ -166,8 +166,8 @@ impl Process {
                         let release = ReleaseSeat::new(block, PAGES, member(me), block.seat(i), who);
                         return Some(Doing::Release(block, release));
                     }
-                    // Only a killed actor can leave it like this. Otherwise the actor that released the last
-                    // seat frees it.
+                    // Only a killed actor can leave a live block without seats. Otherwise the actor that
+                    // released the last seat frees the block.
                     if fates.contains(&Fate::Killed) && seats(m, block).all(|(_, seat)| seat == Seat::Free) {
                         return Some(Doing::Check(block, FreeCheck::new(block, PAGES, member(me))));
                     }
@@ -225,12 +225,12 @@ impl Actor for Process {
                 }
             },
             Doing::Entry => {
-                let whole = Attachment::unpack(m.load(ENTRY)).expect("it is a part of something");
+                let whole = Attachment::unpack(m.load(ENTRY)).expect("the child has a parent");
                 assert_eq!(whole.block, WHOLE.id);
                 Doing::Found(take(WHOLE, Seat::Member(member(me)), note(SCRATCH, SCRATCH.plus(1), 0)))
             }
             Doing::Found(take) => {
-                assert_eq!(state(m, WHOLE).life, BlockLife::Live, "the whole of a held part is gone");
+                assert_eq!(state(m, WHOLE).life, BlockLife::Live, "the parent of a held child was freed");
                 match take.step(m) {
                     None => return false,
                     Some(taken) => {
@@ -248,7 +248,7 @@ impl Actor for Process {
                 Some(LeaveOutcome::Held) => Doing::UnclaimBlock(UnclaimBlock::new(PART, *part)),
                 Some(LeaveOutcome::MustFree(_, whole)) => match claimed(m, WHOLE, whole, me, fates, bug) {
                     Doing::UnclaimBlock(unclaim) => Doing::LeftLast(*part, unclaim),
-                    other => panic!("the whole is a part itself: {other:?}"),
+                    other => panic!("the parent has a parent: {other:?}"),
                 },
             },
             Doing::LeftLast(part, unclaim) => {
@@ -276,8 +276,9 @@ impl Actor for Process {
     }
 }
 
-/// Creates a world whose first process holds both blocks, and whose third holds the parent. The seat of the
-/// first process is the parent's last, so that a scan for other holders reaches it after the child's seat.
+/// Creates a world whose first process holds both blocks, and whose third process holds the parent. The first
+/// process has the parent's last seat, so that a scan for other holders reaches that seat after the child's
+/// seat.
 fn world(programs: &[&[Op]]) -> World<Process> {
     let m = Memory::new(WORDS);
     let live = BlockState { life: BlockLife::Live, kind: BlockKind::Object, version: 1 };
@@ -308,8 +309,8 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
     let end = |w: &World<Process>| {
         let (m, blocks) = (&w.memory, [WHOLE, PART]);
         let dead = |p: Member| is_killed(&w.fates, p);
-        // Deaths after the last living process checked are left to the next reclaim. Stopped actors may
-        // continue.
+        // Processes that died after the last check of a living process are left to the next reclaim. Stopped
+        // actors may continue.
         let stopped = w.count(0..w.fates.len(), Fate::Stopped) > 0;
         let ended = w.actors.iter().zip(&w.fates).filter(|(_, fate)| **fate == Fate::Ended);
         if stopped || !ended.map(|(actor, _)| &actor.saw).any(|saw| *saw == killed(&w.fates)) {

@@ -22,7 +22,7 @@ enum Bug {
     /// An order is stored, instead of swapped, into an entry that was free a moment ago.
     Stored,
     /// A member whose swap of an entry failed continues with the next entry, without checking the device of
-    /// this one.
+    /// the failed entry.
     LostNotLookedAt,
     /// Names are written after the first tick.
     TickFirst,

@@ -337,7 +337,7 @@ const BASE: Setup = Setup { stale_holds: false, asks: true, rash: false, apart: 
 const APART: Setup = Setup { apart: true, ..BASE };
 
 impl Setup {
-    /// Creates a queue with redelivery, with one message.
+    /// Creates a world with a queue with redelivery, which contains one message.
     fn world(self) -> World<Process> {
         let m = memory(&chain(1, 0), 1);
         let queued = Owner { holder: Holder::Queued, seq: 1 };

@@ -337,7 +337,7 @@ impl Engine {
         Goal::Streams(streams.map(|(number, s)| (*number, s.submitted)).collect())
     }
 
-    /// Marks a device as lost: all calls of its contexts return that error from now on.
+    /// Marks a device as lost: all calls of its contexts return an error from now on.
     pub(in crate::engine) fn lose_device(&mut self, device: u32) {
         if self.lost.contains(&device) {
             return;

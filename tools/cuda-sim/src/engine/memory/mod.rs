@@ -218,8 +218,8 @@ impl Addresses {
         around.is_some_and(|(start, bytes)| address.checked_add(size).is_some_and(|end| end <= start + bytes))
     }
 
-    /// Returns the mappings of a kind that cover a range exactly, without gaps. `None` if it begins or ends
-    /// inside one.
+    /// Returns the mappings of a kind that cover a range exactly, without gaps. `None` if the range begins or
+    /// ends inside a mapping.
     pub(crate) fn exactly(&self, address: u64, size: u64) -> Option<Vec<u64>> {
         let end = address.checked_add(size)?;
         let mut at = address;
