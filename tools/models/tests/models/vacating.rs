@@ -69,7 +69,7 @@ enum Doing {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// The reclaiming actor releases seats in queues.
+    /// Only the reclaiming actor releases seats in queues.
     OldOrder,
     /// Vacating actors do not check for other recovering actors.
     Rash,

@@ -3,13 +3,13 @@
 //!
 //! | bit | set by | when |
 //! |---|---|---|
-//! | `BEGUN` | its producer | before it puts it |
-//! | `PUT` | its producer | after it was put |
-//! | `REFUSED` | its producer | after it was returned |
-//! | `LOST` | this program | when it was among the lost tasks |
-//! | `DOUBTED` | its consumer | when it can't know whether the home counts it as done |
-//! | 8 and up: number of gets | its consumer | after it has it |
-//! | 20 and up: number of completions | its consumer | after it is done |
+//! | `BEGUN` | the producer | before the put |
+//! | `PUT` | the producer | after the put |
+//! | `REFUSED` | the producer | after the message was returned |
+//! | `LOST` | this program | when the message was among the lost tasks |
+//! | `DOUBTED` | the consumer | when the consumer can't know whether the home counts the message as done |
+//! | 8 and up: number of gets | the consumer | after the get |
+//! | 20 and up: number of completions | the consumer | after the message is done |
 
 use mp::{SharedTensor, Tensor};
 use serde::{Deserialize, Serialize};

@@ -3,9 +3,9 @@
 //!
 //! | killed process | guarantee |
 //! |---|---|
-//! | a producer | the message that it was putting is put, or its files closed; earlier messages arrive |
+//! | a producer | the message that it was putting is put, or the message's files are closed; earlier messages arrive |
 //! | a consumer | the message that it was getting is lost, and its files are closed |
-//! | any | at the end, no descriptor lies in the locker, and no compartment has a message |
+//! | any | at the end, no descriptor is in the locker, and no compartment has a message |
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};

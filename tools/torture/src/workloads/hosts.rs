@@ -2,11 +2,11 @@
 //!
 //! | process that dies, or is stopped for longer than lease and grace | guarantee |
 //! |---|---|
-//! | a worker that puts | all earlier messages are in the queue; those of the last call are there at most once |
+//! | a worker that puts | all earlier messages are in the queue; messages of the last call are there at most once |
 //! | a worker that takes with acknowledgement | its message is delivered again, unless it was acknowledged |
 //! | a worker that takes without acknowledgement | its messages are delivered again, unless the home knew that they were received; if killed, it may lose the messages of one call |
-//! | the home | calls end with [`PeerLost`](mp::cluster::PeerLost) in time; leases return; if killed, it costs the messages that it was sending |
-//! | none; for a shorter time | each message is taken once |
+//! | the home | calls end with [`PeerLost`](mp::cluster::PeerLost) in time; leases return; if it was killed, the messages that it was sending are lost |
+//! | none, or a stop for a shorter time | each message is taken once |
 //!
 //! In some groups this program is the home, and the workers are killed and stopped. In the other groups the
 //! home is a worker, and only that worker is killed and stopped. If stops can exceed lease and grace, signals

@@ -1,11 +1,11 @@
 //! Watched value that is replaced, and broadcast messages, which all workers use concurrently.
 //!
-//! | | guarantee |
+//! | subject | guarantee |
 //! |---|---|
-//! | a value, a message | is whole, whatever was killed while it was sent or read |
-//! | the counts of the workers in a value | never go back: a change is one step |
+//! | a value, a message | is whole, no matter which process was killed while it was sent or read |
+//! | the counts of the workers in a value | never decrease: a change is one step |
 //! | messages of one worker | reach each receiver in their order, except those reported as missed |
-//! | a worker killed while it changes a value | has counted at most once more; reported changes count |
+//! | a worker killed while it changes a value | has made at most one unreported change; all reported changes count |
 
 use std::collections::HashMap;
 use std::time::Duration;

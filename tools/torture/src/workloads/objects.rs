@@ -3,7 +3,7 @@
 //!
 //! | killed process | guarantee |
 //! |---|---|
-//! | a caller, at any point | each of its calls has run once, or not at all; others are answered |
+//! | a caller, at any point | each of its calls has run once, or not at all; other callers are answered |
 //! | none | a call runs once, in its caller's order, with the arguments that were sent, and returns its own result |
 //!
 //! Calls from the first object to the second and back can form a cycle. One of these calls returns an error,

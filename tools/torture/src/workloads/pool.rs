@@ -2,7 +2,7 @@
 //!
 //! | killed process | guarantee |
 //! |---|---|
-//! | a worker | at most its current task: that one is [`WorkerLost`](mp::pool::WorkerLost), or another worker tries it again |
+//! | a worker | at most its current task is lost: the task ends with [`WorkerLost`](mp::pool::WorkerLost), or another worker tries it again |
 //! | the owner of the pool | the workers end with it; unfinished tasks are lost |
 //! | none | each task has the result that follows from it, and runs once |
 

@@ -2,10 +2,10 @@
 //!
 //! | subject | guarantee |
 //! |---|---|
-//! | an object that [`wait`](mp::wait()) names | it is ready, or another worker was faster, but not indefinitely |
+//! | an object that [`wait`](mp::wait()) names | the object is ready, or another worker was faster; this does not repeat indefinitely |
 //! | messages | each arrives once, in its sender's order on its path; a killed consumer costs the message that it was taking |
-//! | the end | each path is named when it is closed, or has no sender |
-//! | a process that has ended | is named; the parent, which lives, never is |
+//! | the end of a path | [`wait`](mp::wait()) names the path when it is closed, or has no sender |
+//! | a process that has ended | is named; the parent, which is alive, is never named |
 
 use mp::connection::one_way_pipe;
 use mp::process::{ExitStatus, Signal};

@@ -2,9 +2,9 @@
 //!
 //! | killed process | guarantee |
 //! |---|---|
-//! | a worker, during any operation | nothing is lost: each sample is delivered once, in its place in its lane, with the random numbers that follow from seed, epoch and position |
-//! | the trainer | its workers end, and the memory of all batches is given back |
-//! | none, but an epoch is dropped | the state that was taken before is exact: the batches after it are the remaining ones |
+//! | a worker, during any operation | nothing is lost: each sample is delivered once, at its position in its lane, with the random numbers that follow from seed, epoch and position |
+//! | the trainer | its workers end, and the memory of all batches is freed |
+//! | none, but an epoch is dropped | a state saved before is exact: the remaining batches follow it |
 
 use std::collections::BTreeSet;
 use std::time::Duration;
