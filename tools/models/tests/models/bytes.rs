@@ -59,7 +59,8 @@ impl Setup {
         chain(self.slots, 0).first
     }
 
-    /// Returns the end word of a second segment, which this queue does not have.
+    /// Returns the words with the end positions of the envelopes. They replace a second segment, which this
+    /// queue does not have.
     fn ends(&self) -> Column {
         Column { base: chain(self.slots, self.slots + 1).second, stride: 16 }
     }

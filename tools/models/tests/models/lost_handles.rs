@@ -36,7 +36,7 @@ enum Bug {
     None,
     /// The handle is released without notifying the queue.
     Unnoted,
-    /// A recovering actor passes the handle to the dead actor and notifies the queue only when it vacates.
+    /// A vacating actor also passes the handle to the dead actor, and notifies the queue.
     Late,
     /// A queue that is notified because of a message in another queue is not vacated.
     NotVacated,

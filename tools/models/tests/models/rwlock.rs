@@ -32,7 +32,7 @@ enum Bug {
     IgnoresWriting,
     /// Any mark is treated as a death during a write, also the mark of a dead holder that did not write.
     TakesMarksSeriously,
-    /// A thread that reads again while it reads takes any free slot.
+    /// A thread that reads again while the lock is held takes any free slot.
     AnotherSlot,
     /// A thread that reads again, in the same slot, does not increment its count.
     DoesNotCount,

@@ -78,7 +78,7 @@ pub(super) struct Process {
     owner: Owner,
     /// Position of a reader: of the last message read, or of the next message to read.
     position: Option<Position>,
-    /// Remaining reads of the newest message, and numbers of messages read and missed.
+    /// Remaining reads of the newest message, and number of messages read or missed.
     rounds: u32,
     got: u64,
     /// Number of skipped positions before the position that is read next.
