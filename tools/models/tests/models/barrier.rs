@@ -159,7 +159,7 @@ impl Actor for Process {
                     self.doing = if helped { Doing::Look } else { Doing::Last };
                 }
             }
-            // If the last party acts, only that party can break the barrier.
+            // If the last party acts, only the death of that party breaks the barrier.
             Doing::Last => {
                 let word = m.load(at.arrival(at.parties - 1));
                 self.doing = match self.phase.arrived(word).filter(|_| Phase::acts(word)) {

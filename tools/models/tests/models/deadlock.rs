@@ -263,7 +263,8 @@ impl Thread {
         }
     }
 
-    /// Releases the lock that was taken last. A writer that ends its wait also releases the writers' lock.
+    /// Releases the lock that was taken last. A writer that no longer waits for readers first releases the
+    /// writers' lock.
     fn back(&self) -> Doing {
         if self.inside {
             return Doing::Unlock(ReleaseLock::new(lock(WRITERS), true));

@@ -179,7 +179,7 @@ impl Actor for Process {
                 }
                 Doing::Next
             }
-            // Before this step, the kernel has provided the memory.
+            // The kernel provides the memory between this step and the swap.
             Doing::Begin => match GroupState::unpack(m.load(GROUP)) {
                 GroupState::Absent { base } => Doing::Swap(base),
                 _ => Doing::Next,

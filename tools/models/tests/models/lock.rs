@@ -142,8 +142,8 @@ impl Actor for Process {
             }
             Doing::Unlock(steps) => {
                 if steps.step(m).expect("one step") {
-                    // FUTEX_WAKE of one sleeper, in the same step. A death between the two is the same as a
-                    // kill of the woken sleeper.
+                    // FUTEX_WAKE of one sleeper, in the same step. A waker that dies between the two leaves
+                    // the sleeper to its poll interval, which all worlds with kills have.
                     ghost.sleepers.wake_one();
                 }
                 self.left -= 1;
