@@ -73,7 +73,8 @@ fn piece_received_twice_is_opened_once() {
     let first = other.ok(Do::Open(1, 0));
     let files = other.ok(Do::Files);
     assert_eq!([2, 3].map(|piece| other.ok(Do::Open(piece, 0))), [first, first + 1024]);
-    // Each measurement makes a device and reads statistics. Opening a piece again makes no call.
+    // Each opening makes a device, and each measurement reads statistics. Opening a piece again makes no
+    // other call.
     let more = |count| {
         let before = stat(&session, "calls");
         (0..count).for_each(|_| _ = other.ok(Do::Open(1, 0)));

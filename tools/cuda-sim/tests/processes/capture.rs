@@ -212,7 +212,8 @@ fn everything_else() -> Outcome {
     Ok(())
 }
 
-/// Captures in each mode during other calls, in the capturing thread and then in another thread.
+/// Captures a stream in this mode during other calls, made in the capturing thread and then in another
+/// thread.
 fn captures_during_other_calls(mode: u32) -> Outcome {
     let (captured, graphs) = (stream(), Graphs::load());
     for elsewhere in [false, true] {

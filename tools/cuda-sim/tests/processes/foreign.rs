@@ -17,8 +17,8 @@ use crate::support::{
 
 pub(crate) const LEN: usize = 1 << 12;
 
-/// Returns memory of this kind, filled with one value, as a shared tensor, and the method by which it is
-/// shared.
+/// Returns memory of this kind, filled with one value, as a tensor that can be sent, and the method of
+/// sharing.
 pub(crate) fn shared(by: By, value: f32, stream: &CudaStream) -> (CudaTensor<f32>, ShareMethod) {
     let memory = Allocated::new(by, 4 * LEN).filled(&[value; LEN]);
     let foreign = ForeignMemory::new(memory.address, [LEN]);
