@@ -119,9 +119,9 @@ pub enum NetError {
         "{bytes} bytes in a message are above the limit of its home, {limit} (ClusterConfig::largest_message)"
     )]
     TooLarge {
-        /// Size of the message.
+        /// Size of the message in bytes.
         bytes: u64,
-        /// Limit.
+        /// Maximum size in bytes.
         limit: u64,
     },
     /// The value could not be encoded or decoded, or this process has too little memory.

@@ -76,7 +76,7 @@ fn without_proc_later(method: &str) -> String {
 }
 
 #[test]
-fn vanished_proc_is_named() {
+fn error_names_an_unmounted_proc() {
     let said = each(without_proc_later);
     if said[0] == "SKIPPED" {
         return mp_harness::skip("/proc can't be hidden here");
@@ -88,7 +88,7 @@ fn vanished_proc_is_named() {
 }
 
 #[test]
-fn missing_proc_is_named() {
+fn error_names_a_missing_proc() {
     let said = each(without_proc);
     if said[0] == "SKIPPED" {
         return mp_harness::skip("/proc can't be hidden here");

@@ -279,7 +279,7 @@ fn starts_of_all_ranks_overlap() {
 
 /// Under the loader, the running program is the loader, according to the kernel.
 #[test]
-fn workers_run_through_the_loader_of_their_parent() {
+fn workers_run_through_the_parents_dynamic_loader() {
     let loaders = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"].map(Path::new);
     let Some(loader) = loaders.into_iter().find(|path| path.exists()) else {
         mp_harness::skip("the loader is nowhere");

@@ -62,7 +62,7 @@ fn give(word: &str) {
 }
 
 #[test]
-fn waits_for_running_processes_end_in_time() {
+fn short_waits_for_running_processes_time_out() {
     alone(|()| {
         let waits = |_: usize, word: String| wait_for_word(&word);
         let begun = Instant::now();

@@ -244,10 +244,10 @@ fn foreign() -> Error {
     none("what was sent is no invitation: the other program has to call `invite` of this library")
 }
 
-/// Cause of an empty socket that this process has inherited, along with others.
+/// Error text for an empty socket that other processes have inherited, too.
 const TAKEN: &str = "its socket is empty: another process has accepted it, or was about to; each invitation \
                      is for one process. For another one, call `invite` again with a command of its own";
-/// Cause of an empty socket that was sent to this process alone.
+/// Error text for an empty socket that was sent to this process alone.
 const NOT_FILLED: &str = "the other program has sent a socket with no invitation in it. It has to call \
                           `Connection::invite`, which fills the socket before it sends it";
 

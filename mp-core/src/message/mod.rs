@@ -76,7 +76,8 @@ pub trait Message: Sized + 'static {
     #[doc(hidden)]
     const DYNAMIC: bool = false;
 
-    /// Calls `read` while [`schema`](Self::schema) returns this schema. For types with a dynamic schema.
+    /// Calls `read` once. During the call, [`schema`](Self::schema) returns the given schema. For types with
+    /// a dynamic schema.
     #[doc(hidden)]
     fn with_schema<R>(_schema: &str, read: impl FnOnce() -> R) -> R {
         read()

@@ -1,5 +1,6 @@
-//! A slab in this process: its object, and its mapping, if the slab is mapped. Pieces hold the slab's object
-//! until the slab is opened. From then on the slab holds the object itself.
+//! A slab in this process: the object in shared memory that describes it, and its mapping, if it is mapped.
+//! Each piece has a handle to the object until the slab is opened. After that, this process's slab has one
+//! handle for all pieces.
 //!
 //! | maker | mapping |
 //! |---|---|

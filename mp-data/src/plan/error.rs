@@ -36,7 +36,7 @@ pub enum PlanError {
     #[allow(missing_docs)]
     StateImpossible { what: &'static str },
     /// The checksum of a state is wrong.
-    #[error("the state was changed, or is incomplete: its checksum does not match what else is in it")]
+    #[error("the state was changed, or is incomplete: its checksum does not match its contents")]
     StateChanged,
 }
 

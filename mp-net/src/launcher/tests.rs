@@ -165,7 +165,7 @@ fn env_without_a_launcher_gives_none() {
 }
 
 #[test]
-fn address_and_port_follow_their_order() {
+fn address_and_port_follow_the_precedence() {
     let home = |env: &str| place(env).unwrap().unwrap().home.to_string();
     assert_eq!(home(&format!("{SRUN} MASTER_ADDR=ib0 MASTER_PORT=29500")), "ib0:29501");
     assert_eq!(home(&format!("{SRUN} MASTER_ADDR=ib0 MP_ADDR=ib1 MASTER_PORT=1 MP_PORT=9")), "ib1:9");

@@ -10,8 +10,8 @@ use crate::remote::connected::{ConnectedObject, remote_handle};
 use crate::type_and_build::ObjectType;
 use crate::wire::messages::ObjectMethod;
 
-/// An event of another member of the cluster, with the methods of [`Event`](mp_sync::Event) but `observe` and
-/// `wait_since`, whose states are memory of the home's host.
+/// An event of another member of the cluster. Has the methods of [`Event`](mp_sync::Event), except `observe`
+/// and `wait_since`, which read the event's state in the memory of its host.
 ///
 /// ```
 /// use std::time::Duration;

@@ -27,7 +27,7 @@ use crate::tasks::call_state::{CallState, TaskFunction};
 use crate::tasks::chunk::{Chunk, ChunkMessage, ReadyChunk};
 use crate::tasks::source::{ArgsPiece, SavedArgs};
 
-/// Number of tasks in small chunks that are encoded together, so that their arguments share memory.
+/// Number of tasks that are encoded together if chunks are smaller, so that their arguments share memory.
 const TASKS_AT_ONCE: usize = 64;
 
 impl PoolShared {

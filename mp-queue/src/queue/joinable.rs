@@ -120,8 +120,8 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         self.queue.given_name()
     }
 
-    /// Returns the queue of tasks that are not begun, for methods that this type lacks. A task that
-    /// [`Queue::get`] takes out of it is done.
+    /// Returns the queue of tasks that are not begun, for methods that this type lacks. A task that is taken
+    /// by [`Queue::get`] counts as done at once.
     pub fn queue(&self) -> &Queue<T> {
         &self.queue
     }

@@ -74,7 +74,8 @@ pub(crate) struct RawQueue {
     local: Arc<LocalState>,
     hold: Hold,
     memory: RingMemory,
-    /// Mark of the other side's token, if this is a handle of one side of a channel.
+    /// [Mark](mp_core::Hold::mark) of the block that all handles of the other side hold, if this is a handle of
+    /// one side of a channel.
     peer: Option<u64>,
     /// Condition for `Deserted` that this handle uses instead of the queue's condition.
     deserted: Option<DesertedWhen>,

@@ -285,7 +285,7 @@ mod tests {
     use crate::{Bool, Complex, Element, Integer, Number, ShareMemory, SharedTensor, Tensor, bf16, f16};
     use mp_core::Error;
 
-    /// Eight threads change two elements of any width concurrently: no change is lost, and no neighbour is
+    /// Eight threads change two elements of type `T` concurrently: no change is lost, and no neighbour is
     /// changed.
     fn added<T: Number>(one: T, many: T, zero: T) {
         let t = Tensor::<T>::zeros([4]).unwrap().share();

@@ -138,7 +138,7 @@ fn too_deep_value_is_returned() {
 }
 
 #[test]
-fn process_is_killed_at_every_access_of_inviting() {
+fn inviter_killed_at_any_access_has_been_accepted() {
     for_every_access(|at| {
         let mut command = program(&format!("invites {at}"));
         let parcel = Parcel::new(7, &Tensor::zeros([1000]).unwrap().freeze()).unwrap();

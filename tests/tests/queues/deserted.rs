@@ -270,7 +270,7 @@ fn waiter(queue: Queue<u32>, waits: Waits) -> (thread::JoinHandle<()>, i32) {
     (waiter, began.recv_timeout(DEADLINE).unwrap())
 }
 
-/// Takes queues, and drops each queue when it gets a message.
+/// Takes queues out of `queues`, and drops each after a message from `go`.
 fn drops_them((queues, go): (Queue<Queue<u32>>, Queue<()>)) -> Outcome {
     while let Some(queue) = queues.get()? {
         go.get()?;

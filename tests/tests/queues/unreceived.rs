@@ -38,7 +38,7 @@ fn names_the_failure(error: &GetError) {
 }
 
 #[test]
-fn failed_start_ends_gets() {
+fn get_ends_when_the_only_peer_fails_to_start() {
     let _alone = alone();
     let (a, b) = (Queue::<u32>::bounded(1).unwrap(), Queue::<u32>::bounded(1).unwrap());
     let process = fails().spawn(uses, (a, b.clone())).unwrap();

@@ -23,8 +23,8 @@ const FOR_EACH: usize = 512;
 /// Memory limit for formats that serde reads with another crate's reader. The reader trusts counts of up to a
 /// MiB, and two such lists may be open.
 const ROOM_OF_SERDE: usize = 5 << 19;
-/// Memory limit for messages with 80,000 bytes of attached memory. Each is read a few times, into values and
-/// into the error with all bytes.
+/// Memory limit for messages with 80,000 bytes of attached memory. Each message is read a few times. The
+/// error of a failed read contains a copy of its bytes.
 const ROOM_OF_BUFFERS: usize = 4 << 20;
 /// Stack size of the thread that tries inputs.
 const STACK: usize = 256 << 10;

@@ -1,4 +1,4 @@
-//! Goals for which hosts wait.
+//! Conditions of the simulated device that host threads wait for.
 
 use std::rc::Rc;
 
