@@ -44,7 +44,7 @@ fn release(m: &HeapMem, me: u32, seat: u32, holder: Seat, beside: bool) -> bool 
     let steps = ReleaseSeat::new(BLOCK, no_pages as fn(_) -> _, member(me), BLOCK.seat(seat), holder);
     let steps = steps.neighbor(beside.then_some(BLOCK.seat(1 - seat)));
     match run(steps, m) {
-        ReleaseOutcome::Held | ReleaseOutcome::Freed => false,
+        ReleaseOutcome::Held => false,
         ReleaseOutcome::MustFree(state) => {
             // The thread that frees the block reads every holder's writes.
             assert_eq!(m.load_relaxed(PAYLOAD), 7);

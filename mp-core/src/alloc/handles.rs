@@ -251,13 +251,9 @@ impl Allocator {
         let (at, m) = (Blocks(self.0).block_at(block), *self.map());
         let releases = || {
             let release = Blocks(self.0).release(block, me, (word, Seat::Member(me)));
-            let release = release.neighbor(at.neighbor(seat(e), word)).direct();
-            // The size of the block is readable as long as the block is held.
-            let bytes = Blocks(self.0).data_of(block).1;
-            match run_straight(release, &m) {
-                ReleaseOutcome::MustFree(state) => self.finish_free(block, state),
-                ReleaseOutcome::Freed => self.freed(block, bytes),
-                ReleaseOutcome::Held => {}
+            let release = release.neighbor(at.neighbor(seat(e), word));
+            if let ReleaseOutcome::MustFree(state) = run_straight(release, &m) {
+                self.finish_free(block, state);
             }
         };
         if !wakes_waiters {

@@ -33,7 +33,7 @@ use crate::members::Members;
 use crate::setup::Backing;
 use crate::steps::{ClaimBlock, PublishBlock, SlabSnapshot, UnclaimBlock};
 use crate::sync::Ordering;
-use crate::words::{BlockId, BlockKind, BlockLife, BlockState, Member};
+use crate::words::{BlockId, BlockKind, BlockState, Member};
 
 view! {
     /// Allocator of an arena: blocks, their pages, and the handles of this process to them.
@@ -157,28 +157,15 @@ impl Allocator {
     /// Allocates a block that the caller charges to the budget.
     #[inline]
     fn alloc_uncounted(self, class: u32, kind: BlockKind) -> Result<Hold> {
-        let done = self.alloc_once(class, kind);
-        if matches!(done, Err(Error::OutOfMemory { .. })) && self.empty_cache()? > 0 {
-            return self.alloc_once(class, kind);
+        match self.alloc_once(class, kind) {
+            Err(Error::OutOfMemory { .. }) if self.empty_cache()? > 0 => self.alloc_once(class, kind),
+            done => done,
         }
-        done
     }
 
     pub(crate) fn class_map(self, class: u32, slab: u32) -> (Word, u64) {
         let row = self.layout().class_maps_at + u64::from(class) * u64::from(self.layout().slabs) / 8;
         (Word::at(row + u64::from(slab / 64) * 8), 1 << (slab % 64))
-    }
-
-    /// Marks a block as probably free that this process has just freed by a swap.
-    #[inline]
-    pub(crate) fn freed(self, block: BlockId, bytes: u64) {
-        self.map().fence_after_rmw();
-        let hints = Blocks(self.0).slab_word(block / SLAB_BLOCKS, 1);
-        // Usually the bit was never taken: this process allocates the block that it freed last.
-        if self.map().load(hints) & 1 << (block % SLAB_BLOCKS) == 0 {
-            self.hint_free(block);
-        }
-        self.count_free(bytes);
     }
 
     /// Marks a block as probably free.
@@ -204,19 +191,7 @@ impl Allocator {
         let mut found = None;
         if last != NO_CURSOR {
             // Probably the same block is found again, and was freed by another process meanwhile.
-            let state = Blocks(self.0).block_at(last).state;
-            self.map().will_write(state);
-            if !TAKES_TURNS.contains(&size_of(class))
-                && let seen = Blocks(self.0).slab_seen(last / SLAB_BLOCKS)
-                && let Some((c, base)) = described(seen.value)
-                && is_near(class, c)
-                && Backing(self.0).slab_is_chosen(base)
-            {
-                Members(self.0).touch(me, last / SLAB_BLOCKS);
-                if BlockState::unpack(self.map().load(state)).life == BlockLife::Free {
-                    return Some((last, c, seen));
-                }
-            }
+            self.map().will_write(Blocks(self.0).block_at(last).state);
             // A block of any near class is accepted. If all blocks of the class itself are taken, a search of
             // the class would read all its slabs each time.
             found = self.take_hint(last / SLAB_BLOCKS, me, last, |c| is_near(class, c));
@@ -325,11 +300,7 @@ impl Allocator {
                 other => other,
             };
             match self.map().cas(at, hints, hints & !bit) {
-                Ok(()) => {
-                    // A process that frees the block reads the bit after it has written the state.
-                    self.map().fence_after_rmw();
-                    return Some((slab * SLAB_BLOCKS + bit.trailing_zeros(), class, seen));
-                }
+                Ok(()) => return Some((slab * SLAB_BLOCKS + bit.trailing_zeros(), class, seen)),
                 Err(now) => hints = now,
             }
         }

@@ -32,11 +32,6 @@ pub enum BlockKind {
 }
 
 impl BlockKind {
-    /// Returns `true` for elements of tensors.
-    pub const fn is_elements(self) -> bool {
-        matches!(self, Self::Data | Self::Frozen | Self::Shared)
-    }
-
     /// Returns `true` for a structure created by this layer.
     pub const fn is_object(self) -> bool {
         matches!(self, Self::Object | Self::Keeper | Self::Child)
@@ -118,12 +113,6 @@ impl BlockState {
     /// Returns the state of the same block with another life cycle.
     pub const fn with(self, life: BlockLife) -> Self {
         Self { life, ..self }
-    }
-
-    /// Returns the state after the block was freed. The kind is reset, so a process that claims the block and
-    /// dies leaves nothing to be drained.
-    pub const fn freed(self) -> Self {
-        Self { kind: BlockKind::Data, ..self.with(BlockLife::Free).bumped() }
     }
 
     /// Returns the state with the next version.

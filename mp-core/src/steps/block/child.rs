@@ -94,7 +94,7 @@ impl<F: Fn(BlockId) -> Option<Word> + Clone, A: Fn(BlockId) -> Option<BlockAt>> 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<LeaveOutcome> {
         if let Some((parent, release)) = &mut self.release {
             return match release.step(m)? {
-                ReleaseOutcome::Held | ReleaseOutcome::Freed => Some(LeaveOutcome::Held),
+                ReleaseOutcome::Held => Some(LeaveOutcome::Held),
                 ReleaseOutcome::MustFree(state) => Some(LeaveOutcome::MustFree(*parent, state)),
             };
         }

@@ -111,7 +111,9 @@ impl Steps for PublishBlock {
     }
 }
 
-/// Frees a claimed block: `BUSY(me) → FREE`. This is also the last step of freeing a used block.
+/// Frees a claimed block: `BUSY(me) → FREE`. This is also the last step of freeing a used block. The kind is
+/// reset: if the next claimer of the block dies, the block must not look like one whose contents have to be
+/// released.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct UnclaimBlock {
     block: BlockAt,
@@ -130,7 +132,9 @@ impl Steps for UnclaimBlock {
 
     #[inline(always)]
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<()> {
-        m.store(self.block.state, self.state.freed().pack());
+        let bumped = self.state.with(BlockLife::Free).bumped();
+        let free = BlockState { kind: BlockKind::Data, ..bumped };
+        m.store(self.block.state, free.pack());
         Some(())
     }
 }

@@ -211,7 +211,7 @@ impl<F: Fn(BlockId) -> Option<Word> + Clone, G: Fn(BlockId) -> BlockAt> Steps fo
                     self.freed.push(check.block().id);
                     Free::UnclaimBlock(UnclaimBlock::new(check.block(), state))
                 }
-                ReleaseOutcome::Held | ReleaseOutcome::Freed => Free::Disown,
+                ReleaseOutcome::Held => Free::Disown,
             },
             Free::UnclaimBlock(unclaim) => {
                 unclaim.step(m);

@@ -12,8 +12,6 @@ pub enum ReleaseOutcome {
     Held,
     /// The caller must free the block: its state is `BUSY(me)`, with this value.
     MustFree(BlockState),
-    /// The caller has freed the block. Only after [`ReleaseSeat::direct`].
-    Freed,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -30,7 +28,7 @@ enum Pc {
     Swap,
 }
 
-/// Frees a live block without holders: `LIVE → BUSY(me)`, or [directly](ReleaseSeat::direct) `LIVE → FREE`.
+/// Frees a live block without holders: `LIVE → BUSY(me)`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct FreeCheck<F> {
     block: BlockAt,
@@ -44,8 +42,6 @@ pub struct FreeCheck<F> {
     /// Position in the pages of seats. Separate from `pc`, so that the compiler can optimize the common path,
     /// which reads no pages.
     cursor: Option<SeatCursor>,
-    /// `true` if a block of elements without pages of seats is freed at once.
-    direct: bool,
     pc: Pc,
 }
 
@@ -53,7 +49,7 @@ impl<F: Fn(BlockId) -> Option<Word>> FreeCheck<F> {
     /// Creates the steps to check `block`, for `me`.
     pub fn new(block: BlockAt, pages: F, me: Member) -> Self {
         let (head, hints) = ((0, Word::at(0)), SeatHints::default());
-        Self { block, pages, me, seen: 0, head, hints, cursor: None, direct: false, pc: Pc::State }
+        Self { block, pages, me, seen: 0, head, hints, cursor: None, pc: Pc::State }
     }
 
     pub(super) fn block(&self) -> BlockAt {
@@ -151,12 +147,9 @@ impl<F: Fn(BlockId) -> Option<Word> + Clone> Steps for FreeCheck<F> {
                 return Some(ReleaseOutcome::Held);
             }
             Pc::Swap => {
-                let seen = BlockState::unpack(self.seen);
-                let is_direct = self.direct && self.cursor.is_none() && seen.kind.is_elements();
-                let next = if is_direct { seen.freed() } else { seen.with(BlockLife::Busy(self.me)) };
-                match m.cas(self.block.state, self.seen, next.pack()) {
-                    Ok(()) if is_direct => return Some(ReleaseOutcome::Freed),
-                    Ok(()) => return Some(ReleaseOutcome::MustFree(next)),
+                let busy = BlockState::unpack(self.seen).with(BlockLife::Busy(self.me));
+                match m.cas(self.block.state, self.seen, busy.pack()) {
+                    Ok(()) => return Some(ReleaseOutcome::MustFree(busy)),
                     Err(_) => self.pc = Pc::State,
                 }
             }
@@ -193,14 +186,6 @@ impl<F: Fn(BlockId) -> Option<Word>> ReleaseSeat<F> {
     /// Creates the steps to release the seat at `seat`, which belongs to `block`.
     pub fn new(block: BlockAt, pages: F, me: Member, seat: Word, holder: Seat) -> Self {
         Self { seat, neighbor: None, holder, pc: ReleasePc::Swap, check: FreeCheck::new(block, pages, me) }
-    }
-
-    /// Frees a block of elements without pages of seats by one swap, `LIVE → FREE`: nothing has to be done
-    /// between. The caller then marks the block as probably free, which a reclaim repeats if the caller dies.
-    #[must_use]
-    pub fn direct(mut self) -> Self {
-        self.check.direct = true;
-        self
     }
 
     /// Sets a neighbor of the seat, in the same block ([`BlockAt::neighbor`]).

@@ -157,7 +157,7 @@ impl Actor for Process {
                 match end {
                     None => doing,
                     Some(ReleaseOutcome::MustFree(state)) => Doing::UnclaimBlock(state),
-                    Some(ReleaseOutcome::Held | ReleaseOutcome::Freed) => return true,
+                    Some(ReleaseOutcome::Held) => return true,
                 }
             }
             Doing::UnclaimBlock(state) => {

@@ -185,7 +185,7 @@ impl Actor for Process {
     fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], _: &mut ()) -> bool {
         let bug = self.bug;
         let ended = |released, block| match released {
-            ReleaseOutcome::Held | ReleaseOutcome::Freed => Doing::Next,
+            ReleaseOutcome::Held => Doing::Next,
             ReleaseOutcome::MustFree(state) => claimed(m, block, state, me, fates, bug),
         };
         let next = match &mut self.doing {

@@ -209,7 +209,7 @@ impl Actor for Process {
             }
             Doing::Leave(block, leaves) => match leaves.step(m) {
                 None => doing,
-                Some(ReleaseOutcome::Held | ReleaseOutcome::Freed) => Doing::Gone,
+                Some(ReleaseOutcome::Held) => Doing::Gone,
                 Some(ReleaseOutcome::MustFree(claimed)) if block.id == QUEUE.id => {
                     let free = Doing::Free { block: QUEUE, claimed, then: Doing::Gone.into() };
                     Doing::Take { then: free.into() }
@@ -245,7 +245,7 @@ impl Actor for Process {
             }
             Doing::Drop { release, then } => match release.step(m) {
                 None => doing,
-                Some(ReleaseOutcome::Held | ReleaseOutcome::Freed) => *then.clone(),
+                Some(ReleaseOutcome::Held) => *then.clone(),
                 // The block is claimed on behalf of the dead actor: the reclaiming actor frees it.
                 Some(ReleaseOutcome::MustFree(claimed)) if claimed.life != BlockLife::Busy(member(me)) => {
                     *then.clone()
@@ -346,7 +346,7 @@ impl Actor for Process {
             Doing::Vacate(block, release) => match release.step(m) {
                 None => doing,
                 // The dead actor may have another seat there, which belonged to a message.
-                Some(ReleaseOutcome::Held | ReleaseOutcome::Freed) => Doing::Seat(*block),
+                Some(ReleaseOutcome::Held) => Doing::Seat(*block),
                 Some(end) => {
                     let block = *block;
                     self.claimed(block, end)

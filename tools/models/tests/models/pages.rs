@@ -171,7 +171,7 @@ impl Actor for Process {
             },
             Doing::Release(id, mut release) => match release.step(m) {
                 None => Doing::Release(id, release),
-                Some(ReleaseOutcome::Held | ReleaseOutcome::Freed) => Doing::Next,
+                Some(ReleaseOutcome::Held) => Doing::Next,
                 Some(ReleaseOutcome::MustFree(state)) => free(me, id, state),
             },
             Doing::Pages(state, id, mut pages) => match pages.step(m) {
@@ -199,7 +199,7 @@ impl Actor for Process {
             }
             Doing::Check(id, mut check) => match check.step(m) {
                 None => Doing::Check(id, check),
-                Some(ReleaseOutcome::Held | ReleaseOutcome::Freed) => Doing::Next,
+                Some(ReleaseOutcome::Held) => Doing::Next,
                 Some(ReleaseOutcome::MustFree(state)) => free(me, id, state),
             },
         };

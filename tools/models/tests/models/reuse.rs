@@ -192,11 +192,11 @@ impl Actor for Process {
             },
             Doing::Held(_, i) => {
                 let (at, mine) = (block(i).seat(0), Seat::Member(member(me)));
-                Doing::Release(ReleaseSeat::new(block(i), PAGES, member(me), at, mine).direct(), i)
+                Doing::Release(ReleaseSeat::new(block(i), PAGES, member(me), at, mine), i)
             }
             Doing::Release(mut release, i) => match release.step(m) {
                 None => Doing::Release(release, i),
-                Some(ReleaseOutcome::Held | ReleaseOutcome::Freed) => Doing::Next,
+                Some(ReleaseOutcome::Held) => Doing::Next,
                 Some(ReleaseOutcome::MustFree(state)) => Doing::Freed(UnclaimBlock::new(block(i), state)),
             },
             Doing::Freed(mut unclaim) => {
@@ -253,7 +253,7 @@ impl Actor for Process {
             }
             Doing::Check(mut check, i) => match check.step(m) {
                 None => Doing::Check(check, i),
-                Some(ReleaseOutcome::Held | ReleaseOutcome::Freed) => Doing::Next,
+                Some(ReleaseOutcome::Held) => Doing::Next,
                 Some(ReleaseOutcome::MustFree(state)) => Doing::Freed(UnclaimBlock::new(block(i), state)),
             },
         };

@@ -143,8 +143,7 @@ impl Process {
                 Op::Drop => self.seat.take().map(|i| {
                     let holder = Seat::Member(member(me));
                     let release = ReleaseSeat::new(block, PAGES, member(me), seat_at(block, i), holder)
-                        .neighbor(block.neighbor(i, seat_at(block, i)))
-                        .direct();
+                        .neighbor(block.neighbor(i, seat_at(block, i)));
                     Doing::Release(release, After::Next)
                 }),
                 Op::Send => None,
@@ -262,10 +261,6 @@ impl Actor for Process {
             Doing::Release(release, then) => match release.step(m) {
                 None => return false,
                 Some(ReleaseOutcome::Held) => after(*then),
-                Some(ReleaseOutcome::Freed) => {
-                    check_without_holder(m, block, fates);
-                    after(*then)
-                }
                 Some(ReleaseOutcome::MustFree(state)) => {
                     check_without_holder(m, block, fates);
                     Doing::Freed(UnclaimBlock::new(block, state), *then)
@@ -309,7 +304,7 @@ impl Actor for Process {
             }
             Doing::Check(check) => match check.step(m) {
                 None => return false,
-                Some(ReleaseOutcome::Held | ReleaseOutcome::Freed) => Doing::Next,
+                Some(ReleaseOutcome::Held) => Doing::Next,
                 Some(ReleaseOutcome::MustFree(state)) => {
                     check_without_holder(m, block, fates);
                     Doing::UnclaimBlock(state)

@@ -184,7 +184,7 @@ impl Actor for Process {
         self.doing = match &mut doing {
             Doing::Leave(release) => match release.step(m) {
                 None => doing,
-                Some(ReleaseOutcome::Held | ReleaseOutcome::Freed) => self.after(me, QUEUE),
+                Some(ReleaseOutcome::Held) => self.after(me, QUEUE),
                 Some(ReleaseOutcome::MustFree(state)) => drain(me, state),
             },
             Doing::Claim(claim) => match claim.step(m) {
@@ -214,14 +214,14 @@ impl Actor for Process {
                 *reused &= Seat::unpack(m.peek(QUEUE.seat(0))) == seat_of(me);
                 match end {
                     None => doing,
-                    Some(ReleaseOutcome::Held | ReleaseOutcome::Freed) => Doing::Gone,
+                    Some(ReleaseOutcome::Held) => Doing::Gone,
                     Some(ReleaseOutcome::MustFree(state)) => Doing::Free(QUEUE, state),
                 }
             }
             Doing::Gone => unreachable!("it has ended"),
             Doing::Drain(release, queue) => match release.step(m) {
                 None => doing,
-                Some(ReleaseOutcome::Held | ReleaseOutcome::Freed) => Doing::Free(QUEUE, *queue),
+                Some(ReleaseOutcome::Held) => Doing::Free(QUEUE, *queue),
                 Some(ReleaseOutcome::MustFree(token)) => Doing::FreeToken(token, *queue),
             },
             Doing::FreeToken(token, queue) => {
@@ -400,12 +400,12 @@ impl Actor for Process {
             }
             Doing::Take(release) => match release.step(m) {
                 None => doing,
-                Some(ReleaseOutcome::Held | ReleaseOutcome::Freed) => self.after(me, QUEUE),
+                Some(ReleaseOutcome::Held) => self.after(me, QUEUE),
                 Some(ReleaseOutcome::MustFree(state)) => drain(me, state),
             },
             Doing::Greedy(check) => match check.step(m) {
                 None => doing,
-                Some(ReleaseOutcome::Held | ReleaseOutcome::Freed) => self.after(me, QUEUE),
+                Some(ReleaseOutcome::Held) => self.after(me, QUEUE),
                 Some(ReleaseOutcome::MustFree(state)) => drain(me, state),
             },
             Doing::Reclaimed => {
