@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{DEADLINE, Gate, eventually, got, join, kill, stop_at};
 use mp_pool::{Pool, PoolError, TaskError};
@@ -387,4 +387,27 @@ fn slow_panic_hook_does_not_time_a_task_out() {
     }
     drop(pool);
     std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn slow_callbacks_delay_no_time_limit_for_long() {
+    const LIMIT: Duration = Duration::from_millis(200);
+    let pool = Pool::new(2).unwrap();
+    let gate = Gate::new();
+    let endless = pool.task(stop_at).timeout(LIMIT).apply_async((gate.clone(), 1));
+    gate.arrived();
+    let (begun, (called, calls)) = (Instant::now(), mpsc::channel());
+    while !endless.ready() {
+        for x in 0..4 {
+            let called = called.clone();
+            pool.apply_async(|x: u32| x, x).on_done(move |_| {
+                // sleep: a callback that takes its time
+                std::thread::sleep(LIMIT / 5);
+                called.send(()).unwrap();
+            });
+        }
+        (0..4).for_each(|_| calls.recv_timeout(DEADLINE).unwrap());
+        assert!(begun.elapsed() < 25 * LIMIT, "the task was not ended");
+    }
+    assert!(matches!(endless.get(), Err(TaskError::TimedOut { .. })));
 }

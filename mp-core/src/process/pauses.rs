@@ -1,13 +1,8 @@
 //! Times in which this process did not run, detected by a thread that enforces deadlines.
 //!
 //! A stop of the whole program (SIGSTOP of its group, a frozen cgroup, a paused virtual machine) stops the
-//! work and the watching thread, but not the clock. So the watching thread sleeps in short pieces, and the
-//! excess of each piece is a pause, which does not count toward the deadlines:
-//!
-//! | interval | pause |
-//! |---|---|
-//! | piece of a sleep | time after its planned end |
-//! | work of the thread between two sleeps | all of it, if it lasted longer than a piece |
+//! work and the watching thread, but not the clock. So the watching thread sleeps in short pieces. If a piece
+//! lasts longer than planned, the difference is a pause, which does not count toward the deadlines.
 
 use std::time::{Duration, Instant};
 
@@ -21,10 +16,6 @@ const LATE: Duration = Duration::from_millis(20);
 /// Sleeps of one thread.
 #[derive(Debug, Default)]
 pub struct PauseDetector {
-    /// End of the last piece.
-    awake: Option<Instant>,
-    /// Pause between the last piece and the present one.
-    missed: Duration,
     /// Planned end of the present piece.
     until: Option<Instant>,
 }
@@ -34,20 +25,16 @@ impl PauseDetector {
     /// thread watches.
     pub fn piece(&mut self, now: Instant, until: Instant, shortest: Duration) -> Instant {
         let piece = (shortest / 8).clamp(SHORTEST_PIECE, LONGEST_PIECE);
-        let worked = self.awake.take().map_or(Duration::ZERO, |awake| now.saturating_duration_since(awake));
-        self.missed = if worked > piece { worked } else { Duration::ZERO };
         let until = until.min(now + piece);
         // A sleep whose end is in the past has no duration.
         self.until = Some(until.max(now));
         until
     }
 
-    /// Returns the length of the pause since the piece before the last one. The last piece has ended. For a
-    /// deadline that began within this time, the pause is at most the time since then.
+    /// Returns the length of the pause during the last piece of a sleep, which has ended.
     pub fn pause(&mut self, now: Instant) -> Duration {
-        self.awake = Some(now);
         let late = self.until.take().map_or(Duration::ZERO, |until| now.saturating_duration_since(until));
-        std::mem::take(&mut self.missed) + if late > LATE { late } else { Duration::ZERO }
+        if late > LATE { late } else { Duration::ZERO }
     }
 }
 
@@ -74,33 +61,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn late_wake_up_counts_as_a_pause() {
+    fn late_ends_of_sleeps_are_pauses() {
         let (mut pauses, now) = (PauseDetector::default(), Instant::now());
         let (second, minute) = (Duration::from_secs(1), Duration::from_secs(60));
         assert_eq!(pauses.pause(now), Duration::ZERO, "no sleep");
         assert_eq!(pauses.piece(now, now + minute, minute), now + second);
         assert_eq!(pauses.pause(now + second), Duration::ZERO);
-        pauses.piece(now + second, now + minute, minute);
-        assert_eq!(pauses.pause(now + 6 * second), 4 * second);
+        pauses.piece(now, now + minute, minute);
+        assert_eq!(pauses.pause(now + 5 * second), 4 * second);
         assert_eq!(pauses.piece(now, now + second / 100, minute), now + second / 100);
         assert_eq!(pauses.piece(now, now + minute, second / 10), now + SHORTEST_PIECE);
         // The time had expired before.
         pauses.piece(now + minute, now, minute);
         assert_eq!(pauses.pause(now + minute), Duration::ZERO);
-    }
-
-    #[test]
-    fn long_work_between_sleeps_is_a_pause() {
-        let (mut pauses, now) = (PauseDetector::default(), Instant::now());
-        let second = Duration::from_secs(1);
-        let mut pause_after_work = |work| {
-            pauses.piece(now, now + second, 8 * second);
-            pauses.pause(now + second);
-            pauses.piece(now + second + work, now + 9 * second, 8 * second);
-            pauses.pause(now + second + work)
-        };
-        assert_eq!(pause_after_work(second), Duration::ZERO);
-        assert_eq!(pause_after_work(2 * second), 2 * second);
     }
 
     #[test]

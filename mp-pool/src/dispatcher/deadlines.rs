@@ -7,6 +7,8 @@ use crate::child::clock;
 use crate::dispatcher::shutdown::Shutdown;
 use crate::dispatcher::thread::Dispatcher;
 
+/// Minimum duration of work that may have been a stop of the program.
+const LONG_WORK: Duration = Duration::from_millis(20);
 /// Number of recorded pauses: more than a task is likely to span.
 const MOST_PAUSES: usize = 64;
 
@@ -44,9 +46,29 @@ impl Dispatcher {
         (next, shortest)
     }
 
-    /// Moves the deadlines by the last pause, if any.
+    /// Begins a piece of a sleep until `until`, and returns its end. From here on, the deadlines of new tasks
+    /// are watched.
+    pub(super) fn begin_watch(&mut self, until: Instant, shortest: Duration) -> Instant {
+        let now = Instant::now();
+        self.excuse_work(now, shortest);
+        self.shared.state.lock().workers.iter_mut().for_each(|worker| worker.watch(LONG_WORK, now));
+        self.pauses.piece(now, until, shortest)
+    }
+
+    /// Moves the deadlines of watched tasks by the time since the last sleep of this thread, if it is long:
+    /// the program may have been stopped. The thread may also have run user code, such as callbacks, so a
+    /// task's deadline moves at most by its limit.
+    pub(super) fn excuse_work(&mut self, now: Instant, shortest: Duration) {
+        let worked = now.saturating_duration_since(std::mem::replace(&mut self.awake_since, now));
+        if worked > (shortest / 8).max(LONG_WORK) {
+            self.shared.state.lock().workers.iter_mut().for_each(|worker| worker.excuse(worked, now));
+        }
+    }
+
+    /// Moves the deadlines by the pause in the last sleep, if any.
     pub(super) fn note_pause(&mut self) {
         let now = Instant::now();
+        self.awake_since = now;
         let pause = self.pauses.pause(now);
         if pause.is_zero() {
             return;

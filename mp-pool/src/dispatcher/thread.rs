@@ -59,8 +59,8 @@ pub(crate) struct Dispatcher {
     /// `true` if a worker has become ready.
     has_ready: bool,
     pub(super) pauses: PauseDetector,
-    /// End of the last sleep without a time limit to watch. Time limits that began in it count from its end.
-    watches_since: Instant,
+    /// End of the last sleep, or of the work that tasks were last excused from.
+    pub(super) awake_since: Instant,
     /// Ends of this thread's recent pauses, on the clock of tasks, and their durations.
     pub(super) paused: VecDeque<(u64, Duration)>,
 }
@@ -76,7 +76,7 @@ impl Dispatcher {
             deaths: FailureReports::default(),
             has_ready: false,
             pauses: PauseDetector::default(),
-            watches_since: Instant::now(),
+            awake_since: Instant::now(),
             paused: VecDeque::new(),
         }
     }
@@ -145,9 +145,7 @@ impl Dispatcher {
         // Skipped without such an event, so that short tasks don't pay for this work.
         if interrupted || died || until.is_some_and(|until| until <= Instant::now()) {
             if let Some(shortest) = shortest {
-                // The program may have been stopped since the sleep ended.
-                self.pauses.piece(Instant::now(), Instant::now(), shortest);
-                self.note_pause();
+                self.excuse_work(Instant::now(), shortest);
             }
             self.enforce_time_limits();
             self.read_journals();
@@ -179,9 +177,9 @@ impl Dispatcher {
             // next interrupt counts.
             Instant::now() + if self.shared.is_interrupted() { POLL_INTERVAL } else { LONG }
         };
-        let (until, now) = (until.unwrap_or_else(far), Instant::now());
+        let until = until.unwrap_or_else(far);
         let until = match shortest {
-            Some(shortest) => self.pauses.piece(now, until, shortest),
+            Some(shortest) => self.begin_watch(until, shortest),
             None => until,
         };
         match self.shared.replies.get_many_deadline(replies, REPLIES, until) {
@@ -198,9 +196,6 @@ impl Dispatcher {
             Err(error) => self.shared.break_with_reason(error.to_string()),
         }
         self.note_pause();
-        if shortest.is_none() {
-            self.watches_since = Instant::now();
-        }
         self.handle_replies(replies);
     }
 
@@ -455,11 +450,9 @@ impl Dispatcher {
                 (found.start_timed_out, found.starts_since) = (true, None);
                 found.kill();
             }
-            if found.deadline().is_none_or(|(_, at, _)| at > now) {
-                continue;
-            }
-            found.since = found.since.max(self.watches_since);
-            let Some((chunk, _, timeout)) = found.deadline().filter(|(_, at, _)| *at <= now) else {
+            let watched = found.watched;
+            let Some((chunk, _, timeout)) = found.deadline().filter(|(_, at, _)| watched && *at <= now)
+            else {
                 continue;
             };
             let (id, reported, end) = (chunk.id, chunk.reported, chunk.end);
@@ -471,10 +464,10 @@ impl Dispatcher {
                     let within = |end: u64| Duration::from_nanos(end.saturating_sub(since));
                     let paused = self.paused.iter().map(|(end, time)| within(*end).min(*time)).sum();
                     let elapsed = Duration::from_nanos(clock::now().saturating_sub(since));
-                    let run_time =
-                        elapsed.min(now.saturating_duration_since(self.watches_since)).saturating_sub(paused);
+                    let counted = now.saturating_duration_since(found.since).saturating_sub(found.excused);
+                    let run_time = elapsed.saturating_sub(paused).min(counted);
                     if run_time < timeout {
-                        found.since = now.checked_sub(run_time).unwrap_or(now);
+                        found.since = now.checked_sub(run_time + found.excused).unwrap_or(now);
                         continue;
                     }
                     Some(item)
@@ -496,7 +489,7 @@ impl Dispatcher {
                 found.kill();
             } else {
                 let later = now + (timeout / 8).max(Duration::from_millis(1));
-                found.since = later.checked_sub(timeout).unwrap_or(now);
+                found.since = later.checked_sub(timeout + found.excused).unwrap_or(now);
             }
         }
     }

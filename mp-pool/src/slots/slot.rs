@@ -91,6 +91,10 @@ pub(crate) struct WorkerSlot {
     most_chunks: u64,
     /// Time since which the worker has had its first unanswered task.
     pub(crate) since: Instant,
+    /// `true` if the pool's thread has seen the deadline of the current task.
+    pub(crate) watched: bool,
+    /// Time by which that deadline was moved, because the program may have been stopped.
+    pub(crate) excused: Duration,
     /// Recent duration of a chunk in nanoseconds; 0 if unknown.
     pace: u64,
     /// Functions that the worker knows, or will know after reading its queue.
@@ -144,6 +148,8 @@ impl WorkerSlot {
             outstanding: 0,
             most_chunks: MOST_CHUNKS,
             since: Instant::now(),
+            watched: false,
+            excused: Duration::ZERO,
             pace: 0,
             known_functions: HashSet::new(),
             starts_since: None,
@@ -248,7 +254,8 @@ impl WorkerSlot {
 
     /// Records a reply of the live worker.
     pub(crate) fn record_reply(&mut self, now: Instant) {
-        (self.since, self.queue_checked, self.journal_interval) = (now, false, JOURNAL_INTERVAL);
+        (self.since, self.watched, self.excused) = (now, false, Duration::ZERO);
+        (self.queue_checked, self.journal_interval) = (false, JOURNAL_INTERVAL);
         self.shared_words.publish_since(clock::monotonic_ms(now));
     }
 
@@ -505,7 +512,24 @@ impl WorkerSlot {
         }
         let first = self.first()?;
         let timeout = first.job.options.timeout?;
-        Some((first, self.since.checked_add(timeout)?, timeout))
+        Some((first, self.since.checked_add(timeout.checked_add(self.excused)?)?, timeout))
+    }
+
+    /// Begins to watch the deadline of a new task. If that is `late`, the task's time counts from now.
+    pub(crate) fn watch(&mut self, late: Duration, now: Instant) {
+        let since = now.saturating_duration_since(self.since);
+        if !std::mem::replace(&mut self.watched, true) && since > late {
+            self.excused = since;
+        }
+    }
+
+    /// Moves the deadline of a watched task by `time`, at most by the task's time so far, and in total at most
+    /// by its limit.
+    pub(crate) fn excuse(&mut self, time: Duration, now: Instant) {
+        if let Some((_, _, timeout)) = self.deadline().filter(|_| self.watched) {
+            let since = now.saturating_duration_since(self.since).saturating_sub(self.excused);
+            self.excused += time.min(since).min(timeout.saturating_sub(self.excused));
+        }
     }
 
     pub(crate) fn first(&self) -> Option<&Chunk> {
