@@ -9,7 +9,7 @@
 
 use std::sync::{Once, OnceLock};
 
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 
 use crate::driver::Driver;
 use crate::sync::{AtomicBool, Ordering};
@@ -30,12 +30,11 @@ const PHASES: usize = 3;
 /// Functions to call, one for each phase.
 type ExitHooks = [OnceLock<fn()>; PHASES];
 
-static HOOKS: PerProcess<ExitHooks> =
-    PerProcess::new([const { [const { OnceLock::new() }; PHASES] }; GENERATIONS]);
+static HOOKS: PerProcess<ExitHooks> = mp_core::per_process!([const { OnceLock::new() }; PHASES]);
 
 /// Registers a function to run in this phase of the exit. The driver is initialised already.
 pub(crate) fn register(phase: ExitPhase, hook: fn()) {
-    static ONCE: PerProcess<Once> = PerProcess::new([const { Once::new() }; GENERATIONS]);
+    static ONCE: PerProcess<Once> = mp_core::per_process!(Once::new());
     _ = HOOKS[phase as usize].set(hook);
     ONCE.call_once(|| {
         // SAFETY: the function has the type `extern "C" fn()`, and lives as long as the program.
@@ -43,7 +42,7 @@ pub(crate) fn register(phase: ExitPhase, hook: fn()) {
     });
 }
 
-static HAS_BEGUN: PerProcess<AtomicBool> = PerProcess::new([const { AtomicBool::new(false) }; GENERATIONS]);
+static HAS_BEGUN: PerProcess<AtomicBool> = mp_core::per_process!(AtomicBool::new(false));
 
 /// Returns `true` if the process is ending.
 pub(crate) fn has_begun() -> bool {

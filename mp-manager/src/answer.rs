@@ -178,7 +178,7 @@ pub(crate) fn read_whole<A: Message>(inc: &mut Incoming) -> mp_core::Result<A> {
 }
 
 #[cold]
-pub(crate) fn received() -> Error {
+fn received() -> Error {
     Error::Unsendable("it was received, and is not sent again".into())
 }
 

@@ -22,7 +22,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::mutex::Mutex;
 
 use crate::error::{CallError, CallName};
@@ -46,7 +46,7 @@ struct WaitEntry {
 
 /// Wait of each waiting object, by the number of that object.
 static TABLE: PerProcess<Mutex<BTreeMap<u64, WaitEntry>>> =
-    PerProcess::new([const { Mutex::new(BTreeMap::new()) }; GENERATIONS]);
+    mp_core::per_process!(Mutex::new(BTreeMap::new()));
 
 /// Object to be created, which has no number yet and waits for no object.
 pub(crate) const NOT_MADE: u64 = u64::MAX;

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use mp_core::Arena;
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::mutex::Mutex;
 use mp_queue::{GetError, Receiver, Sender, bounded_channel};
 
@@ -30,7 +30,7 @@ struct CallerNumbers {
 }
 
 static NUMBERS: PerProcess<Mutex<CallerNumbers>> =
-    PerProcess::new([const { Mutex::new(CallerNumbers { free: Vec::new(), next: 0 }) }; GENERATIONS]);
+    mp_core::per_process!(Mutex::new(CallerNumbers { free: Vec::new(), next: 0 }));
 
 /// Unique number of a caller: the process's slot among the members of the arena, and a number within the
 /// process. When a slot or number is reused, its previous caller has ended, and all its messages to an object
@@ -141,12 +141,8 @@ pub(crate) fn send(
     use mp_queue::PutError;
     object.send(request).map_err(|error| match error {
         PutError::Disconnected(_) => CallError::ServerGone { server },
-        PutError::Failed { error, .. } => match error {
-            mp_reduce::Error::Memory(mp_core::Error::Unsendable(why)) => {
-                CallError::Arguments { why, undecodable: None }
-            }
-            error => CallError::Failed(error),
-        },
+        PutError::Failed { error: mp_reduce::Error::Memory(error), .. } => CallError::of_arguments(error),
+        PutError::Failed { error, .. } => CallError::Failed(error),
         PutError::Interrupted(_) => CallError::Interrupted,
         other => CallError::Failed(mp_core::Error::from(other).into()),
     })

@@ -234,6 +234,14 @@ impl CallError {
         }
     }
 
+    /// Converts the error of encoding arguments.
+    pub(crate) fn of_arguments(error: mp_core::Error) -> CallError {
+        match error {
+            mp_core::Error::Unsendable(why) => CallError::Arguments { why, undecodable: None },
+            error => error.into(),
+        }
+    }
+
     /// Returns `true` if the server has ended, with all its objects.
     pub fn is_server_gone(&self) -> bool {
         matches!(self, CallError::ServerGone { .. })

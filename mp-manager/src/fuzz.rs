@@ -3,11 +3,11 @@
 
 use mp_core::message::{Incoming, Message, Outgoing, SmallBytes, Undecodable};
 use mp_reduce::MessagePack;
-use mp_spawn::{CallFailure, StateClosure, closure};
+use mp_spawn::{CallFailure, LazyClosure, StateClosure, closure};
 
 use crate::answer::{AnswerStatus, CallAnswer, MessageBody};
 use crate::object::{ObjectCall, write_call};
-use crate::request::{LazyClosure, ObjectRequest};
+use crate::request::ObjectRequest;
 
 /// Name, function to test with bytes, and encoded seeds.
 #[allow(
@@ -81,7 +81,7 @@ fn request_seeds() -> Vec<Vec<u8>> {
         closure!([long] |number: &mut u64, by: u32| *number + u64::from(by) + long.len() as u64),
     ];
     let calls = with.iter().map(|closure| call(write_call(closure, &mut 70_000).unwrap()));
-    let task = LazyClosure::Out(ObjectCall::factory::<u64, u32, u64>(with[0].code()));
+    let task = LazyClosure::ToSend(ObjectCall::factory::<u64, u32, u64>(with[0].code()));
     let others = [
         call(MessageBody::few([0], &()).unwrap()),
         ObjectRequest::Learn { caller, code: 2, task },

@@ -10,7 +10,7 @@ use mp_core::message::nesting_depth::with_nested_message;
 use mp_core::message::{IntoOutcome, Message, PlainOutcome};
 use mp_core::mutex::Mutex;
 use mp_queue::{GetError, Sender, channel};
-use mp_spawn::{BorrowedState, CallFailure, Closure, ProcessName, StateClosure};
+use mp_spawn::{BorrowedState, CallFailure, Closure, LazyClosure, ProcessName, StateClosure};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::answer::{AnswerStatus, CallAnswer, MessageBody};
@@ -18,7 +18,7 @@ use crate::call_cycle;
 use crate::caller::{Caller, send};
 use crate::error::{CallError, CallName};
 use crate::object::{BoxedError, ObjectCall, ObjectResult, ServeError, is_written_here, write_call};
-use crate::request::{LazyClosure, ObjectRequest};
+use crate::request::ObjectRequest;
 use crate::server::ManagerServer;
 
 /// Handle of an object of type `T` in a [`Manager`](crate::Manager)'s server.
@@ -196,21 +196,11 @@ impl<T: 'static> Proxy<T> {
         let mut args = args;
         let mut write = || write_call(&closure, &mut args);
         let encode_args = if is_written_here(&closure) {
-            Ok(write())
+            write()
         } else {
-            CallFailure::catch(|| with_nested_message(&mut write))
+            CallFailure::catch_encode(|| with_nested_message(&mut write))
         };
-        let body = match encode_args {
-            Ok(Ok(body)) => body,
-            Ok(Err(mp_core::Error::Unsendable(why))) => {
-                return Err(CallError::Arguments { why, undecodable: None });
-            }
-            Ok(Err(error)) => return Err(error.into()),
-            Err(raise) => {
-                let why = format!("its `Serialize` panicked: {}", raise.message());
-                return Err(CallError::Arguments { why, undecodable: None });
-            }
-        };
+        let body = encode_args.map_err(CallError::of_arguments)?;
         let answer = self.link.request(
             self.timeout,
             &call,
@@ -218,7 +208,7 @@ impl<T: 'static> Proxy<T> {
             |link, caller| {
                 let (code, new) = caller.code(closure.code().id());
                 if new {
-                    let task = LazyClosure::Out(ObjectCall::factory::<T, A, R>(closure.code()));
+                    let task = LazyClosure::ToSend(ObjectCall::factory::<T, A, R>(closure.code()));
                     let learn = ObjectRequest::Learn { caller: caller.number(), code, task };
                     send(&link.requests, learn, link.server)?;
                 }
@@ -348,7 +338,7 @@ impl ObjectLink {
     ) -> Result<ObjectLink, CallError> {
         let mut caller = Caller::new(&requests, server)?;
         let _waits = call_cycle::register_wait(server, call_cycle::NOT_MADE, caller.number(), &call)?;
-        let request = ObjectRequest::Make { caller: caller.number(), maker: LazyClosure::Out(maker) };
+        let request = ObjectRequest::Make { caller: caller.number(), maker: LazyClosure::ToSend(maker) };
         send(&requests, request, server)?;
         match answer(&requests, &mut caller, server, None, &call, gone)? {
             CallAnswer(Err(AnswerStatus::Created { object })) => {

@@ -13,11 +13,10 @@
 use mp_core::Error;
 use mp_core::message::{Codec, Incoming, Message, Outgoing, SmallBytes, UnsentValues};
 use mp_queue::{Receiver, Sender};
-use mp_reduce::MessagePack;
-use mp_spawn::{CallFailure, Closure};
+use mp_spawn::LazyClosure;
 use serde::{Deserialize, Serialize};
 
-use crate::answer::{CallAnswer, MessageBody, bytes, received};
+use crate::answer::{CallAnswer, MessageBody, bytes};
 use crate::object::{ObjectCall, ObjectResult};
 
 /// Request to the server's main thread.
@@ -27,35 +26,6 @@ pub(crate) enum Control {
     Serve { requests: Receiver<ObjectRequest> },
     /// End, after giving running calls this time in milliseconds.
     Stop { grace: u64 },
-}
-
-/// Closure in a request, decoded only after its caller is known.
-pub(crate) enum LazyClosure<R: 'static> {
-    Out(Closure<(), R>),
-    In(Box<Incoming>),
-}
-
-impl<R: 'static> LazyClosure<R> {
-    fn write<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
-        match self {
-            // Encoding the closure calls user code.
-            LazyClosure::Out(closure) => {
-                CallFailure::catch(|| closure.encode::<C>(out)).unwrap_or_else(|raise| {
-                    Err(Error::Unsendable(format!("its `Serialize` panicked: {}", raise.message())))
-                })
-            }
-            LazyClosure::In(_) => Err(received()),
-        }
-    }
-
-    /// Decodes a received closure, or returns the reason why that failed.
-    pub(crate) fn read(self) -> Result<Closure<(), R>, String> {
-        let LazyClosure::In(mut inc) = self else { return Err("it was not sent".into()) };
-        match CallFailure::catch(|| Closure::decode::<MessagePack>(&mut inc)) {
-            Ok(read) => read.map_err(|error| error.to_string()),
-            Err(raise) => Err(raise.message().to_string()),
-        }
-    }
 }
 
 /// Request of a caller to an object.
@@ -135,14 +105,10 @@ impl Message for ObjectRequest {
         let caller = u32::from_le_bytes(bytes(inc)?);
         match kind {
             HELLO => Ok(ObjectRequest::Hello { caller, answers: C::read(inc)? }),
-            MAKE => Ok(ObjectRequest::Make { caller, maker: LazyClosure::In(Box::new(std::mem::take(inc))) }),
+            MAKE => Ok(ObjectRequest::Make { caller, maker: LazyClosure::rest(inc) }),
             LEARN => {
                 let code = u16::from_le_bytes(bytes(inc)?);
-                Ok(ObjectRequest::Learn {
-                    caller,
-                    code,
-                    task: LazyClosure::In(Box::new(std::mem::take(inc))),
-                })
+                Ok(ObjectRequest::Learn { caller, code, task: LazyClosure::rest(inc) })
             }
             FREE => Ok(ObjectRequest::Free { caller }),
             code if usize::from(code) < MOST_CODES => {

@@ -25,18 +25,18 @@ use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use mp_core::Arena;
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::mutex::Mutex;
 use mp_core::user_code::{UserValue, catch_panic, drop_caught};
 use mp_queue::{GetError, PutError, Receiver, Sender};
-use mp_spawn::CallFailure;
+use mp_spawn::{CallFailure, LazyClosure};
 use serde::{Deserialize, Serialize};
 
 use crate::answer::{AnswerStatus, CallAnswer, MessageBody};
 use crate::call_cycle;
 use crate::caller::{CHECK_INTERVAL, is_of};
 use crate::object::{BoxedError, ObjectCall, ObjectResult, ServedObject, failure};
-use crate::request::{Control, LazyClosure, ObjectRequest};
+use crate::request::{Control, ObjectRequest};
 
 /// Number of requests after which an object that is never idle drops callers that have ended.
 const CHECK_REQUESTS: u64 = 256;
@@ -95,8 +95,7 @@ pub(crate) struct ManagerServer {
     pub(crate) connections: Mutex<BTreeMap<u64, RemoteConnection>>,
 }
 
-static SERVER: PerProcess<OnceLock<ManagerServer>> =
-    PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+static SERVER: PerProcess<OnceLock<ManagerServer>> = mp_core::per_process!(OnceLock::new());
 
 impl ManagerServer {
     /// Returns the server of this process, if it is a manager's server.

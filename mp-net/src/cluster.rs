@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use mp_core::Wait;
+use mp_core::mutex::{Condvar, Mutex};
 use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::net::{TcpListener, UdpSocket};
 
@@ -57,7 +58,7 @@ struct JoinedCluster {
     me: Arc<NodeIdentity>,
     home: Arc<Home>,
     first: Arc<HomeLink>,
-    known: Arc<(Mutex<MemberTable>, std::sync::Condvar)>,
+    known: Arc<(Mutex<MemberTable>, Condvar)>,
     server: tokio::task::AbortHandle,
     watch: OnceLock<tokio::task::AbortHandle>,
 }
@@ -104,10 +105,6 @@ impl fmt::Debug for Cluster {
         let members = mp_core::quantity(self.members().len(), "member");
         write!(f, "Cluster(rank {rank} of {ranks}, at {address}, {members})")
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns an error if processes of other hosts could connect to `address` without a key or certificate.
@@ -250,7 +247,7 @@ impl Cluster {
         let first = if config.rank == 0 { me.node.address.clone() } else { config.first.clone() };
         let peer = HomePeer { address: first, ..HomePeer::default() };
         let first = HomeLink::new(peer, me.clone())?;
-        let known = Arc::new((Mutex::new(MemberTable::default()), std::sync::Condvar::new()));
+        let known = Arc::new((Mutex::new(MemberTable::default()), Condvar::new()));
         let cluster =
             Self(Arc::new(JoinedCluster { me, home, first, known, server, watch: OnceLock::new() }));
         cluster.announce()?;
@@ -325,7 +322,7 @@ impl Cluster {
 
     /// Returns the present members in the order of their ranks, as far as this process knows.
     pub fn members(&self) -> Vec<ClusterMember> {
-        present(&lock(&self.0.known.0))
+        present(&self.0.known.0.lock())
     }
 
     /// Blocks until `count` ranks are members, and returns them.
@@ -343,7 +340,7 @@ impl Cluster {
         }
         let (known, changed) = &*self.0.known;
         let since = Instant::now();
-        let mut state = lock(known);
+        let mut state = known.lock();
         loop {
             let members = present(&state);
             if members.len() >= count {
@@ -363,8 +360,7 @@ impl Cluster {
             if mp_core::interrupted() {
                 return Err(NetError::Interrupted);
             }
-            let slice = left.min(PAUSE);
-            state = changed.wait_timeout(state, slice).unwrap_or_else(PoisonError::into_inner).0;
+            changed.wait_until(&mut state, Instant::now() + left.min(PAUSE));
         }
     }
 
@@ -372,7 +368,7 @@ impl Cluster {
     /// [`FirstRankLost`](ClusterEvent::FirstRankLost).
     pub fn events(&self) -> Receiver<ClusterEvent> {
         let (to, from) = channel();
-        let mut state = lock(&self.0.known.0);
+        let mut state = self.0.known.0.lock();
         if !state.is_over {
             state.subscribers.push(to);
         }
@@ -512,13 +508,13 @@ pub(crate) fn failed(home: &HomePeer, reply: CallReply) -> NetError {
 
 /// Updates the members and reports their changes until rank 0 is lost. Rank 0 itself (`is_first`) can lose
 /// its connection to itself if it is stopped for longer than the lease, and then connects again.
-async fn watch(first: Arc<HomeLink>, known: Arc<(Mutex<MemberTable>, std::sync::Condvar)>, is_first: bool) {
+async fn watch(first: Arc<HomeLink>, known: Arc<(Mutex<MemberTable>, Condvar)>, is_first: bool) {
     loop {
-        let seen = lock(&known.0).changes;
+        let seen = known.0.lock().changes;
         let call = RemoteCall { number: seen, ..RemoteCall::default() };
         match first.call_async(with(call, Operation::Watch), CallValues::None).await {
             Ok((reply, _)) => {
-                let mut state = lock(&known.0);
+                let mut state = known.0.lock();
                 let events = state.apply(&reply);
                 state.send(&events);
                 drop(state);
@@ -527,7 +523,7 @@ async fn watch(first: Arc<HomeLink>, known: Arc<(Mutex<MemberTable>, std::sync::
             Err(NetError::PeerLost(_)) if is_first => tokio::time::sleep(PAUSE).await,
             Err(error) => {
                 log::warn!("changes of the members are not reported from now on: {error}");
-                let mut state = lock(&known.0);
+                let mut state = known.0.lock();
                 state.send(&[ClusterEvent::FirstRankLost]);
                 state.subscribers.clear();
                 state.is_over = true;

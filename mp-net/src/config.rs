@@ -28,7 +28,7 @@ const MOST_JOB_BYTES: usize = 1 << 12;
 /// ```
 ///
 /// Connections that are not confined to this host need a [`key`](Self::key), certificates
-/// (`ClusterConfig::tls`), or [`insecure`](Self::insecure).
+/// ([`tls`](Self::tls)), or [`insecure`](Self::insecure).
 #[derive(Clone, Debug)]
 pub struct ClusterConfig {
     pub(crate) rank: usize,
@@ -75,7 +75,7 @@ impl ClusterConfig {
     /// Creates the configuration from the environment that a [launcher](crate::launcher) has set. A process
     /// without a launcher is rank 0 of a cluster of one rank, and listens at a free port of this host only.
     ///
-    /// `MP_TLS_CA`, `MP_TLS_CERT` and `MP_TLS_KEY` name the files of `ClusterTls::from_pem_files`.
+    /// `MP_TLS_CA`, `MP_TLS_CERT` and `MP_TLS_KEY` name the files of [`ClusterTls::from_pem_files`].
     /// `MP_CLUSTER_KEY_FILE` names a file with the [`key`](Self::key), whose mode must give other users no
     /// access, and whose owner is this user or root. Instead, `MP_CLUSTER_KEY` can contain the key itself,
     /// which all programs that this process starts inherit. A newline at the end of the key is ignored.
@@ -97,7 +97,7 @@ impl ClusterConfig {
     }
 
     /// Sets the key that all members know. Each side of a connection proves that it has the key, without
-    /// sending it. Only `ClusterConfig::tls` encrypts the bytes on the network.
+    /// sending it. Only [`tls`](Self::tls) encrypts the bytes on the network.
     #[must_use]
     pub fn key(self, key: &[u8]) -> Self {
         Self { key: Some(AuthKey::from(key)), ..self }
@@ -113,8 +113,6 @@ impl ClusterConfig {
     /// let config = ClusterConfig::new(0, 2, "host-a:29501").tls(tls);
     /// # Ok::<(), mp_net::NetError>(())
     /// ```
-    #[cfg(feature = "tls")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
     #[must_use]
     pub fn tls(self, tls: ClusterTls) -> Self {
         Self { tls: Some(tls), ..self }

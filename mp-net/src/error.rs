@@ -287,15 +287,6 @@ impl RemoteGetError {
     }
 }
 
-impl From<NetError> for RemoteGetError {
-    fn from(error: NetError) -> Self {
-        match error {
-            NetError::PeerLost(lost) => Self::PeerLost(lost),
-            error => Self::Failed(error),
-        }
-    }
-}
-
 /// Error returned when no permit was taken from a semaphore of another host.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
@@ -309,15 +300,6 @@ pub enum RemoteAcquireError {
     /// The home failed, or this process was interrupted.
     #[error(transparent)]
     Failed(NetError),
-}
-
-impl From<NetError> for RemoteAcquireError {
-    fn from(error: NetError) -> Self {
-        match error {
-            NetError::PeerLost(lost) => Self::PeerLost(lost),
-            error => Self::Failed(error),
-        }
-    }
 }
 
 /// Error returned when a barrier of another host was not passed.
@@ -356,15 +338,6 @@ impl RemoteBarrierError {
     }
 }
 
-impl From<NetError> for RemoteBarrierError {
-    fn from(error: NetError) -> Self {
-        match error {
-            NetError::PeerLost(lost) => Self::PeerLost(lost),
-            error => Self::Failed(error),
-        }
-    }
-}
-
 /// Error returned when nothing was received from a channel of another host.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
@@ -398,14 +371,21 @@ impl RemoteRecvError {
     }
 }
 
-impl From<NetError> for RemoteRecvError {
-    fn from(error: NetError) -> Self {
-        match error {
-            NetError::PeerLost(lost) => Self::PeerLost(lost),
-            error => Self::Failed(error),
+/// Implements `From<NetError>` for errors that have the loss of the home as a variant of their own.
+macro_rules! from_net_error {
+    ($($error:ident),*) => {$(
+        impl From<NetError> for $error {
+            fn from(error: NetError) -> Self {
+                match error {
+                    NetError::PeerLost(lost) => Self::PeerLost(lost),
+                    error => Self::Failed(error),
+                }
+            }
         }
-    }
+    )*};
 }
+
+from_net_error!(RemoteGetError, RemoteAcquireError, RemoteBarrierError, RemoteRecvError);
 
 impl From<mp_reduce::Error> for RemoteRecvError {
     fn from(error: mp_reduce::Error) -> Self {

@@ -7,11 +7,12 @@
 //! or by other programs. A receiver that is a member of the same cluster uses its own configuration.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use mp_core::AuthKey;
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
+use mp_core::mutex::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::auth;
@@ -29,12 +30,11 @@ struct LinkTable {
     members: Vec<Weak<NodeIdentity>>,
 }
 
-static TABLE: PerProcess<Mutex<Option<LinkTable>>> =
-    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
+static TABLE: PerProcess<Mutex<Option<LinkTable>>> = mp_core::per_process!(Mutex::new(None));
 
 /// Calls `with` with the table of this process.
 fn table<R>(with: impl FnOnce(&mut LinkTable) -> R) -> R {
-    let mut table: MutexGuard<'_, _> = TABLE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut table = TABLE.lock();
     with(table.get_or_insert_default())
 }
 

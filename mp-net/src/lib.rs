@@ -37,7 +37,7 @@
 //!
 //! # Limits
 //! Linux only. Bytes on the network are encrypted only if the members have certificates
-//! ([`ClusterConfig::tls`], feature `tls`).
+//! ([`ClusterConfig::tls`]).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -60,10 +60,6 @@ mod remote;
 pub mod service;
 mod socket;
 mod sync;
-#[cfg(feature = "tls")]
-mod tls;
-#[cfg(not(feature = "tls"))]
-#[path = "no_tls.rs"]
 mod tls;
 mod type_and_build;
 mod wire;
@@ -83,8 +79,6 @@ pub use remote::put_many::RemotePutManyError;
 pub use remote::queue::{RemoteLease, RemoteQueue};
 pub use remote::semaphore::{RemotePermit, RemoteSemaphore};
 pub use remote::watch::RemoteWatch;
-#[cfg(feature = "tls")]
-#[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
 pub use tls::ClusterTls;
 
 /// The program of the README, as a test.

@@ -4,13 +4,12 @@ use std::sync::OnceLock;
 use std::sync::mpsc;
 
 use mp_core::Error;
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::long_lived_fds;
 use tokio::runtime::{Builder, Handle};
 
 /// Runtime of this process.
-static HANDLE: PerProcess<OnceLock<Result<Handle, String>>> =
-    PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+static HANDLE: PerProcess<OnceLock<Result<Handle, String>>> = mp_core::per_process!(OnceLock::new());
 
 /// Returns the runtime of the thread, which the first call starts.
 ///

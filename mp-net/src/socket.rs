@@ -23,14 +23,16 @@ pub(crate) trait AsyncSocket: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> AsyncSocket for T {}
 
-/// Forwards the methods of `AsyncWrite` to the field `socket`.
+/// Forwards the methods of `AsyncWrite` to the field `socket`. The method `$check`, if given, is called
+/// before each write.
 macro_rules! forward_writes {
-    () => {
+    ($($check:ident)?) => {
         fn poll_write(
             mut self: Pin<&mut Self>,
             cx: &mut Context<'_>,
             bytes: &[u8],
         ) -> Poll<io::Result<usize>> {
+            $(self.$check(cx)?;)?
             Pin::new(&mut self.socket).poll_write(cx, bytes)
         }
 
@@ -39,6 +41,7 @@ macro_rules! forward_writes {
             cx: &mut Context<'_>,
             bytes: &[io::IoSlice<'_>],
         ) -> Poll<io::Result<usize>> {
+            $(self.$check(cx)?;)?
             Pin::new(&mut self.socket).poll_write_vectored(cx, bytes)
         }
 

@@ -164,7 +164,6 @@ fn puts_over_breaking_connections_are_done_once() -> Outcome {
     put_once(two(1, 300_000))
 }
 
-#[cfg(feature = "tls")]
 #[test]
 fn puts_over_breaking_tls_are_done_once() -> Outcome {
     let file = |name| format!("{}/tests/certificates/{name}", env!("CARGO_MANIFEST_DIR"));

@@ -62,7 +62,6 @@ fn tensor_in_a_file_of_a_worker_is_relayed() -> Outcome {
 }
 
 /// A worker that receives a handle also gets the certificates, which replace a key here.
-#[cfg(feature = "tls")]
 #[test]
 fn worker_shows_the_certificate_of_its_parent() -> Outcome {
     let file = |name| format!("{}/tests/certificates/{name}", env!("CARGO_MANIFEST_DIR"));

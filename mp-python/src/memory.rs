@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::mutex::Mutex;
 use mp_core::sync::shared::{AtomicUsize, Ordering};
 use mp_core::{Arena, CopyOnWrite};
@@ -11,7 +11,7 @@ use mp_tensor::{AnyTensor, Element, Mode, Shared, Tensor};
 
 /// Memory in use by objects of this process, by address.
 static REGIONS: PerProcess<Mutex<BTreeMap<usize, Weak<Memory>>>> =
-    PerProcess::new([const { Mutex::new(BTreeMap::new()) }; GENERATIONS]);
+    mp_core::per_process!(Mutex::new(BTreeMap::new()));
 
 /// Bounds of the addresses of all past and present regions. Addresses outside the bounds need no search of
 /// `REGIONS`.

@@ -327,7 +327,7 @@ fn item_to_python(py: Python<'_>, item: Item, form: Form) -> PyResult<Bound<'_, 
         }
         Item::Tensor(tensor) => tensor_to_python(py, tensor, form)?,
         Item::Shared(tensor) => {
-            let view = view_of(tensor.dtype(), tensor.shape(), tensor.strides(), tensor.offset(), form)?;
+            let view = view_of(tensor.dtype(), tensor.shape(), tensor.strides(), tensor.offset(), form);
             let memory = dispatch!(tensor.dtype(), T => whole::<T>(tensor)).map_err(runtime)?;
             array::rebuild(py, &view, memory)?
         }
@@ -350,13 +350,13 @@ const MAPPED: usize = 256 << 10;
 fn frozen_to_python(py: Python<'_>, tensor: AnyTensor<Frozen>, form: Form) -> PyResult<Bound<'_, PyAny>> {
     if form == Form::Torch {
         if tensor.nbytes() >= MAPPED && tensor.is_contiguous() {
-            let view = view_of(tensor.dtype(), tensor.shape(), tensor.strides(), 0, form)?;
+            let view = view_of(tensor.dtype(), tensor.shape(), tensor.strides(), 0, form);
             return array::rebuild(py, &view, Memory::copy_on_write(&tensor).map_err(no_memory)?);
         }
         let copy = dispatch!(tensor.dtype(), T => copy_of::<T>(tensor)).map_err(runtime)?;
         return tensor_to_python(py, copy, form);
     }
-    let view = view_of(tensor.dtype(), tensor.shape(), tensor.strides(), tensor.offset(), form)?;
+    let view = view_of(tensor.dtype(), tensor.shape(), tensor.strides(), tensor.offset(), form);
     array::frozen(py, &view, tensor)
 }
 
@@ -496,10 +496,9 @@ fn source(
 ) -> PyResult<Source> {
     let source = array::source_of(object)?.ok_or_else(wrong)?;
     let ElementType(code, bits) = source.element;
-    let known = mp_tensor::dlpack::TYPES.iter().find(|(_, c, b)| (*c, *b) == (code, bits));
-    match known {
-        Some((found, ..)) if *found == dtype => Ok(source),
-        Some((found, ..)) => {
+    match DType::from_dlpack(code, bits) {
+        Some(found) if found == dtype => Ok(source),
+        Some(found) => {
             Err(PyTypeError::new_err(format!("{path} must have elements of type {dtype}, not {found}")))
         }
         None => Err(wrong()),

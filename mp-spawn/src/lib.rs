@@ -117,7 +117,7 @@ pub use api::borrowed_state::{BorrowedState, StateSlot, with_borrowed_state};
 pub use api::builder::{ProcessBuilder, Supervised, Unsupervised};
 pub use api::closure::{Capture, Closure, StateClosure};
 #[doc(hidden)]
-pub use api::closure::{Captures, Code, list_in_the_brackets_what_the_body_uses, parts};
+pub use api::closure::{Captures, Code, LazyClosure, list_in_the_brackets_what_the_body_uses, parts};
 pub use api::context::{StartContext, get_context};
 pub use api::process::Process;
 pub use api::spawn::{ProcessContext, spawn, start_closure, start_processes};

@@ -9,7 +9,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::mutex::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -111,9 +111,8 @@ pub(crate) struct StartSettings {
     pub(crate) fork: bool,
 }
 
-static SETTINGS: PerProcess<Mutex<StartSettings>> = PerProcess::new(
-    [const { Mutex::new(StartSettings { method: StartMethod::Spawn, fork: false }) }; GENERATIONS],
-);
+static SETTINGS: PerProcess<Mutex<StartSettings>> =
+    mp_core::per_process!(Mutex::new(StartSettings { method: StartMethod::Spawn, fork: false }));
 
 /// Returns all start methods, the default one first.
 ///

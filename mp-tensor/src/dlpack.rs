@@ -8,8 +8,6 @@
 
 use std::ffi::c_void;
 
-use mp_core::DType;
-
 /// `DLDevice`.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,27 +77,3 @@ pub struct DLManagedTensorVersioned {
 pub const VERSION: DLPackVersion = DLPackVersion { major: 1, minor: 1 };
 /// Flag of memory that consumers must not write.
 pub const READ_ONLY: u64 = 1;
-
-/// Types of elements: `DLDataTypeCode` and bits.
-pub const TYPES: &[(DType, u8, u8)] = &[
-    (DType::I8, 0, 8),
-    (DType::I16, 0, 16),
-    (DType::I32, 0, 32),
-    (DType::I64, 0, 64),
-    (DType::U8, 1, 8),
-    (DType::U16, 1, 16),
-    (DType::U32, 1, 32),
-    (DType::U64, 1, 64),
-    (DType::F16, 2, 16),
-    (DType::F32, 2, 32),
-    (DType::F64, 2, 64),
-    (DType::BF16, 4, 16),
-    (DType::Complex64, 5, 64),
-    (DType::Complex128, 5, 128),
-    (DType::Bool, 6, 8),
-    (DType::F8E4M3FN, 10, 8),
-    (DType::F8E4M3FNUZ, 11, 8),
-    (DType::F8E5M2, 12, 8),
-    (DType::F8E5M2FNUZ, 13, 8),
-    (DType::F8E8M0FNU, 14, 8),
-];

@@ -1,6 +1,6 @@
 //! Shared words without an arena.
 
-use super::{Mem, Word, order};
+use super::{Mem, Word, atomic_accesses, order};
 use crate::sync::{AtomicU64, Mutex, Ordering, fence};
 
 /// Shared words in a `Vec` of this process, for loom, explorations and tests without an arena.
@@ -25,30 +25,8 @@ impl HeapMem {
 }
 
 impl Mem for HeapMem {
-    fn load(&self, w: Word) -> u64 {
-        self.at(w).load(order::load())
-    }
-    fn load_relaxed(&self, w: Word) -> u64 {
-        self.at(w).load(order::HINT)
-    }
-    fn store(&self, w: Word, v: u64) {
-        self.at(w).store(v, order::store());
-    }
-    fn store_relaxed(&self, w: Word, v: u64) {
-        self.at(w).store(v, order::HINT);
-    }
-    fn cas(&self, w: Word, old: u64, new: u64) -> Result<(), u64> {
-        self.at(w).compare_exchange(old, new, order::cas(), order::cas_failure()).map(drop)
-    }
-    fn add(&self, w: Word, v: u64) -> u64 {
-        self.at(w).fetch_add(v, order::add())
-    }
-    fn or(&self, w: Word, v: u64) -> u64 {
-        self.at(w).fetch_or(v, order::or())
-    }
-    fn and(&self, w: Word, v: u64) -> u64 {
-        self.at(w).fetch_and(v, order::and())
-    }
+    atomic_accesses!(at);
+
     fn has_pairs(&self) -> bool {
         true
     }
@@ -69,8 +47,5 @@ impl Mem for HeapMem {
             second.store(if swapped { 0 } else { old[1] }, order::store());
         }
         swapped
-    }
-    fn fence_after_rmw(&self) {
-        fence(Ordering::SeqCst);
     }
 }

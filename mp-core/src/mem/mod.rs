@@ -122,6 +122,41 @@ pub trait Mem {
     fn fence_after_rmw(&self);
 }
 
+/// Implements the accesses of [`Mem`] to single words, and its fence. The method `$word` returns the atomic
+/// of a word.
+macro_rules! atomic_accesses {
+    ($word:ident) => {
+        fn load(&self, w: Word) -> u64 {
+            self.$word(w).load(order::load())
+        }
+        fn load_relaxed(&self, w: Word) -> u64 {
+            self.$word(w).load(order::HINT)
+        }
+        fn store(&self, w: Word, v: u64) {
+            self.$word(w).store(v, order::store());
+        }
+        fn store_relaxed(&self, w: Word, v: u64) {
+            self.$word(w).store(v, order::HINT);
+        }
+        fn cas(&self, w: Word, old: u64, new: u64) -> Result<(), u64> {
+            self.$word(w).compare_exchange(old, new, order::cas(), order::cas_failure()).map(drop)
+        }
+        fn add(&self, w: Word, v: u64) -> u64 {
+            self.$word(w).fetch_add(v, order::add())
+        }
+        fn or(&self, w: Word, v: u64) -> u64 {
+            self.$word(w).fetch_or(v, order::or())
+        }
+        fn and(&self, w: Word, v: u64) -> u64 {
+            self.$word(w).fetch_and(v, order::and())
+        }
+        fn fence_after_rmw(&self) {
+            fence(Ordering::SeqCst);
+        }
+    };
+}
+pub(crate) use atomic_accesses;
+
 /// Orders of all accesses, the same for every [`Mem`] over atomics: the arena, regions, and the loom models.
 pub(crate) mod order {
     use crate::sync::Ordering::{self, AcqRel, Acquire, Relaxed, Release};

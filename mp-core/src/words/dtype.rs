@@ -3,7 +3,10 @@
 use std::fmt;
 
 macro_rules! dtypes {
-    ($($variant:ident = $code:literal, $size:literal, $torch:literal;)*) => {
+    ($(
+        $variant:ident = $code:literal, $size:literal, $torch:literal, $dlpack:literal
+            $(, $safetensors:literal)?;
+    )*) => {
         /// Type of a tensor's elements, as a value.
         ///
         /// ```
@@ -36,30 +39,44 @@ macro_rules! dtypes {
             pub const fn size(self) -> usize {
                 match self { $(DType::$variant => $size,)* }
             }
+
+            /// Returns the code of the type in DLPack (`DLDataTypeCode`).
+            pub const fn dlpack_code(self) -> u8 {
+                match self { $(DType::$variant => $dlpack,)* }
+            }
+
+            /// Returns the name of the type in safetensors files, or `None` if they have no such type.
+            pub const fn safetensors_name(self) -> Option<&'static str> {
+                match self {
+                    $($(DType::$variant => Some($safetensors),)?)*
+                    _ => None,
+                }
+            }
         }
     };
 }
+// Number in messages, size in bytes, torch's name, code in DLPack, name in safetensors.
 dtypes! {
-    U8 = 1, 1, "uint8";
-    I8 = 2, 1, "int8";
-    U16 = 3, 2, "uint16";
-    I16 = 4, 2, "int16";
-    U32 = 5, 4, "uint32";
-    I32 = 6, 4, "int32";
-    U64 = 7, 8, "uint64";
-    I64 = 8, 8, "int64";
-    F16 = 9, 2, "float16";
-    BF16 = 10, 2, "bfloat16";
-    F32 = 11, 4, "float32";
-    F64 = 12, 8, "float64";
-    Bool = 13, 1, "bool";
-    Complex64 = 14, 8, "complex64";
-    Complex128 = 15, 16, "complex128";
-    F8E4M3FN = 16, 1, "float8_e4m3fn";
-    F8E5M2 = 17, 1, "float8_e5m2";
-    F8E4M3FNUZ = 18, 1, "float8_e4m3fnuz";
-    F8E5M2FNUZ = 19, 1, "float8_e5m2fnuz";
-    F8E8M0FNU = 20, 1, "float8_e8m0fnu";
+    U8 = 1, 1, "uint8", 1, "U8";
+    I8 = 2, 1, "int8", 0, "I8";
+    U16 = 3, 2, "uint16", 1, "U16";
+    I16 = 4, 2, "int16", 0, "I16";
+    U32 = 5, 4, "uint32", 1, "U32";
+    I32 = 6, 4, "int32", 0, "I32";
+    U64 = 7, 8, "uint64", 1, "U64";
+    I64 = 8, 8, "int64", 0, "I64";
+    F16 = 9, 2, "float16", 2, "F16";
+    BF16 = 10, 2, "bfloat16", 4, "BF16";
+    F32 = 11, 4, "float32", 2, "F32";
+    F64 = 12, 8, "float64", 2, "F64";
+    Bool = 13, 1, "bool", 6, "BOOL";
+    Complex64 = 14, 8, "complex64", 5;
+    Complex128 = 15, 16, "complex128", 5;
+    F8E4M3FN = 16, 1, "float8_e4m3fn", 10, "F8_E4M3";
+    F8E5M2 = 17, 1, "float8_e5m2", 12, "F8_E5M2";
+    F8E4M3FNUZ = 18, 1, "float8_e4m3fnuz", 11;
+    F8E5M2FNUZ = 19, 1, "float8_e5m2fnuz", 13;
+    F8E8M0FNU = 20, 1, "float8_e8m0fnu", 14;
 }
 
 impl DType {
@@ -67,6 +84,12 @@ impl DType {
     #[inline]
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code).wrapping_sub(1)).copied()
+    }
+
+    /// Returns the type with this [code](Self::dlpack_code) and number of bits in DLPack.
+    pub fn from_dlpack(code: u8, bits: u8) -> Option<Self> {
+        let is_it = |dtype: &Self| (dtype.dlpack_code(), 8 * dtype.size()) == (code, bits.into());
+        Self::ALL.iter().copied().find(is_it)
     }
 
     /// Returns the number of the type in messages.
@@ -99,6 +122,7 @@ mod tests {
     fn dtype_codes_names_and_types_agree() {
         for (i, &d) in DType::ALL.iter().enumerate() {
             assert_eq!((usize::from(d.code()), DType::from_code(d.code())), (i + 1, Some(d)));
+            assert_eq!(DType::from_dlpack(d.dlpack_code(), 8 * d.size() as u8), Some(d));
             assert_eq!((d.torch_name().parse::<DType>().unwrap(), d.to_string().parse().unwrap()), (d, d));
             // An attachment word has five bits for the type.
             assert!(d.code() < 32);

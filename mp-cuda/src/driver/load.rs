@@ -11,11 +11,10 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-use mp_core::fork::{self, GENERATIONS, PerProcess, SetOnce};
+use mp_core::fork::{self, PerProcess, SetOnce};
+use mp_core::mutex::Mutex;
 
 use super::api::Api;
 use crate::codes;
@@ -43,7 +42,7 @@ pub(crate) struct Driver {
 // fork: the driver is only read, and contains the process that initialised it, so a copy returns an error.
 // Each process has a lock of its own.
 static LOADED: SetOnce<Driver> = SetOnce::new();
-static LOADING: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
+static LOADING: PerProcess<Mutex<()>> = mp_core::per_process!(Mutex::new(()));
 
 impl Driver {
     /// Returns the driver of this process. Loads and initialises it first, if needed.
@@ -51,7 +50,7 @@ impl Driver {
         if let Some(driver) = LOADED.get() {
             return driver.of_this_process();
         }
-        let _one = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = LOADING.lock();
         if let Some(driver) = LOADED.get() {
             return driver.of_this_process();
         }

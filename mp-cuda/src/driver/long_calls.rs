@@ -1,6 +1,6 @@
 //! Calls of this process's threads that hold a lock of the driver for as long as streams run.
 
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::mutex::Mutex;
 
 #[derive(Debug)]
@@ -11,7 +11,7 @@ struct OpenCalls {
 }
 
 static CALLS: PerProcess<Mutex<OpenCalls>> =
-    PerProcess::new([const { Mutex::new(OpenCalls { open: Vec::new(), next: 0 }) }; GENERATIONS]);
+    mp_core::per_process!(Mutex::new(OpenCalls { open: Vec::new(), next: 0 }));
 
 /// Call that has begun. It is dropped when the call has ended.
 #[derive(Debug)]

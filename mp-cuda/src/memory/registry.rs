@@ -19,7 +19,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::mutex::Mutex;
 use mp_core::{Arena, Hold, Members, Recovery};
 
@@ -150,8 +150,7 @@ impl SlabEntry {
     }
 }
 
-static REGISTRY: PerProcess<Mutex<Registry>> =
-    PerProcess::new([const { Mutex::new(Registry::NEW) }; GENERATIONS]);
+static REGISTRY: PerProcess<Mutex<Registry>> = mp_core::per_process!(Mutex::new(Registry::NEW));
 
 /// Selection of unused slabs to give up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -18,7 +18,7 @@
 //! a host waits at a drop.
 
 use mp_core::clocks::Tick;
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::mutex::{Mutex, MutexGuard};
 
 use super::object::PieceRow;
@@ -378,8 +378,7 @@ impl UseLog {
 }
 
 /// Streams of this process that only wait for uses, one for each device.
-static RELEASE: PerProcess<Mutex<Vec<CudaStream>>> =
-    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+static RELEASE: PerProcess<Mutex<Vec<CudaStream>>> = mp_core::per_process!(Mutex::new(Vec::new()));
 
 /// Returns the release stream of a device, after waits for these ticks were submitted to it.
 fn release_of(device: &Device, ticks: &[Tick]) -> Result<CudaStream> {

@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use mp_core::clocks::Tick;
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::mutex::Mutex;
 use mp_core::{Arena, Recovery};
 
@@ -35,12 +35,10 @@ pub(crate) struct OwnerlessStream {
     pub(crate) keep_alive: Option<Box<dyn Any + Send + Sync>>,
 }
 
-static OWNERLESS: PerProcess<Mutex<Vec<OwnerlessStream>>> =
-    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+static OWNERLESS: PerProcess<Mutex<Vec<OwnerlessStream>>> = mp_core::per_process!(Mutex::new(Vec::new()));
 
 /// Streams that have owners.
-static ALIVE: PerProcess<Mutex<Vec<Weak<StreamInner>>>> =
-    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+static ALIVE: PerProcess<Mutex<Vec<Weak<StreamInner>>>> = mp_core::per_process!(Mutex::new(Vec::new()));
 
 impl OwnerlessStream {
     fn has_work(&self) -> bool {

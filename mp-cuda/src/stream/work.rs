@@ -4,7 +4,7 @@
 use std::sync::{Arc, Weak};
 
 use mp_core::clocks::Tick;
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::mutex::Mutex;
 
 use super::order::{self, StreamClock, tick};
@@ -24,8 +24,7 @@ pub(crate) struct StreamWork {
 }
 
 /// Work of all streams of this process.
-static ALL: PerProcess<Mutex<Vec<Weak<StreamWork>>>> =
-    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+static ALL: PerProcess<Mutex<Vec<Weak<StreamWork>>>> = mp_core::per_process!(Mutex::new(Vec::new()));
 
 impl StreamWork {
     pub(crate) fn new(device: &Device, clock: StreamClock) -> Arc<Self> {
@@ -111,8 +110,7 @@ impl AwaitedTicks {
 }
 
 /// Ticks that streams without owners wait for.
-static ORPHANED_TICKS: PerProcess<Mutex<Vec<(Device, Tick)>>> =
-    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+static ORPHANED_TICKS: PerProcess<Mutex<Vec<(Device, Tick)>>> = mp_core::per_process!(Mutex::new(Vec::new()));
 
 impl StreamWork {
     /// Retains the ticks of a stream whose last owner was dropped, because the stream still waits for them.

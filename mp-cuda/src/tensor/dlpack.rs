@@ -18,7 +18,7 @@ use std::ptr::NonNull;
 use mp_core::{DType, Error as CoreError};
 use mp_tensor::dlpack::{
     DLDataType, DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLPackVersion, DLTensor, READ_ONLY,
-    TYPES, VERSION,
+    VERSION,
 };
 use mp_tensor::{Element, Frozen};
 
@@ -135,10 +135,6 @@ fn export<D: ManagedTensor, M: CudaMode>(
     stream: &CudaStream,
 ) -> Result<NonNull<D>, ConversionError<RawCudaTensor<M>>> {
     let refused = |error, value| Err(ConversionError { value, error });
-    let Some((_, code, bits)) = TYPES.iter().find(|(one, ..)| *one == dtype) else {
-        let error = CoreError::Unsupported(format!("DLPack has no type for {dtype}")).into();
-        return refused(error, raw);
-    };
     if raw.grad.requires() {
         let why = "a tensor that requires gradients has none of them in another library: export it detached";
         return refused(CoreError::InvalidArgument(why.into()).into(), raw);
@@ -162,7 +158,7 @@ fn export<D: ManagedTensor, M: CudaMode>(
         data: std::ptr::without_provenance_mut(usize::try_from(address).unwrap_or(0)),
         device: DLDevice { device_type: CUDA, device_id: stream.device().number() },
         ndim: i32::try_from(exported.shape.len()).unwrap_or(0),
-        dtype: DLDataType { code: *code, bits: *bits, lanes: 1 },
+        dtype: DLDataType { code: dtype.dlpack_code(), bits: 8 * dtype.size() as u8, lanes: 1 },
         shape: exported.shape.as_mut_ptr(),
         strides: exported.strides.as_mut_ptr(),
         byte_offset: 0,
@@ -403,8 +399,8 @@ fn dtype_of(DLDataType { code, bits, lanes }: DLDataType) -> Result<DType> {
     if lanes != 1 {
         return unsupported(format!("elements of {lanes} lanes"));
     }
-    match TYPES.iter().find(|(_, one, size)| (*one, *size) == (code, bits)) {
-        Some((dtype, ..)) => Ok(*dtype),
+    match DType::from_dlpack(code, bits) {
+        Some(dtype) => Ok(dtype),
         None => unsupported(format!("elements of DLPack's type {code} with {bits} bits")),
     }
 }

@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use mp_core::mutex::Mutex;
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU64;
 use mp_core::user_code::catch_panic;
@@ -244,10 +245,10 @@ impl<B> Context<B> {
         }
         let (work, failed) = (Mutex::new(work), Mutex::new(None::<(usize, u64, RowFailure)>));
         let next = || {
-            if lock(&failed).is_some() {
+            if failed.lock().is_some() {
                 return None;
             }
-            lock(&work).next()
+            work.lock().next()
         };
         let thread = || {
             while let Some((n, (item, row))) = next() {
@@ -259,7 +260,7 @@ impl<B> Context<B> {
                     Err(panic) => RowFailure::Panic(panic),
                 };
                 // Threads take rows in order, so the first failing row was taken before any row had failed.
-                let mut failed = lock(&failed);
+                let mut failed = failed.lock();
                 let is_first = failed.as_ref().is_none_or(|(before, ..)| n < *before);
                 if is_first {
                     *failed = Some((n, note, how));
@@ -267,7 +268,7 @@ impl<B> Context<B> {
             }
         };
         self.row_threads.run(self.threads.min(items.len()) - 1, &thread);
-        let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let failed = failed.lock().take();
         let (note, how) = failed.map_or((0, None), |(_, note, how)| (note, Some(how)));
         self.note(note);
         match how {
@@ -277,11 +278,6 @@ impl<B> Context<B> {
             Some(RowFailure::Panic(panic)) => panic.resume(),
         }
     }
-}
-
-/// Locks a mutex that user code can't leave in an inconsistent state, so poison is ignored.
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<B: Batch> Context<B> {

@@ -23,7 +23,9 @@
 #![allow(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use mp_core::mutex::{Condvar, Mutex};
 
 use crate::fork_local::ForkLocal;
 
@@ -60,16 +62,12 @@ struct WorkState {
 }
 
 impl RowThreadsShared {
-    fn lock(&self) -> MutexGuard<'_, WorkState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Runs work until the threads are dropped.
     fn serve(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         while !state.stopping {
             let Some(work) = state.work.filter(|_| state.wanted > 0) else {
-                state = self.begin.wait(state).unwrap_or_else(PoisonError::into_inner);
+                self.begin.wait(&mut state);
                 continue;
             };
             state.wanted -= 1;
@@ -79,7 +77,7 @@ impl RowThreadsShared {
             if let Err(payload) = catch_unwind(AssertUnwindSafe(work)) {
                 mp_core::user_code::drop_payload(payload);
             }
-            state = self.lock();
+            state = self.state.lock();
             state.active -= 1;
             if state.active == 0 {
                 self.ended.notify_all();
@@ -93,10 +91,10 @@ struct WorkGuard<'s>(&'s RowThreadsShared);
 
 impl Drop for WorkGuard<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock();
         (state.work, state.wanted) = (None, 0);
         while state.active > 0 {
-            state = self.0.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.0.ended.wait(&mut state);
         }
         state.running = false;
     }
@@ -113,7 +111,7 @@ impl RowThreads {
             return work();
         }
         let shared = &self.shared;
-        let mut state = shared.lock();
+        let mut state = shared.state.lock();
         if std::mem::replace(&mut state.running, true) {
             // The row threads are busy with work of another thread, or with work that has called `run` again.
             drop(state);
@@ -144,7 +142,7 @@ impl Drop for RowThreads {
         if self.owner.is_forked() {
             return;
         }
-        self.shared.lock().stopping = true;
+        self.shared.state.lock().stopping = true;
         self.shared.begin.notify_all();
     }
 }
@@ -209,11 +207,11 @@ mod tests {
             all.wait();
             if std::thread::current().id() != mine {
                 // The caller's own call of the function ends first, and then the work is removed.
-                mp_harness::eventually("the work is removed", || threads.shared.lock().work.is_none());
+                mp_harness::eventually("the work is removed", || threads.shared.state.lock().work.is_none());
             }
             threads.run(7, &|| _ = count.fetch_add(1, Ordering::SeqCst));
         });
-        assert_eq!((count.into_inner(), threads.shared.lock().threads), (2, 1));
+        assert_eq!((count.into_inner(), threads.shared.state.lock().threads), (2, 1));
     }
 
     #[test]
@@ -223,7 +221,7 @@ mod tests {
         let shared = Arc::clone(&threads.shared);
         let threads = RowThreads { shared: Arc::clone(&shared), owner: ForkLocal::default().into_forked() };
         // Simulates a fork while a thread of the original process held the lock.
-        let _held = shared.lock();
+        let _held = shared.state.lock();
         let count = AtomicU64::new(0);
         threads.run(3, &|| _ = count.fetch_add(1, Ordering::SeqCst));
         assert_eq!(count.into_inner(), 1);

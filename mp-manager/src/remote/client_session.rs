@@ -203,13 +203,8 @@ pub(super) fn not_a_copy(process: u32) -> Result<(), CallError> {
 /// Encodes arguments, which calls user code.
 pub(super) fn encode_args(args: impl Message) -> Result<MessageBody, CallError> {
     let mut args = args;
-    let unsendable = |why| CallError::Arguments { why, undecodable: None };
-    match CallFailure::catch(|| with_nested_message(|| write_args(&mut args))) {
-        Ok(Ok(body)) => Ok(MessageBody::Out(body)),
-        Ok(Err(mp_core::Error::Unsendable(why))) => Err(unsendable(why)),
-        Ok(Err(error)) => Err(error.into()),
-        Err(raise) => Err(unsendable(format!("its `Serialize` panicked: {}", raise.message()))),
-    }
+    let body = CallFailure::catch_encode(|| with_nested_message(|| write_args(&mut args)));
+    body.map(MessageBody::Out).map_err(CallError::of_arguments)
 }
 
 /// Converts a reply into an error.

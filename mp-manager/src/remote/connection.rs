@@ -8,7 +8,7 @@ use mp_core::message::Incoming;
 use mp_core::peer::{self, Liveness};
 use mp_core::serde_with::ByteString;
 use mp_queue::{Connection, GetError, PutError, Sender, channel};
-use mp_spawn::Closure;
+use mp_spawn::{Closure, LazyClosure};
 
 use crate::answer::{CallAnswer, MessageBody};
 use crate::caller::{CHECK_INTERVAL, Caller, send};
@@ -18,7 +18,7 @@ use crate::proxy::{ObjectLink, answer_error};
 use crate::remote::methods::{Constructor, find_method, returned_object};
 use crate::remote::registry::{NameRegistry, ObjectHandle, RequestError, ServerSession};
 use crate::remote::wire::{Ask, Framed, OfferedNames, Reply, VERSION};
-use crate::request::{LazyClosure, ObjectRequest};
+use crate::request::ObjectRequest;
 use crate::server::{ManagerServer, RemoteConnection};
 
 /// Server of this process, with its named types and objects.
@@ -289,7 +289,7 @@ pub(super) fn method_request(
 ) -> Result<ObjectRequest, CallError> {
     let (code, new) = caller.code(id);
     if new {
-        let task = LazyClosure::Out(task());
+        let task = LazyClosure::ToSend(task());
         send(requests, ObjectRequest::Learn { caller: caller.number(), code, task }, server)?;
     }
     Ok(ObjectRequest::Call { caller: caller.number(), code, body })

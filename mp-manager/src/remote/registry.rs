@@ -6,7 +6,7 @@ use std::collections::btree_map::Entry;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, OnceLock, Weak};
 
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::mutex::Mutex;
 
 use crate::error::CallError;
@@ -114,7 +114,7 @@ impl ServerSession {
     }
 }
 
-static NAMED: PerProcess<OnceLock<NameRegistry>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+static NAMED: PerProcess<OnceLock<NameRegistry>> = mp_core::per_process!(OnceLock::new());
 
 impl NameRegistry {
     /// Returns the names of the manager's server that runs in this process.

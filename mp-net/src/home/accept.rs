@@ -10,10 +10,11 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use mp_core::mutex::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
@@ -64,10 +65,6 @@ pub(crate) struct Gate {
 }
 
 impl UnprovenConnections {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<UnprovenConnection>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the number of connections that ended without a proof.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
@@ -75,7 +72,7 @@ impl UnprovenConnections {
 
     /// Closes all unproven connections.
     pub(crate) fn close(&self) {
-        self.lock().clear();
+        self.all.lock().clear();
     }
 
     /// Waits until there is room for a connection.
@@ -83,7 +80,7 @@ impl UnprovenConnections {
         let mut has_yielded = false;
         loop {
             let left = {
-                let mut all = self.lock();
+                let mut all = self.all.lock();
                 all.retain(|one| {
                     one.gate.upgrade().is_some_and(|gate| !gate.is_open.load(Ordering::Relaxed))
                 });
@@ -113,7 +110,7 @@ impl UnprovenConnections {
         let gate = Arc::new(Gate { peer, is_open, why, unproven: self.clone() });
         let (keeper, replaced) = oneshot::channel();
         let one = UnprovenConnection { gate: Arc::downgrade(&gate), since: Instant::now(), _keeper: keeper };
-        self.lock().push_back(one);
+        self.all.lock().push_back(one);
         let end = Box::pin(tokio::time::sleep(limit));
         let limits = GateLimits { end, replaced, left: MOST_BYTES, exceeded: None };
         GatedSocket { socket, limits: Some(limits), gate }
@@ -225,31 +222,7 @@ impl AsyncRead for GatedSocket {
 }
 
 impl AsyncWrite for GatedSocket {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.check(cx)?;
-        Pin::new(&mut self.socket).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.check(cx)?;
-        Pin::new(&mut self.socket).poll_write_vectored(cx, bytes)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.socket.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(cx)
-    }
+    forward_writes!(check);
 }
 
 /// An accepted connection.
@@ -311,7 +284,7 @@ pub(crate) async fn accept(
             Err(error) => {
                 log::warn!("this member of the cluster can't accept a connection for {pause:?}: {error}");
                 // There may be too few descriptors.
-                unproven.lock().pop_front();
+                unproven.all.lock().pop_front();
                 tokio::time::sleep(pause).await;
                 pause = (2 * pause).min(PAUSES.1);
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{Home, lock};
+use super::Home;
 use crate::auth::{self, ProofSide};
 use crate::home::session::Session;
 use crate::link::NodeIdentity;
@@ -50,7 +50,7 @@ impl Home {
             welcome.proof = auth::prove(key, ProofSide::Home, &nonce, &hello.nonce);
         }
         let caller = hello.from.unwrap_or_default();
-        let mut sessions = lock(&self.sessions);
+        let mut sessions = self.sessions.lock();
         let known = sessions.get(&hello.session).cloned();
         welcome.resumed = known.is_some();
         let session = known.unwrap_or_else(|| Session::new(caller, hello.largest));

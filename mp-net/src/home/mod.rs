@@ -18,12 +18,13 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::{HeaderValue, Request, Response};
 use mp_core::message::Outgoing;
+use mp_core::mutex::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
@@ -66,10 +67,6 @@ pub(crate) struct Home {
     closed: watch::Sender<bool>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Home {
     /// Creates a home. The first rank has the registry.
     pub(crate) fn new(registry: Option<Arc<ClusterRegistry>>) -> Arc<Self> {
@@ -81,7 +78,7 @@ impl Home {
     /// Ends all sessions.
     pub(crate) fn close(&self) {
         self.closed.send_replace(true);
-        let objects = std::mem::take(&mut *lock(&self.objects));
+        let objects = std::mem::take(&mut *self.objects.lock());
         // A service may have a user-defined `Drop`, which must not run under the lock.
         drop(objects);
         self.unproven.close();
@@ -143,7 +140,7 @@ impl Home {
             }
         }
         if session.end_unless_resumed(stream) {
-            lock(&self.sessions).retain(|_, other| !Arc::ptr_eq(other, &session));
+            self.sessions.lock().retain(|_, other| !Arc::ptr_eq(other, &session));
             log::info!("{} was lost: {end}", describe(&session.caller));
             // A process does not lose its own session while it runs, even if it was too busy to answer
             // itself.
@@ -294,7 +291,7 @@ impl Home {
     }
 
     fn open(&self, call: &RemoteCall, caller: &Session) -> Answer {
-        let objects = lock(&self.objects);
+        let objects = self.objects.lock();
         let Some((number, object)) =
             objects.by_name.get(&call.name).and_then(|n| Some((*n, objects.by_number.get(n)?)))
         else {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use tokio::sync::watch;
 
-use super::{Home, lock};
+use super::Home;
 use crate::home::object::{Answer, CallerHold, SharedObject};
 use crate::wire::messages::CallOutcome;
 
@@ -41,7 +41,7 @@ impl CallerHold for HeldSubscription {
 impl Drop for HeldSubscription {
     fn drop(&mut self) {
         if let Some(home) = self.home.upgrade() {
-            let ended = lock(&home.objects).subscriptions.remove(&self.number);
+            let ended = home.objects.lock().subscriptions.remove(&self.number);
             drop(ended);
         }
     }
@@ -50,7 +50,7 @@ impl Drop for HeldSubscription {
 impl Home {
     /// Adds an object. Returns `false` if the name is taken.
     pub(crate) fn add(&self, name: &str, object: Arc<dyn SharedObject>) -> bool {
-        let mut objects = lock(&self.objects);
+        let mut objects = self.objects.lock();
         if objects.by_name.contains_key(name) {
             return false;
         }
@@ -63,7 +63,7 @@ impl Home {
 
     /// Removes the object of a name, and ends its subscriptions.
     pub(crate) fn remove(&self, name: &str) {
-        let mut objects = lock(&self.objects);
+        let mut objects = self.objects.lock();
         let Some(number) = objects.by_name.remove(name) else { return };
         let object = objects.by_number.remove(&number);
         objects.withdrawn.retain(|_, object| object.strong_count() > 0);
@@ -75,18 +75,18 @@ impl Home {
     }
 
     pub(super) fn object(&self, number: u64) -> Option<Arc<dyn SharedObject>> {
-        let objects = lock(&self.objects);
+        let objects = self.objects.lock();
         let subscription = || objects.subscriptions.get(&number).map(|one| &one.receiver);
         objects.by_number.get(&number).or_else(subscription).cloned()
     }
 
     pub(super) fn withdrawn(&self, number: u64) -> Option<Arc<dyn SharedObject>> {
-        lock(&self.objects).withdrawn.get(&number)?.upgrade()
+        self.objects.lock().withdrawn.get(&number)?.upgrade()
     }
 
     /// Subscribes a caller to a channel.
     pub(super) fn subscribe(self: &Arc<Self>, channel: u64) -> Answer {
-        let mut objects = lock(&self.objects);
+        let mut objects = self.objects.lock();
         let Some(object) = objects.by_number.get(&channel) else {
             return Answer::plain(CallOutcome::NotFound);
         };
@@ -103,7 +103,7 @@ impl Home {
 
     /// Returns a future that waits until the channel of a subscription is withdrawn, if the number names one.
     pub(super) fn withdrawal(&self, number: u64) -> Option<impl Future<Output = ()> + use<>> {
-        let mut end = lock(&self.objects).subscriptions.get(&number)?.end.subscribe();
+        let mut end = self.objects.lock().subscriptions.get(&number)?.end.subscribe();
         let closed = self.closed.subscribe();
         Some(async move {
             // An error means that the sender was dropped, so the subscription has ended.

@@ -1,8 +1,9 @@
 //! Events, semaphores and barriers of this process that other members call.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use mp_core::mutex::Mutex;
 use mp_sync::{
     AcquireError, Barrier, BarrierArrival, BarrierError, BarrierMember, BoundedSemaphore, Event, Permit,
     Semaphore,
@@ -23,10 +24,6 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// Returns a future that is ready with `answer`.
 fn ready(answer: Answer) -> Answering {
     Box::pin(std::future::ready(answer))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the answer of a method that returns a boolean.
@@ -149,14 +146,14 @@ impl ListedCaller {
         list: fn(&BarrierCallers) -> &Mutex<Vec<Arc<Node>>>,
         caller: Arc<Node>,
     ) -> Self {
-        lock(list(callers)).push(caller.clone());
+        list(callers).lock().push(caller.clone());
         Self { callers: callers.clone(), list, caller }
     }
 }
 
 impl Drop for ListedCaller {
     fn drop(&mut self) {
-        remove(&mut lock((self.list)(&self.callers)), &self.caller);
+        remove(&mut (self.list)(&self.callers).lock(), &self.caller);
     }
 }
 
@@ -169,8 +166,8 @@ fn remove(list: &mut Vec<Arc<Node>>, caller: &Arc<Node>) -> bool {
 impl BarrierCallers {
     /// Returns the enrolled callers that have not arrived.
     fn missing(&self) -> Vec<Node> {
-        let mut arrived = lock(&self.arrived).clone();
-        let enrolled = lock(&self.enrolled);
+        let mut arrived = self.arrived.lock().clone();
+        let enrolled = self.enrolled.lock();
         let missing = enrolled.iter().filter(|caller| !remove(&mut arrived, caller));
         missing.map(|caller| Node::clone(caller)).collect()
     }
@@ -353,16 +350,12 @@ async fn lose(member: BarrierMember) {
 }
 
 impl SharedParty {
-    fn lock(&self) -> MutexGuard<'_, PartyState> {
-        lock(&self.state)
-    }
-
     fn enroll(&self, (caller, lost): (Arc<Node>, Arc<AtomicBool>)) -> Answer {
         match self.barrier.enroll() {
             Ok(member) => {
                 let listed = ListedCaller::new(&self.callers, |callers| &callers.enrolled, caller);
                 let enrolled = EnrolledParty { member: Some(member), lost, _listed: listed };
-                let former = self.lock().enrolled.replace(enrolled);
+                let former = self.state.lock().enrolled.replace(enrolled);
                 drop(former);
                 Answer::number(0)
             }
@@ -373,7 +366,7 @@ impl SharedParty {
     /// Arrives with an action, and waits for up to `limit` microseconds unless it is the last party. After
     /// the action of the last party, ends the phase.
     async fn arrive(&self, limit: u64, who: (Arc<Node>, Arc<AtomicBool>)) -> Result<usize, PartyError> {
-        let acted = self.lock().acting.take();
+        let acted = self.state.lock().acting.take();
         if let Some(acted) = acted {
             acted.arrival.iter().for_each(BarrierArrival::complete);
             return acted.wait(None).await;
@@ -385,7 +378,7 @@ impl SharedParty {
         if !is_last {
             return caller.wait(deadline).await;
         }
-        self.lock().acting = Some(caller);
+        self.state.lock().acting = Some(caller);
         Ok(index)
     }
 

@@ -1,8 +1,9 @@
 //! Members of a cluster and names of objects, at the first rank.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use mp_core::mutex::Mutex;
 use tokio::sync::watch;
 
 use crate::home::object::{Answer, Answering};
@@ -40,10 +41,6 @@ impl ClusterRegistry {
         Arc::new(Self { ranks, tables: Mutex::default(), changes: watch::Sender::new(0) })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Tables> {
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn changed(&self) {
         self.changes.send_modify(|changes| *changes += 1);
     }
@@ -60,7 +57,7 @@ impl ClusterRegistry {
             );
             return Answer::with_text(CallOutcome::WrongCluster, text);
         }
-        let mut tables = self.lock();
+        let mut tables = self.tables.lock();
         match tables.members.get(&node.rank) {
             Some(other) if other.home != node.home && other.presence() == MemberPresence::Present => {
                 let other = describe(other);
@@ -82,7 +79,7 @@ impl ClusterRegistry {
 
     /// Removes a member and its names, unless the member has joined again by another session than `session`.
     pub(crate) fn remove(&self, home: u64, session: Option<usize>, presence: MemberPresence) {
-        let mut tables = self.lock();
+        let mut tables = self.tables.lock();
         if session.is_some_and(|session| tables.sessions.get(&home) != Some(&session)) {
             return;
         }
@@ -104,10 +101,10 @@ impl ClusterRegistry {
             // The sender lives as long as this registry.
             let number = changes.wait_for(|changes| *changes > seen).await.map_or(0, |changes| *changes);
             let mut answer = Answer::number(number);
-            answer.reply.members = self.lock().members.values().cloned().collect();
+            answer.reply.members = self.tables.lock().members.values().cloned().collect();
             answer.reply.text = self.names();
             if !prefix.is_empty() {
-                let tables = self.lock();
+                let tables = self.tables.lock();
                 let named = tables.names.iter().filter(|(name, _)| name.starts_with(&prefix));
                 (answer.reply.names, answer.reply.publications) =
                     named.map(|(name, (_, number))| (name.clone(), *number)).unzip();
@@ -118,7 +115,7 @@ impl ClusterRegistry {
 
     /// Names an object of a member.
     pub(crate) fn publish(&self, name: String, node: Node) -> Answer {
-        let mut tables = self.lock();
+        let mut tables = self.tables.lock();
         let is_member =
             |member: &Node| member.home == node.home && member.presence() == MemberPresence::Present;
         if !tables.members.values().any(is_member) {
@@ -140,7 +137,7 @@ impl ClusterRegistry {
 
     /// Withdraws a name of a member.
     pub(crate) fn withdraw(&self, name: &str, home: u64) -> Answer {
-        let mut tables = self.lock();
+        let mut tables = self.tables.lock();
         if tables.names.get(name).is_none_or(|(node, _)| node.home != home) {
             return Answer::plain(CallOutcome::NotFound);
         }
@@ -155,7 +152,7 @@ impl ClusterRegistry {
         Box::pin(async move {
             let mut changes = self.changes.subscribe();
             loop {
-                if let Some((node, _)) = self.lock().names.get(&name) {
+                if let Some((node, _)) = self.tables.lock().names.get(&name) {
                     let mut answer = Answer::plain(CallOutcome::Done);
                     answer.reply.members = vec![node.clone()];
                     return answer;
@@ -169,7 +166,7 @@ impl ClusterRegistry {
 
     /// Returns a text for errors: the first names, and the number of further names.
     fn names(&self) -> String {
-        let tables = self.lock();
+        let tables = self.tables.lock();
         let names: Vec<_> = tables.names.keys().take(MOST_NAMES).map(|name| format!("{name:?}")).collect();
         match tables.names.len().saturating_sub(MOST_NAMES) {
             0 if names.is_empty() => "none".into(),

@@ -13,11 +13,12 @@
 
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
+use mp_core::mutex::Mutex;
 use prost::Message;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
@@ -80,14 +81,10 @@ impl Session {
         self.joined.load(Ordering::Relaxed)
     }
 
-    fn lock(&self) -> MutexGuard<'_, SessionState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Begins a stream, which replaces an earlier one. Returns its number, or `None` if the session has
     /// ended.
     pub(crate) fn begin_stream(&self, to: UnboundedSender<StreamPacket>) -> Option<u64> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.ended {
             return None;
         }
@@ -99,13 +96,13 @@ impl Session {
     /// Returns `true` if no later stream has begun, and the session has not ended. Messages of other streams
     /// must have no effect: the caller has sent them again.
     pub(crate) fn accepts(&self, stream: u64) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         state.streams == stream && !state.ended
     }
 
     /// Ends a stream. Returns `true` if no later stream has begun.
     pub(crate) fn end_stream(&self, stream: u64) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.streams == stream {
             state.to = None;
         }
@@ -114,7 +111,7 @@ impl Session {
 
     /// Ends the session, unless a later stream has begun. Returns `true` if this call ended the session.
     pub(crate) fn end_unless_resumed(&self, stream: u64) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.streams != stream || state.ended {
             return false;
         }
@@ -142,7 +139,7 @@ impl Session {
         object: Arc<dyn SharedMessages>,
         messages: ArrivedMessages,
     ) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let order = state.orders.entry(call.object).or_default().clone();
         let Some(cancelled) = state.begin(call) else { return };
         let put = Arc::<AtomicU64>::default();
@@ -165,7 +162,7 @@ impl Session {
     /// Records an answer, and sends it if there is a stream.
     fn answer(&self, id: u64, answer: Answer) {
         let answer = self.fit(answer);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if !state.ended {
             return state.answer(id, answer);
         }
@@ -193,7 +190,7 @@ impl Session {
 
     /// Runs a call, unless the session has already recorded it.
     pub(crate) fn run(self: &Arc<Self>, call: &RemoteCall, answering: impl FnOnce() -> Answering) {
-        let Some(cancelled) = self.lock().begin(call) else { return };
+        let Some(cancelled) = self.state.lock().begin(call) else { return };
         self.finish(call, cancelled, Arc::default(), answering());
     }
 
@@ -238,14 +235,14 @@ impl Session {
 
     /// Ends a running call without an effect.
     pub(crate) fn cancel(&self, id: u64) {
-        if let Some(CallProgress::Running(cancelled)) = self.lock().calls.get(&id) {
+        if let Some(CallProgress::Running(cancelled)) = self.state.lock().calls.get(&id) {
             cancelled.notify_one();
         }
     }
 
     /// Forgets calls whose answers were received.
     pub(crate) fn received(&self, ids: &[u64]) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         for id in ids {
             if matches!(state.calls.get(id), Some(CallProgress::Answered(..))) {
                 state.calls.remove(id);
@@ -260,14 +257,14 @@ impl Session {
             let after = ranges.partition_point(|range| range.end <= *id);
             ranges.get(after).is_some_and(|range| range.contains(id))
         };
-        self.lock().calls.retain(|id, call| is_wanted(id) || matches!(call, CallProgress::Running(_)));
+        self.state.lock().calls.retain(|id, call| is_wanted(id) || matches!(call, CallProgress::Running(_)));
     }
 
     /// Gives back the message that a call leased, the part of an object that it holds, or the messages that
     /// it took, except for the first `kept`. The call is not recorded and does not count towards the limit on
     /// calls, since repeating it has no effect.
     pub(crate) fn give_back(&self, call: &RemoteCall) {
-        let (id, mut state) = (call.number, self.lock());
+        let (id, mut state) = (call.number, self.state.lock());
         let hold = state.holds.remove(&id);
         let answered = match state.calls.get(&id) {
             Some(CallProgress::Answered(..)) => state.calls.remove(&id),
@@ -280,12 +277,12 @@ impl Session {
         }
         drop(hold);
         let answer = Answer::plain(if found { CallOutcome::Done } else { CallOutcome::NotFound });
-        self.lock().send(encode(call.id, answer.reply), None);
+        self.state.lock().send(encode(call.id, answer.reply), None);
     }
 
     /// Acknowledges the message that a call leased, or removes the part that it holds from its object.
     pub(crate) fn acknowledge(&self, id: u64) -> Answer {
-        let hold = self.lock().holds.remove(&id);
+        let hold = self.state.lock().holds.remove(&id);
         match hold {
             Some(hold) => {
                 hold.acknowledge();

@@ -36,12 +36,7 @@ impl Vars<'_> {
 
     /// Returns the value of the first variable that is set.
     pub(super) fn first_text(&self, names: &[&'static str]) -> Reading<Variable<String>> {
-        for name in names {
-            if let Some(found) = self.text(name)? {
-                return Ok(Some(found));
-            }
-        }
-        Ok(None)
+        names.iter().find_map(|name| self.text(name).transpose()).transpose()
     }
 
     /// Returns the value of a variable as a number.
@@ -55,12 +50,7 @@ impl Vars<'_> {
 
     /// Returns the number in the first variable that is set.
     pub(super) fn first_number(&self, names: &[&'static str]) -> Reading<Variable<usize>> {
-        for name in names {
-            if let Some(found) = self.number(name)? {
-                return Ok(Some(found));
-            }
-        }
-        Ok(None)
+        names.iter().find_map(|name| self.number(name).transpose()).transpose()
     }
 
     /// Returns the value of a variable as a port.

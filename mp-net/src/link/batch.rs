@@ -9,9 +9,10 @@
 //! A batch is sent as soon as the driver can send it, however few messages it has. Messages that are put
 //! before that join the batch.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use mp_core::message::Outgoing;
+use mp_core::mutex::Mutex;
 
 use crate::wire::held::HeldMessage;
 use crate::wire::messages::Value;
@@ -78,7 +79,7 @@ impl PutBatch {
 
     /// Adds a message. Returns the message if the batch was sent or is full.
     pub(crate) fn join(&self, put: EncodedPut) -> Option<EncodedPut> {
-        match &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &mut *self.0.lock() {
             BatchState::Open(open) if open.has_room(&put) => {
                 open.add(put);
                 None
@@ -90,7 +91,7 @@ impl PutBatch {
     /// Returns the size in bytes of a batch that was not sent, at least 1, and `true` if the batch has only
     /// one message.
     pub(super) fn size(&self) -> (u64, bool) {
-        match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*self.0.lock() {
             BatchState::Open(open) => (open.size.max(1), open.heads.len() == 1),
             _ => (1, true),
         }
@@ -98,7 +99,7 @@ impl PutBatch {
 
     /// Closes the batch. Returns its values and their size, and the memory of their attachments.
     pub(super) fn send(&self) -> Option<(Vec<Value>, u64, Arc<HeldMessage>)> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         let BatchState::Open(open) = &mut *state else { return None };
         let OpenBatch { heads, messages, sizes, size, .. } = std::mem::take(open);
         let memory = HeldMessage::values(messages, &heads, sizes);
@@ -108,7 +109,7 @@ impl PutBatch {
 
     /// Blocks until no stream reads the messages, and returns them.
     pub(crate) fn reclaim(&self) -> Vec<Outgoing> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         let state = std::mem::replace(&mut *state, BatchState::Reclaimed);
         match state {
             BatchState::Open(open) => open.messages,

@@ -2,13 +2,14 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use crate::error::NetError;
 use crate::wire::messages::CallReply;
 use mp_core::message::Outgoing;
+use mp_core::mutex::{Condvar, Mutex};
 
 /// Reply to a call, and its values.
 pub(crate) type CallResult = Result<(CallReply, Vec<Outgoing>), NetError>;
@@ -32,13 +33,9 @@ pub(crate) struct Completion {
 }
 
 impl Completion {
-    fn lock(&self) -> MutexGuard<'_, CompletionState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Sets the outcome. Returns `false` if it was set before, or the caller has stopped waiting.
     pub(crate) fn complete(&self, result: CallResult) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if std::mem::replace(&mut state.is_over, true) {
             drop(state);
             return false;
@@ -56,20 +53,20 @@ impl Completion {
 
     /// Returns `true` if the outcome is set.
     pub(crate) fn is_over(&self) -> bool {
-        self.lock().is_over
+        self.state.lock().is_over
     }
 
     /// Blocks until the outcome is set, and returns it. Calls `interrupted` once if the process is
     /// interrupted meanwhile. Returns `None` at `until`. A later outcome is dropped.
     pub(crate) fn wait(&self, until: Option<Instant>, interrupted: impl FnOnce()) -> Option<CallResult> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let mut interrupted = Some(interrupted);
         loop {
             if let Some(result) = state.result.take() {
                 return Some(result);
             }
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) {
+            let now = Instant::now();
+            if until.is_some_and(|until| until <= now) {
                 state.is_over = true;
                 return None;
             }
@@ -79,17 +76,17 @@ impl Completion {
             {
                 drop(state);
                 call();
-                state = self.lock();
+                state = self.state.lock();
                 continue;
             }
-            let waited = self.set.wait_timeout(state, left.unwrap_or(INTERRUPT_CHECK).min(INTERRUPT_CHECK));
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let check = now + INTERRUPT_CHECK;
+            self.set.wait_until(&mut state, until.map_or(check, |until| until.min(check)));
         }
     }
 
     fn poll(&self, cx: &Context<'_>) -> Poll<CallResult> {
         let waker = cx.waker().clone();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         match state.result.take() {
             Some(result) => Poll::Ready(result),
             None => {
@@ -103,7 +100,7 @@ impl Completion {
 
     /// Records that the caller has stopped waiting, and drops an outcome that it did not take.
     fn abandon(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.is_over = true;
         let dropped = (state.result.take(), state.waker.take());
         drop(state);

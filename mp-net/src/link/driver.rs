@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::Future;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mp_core::mutex::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::auth;
@@ -100,7 +101,7 @@ pub(crate) async fn run(
 
 impl LinkDriver {
     fn peer(&self) -> HomePeer {
-        self.peer.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.peer.lock().clone()
     }
 
     /// Waits for a call, connects, and runs a session until its home is lost. Returns `None` if the link's
@@ -215,7 +216,7 @@ impl LinkDriver {
 
     /// Records the identity and limits that a home has sent.
     fn begin(&mut self, welcome: &Welcome) {
-        let mut peer = self.peer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut peer = self.peer.lock();
         peer.home = welcome.home;
         if let Some(from) = &welcome.from {
             peer.rank = from.rank as usize;

@@ -1,7 +1,7 @@
 //! Ended sessions of a link, and receipts that a home has not confirmed. A receipt is a list of messages that
 //! this process has received.
 
-use std::sync::{Mutex, PoisonError};
+use mp_core::mutex::Mutex;
 
 use crate::error::PeerLost;
 use crate::sync::{AtomicU64, Ordering};
@@ -28,12 +28,12 @@ impl EndedSessions {
 
     /// Records a loss after which received messages may return to their queues.
     pub(crate) fn add_unflushed(&self, lost: PeerLost) {
-        *self.unflushed.lock().unwrap_or_else(PoisonError::into_inner) = Some(lost);
+        *self.unflushed.lock() = Some(lost);
     }
 
     /// Takes the recorded loss.
     pub(crate) fn take_unflushed(&self) -> Option<PeerLost> {
-        self.unflushed.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.unflushed.lock().take()
     }
 }
 

@@ -21,11 +21,12 @@ pub(crate) mod stream;
 use crate::sync::{AtomicU64, Ordering};
 use std::any::Any;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use mp_core::Wait;
+use mp_core::mutex::Mutex;
 use prost::Message;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
@@ -254,7 +255,7 @@ impl HomeLink {
 
     /// Allows the next connection to reach any session of a home at the address.
     pub(crate) fn forget_home(&self) {
-        self.peer.lock().unwrap_or_else(PoisonError::into_inner).home = 0;
+        self.peer.lock().home = 0;
     }
 
     /// Sends a call that has no effect. The reply confirms that the home has recorded which messages this
@@ -291,7 +292,7 @@ impl HomeLink {
 
     /// Returns the address, rank and host of the home, as far as they are known.
     pub(crate) fn peer(&self) -> HomePeer {
-        self.peer.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.peer.lock().clone()
     }
 
     fn send(&self, mut call: RemoteCall, values: CallValues, wait: Wait) -> (u64, Arc<Completion>) {

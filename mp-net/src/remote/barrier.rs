@@ -9,7 +9,7 @@ use mp_core::message::Outgoing;
 use mp_reduce::decode_relayed;
 use mp_sync::BarrierError;
 
-use crate::cluster::{Cluster, failed};
+use crate::cluster::Cluster;
 use crate::error::{NetError, RemoteBarrierError};
 use crate::link::CallValues;
 use crate::link::completion::CallResult;
@@ -253,15 +253,7 @@ impl RemoteBarrierMember {
     /// [`NetError::PeerLost`] if the home was lost. [`NetError::Home`] if the home had lost this process. The
     /// barrier was then broken.
     pub fn leave(self) -> Result<(), NetError> {
-        let (peer, reply) = (self.held.link.peer(), self.held.acknowledge()?);
-        match reply.outcome() {
-            CallOutcome::Done => Ok(()),
-            CallOutcome::NotFound => {
-                let text = "the enrollment has ended, and the barrier was broken".into();
-                Err(NetError::Home { rank: peer.rank, host: peer.host, text })
-            }
-            _ => Err(failed(&peer, reply)),
-        }
+        self.held.acknowledge("the enrollment has ended, and the barrier was broken")
     }
 }
 

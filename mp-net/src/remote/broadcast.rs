@@ -1,10 +1,11 @@
 //! Broadcast channels of other members.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use mp_core::Wait;
 use mp_core::message::Outgoing;
+use mp_core::mutex::Mutex;
 use mp_queue::PutError;
 use mp_queue::broadcast::{self, RecvError};
 use mp_reduce::decode_relayed;
@@ -150,10 +151,6 @@ impl<T> RemoteBroadcast<T> {
         Ok(Self { messages, end: relay.end.clone(), name, state, relay: Some(relay) })
     }
 
-    fn lock(&self) -> MutexGuard<'_, BroadcastState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Creates a receiver for messages that are sent after this call.
     ///
     /// # Errors
@@ -217,7 +214,7 @@ impl<T: Serialize + DeserializeOwned + 'static> RemoteBroadcast<T> {
 
     /// Takes the next message, or returns the error of a receiver. Returns `None` if nothing has arrived.
     fn take(&self) -> Option<Result<Outgoing, RemoteRecvError>> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if let Some((_, message)) = state.unread.take() {
             return Some(Ok(message));
         }
@@ -266,7 +263,7 @@ impl<T> fmt::Debug for RemoteBroadcast<T> {
 
 impl<T: 'static> Serialize for RemoteBroadcast<T> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        let state = self.lock();
+        let state = self.state.lock();
         // The channel's receiver is already after the unread message, so the sent handle counts it as missed.
         let next = state.unread.as_ref().map_or(state.next, |(number, _)| *number);
         (&self.messages, &self.end, &*self.name, next).serialize(s)

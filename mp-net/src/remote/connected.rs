@@ -148,13 +148,23 @@ impl HeldCall {
         (!self.link.lasts(self.id)).then_some(PeerLost { rank, host, silent, in_doubt: true, cause })
     }
 
-    /// Removes the lease or permit from the object, and returns the home's reply. After a refusal, or without
-    /// a reply, the lease or permit is given back.
-    pub(crate) fn acknowledge(mut self) -> Result<CallReply, NetError> {
+    /// Removes the lease or permit from the object. After a refusal, or without a reply, the lease or permit
+    /// is given back.
+    ///
+    /// # Errors
+    /// [`NetError::Home`] with `ended` if the home holds nothing for this call any more.
+    pub(crate) fn acknowledge(mut self, ended: &str) -> Result<(), NetError> {
         let call = with(RemoteCall { number: self.id, ..RemoteCall::default() }, Operation::Acknowledge);
         let (reply, _) = self.link.call(call, Wait::Forever)?;
         self.is_over = matches!(reply.outcome(), CallOutcome::Done | CallOutcome::NotFound);
-        Ok(reply)
+        let peer = self.link.peer();
+        match reply.outcome() {
+            CallOutcome::Done => Ok(()),
+            CallOutcome::NotFound => {
+                Err(NetError::Home { rank: peer.rank, host: peer.host, text: ended.into() })
+            }
+            _ => Err(failed(&peer, reply)),
+        }
     }
 }
 

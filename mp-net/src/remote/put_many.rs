@@ -169,7 +169,7 @@ impl<T: Message> UnansweredPuts<'_, T> {
             }
             let batch = PutBatch::new(put);
             let call = self.queue.call(Operation::Put);
-            let pending = self.queue.link.begin(call, CallValues::Batch(batch.clone()), self.wait);
+            let pending = self.queue.object.link.begin(call, CallValues::Batch(batch.clone()), self.wait);
             self.calls.push_back(SentPuts { values: Vec::new(), size: 0, batch, pending });
         }
         if let Some(last) = self.calls.back_mut() {
@@ -200,7 +200,7 @@ impl<T: Message> UnansweredPuts<'_, T> {
         let Some(SentPuts { values, size, batch, pending }) = self.calls.pop_front() else { return };
         self.count -= values.len();
         self.size -= size;
-        let result = self.queue.link.wait(pending);
+        let result = self.queue.object.link.wait(pending);
         let put = result.as_ref().map_or(0, |(reply, _)| reply.put as usize).min(values.len());
         let Some(error) = self.queue.put_end(result) else {
             self.put += values.len();
@@ -236,7 +236,7 @@ impl<T: Message> UnansweredPuts<'_, T> {
         let mut is_cancelled = false;
         while !self.calls.is_empty() {
             if self.failed.is_some() && !std::mem::replace(&mut is_cancelled, true) {
-                self.calls.iter().for_each(|call| self.queue.link.cancel(&call.pending));
+                self.calls.iter().for_each(|call| self.queue.object.link.cancel(&call.pending));
             }
             self.finish_oldest();
         }

@@ -12,16 +12,16 @@ use mp_reduce::{Error, TypeFingerprint, decode_relayed, encode_for_relay, restor
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::cluster::{Cluster, failed, with};
+use crate::cluster::{Cluster, failed};
 use crate::error::{NetError, RemoteGetError, RemotePutError};
+use crate::link::CallValues;
 use crate::link::batch::EncodedPut;
 use crate::link::completion::CallResult;
-use crate::link::{CallValues, HomeLink};
 use crate::remote::connected::{ConnectedObject, HeldCall};
 use crate::type_and_build::ObjectType;
 use crate::wire::LONGEST;
 use crate::wire::held::HeldMessage;
-use crate::wire::messages::{CallOutcome, Operation, RemoteCall};
+use crate::wire::messages::{CallOutcome, ObjectMethod, Operation, RemoteCall};
 use crate::wire::value::{describe, parts};
 
 /// A queue of another member of the cluster, with most methods of [`Queue`](mp_queue::Queue).
@@ -79,23 +79,19 @@ use crate::wire::value::{describe, parts};
 /// | the home is killed | lost with its queue | lost | messages that were received stay with the caller |
 /// | the caller and the home can't reach each other for longer than lease and grace, or one is stopped | in the queue | in the queue, once, or not: [`in_doubt`](crate::PeerLost::in_doubt) | a message that was received in the last moments before may be taken twice |
 pub struct RemoteQueue<T> {
-    pub(super) link: Arc<HomeLink>,
-    name: Arc<str>,
-    object: u64,
+    pub(super) object: ConnectedObject,
     messages: PhantomData<fn(T) -> T>,
 }
 
 impl<T> Clone for RemoteQueue<T> {
     fn clone(&self) -> Self {
-        let (link, name) = (self.link.clone(), self.name.clone());
-        Self { link, name, object: self.object, messages: PhantomData }
+        Self::of(self.object.clone())
     }
 }
 
 impl<T> fmt::Debug for RemoteQueue<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let peer = self.link.peer();
-        write!(f, "RemoteQueue({:?} of rank {}, {})", self.name, peer.rank, peer.host)
+        write!(f, "RemoteQueue{:?}", self.object)
     }
 }
 
@@ -103,13 +99,19 @@ impl<T> fmt::Debug for RemoteQueue<T> {
 /// itself, with the rank of its parent, and so does another member of the cluster.
 impl<T: Message> Serialize for RemoteQueue<T> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        self.connected().serialize(queue_type::<T>(), s)
+        self.object.serialize(queue_type::<T>(), s)
     }
 }
 
 impl<'de, T: Message> Deserialize<'de> for RemoteQueue<T> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         ConnectedObject::deserialize(&queue_type::<T>(), d).map(Self::of)
+    }
+}
+
+impl<T> RemoteQueue<T> {
+    fn of(object: ConnectedObject) -> Self {
+        Self { object, messages: PhantomData }
     }
 }
 
@@ -129,17 +131,8 @@ impl<T: Message> RemoteQueue<T> {
         ConnectedObject::connect(cluster, name, queue_type::<T>()).map(Self::of)
     }
 
-    fn of(object: ConnectedObject) -> Self {
-        let ConnectedObject { link, name, number } = object;
-        Self { link, name, object: number, messages: PhantomData }
-    }
-
-    fn connected(&self) -> ConnectedObject {
-        ConnectedObject { link: self.link.clone(), name: self.name.clone(), number: self.object }
-    }
-
     pub(super) fn call(&self, operation: Operation) -> RemoteCall {
-        with(RemoteCall { object: self.object, ..RemoteCall::default() }, operation)
+        self.object.call_of(operation, ObjectMethod::NoMethod, 0)
     }
 
     pub(super) fn encode(&self, value: &mut T) -> Result<EncodedPut, NetError> {
@@ -180,7 +173,7 @@ impl<T: Message> RemoteQueue<T> {
             CallOutcome::TooLarge if reply.text.is_empty() => {
                 NetError::TooLarge { bytes: reply.size, limit: reply.number }
             }
-            _ => failed(&self.link.peer(), reply),
+            _ => failed(&self.object.link.peer(), reply),
         };
         Some(RemotePutError::Failed { value: (), error })
     }
@@ -206,8 +199,8 @@ impl<T: Message> RemoteQueue<T> {
             Ok(put) => self.put_call(put),
             Err(error) => return Err(RemotePutError::Failed { value, error }),
         };
-        let pending = self.link.begin(call, CallValues::Held(memory.clone()), wait);
-        let Some(error) = self.put_end(self.link.wait(pending)) else {
+        let pending = self.object.link.begin(call, CallValues::Held(memory.clone()), wait);
+        let Some(error) = self.put_end(self.object.link.wait(pending)) else {
             drop_caught(value);
             return Ok(());
         };
@@ -228,7 +221,7 @@ impl<T: Message> RemoteQueue<T> {
             Ok(put) => self.put_call(put),
             Err(error) => return Err(RemotePutError::Failed { value, error }),
         };
-        let result = self.link.call_async(call, CallValues::Held(memory.clone())).await;
+        let result = self.object.link.call_async(call, CallValues::Held(memory.clone())).await;
         let Some(error) = self.put_end(result) else {
             drop_caught(value);
             return Ok(());
@@ -258,7 +251,7 @@ impl<T: Message> RemoteQueue<T> {
     }
 
     fn get_wait(&self, wait: Wait) -> Result<Option<T>, RemoteGetError> {
-        let result = self.link.call(self.call(Operation::Get), wait);
+        let result = self.object.link.call(self.call(Operation::Get), wait);
         self.taken(result)?.map(|(_, message)| decode(message)).transpose()
     }
 
@@ -267,7 +260,7 @@ impl<T: Message> RemoteQueue<T> {
     /// # Errors
     /// [`RemoteGetError`].
     pub async fn get_async(&self) -> Result<Option<T>, RemoteGetError> {
-        let result = self.link.call_async(self.call(Operation::Get), CallValues::None).await;
+        let result = self.object.link.call_async(self.call(Operation::Get), CallValues::None).await;
         self.taken(result)?.map(|(_, message)| decode(message)).transpose()
     }
 
@@ -300,7 +293,8 @@ impl<T: Message> RemoteQueue<T> {
             return Err(RemoteGetError::Empty);
         }
         let call = RemoteCall { number: most as u64, ..self.call(Operation::Get) };
-        let (result, mut unread) = self.link.wait_unread(self.link.begin(call, CallValues::None, wait));
+        let (result, mut unread) =
+            self.object.link.wait_unread(self.object.link.begin(call, CallValues::None, wait));
         let Some((_, messages)) = self.taken_many(result)? else { return Ok(0) };
         let before = into.len();
         for message in messages {
@@ -328,7 +322,7 @@ impl<T: Message> RemoteQueue<T> {
             CallOutcome::TooLarge => {
                 Err(NetError::TooLarge { bytes: reply.size, limit: reply.number }.into())
             }
-            _ => Err(failed(&self.link.peer(), reply).into()),
+            _ => Err(failed(&self.object.link.peer(), reply).into()),
         }
     }
 
@@ -386,15 +380,11 @@ impl<T: Message> RemoteQueue<T> {
     /// gets the error. [`Cluster::leave`] does not report it. [`NetError::Interrupted`] if the process is
     /// interrupted while there is no connection.
     pub fn flush(&self) -> Result<(), NetError> {
-        self.link.flush()
+        self.object.link.flush()
     }
 
     fn number(&self, operation: Operation) -> Result<u64, NetError> {
-        let (reply, _) = self.link.call(self.call(operation), Wait::Never)?;
-        match reply.outcome() {
-            CallOutcome::Done => Ok(reply.number),
-            _ => Err(failed(&self.link.peer(), reply)),
-        }
+        Ok(self.object.done(self.object.link.call(self.call(operation), Wait::Never))?.0.number)
     }
 }
 
@@ -420,15 +410,8 @@ impl<T> RemoteLease<T> {
     /// another consumer, because it was without a connection to this process for longer than lease and grace.
     pub fn ack(self) -> Result<T, NetError> {
         let Self { value, token, .. } = self;
-        let (peer, reply) = (token.link.peer(), token.acknowledge()?);
-        match reply.outcome() {
-            CallOutcome::Done => Ok(value),
-            CallOutcome::NotFound => {
-                let text = "the lease has ended, and the message went to another consumer".into();
-                Err(NetError::Home { rank: peer.rank, host: peer.host, text })
-            }
-            _ => Err(failed(&peer, reply)),
-        }
+        token.acknowledge("the lease has ended, and the message went to another consumer")?;
+        Ok(value)
     }
 
     /// Returns how many times the message was delivered, including this time.
@@ -482,17 +465,17 @@ impl<T: Serialize + DeserializeOwned + 'static> RemoteQueue<T> {
     /// # Errors
     /// [`RemoteGetError`].
     pub async fn get_lease_async(&self) -> Result<Option<RemoteLease<T>>, RemoteGetError> {
-        self.leased(self.link.call_async(self.call(Operation::Lease), CallValues::None).await)
+        self.leased(self.object.link.call_async(self.call(Operation::Lease), CallValues::None).await)
     }
 
     fn lease_wait(&self, wait: Wait) -> Result<Option<RemoteLease<T>>, RemoteGetError> {
-        self.leased(self.link.call(self.call(Operation::Lease), wait))
+        self.leased(self.object.link.call(self.call(Operation::Lease), wait))
     }
 
     fn leased(&self, result: CallResult) -> Result<Option<RemoteLease<T>>, RemoteGetError> {
         let deliveries = result.as_ref().map_or(0, |(reply, _)| reply.number as u32);
         let Some((id, message)) = self.taken(result)? else { return Ok(None) };
-        let token = HeldCall { link: self.link.clone(), id, is_over: false };
+        let token = HeldCall { link: self.object.link.clone(), id, is_over: false };
         Ok(Some(RemoteLease { value: decode(message)?, deliveries, token }))
     }
 }

@@ -21,7 +21,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -294,7 +294,7 @@ pub(crate) fn shared<C: RelayedChannel>(
     channel: &ConnectedObject,
     start: impl FnOnce(Subscription) -> Result<C, RemoteRecvError>,
 ) -> Result<Arc<C>, RemoteRecvError> {
-    let relays = || channel.link.relays.lock().unwrap_or_else(PoisonError::into_inner);
+    let relays = || channel.link.relays.lock();
     let of = |relay: &Weak<dyn Any + Send + Sync>| relay.upgrade()?.downcast::<C>().ok();
     let known = |relay: Option<&_>| relay.and_then(of).filter(|relay| !relay.is_over());
     if let Some(known) = known(relays().get(&channel.number)) {

@@ -4,11 +4,11 @@ use std::fmt;
 
 use mp_core::Wait;
 
-use crate::cluster::{Cluster, failed};
+use crate::cluster::Cluster;
 use crate::error::{NetError, RemoteAcquireError};
 use crate::remote::connected::{ConnectedObject, HeldCall, remote_handle};
 use crate::type_and_build::ObjectType;
-use crate::wire::messages::{CallOutcome, CallReply, ObjectMethod};
+use crate::wire::messages::{CallReply, ObjectMethod};
 
 /// A semaphore of another member of the cluster: a [`Semaphore`](mp_sync::Semaphore) or a
 /// [`BoundedSemaphore`](mp_sync::BoundedSemaphore).
@@ -78,15 +78,7 @@ impl RemotePermit {
     /// [`NetError::PeerLost`] if the home was lost, and [`NetError::Home`] if the permit has returned to the
     /// semaphore, because the connection was interrupted for longer than lease and grace.
     pub fn forget(self) -> Result<(), NetError> {
-        let (peer, reply) = (self.0.link.peer(), self.0.acknowledge()?);
-        match reply.outcome() {
-            CallOutcome::Done => Ok(()),
-            CallOutcome::NotFound => {
-                let text = "the permit has returned to the semaphore".into();
-                Err(NetError::Home { rank: peer.rank, host: peer.host, text })
-            }
-            _ => Err(failed(&peer, reply)),
-        }
+        self.0.acknowledge("the permit has returned to the semaphore")
     }
 }
 

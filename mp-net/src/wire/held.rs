@@ -1,9 +1,10 @@
 //! A message whose memory a stream reads while it is sent.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use mp_core::message::Outgoing;
+use mp_core::mutex::Mutex;
 use tokio::sync::oneshot;
 
 use crate::wire::messages::Value;
@@ -86,7 +87,7 @@ impl HeldMessage {
     }
 
     fn release_as(&self, release: Release) {
-        *self.release.lock().unwrap_or_else(PoisonError::into_inner) = Some(release);
+        *self.release.lock() = Some(release);
     }
 
     /// Blocks until no stream reads the encoded values, and returns them.
@@ -119,7 +120,7 @@ impl HeldMessage {
 
 impl Drop for HeldMessage {
     fn drop(&mut self) {
-        let release = self.release.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let release = self.release.get_mut().take();
         match (release, self.source.take()) {
             (Some(Release::Reclaim(reclaim)), Some(Source::Values(values))) => reclaim(values),
             (Some(Release::GiveBack(kept)), Some(Source::Taken(messages))) => {

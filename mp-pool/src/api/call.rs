@@ -118,9 +118,10 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
     /// begun.
     ///
     /// While the whole program is stopped (SIGSTOP of its process group, a frozen cgroup, a paused virtual
-    /// machine), the clock stops, to within an eighth of that time. If the stop begins while the pool's thread
-    /// handles results, the clock of a task that it watches already stops for at most `time`. Callbacks and
-    /// other user code of that thread count like such a stop: they delay the end of a task by at most `time`.
+    /// machine), the clock stops, to within an eighth of that time. If the stop begins while the pool's
+    /// thread handles results, the clock of a task that it watches already stops for at most `time`.
+    /// Callbacks and other user code of that thread count like such a stop: they delay the end of a task by
+    /// at most `time`.
     ///
     /// A time of zero ends each task as soon as the pool observes that it has begun. A short task may finish
     /// before.

@@ -26,7 +26,7 @@
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::mutex::{Mutex, MutexGuard};
 
 use crate::child::journal_words::WorkerWords;
@@ -51,7 +51,7 @@ pub(crate) const LONGEST_HOOK: u64 = 10_000_000_000;
 
 /// Clock of this worker process. A fork of a worker has no clock, and does not write into the words of its
 /// parent.
-static CLOCK: PerProcess<OnceLock<TaskClock>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+static CLOCK: PerProcess<OnceLock<TaskClock>> = mp_core::per_process!(OnceLock::new());
 
 /// State of the clock.
 #[derive(Clone, Copy, Default, Debug)]

@@ -26,7 +26,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::OnceLock;
 
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::message::Outgoing;
 use mp_core::user_code::UserValue;
 use mp_queue::{GetError, PutError, Queue};
@@ -38,6 +38,7 @@ use crate::child::item_cursor::{ItemCursor, ReplyPart};
 use crate::child::journal_words::{WordsWriter, WorkerWords};
 use crate::child::message::{
     FunctionMessage, FunctionReadError, LEAVE, ManyValues, PoolReply, SingleValue, TaskReply, WorkerRequest,
+    read_function,
 };
 use crate::child::runner::{RunOutcome, Runner};
 use crate::child::task_span::{FirstTask, WorkerLabel};
@@ -63,7 +64,7 @@ pub(crate) struct WorkerArgs {
     pub(crate) state: Option<StateInit>,
 }
 
-static WORKER: PerProcess<OnceLock<usize>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+static WORKER: PerProcess<OnceLock<usize>> = mp_core::per_process!(OnceLock::new());
 
 /// Returns the number of this worker in its pool, from 0, or `None` in a process that is not a worker of a
 /// pool. A replacement has the number of the worker that it replaces.
@@ -205,7 +206,7 @@ impl WorkerLoop {
 
     /// Reads a function.
     fn learn(&mut self, code: u64, runner: FunctionMessage) -> Rc<KnownFunction> {
-        let known = Rc::new(match runner.read() {
+        let known = Rc::new(match read_function(runner) {
             Ok(runner) => Ok(UserValue::new(runner)),
             Err(FunctionReadError::Invalid(why)) => Err(UnknownFunction { why, for_now: false }),
             Err(FunctionReadError::NoDescriptors(runner, why)) => {
@@ -386,7 +387,7 @@ fn wait_for_kill() -> ! {
 
 /// Shared words of this process, if it is a worker. A fork of a worker has no words, and does not write into
 /// the words of its parent.
-static WORDS: PerProcess<OnceLock<WorkerWords>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+static WORDS: PerProcess<OnceLock<WorkerWords>> = mp_core::per_process!(OnceLock::new());
 
 /// Makes this process write its notes into the words of this worker.
 fn install_notes(shared_words: WorkerWords) {

@@ -17,16 +17,15 @@ use std::time::Duration;
 
 use mp_core::Error;
 use mp_core::message::{Codec, Incoming, Message, Outgoing, Undecodable, UnsentValues};
-use mp_reduce::MessagePack;
-use mp_spawn::{CallFailure, Closure};
+use mp_spawn::{CallFailure, LazyClosure};
 
 use crate::child::runner::Runner;
 use crate::child::task_span::FirstTask;
-use crate::child::values::{PackedValues, ReceivedValues, TaskArgs, encode_caught};
+use crate::child::values::{PackedValues, ReceivedValues, TaskArgs};
 use crate::error::TaskError;
 
 /// Writes the kind of a message, and unencoded numbers.
-pub(crate) fn write_head<const N: usize>(out: &mut Outgoing, kind: u8, words: [u64; N]) {
+fn write_head<const N: usize>(out: &mut Outgoing, kind: u8, words: [u64; N]) {
     out.bytes().push(kind);
     write_words(out, words);
 }
@@ -36,14 +35,14 @@ fn write_words<const N: usize>(out: &mut Outgoing, words: [u64; N]) {
 }
 
 /// Reads the kind of a message.
-pub(crate) fn kind(inc: &mut Incoming) -> mp_core::Result<u8> {
+fn kind(inc: &mut Incoming) -> mp_core::Result<u8> {
     let kind = *inc.rest().first().ok_or_else(too_short)?;
     inc.advance(1);
     Ok(kind)
 }
 
 /// Reads unencoded numbers.
-pub(crate) fn words<const N: usize>(inc: &mut Incoming) -> mp_core::Result<[u64; N]> {
+fn words<const N: usize>(inc: &mut Incoming) -> mp_core::Result<[u64; N]> {
     let (words, _) = inc.rest().as_chunks::<8>();
     let words = words.first_chunk::<N>().ok_or_else(too_short)?.map(u64::from_le_bytes);
     inc.advance(8 * N);
@@ -81,27 +80,18 @@ pub(crate) enum WorkerRequest {
 pub(crate) const LEAVE: u64 = u64::MAX;
 
 /// Function in a message: to be sent, or received.
-pub(crate) enum FunctionMessage {
-    ToSend(Closure<(), Runner>),
-    Received(Box<Incoming>),
-}
+pub(crate) type FunctionMessage = LazyClosure<Runner>;
 
-impl FunctionMessage {
-    /// Decodes a received function, or returns the reason why that failed.
-    pub(crate) fn read(self) -> Result<Runner, FunctionReadError> {
-        let mut inc = match self {
-            FunctionMessage::Received(inc) => inc,
-            FunctionMessage::ToSend(_) => return Err(FunctionReadError::Invalid("it is not there".into())),
-        };
-        if let Err(error) = inc.claim() {
-            return Err(FunctionReadError::NoDescriptors(FunctionMessage::Received(inc), error.to_string()));
-        }
-        let read = || Closure::<(), Runner>::decode::<MessagePack>(&mut inc).map(|closure| closure.call(()));
-        match CallFailure::catch(read) {
-            Ok(read) => read.map_err(|error| FunctionReadError::Invalid(error.to_string())),
-            Err(raise) => Err(FunctionReadError::Invalid(raise.message().to_string())),
-        }
+/// Decodes a received function, or returns the reason why that failed.
+pub(crate) fn read_function(mut function: FunctionMessage) -> Result<Runner, FunctionReadError> {
+    if let LazyClosure::Received(inc) = &mut function
+        && let Err(error) = inc.claim()
+    {
+        return Err(FunctionReadError::NoDescriptors(function, error.to_string()));
     }
+    let made = CallFailure::catch(|| function.read().map(|closure| closure.call(())));
+    let made = made.unwrap_or_else(|raise| Err(raise.message().to_string()));
+    made.map_err(FunctionReadError::Invalid)
 }
 
 /// Reason why a function can't be decoded.
@@ -138,12 +128,10 @@ impl Message for WorkerRequest {
                 first.write(out);
                 args.write(out)
             }
-            WorkerRequest::Learn { code, runner: FunctionMessage::ToSend(runner) } => {
+            WorkerRequest::Learn { code, runner } => {
                 write_head(out, LEARN, [0, *code, 0]);
-                // Calls user code.
-                encode_caught(|| runner.encode::<C>(out))
+                runner.write::<C>(out)
             }
-            WorkerRequest::Learn { .. } => Err(not_sent_again()),
             WorkerRequest::Forget { code } => {
                 write_head(out, FORGET, [0, *code, 0]);
                 Ok(())
@@ -176,17 +164,18 @@ impl Message for WorkerRequest {
                 };
                 Ok(WorkerRequest::Run { id, code, timeout, first, args })
             }
-            LEARN => Ok(WorkerRequest::Learn { code, runner: FunctionMessage::Received(rest(inc)) }),
+            LEARN => Ok(WorkerRequest::Learn { code, runner: FunctionMessage::rest(inc) }),
             FORGET => Ok(WorkerRequest::Forget { code }),
             other => Err(Error::Malformed(format!("a task of kind {other}"))),
         }
     }
 }
 
-/// Result with attachments, which travels alone.
+/// Result with attachments, which travels alone. Serde encodes only its presence.
+#[cfg_attr(feature = "net", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) enum SingleValue {
-    ToSend(Outgoing),
-    Received(Box<Incoming>),
+    ToSend(#[cfg_attr(feature = "net", serde(skip))] Outgoing),
+    Received(#[cfg_attr(feature = "net", serde(skip))] Box<Incoming>),
 }
 
 /// Results that travel together.

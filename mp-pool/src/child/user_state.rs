@@ -19,11 +19,10 @@ use mp_core::message::nesting_depth::with_nested_message;
 use mp_core::message::{Message, Outgoing};
 use mp_core::user_code::UserValue;
 use mp_reduce::MessagePack;
-use mp_spawn::{Capture, Closure};
+use mp_spawn::{CallFailure, Capture, Closure};
 use serde::{Deserialize, Serialize};
 
 use crate::child::shared_bytes::SharedBytes;
-use crate::child::values::encode_caught;
 
 /// Reason why a worker can't continue.
 pub(crate) type WorkerError = Box<dyn std::error::Error + Send + Sync>;
@@ -62,7 +61,7 @@ enum InitArgs<A> {
 impl<A: Capture + Clone> InitArgs<A> {
     fn encode(mut args: A) -> Result<InitArgs<A>, mp_reduce::Error> {
         let mut out = Outgoing::in_band();
-        encode_caught(|| with_nested_message(|| args.encode::<MessagePack>(&mut out)))?;
+        CallFailure::catch_encode(|| with_nested_message(|| args.encode::<MessagePack>(&mut out)))?;
         match out.plain() {
             Some(bytes) if !bytes.is_empty() => Ok(InitArgs::Encoded(SharedBytes::new(bytes)?)),
             _ => Ok(InitArgs::PerWorker(args)),

@@ -15,14 +15,6 @@ use std::sync::Arc;
 
 use mp_core::Error;
 use mp_core::message::{Incoming, Outgoing};
-use mp_spawn::CallFailure;
-
-/// Encodes values of the user. A panic of `Serialize` is returned as an error.
-pub(crate) fn encode_caught(encode: impl FnOnce() -> mp_core::Result<()>) -> mp_core::Result<()> {
-    CallFailure::catch(encode).unwrap_or_else(|raise| {
-        Err(Error::Unsendable(format!("its `Serialize` panicked: {}", raise.message())))
-    })
-}
 
 /// Values encoded one after the other, without attachments.
 #[derive(Default, Debug)]

@@ -7,16 +7,13 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use mp_core::message::{Message, Outgoing};
+use mp_core::message::Outgoing;
 use mp_core::mutex::Mutex;
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicUsize;
 use mp_net::service::{HeldReplying, HeldValue, NetService, Replying, blocking, spawn_blocking};
-use mp_reduce::MessagePack;
-use mp_spawn::{CallFailure, Closure};
 
 use crate::child::message::{FunctionMessage, SingleValue};
-use crate::child::runner::Runner;
 use crate::child::values::{EndPositions, TaskArgs};
 use crate::dispatcher::forwarders::{ArrivedChunk, ChunkKey, ForwarderTable, HeldForwarder, StoredOutcomes};
 use crate::dispatcher::shared::PoolShared;
@@ -213,14 +210,9 @@ impl PoolService {
             return ForwardReply::Done;
         }
         self.functions.lock().awaited.remove(&key);
-        let FunctionMessage::Received(mut inc) = runner else {
-            return ForwardReply::Unreadable("it is not there".into());
-        };
-        let read = CallFailure::catch(|| Closure::<(), Runner>::decode::<MessagePack>(&mut inc));
-        let runner = match read {
-            Ok(Ok(runner)) => runner,
-            Ok(Err(error)) => return ForwardReply::Unreadable(error.to_string()),
-            Err(raise) => return ForwardReply::Unreadable(raise.message().to_string()),
+        let runner = match runner.read() {
+            Ok(runner) => runner,
+            Err(why) => return ForwardReply::Unreadable(why),
         };
         let code = self.shared.code(runner);
         let mut functions = self.functions.lock();
@@ -491,7 +483,7 @@ impl NetService for PoolService {
                     let forget = move || self.forget((pool, code));
                     blocking(forget).await.unwrap_or_else(panicked)
                 }
-                ForwardRequest::Run { from, chunk, code, timeout, most, args } => {
+                ForwardRequest::Run { from, chunk, code, timeout, most, args, .. } => {
                     self.run((from, chunk, most), code, timeout, args).await
                 }
                 ForwardRequest::Cancel { pool, chunks } => {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::mutex::Mutex;
 use mp_spawn::{CallFailure, ExitStatus, FailureReports, Process, ProcessName, RaisedKind, SpawnError};
 
@@ -169,8 +169,7 @@ pub(crate) fn without_process_name(error: &SpawnError) -> String {
 const SIGINT: i32 = 2;
 
 /// Pools whose back-offs are listed in dumps.
-static POOLS: PerProcess<Mutex<Vec<Weak<PoolShared>>>> =
-    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+static POOLS: PerProcess<Mutex<Vec<Weak<PoolShared>>>> = mp_core::per_process!(Mutex::new(Vec::new()));
 
 /// Lists the back-offs of a pool's workers in dumps, for the life of the pool.
 pub(crate) fn list_in_dumps(shared: &Arc<PoolShared>) {

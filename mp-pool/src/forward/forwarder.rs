@@ -3,12 +3,11 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use mp_core::message::{Incoming, Message, Outgoing};
+use mp_core::message::{Incoming, Outgoing};
 use mp_net::service::{ServiceHold, UnservedRequest};
 use mp_net::{NetError, PeerLost};
 use mp_queue::{GetError, Queue};
-use mp_reduce::MessagePack;
-use mp_spawn::{CallFailure, Closure, ExitStatus};
+use mp_spawn::{Closure, ExitStatus};
 use serde::{Deserialize, Serialize};
 
 use crate::child::journal_words::{WordsWriter, WorkerWords};
@@ -204,8 +203,9 @@ impl Forwarder {
             };
             let most = self.service.largest_message();
             let (from, chunk) = (self.from, id);
-            let reply = self.call(ForwardRequest::Run { from, chunk, code, timeout, most, args });
-            args = match (reply.map_err(|unserved| *unserved), kept) {
+            let packed = kept.as_ref().map(|range| range.len());
+            let request = ForwardRequest::Run { from, chunk, code, timeout, most, count: packed, args };
+            args = match (self.call(request).map_err(|unserved| *unserved), kept) {
                 (Ok(ForwardReply::UnknownFunction(_)), Some(range)) => TaskArgs::Packed(range),
                 (Ok(ForwardReply::UnknownFunction(Some(SingleValue::Received(back)))), None) => {
                     TaskArgs::ReceivedSingle(back).into_unsent()?
@@ -492,11 +492,9 @@ fn first_of(args: TaskArgs, count: usize) -> TaskArgs {
 }
 
 /// Decodes a function, to encode it for another host.
-fn read(runner: FunctionMessage) -> Result<Closure<(), Runner>, String> {
-    let FunctionMessage::Received(mut inc) = runner else { return Err("it is not there".into()) };
-    inc.claim().map_err(|error| error.to_string())?;
-    match CallFailure::catch(|| Closure::<(), Runner>::decode::<MessagePack>(&mut inc)) {
-        Ok(read) => read.map_err(|error| error.to_string()),
-        Err(raise) => Err(raise.message().to_string()),
+fn read(mut runner: FunctionMessage) -> Result<Closure<(), Runner>, String> {
+    if let FunctionMessage::Received(inc) = &mut runner {
+        inc.claim().map_err(|error| error.to_string())?;
     }
+    runner.read()
 }

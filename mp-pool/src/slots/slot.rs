@@ -523,8 +523,8 @@ impl WorkerSlot {
         }
     }
 
-    /// Moves the deadline of a watched task by `time`, at most by the task's time so far, and in total at most
-    /// by its limit.
+    /// Moves the deadline of a watched task by `time`, at most by the task's time so far, and in total by at
+    /// most its limit.
     pub(crate) fn excuse(&mut self, time: Duration, now: Instant) {
         if let Some((_, _, timeout)) = self.deadline().filter(|_| self.watched) {
             let since = now.saturating_duration_since(self.since).saturating_sub(self.excused);

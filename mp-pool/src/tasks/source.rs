@@ -9,8 +9,9 @@ use mp_core::message::{Outgoing, encode_wide};
 use mp_core::mutex::Mutex;
 use mp_core::user_code::{UserValue, UserValues, drop_caught};
 use mp_reduce::{Message, MessagePack};
+use mp_spawn::CallFailure;
 
-use crate::child::values::{EndPositions, PackedRange, PackedValues, TaskArgs, encode_caught};
+use crate::child::values::{EndPositions, PackedRange, PackedValues, TaskArgs};
 use crate::error::EncodeError;
 use crate::tasks::transit::TransitCounter;
 
@@ -211,7 +212,7 @@ impl PieceEncoder {
     fn encode<A: Message + Send>(&mut self, items: &mut UserValues<A>, saves: bool) {
         // The item is declared outside, so that it is dropped separately whatever panics.
         let mut item = None;
-        let written = encode_caught(|| {
+        let written = CallFailure::catch_encode(|| {
             with_nested_message(|| {
                 while let Some(args) = items.pop_front() {
                     let args = item.insert(args);
@@ -297,7 +298,8 @@ fn save_original<A: Message + Send>(item: UserValue<Option<A>>) -> SavedArgs {
     let Some(mut args) = item.into_inner().flatten() else { return SavedArgs::None };
     let encode = move || {
         let mut out = Outgoing::default();
-        encode_caught(|| with_nested_message(|| args.encode::<MessagePack>(&mut out))).map_err(unsendable)?;
+        CallFailure::catch_encode(|| with_nested_message(|| args.encode::<MessagePack>(&mut out)))
+            .map_err(unsendable)?;
         Ok(out)
     };
     SavedArgs::Values(UserValue::new(Box::new(encode)))

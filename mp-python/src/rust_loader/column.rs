@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mp::data::ColumnData;
 use mp::message::Codec;
 use mp::tensor::dispatch;
-use mp_tensor::{AnyTensor, DType, Element, Tensor, dlpack};
+use mp_tensor::{AnyTensor, DType, Element, Tensor};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -78,33 +78,21 @@ pub(super) fn to_python(
 /// `RuntimeError` for an element type that DLPack or numpy has no name for.
 pub fn tensor_to_python(py: Python<'_>, tensor: AnyTensor, form: Form) -> PyResult<Bound<'_, PyAny>> {
     let strides = if tensor.is_contiguous() { &[][..] } else { tensor.strides() };
-    let view = view_of(tensor.dtype(), tensor.shape(), strides, tensor.offset(), form)?;
+    let view = view_of(tensor.dtype(), tensor.shape(), strides, tensor.offset(), form);
     let memory = dispatch!(tensor.dtype(), T => adopt::<T>(tensor));
     array::rebuild(py, &view, memory.map_err(error::runtime)?)
 }
 
 /// Returns the view of a tensor in its storage.
-///
-/// # Errors
-/// `RuntimeError` for an element type that DLPack has no name for.
-pub fn view_of(
-    dtype: DType,
-    shape: &[usize],
-    strides: &[isize],
-    offset: usize,
-    form: Form,
-) -> PyResult<View> {
-    let known = dlpack::TYPES.iter().find(|(known, ..)| *known == dtype);
-    let &(_, code, bits) =
-        known.ok_or_else(|| PyRuntimeError::new_err(format!("Python has no tensors of {dtype}")))?;
-    Ok(View {
+pub fn view_of(dtype: DType, shape: &[usize], strides: &[isize], offset: usize, form: Form) -> View {
+    View {
         kind: if form == Form::Torch { Kind::Torch } else { Kind::Numpy },
-        element: ElementType(code, bits),
+        element: ElementType(dtype.dlpack_code(), 8 * dtype.size() as u8),
         memory: 0,
         offset: (offset * dtype.size()) as u64,
         shape: shape.iter().map(|&n| n as i64).collect(),
         strides: strides.iter().map(|&stride| (stride * dtype.size() as isize) as i64).collect(),
-    })
+    }
 }
 
 fn adopt<T: Element>(tensor: AnyTensor) -> mp_core::Result<Arc<Memory>> {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use mp_core::DType;
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::mutex::Mutex;
 
 /// Deepest nesting of types in a schema.
@@ -13,7 +13,7 @@ const DEEPEST: usize = 32;
 
 /// Registered schemas, by their fingerprints.
 static KNOWN: PerProcess<Mutex<BTreeMap<u64, Arc<Schema>>>> =
-    PerProcess::new([const { Mutex::new(BTreeMap::new()) }; GENERATIONS]);
+    mp_core::per_process!(Mutex::new(BTreeMap::new()));
 
 /// Name and fields of a message.
 #[derive(Debug, PartialEq)]

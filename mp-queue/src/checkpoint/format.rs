@@ -123,26 +123,9 @@ pub(super) fn header(queue: &SavedQueue, data_at: u64, end: u64) -> String {
 /// Returns the name of an element type in safetensors, and its size. Returns bytes (`U8`) for a type that
 /// safetensors lacks.
 fn dtype(element: u8, len: u64) -> (&'static str, u64) {
-    let Some(dtype) = DType::from_code(element) else { return ("U8", 1) };
-    let name = match dtype {
-        DType::I8 => "I8",
-        DType::U16 => "U16",
-        DType::I16 => "I16",
-        DType::U32 => "U32",
-        DType::I32 => "I32",
-        DType::U64 => "U64",
-        DType::I64 => "I64",
-        DType::F16 => "F16",
-        DType::BF16 => "BF16",
-        DType::F32 => "F32",
-        DType::F64 => "F64",
-        DType::Bool => "BOOL",
-        DType::F8E4M3FN => "F8_E4M3",
-        DType::F8E5M2 => "F8_E5M2",
-        _ => return ("U8", 1),
-    };
-    let size = dtype.size() as u64;
-    if len.is_multiple_of(size) { (name, size) } else { ("U8", 1) }
+    let named =
+        DType::from_code(element).and_then(|dtype| Some((dtype.safetensors_name()?, dtype.size() as u64)));
+    named.filter(|(_, size)| len.is_multiple_of(*size)).unwrap_or(("U8", 1))
 }
 
 /// Returns the table of a queue.

@@ -33,7 +33,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 use mp_core::Hold;
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::mutex::Mutex;
 use mp_core::words::BlockId;
 
@@ -88,7 +88,7 @@ pub(crate) struct LocalHandles {
 }
 
 static ALL: PerProcess<Mutex<BTreeMap<BlockId, Weak<LocalHandles>>>> =
-    PerProcess::new([const { Mutex::new(BTreeMap::new()) }; GENERATIONS]);
+    mp_core::per_process!(Mutex::new(BTreeMap::new()));
 
 impl LocalHandles {
     /// Returns the `LocalHandles` of the queue in a block, which the caller holds.

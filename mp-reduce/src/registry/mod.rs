@@ -12,7 +12,7 @@ use std::any::{TypeId, type_name};
 
 use mp_core::Result;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 pub use any::AnyValue;
 use table::RegistryEntry;
@@ -215,20 +215,9 @@ pub fn registered_at_start(register: impl FnOnce() -> Result<()>) {
 }
 
 /// A value of a [registered](register()) type, as a message of its own or within any other serde type.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Registered<T>(pub T);
-
-impl<T: 'static> Serialize for Registered<T> {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        registered::serialize(&self.0, s)
-    }
-}
-
-impl<'de, T: 'static> Deserialize<'de> for Registered<T> {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        registered::deserialize(d).map(Self)
-    }
-}
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(transparent, bound = "T: 'static")]
+pub struct Registered<T>(#[serde(with = "registered")] pub T);
 
 /// Functions for fields of [registered](register()) types: `#[serde(with = "mp_reduce::registered")]`.
 pub mod registered {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::message::{IntoOutcome, Message};
 use mp_core::mutex::Mutex;
 use mp_core::user_code::UserValue;
@@ -193,18 +193,8 @@ impl<S> ProcessBuilder<S> {
         self
     }
 
-    /// Returns the plan of a process with arguments `A`, its options, and its supervision.
-    fn plan<F, A, R>(self) -> Result<(StartPlan, SpawnOptions, S)>
-    where
-        F: Fn(A) -> R + CapturesNothing,
-        A: Message,
-        R: IntoOutcome,
-    {
-        self.plan_of(PlainFunction::<F, A, R>::DESC.start_reference()?, !is_unit::<R::Value>())
-    }
-
     /// Returns the plan of a process with this function, its options, and its supervision.
-    fn plan_of(self, function: FunctionRef, returns: bool) -> Result<(StartPlan, SpawnOptions, S)> {
+    fn plan(self, function: FunctionRef, returns: bool) -> Result<(StartPlan, SpawnOptions, S)> {
         let number = self.number.unwrap_or_else(next_number);
         let name = self.name.unwrap_or_else(|| format!("process-{number}"));
         let mut options = self.options;
@@ -294,7 +284,12 @@ impl ProcessBuilder {
     {
         // Only the type of `function` is needed: it identifies the function.
         let _ = function;
-        let (plan, options, Unsupervised) = self.plan::<F, A, R>()?;
+        self.start(PlainFunction::<F, A, R>::DESC.start_reference()?, !is_unit::<R::Value>(), args)
+    }
+
+    /// Starts the process with a function, and with arguments that move to it.
+    fn start<A: Message, T>(self, function: FunctionRef, returns: bool, args: A) -> Result<Process<T>> {
+        let (plan, options, Unsupervised) = self.plan(function, returns)?;
         let daemon = plan.daemon;
         let mut args = Some(args);
         let gone = || SpawnError::Arguments {
@@ -344,18 +339,7 @@ impl ProcessBuilder {
             let error = std::io::Error::new(std::io::ErrorKind::InvalidInput, "the command is empty");
             return Err(launch_error("the start of a guest", None, error));
         }
-        let function = FunctionRef::guest(mp_reduce::name_of::<A>().into_owned());
-        let (plan, options, Unsupervised) = builder.plan_of(function, false)?;
-        let daemon = plan.daemon;
-        let mut args = Some(args);
-        let gone = || SpawnError::Arguments {
-            who: None,
-            message: "they were sent already".to_string(),
-            unread: None,
-        };
-        let group =
-            start::start(plan, &options, |_| ChildPayload::pack_moved(args.take().ok_or_else(gone)?))?;
-        Ok(Process::adopt(group, daemon))
+        builder.start(FunctionRef::guest(mp_reduce::name_of::<A>().into_owned()), false, args)
     }
 
     /// Starts a process that runs a [`Closure`](crate::Closure) instead of a function.
@@ -446,7 +430,8 @@ impl ProcessBuilder<Supervised> {
     {
         // Only the type of `function` is needed: it identifies the function.
         let _ = function;
-        let (plan, options, supervision) = self.plan::<F, A, R>()?;
+        let function = PlainFunction::<F, A, R>::DESC.start_reference()?;
+        let (plan, options, supervision) = self.plan(function, !is_unit::<R::Value>())?;
         let daemon = plan.daemon;
         let Supervised { restart, healthy_after, listener } = supervision;
         let args = ChildPayload::encode(&args)?;
@@ -487,7 +472,7 @@ fn call<A: 'static, R: 'static>((closure, args): (Closure<A, R>, A)) -> R {
 
 /// Returns the next default number of a process.
 fn next_number() -> usize {
-    static COUNT: PerProcess<Mutex<usize>> = PerProcess::new([const { Mutex::new(0) }; GENERATIONS]);
+    static COUNT: PerProcess<Mutex<usize>> = mp_core::per_process!(Mutex::new(0));
     let mut count = COUNT.lock();
     *count += 1;
     *count

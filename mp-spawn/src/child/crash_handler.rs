@@ -41,7 +41,7 @@ use std::mem::{self, MaybeUninit};
 use std::ops::Range;
 use std::{io, ptr, thread};
 
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::sync::shared::{AtomicU32, AtomicUsize, Ordering};
 
 use crate::protocol::control_socket::ParentSocket;
@@ -78,7 +78,7 @@ struct CrashContext {
     guard_end: AtomicUsize,
 }
 
-static CONTEXT: PerProcess<CrashContext> = PerProcess::new([const { CrashContext::none() }; GENERATIONS]);
+static CONTEXT: PerProcess<CrashContext> = mp_core::per_process!(CrashContext::none());
 
 impl CrashContext {
     const fn none() -> CrashContext {

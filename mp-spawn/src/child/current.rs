@@ -7,7 +7,7 @@ use std::time::Duration;
 
 #[cfg(feature = "authkey")]
 use mp_core::AuthKey;
-use mp_core::fork::{GENERATIONS, PerProcess, SetOnce};
+use mp_core::fork::{PerProcess, SetOnce};
 use mp_core::{Descriptor, WaitPoint, Waitable};
 use rustix::process::{Pid, PidfdFlags};
 
@@ -21,8 +21,7 @@ pub(crate) struct WorkerIdentity {
     pub(crate) parent: u32,
 }
 
-static CURRENT: PerProcess<SetOnce<WorkerIdentity>> =
-    PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
+static CURRENT: PerProcess<SetOnce<WorkerIdentity>> = mp_core::per_process!(SetOnce::new());
 
 /// Records the identity of this process, once, before its function is called.
 #[inline]

@@ -13,7 +13,7 @@ use std::os::fd::{IntoRawFd, OwnedFd};
 use std::panic::{self, AssertUnwindSafe};
 use std::{io, thread};
 
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::sync::shared::{AtomicBool, Ordering};
 use mp_core::words::Member;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -407,8 +407,7 @@ fn apply_settings(settings: InheritedSettings) {
 
 /// `true` in a forked copy whose only thread runs on the stack of a thread that was not the first thread of
 /// the original process.
-static STACK_OF_A_THREAD: PerProcess<AtomicBool> =
-    PerProcess::new([const { AtomicBool::new(false) }; GENERATIONS]);
+static STACK_OF_A_THREAD: PerProcess<AtomicBool> = mp_core::per_process!(AtomicBool::new(false));
 
 #[inline]
 fn is_on_thread_stack() -> bool {

@@ -159,6 +159,16 @@ impl CallFailure {
         })
     }
 
+    /// Encodes values of the user. A panic of `Serialize` is returned as an error.
+    ///
+    /// # Errors
+    /// The error of `encode`, or [`Unsendable`](mp_core::Error::Unsendable) with the panic's message.
+    pub fn catch_encode<R>(encode: impl FnOnce() -> mp_core::Result<R>) -> mp_core::Result<R> {
+        Self::catch(encode).unwrap_or_else(|raise| {
+            Err(mp_core::Error::Unsendable(format!("its `Serialize` panicked: {}", raise.message())))
+        })
+    }
+
     /// Creates the failure of a panic that this thread has caught.
     pub(crate) fn panicked(payload: &(dyn Any + Send)) -> Box<CallFailure> {
         let PanicNote { message, location, backtrace } = caught(payload);

@@ -33,7 +33,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::mutex::Mutex;
 
 use crate::error::{FunctionError, SpawnError, launch_error};
@@ -48,8 +48,7 @@ use crate::sys::Environment;
 pub(crate) const PRELOAD: &str = "LD_PRELOAD";
 
 /// File that was found to be the running build, identified by device, inode and similar fields.
-static CHECKED: PerProcess<Mutex<Option<BuildIdentity>>> =
-    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
+static CHECKED: PerProcess<Mutex<Option<BuildIdentity>>> = mp_core::per_process!(Mutex::new(None));
 
 /// Returns the copy of this crate that takes the token of a process that is to call `function`, and the
 /// library to be loaded first.

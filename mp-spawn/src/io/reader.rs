@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::long_lived_fds;
 use mp_core::mutex::{Condvar, Mutex, MutexGuard};
 use rustix::buffer::spare_capacity;
@@ -53,8 +53,7 @@ pub(crate) struct OutputReader {
 /// Event number of the bell. Pipes have higher numbers.
 const BELL: u64 = 0;
 
-static READER: PerProcess<Mutex<Option<Arc<OutputReader>>>> =
-    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
+static READER: PerProcess<Mutex<Option<Arc<OutputReader>>>> = mp_core::per_process!(Mutex::new(None));
 
 /// Adds a pipe to the thread that reads output, and starts the thread if necessary. The thread reads the pipe
 /// until the last writer has closed it.

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::sync::{Arc, Once, Weak};
 
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::mutex::Mutex;
 
 use crate::error::SpawnError;
@@ -27,8 +27,7 @@ enum TrackedGroup {
 /// Maximum number of stored failures without a handle.
 const MAX_FAILED: usize = 100;
 
-static TRACKED: PerProcess<Mutex<Vec<TrackedGroup>>> =
-    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+static TRACKED: PerProcess<Mutex<Vec<TrackedGroup>>> = mp_core::per_process!(Mutex::new(Vec::new()));
 
 /// Process that was started by this process and has not ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,7 +105,7 @@ pub(crate) fn release(group: &Arc<ChildGroup>, daemon: bool) {
 
 /// Registers the actions at exit, once.
 pub(crate) fn register_exit_handler() {
-    static AT_EXIT: PerProcess<Once> = PerProcess::new([const { Once::new() }; GENERATIONS]);
+    static AT_EXIT: PerProcess<Once> = mp_core::per_process!(Once::new());
     AT_EXIT.call_once(|| {
         sys::at_exit(|| {
             end_processes();

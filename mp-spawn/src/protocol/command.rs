@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::{env, io};
 
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::mutex::Mutex;
 use rustix::fs::Access;
 
@@ -21,8 +21,7 @@ pub(crate) struct CommandLine {
 }
 
 /// Command set by [`set_executable`] or [`set_command`]. `None` means the running program.
-static DEFAULT: PerProcess<Mutex<Option<CommandLine>>> =
-    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
+static DEFAULT: PerProcess<Mutex<Option<CommandLine>>> = mp_core::per_process!(Mutex::new(None));
 
 /// Sets a program that later starts execute instead of the running one, unless [`SpawnOptions::executable`]
 /// or [`ProcessBuilder::executable`] names one. `None` restores the default. The program must be the same

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use mp_core::fork::{GENERATIONS, PerProcess, SetOnce};
+use mp_core::fork::{PerProcess, SetOnce};
 use mp_core::mutex::Mutex;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::protocol::frame::{self, FrameKind};
 use crate::sys::send_all;
 
-static PARENT: PerProcess<SetOnce<ParentSocket>> = PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
+static PARENT: PerProcess<SetOnce<ParentSocket>> = mp_core::per_process!(SetOnce::new());
 
 /// Socket to the parent, for the life of the process.
 #[derive(Debug)]

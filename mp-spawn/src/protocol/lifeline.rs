@@ -23,7 +23,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
-use mp_core::fork::{GENERATIONS, PerProcess, SetOnce};
+use mp_core::fork::{PerProcess, SetOnce};
 use mp_core::long_lived_fds;
 use mp_core::mutex::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -73,14 +73,14 @@ impl Pipe {
 
 /// Pipes for the processes that this process starts: the last one, and earlier ones that new processes can't
 /// use.
-static PIPES: PerProcess<Mutex<Vec<Pipe>>> = PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+static PIPES: PerProcess<Mutex<Vec<Pipe>>> = mp_core::per_process!(Mutex::new(Vec::new()));
 
 /// Lifeline of this process.
-static LIFELINE: PerProcess<SetOnce<OwnedFd>> = PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
+static LIFELINE: PerProcess<SetOnce<OwnedFd>> = mp_core::per_process!(SetOnce::new());
 
 /// Duplicate of the lifeline under another number, if its number was needed for an inherited file. The first
 /// number then belongs to another file.
-static MOVED: PerProcess<SetOnce<OwnedFd>> = PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
+static MOVED: PerProcess<SetOnce<OwnedFd>> = mp_core::per_process!(SetOnce::new());
 
 /// Returns the lifeline of this process, under its current number.
 fn current() -> Option<&'static OwnedFd> {

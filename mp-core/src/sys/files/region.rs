@@ -17,7 +17,7 @@ use std::ptr::NonNull;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::error::{Error, Result};
-use crate::mem::{Mem, Word, order};
+use crate::mem::{Mem, Word, atomic_accesses, order};
 use crate::sync::Ordering;
 use crate::sync::shared::{AtomicU64, fence};
 use crate::sys::{foreign, os};
@@ -133,33 +133,7 @@ impl Drop for Region {
 }
 
 impl Mem for Region {
-    fn load(&self, w: Word) -> u64 {
-        self.word(w).load(order::load())
-    }
-    fn load_relaxed(&self, w: Word) -> u64 {
-        self.word(w).load(order::HINT)
-    }
-    fn store(&self, w: Word, v: u64) {
-        self.word(w).store(v, order::store());
-    }
-    fn store_relaxed(&self, w: Word, v: u64) {
-        self.word(w).store(v, order::HINT);
-    }
-    fn cas(&self, w: Word, old: u64, new: u64) -> Result<(), u64> {
-        self.word(w).compare_exchange(old, new, order::cas(), order::cas_failure()).map(drop)
-    }
-    fn add(&self, w: Word, v: u64) -> u64 {
-        self.word(w).fetch_add(v, order::add())
-    }
-    fn or(&self, w: Word, v: u64) -> u64 {
-        self.word(w).fetch_or(v, order::or())
-    }
-    fn and(&self, w: Word, v: u64) -> u64 {
-        self.word(w).fetch_and(v, order::and())
-    }
-    fn fence_after_rmw(&self) {
-        fence(Ordering::SeqCst);
-    }
+    atomic_accesses!(word);
 }
 
 #[cfg(all(test, not(miri)))]

@@ -19,7 +19,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::mutex::Mutex;
 
 use crate::driver::api::IpcHandle;
@@ -61,7 +61,7 @@ struct ForeignAllocations {
 }
 
 static ALLOCATIONS: PerProcess<Mutex<ForeignAllocations>> =
-    PerProcess::new([const { Mutex::new(ForeignAllocations { all: Vec::new(), next: 0 }) }; GENERATIONS]);
+    mp_core::per_process!(Mutex::new(ForeignAllocations { all: Vec::new(), next: 0 }));
 
 /// Number of allocations that are inspected for each piece that is shared. So the list has few allocations
 /// that are no longer in use.

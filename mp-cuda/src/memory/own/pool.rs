@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use mp_core::clocks::Tick;
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::mutex::Mutex;
 
 use super::ranges::Ranges;
@@ -55,8 +55,7 @@ struct DevicePool {
     next: usize,
 }
 
-static POOLS: PerProcess<Mutex<Vec<DevicePool>>> =
-    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+static POOLS: PerProcess<Mutex<Vec<DevicePool>>> = mp_core::per_process!(Mutex::new(Vec::new()));
 
 /// Piece that was cut, and the ticks for which its first stream has to wait.
 #[derive(Debug)]

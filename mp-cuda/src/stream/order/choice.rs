@@ -3,7 +3,7 @@
 
 use mp_core::Arena;
 use mp_core::clocks::Clocks;
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::mutex::Mutex;
 
 use crate::codes;
@@ -24,8 +24,7 @@ pub(super) enum TickMethod {
 
 /// Devices with their methods. The list retains each device, and with it the context for which the method is
 /// valid.
-static METHODS: PerProcess<Mutex<Vec<(Device, TickMethod)>>> =
-    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+static METHODS: PerProcess<Mutex<Vec<(Device, TickMethod)>>> = mp_core::per_process!(Mutex::new(Vec::new()));
 
 /// Returns the key of a device in the arena: its identity, folded (FNV-1a).
 pub(super) fn key(device: &Device) -> u64 {

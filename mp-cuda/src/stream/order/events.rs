@@ -31,7 +31,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use mp_core::clocks::{Clock, Clocks, Tick};
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::mutex::Mutex;
 use mp_core::words::Member;
 use mp_core::{Arena, Members, Recovery};
@@ -73,10 +73,11 @@ struct OpenedEvent {
     maker: Member,
 }
 
-static EVENT_TABLE: PerProcess<Mutex<EventTable>> = PerProcess::new(
-    [const { Mutex::new(EventTable { own: Vec::new(), free: Vec::new(), opened: BTreeMap::new() }) };
-        GENERATIONS],
-);
+static EVENT_TABLE: PerProcess<Mutex<EventTable>> = mp_core::per_process!(Mutex::new(EventTable {
+    own: Vec::new(),
+    free: Vec::new(),
+    opened: BTreeMap::new()
+}));
 
 /// Events of a clock of this process.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use mp_core::Arena;
 use mp_core::clocks::{Clock, Clocks, Tick, TickState};
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::mutex::Mutex;
 
 use crate::device::Device;
@@ -38,7 +38,7 @@ struct Registration {
 }
 
 static REGISTERED: PerProcess<Mutex<Registration>> =
-    PerProcess::new([const { Mutex::new(Registration { with: None, devices: Vec::new() }) }; GENERATIONS]);
+    mp_core::per_process!(Mutex::new(Registration { with: None, devices: Vec::new() }));
 
 /// Returns the offset in the table of the word that a tick is written to.
 pub(super) fn offset(arena: Arena, tick: Tick) -> u64 {
@@ -150,8 +150,7 @@ struct ProbeStream {
 }
 
 /// Streams of probes that have work left.
-static PROBES: PerProcess<Mutex<Vec<ProbeStream>>> =
-    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+static PROBES: PerProcess<Mutex<Vec<ProbeStream>>> = mp_core::per_process!(Mutex::new(Vec::new()));
 
 impl ProbeStream {
     fn has_work(&self) -> bool {

@@ -6,6 +6,7 @@
 //! [`Closure`], whose type contains only arguments and result.
 
 mod captures;
+mod lazy;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -21,6 +22,7 @@ use crate::api::borrowed_state::BorrowedState;
 use crate::bounds::CapturesNothing;
 use crate::protocol::function::{self, FunctionDesc, FunctionRef, instance};
 pub use captures::{Capture, Captures, list_in_the_brackets_what_the_body_uses, parts};
+pub use lazy::LazyClosure;
 
 /// A closure that can be sent as an argument, in a message or as a result. It is called with `A` and returns
 /// `R`.

@@ -36,7 +36,7 @@ mod pending_child;
 
 use std::time::Duration;
 
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::mutex::Mutex;
 
 use crate::bounds::CapturesNothing;
@@ -51,8 +51,7 @@ use crate::sys::log_event::event;
 /// Attempted action, as errors name it.
 const WHAT: &str = "the fork server";
 
-static SERVER: PerProcess<Mutex<Option<ForkServer>>> =
-    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
+static SERVER: PerProcess<Mutex<Option<ForkServer>>> = mp_core::per_process!(Mutex::new(None));
 
 /// Sets the function that fork servers call once when they start, before they create processes. The setting
 /// takes effect at the next start by [`StartMethod::ForkServer`](crate::StartMethod::ForkServer). A running

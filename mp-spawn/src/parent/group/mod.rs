@@ -9,7 +9,7 @@ pub(crate) mod restarts;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::mutex::{Condvar, Mutex};
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU32;
@@ -295,8 +295,7 @@ pub(super) fn ends_others(error: &SpawnError) -> bool {
 
 /// Sentinel of all processes in a forked copy of their parent. Permanently readable, because the copy has no
 /// children whose ends it could wait for.
-static COPY_SENTINEL: PerProcess<OnceLock<OwnedFd>> =
-    PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+static COPY_SENTINEL: PerProcess<OnceLock<OwnedFd>> = mp_core::per_process!(OnceLock::new());
 
 impl ChildGroup {
     /// Sets the descriptor that serves as the sentinel of processes that have ended. It is permanently

@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::mutex::Mutex;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::Pid;
@@ -82,8 +82,7 @@ pub(crate) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((ours, theirs))
 }
 
-static PRELOAD: PerProcess<Mutex<Option<FunctionRef>>> =
-    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
+static PRELOAD: PerProcess<Mutex<Option<FunctionRef>>> = mp_core::per_process!(Mutex::new(None));
 
 /// Sets the function that fork servers preload, in this process, or again in a forked copy of it.
 pub(crate) fn set_preload(function: Option<FunctionRef>) {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::mutex::{Condvar, Mutex, MutexGuard};
 use mp_core::user_code::catch_panic;
 
@@ -73,8 +73,7 @@ impl DelayedRestart {
     }
 }
 
-static RESTARTER: PerProcess<Mutex<Option<Arc<Restarter>>>> =
-    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
+static RESTARTER: PerProcess<Mutex<Option<Arc<Restarter>>>> = mp_core::per_process!(Mutex::new(None));
 
 /// Reference of a supervised process to the thread. The thread exists as long as there are such references.
 pub(crate) struct RestarterHandle(Arc<Restarter>);

@@ -14,7 +14,7 @@
 use std::cell::Cell;
 use std::io;
 
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::mutex::Mutex;
 use mp_core::{Arena, Members, Recovery};
 
@@ -23,7 +23,7 @@ use crate::parent::supervisor;
 use crate::protocol::payload::shared_memory;
 
 /// Number of reserved places.
-static RESERVED: PerProcess<Mutex<usize>> = PerProcess::new([const { Mutex::new(0) }; GENERATIONS]);
+static RESERVED: PerProcess<Mutex<usize>> = mp_core::per_process!(Mutex::new(0));
 
 /// Places for the processes of one start.
 #[derive(Debug)]

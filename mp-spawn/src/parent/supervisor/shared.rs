@@ -8,7 +8,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::long_lived_fds;
 use mp_core::mutex::Mutex;
 use rustix::event::{Timespec, epoll};
@@ -57,7 +57,7 @@ pub(crate) struct Supervisor {
 }
 
 pub(super) static SUPERVISOR: PerProcess<Mutex<Option<Arc<Supervisor>>>> =
-    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
+    mp_core::per_process!(Mutex::new(None));
 
 /// Returns the error of a request to a supervisor thread that has ended.
 pub(crate) fn thread_ended() -> SpawnError {

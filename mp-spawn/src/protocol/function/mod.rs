@@ -125,16 +125,9 @@ where
         &FunctionDesc::new::<Self>(std::any::type_name::<F>, |rank, args| {
             call(args, |args: A| __rust_begin_short_backtrace(|| instance::<F>()(rank, args)))
         });
-}
 
-#[cfg(any(test, feature = "fuzz"))]
-impl<F, A, R> RankedFunction<F, A, R>
-where
-    F: Fn(usize, A) -> R + Copy + Send + 'static,
-    A: Message,
-    R: IntoOutcome,
-{
     /// Returns the description of this function.
+    #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn described(_: F) -> &'static FunctionDesc<StartFn> {
         Self::DESC
     }

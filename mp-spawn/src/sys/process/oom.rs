@@ -10,7 +10,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 use mp_core::mutex::Mutex;
 
 /// Maximum time between the count of a kill and the detected end of its process: releasing much memory takes
@@ -27,7 +27,7 @@ struct OomCounter {
 }
 
 static COUNTER: PerProcess<Mutex<OomCounter>> =
-    PerProcess::new([const { Mutex::new(OomCounter { last: None, left: None }) }; GENERATIONS]);
+    mp_core::per_process!(Mutex::new(OomCounter { last: None, left: None }));
 
 impl OomCounter {
     /// Returns `true`, and attributes a kill, if the kernel may have killed a process that ended just now.

@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 use std::{io, ptr};
 
-use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::fork::PerProcess;
 
 /// Ends the process without running exit handlers.
 pub(crate) fn exit_at_once(code: c_int) -> ! {
@@ -45,7 +45,7 @@ pub(crate) fn skip_exit_handlers_so_far() {}
 
 /// Registers a function for the exit of the process, through `exit` or from `main`. See `atexit(3)`.
 pub(crate) fn at_exit(then: fn()) {
-    static THEN: PerProcess<OnceLock<fn()>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+    static THEN: PerProcess<OnceLock<fn()>> = mp_core::per_process!(OnceLock::new());
 
     extern "C" fn call() {
         // A panic must not leave a C function. Its message has been printed.

@@ -1,0 +1,43 @@
+//! Closures in messages, decoded later.
+
+use mp_core::Error;
+use mp_core::message::{Codec, Incoming, Message, Outgoing};
+use mp_reduce::MessagePack;
+
+use crate::api::closure::Closure;
+use crate::error::CallFailure;
+
+/// Closure in a message, decoded only where an error can be reported.
+#[derive(Debug)]
+pub enum LazyClosure<R: 'static> {
+    /// Closure to be sent.
+    ToSend(Closure<(), R>),
+    /// Rest of a received message.
+    Received(Box<Incoming>),
+}
+
+impl<R: 'static> LazyClosure<R> {
+    /// Takes the rest of a message.
+    pub fn rest(inc: &mut Incoming) -> LazyClosure<R> {
+        LazyClosure::Received(Box::new(std::mem::take(inc)))
+    }
+
+    /// Encodes the closure. Calls user code.
+    pub fn write<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
+        match self {
+            LazyClosure::ToSend(closure) => CallFailure::catch_encode(|| closure.encode::<C>(out)),
+            LazyClosure::Received(_) => {
+                Err(Error::Unsendable("it was received, and is not sent again".into()))
+            }
+        }
+    }
+
+    /// Decodes a received closure, or returns the reason why that failed. Calls user code.
+    pub fn read(self) -> Result<Closure<(), R>, String> {
+        let LazyClosure::Received(mut inc) = self else { return Err("it was not sent".into()) };
+        match CallFailure::catch(|| Closure::decode::<MessagePack>(&mut inc)) {
+            Ok(read) => read.map_err(|error| error.to_string()),
+            Err(raise) => Err(raise.message().to_string()),
+        }
+    }
+}
