@@ -1,22 +1,31 @@
 //! Fuzz targets for this crate's parsers, used by `cargo xtask fuzz` and the unit tests: tasks as received by
-//! a worker, and replies as received by the pool, both including chunks of many values.
+//! a worker, and replies as received by the pool, both including chunks of many values; and messages between
+//! pools of several hosts.
 
 use mp_core::message::{Incoming, Message, Outgoing};
 use mp_reduce::MessagePack;
 use mp_spawn::{CallFailure, Closure};
 
-use crate::child::message::{FunctionMessage, ManyValues, PoolReply, SingleValue, TaskReply, WorkerRequest};
+use crate::child::message::{
+    FunctionMessage, ManyValues, PoolReply, SingleValue, TaskReply, WorkerRequest, read_function,
+};
 use crate::child::runner::Runner;
 use crate::child::task_span::FirstTask;
 use crate::child::values::{EndPositions, PackedRange, PackedValues, ReceivedValues, TaskArgs, ValuesView};
+#[cfg(feature = "net")]
+use crate::forward::messages::{ForwardReply, ForwardRequest, ForwardedOutcome, ForwarderId};
 
 /// Name, function to test with bytes, and encoded seeds.
 #[allow(
     clippy::type_complexity,
     reason = "the harness defines this type, and only tests depend on the harness"
 )]
-pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] =
-    &[("tasks", tasks, task_seeds), ("replies", replies, reply_seeds)];
+pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] = &[
+    ("tasks", tasks, task_seeds),
+    ("replies", replies, reply_seeds),
+    #[cfg(feature = "net")]
+    ("forwards", forwards, forward_seeds),
+];
 
 /// Maximum number of values of a chunk that are checked.
 const MOST_CHECKED: usize = 1000;
@@ -40,7 +49,7 @@ fn tasks(bytes: &[u8]) {
         Some(WorkerRequest::Run { args: TaskArgs::ReceivedSingle(inc), .. }) => {
             assert!(bytes.ends_with(inc.rest()))
         }
-        Some(WorkerRequest::Learn { runner, .. }) => _ = runner.read(),
+        Some(WorkerRequest::Learn { runner, .. }) => _ = read_function(runner),
         Some(WorkerRequest::Forget { .. }) | None => {}
         Some(WorkerRequest::Run { .. }) => panic!("a received task has the form of an unsent one"),
     }
@@ -150,6 +159,47 @@ fn reply_seeds() -> Vec<Vec<u8>> {
         PoolReply::Wake,
     ];
     parts.chain(outcomes).map(reply).chain(others).map(written).collect()
+}
+
+/// Reads a request of another host, and a reply of one.
+#[cfg(feature = "net")]
+fn forwards(bytes: &[u8]) {
+    match read::<ForwardRequest>(bytes) {
+        Some(ForwardRequest::Run { args: TaskArgs::Received(many), .. }) => values(&many),
+        Some(ForwardRequest::Learn { runner, .. }) => _ = read_function(runner),
+        _ => {}
+    }
+    if let Some(ForwardReply::Outcomes { single: Some(SingleValue::Received(inc)), .. }) = read(bytes) {
+        assert!(bytes.ends_with(inc.rest()));
+    }
+}
+
+#[cfg(feature = "net")]
+fn forward_seeds() -> Vec<Vec<u8>> {
+    let from = ForwarderId { pool: 1, forwarder: 2 };
+    let run = |values: &&[&str]| ForwardRequest::Run {
+        from,
+        chunk: 7,
+        code: 3,
+        timeout: Some(std::time::Duration::from_secs(1)),
+        most: 1 << 20,
+        count: Some(values.len()),
+        args: TaskArgs::Packed(PackedRange::of(plain(values))),
+    };
+    let runner = Closure::from_parts((), |(): &(), (): ()| Runner::new(|x: u64| x + 1));
+    let learn = ForwardRequest::Learn { pool: 1, code: 3, runner: FunctionMessage::ToSend(runner) };
+    let others = [learn, ForwardRequest::Rest { from, chunk: 7, item: 2, most: 1 << 20 }];
+    let empty = || Some(SingleValue::ToSend(Outgoing::default()));
+    let outcomes = vec![
+        (0, ForwardedOutcome::Values { count: 2, nanos: 5, bytes: vec![1, 2] }),
+        (2, ForwardedOutcome::Single),
+    ];
+    let replies = [
+        ForwardReply::UnknownFunction(empty()),
+        ForwardReply::Outcomes { outcomes, single: empty(), more: true },
+    ];
+    let requests = VALUES.iter().map(run).chain(others).map(written);
+    requests.chain(replies.map(written)).collect()
 }
 
 #[cfg(test)]

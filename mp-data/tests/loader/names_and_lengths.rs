@@ -16,11 +16,11 @@ fn state_of_the_other_loader_kind_is_refused() {
     let loader = builder(8, 0).build().unwrap();
     let text = serde_json::to_string(&loader.epoch(0).state()).unwrap();
     let error = serde_json::from_str::<StreamState>(&text).unwrap_err().to_string();
-    assert!(error.contains("that of a `StreamLoader` with a name"), "{error}");
+    assert!(error.contains("the state of a `StreamLoader` begins"), "{error}");
     let stream = StreamLoader::builder(Shards::new(&[8])).build().unwrap();
     let text = serde_json::to_string(&stream.epoch(0).state()).unwrap();
     let error = serde_json::from_str::<LoaderState>(&text).unwrap_err().to_string();
-    assert!(error.contains("the state of a `DataLoader` begins with a number"), "{error}");
+    assert!(error.contains("the state of a `DataLoader` begins"), "{error}");
 }
 
 #[test]

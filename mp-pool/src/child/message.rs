@@ -171,11 +171,10 @@ impl Message for WorkerRequest {
     }
 }
 
-/// Result with attachments, which travels alone. Serde encodes only its presence.
-#[cfg_attr(feature = "net", derive(serde::Serialize, serde::Deserialize))]
+/// Result with attachments, which travels alone.
 pub(crate) enum SingleValue {
-    ToSend(#[cfg_attr(feature = "net", serde(skip))] Outgoing),
-    Received(#[cfg_attr(feature = "net", serde(skip))] Box<Incoming>),
+    ToSend(Outgoing),
+    Received(Box<Incoming>),
 }
 
 /// Results that travel together.

@@ -150,6 +150,10 @@ impl PoolShared {
         let mut forwarded = Vec::new();
         let (calls, chunks) = {
             let PoolState { workers, tasks, .. } = &mut *self.state.lock();
+            // The program may have acknowledged the interrupt meanwhile, and submitted tasks after that.
+            if !self.is_interrupted() {
+                return;
+            }
             for worker in workers {
                 worker.take_back(tasks);
                 #[cfg(feature = "net")]

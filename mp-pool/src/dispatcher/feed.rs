@@ -241,7 +241,7 @@ impl PoolShared {
             messages.push_back(packed);
         }
         let mut keep = Vec::new();
-        let mut found_room = 0;
+        let (mut found_room, mut has_limit) = (0, false);
         for ReadyChunk { chunk, message } in ready {
             let code = chunk.job.code.number;
             if let Some(EncodeError { why, cause }) = unsendable.get(&code) {
@@ -255,6 +255,7 @@ impl PoolShared {
                         if alive && !waiting.contains(&code) && !reads.contains(&code) =>
                     {
                         found_room += 1;
+                        has_limit |= chunk.job.options.timeout.is_some();
                         chunk
                             .job
                             .record_worker(chunk.first + chunk.reported..chunk.first + chunk.end, worker);
@@ -277,8 +278,14 @@ impl PoolShared {
             }
         }
         state.tasks.put_first(keep.into_iter());
+        // The pool's thread must watch the deadlines of these tasks, or set the time of the next attempt.
+        let wakes = (has_limit || !*room) && self.thread.get() != Some(&thread::current().id());
         if *room {
             state.backpressure.clear();
+            drop(state);
+            if wakes {
+                self.wake_thread();
+            }
             return;
         }
         let report = state.lacks_room(Instant::now(), found_room);
@@ -287,8 +294,7 @@ impl PoolShared {
             let (pool, why) = (self.settings.pool_name(), self.packer.too_many_messages());
             mp_core::waits::publish_report(&format!("mp: {pool}: its tasks wait for room: {why}\n"));
         }
-        // The pool's thread must set the time of the next attempt.
-        if self.thread.get() != Some(&thread::current().id()) {
+        if wakes {
             self.wake_thread();
         }
     }

@@ -62,9 +62,6 @@ impl PoolShared {
             return false;
         }
         self.feed();
-        if job.options.timeout.is_some() {
-            self.wake_thread();
-        }
         true
     }
 
@@ -218,19 +215,41 @@ impl PoolShared {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+    use std::sync::Weak;
     use std::time::Duration;
 
     use super::*;
     use crate::dispatcher::shared::tests::{is_awake, shared};
     use crate::tasks::call_state::CallOptions;
-    use crate::tasks::call_state::tests::job;
+    use crate::tasks::call_state::tests::{RecordingOwner, job, job_from};
+    use crate::tasks::source::ItemSource;
+
+    /// Returns a call with one task.
+    fn one_task(options: CallOptions) -> Arc<CallState> {
+        let source = ItemSource::new(false);
+        source.push(std::iter::once(7).collect::<VecDeque<u64>>().into());
+        job_from(source, Weak::<RecordingOwner>::new(), options)
+    }
+
+    /// The pool's thread may have read the interrupt just before the program acknowledged it.
+    #[test]
+    fn acknowledged_interrupt_ends_no_later_task() {
+        let (shared, job) = (shared(), one_task(CallOptions::default()));
+        assert!(shared.submit(&job, 1, || ()));
+        shared.interrupt();
+        assert_eq!(job.source.remaining(), 1);
+    }
 
     #[test]
-    fn submit_with_timeout_wakes_the_thread() {
-        let shared = shared();
-        for (timeout, rings) in [(Some(Duration::from_millis(1)), true), (None, false)] {
-            let job = job(0, CallOptions { timeout, ..CallOptions::default() });
+    fn assigned_task_with_timeout_wakes_the_thread() {
+        for (timeout, rings) in [(None, false), (Some(Duration::from_millis(1)), true)] {
+            let shared = shared();
+            shared.state.lock().workers[0].ready = true;
+            let options = CallOptions { timeout, ..CallOptions::default() };
+            let job = one_task(options);
             assert!(shared.submit(&job, 1, || ()));
+            assert_eq!(shared.state.lock().workers[0].outstanding, 1);
             assert_eq!(is_awake(&shared), rings, "{timeout:?}");
         }
     }

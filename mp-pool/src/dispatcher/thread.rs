@@ -144,10 +144,17 @@ impl Dispatcher {
         }
         // Skipped without such an event, so that short tasks don't pay for this work.
         if interrupted || died || until.is_some_and(|until| until <= Instant::now()) {
-            if let Some(shortest) = shortest {
-                self.excuse_work(Instant::now(), shortest);
+            // An answer that has arrived ends a time limit.
+            for _ in 0..=self.shared.replies.len() / REPLIES {
+                if self.shared.replies.try_get_many(replies, REPLIES).is_ok_and(|count| count > 0) {
+                    self.handle_replies(replies);
+                }
             }
-            self.enforce_time_limits();
+            let now = Instant::now();
+            if let Some(shortest) = shortest {
+                self.excuse_work(now, shortest);
+            }
+            self.enforce_time_limits(now);
             self.read_journals();
             self.relieve_slow_workers();
             self.shared.dismiss_surplus();
@@ -177,7 +184,7 @@ impl Dispatcher {
             // next interrupt counts.
             Instant::now() + if self.shared.is_interrupted() { POLL_INTERVAL } else { LONG }
         };
-        let until = until.unwrap_or_else(far);
+        let until = until.map_or_else(far, |until| until.min(far()));
         let until = match shortest {
             Some(shortest) => self.begin_watch(until, shortest),
             None => until,
@@ -441,8 +448,7 @@ impl Dispatcher {
 
     /// Condemns tasks that have exceeded their time limit, and kills their workers. Kills workers that are
     /// not ready in time.
-    fn enforce_time_limits(&mut self) {
-        let now = Instant::now();
+    fn enforce_time_limits(&mut self, now: Instant) {
         let start_timeout = self.shared.settings.start_timeout;
         let state = &mut *self.shared.state.lock();
         for found in &mut state.workers {
@@ -464,10 +470,9 @@ impl Dispatcher {
                     let within = |end: u64| Duration::from_nanos(end.saturating_sub(since));
                     let paused = self.paused.iter().map(|(end, time)| within(*end).min(*time)).sum();
                     let elapsed = Duration::from_nanos(clock::now().saturating_sub(since));
-                    let counted = now.saturating_duration_since(found.since).saturating_sub(found.excused);
-                    let run_time = elapsed.saturating_sub(paused).min(counted);
+                    let run_time = found.counted(elapsed.saturating_sub(paused), now);
                     if run_time < timeout {
-                        found.since = now.checked_sub(run_time + found.excused).unwrap_or(now);
+                        found.since = now.checked_sub(run_time + found.moved()).unwrap_or(now);
                         continue;
                     }
                     Some(item)
@@ -489,7 +494,7 @@ impl Dispatcher {
                 found.kill();
             } else {
                 let later = now + (timeout / 8).max(Duration::from_millis(1));
-                found.since = later.checked_sub(timeout + found.excused).unwrap_or(now);
+                found.since = later.checked_sub(timeout + found.moved()).unwrap_or(now);
             }
         }
     }

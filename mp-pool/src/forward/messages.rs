@@ -161,7 +161,7 @@ pub(crate) enum ForwardReply {
     /// Another forwarder is sending the function.
     Later,
     /// The function has to be sent. Contains arguments with attachments, if the request had any.
-    UnknownFunction(Option<SingleValue>),
+    UnknownFunction(#[serde(with = "presence")] Option<SingleValue>),
     /// The function can't be decoded.
     Unreadable(String),
     /// The chunk has not arrived. Its tasks are not begun when it arrives.
@@ -170,9 +170,25 @@ pub(crate) enum ForwardReply {
     /// attachments. `more` is `true` if other outcomes follow.
     Outcomes {
         outcomes: Vec<(usize, ForwardedOutcome)>,
+        #[serde(with = "presence")]
         single: Option<SingleValue>,
         more: bool,
     },
+}
+
+/// Encoding of a value that follows the head of a reply, as `true`, or of its absence.
+mod presence {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use crate::child::message::SingleValue;
+
+    pub(super) fn serialize<S: Serializer>(value: &Option<SingleValue>, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_bool(value.is_some())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SingleValue>, D::Error> {
+        Ok(bool::deserialize(from)?.then(|| SingleValue::Received(Box::default())))
+    }
 }
 
 impl ForwardReply {

@@ -93,8 +93,10 @@ pub(crate) struct WorkerSlot {
     pub(crate) since: Instant,
     /// `true` if the pool's thread has seen the deadline of the current task.
     pub(crate) watched: bool,
-    /// Time by which that deadline was moved, because the program may have been stopped.
-    pub(crate) excused: Duration,
+    /// Time from `since` until the deadline was seen, if that was long.
+    late: Duration,
+    /// Time by which the deadline was moved after that, because the program may have been stopped.
+    excused: Duration,
     /// Recent duration of a chunk in nanoseconds; 0 if unknown.
     pace: u64,
     /// Functions that the worker knows, or will know after reading its queue.
@@ -149,6 +151,7 @@ impl WorkerSlot {
             most_chunks: MOST_CHUNKS,
             since: Instant::now(),
             watched: false,
+            late: Duration::ZERO,
             excused: Duration::ZERO,
             pace: 0,
             known_functions: HashSet::new(),
@@ -254,7 +257,7 @@ impl WorkerSlot {
 
     /// Records a reply of the live worker.
     pub(crate) fn record_reply(&mut self, now: Instant) {
-        (self.since, self.watched, self.excused) = (now, false, Duration::ZERO);
+        self.restart_clock(now);
         (self.queue_checked, self.journal_interval) = (false, JOURNAL_INTERVAL);
         self.shared_words.publish_since(clock::monotonic_ms(now));
     }
@@ -311,7 +314,8 @@ impl WorkerSlot {
 
     /// Records that the worker is ready.
     pub(crate) fn mark_ready(&mut self, now: Instant) {
-        (self.ready, self.failed_starts, self.since, self.starts_since) = (true, 0, now, None);
+        (self.ready, self.failed_starts, self.starts_since) = (true, 0, None);
+        self.restart_clock(now);
         self.publish();
         self.start_failures_reported = false;
     }
@@ -512,22 +516,39 @@ impl WorkerSlot {
         }
         let first = self.first()?;
         let timeout = first.job.options.timeout?;
-        Some((first, self.since.checked_add(timeout.checked_add(self.excused)?)?, timeout))
+        Some((first, self.since.checked_add(timeout.checked_add(self.moved())?)?, timeout))
+    }
+
+    /// Starts the time of its current task.
+    fn restart_clock(&mut self, now: Instant) {
+        (self.since, self.watched, self.late, self.excused) = (now, false, Duration::ZERO, Duration::ZERO);
+    }
+
+    /// Time by which the deadline of its task was moved.
+    pub(crate) fn moved(&self) -> Duration {
+        self.late + self.excused
+    }
+
+    /// Returns the time that counts toward the limit of its task, which began `elapsed` ago.
+    pub(crate) fn counted(&self, elapsed: Duration, now: Instant) -> Duration {
+        let watched = now.saturating_duration_since(self.since).saturating_sub(self.late);
+        elapsed.min(watched).saturating_sub(self.excused)
     }
 
     /// Begins to watch the deadline of a new task. If that is `late`, the task's time counts from now.
     pub(crate) fn watch(&mut self, late: Duration, now: Instant) {
-        let since = now.saturating_duration_since(self.since);
-        if !std::mem::replace(&mut self.watched, true) && since > late {
-            self.excused = since;
+        if self.watched || self.deadline().is_none() {
+            return;
         }
+        let since = now.saturating_duration_since(self.since);
+        (self.watched, self.late) = (true, if since > late { since } else { Duration::ZERO });
     }
 
     /// Moves the deadline of a watched task by `time`, at most by the task's time so far, and in total by at
     /// most its limit.
     pub(crate) fn excuse(&mut self, time: Duration, now: Instant) {
         if let Some((_, _, timeout)) = self.deadline().filter(|_| self.watched) {
-            let since = now.saturating_duration_since(self.since).saturating_sub(self.excused);
+            let since = now.saturating_duration_since(self.since).saturating_sub(self.moved());
             self.excused += time.min(since).min(timeout.saturating_sub(self.excused));
         }
     }

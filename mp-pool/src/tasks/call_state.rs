@@ -426,13 +426,21 @@ pub(crate) mod tests {
         tasks: usize,
         options: CallOptions,
     ) -> Arc<CallState> {
+        let job = job_from(ItemSource::new(false), pool, options);
+        job.expect(tasks);
+        job
+    }
+
+    /// Returns a call whose arguments are in `source`.
+    pub(crate) fn job_from(
+        source: ItemSource<u64>,
+        pool: Weak<dyn FunctionOwner>,
+        options: CallOptions,
+    ) -> Arc<CallState> {
         let function = |_: u64| 0_u64;
         let runner = Closure::from_parts((), move |(): &(), (): ()| Runner::new(function));
         let code = TaskFunction { number: 1, runner: UserValue::new(runner), pool };
-        let source = Arc::new(ItemSource::<u64>::new(false));
-        let job = CallState::new(Arc::new(code), options, source, ResultOrder::Submission);
-        job.expect(tasks);
-        job
+        CallState::new(Arc::new(code), options, Arc::new(source), ResultOrder::Submission)
     }
 
     /// Returns `true` if the tasks had no outcome yet.

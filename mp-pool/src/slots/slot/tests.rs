@@ -1,4 +1,7 @@
 use super::*;
+use crate::tasks::call_state::CallOptions;
+use crate::tasks::call_state::tests::job;
+use crate::tasks::source::SavedArgs;
 
 /// Returns a worker that is ready.
 pub(crate) fn worker() -> WorkerSlot {
@@ -88,4 +91,40 @@ fn learning_worker_is_not_recalled_while_fed() {
         worker.unanswered = if learning { VecDeque::from([note()]) } else { VecDeque::new() };
         assert_eq!(worker.may_be_recalled(), may_be, "{feeding} {learning}");
     }
+}
+
+/// Returns a worker with a task whose limit is `timeout`, since `now`.
+fn timed_worker(timeout: Duration, now: Instant) -> WorkerSlot {
+    let mut worker = worker();
+    let job = job(1, CallOptions { timeout: Some(timeout), ..CallOptions::default() });
+    let chunk = Chunk::new(job, 0, SavedArgs::None);
+    worker.unanswered.push_back(SentMessage::Chunk { chunk, message: None });
+    worker.record_reply(now);
+    worker
+}
+
+#[test]
+fn deadline_moves_by_lateness_and_up_to_its_limit() {
+    let (second, now) = (Duration::from_secs(1), Instant::now());
+    let mut worker = timed_worker(second, now);
+    let moved = |worker: &WorkerSlot| worker.deadline().unwrap().1 - now - second;
+    worker.excuse(second, now + second);
+    assert_eq!(moved(&worker), Duration::ZERO, "it is not watched");
+    worker.watch(second / 50, now + 9 * second);
+    worker.watch(second / 50, now + 10 * second);
+    assert_eq!(moved(&worker), 9 * second, "late once");
+    worker.excuse(9 * second, now + 9 * second + second / 4);
+    assert_eq!(moved(&worker), 9 * second + second / 4, "the time that it was watched for");
+    worker.excuse(9 * second, now + 90 * second);
+    assert_eq!(moved(&worker), 10 * second, "its limit");
+    assert_eq!(worker.counted(90 * second, now + 11 * second), second);
+    assert_eq!(worker.counted(second + second / 2, now + 90 * second), second / 2);
+    // A worker that creates its state again has no deadline, which would be late afterwards.
+    worker.ready = false;
+    worker.record_reply(now);
+    worker.watch(second / 50, now + 9 * second);
+    worker.mark_ready(now);
+    assert_eq!(moved(&worker), Duration::ZERO);
+    worker.watch(second, now + second / 2);
+    assert_eq!(moved(&worker), Duration::ZERO, "not late");
 }
