@@ -91,7 +91,7 @@ impl MaskedBytes {
 
 fn mask_pem(tls: &ClusterTls) -> Result<[MaskedBytes; 3], mp_core::Error> {
     let [ca, certificate, key] = tls.pem();
-    Ok([MaskedBytes::new(ca)?, MaskedBytes::new(certificate)?, MaskedBytes::new(key)?])
+    Ok([MaskedBytes::new(&ca)?, MaskedBytes::new(&certificate)?, MaskedBytes::new(&key)?])
 }
 
 /// Configuration of the member that sent a handle.

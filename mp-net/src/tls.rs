@@ -3,9 +3,11 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use mp_core::mutex::Mutex;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::client::verify_server_name;
 use rustls::pki_types::pem::PemObject;
@@ -44,10 +46,24 @@ const HTTP2: &[u8] = b"h2";
 /// So one certificate can serve all hosts. If the certificate has an extended key usage, it must include
 /// `serverAuth` and `clientAuth`.
 ///
+/// Files that have changed are read again before the next connection, so certificates can be renewed while
+/// the members run: see [`from_pem_files`](Self::from_pem_files).
+///
 /// Connections use TLS 1.3. A process with such a certificate is trusted as a member: use a CA that signs
 /// certificates of one cluster only.
 #[derive(Clone)]
-pub struct ClusterTls(Arc<TlsIdentity>);
+pub struct ClusterTls(Arc<TlsFiles>);
+
+/// Files of an identity, and the identity that was read from them last.
+struct TlsFiles {
+    /// Files of the CA, the certificate and the private key, and their versions; `None` for an identity from
+    /// texts.
+    files: Option<([PathBuf; 3], Mutex<[FileVersion; 3]>)>,
+    identity: Mutex<Arc<TlsIdentity>>,
+}
+
+/// Version of a file: device, inode, size, and time of the last change. `None` if the file can't be found.
+type FileVersion = Option<(u64, u64, u64, i64, i64)>;
 
 struct TlsIdentity {
     /// Texts of the CA, the certificate and the private key, for worker processes.
@@ -58,15 +74,19 @@ struct TlsIdentity {
 
 impl fmt::Debug for ClusterTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [ca, certificate, _] = &self.0.pem;
+        let [ca, certificate, _] = &self.0.identity.lock().pem;
         write!(f, "ClusterTls(CA of {} bytes, certificate of {} bytes)", ca.len(), certificate.len())
     }
 }
 
 impl ClusterTls {
     /// Reads PEM files: one or more CA certificates, the certificate of this process followed by its
-    /// intermediate certificates, and its unencrypted private key. A file that changes later is not read
-    /// again.
+    /// intermediate certificates, and its unencrypted private key.
+    ///
+    /// Before each later connection, files that have changed are read again. While they can't be read, or the
+    /// key belongs to another certificate, because only some of them were replaced yet, connections use the
+    /// previous identity. Connections that exist keep their certificates. A worker process that receives a
+    /// handle keeps the texts of that time.
     ///
     /// # Errors
     /// [`NetError::Configuration`] if a file can't be read, and the errors of [`from_pem`](Self::from_pem).
@@ -75,11 +95,12 @@ impl ClusterTls {
         certificate: impl AsRef<Path>,
         key: impl AsRef<Path>,
     ) -> Result<Self, NetError> {
-        let read = |path: &Path| {
-            let invalid = |e| NetError::Configuration(format!("{} can't be read: {e}", path.display()));
-            std::fs::read(path).map_err(invalid)
-        };
-        Self::from_pem(&read(ca.as_ref())?, &read(certificate.as_ref())?, &read(key.as_ref())?)
+        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+        let files = [ca.as_ref(), certificate.as_ref(), key.as_ref()].map(absolute);
+        // Read before the files: a later change is found by the next comparison.
+        let versions = versions(&files);
+        let identity = Mutex::new(Arc::new(TlsIdentity::read(&files)?));
+        Ok(Self(Arc::new(TlsFiles { files: Some((files, Mutex::new(versions))), identity })))
     }
 
     /// Creates an identity from the contents of PEM files: see [`from_pem_files`](Self::from_pem_files).
@@ -88,6 +109,92 @@ impl ClusterTls {
     /// [`NetError::Configuration`] if a text has no certificate or key, or the key belongs to another
     /// certificate.
     pub fn from_pem(ca: &[u8], certificate: &[u8], key: &[u8]) -> Result<Self, NetError> {
+        let identity = Mutex::new(Arc::new(TlsIdentity::new([ca, certificate, key].map(<[u8]>::to_vec))?));
+        Ok(Self(Arc::new(TlsFiles { files: None, identity })))
+    }
+
+    /// Reads the files that `MP_TLS_CA`, `MP_TLS_CERT` and `MP_TLS_KEY` name. Returns `None` if no variable
+    /// is set.
+    ///
+    /// # Errors
+    /// Returns an error if only some variables are set, or [`from_pem_files`](Self::from_pem_files) fails.
+    pub(crate) fn from_vars(get: impl Fn(&str) -> Option<OsString>) -> Result<Option<Self>, LauncherError> {
+        let Some([ca, certificate, key]) = crate::launcher::tls_files(get)? else { return Ok(None) };
+        let tls = Self::from_pem_files(ca, certificate, key);
+        tls.map(Some).map_err(|e| LauncherError::Certificates(e.to_string()))
+    }
+
+    /// Returns the identity, from the present files if they have changed and are valid.
+    fn identity(&self) -> Arc<TlsIdentity> {
+        let TlsFiles { files, identity } = &*self.0;
+        if let Some((files, known)) = files {
+            let (now, mut known) = (versions(files), known.lock());
+            if now != *known
+                && let Ok(read) = TlsIdentity::read(files)
+            {
+                (*known, *identity.lock()) = (now, Arc::new(read));
+            }
+        }
+        identity.lock().clone()
+    }
+
+    /// Returns the texts from which [`from_pem`](Self::from_pem) creates the same identity.
+    pub(crate) fn pem(&self) -> [Vec<u8>; 3] {
+        self.identity().pem.clone()
+    }
+
+    /// Encrypts the connection to a home.
+    ///
+    /// # Errors
+    /// `Err(Ok(refusal))` if one side refused the other, and `Err(Err(error))` if the socket failed.
+    pub(crate) async fn connect(
+        &self,
+        socket: impl AsyncSocket + 'static,
+    ) -> Result<Box<dyn AsyncSocket>, Result<Refusal, io::Error>> {
+        let name = ServerName::try_from(NAME).map_err(|e| Err(io::Error::other(e)))?;
+        match self.identity().connector.connect(name, socket).await {
+            Ok(socket) => Ok(Box::new(socket)),
+            Err(error) => Err(refusal(&error).ok_or(error)),
+        }
+    }
+
+    /// Encrypts an accepted connection.
+    ///
+    /// # Errors
+    /// Text of the error, and the socket.
+    pub(crate) async fn accept<T>(&self, socket: T) -> Result<Box<dyn AsyncSocket>, (String, T)>
+    where
+        T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        match self.identity().acceptor.accept(socket).into_fallible().await {
+            Ok(socket) => Ok(Box::new(socket)),
+            Err((error, socket)) => {
+                Err((refusal(&error).map_or_else(|| error.to_string(), |why| why.to_string()), socket))
+            }
+        }
+    }
+}
+
+/// Returns the versions of files.
+fn versions(files: &[PathBuf; 3]) -> [FileVersion; 3] {
+    files.each_ref().map(|file| {
+        let meta = std::fs::metadata(file).ok()?;
+        Some((meta.dev(), meta.ino(), meta.size(), meta.mtime(), meta.mtime_nsec()))
+    })
+}
+
+impl TlsIdentity {
+    fn read(files: &[PathBuf; 3]) -> Result<Self, NetError> {
+        let read = |path: &PathBuf| {
+            let invalid = |e| NetError::Configuration(format!("{} can't be read: {e}", path.display()));
+            std::fs::read(path).map_err(invalid)
+        };
+        let [ca, certificate, key] = files.each_ref().map(read);
+        Self::new([ca?, certificate?, key?])
+    }
+
+    fn new(pem: [Vec<u8>; 3]) -> Result<Self, NetError> {
+        let [ca, certificate, key] = &pem;
         let invalid = |what: &str, e: &dyn fmt::Display| NetError::Configuration(format!("{what}: {e}"));
         let chain = |what: &str, pem: &[u8]| -> Result<Vec<CertificateDer<'static>>, NetError> {
             let all: Vec<_> = CertificateDer::pem_slice_iter(pem)
@@ -125,55 +232,7 @@ impl ClusterTls {
             .map_err(unusable)?;
         client.alpn_protocols = vec![HTTP2.to_vec()];
         let (connector, acceptor) = (Arc::new(client).into(), Arc::new(server).into());
-        let pem = [ca, certificate, key].map(<[u8]>::to_vec);
-        Ok(Self(Arc::new(TlsIdentity { pem, connector, acceptor })))
-    }
-
-    /// Reads the files that `MP_TLS_CA`, `MP_TLS_CERT` and `MP_TLS_KEY` name. Returns `None` if no variable
-    /// is set.
-    ///
-    /// # Errors
-    /// Returns an error if only some variables are set, or [`from_pem_files`](Self::from_pem_files) fails.
-    pub(crate) fn from_vars(get: impl Fn(&str) -> Option<OsString>) -> Result<Option<Self>, LauncherError> {
-        let Some([ca, certificate, key]) = crate::launcher::tls_files(get)? else { return Ok(None) };
-        let tls = Self::from_pem_files(ca, certificate, key);
-        tls.map(Some).map_err(|e| LauncherError::Certificates(e.to_string()))
-    }
-
-    /// Returns the texts from which [`from_pem`](Self::from_pem) creates the same identity.
-    pub(crate) fn pem(&self) -> &[Vec<u8>; 3] {
-        &self.0.pem
-    }
-
-    /// Encrypts the connection to a home.
-    ///
-    /// # Errors
-    /// `Err(Ok(refusal))` if one side refused the other, and `Err(Err(error))` if the socket failed.
-    pub(crate) async fn connect(
-        &self,
-        socket: impl AsyncSocket + 'static,
-    ) -> Result<Box<dyn AsyncSocket>, Result<Refusal, io::Error>> {
-        let name = ServerName::try_from(NAME).map_err(|e| Err(io::Error::other(e)))?;
-        match self.0.connector.connect(name, socket).await {
-            Ok(socket) => Ok(Box::new(socket)),
-            Err(error) => Err(refusal(&error).ok_or(error)),
-        }
-    }
-
-    /// Encrypts an accepted connection.
-    ///
-    /// # Errors
-    /// Text of the error, and the socket.
-    pub(crate) async fn accept<T>(&self, socket: T) -> Result<Box<dyn AsyncSocket>, (String, T)>
-    where
-        T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    {
-        match self.0.acceptor.accept(socket).into_fallible().await {
-            Ok(socket) => Ok(Box::new(socket)),
-            Err((error, socket)) => {
-                Err((refusal(&error).map_or_else(|| error.to_string(), |why| why.to_string()), socket))
-            }
-        }
+        Ok(Self { pem, connector, acceptor })
     }
 }
 

@@ -95,6 +95,28 @@ fn unusable_certificates_are_refused_by_reason() {
 }
 
 #[test]
+fn renewed_files_are_used_by_the_next_connection() -> Outcome {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("renewed");
+    std::fs::create_dir_all(&folder)?;
+    let [ca, certificate, key] = ["ca.pem", "member.pem", "member.key"].map(|name| folder.join(name));
+    let replace = |path: &PathBuf, by: &str| std::fs::copy(file(by), path).map(drop);
+    replace(&ca, "ca.pem")?;
+    replace(&certificate, "member.pem")?;
+    replace(&key, "member.key")?;
+    let tls = ClusterTls::from_pem_files(&ca, &certificate, &key)?;
+    let first = Cluster::join(&config(0, "127.0.0.1:0", Some(tls)))?;
+    let renewed = || config(1, first.address(), Some(identity("other", "other-ca")));
+    // While the key belongs to the previous certificate, the previous files count.
+    replace(&ca, "other-ca.pem")?;
+    replace(&certificate, "other.pem")?;
+    let why = refusal_of(&first, renewed());
+    assert!(why.contains("its certificate is from another CA"), "{why}");
+    replace(&key, "other.key")?;
+    assert_eq!(Cluster::join(&renewed())?.rank(), 1);
+    Ok(())
+}
+
+#[test]
 fn key_is_proved_inside_tls() {
     let tls = || Some(identity("member", "ca"));
     let first = Cluster::join(&config(0, "127.0.0.1:0", tls()).key(b"secret")).unwrap();
