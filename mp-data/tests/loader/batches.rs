@@ -172,7 +172,8 @@ fn slow_worker_is_killed_and_its_batch_retried() {
     let hang = |times| builder_of(Samples::new(23).with(bad, Fault::Hang, times), 2);
     let loader = hang(1).timeout(Duration::from_secs(2)).build().unwrap();
     assert_eq!(all(loader.epoch(0)), expected);
-    assert_eq!(loader.metrics().restarts, 1);
+    // The other worker may make the batch first.
+    eventually("the worker is replaced", || loader.metrics().restarts == 1);
     let loader = hang(1).threads_per_worker(2).timeout(Duration::from_secs(2)).build().unwrap();
     assert_eq!(all(loader.epoch(0)), expected);
     let loader = hang(-1).timeout(Duration::from_secs(2)).retries(0).build().unwrap();

@@ -68,6 +68,8 @@ impl Order {
         let weighted = |draws, replacement| Sampler::Weighted { weights, draws, replacement };
         let builder = match self.by {
             0..4 => builder.shuffle(self.by > 0),
+            // Weights of no samples are refused.
+            5 | 6 if len == 0 => builder.shuffle(true),
             4 => builder.sampler(Sampler::WithReplacement(draws)),
             5 => builder.sampler(weighted(draws, true)),
             6 => builder.sampler(weighted(draws.min(len), false)),
