@@ -46,7 +46,7 @@
 //! waiters wait for the holder, or return an error that names it.
 //!
 //! Threads of any processes that wait for each other's locks in a cycle without time-outs would wait forever.
-//! One thread of the cycle gets [`LockError::Deadlock`] after about 200 ms, with a message that names all of
+//! A thread of the cycle gets [`LockError::Deadlock`] after about 200 ms, with a message that names all of
 //! them. The others continue when that thread drops its guards. [`Deadlock`] describes the search and its
 //! cost.
 //!

@@ -246,8 +246,8 @@ impl tensor::Receiver for Takers {
     }
 }
 
-/// Opens this end and then starts the child: without history, neither side may publish before the other one
-/// subscribes.
+/// Opens this end, then starts the child. Without history, each side must subscribe before its peer
+/// publishes.
 fn with<C, R>(
     work: &str,
     words: &[String],

@@ -158,7 +158,7 @@ fn wait_on<B: Blocking>(
 const FIRST: Duration = Duration::from_millis(1);
 
 /// Timer for a waiter's checks for dead processes. The timer uses the clock and the count of detected deaths.
-/// It does not count sleeps, because signals may end every sleep early.
+/// The timer does not count sleeps, because signals may end every sleep early.
 #[derive(Clone, Copy, Debug)]
 pub struct LivenessTimer {
     next: Instant,

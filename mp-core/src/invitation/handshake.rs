@@ -41,8 +41,8 @@ pub(super) const NOT_READ: u8 = 0;
 /// Error for an invitation that was not sent, and the message, if this process still owns it.
 type InviteError = (Error, Option<Envelope>);
 
-/// Adds an invitation to a command. Of the processes that the command starts, the first one that accepts the
-/// invitation gets the value.
+/// Adds an invitation to a command. The value goes to the first process of the command that accepts the
+/// invitation.
 ///
 /// # Errors
 /// The same as for [`invite_by_socket`]; the command is unchanged then.

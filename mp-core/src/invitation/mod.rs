@@ -81,7 +81,7 @@ pub enum InvitationState {
 /// Dropping the handle changes nothing: the invitation stays open until a process accepts it, or no process
 /// can accept it any more. [`withdraw`](Self::withdraw) ends it.
 ///
-/// An invitation can be [waited for](crate::wait()): it is ready when it is no longer open.
+/// An invitation can be [waited for](crate::wait()): it is ready once it was accepted, or can no longer be accepted.
 #[derive(Clone)]
 pub struct Invitation(Arc<InvitationInner>);
 

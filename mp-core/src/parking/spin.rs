@@ -395,8 +395,8 @@ impl Cost {
     /// Value before the first measurement.
     const FIRST: u32 = 50_000;
     const LEAST: u32 = 5_000;
-    /// Maximum of the measured wake-up time. A woken thread may wait longer for a processor, which is no
-    /// reason to spin longer.
+    /// Maximum of the measured wake-up time. A woken thread may wait longer for a processor, and spinning for
+    /// that time would gain nothing.
     const MOST: u32 = 200_000;
 
     const fn new() -> Self {

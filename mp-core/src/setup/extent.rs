@@ -59,7 +59,8 @@
 //! first file after about 100 ms, or later if they are stopped or compute.
 //!
 //! # Adding slabs
-//! One update changes the frontier of an extent, and the same words as for a slab in the arena's own file.
+//! The frontier of an extent changes in one update, together with the same words as for a slab in the arena's
+//! own file.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -3,8 +3,8 @@
 //! explained in docs/reference/descriptors.md.
 //!
 //! The locker is a socket, the *table*, whose packets contain pairs of sockets. Every member has the table.
-//! It is passed on with the arena's file: both are in the only packet of a third socket, the *parcel*, which
-//! a process receives by any means. The process peeks at the packet and leaves it in the parcel, so it can
+//! Table and arena's file are passed on together, in the only packet of a third socket, the *parcel*, which a
+//! process receives by any means. The process peeks at the packet and leaves it in the parcel, so it can
 //! pass the same parcel to its own children.
 
 use std::os::fd::{AsFd, OwnedFd};

@@ -2,8 +2,8 @@
 //!
 //! # Safety
 //! Unsafe, because an envelope is claimed by its number. Sound, because the ticket is sent to one process.
-//! That process claims the envelope, and the owner takes it back, by the same compare-and-swap, so only one
-//! of the two succeeds.
+//! The receiver of the ticket claims the envelope, and the owner takes it back, by the same compare-and-swap,
+//! so only one of the two succeeds.
 //!
 //! | killed | remaining state | cleaned up by |
 //! |---|---|---|

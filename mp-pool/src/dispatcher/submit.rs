@@ -23,8 +23,8 @@ use crate::tasks::outcome_run::OutcomeRun;
 impl PoolShared {
     /// Accepts `tasks` more tasks of a call. `store` stores them after they are counted and before any thread
     /// reads them. Returns `false` if the pool accepts no tasks. Then the tasks fail, and `store` is dropped.
-    /// Its values are [`UserValues`](mp_core::user_code::UserValues), whose drop catches the panics of each
-    /// value.
+    /// The values in `store` are [`UserValues`](mp_core::user_code::UserValues), whose drop catches the
+    /// panics of each value.
     pub(crate) fn submit(&self, job: &Arc<CallState>, tasks: usize, store: impl FnOnce()) -> bool {
         let first = job.expect(tasks);
         self.submit_expected(job, first..first + tasks, store)

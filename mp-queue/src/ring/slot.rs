@@ -296,8 +296,8 @@ impl Position {
     }
 
     /// Returns the first position that may still be unused, according to `slot`, the slot of this position.
-    /// It was used at this position or a later one, so all earlier positions are used, too. Without garbage,
-    /// a hint lags by few positions.
+    /// The slot was used at this position or a later one, so all earlier positions are used, too. Without
+    /// garbage, a hint lags by few positions.
     pub fn skip_used(self, slot: Slot, slots: u32) -> Self {
         let lap = match self.lag(slot) {
             Lag::Ahead => slot.lap.wrapping_sub(1) & LAP_MASK,

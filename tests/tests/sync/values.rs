@@ -1,5 +1,5 @@
 //! Shared values between processes: locks whose holders are killed, stopped, or slow; arrays, atomics, lists.
-//! One test counts blocks, so the tests run one at a time.
+//! The tests run one at a time, because a test counts blocks.
 
 use std::time::{Duration, Instant};
 

@@ -207,8 +207,8 @@ impl Allocator {
         (0..self.layout().slabs.saturating_sub(1)).filter(is_unused)
     }
 
-    /// Joins two neighbouring unused slabs, to free the second slab's row. Returns `false` if there is no
-    /// such pair, or if the slabs have changed.
+    /// Joins two neighbouring unused slabs, to free the second slab's row. Returns `false` if no two unused
+    /// slabs are neighbours, or if the slabs have changed.
     fn join_idle(self, ranges: &[Range], me: Member) -> Result<bool> {
         let is_pair = |pair: &&[Range]| {
             pair.iter().all(|e| e.idle && e.slab != BEYOND) && pair[0].end() == pair[1].base

@@ -7,7 +7,7 @@
 //!
 //! 1. A **suspicion** is one pass over the processes, beginning with this one. Each thread of a process
 //!    (`/proc/PID/task`) must have a row in the [`table`](super::table) that shows such a wait. All members
-//!    that hold the object in a row belong to the set, too. There is no suspicion if a message in flight has
+//!    that hold the object in a row belong to the set, too. No hang is suspected if a message in flight has
 //!    a handle, a thread has no row, a wait has a time-out or another kind of object, or the recovery of a
 //!    dead member is not complete. Threads of this library that run no user code and free nothing that a
 //!    waiter waits for need no row ([`serves`](super::serves)).

@@ -1,7 +1,7 @@
 //! Walk through the pages of seats of a block: a circle that begins at one of two hints.
 //!
-//! One word in the block's first page has both hints: the seat that was *taken* last, and a seat that a walk
-//! over free seats found *held*. Neither is trusted. A process that has released its seat may write the
+//! Both hints are in one word of the block's first page: the seat that was *taken* last, and a seat that a
+//! walk over free seats found *held*. Neither is trusted. A process that has released its seat may write the
 //! second hint late, when the block was freed and its page belongs to another block. So each walk checks to
 //! which block the page of its first seat belongs.
 
