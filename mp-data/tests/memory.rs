@@ -5,14 +5,36 @@ mod common;
 use common::{alive, eventually, next};
 use mp_core::{Arena, ArenaOptions};
 use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, Objects, OnError};
-use mp_tensor::Tensor;
+use mp_tensor::{SharedTensor, Tensor};
 use serde::{Deserialize, Serialize};
 
 const ROW: usize = 1 << 20;
 
-/// Rows of a mebibyte. Optionally, the first batch begins when other batches have all the memory.
+/// Number of other batches, which the first batch waits for. The number only grows: memory that other batches
+/// have may be released before a worker looks.
 #[derive(Serialize, Deserialize)]
-struct Large(usize, Option<usize>);
+struct Others {
+    seen: SharedTensor<i64>,
+    wanted: i64,
+}
+
+impl Others {
+    fn new(wanted: i64) -> Others {
+        Others { seen: Tensor::zeros([1]).unwrap().share(), wanted }
+    }
+
+    fn count(&self) {
+        self.seen.fetch_add(0, 1);
+    }
+
+    fn wait(&self) {
+        eventually("others have the memory", || self.seen.load(0) >= self.wanted);
+    }
+}
+
+/// Rows of a mebibyte. Optionally, the first batch begins when others have been made.
+#[derive(Serialize, Deserialize)]
+struct Large(usize, Option<Others>);
 
 impl Dataset for Large {
     type Batch = Tensor<u8>;
@@ -22,17 +44,18 @@ impl Dataset for Large {
     }
 
     fn fetch(&mut self, items: &[Item], cx: &mut Context<Tensor<u8>>) -> AnyResult<Tensor<u8>> {
-        if let Some(bytes) = self.1.take()
-            && items[0].index == 0
-        {
-            eventually("others have it", || {
-                Arena::current().is_ok_and(|arena| arena.memory_stats().allocated >= bytes as u64)
-            });
+        let is_first = items[0].index == 0;
+        if let (true, Some(others)) = (is_first, &self.1) {
+            others.wait();
         }
-        cx.rows(items, &[ROW], |item, _, row| {
+        let batch = cx.rows(items, &[ROW], |item, _, row| {
             row.fill(item.index as u8);
             Ok(())
-        })
+        })?;
+        if let (false, Some(others)) = (is_first, &self.1) {
+            others.count();
+        }
+        Ok(batch)
     }
 }
 
@@ -85,7 +108,7 @@ fn too_little_to_make_what_is_prefetched() {
 
     // Prefetched batches release their memory for the first batch, and are made again. All batches arrive in
     // order.
-    let large = Large(96, Some(48 << 20));
+    let large = Large(96, Some(Others::new(3)));
     let loader = DataLoader::builder(large).batch_size(16).num_workers(2).prefetch_factor(4).build().unwrap();
     let mut batches = loader.epoch(0);
     let mut numbers = Vec::new();
@@ -98,10 +121,10 @@ fn too_little_to_make_what_is_prefetched() {
     assert_eq!(numbers, [0, 1, 2, 3, 4, 5]);
 }
 
-/// Rows of a mebibyte. The first batch begins when other batches have this number of bytes. Each other batch
-/// has a sample that fails.
+/// Rows of a mebibyte. The first batch begins when others have been made. Each other batch has a sample that
+/// fails.
 #[derive(Serialize, Deserialize)]
-struct Lacking(u64);
+struct Lacking(Others);
 
 impl Dataset for Lacking {
     type Batch = Tensor<u8>;
@@ -111,25 +134,28 @@ impl Dataset for Lacking {
     }
 
     fn fetch(&mut self, items: &[Item], cx: &mut Context<Tensor<u8>>) -> AnyResult<Tensor<u8>> {
-        if items[0].index == 0 && self.0 > 0 {
-            eventually("others have it", || {
-                Arena::current().is_ok_and(|arena| arena.memory_stats().allocated >= self.0)
-            });
-            self.0 = 0;
+        let is_first = items[0].index == 0;
+        if is_first {
+            self.0.wait();
         }
-        cx.rows(items, &[ROW], |item, _, row| {
+        let batch = cx.rows(items, &[ROW], |item, _, row| {
             if item.index >= 16 && item.index % 16 == 4 {
                 return Err("it is bad".into());
             }
             row.fill(item.index as u8);
             Ok(())
-        })
+        })?;
+        if !is_first {
+            self.0.count();
+        }
+        Ok(batch)
     }
 }
 
 /// A batch with a skipped sample that is made again for lack of memory reports the same skipped sample.
 fn remade_batch_skips_the_same_samples() {
-    let builder = DataLoader::builder(Lacking(44 << 20)).batch_size(16).num_workers(2).prefetch_factor(4);
+    let builder =
+        DataLoader::builder(Lacking(Others::new(3))).batch_size(16).num_workers(2).prefetch_factor(4);
     let loader = builder.on_error(OnError::SkipSample).build().unwrap();
     let mut batches = loader.epoch(0);
     for number in 0..6 {
@@ -143,10 +169,9 @@ fn remade_batch_skips_the_same_samples() {
     assert_eq!(loader.metrics().skipped_samples, 5);
 }
 
-/// Texts of this number of bytes, which are encoded. The first text is sent when other batches use all the
-/// memory.
+/// Texts of this number of bytes, which are encoded. The first text is sent when others have been sent.
 #[derive(Serialize, Deserialize)]
-struct Texts(usize, u64);
+struct Texts(usize, Others);
 
 impl Dataset for Texts {
     type Batch = Objects<String>;
@@ -156,12 +181,10 @@ impl Dataset for Texts {
     }
 
     fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
-        let first = items[0].index == 0;
-        if first && self.1 > 0 {
-            eventually("others have it", || {
-                Arena::current().is_ok_and(|arena| arena.memory_stats().allocated >= self.1)
-            });
-            self.1 = 0;
+        match items[0].index {
+            0 => self.1.wait(),
+            // The worker that makes the other batches has sent the previous one.
+            _ => self.1.count(),
         }
         cx.rows(items, (), |item, _, text| {
             *text = Some(char::from(b'a' + item.index as u8).to_string().repeat(self.0));
@@ -172,7 +195,7 @@ impl Dataset for Texts {
 
 /// If the reply can't be sent, the worker ends, and the batch is made again.
 fn reply_without_memory_is_sent_again() {
-    let texts = Texts(20 << 20, 35 << 20);
+    let texts = Texts(20 << 20, Others::new(3));
     let builder = DataLoader::builder(texts).num_workers(2).prefetch_factor(4).retries(20);
     let loader = builder.build().unwrap();
     let mut batches = loader.epoch(0);
