@@ -112,8 +112,8 @@ impl Arena {
         let _making = MAKING.lock();
         if CURRENT.get().is_some() || attach::is_pending() {
             return Err(Error::ArenaExists(
-                "its own or its parent's, whose size stays what it is: call Arena::configure in the program that \
-                 makes it, before anything uses shared memory",
+                "its own or its parent's, whose size is final: call Arena::configure in the program that \
+                 creates it, before the first use of shared memory",
             ));
         }
         *configure::CHOSEN.lock() = options;

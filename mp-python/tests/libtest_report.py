@@ -1,21 +1,41 @@
 """A pytest plugin that reports tests as libtest does, for the project's summary of all tests.
 
-With ``MP_RUN_AGAIN`` in the environment, a failed test runs a second time, by itself.
+With ``MP_RUN_AGAIN`` in the environment, a failed test runs a second time, by itself. ``MP_CLAIMS`` names a
+folder that several runs share. Each file of tests then runs in the first of them that reaches it.
 """
 
 import os
 
+import pytest
 from _pytest.runner import runtestprotocol
 
 _counts = {"passed": 0, "failed": 0}
 _names = []
+_claimed = {}
 
 
 def pytest_collection_finish(session):
     print(f"\nrunning {len(session.items)} tests", flush=True)
 
 
+def _claims(path):
+    """Returns ``True`` if this run executes the tests of a file."""
+    folder = os.environ.get("MP_CLAIMS")
+    if folder is None:
+        return True
+    if path not in _claimed:
+        try:
+            os.mkdir(os.path.join(folder, path.name))
+            _claimed[path] = True
+        except FileExistsError:
+            _claimed[path] = False
+    return _claimed[path]
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item, nextitem):
+    if not _claims(item.path):
+        return True
     if "MP_RUN_AGAIN" not in os.environ:
         return None
     reports = runtestprotocol(item, nextitem=nextitem, log=False)

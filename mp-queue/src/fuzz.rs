@@ -6,7 +6,7 @@ use mp_core::{Error, Message};
 use mp_reduce::{MessagePack, unpack_plain};
 
 use crate::checkpoint::fuzz as checkpoint;
-use crate::connection::named::Named;
+use crate::connection::named::NamedValue;
 use crate::connection::socket::fuzz as socket;
 use crate::ring::{Slot, SmallMessage};
 
@@ -29,19 +29,19 @@ type FuzzMessage = (u8, String, Vec<u32>);
 fn written(bytes: &[u8]) -> Vec<u8> {
     let mut out = Outgoing::in_band();
     let value = (3, String::from_utf8_lossy(bytes).into_owned(), vec![1, 70_000]);
-    Named::<FuzzMessage>(value).encode::<MessagePack>(&mut out).unwrap();
+    NamedValue::<FuzzMessage>(value).encode::<MessagePack>(&mut out).unwrap();
     std::mem::take(out.bytes())
 }
 
 fn named(bytes: &[u8]) {
-    match Named::<FuzzMessage>::decode::<MessagePack>(&mut Incoming::from_plain(bytes.to_vec())) {
+    match NamedValue::<FuzzMessage>::decode::<MessagePack>(&mut Incoming::from_plain(bytes.to_vec())) {
         Ok(mut value) => {
             let name = &bytes[2..2 + usize::from(u16::from_le_bytes([bytes[0], bytes[1]]))];
             assert!(name.is_empty() || name == std::any::type_name::<FuzzMessage>().as_bytes(), "{name:?}");
             let mut out = Outgoing::in_band();
             value.encode::<MessagePack>(&mut out).unwrap();
             let again = Incoming::from_plain(std::mem::take(out.bytes()));
-            assert_eq!(Named::<FuzzMessage>::decode::<MessagePack>(&mut { again }).unwrap().0, value.0);
+            assert_eq!(NamedValue::<FuzzMessage>::decode::<MessagePack>(&mut { again }).unwrap().0, value.0);
         }
         Err(Error::Malformed(_) | Error::Undecodable(_)) => {}
         Err(other) => panic!("hostile bytes caused another kind of error: {other:?}"),

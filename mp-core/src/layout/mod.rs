@@ -464,9 +464,10 @@ mod tests {
         assert!(matches!(said(3, 1), Err(Error::NotAnArena(why)) if why.contains("user")));
         for (i, (what, ours)) in (8..).zip(layout.fields()) {
             let refused = said(i, 1);
-            let is_named = |w: &&str, t: u64, o: u64| (*w, t, o) == (what, ours ^ 1, ours);
+            let expected = (what, ours ^ 1, ours);
             assert!(
-                matches!(&refused, Err(Error::Version { what, theirs, ours }) if is_named(what, *theirs, *ours)),
+                matches!(&refused, Err(Error::Version { what, theirs, ours })
+                    if (*what, *theirs, *ours) == expected),
                 "{what}: {refused:?}"
             );
         }

@@ -146,7 +146,9 @@ table! {
     required fn cuCtxSynchronize();
     required fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
 
-    optional fn cuMemGetAllocationGranularity(granularity: *mut usize, prop: *const AllocationProp, option: c_int);
+    optional fn cuMemGetAllocationGranularity(
+        granularity: *mut usize, prop: *const AllocationProp, option: c_int
+    );
     optional fn cuMemAddressReserve(address: *mut u64, size: usize, alignment: usize, at: u64, flags: u64);
     optional fn cuMemAddressFree(address: u64, size: usize);
     optional fn cuMemCreate(handle: *mut u64, size: usize, prop: *const AllocationProp, flags: u64);
@@ -181,7 +183,9 @@ table! {
     required fn cuStreamGetCtx(stream: DriverHandle, context: *mut DriverHandle);
     optional fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int);
     optional fn cuStreamGetId(stream: DriverHandle, id: *mut u64);
-    optional fn cuLaunchHostFunc(stream: DriverHandle, function: extern "C" fn(*mut c_void), data: *mut c_void);
+    optional fn cuLaunchHostFunc(
+        stream: DriverHandle, function: extern "C" fn(*mut c_void), data: *mut c_void
+    );
     optional fn cuStreamWriteValue64_v2(stream: DriverHandle, address: u64, value: u64, flags: c_uint);
     optional fn cuStreamWaitValue64_v2(stream: DriverHandle, address: u64, value: u64, flags: c_uint);
 

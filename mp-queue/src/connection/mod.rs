@@ -19,7 +19,7 @@ use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::connection::named::{Named, unwrap_error};
+use crate::connection::named::{NamedValue, unwrap_error};
 use crate::connection::pipe::type_of;
 use crate::connection::socket::Socket;
 use crate::error::{GetError, PutError};
@@ -203,7 +203,8 @@ impl Connection {
         if out.is_disconnected() {
             return Err(PutError::Disconnected(value));
         }
-        put_as(out, TypeFingerprint::new(), Named(value), Wait::Forever).map_err(|e| e.map(|named| named.0))
+        put_as(out, TypeFingerprint::new(), NamedValue(value), Wait::Forever)
+            .map_err(|e| e.map(|named| named.0))
     }
 
     /// Receives the next value. Waits while there is none.
@@ -230,7 +231,7 @@ impl Connection {
             Some(socket) => socket.recv(wait),
             None => self
                 .receiver()?
-                .get_as::<Named<T>>(TypeFingerprint::new(), wait)
+                .get_as::<NamedValue<T>>(TypeFingerprint::new(), wait)
                 .map(|named| named.0)
                 .map_err(unwrap_error::<T>),
         };
@@ -249,7 +250,7 @@ impl Connection {
         if let Some(socket) = self.transport.socket() {
             return socket.recv_async().await;
         }
-        let fingerprint = TypeFingerprint::<Named<T>>::new();
+        let fingerprint = TypeFingerprint::<NamedValue<T>>::new();
         let got = get(self.receiver()?.raw(), fingerprint).await;
         self.update_ready_fd();
         got.map_err(unwrap_error::<T>)?.map(|named| named.0).ok_or(GetError::Disconnected)

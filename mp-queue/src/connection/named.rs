@@ -26,9 +26,9 @@ pub(crate) fn sent_name<T>() -> ([u8; LENGTH], &'static [u8]) {
 }
 
 /// A value, encoded after the name of its type.
-pub(crate) struct Named<T>(pub(crate) T);
+pub(crate) struct NamedValue<T>(pub(crate) T);
 
-impl<T: Message> Message for Named<T> {
+impl<T: Message> Message for NamedValue<T> {
     fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
         let (length, name) = sent_name::<T>();
         let bytes = out.bytes();
@@ -68,7 +68,8 @@ fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(u16::from_le_bytes(*length).into())
 }
 
-/// Converts an error of receiving a [`Named`] into one of the value itself, with the names of both types.
+/// Converts an error of receiving a [`NamedValue`] into one of the value itself, with the names of both
+/// types.
 #[cold]
 pub(crate) fn unwrap_error<T>(error: GetError) -> GetError {
     let GetError::Failed(error) = error else { return error };
@@ -126,9 +127,9 @@ mod tests {
     fn value_with_equal_fingerprint_is_checked_by_name() {
         let received = |name: &str| {
             let bytes = [&(name.len() as u16).to_le_bytes(), name.as_bytes(), &[1, 5]].concat();
-            let decoded = Named::<u8>::decode::<MessagePack>(&mut Incoming::from_plain(bytes.clone()));
+            let decoded = NamedValue::<u8>::decode::<MessagePack>(&mut Incoming::from_plain(bytes.clone()));
             let error =
-                |error| GetError::from(Error::from(Undecodable::of_message::<Named<u8>>(error, &bytes)));
+                |error| GetError::from(Error::from(Undecodable::of_message::<NamedValue<u8>>(error, &bytes)));
             decoded.map(|named| named.0).map_err(|e| unwrap_error::<u8>(error(e)))
         };
         assert_eq!(received("u8").unwrap(), 5);

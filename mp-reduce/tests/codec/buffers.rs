@@ -161,7 +161,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn buffers_round_trip_in_any_container(part in 0..PARTS, edge in prop::sample::select(vec![0, ROW, LONG, 2 * LONG]), more in 0..40_usize) {
+    fn buffers_round_trip_in_any_container(
+        part in 0..PARTS,
+        edge in prop::sample::select(vec![0, ROW, LONG, 2 * LONG]),
+        more in 0..40_usize,
+    ) {
         let record = record(part, (edge + more).saturating_sub(20));
         super::same(vec![Some(record.clone()), None]);
         super::same(Some(Some(record.bytes.clone())));

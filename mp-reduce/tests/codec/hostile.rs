@@ -115,12 +115,14 @@ fn byte() -> impl Strategy<Value = u8> {
 fn change() -> impl Strategy<Value = Change> {
     let edges = vec![0, 1, 255, 1 << 16, (1 << 31) - 1, 1 << 32, 1 << 63, u64::MAX];
     let number = prop_oneof![prop::sample::select(edges), any::<u64>()];
+    let bytes = prop::collection::vec(byte(), 1..20);
     prop_oneof![
         5 => (any::<Index>(), byte()).prop_map(|(at, byte)| Change::Set(at, byte)),
         2 => (any::<Index>(), number).prop_map(|(at, number)| Change::Number(at, number)),
         1 => (any::<Index>(), 1..20_usize).prop_map(|(at, count)| Change::Remove(at, count)),
-        1 => (any::<Index>(), prop::collection::vec(byte(), 1..20)).prop_map(|(at, new)| Change::Insert(at, new)),
-        1 => (any::<Index>(), 1..40_usize, 1..200_usize).prop_map(|(at, count, times)| Change::Again(at, count, times)),
+        1 => (any::<Index>(), bytes).prop_map(|(at, new)| Change::Insert(at, new)),
+        1 => (any::<Index>(), 1..40_usize, 1..200_usize)
+            .prop_map(|(at, count, times)| Change::Again(at, count, times)),
         1 => any::<Index>().prop_map(Change::Cut),
     ]
 }
@@ -134,7 +136,10 @@ proptest! {
 
     /// Includes everything that is attached to the message.
     #[test]
-    fn mutated_message_decodes_or_fails(children in 0..2_usize, changes in prop::collection::vec(change(), 1..4)) {
+    fn mutated_message_decodes_or_fails(
+        children in 0..2_usize,
+        changes in prop::collection::vec(change(), 1..4),
+    ) {
         let (mut value, mut out) = (parcel(children), Outgoing::default());
         value.encode::<MessagePack>(&mut out).unwrap();
         changes.iter().for_each(|change| change.make(out.bytes()));

@@ -10,6 +10,7 @@ mod package;
 mod static_linking;
 pub(crate) mod wheel;
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::session::{Outcome, Session};
@@ -155,22 +156,40 @@ fn test(session: &mut Session) -> Outcome {
     waiting.env("MP_EVERY", some_accesses());
     // Some tests also run with the second sharing strategy alone.
     let second = alone::second_strategy(session);
-    let claims = std::env::temp_dir().join(format!("mp-ci-{}", std::process::id()));
-    if let Err(e) = std::fs::create_dir(&claims) {
-        return Outcome::Failed(format!("{}: {e}", claims.display()));
-    }
+    let claims = match Claims::new() {
+        Ok(claims) => claims,
+        Err(message) => return Outcome::Failed(message),
+    };
     // `run-program` skips programs that another stream starts or has started.
     let [mut others, after_computing, after_waiting] = [(); 3].map(|()| {
         let mut others = session.cargo(&all);
-        others.env("MP_BESIDE", STREAMS.concat().join(" ")).env("MP_CLAIMS", &claims);
+        others.env("MP_BESIDE", STREAMS.concat().join(" ")).env("MP_CLAIMS", &claims.0);
         others
     });
     session.run_in_parallel(&mut [computing, after_computing], |session| {
         session
             .run_in_parallel(&mut [waiting, second, after_waiting], |session| _ = session.run(&mut others));
     });
-    _ = std::fs::remove_dir_all(&claims);
     session.outcome()
+}
+
+/// Folder in which parallel runs of the same tests claim programs or files, so that each runs once.
+struct Claims(PathBuf);
+
+impl Claims {
+    fn new() -> Result<Self, String> {
+        let folder = std::env::temp_dir().join(format!("mp-ci-{}", std::process::id()));
+        match std::fs::create_dir(&folder) {
+            Ok(()) => Ok(Self(folder)),
+            Err(e) => Err(format!("{}: {e}", folder.display())),
+        }
+    }
+}
+
+impl Drop for Claims {
+    fn drop(&mut self) {
+        _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 /// Returns the command that builds all programs, libraries (including the simulated driver) and examples at

@@ -14,6 +14,7 @@ use std::process::{Command, Stdio};
 
 use rustix::fs::{FlockOperation, flock};
 
+use super::Claims;
 use crate::args::Args;
 use crate::session::{Outcome, Session};
 
@@ -238,11 +239,20 @@ fn test(session: &mut Session, wheel: &Wheel, python: &Path, profile: &[&str]) {
     session.run(check.current_dir(&tests).args(["-W", "error", "-c", &import]));
     let program = if profile.contains(&"--release") { "release" } else { "debug" };
     let program = build_folder().join(program).join(PROGRAM);
-    let mut pytest = Command::new(python);
-    pytest.current_dir(&tests).args(["-m", "pytest", "-p", "libtest_report", "-q", "-p", "no:cacheprovider"]);
-    pytest.env("PYTHONPATH", &tests).env("PYTHONDONTWRITEBYTECODE", "1").env("RUST_TO_PYTHON", program);
-    session.tell_tests(&mut pytest);
-    session.run(&mut pytest);
+    let claims = match Claims::new() {
+        Ok(claims) => claims,
+        Err(message) => return session.fail(message),
+    };
+    // Two runs share the files of tests: most tests wait for processes, one by one.
+    let [mut one, mut other] = [(); 2].map(|()| {
+        let mut pytest = Command::new(python);
+        pytest.current_dir(&tests).args(["-m", "pytest", "-p", "libtest_report", "-q"]);
+        pytest.args(["-p", "no:cacheprovider"]).env("MP_CLAIMS", &claims.0);
+        pytest.env("PYTHONPATH", &tests).env("PYTHONDONTWRITEBYTECODE", "1").env("RUST_TO_PYTHON", &program);
+        session.tell_tests(&mut pytest);
+        pytest
+    });
+    session.run_in_parallel(std::slice::from_mut(&mut other), |session| _ = session.run(&mut one));
 }
 
 /// Installs the package as a new user does, into an environment without other packages, and runs a program.

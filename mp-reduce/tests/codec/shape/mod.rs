@@ -80,8 +80,9 @@ thread_local! {
 pub(crate) fn shapes() -> impl Strategy<Value = Shape> {
     use Shape::*;
     let leaves = prop_oneof![
-        4 => Just(Unit), 4 => Just(UnitStruct), 1 => Just(Bool), 1 => Just(U8), 1 => Just(U64), 1 => Just(I64), 1 => Just(U128),
-        1 => Just(I128), 1 => Just(F32), 1 => Just(F64), 1 => Just(Char), 1 => Just(Text), 1 => Just(Bytes),
+        4 => Just(Unit), 4 => Just(UnitStruct), 1 => Just(Bool), 1 => Just(U8), 1 => Just(U64),
+        1 => Just(I64), 1 => Just(U128), 1 => Just(I128),
+        1 => Just(F32), 1 => Just(F64), 1 => Just(Char), 1 => Just(Text), 1 => Just(Bytes),
     ];
     leaves.prop_recursive(5, 24, 4, |inner| {
         let some = |most: usize| prop::collection::vec(inner.clone(), 0..most);

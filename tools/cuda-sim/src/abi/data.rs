@@ -88,27 +88,41 @@ fn unregister(address: u64) -> Result<(), u32> {
 
 export! {
     fn cuMemcpyHtoD_v2(to: u64, from: Buffer, bytes: usize) { to_device(to, from, bytes, 0, true) }
-    fn cuMemcpyHtoDAsync_v2(to: u64, from: Buffer, bytes: usize, stream: u64) { to_device(to, from, bytes, stream, false) }
+    fn cuMemcpyHtoDAsync_v2(to: u64, from: Buffer, bytes: usize, stream: u64) {
+        to_device(to, from, bytes, stream, false)
+    }
     fn cuMemcpyDtoH_v2(to: Buffer, from: u64, bytes: usize) { to_host(to, from, bytes, 0, true) }
-    fn cuMemcpyDtoHAsync_v2(to: Buffer, from: u64, bytes: usize, stream: u64) { to_host(to, from, bytes, stream, false) }
+    fn cuMemcpyDtoHAsync_v2(to: Buffer, from: u64, bytes: usize, stream: u64) {
+        to_host(to, from, bytes, stream, false)
+    }
     // By the manual's rules of synchronisation, the host doesn't wait for copies within a device.
     fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) { on_device(to, from, bytes, 0, false) }
-    fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: u64) { on_device(to, from, bytes, stream, false) }
+    fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: u64) {
+        on_device(to, from, bytes, stream, false)
+    }
     fn cuMemsetD8_v2(to: u64, value: u8, count: usize) { set(to, &[value], count, 0, false) }
-    fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: u64) { set(to, &[value], count, stream, false) }
+    fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: u64) {
+        set(to, &[value], count, stream, false)
+    }
     fn cuMemsetD32_v2(to: u64, value: u32, count: usize) { set(to, &value.to_le_bytes(), count, 0, false) }
-    fn cuMemsetD32Async(to: u64, value: u32, count: usize, stream: u64) { set(to, &value.to_le_bytes(), count, stream, false) }
+    fn cuMemsetD32Async(to: u64, value: u32, count: usize, stream: u64) {
+        set(to, &value.to_le_bytes(), count, stream, false)
+    }
 
     fn cuMemHostRegister_v2(address: Buffer, bytes: usize, _flags: u32) {
         let (address, length) = (address.address(), bytes as u64);
         if address == 0 || bytes == 0 {
             return Err(codes::INVALID_VALUE);
         }
-        if with_registered(|all| all.iter().any(|(start, length)| address < start + length && *start < address + bytes as u64))? {
+        let overlaps = |(start, end): (u64, u64)| address < end && start < address + length;
+        if with_registered(|all| all.iter().any(|(start, length)| overlaps((*start, start + length))))? {
             return Err(codes::HOST_MEMORY_ALREADY_REGISTERED);
         }
         let Some((file, offset)) = file_of(address, length) else {
-            note("only memory of a file (a memfd) that this process has open can be registered here; a driver takes any");
+            note(
+                "only memory of a file (a memfd) that this process has open can be registered here; a driver \
+                 takes any",
+            );
             return Err(codes::NOT_SUPPORTED);
         };
         ask_with(Call::HostRegister { address, bytes: length, offset }, Some(file))?;
@@ -159,7 +173,9 @@ export! {
         Ok(())
     }
 
-    fn cuModuleLoadDataEx(module: OutPtr<'_, u64>, image: Text, _options: u32, _names: Buffer, _values: Buffer) {
+    fn cuModuleLoadDataEx(
+        module: OutPtr<'_, u64>, image: Text, _options: u32, _names: Buffer, _values: Buffer
+    ) {
         let module = module.ok_or(codes::INVALID_VALUE)?;
         module.write(number(ask(Call::ModuleLoad { image: image.get()? })?)?);
         Ok(())

@@ -127,7 +127,9 @@ export! {
     }
 
     fn cuMemGetAllocationPropertiesFromHandle(to: OutPtr<'_, Properties>, handle: u64) {
-        let Value::Pair(device, types) = ask(Call::HandleProperties { handle })?.0 else { return Err(codes::UNKNOWN) };
+        let Value::Pair(device, types) = ask(Call::HandleProperties { handle })?.0 else {
+            return Err(codes::UNKNOWN);
+        };
         let number = |value| c_int::try_from(value).unwrap_or(0);
         let location = Location { kind: 1, id: number(device) };
         let win32 = std::ptr::null_mut();
@@ -162,7 +164,9 @@ export! {
     }
 
     fn cuMemGetAddressRange_v2(base: OutPtr<'_, u64>, size: OutPtr<'_, usize>, address: u64) {
-        let Value::Pair(start, bytes) = ask(Call::AddressRange { address })?.0 else { return Err(codes::UNKNOWN) };
+        let Value::Pair(start, bytes) = ask(Call::AddressRange { address })?.0 else {
+            return Err(codes::UNKNOWN);
+        };
         if let Some(base) = base {
             base.write(start);
         }

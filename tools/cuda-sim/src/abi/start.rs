@@ -62,7 +62,8 @@ export! {
 
     fn cuDeviceGetName(name: Buffer, length: c_int, number: c_int) {
         let mut bytes = device(number, |device| device.name.clone().into_bytes())?;
-        let room = usize::try_from(length).ok().and_then(|length| length.checked_sub(1)).ok_or(codes::INVALID_VALUE)?;
+        let length = usize::try_from(length).map_err(|_| codes::INVALID_VALUE)?;
+        let room = length.checked_sub(1).ok_or(codes::INVALID_VALUE)?;
         bytes.truncate(room);
         bytes.push(0);
         name.write(&bytes)

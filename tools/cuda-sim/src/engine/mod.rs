@@ -151,12 +151,13 @@ impl Engine {
         let live = self.processes.values().filter(|process| process.gone_at.is_none()).count();
         let opened = |process: &Process| process.events.values().filter(|event| event.imported).count();
         let made = |process: &Process| process.events.len() - opened(process);
+        let reserved = |process: &Process| process.addresses.reserved.len();
         serde_json::json!({
             "bytes": bytes,
             "events": self.processes.values().map(made).sum::<usize>(),
             "opened-events": self.processes.values().map(opened).sum::<usize>(),
             "handles": self.processes.values().map(|process| process.handles.len()).sum::<usize>(),
-            "reserved": self.processes.values().map(|process| process.addresses.reserved.len()).sum::<usize>(),
+            "reserved": self.processes.values().map(reserved).sum::<usize>(),
             "processes": live,
             "leaving": self.processes.len() - live,
             "streams": self.streams.len(),

@@ -92,8 +92,8 @@ fn devices(profile: &str, bytes: u64) -> Result<Vec<DeviceInfo>, String> {
             "no-vmm" => set(&[(102, 0), (103, 0)]),
             other => {
                 return Err(format!(
-                    "MP_CUDA_SIM_PROFILE is some of h100, two-gpus, apart, old, mig, no-memops, no-events and no-vmm, apart by commas, and \
-                     not {other:?}"
+                    "MP_CUDA_SIM_PROFILE is some of h100, two-gpus, apart, old, mig, no-memops, no-events \
+                     and no-vmm, separated by commas, and not {other:?}"
                 ));
             }
         }

@@ -267,7 +267,8 @@ pub(crate) fn agents<const N: usize>() -> (std::sync::MutexGuard<'static, ()>, S
     (alone, session, agents)
 }
 
-/// Ends agents by a normal exit. Checks that the device has no memory in use then, and that nothing was found.
+/// Ends agents by a normal exit. Checks that the device then has no memory in use, and that the simulator has
+/// found no mistake.
 #[track_caller]
 pub(crate) fn end<const N: usize>(session: &Session, agents: [Agent; N]) {
     agents.into_iter().for_each(Agent::leave);
