@@ -227,7 +227,7 @@ fn in_cycles(folder: &str, imports: &Imports) -> Vec<Finding> {
         let Import { file, line, path } =
             &imports[&(start.clone(), cycle.get(1).unwrap_or(&start).to_string())];
         let names: Vec<&str> = cycle.iter().chain([&start]).map(|floor| floor.as_str()).collect();
-        found.push(Finding::warning(
+        found.push(Finding::new(
             file,
             *line,
             format!(

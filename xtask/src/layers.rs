@@ -1,15 +1,5 @@
 //! Step `layers`: dependencies between our crates run downwards only, and so do imports inside each folder
 //! of a crate. Type names are nouns, each defined by one crate, and `Arena` is small.
-//!
-//! Older code violates some rules. These violations are counted in `xtask/ratchet.tsv`:
-//!
-//! | rule | violation |
-//! |---|---|
-//! | `import-cycle` | a file or subfolder that takes part in a cycle of imports in its folder |
-//! | `arena-impl` | a file with `impl Arena` in addition to the allowed ones |
-//! | `arena-method` | a method of `Arena` in addition to the allowed ones |
-//! | `type-name-shared` | a type whose name another library crate also defines |
-//! | `type-name-word` | a type named by a participle, a pronoun or a preposition alone |
 
 use std::fs;
 use std::path::Path;
@@ -18,12 +8,8 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::session::{Outcome, Session};
-use crate::tidy::{self, Tree, mask, ratchet};
+use crate::tidy::{self, Finding, Tree, mask};
 use crate::{folder_cycles, types};
-
-/// Counted rules of this step.
-pub(crate) const RULES: [&str; 5] =
-    ["import-cycle", "arena-impl", "arena-method", "type-name-shared", "type-name-word"];
 
 /// Each library crate with our crates that it may depend on. `*` means all crates of this table.
 pub(crate) const LAYERS: &[(&str, &[&str])] = &[
@@ -71,15 +57,12 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
         Err(message) => session.fail(message),
     }
     match Tree::load() {
-        Ok(tree) => {
-            tidy::outcome(&ratchet::compare(&tree, &violations(&tree), |rule| RULES.contains(&rule)), session)
-        }
+        Ok(tree) => tidy::outcome(&violations(&tree), session),
         Err(message) => Outcome::Failed(message),
     }
 }
 
-/// Returns the violations of [`RULES`].
-pub(crate) fn violations(tree: &Tree) -> ratchet::Violations {
+fn violations(tree: &Tree) -> Vec<Finding> {
     let tests: Vec<String> =
         tree.rust().flat_map(|file| mask::modules_of_tests(&file.path, file.lines())).collect();
     let is_test = |path: &str| {
@@ -96,23 +79,16 @@ pub(crate) fn violations(tree: &Tree) -> ratchet::Violations {
         name => (name, sources(&format!("{name}/src/"))),
     };
     let crates: Vec<_> = LAYERS.iter().map(|(name, _)| sources_of(name)).collect();
-    let mut found = ratchet::Violations::new();
-    let mut add = |area: &str, rule, places: Vec<tidy::Finding>| {
-        if !places.is_empty() {
-            found.entry((area.to_owned(), rule)).or_default().extend(places);
-        }
-    };
+    let mut found = Vec::new();
     for (name, files) in &crates {
-        add(name, "import-cycle", folder_cycles::cycles(files));
+        found.extend(folder_cycles::cycles(files));
         if *name == "mp-core" {
-            add(name, "arena-impl", types::arena_files(files));
-            add(name, "arena-method", types::arena_methods(files));
+            found.extend(types::arena_files(files));
+            found.extend(types::arena_methods(files));
         }
     }
-    types::shared(&crates).into_iter().for_each(|(name, place)| add(&name, "type-name-shared", vec![place]));
-    for file in tree.rust().filter(|file| !is_test(&file.path)) {
-        add(&ratchet::area(&file.path), "type-name-word", types::words(file));
-    }
+    found.extend(types::shared(&crates));
+    found.extend(tree.rust().filter(|file| !is_test(&file.path)).flat_map(types::words));
     found
 }
 

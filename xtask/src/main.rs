@@ -63,8 +63,6 @@ cargo xtask <task> [options]
              --prepare    installs the Python packages that this needs, and nothing else
   gpu-bundle  DIR: programs and a script for a machine with a GPU, tried on the simulated one first
   api      writes docs/api.txt: every public path, which the step doc compares
-  ratchet  writes xtask/ratchet.tsv: counts of older violations of rules, which only fall
-             --list a,b   each violation of these rules instead
   help     this page
 
 Steps of ci, each a task of its own, also with --strict. `test` also takes the arguments of `cargo test`:
@@ -99,11 +97,6 @@ fn run(mut words: Vec<String>) -> Result<bool, String> {
         "api" => {
             args.finish()?;
             steps::doc::write()
-        }
-        "ratchet" => {
-            let rules = args.list("--list")?;
-            args.finish()?;
-            if rules.is_empty() { tidy::ratchet::write() } else { tidy::ratchet::list(&rules) }
         }
         "fuzz" => fuzz::run(&mut args),
         "gpu-bundle" => gpu_bundle::run(&mut args),

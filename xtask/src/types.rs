@@ -76,12 +76,12 @@ fn name(code: &str) -> Option<String> {
 }
 
 /// Returns the names that several of these crates define, in each crate at the place of its first definition.
-pub(crate) fn shared(crates: &[(&str, Vec<&File>)]) -> Vec<(String, Finding)> {
+pub(crate) fn shared(crates: &[(&str, Vec<&File>)]) -> Vec<Finding> {
     let mut all: BTreeMap<String, BTreeMap<&str, Finding>> = BTreeMap::new();
     for (krate, files) in crates {
         for file in files {
             for (line, name) in defined(file) {
-                let place = Finding::warning(&file.path, line, "");
+                let place = Finding::new(&file.path, line, "");
                 all.entry(name).or_default().entry(krate).or_insert(place);
             }
         }
@@ -94,7 +94,7 @@ pub(crate) fn shared(crates: &[(&str, Vec<&File>)]) -> Vec<(String, Finding)> {
         for (krate, mut place) in places {
             let others: Vec<&str> = crates.iter().filter(|other| **other != krate).copied().collect();
             place.message = format!("`{name}` is also a type of {}: rename one", others.join(", "));
-            found.push((krate.to_owned(), place));
+            found.push(place);
         }
     }
     found
@@ -103,7 +103,7 @@ pub(crate) fn shared(crates: &[(&str, Vec<&File>)]) -> Vec<(String, Finding)> {
 /// Returns the types of a file whose names are words of [`WORDS`].
 pub(crate) fn words(file: &File) -> Vec<Finding> {
     let bad = defined(file).into_iter().filter(|(_, name)| WORDS.split_whitespace().any(|word| word == name));
-    bad.map(|(line, name)| Finding::warning(&file.path, line, format!("`{name}` names no thing: use a noun")))
+    bad.map(|(line, name)| Finding::new(&file.path, line, format!("`{name}` names no thing: use a noun")))
         .collect()
 }
 
@@ -111,7 +111,7 @@ pub(crate) fn words(file: &File) -> Vec<Finding> {
 pub(crate) fn arena_files(files: &[&File]) -> Vec<Finding> {
     let found = files.iter().filter_map(|file| {
         let line = arena_blocks(&mask::without_tests(&file.path, file.lines())).first()?.0;
-        Some(Finding::warning(&file.path, line, "`impl Arena` outside the files of `Arena`"))
+        Some(Finding::new(&file.path, line, "`impl Arena` outside the files of `Arena`"))
     });
     found.skip(ARENA_FILES).collect()
 }
@@ -126,7 +126,7 @@ pub(crate) fn arena_methods(files: &[&File]) -> Vec<Finding> {
                 if mask::has_word(&line.code, "fn")
                     && indentation(&line.code) == indentation(&lines[first - 1].code) + 4
                 {
-                    found.push(Finding::warning(
+                    found.push(Finding::new(
                         &file.path,
                         number,
                         "a method of `Arena`: move it to another type",
@@ -188,7 +188,7 @@ mod tests {
         let found = |a: &'static str, b: &'static str| {
             let (a, b) = (file("mp-a/src/x.rs", a), file("mp-b/src/y.rs", b));
             let crates = [("mp-a", vec![&a]), ("mp-b", vec![&b])];
-            shared(&crates).into_iter().map(|(_, place)| place.message).collect::<Vec<_>>()
+            shared(&crates).into_iter().map(|place| place.message).collect::<Vec<_>>()
         };
         assert_eq!(
             found("struct Twice;\nenum Twice {}", "\ntrait Twice {}"),

@@ -143,7 +143,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     if let [first, ..] = untried.as_slice() {
         let message =
             format!("{} mutations were not tried yet, {first} is one: `cargo xtask mutate`", untried.len());
-        findings.push(Finding::warning(PAGE, 1, message));
+        findings.push(Finding { warning: true, ..Finding::new(PAGE, 1, message) });
     }
     for name in page.found.keys().chain(page.survivors.keys()) {
         if !switches.contains_key(name.as_str()) {

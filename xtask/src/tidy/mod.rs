@@ -6,8 +6,8 @@ mod glossary;
 pub(crate) mod links;
 pub(crate) mod mask;
 pub(crate) mod parity;
-pub(crate) mod ratchet;
 mod statics;
+mod style;
 mod text;
 pub(crate) mod uses;
 
@@ -29,17 +29,12 @@ pub(crate) struct Finding {
     pub(crate) line: usize,
     pub(crate) message: String,
     /// `true` if the finding is printed but does not fail the step.
-    warning: bool,
+    pub(crate) warning: bool,
 }
 
 impl Finding {
     pub(crate) fn new(path: &str, line: usize, message: impl Into<String>) -> Self {
         Self { path: path.to_owned(), line, message: message.into(), warning: false }
-    }
-
-    /// Creates a finding that does not fail the step.
-    pub(crate) fn warning(path: &str, line: usize, message: impl Into<String>) -> Self {
-        Self { warning: true, ..Self::new(path, line, message) }
     }
 }
 
@@ -182,7 +177,7 @@ fn check(tree: &Tree) -> Vec<Finding> {
     findings.extend(crates::check(tree));
     findings.extend(parity::check(tree));
     findings.extend(crate::reruns::check(tree));
-    findings.extend(ratchet::check(tree));
+    findings.extend(style::check(tree));
     findings.extend(crate::mutate::check(tree));
     findings.sort();
     findings.dedup();
