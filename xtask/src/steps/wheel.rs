@@ -144,19 +144,6 @@ fn install(python: &Path, packages: &[&str]) -> bool {
     succeeds(Command::new(python).args(options).args(packages))
 }
 
-/// Makes cargo build `mp-python` again. maturin builds only the shared library, and cargo would otherwise
-/// mistake it for the Rust library that the other extension needs.
-fn forget_extension(target: &Path) {
-    for profile in ["debug", "release"] {
-        let built = fs::read_dir(target.join(profile).join(".fingerprint"));
-        for entry in built.into_iter().flatten().flatten() {
-            if entry.file_name().to_string_lossy().starts_with("mp-python-") {
-                _ = fs::remove_dir_all(entry.path());
-            }
-        }
-    }
-}
-
 fn build_and_test(session: &mut Session, profile: &[&str]) -> Outcome {
     let python = match environment(&STABLE) {
         Ok(Ok(python)) => python,
@@ -196,10 +183,11 @@ fn build_and_test(session: &mut Session, profile: &[&str]) -> Outcome {
 
 /// Builds the wheels of package and example, and installs both. Returns `true` on success.
 fn build_and_install(session: &mut Session, wheel: &Wheel, python: &Path, profile: &[&str]) -> bool {
-    for (manifest, wheels) in [(CRATE, "dist"), (EXTENSION, "dist-extension")] {
+    // The extension first: its build makes all kinds of libraries of the package. The build of the package's
+    // wheel alone makes the shared library, and cargo would mistake it for the Rust library.
+    for (manifest, wheels) in [(EXTENSION, "dist-extension"), (CRATE, "dist")] {
         let wheels = absolute(&folder().join(wheel.folder).join(wheels));
         _ = fs::remove_dir_all(&wheels);
-        forget_extension(&build_folder());
         let mut build = Command::new(python);
         build.args(["-m", "maturin", "build", "--locked", "--manifest-path", manifest, "--out"]).arg(&wheels);
         build.args(["--interpreter"]).arg(python).args(profile);

@@ -209,10 +209,7 @@ const OF_STRUCTURES: &[Area] = &[
     ),
     ("queue.get.", &[("mp-tests/descriptors", "limits::"), ("mp-tests/queues", "deaths::")]),
     ("queue.spin.", &[("mp-tests/waiting", "idle_cpu_time::")]),
-    (
-        "queue.watch.",
-        &[("mp-tests/queues", "watch::"), ("mp-queue/lib", "watch"), ("mp-tests/killed", "retained::")],
-    ),
+    ("queue.watch.", &[("mp-tests/queues", "watch::"), ("mp-tests/killed", "retained::")]),
     (
         "queue.broadcast.",
         &[("mp-tests/queues", "broadcast::"), ("mp-queue/lib", ""), ("mp-tests/killed", "retained::")],
@@ -321,7 +318,7 @@ const OF_STRUCTURES: &[Area] = &[
     (
         "event.",
         &[
-            ("mp-tests/waiting", "wake_ups::an_event"),
+            ("mp-tests/waiting", "wake_ups::event"),
             ("mp-models/models", "event::"),
             ("mp-sync/loom_sync", ""),
             ("mp-sync/lib", ""),
@@ -402,7 +399,7 @@ const OF_STRUCTURES: &[Area] = &[
     ),
     ("arena.reuse.", &[("mp-core/lib", "alloc::slabs::reuse"), ("mp-tests/small_arena", "")]),
     ("arena.ring.", &[("mp-tests/queues", "deserted::"), ("mp-tests/queues", "deaths::")]),
-    ("arena.buffer.", &[("mp-core/lib", "messages::"), ("mp-tests/messages", "buffers::")]),
+    ("arena.buffer.", &[("mp-core/lib", "transport::"), ("mp-tests/messages", "buffers::")]),
     (
         "codec.",
         &[
@@ -428,7 +425,7 @@ const OF_STRUCTURES: &[Area] = &[
     ("layout.", &[("mp-core/lib", "")]),
     ("attach.", &[("mp-core/lib", "sys::"), ("mp-core/lib", "")]),
     ("directory.", &[("mp-core/lib", "sys::files::directory"), ("mp-tests/file_system", "")]),
-    ("structure.", &[("mp-core/lib", "structure::"), ("mp-core/handles", "")]),
+    ("structure.", &[("mp-core/lib", "shared_structure::"), ("mp-core/handles", "")]),
     (
         "handle.",
         &[
