@@ -185,9 +185,10 @@ impl<Q, R> RemoteService<Q, R> {
 
 /// Error of a call, with the request if it may be sent elsewhere.
 pub struct UnservedRequest<Q> {
-    /// Request. `None` if it could not be encoded, or its reply could not be decoded.
+    /// Request. `None` if it could not be encoded, or if the service has answered it.
     pub request: Option<Q>,
-    /// `true` if the service has answered the request, and the reply could not be decoded.
+    /// `true` if the service has answered the request, and the reply is too large for this process or can't
+    /// be decoded.
     pub is_served: bool,
     /// Error.
     pub error: NetError,
@@ -299,23 +300,29 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
         until: Option<Instant>,
     ) -> Result<Option<(R, Option<ServiceHold>)>, NetError> {
         let Some(result) = self.object.link.wait_until(pending, until) else { return Ok(None) };
-        let (mut reply, mut values) = result?;
+        let (reply, mut values) = result?;
         match values.pop() {
             Some(value) if reply.outcome() == CallOutcome::Done => {
                 let hold = self.hold(&reply);
                 Ok(Some((decode_relayed(value)?, hold)))
             }
-            _ => {
-                if reply.outcome() == CallOutcome::TooLarge {
-                    reply.text = format!(
-                        "its reply has {} bytes, and this process accepts {} \
-                         (ClusterConfig::largest_message)",
-                        reply.size, reply.number
-                    );
-                }
-                Err(failed(&self.object.link.peer(), reply))
-            }
+            _ => Err(self.refusal(reply)),
         }
+    }
+
+    /// Returns the error of a reply without a value.
+    fn refusal(&self, mut reply: CallReply) -> NetError {
+        match reply.outcome() {
+            CallOutcome::TooLarge => return NetError::TooLarge { bytes: reply.size, limit: reply.number },
+            CallOutcome::ReplyTooLarge => {
+                reply.text = format!(
+                    "its reply has {} bytes, and this process accepts {} (ClusterConfig::largest_message)",
+                    reply.size, reply.number
+                );
+            }
+            _ => {}
+        }
+        failed(&self.object.link.peer(), reply)
     }
 
     /// Returns the hold of the value that the service has attached to a reply.
@@ -330,21 +337,17 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
     /// [`UnservedRequest`], with the request if it was encoded.
     pub fn call(&self, mut request: Q) -> Result<R, UnservedRequest<Q>> {
         let unsent = |error| UnservedRequest { request: None, is_served: false, error };
+        let unread = |error| UnservedRequest { request: None, is_served: true, error };
         let (pending, memory) = self.begin(&mut request).map_err(unsent)?;
         let error = match self.object.link.wait(pending) {
             Ok((reply, mut values)) if reply.outcome() == CallOutcome::Done && !values.is_empty() => {
                 drop(self.hold(&reply));
-                let unread = |error: mp_reduce::Error| UnservedRequest {
-                    request: None,
-                    is_served: true,
-                    error: error.into(),
-                };
-                return decode_relayed(values.pop().unwrap_or_default()).map_err(unread);
+                return decode_relayed(values.pop().unwrap_or_default()).map_err(|e| unread(e.into()));
             }
-            Ok((reply, _)) if reply.outcome() == CallOutcome::TooLarge => {
-                NetError::TooLarge { bytes: reply.size, limit: reply.number }
+            Ok((reply, _)) if reply.outcome() == CallOutcome::ReplyTooLarge => {
+                return Err(unread(self.refusal(reply)));
             }
-            Ok((reply, _)) => failed(&self.object.link.peer(), reply),
+            Ok((reply, _)) => self.refusal(reply),
             Err(error) => error,
         };
         // The request is decoded after the stream has stopped reading its memory.

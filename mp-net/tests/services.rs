@@ -7,7 +7,7 @@ use std::time::Duration;
 use mp_core::Arena;
 use mp_harness::eventually;
 use mp_net::service::{NetService, RemoteService, Replying, blocking};
-use mp_net::{Cluster, ClusterConfig};
+use mp_net::{Cluster, ClusterConfig, NetError};
 use mp_tensor::{FrozenTensor, Tensor};
 
 type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
@@ -50,6 +50,38 @@ impl NetService for Zeros {
         self.0.fetch_add(1, Ordering::Relaxed);
         Box::pin(std::future::ready(zeros))
     }
+}
+
+/// Service that replies with the number of received bytes.
+struct Lengths;
+
+impl NetService for Lengths {
+    type Request = Vec<u8>;
+    type Reply = usize;
+
+    fn serve(self: Arc<Self>, bytes: Vec<u8>) -> Replying<usize> {
+        Box::pin(std::future::ready(bytes.len()))
+    }
+}
+
+#[test]
+fn too_large_reply_is_no_refused_request() -> Outcome {
+    let config = |rank, first: &str| ClusterConfig::new(rank, 2, first).largest_message(50_000);
+    let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
+    let second = Cluster::join(&config(1, first.address()))?;
+    first.publish_service("zeros", Arc::new(Zeros(Arc::default())))?;
+    first.publish_service("lengths", Arc::new(Lengths))?;
+    let zeros = RemoteService::<usize, FrozenTensor<u8>>::connect(&second, "zeros")?;
+    let unserved = zeros.call(100_000).unwrap_err();
+    assert!(unserved.is_served && unserved.request.is_none(), "{unserved:?}");
+    let errors = [unserved.error, zeros.call_within(100_000, Some(DEADLINE)).unwrap_err()];
+    assert!(errors.iter().all(|error| error.to_string().contains("its reply has")), "{errors:?}");
+    let lengths = RemoteService::<Vec<u8>, usize>::connect(&second, "lengths")?;
+    let unserved = lengths.call(vec![0; 100_000]).unwrap_err();
+    assert!(!unserved.is_served && unserved.request.is_some_and(|request| request.len() == 100_000));
+    assert!(matches!(unserved.error, NetError::TooLarge { limit: 50_000, .. }), "{}", unserved.error);
+    assert_eq!(lengths.call(vec![0; 10]).unwrap(), 10);
+    Ok(())
 }
 
 /// A home stores replies until they are received, and limits their number.

@@ -183,7 +183,7 @@ impl Session {
         if let Some(memory) = answer.memory {
             memory.give_back();
         }
-        let mut refusal = Answer::plain(CallOutcome::TooLarge);
+        let mut refusal = Answer::plain(CallOutcome::ReplyTooLarge);
         (refusal.reply.number, refusal.reply.size) = (self.largest, size);
         refusal
     }

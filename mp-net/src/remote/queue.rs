@@ -319,7 +319,7 @@ impl<T: Message> RemoteQueue<T> {
             CallOutcome::End => Ok(None),
             CallOutcome::Empty if mp_core::interrupted() => Err(NetError::Interrupted.into()),
             CallOutcome::Empty => Err(RemoteGetError::Empty),
-            CallOutcome::TooLarge => {
+            CallOutcome::ReplyTooLarge => {
                 Err(NetError::TooLarge { bytes: reply.size, limit: reply.number }.into())
             }
             _ => Err(failed(&self.object.link.peer(), reply).into()),

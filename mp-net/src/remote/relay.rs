@@ -250,7 +250,7 @@ impl Subscription {
             (CallOutcome::Done, Some(message)) => Ok(ChannelReply::Message(message)),
             (CallOutcome::Lagged, _) => Ok(ChannelReply::Missed(reply.number)),
             (CallOutcome::End, _) => Err(RelayEnd::Closed),
-            (CallOutcome::TooLarge, _) => {
+            (CallOutcome::ReplyTooLarge, _) => {
                 Err(self.end(NetError::TooLarge { bytes: reply.size, limit: reply.number }))
             }
             _ => Err(self.end(failed(&self.object.link.peer(), reply))),

@@ -412,7 +412,7 @@ pub(crate) enum CallOutcome {
     Taken = 8,
     /// Another type: `text` has its name.
     WrongType = 9,
-    /// The message exceeds a limit: `number`.
+    /// The message of the call exceeds a limit: `number`.
     TooLarge = 10,
     /// The home has too little memory: `text`.
     OutOfMemory = 11,
@@ -426,6 +426,8 @@ pub(crate) enum CallOutcome {
     Raised = 15,
     /// `number` messages were replaced before they were read.
     Lagged = 16,
+    /// The reply has `size` bytes, which exceed the caller's limit: `number`.
+    ReplyTooLarge = 17,
 }
 
 #[cfg(test)]
