@@ -9,18 +9,20 @@
 //! | `get` | takes messages of `down`, or leases those of `jobs` |
 //! | `pool`, `serve` | runs numbered tasks on all hosts; serves a pool for them |
 //! | `loader`, `serve-loader` | makes batches on all hosts; serves a loader for them |
+//! | `objects`, `wait` | publishes objects of each kind; waits for all of them |
 //! | `watch` | reports the members that join and are lost, as all roles do |
 //! | `rate-home`, `rate` | measures round trips and throughput of queues |
 //! | `pool-rate` | measures the tasks in a second of two hosts, the other of which has the role `serve` |
 //! | `tcp-home`, `tcp` | the same measurements over a plain socket |
 //!
-//! `home`, `rate-home` and `watch` end when their input ends. Each role ends after `limit` seconds at the
-//! latest.
+//! `home`, `objects`, `rate-home` and `watch` end when their input ends. Each role ends after `limit` seconds
+//! at the latest.
 
 mod consumer;
 mod home;
 mod loader;
 mod message;
+mod objects;
 mod options;
 mod pool;
 mod producer;
@@ -118,6 +120,8 @@ fn run(role: &str, options: &Options) -> RoleResult {
         "serve" => pool::serve(options),
         "loader" => loader::run(options),
         "serve-loader" => loader::serve(options),
+        "objects" => objects::serve(options),
+        "wait" => objects::run(options),
         "watch" => {
             let _cluster = join(options)?;
             wait_for_end_of_input()

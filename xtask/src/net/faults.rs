@@ -89,6 +89,8 @@ pub(super) const FAULTS: &[Fault] = &[
     Fault { name: "slow consumer", is_long: false, run: |run| slow(run, 300) },
     Fault { name: "cuts, loss, a stop and a kill", is_long: false, run: |run| bulk(run, 300) },
     Fault { name: "cuts, loss, a stop and a kill, 10,000 MiB", is_long: true, run: |run| bulk(run, 10_000) },
+    Fault { name: "objects, home killed", is_long: false, run: |run| wait_for_objects(run, false) },
+    Fault { name: "objects, link cut", is_long: false, run: |run| wait_for_objects(run, true) },
     Fault { name: "pool, host killed", is_long: false, run: pools::kill_host },
     Fault { name: "pool, link cut 5 s", is_long: false, run: |run| pools::interrupt(run, false, 5) },
     Fault { name: "pool, host stopped 8 s", is_long: false, run: |run| pools::interrupt(run, true, 8) },
@@ -248,6 +250,29 @@ fn check_leases(run: &mut Run<'_>, consumers: &[&Node]) {
         let again = all("got").any(|(other, at)| other == number && at > acked);
         run.expect(!again, || format!("message {number} was delivered after it was acknowledged"));
     }
+}
+
+/// Kills the home of objects for which two hosts wait, or cuts its link.
+fn wait_for_objects(run: &mut Run<'_>, is_cut: bool) -> Result<(), String> {
+    /// Number of waits of each host.
+    const WAITS: usize = 7;
+    let home = run.start(HOME, "objects", "")?;
+    let waiters = [run.start(PEER, "wait", "")?, run.start(OTHER, "wait", "")?];
+    // sleep: the waits begin. A wait that begins later has the same outcome.
+    sleep(Duration::from_millis(300));
+    let begun = if is_cut { now() } else { home.kill()? };
+    if is_cut {
+        run.hosts.cut(HOME, true)?;
+    }
+    for waiter in &waiters {
+        let known = waiter.wait_for("lost", (WAITS, begun), LIMIT)?;
+        run.known(&waiter.name, begun, known, if is_cut { SILENT } else { KILLED });
+    }
+    if is_cut {
+        run.hosts.cut(HOME, false)?;
+        home.finish(LIMIT)?;
+    }
+    waiters.iter().try_for_each(|waiter| waiter.join(LIMIT))
 }
 
 /// Fault that begins and ends.
