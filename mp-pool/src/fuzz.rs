@@ -161,7 +161,7 @@ fn reply_seeds() -> Vec<Vec<u8>> {
     parts.chain(outcomes).map(reply).chain(others).map(written).collect()
 }
 
-/// Reads a request of another host, and a reply of one.
+/// Decodes the bytes as a request of another host, and as a reply of another host.
 #[cfg(feature = "net")]
 fn forwards(bytes: &[u8]) {
     match read::<ForwardRequest>(bytes) {

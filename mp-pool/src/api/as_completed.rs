@@ -86,8 +86,8 @@ impl<T, S: ResultKind<T>> AsCompleted<T, S> {
         }
     }
 
-    /// Returns the index of a result that was requested before this process was forked. No thread of a fork
-    /// reports such a result.
+    /// Returns the index of a result whose call was made before this process was forked. A forked child has
+    /// no pool thread, so such a result would never be reported.
     fn forked_index(&self) -> Option<usize> {
         self.results.iter().position(|result| result.as_ref().is_some_and(AsyncResult::is_forked))
     }

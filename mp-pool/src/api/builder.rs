@@ -230,8 +230,8 @@ impl PoolBuilder {
     /// [`set_start_method`](mp_spawn::set_start_method).
     ///
     /// With [`StartMethod::Fork`], which needs [`allow_fork`](mp_spawn::allow_fork), workers share the static
-    /// data of this process without reading or sending it. Each worker has the data as of its own start; so
-    /// does a replacement.
+    /// data of this process without reading or sending it. Each worker, including each replacement, has the
+    /// data as they were when that worker was started.
     ///
     /// ```
     /// use std::sync::OnceLock;
@@ -330,8 +330,9 @@ impl PoolBuilder {
     /// Limits the number of tasks without an outcome. At the limit, [`apply_async`](crate::Call::apply_async)
     /// and [`map_async`](crate::Call::map_async) block, [`submit_async`](crate::Call::submit_async) waits
     /// without blocking a thread, and [`try_apply_async`](crate::Call::try_apply_async) returns its
-    /// arguments. A `map` waits for room once, and then submits all of its items. By default only the memory
-    /// of this process limits the number: shared memory holds at most a few hundred tasks for each worker.
+    /// arguments. A `map` waits for room once, and then submits all of its items. By default there is no
+    /// limit: tasks wait in the private memory of this process, and at most a few hundred tasks for each
+    /// worker are in shared memory.
     pub fn max_waiting(mut self, tasks: usize) -> PoolBuilder {
         self.0.max_waiting = Some(tasks.max(1));
         self

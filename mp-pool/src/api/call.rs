@@ -112,16 +112,16 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
     /// `RUST_BACKTRACE` the first panic of a process takes long, because the symbols of the program are
     /// read.) It also stops while a returned error is formatted.
     ///
-    /// If a worker is stopped (SIGSTOP, a debugger) and does not begin a task, an idle worker takes the task
+    /// If a worker is stopped (SIGSTOP, a debugger) before it begins a task, an idle worker takes the task
     /// over after a tenth of a second to about a second. The stopped worker can't begin the task afterwards.
-    /// If no worker is idle, the time counts from the stopped worker's turn, and the task ends as if it had
-    /// begun.
+    /// If no worker is idle, the time of the worker's next task counts, although the task was not begun, and
+    /// the task ends with [`TaskError::TimedOut`].
     ///
     /// While the whole program is stopped (SIGSTOP of its process group, a frozen cgroup, a paused virtual
-    /// machine), the clock stops, to within an eighth of that time. If the stop begins while the pool's
-    /// thread handles results, the clock of a task that it watches already stops for at most `time`.
-    /// Callbacks and other user code of that thread count like such a stop: they delay the end of a task by
-    /// at most `time`.
+    /// machine), the clock stops, with an error of at most an eighth of `time`. If the program is stopped
+    /// while the pool's thread handles results, the deadline of a running task moves by at most `time`. User
+    /// code in the pool's thread, such as callbacks, has the same effect: it delays the end of a task by at
+    /// most `time`.
     ///
     /// A time of zero ends each task as soon as the pool observes that it has begun. A short task may finish
     /// before.

@@ -28,21 +28,20 @@ const READ_AT_ONCE: usize = 256;
 /// [bound](crate::Call::max_in_flight) before their results are requested. Dropping the iterator cancels the
 /// tasks that have not begun.
 ///
-/// In a fork of the process that created the iterator, it ends with one [`TaskError::Terminated`], unless it
-/// was already exhausted. Values that had been read before the fork come first.
+/// In a fork of the process that created the iterator, `next` returns the values that were read before the
+/// fork, then one [`TaskError::Terminated`], then `None`. An exhausted iterator returns only `None`.
 #[must_use = "nothing is called until results are asked for"]
 pub struct Imap<I: Iterator, T> {
     shared: Arc<PoolShared>,
     job: Arc<CallState>,
     iter: I,
     items: Arc<ItemSource<I::Item>>,
-    /// Number of items to take before their results are requested. Grows for short tasks unless the user
-    /// chose it.
+    /// Maximum number of tasks in flight. Grows for short tasks unless the user set it.
     ahead: usize,
     chosen: bool,
-    /// Outcomes that are read some at a time, and the number already read.
+    /// Run of outcomes that is being read, and the number of its outcomes that were already read.
     run: Option<(OutcomeRun, usize)>,
-    /// Values that were read and not returned, and the error after them.
+    /// Decoded values that were not returned yet. `error` is returned after them.
     values: UserValues<T>,
     error: Option<TaskError>,
     sent: usize,

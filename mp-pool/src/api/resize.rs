@@ -33,8 +33,8 @@ impl Pool {
     /// - **Fewer:** the workers with the highest numbers end. Each finishes its running task, drops its
     ///   state, and is not replaced. Other workers do the tasks that it has not begun, so no task is lost or
     ///   done twice. An idle worker ends at once.
-    /// - **More before the surplus workers have ended:** a worker that was asked to end does so, and is then
-    ///   replaced.
+    /// - **More, while surplus workers are still running:** a worker that was already asked to end does so,
+    ///   and is then replaced.
     ///
     /// If several calls run at once, the last one counts. A surplus worker whose task never ends stays: limit
     /// such tasks by [`timeout`](crate::Call::timeout).
@@ -110,7 +110,7 @@ impl PoolShared {
     }
 
     /// Asks surplus workers to end, and withdraws the tasks that they have not begun. Skips workers whose
-    /// next check is later.
+    /// time for this check has not come.
     pub(crate) fn dismiss_surplus(&self) {
         let leave = || self.packed(WorkerRequest::Forget { code: LEAVE }).ok();
         self.state.lock().dismiss_surplus(Instant::now(), leave);

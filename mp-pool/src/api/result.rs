@@ -116,7 +116,7 @@ fn unreadable<T>(error: mp_core::Error, bytes: &[u8]) -> TaskError {
 
 /// Number of results of a call: one, or one for each item.
 pub trait ResultKind<T>: sealed::SealedKind {
-    /// Result, or all results.
+    /// Type of the value: `T` for one task, `Vec<T>` for several.
     type Value;
 
     #[doc(hidden)]
@@ -291,8 +291,8 @@ impl<T, S: ResultKind<T>> AsyncResult<T, S> {
         S::read(&mut OutcomeReader::new(&self.job))
     }
 
-    /// Calls `call` with the result when it is available. If it is available now, calls it before this method
-    /// returns.
+    /// Calls `call` with the result when it is available. If the result is already available, `call` runs
+    /// before this method returns.
     ///
     /// ```
     /// let pool = mp_pool::Pool::new(1)?;
@@ -325,7 +325,7 @@ impl<T, S> AsyncResult<T, S> {
         !self.job.is_ours()
     }
 
-    /// Calls `call` when the result is available, immediately if it is.
+    /// Calls `call` when the result is available: at once if it already is, and in a forked process.
     pub(crate) fn when_done(&self, call: impl FnOnce() + Send + 'static) {
         if self.job.is_ours() {
             self.job.on_done(Box::new(call));
@@ -374,14 +374,14 @@ impl<T, S> AsyncResult<T, S> {
     /// Cancels the tasks that have not begun, and returns their number. They end with
     /// [`TaskError::Cancelled`]. Running tasks are not stopped.
     ///
-    /// Blocks for at most a tenth of a second, while a worker takes a chunk of these tasks. If that worker is
-    /// stopped at this moment, tasks of its chunk may end as cancelled later and are not counted. (A task
-    /// that was just sent to a worker together with a function that is new to the worker may not be
-    /// cancellable.)
+    /// If a worker has received a chunk of these tasks and not begun the chunk, this method waits for the
+    /// worker, for at most a tenth of a second. If the worker is stopped at that time, tasks of its chunk are
+    /// cancelled later and are not counted. (A task that was just sent to a worker together with a function
+    /// that is new to the worker may not be cancellable.)
     ///
-    /// Tasks on another host are cancelled when the request arrives there, unless they have begun. This call
-    /// does not count them. The next call of `cancel` does. The request does not reach a pool that was closed
-    /// or withdrawn on that host.
+    /// Tasks on another host are cancelled when the request arrives on that host, unless they have
+    /// begun. They are counted by the next call of `cancel`, not by this one. A pool that was closed or
+    /// withdrawn on that host receives no request.
     pub fn cancel(&self) -> usize {
         self.shared.cancel_all(&self.job)
     }

@@ -95,8 +95,8 @@ impl Pool {
     ///
     /// A task gets the state, the initializer, the limits and the output of the pool in which it runs. A task
     /// whose caller was lost is dropped if it has not begun. Another pool uses as many workers as this pool
-    /// has. It asks for that number twice a second, so it follows a [`resize`](Self::resize) within about a
-    /// second, or later if other hosts do not answer.
+    /// has. The other pool requests this number twice a second, so it follows a [`resize`](Self::resize)
+    /// within about a second, or later if other hosts do not answer.
     ///
     /// # Errors
     /// [`PoolError::Settings`] if this pool has a [cluster](crate::PoolBuilder::cluster) itself.

@@ -533,14 +533,15 @@ impl<A: Message + Send, T: Message + Send> TaskStream<A, T> {
         run.await.map(|run| self.taken(run))
     }
 
-    /// Reads the outcome. Calls user code, without holding a lock.
+    /// Decodes the outcome. Decoding runs user code, so no lock is held.
     fn taken(&self, mut run: OutcomeRun) -> Outcome<T> {
         self.pushed.forget_lane(run.first);
         (self.ticket(run.first), read(&mut run, 0))
     }
 }
 
-/// Returns `true` if there is nothing to wait for: the task is unknown or taken, or the stream has ended.
+/// Returns `true` if the requested outcome will never be available: the task is unknown, its outcome was
+/// taken, or the stream has ended.
 fn is_over(outcomes: &CallOutcomes, ticket: Option<Ticket>) -> bool {
     let Some(tickets) = &outcomes.tickets else { return true };
     match ticket {

@@ -12,7 +12,7 @@ pub enum PoolError {
     /// The workers could not be started.
     #[error("the workers of the pool could not be started: {0}")]
     Start(#[from] SpawnError),
-    /// Shared memory is unavailable, belongs to another process, or similar.
+    /// Operation on shared memory failed: the memory is full or unavailable, or belongs to another process.
     #[error("{0}")]
     Failed(#[from] mp_reduce::Error),
     /// A setting of the builder is invalid: no workers, or too many, or the
@@ -86,17 +86,17 @@ pub struct BrokenPool {
     pub pool: Option<Arc<str>>,
     /// Description of the last failed start, or of another cause.
     pub why: String,
-    /// Number of failed starts of all workers, for each since it was last ready; 0 if the cause was not a
-    /// failed start.
+    /// Number of failed starts, added over all workers. For each worker, counted since it was last ready. 0
+    /// if the cause was not a failed start.
     pub starts: u32,
-    /// Exit of the last process, or the reason why it could not be started, if known.
+    /// Exit of the process that was started last, or the error of its start, if known.
     #[source]
     pub cause: Option<SpawnError>,
 }
 
 mp_core::readable_debug!(BrokenPool);
 
-/// Returns the number of failed starts of a pool, in the text of its error.
+/// Returns the beginning of an error text, with the number of failed starts, or nothing if the number is 0.
 fn failed_starts(starts: u32) -> String {
     if starts > 0 { format!("{starts} starts have failed, the last one: ") } else { String::new() }
 }

@@ -82,7 +82,7 @@ pub(crate) struct Meter {
 }
 
 impl TaskCounts {
-    /// Counts `tasks` tasks that ended with `error` or a result.
+    /// Returns the counts of `tasks` tasks that all ended with `error`, or with a result if `None`.
     pub(crate) fn of(error: Option<&TaskError>, tasks: u64) -> TaskCounts {
         use TaskError::{Broken, Cancelled, Closed, Interrupted, Terminated, WorkerLost};
         let mut ends = TaskCounts::default();
