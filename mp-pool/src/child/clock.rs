@@ -4,14 +4,15 @@
 //! its position in its chunk ([`steps::chunk`](crate::steps::chunk)). The start time is on the system's
 //! monotonic clock, and is written before the chunk word names the task.
 //!
-//! One compare-and-swap decides whether the task finished in time, so that no other task dies with the
-//! worker. Another decides whether a worker that was stopped, and may resume at any moment, has begun the
-//! task.
+//! When the time limit has passed, the worker's compare-and-swap that finishes the task competes with the
+//! pool's compare-and-swap that condemns the worker. If the task finishes first, the worker is not killed, so
+//! the pool never kills a worker that already runs another task. In the same way, a stopped worker, which may
+//! resume at any moment, either claims its next task or is condemned.
 //!
-//! The clock stops while any thread of the worker describes a panic: the hooks read the symbols of a
-//! backtrace and print it, which takes longer than many tasks and is not part of the task's time. The task
-//! then ends with its panic. A task that catches the panic keeps the rest of its time. A hook that never ends
-//! stops the clock for at most [`LONGEST_HOOK`].
+//! The clock stops while a panic hook runs in any thread of the worker: hooks read the symbols of a backtrace
+//! and print it, which takes longer than many tasks and is not part of the task's time. The task then ends
+//! with its panic. A task that catches the panic keeps the rest of its time. A hook that never ends stops the
+//! clock for at most [`LONGEST_HOOK`].
 //!
 //! | clock | word `since` | changed by |
 //! |---|---|---|
@@ -31,12 +32,12 @@ use mp_core::mutex::{Mutex, MutexGuard};
 
 use crate::child::journal_words::WorkerWords;
 
-/// Returns the time in nanoseconds on a clock that is the same in all processes.
+/// Returns the time of the system's monotonic clock, in nanoseconds. All processes read the same clock.
 pub(crate) fn now() -> u64 {
     mp_core::monotonic().as_nanos() as u64
 }
 
-/// Returns an instant in milliseconds on that clock.
+/// Converts an instant to the time scale of [`now`], in milliseconds.
 pub(crate) fn monotonic_ms(at: Instant) -> u64 {
     // fork: both clocks are the same in a child.
     static BASE: OnceLock<(Instant, u64)> = OnceLock::new();
@@ -56,11 +57,12 @@ static CLOCK: PerProcess<OnceLock<TaskClock>> = mp_core::per_process!(OnceLock::
 /// State of the clock.
 #[derive(Clone, Copy, Default, Debug)]
 struct TaskClockState {
-    /// Start of the running timed task plus the time taken by hooks, as in the word while the clock runs.
+    /// Start of the running timed task plus the time taken by hooks: the value of the word `since` while the
+    /// clock runs.
     began: Option<u64>,
-    /// Number of threads in the hooks.
+    /// Number of threads in which panic hooks run.
     hooks: u32,
-    /// Time at which the first of these threads entered a hook.
+    /// Time at which `hooks` last became 1, so that the clock stopped.
     stopped: u64,
 }
 
@@ -130,7 +132,8 @@ impl TaskClock {
         }
     }
 
-    /// Writes the word `since`. The lock is held, so the latest value is written last.
+    /// Writes the word `since`. The caller holds the lock, so the words are written in the order of the
+    /// changes.
     fn show(&self, running: &MutexGuard<'_, TaskClockState>) {
         if let Some(began) = running.began {
             let ahead = if running.hooks > 0 { LONGEST_HOOK } else { 0 };

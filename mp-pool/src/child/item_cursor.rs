@@ -61,8 +61,8 @@ impl ReplyPart {
         alone
     }
 
-    /// Takes the results for sending, with their duration in nanoseconds. The next result belongs to the next
-    /// item.
+    /// Takes the results for sending, with the time since the previous part in nanoseconds. The part is then
+    /// empty and continues with the next item.
     pub(crate) fn take(&mut self) -> (PackedValues, u64) {
         let plain =
             PackedValues { ends: std::mem::take(&mut self.ends), bytes: std::mem::take(self.out.bytes()) };
@@ -71,8 +71,8 @@ impl ReplyPart {
         (plain, self.since.saturating_sub(since))
     }
 
-    /// Sets the item of the next result, after all earlier results were sent. Their duration does not count
-    /// for later items.
+    /// Makes `item` the item of the next result, after all earlier results were sent. The time until now is
+    /// not counted for later items.
     pub(crate) fn continue_at(&mut self, item: usize) {
         self.item = item;
         self.since = now();
@@ -113,7 +113,7 @@ enum ArgsSource<'a> {
     One(&'a mut Incoming),
 }
 
-/// Running item, and the items that may follow it.
+/// Position of a worker in consecutive items of a chunk: the running item, and the items after it.
 pub(crate) struct ItemCursor<'a> {
     args: ArgsSource<'a>,
     words: &'a mut WordsWriter,
@@ -125,10 +125,10 @@ pub(crate) struct ItemCursor<'a> {
     /// Start of the running item's result in the part.
     pub(crate) start: usize,
     pub(crate) reached: ItemStage,
-    /// Reason why the next item was not claimed. The running item is done then: its result is in the part and
-    /// in the journal.
+    /// Reason why the next item was not claimed. If set, the running item is finished, with its result in the
+    /// part and in the journal.
     pub(crate) refused: Option<Turn>,
-    /// Description of the tasks for their spans.
+    /// Worker and first task of the chunk, for the spans of tasks.
     #[cfg(feature = "tracing")]
     origin: (&'a WorkerLabel, FirstTask),
 }
@@ -192,8 +192,9 @@ impl<'a> ItemCursor<'a> {
         }
     }
 
-    /// Finishes the running item: stores its result, and claims the next one. Returns `true` if the next item
-    /// runs now. If it returns `false`, nothing was done, unless `refused` is set.
+    /// Finishes the running item: stores its result, and claims the next item. Returns `true` if the next
+    /// item was claimed. If `false` is returned and `refused` is `None`, the caller has to finish the running
+    /// item.
     pub(crate) fn advance(&mut self) -> bool {
         // An interrupt ends the chunk after the running item.
         if self.part.left == 0 || self.item + 1 >= self.end || mp_core::interrupted() {
@@ -221,7 +222,7 @@ impl<'a> ItemCursor<'a> {
     }
 }
 
-/// Decodes arguments that arrived alone.
+/// Decodes arguments from a message that contains only the arguments of one task.
 fn alone<A: Message>(mut inc: Incoming) -> Result<A> {
     // The bytes before the arguments were written by the pool.
     let before = inc.whole().len() - inc.rest().len();
@@ -230,7 +231,7 @@ fn alone<A: Message>(mut inc: Incoming) -> Result<A> {
     args.map_err(|error| Undecodable::of_message::<A>(error, inc.whole().get(before..).unwrap_or_default()))
 }
 
-/// Decodes arguments that arrived with others.
+/// Decodes arguments from the bytes of one task in a message of many tasks.
 #[inline]
 fn plain<A: Message>(bytes: &[u8]) -> Result<A> {
     A::decode_plain::<MessagePack>(bytes).map_err(|error| Undecodable::of_message::<A>(error, bytes))

@@ -20,9 +20,9 @@ const CHUNK: u64 = 0;
 /// Start of the running item, if it is timed. Written before the item is claimed.
 const SINCE: u64 = 1;
 /// Note of the running item; 0 means none. While the worker lives, only its process writes the note. The task
-/// writes any value. The main loop writes 0 after the item is finished, before it claims the next item, and
-/// when its chunk is answered. After a death, the note of the lost item remains. The pool reads the note, and
-/// sets it to 0 for the next worker.
+/// writes any value. The main loop writes 0 after it has finished an item, before it claims the next item,
+/// and after it has answered the chunk. After a death, the note of the lost item remains. The pool reads the
+/// note, and sets it to 0 for the next worker.
 const NOTE: u64 = published_pools::NOTE;
 /// Head of the journal, on a cache line that the pool does not read together with the other words.
 const JOURNAL: u64 = 16;
@@ -56,7 +56,7 @@ impl WorkerWords {
         ChunkWord(self.words().load(self.chunk()))
     }
 
-    /// Returns the start of the running item, on the clock that is the same in all processes.
+    /// Returns the start of the running item, on the system's monotonic clock in nanoseconds.
     pub(crate) fn since(&self) -> u64 {
         self.words().load(self.0.word(SINCE))
     }
@@ -77,7 +77,7 @@ impl WorkerWords {
         self.words().store(self.0.word(NOTE), note);
     }
 
-    /// Withdraws unclaimed items of a chunk. Returns the first of them.
+    /// Withdraws unclaimed items of a chunk. Returns the first withdrawn item.
     pub(crate) fn cut(&self, chunk: u64, share: CutShare) -> Option<usize> {
         self.run(CutChunk::new(self.chunk(), chunk, share))
     }
@@ -94,8 +94,8 @@ impl WorkerWords {
         self.words().store(self.0.word(JOURNAL), 0);
     }
 
-    /// Returns the results of a chunk that the worker has stored since it last restarted the journal. The
-    /// worker may have sent the results and died before another restart.
+    /// Returns the results in the journal if they belong to this chunk. The worker may have sent them
+    /// already, if it died before it restarted the journal.
     pub(crate) fn journal_results(&self, chunk: u64) -> Option<JournalResults> {
         self.run(journal::ReadJournal::new(self.0.word(JOURNAL), chunk))
     }
@@ -123,7 +123,7 @@ impl WorkerWords {
         self.publish(2, chunks as u64);
     }
 
-    /// Publishes the time since which the worker has had its first chunk.
+    /// Publishes the time at which the worker's current chunk became its first one.
     pub(crate) fn publish_since(&self, monotonic_ms: u64) {
         self.publish(3, monotonic_ms);
     }
@@ -144,7 +144,7 @@ impl PoolWords {
         Ok(PoolWords(structure))
     }
 
-    /// Publishes counters, from this word on: see [`published_pools`].
+    /// Publishes counters in consecutive words, beginning with the word `first`: see [`published_pools`].
     pub(crate) fn publish<const N: usize>(&self, first: u64, counters: [u64; N]) {
         // SAFETY: only words of this structure are changed, see above.
         let words = unsafe { self.0.arena().words() };
@@ -171,7 +171,7 @@ impl<'de> Deserialize<'de> for WorkerWords {
     }
 }
 
-/// Words of this worker, with the values that this process has written.
+/// Access of a worker to its own words. Contains the last values that the worker has written.
 #[derive(Debug)]
 pub(crate) struct WordsWriter {
     shared_words: WorkerWords,

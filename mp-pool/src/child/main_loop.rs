@@ -18,9 +18,9 @@
 //! | after a task whose result needs a reply of its own, before it has sent that reply | still contains the other chunks | that task is lost |
 //! | after it has sent the last part | still contains the other chunks | is done |
 //!
-//! A chunk may arrive before its function, if the pool withdraws unread messages at the moment when the
-//! worker reads again. The pool then sends the function again, and the chunk waits for it. Until then one
-//! task of each waiting chunk can be lost with the worker.
+//! A chunk may arrive before its function: while the pool withdraws unread messages, it may withdraw the
+//! function just before the worker takes the chunk. The pool sends the function again, and the chunk waits
+//! for it. If the worker dies while chunks wait, the first task of each waiting chunk is lost.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -118,7 +118,7 @@ pub(crate) fn worker_main(args: WorkerArgs) -> Result<(), WorkerError> {
     Ok(())
 }
 
-/// Chunk without the number of its function.
+/// Chunk of tasks that was received, stored under the number of its function.
 struct ReceivedChunk {
     id: u64,
     timed: bool,
@@ -131,7 +131,8 @@ type KnownFunction = Result<UserValue<Runner>, UnknownFunction>;
 /// Reason why a function is unknown.
 struct UnknownFunction {
     why: String,
-    /// `true` if descriptors ran out: the function is read again for the next tasks.
+    /// `true` if the function could not be read for lack of descriptors. Reading is repeated for the next
+    /// chunk.
     for_now: bool,
 }
 
@@ -145,8 +146,8 @@ struct WorkerLoop {
     known: HashMap<u64, Rc<KnownFunction>>,
     /// Functions that could not be read for lack of descriptors.
     unread: HashMap<u64, FunctionMessage>,
-    /// Chunks whose function has not arrived: the pool withdrew its message with other tasks, and sends it
-    /// again.
+    /// Chunks whose function has not arrived, by function. The pool withdrew the message with the function,
+    /// and sends it again.
     waiting: HashMap<u64, Vec<ReceivedChunk>>,
     /// Number of tasks done.
     done: u64,
@@ -156,8 +157,9 @@ struct WorkerLoop {
 }
 
 impl WorkerLoop {
-    /// Returns `true` if the worker has done its maximum number of tasks, was interrupted, or was asked to
-    /// end. Only this process has the waiting chunks, so they are run first.
+    /// Returns `true` if the worker ends: it has done its maximum number of tasks, was interrupted, or was
+    /// asked to end. Returns `false` while chunks wait for their functions: no other process has these
+    /// chunks.
     fn is_over(&self) -> bool {
         let is_done = self.most_tasks != 0 && self.done >= self.most_tasks;
         self.waiting.is_empty() && (self.is_leaving || is_done || mp_core::interrupted())
@@ -312,7 +314,7 @@ impl WorkerLoop {
         send_reply(&self.replies, PoolReply::Ready { worker: self.worker, pid: std::process::id() })
     }
 
-    /// Sends the collected results, if any.
+    /// Sends the results in the part, and restarts the journal. Does nothing if there are no results.
     fn put(&mut self, part: &mut ReplyPart, count: usize) -> Result<(), WorkerError> {
         if part.ends.is_empty() {
             return Ok(());
@@ -367,7 +369,7 @@ impl WorkerLoop {
     }
 }
 
-/// Blocks until the worker is killed if the pool has condemned it.
+/// Returns if the pool has not condemned this worker. Otherwise blocks until the worker is killed.
 fn stop_if_condemned(turn: Turn) {
     if turn == Turn::Condemned {
         wait_for_kill();
@@ -378,7 +380,7 @@ pub(crate) fn send_reply(replies: &Queue<PoolReply>, reply: PoolReply) -> Result
     mp_core::with_interrupts_masked(|| replies.put(reply).map_err(|error| error.to_string().into()))
 }
 
-/// Blocks until the pool, which has decided to kill this worker, does so.
+/// Blocks until the pool kills this worker.
 fn wait_for_kill() -> ! {
     loop {
         std::thread::park();
@@ -389,7 +391,7 @@ fn wait_for_kill() -> ! {
 /// the words of its parent.
 static WORDS: PerProcess<OnceLock<WorkerWords>> = mp_core::per_process!(OnceLock::new());
 
-/// Makes this process write its notes into the words of this worker.
+/// Selects the words into which [`note()`] writes in this process.
 fn install_notes(shared_words: WorkerWords) {
     // Set once in the life of a process.
     _ = WORDS.set(shared_words);
@@ -438,7 +440,8 @@ mod tests {
     use super::*;
     use crate::child::values::{PackedRange, PackedValues};
 
-    /// Same situation as when the pool withdraws the function just before the worker takes the task.
+    /// The chunk is in the queue before its function, like after the pool has withdrawn the function just
+    /// before the worker takes the chunk.
     #[test]
     fn task_arriving_before_its_function_waits() {
         // Runs in a process that ends, because the words of a process are set once.

@@ -208,10 +208,11 @@ pub(crate) enum TaskReply {
     Raised { note: u64, raise: Box<CallFailure> },
     /// The arguments could not be decoded. Contains path and reason.
     Undecodable(Box<Undecodable>),
-    /// The worker has too few free descriptors to receive the descriptors in the arguments. It returns the
-    /// arguments, and the fingerprint of their type.
+    /// The worker has too few free descriptors to receive the descriptors in the arguments. The reply
+    /// contains the unread arguments and the fingerprint of their type.
     Unread { fingerprint: u64, why: String, arguments: SingleValue },
-    /// The result could not be encoded (`true`), or nothing can decode the arguments (`false`).
+    /// `true`: the result could not be encoded. `false`: the worker could not decode the function or the
+    /// arguments.
     Unsendable { result: bool, why: String },
     /// Error of a task that ran in another pool.
     Failed(Box<TaskError>),

@@ -94,9 +94,9 @@ impl Runner {
 
 const NO_STATE: &str = "the worker has no state of this type";
 
-/// Calls a function for one item after the other, and appends its results to the part, until no item is
-/// claimed. Everything except [`ItemCursor::advance`] is user code and may panic. The cursor contains the
-/// current item and its progress.
+/// Calls a function for consecutive items, and appends the results to the part, until no item is claimed.
+/// Everything except [`ItemCursor::advance`] is user code and may panic. After a panic, the cursor contains
+/// the running item and its progress.
 fn run_items<A: Message, R: IntoOutcome>(
     mut function: impl FnMut(A) -> R,
     row: &mut ItemCursor<'_>,

@@ -69,7 +69,7 @@ impl FirstTask {
     }
 }
 
-/// Span of a task, entered until this is dropped.
+/// Entered span of a task. Dropping the value exits the span.
 #[cfg(feature = "tracing")]
 pub(crate) struct TaskSpan {
     span: Span,

@@ -53,8 +53,8 @@ where
 enum InitArgs<A> {
     /// Bytes of the arguments in shared memory.
     Encoded(SharedBytes),
-    /// Arguments with attachments (tensors, queues), which each message must hold itself. They are encoded
-    /// for each worker, and the attachments are not copied.
+    /// Arguments with attachments (tensors, queues), encoded separately for each worker, because each message
+    /// holds its attachments. The attachments are not copied.
     PerWorker(A),
 }
 
@@ -90,7 +90,8 @@ impl UserState {
         UserState { make, ..UserState::default() }
     }
 
-    /// Creates the state, replacing the previous one. Everything here is user code: a panic ends the worker.
+    /// Drops the previous state, if any, and creates a new one. Both are user code, and a panic ends the
+    /// worker.
     pub(crate) fn make(&mut self) -> Result<(), WorkerError> {
         self.value = None;
         self.lent = false;

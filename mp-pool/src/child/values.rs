@@ -8,7 +8,7 @@
 //! |---|---|
 //! | four bytes, little-endian | length of each value, or 0 if they differ |
 //! | four bytes for each value, if they differ | end of the value |
-//! | the values | |
+//! | remaining bytes | the values, without separators |
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -151,7 +151,7 @@ impl TaskArgs {
     }
 
     #[cfg(feature = "net")]
-    /// Returns received arguments for sending them to a worker.
+    /// Converts received arguments, so that they can be sent to a worker.
     ///
     /// # Errors
     /// If the arguments are malformed.
@@ -167,7 +167,8 @@ impl TaskArgs {
         }
     }
 
-    /// Takes received arguments that could not be read, to send them back.
+    /// Takes the arguments of one task, which could not be decoded, so that they can be returned to the pool.
+    /// Returns `None` for other arguments.
     pub(crate) fn take_unread(&mut self) -> Option<Outgoing> {
         match self {
             TaskArgs::ReceivedSingle(inc) => std::mem::take(&mut **inc).into_outgoing(),
@@ -188,10 +189,10 @@ impl TaskArgs {
 /// End positions of values. The first value begins at position 0.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct EndPositions {
-    /// Length of each value as long as all lengths are equal. `alike` is the number of these values.
+    /// Length of each value while all lengths are equal. `alike` is then the number of values.
     stride: u32,
     alike: usize,
-    /// End of each value if lengths differ. The other fields are unused then.
+    /// End of each value, used instead of `stride` and `alike` if lengths differ.
     each: Vec<u32>,
 }
 
@@ -249,7 +250,7 @@ impl EndPositions {
         i.checked_sub(1).map_or(0, |before| self.end(before))
     }
 
-    /// Writes some of the values. `bytes` contains all values.
+    /// Writes the values `items`, with their lengths or ends. `bytes` contains all values.
     pub(crate) fn write(&self, items: Range<usize>, bytes: &[u8], out: &mut Outgoing) {
         if items.is_empty() {
             return;

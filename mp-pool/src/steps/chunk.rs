@@ -84,8 +84,8 @@ impl ChunkWord {
     }
 
     /// Returns the number of items of a chunk that its dead worker has claimed. Claimed items without an
-    /// outcome are lost. `over` is the item for which the worker was condemned. Items before `reported` have
-    /// outcomes.
+    /// outcome are lost. `over` is the item for whose time limit the worker was condemned, if any. Items
+    /// before `reported` have outcomes, and `end` is the number of items.
     pub fn claimed_before_death(self, chunk: u64, over: Option<usize>, reported: usize, end: usize) -> usize {
         // If a chunk was taken and not begun, its first item is lost: a message that kills its reader would
         // otherwise kill one worker after the other.

@@ -126,12 +126,12 @@ pub struct JournalResults {
 }
 
 /// Steps that read the results of a chunk from a journal. Returns `None` if the journal is for another chunk,
-/// or has changed in between.
+/// or was restarted during the steps.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ReadJournal {
     head: Word,
     chunk: u64,
-    /// Value of the head at the start.
+    /// Value of the head that the first step has read.
     begun: Option<u64>,
     data: Vec<u8>,
 }
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn results_of_all_lengths_are_found_again() {
+    fn journal_results_of_all_lengths_round_trip() {
         let m = HeapMem::new(2 + WORDS as usize);
         let mut journal = Journal::new(HEAD);
         for round in 0..3_u64 {
@@ -229,7 +229,8 @@ mod tests {
         }
     }
 
-    /// Reads between any two words that the worker writes, and expects all results written so far.
+    /// The pool reads the journal before each store of the worker, and must find all results that were
+    /// complete before that store.
     #[test]
     fn reader_finds_all_results_so_far_or_none() {
         let m = HeapMem::new(2 + WORDS as usize);
@@ -254,7 +255,7 @@ mod tests {
         }
     }
 
-    /// The worker restarts its journal and writes, between any two reads of the pool.
+    /// Before each load of the pool, the worker restarts its journal and writes results.
     #[test]
     fn restart_during_a_read_mixes_no_results() {
         let results = |first: usize| (0..6).map(|i| vec![(first + i) as u8; 10 + first]).collect::<Vec<_>>();
