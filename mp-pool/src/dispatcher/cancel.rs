@@ -3,7 +3,7 @@
 //!
 //! The kernel sends the signal to all processes of the program. The order does not matter:
 //!
-//! | process | action | left for others |
+//! | process | action | tasks that this process does not handle |
 //! |---|---|---|
 //! | a worker | ends after its running task, or at once if it waits for a task; begins no task after the signal | the tasks in its queue and in its chunk, which are handled like those of any worker that has ended |
 //! | this process, in the pool's thread | withdraws the tasks that no worker has begun, and settles them as interrupted; until the program has acknowledged the interrupt, each thread that would assign a task does the same; asks served pools of other members to cancel the tasks that they have not begun, which settles those as interrupted | tasks that workers have begun |

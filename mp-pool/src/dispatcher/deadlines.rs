@@ -7,14 +7,14 @@ use crate::child::clock;
 use crate::dispatcher::shutdown::Shutdown;
 use crate::dispatcher::thread::Dispatcher;
 
-/// Minimum duration of work that may have been a stop of the program.
+/// Time between two sleeps of the pool's thread above which the program may have been stopped.
 const LONG_WORK: Duration = Duration::from_millis(20);
-/// Number of recorded pauses: more than a task is likely to span.
+/// Maximum number of pauses that are recorded. Few tasks run through more pauses.
 const MOST_PAUSES: usize = 64;
 
 impl Dispatcher {
-    /// Returns the time of the next work that needs no reply, and the shortest time limit of a worker, if
-    /// any.
+    /// Returns the next time at which the pool's thread must act without a reply, and the shortest of the
+    /// time limits to be watched. Both are `None` if there is nothing to watch.
     pub(super) fn next_deadline(&self) -> (Option<Instant>, Option<Duration>) {
         let state = self.shared.state.lock();
         let (ending, grace) = match self.shutdown {
@@ -46,8 +46,8 @@ impl Dispatcher {
         (next, shortest)
     }
 
-    /// Begins a piece of a sleep until `until`, and returns its end. From here on, the deadlines of new tasks
-    /// are watched.
+    /// Begins the next piece of a sleep that ends at `until`, and returns the end of the piece. Afterwards
+    /// the deadlines of all running tasks are watched.
     pub(super) fn begin_watch(&mut self, until: Instant, shortest: Duration) -> Instant {
         let now = Instant::now();
         self.excuse_work(now, shortest);
@@ -55,9 +55,9 @@ impl Dispatcher {
         self.pauses.piece(now, until, shortest)
     }
 
-    /// Moves the deadlines of watched tasks by the time since the last sleep of this thread, if it is long:
-    /// the program may have been stopped. The thread may also have run user code, such as callbacks, so a
-    /// task's deadline moves at most by its limit.
+    /// Moves the deadlines of watched tasks by the time since this thread last slept, if that time is long:
+    /// the program may have been stopped. The thread may instead have run user code, such as callbacks, so
+    /// the deadline of a task moves at most by its time limit.
     pub(super) fn excuse_work(&mut self, now: Instant, shortest: Duration) {
         let worked = now.saturating_duration_since(std::mem::replace(&mut self.awake_since, now));
         if worked > (shortest / 8).max(LONG_WORK) {
@@ -65,7 +65,8 @@ impl Dispatcher {
         }
     }
 
-    /// Moves the deadlines by the pause in the last sleep, if any.
+    /// Moves the deadlines by the time for which the program was stopped during this thread's last sleep, if
+    /// any.
     pub(super) fn note_pause(&mut self) {
         let now = Instant::now();
         self.awake_since = now;

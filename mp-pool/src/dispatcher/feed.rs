@@ -31,12 +31,13 @@ use crate::tasks::source::{ArgsPiece, SavedArgs};
 const TASKS_AT_ONCE: usize = 64;
 
 impl PoolShared {
-    /// Assigns tasks to workers until either has run out.
+    /// Assigns tasks to workers until no tasks are left or no worker needs any.
     pub(crate) fn feed(&self) {
         while self.feed_one() {}
     }
 
-    /// Assigns tasks to one worker. Returns `false` if there are no tasks, or no worker wants any.
+    /// Assigns tasks to one worker. Returns `false` if no assignment is possible now: there are no tasks, no
+    /// worker needs tasks, or there is no room for messages.
     fn feed_one(&self) -> bool {
         let mut ready = Vec::new();
         let (mut job, mut filter) = (None, None);
@@ -115,9 +116,9 @@ impl PoolShared {
         }
     }
 
-    /// Returns the message of a chunk, or the arguments to create it later if there is no `room` or
-    /// allocation fails. (For arguments with attachments, a failed allocation is an error if another thread
-    /// takes the room after the check.)
+    /// Creates the message of a chunk. Keeps the arguments instead, so that the message can be created later,
+    /// if `room` is `false` or allocation fails. If allocation fails for arguments with attachments, because
+    /// another thread has taken the room after the check, an error is returned.
     fn message(&self, chunk: &Chunk, args: TaskArgs, room: &mut bool) -> Result<ChunkMessage, EncodeError> {
         let is_kept = match &args {
             TaskArgs::Packed(_) => matches!(chunk.saved, SavedArgs::Packed(_)),
@@ -144,7 +145,7 @@ impl PoolShared {
         }
     }
 
-    /// Packs the chunks that have no message yet, as far as there is room.
+    /// Creates the messages of the chunks that have none, while there is room.
     fn pack_rests(
         &self,
         ready: Vec<ReadyChunk>,

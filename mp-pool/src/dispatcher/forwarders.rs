@@ -257,7 +257,7 @@ mod tests {
         assert!(table.0.lock().is_empty());
     }
 
-    /// A cancellation and the end of a forwarder use different connections.
+    /// A cancellation can arrive after the end of its forwarder, because the two use different connections.
     #[test]
     fn cancellation_of_a_lost_forwarder_is_not_stored() {
         let table = ForwarderTable::default();

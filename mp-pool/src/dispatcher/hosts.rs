@@ -77,7 +77,8 @@ struct PlaceSearch {
     cluster: Cluster,
     to: Weak<Sender<PlaceEvent>>,
     publications: Publications,
-    /// Publications whose size was requested, with the times at which requests failed.
+    /// Numbers of publications whose size was requested. Contains the time of the failure if the request
+    /// failed.
     asked: HashMap<u64, Option<Instant>>,
 }
 
@@ -105,8 +106,8 @@ fn update_all(shared: &Weak<PoolShared>, search: &mut PlaceSearch, events: &Rece
     }
 }
 
-/// Asks the served pools for their numbers of workers, and starts or ends forwarders. Returns `false` if this
-/// has to be tried again.
+/// Asks the served pools for their numbers of workers, and starts or ends forwarders. Returns `false` if the
+/// caller has to repeat the call.
 fn update_sizes(shared: &Weak<PoolShared>) -> bool {
     let asked = shared.upgrade().map(|shared| (shared.places.services(), shared.settings.kind.clone()));
     // No handle of the pool is held during the calls, so that the pool can end.
@@ -134,8 +135,8 @@ fn update_sizes(shared: &Weak<PoolShared>) -> bool {
     is_complete || !shared.state.lock().is_open()
 }
 
-/// Adds new served pools, removes unpublished ones, and starts or ends forwarders. Returns `false` if this
-/// has to be tried again.
+/// Adds new served pools, removes unpublished ones, and starts or ends forwarders. Returns `false` if the
+/// caller has to repeat the call.
 fn update(
     shared: &Weak<PoolShared>,
     search: &mut PlaceSearch,
@@ -237,8 +238,8 @@ impl PoolShared {
         true
     }
 
-    /// Asks processes to end whose place has too many processes. Processes of other places are started in
-    /// their slots. Returns `false` if a process could not be asked.
+    /// Asks surplus processes of each place to end, if the place has more processes than its target. Their
+    /// slots become free for processes of other places. Returns `false` if a process could not be asked.
     pub(crate) fn move_workers(&self) -> bool {
         let mut state = self.state.lock();
         let wanted = state.wanted;

@@ -32,7 +32,7 @@ const MOST_FUNCTIONS: usize = 256;
 const LONGEST_IDLE: Duration = Duration::from_secs(600);
 /// Time for which a chunk waits for its preferred worker while other workers have tasks.
 const PREFERENCE_TIME: Duration = Duration::from_millis(50);
-/// Size of an error in a reply without its text, in bytes.
+/// Size of an error in a reply in bytes, without the text of the error.
 const ERROR_BYTES: usize = 64;
 /// Maximum time in which a forwarder sends a function, while other forwarders wait for it.
 const LONGEST_LEARN: Duration = Duration::from_secs(10);
@@ -61,8 +61,8 @@ pub(crate) struct PoolService {
     forwarders: Arc<ForwarderTable>,
 }
 
-/// Tasks of one chunk, run as one lane: each forwarder represents one worker, so its tasks prefer that
-/// worker.
+/// Tasks of a forwarded chunk. A forwarder represents one worker, so the tasks of each forwarder are treated
+/// like a lane: they prefer one worker of this pool.
 struct ForwardedTasks {
     /// Remaining arguments, and the item index of the first.
     left: Mutex<(Option<TaskArgs>, usize)>,
@@ -526,7 +526,7 @@ mod tests {
     use crate::tasks::call_state::tests::job;
 
     #[test]
-    fn forwarder_is_known_while_it_holds_a_value() {
+    fn forwarder_is_registered_until_its_value_drops() {
         let service = Arc::new(PoolService::new(Arc::new(shared()), "pool of rank 1".into()));
         let from = ForwarderId { pool: 1, forwarder: 2 };
         let mut reply = service.clone().serve_held(ForwardRequest::Begin { from });
@@ -540,8 +540,8 @@ mod tests {
         assert!(service.forwarders.begin(from, &chunk(2)), "the forwarder is unknown");
     }
 
-    /// Returns the call of a chunk whose three tasks have failed with this text, and a function. The function
-    /// requests the outcomes from an item on. It returns the items of the reply, and `true` if more outcomes
+    /// Returns the call of a chunk whose three tasks have failed with this text, and a function that requests
+    /// the outcomes from an item on. The function returns the items in the reply, and `true` if more outcomes
     /// follow.
     fn failed_chunk(text: &str) -> (Arc<CallState>, impl Fn(usize) -> (Vec<usize>, bool) + use<>) {
         let service = Arc::new(PoolService::new(Arc::new(shared()), "pool of rank 1".into()));
@@ -565,7 +565,7 @@ mod tests {
 
     /// If the session ends before the reply arrives, the forwarder requests the same outcomes again.
     #[test]
-    fn lost_reply_is_sent_again() {
+    fn lost_reply_is_sent_again_on_request() {
         let (call, ask) = failed_chunk("");
         for (item, items) in
             [(0, vec![0, 1, 2]), (0, vec![0, 1, 2]), (1, vec![1, 2]), (1, vec![1, 2]), (3, vec![])]

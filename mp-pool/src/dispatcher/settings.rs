@@ -34,10 +34,11 @@ pub(crate) struct PoolSettings {
     pub(crate) processes: Option<usize>,
     pub(crate) name: Option<Arc<str>>,
     pub(crate) most_tasks: u64,
-    /// Moved to [`PoolShared`](crate::dispatcher::shared::PoolShared) when the pool is created.
+    /// User code for the start of a worker. Moved to [`PoolShared`](crate::dispatcher::shared::PoolShared)
+    /// when the pool is created.
     pub(crate) startup: WorkerStartup,
     pub(crate) start_timeout: Option<Duration>,
-    /// Time for running tasks when the pool is terminated.
+    /// Time that running tasks have to finish after the pool was terminated.
     pub(crate) finish: Duration,
     /// Time between SIGTERM and SIGKILL when the pool is terminated; the default if `None`.
     pub(crate) grace: Option<Duration>,

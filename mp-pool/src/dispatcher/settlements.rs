@@ -26,7 +26,7 @@ pub(super) fn after(now: Instant, delay: Duration) -> Instant {
     now.checked_add(delay).unwrap_or_else(|| now + NEVER)
 }
 
-/// Failed task that a worker had begun and that may be retried: a chunk of this task alone.
+/// Failed task that a worker had begun, and that may be retried. The chunk contains only this task.
 pub(crate) struct FailedTask {
     pub(crate) chunk: Chunk,
     pub(crate) error: TaskError,
@@ -86,21 +86,22 @@ impl<'a> Settlements<'a> {
         self.outcomes.iter().flat_map(|(_, runs)| runs).map(|run| run.count).sum()
     }
 
-    /// Adds an error for the tasks that never left their call. Returns the number of tasks in transit, which
-    /// other threads will settle.
+    /// Adds an error for the tasks of a call that were not yet taken from its source. Returns the number of
+    /// tasks in transit, which other threads will settle.
     pub(crate) fn add_rest(&mut self, job: &Arc<CallState>, error: &TaskError) -> usize {
         let (left, in_hand) = job.cancel(error);
         self.add_unsent(job, left, error);
         in_hand
     }
 
-    /// Adds a chunk that ends its transit with an error, unless its call was cancelled.
+    /// Adds an error for a chunk that was in transit, and ends its transit. If the call was cancelled, the
+    /// error of the cancellation is used instead.
     pub(crate) fn add_from_transit(&mut self, chunk: Chunk, error: TaskError) {
         let final_error = chunk.job.transit.release(chunk.remaining());
         self.add(chunk, final_error.unwrap_or(error));
     }
 
-    /// Adds an error for tasks that were taken from their call.
+    /// Adds an error for tasks that were taken from the source of their call and not sent.
     pub(crate) fn add_unsent(
         &mut self,
         job: &Arc<CallState>,
@@ -217,8 +218,8 @@ impl PoolShared {
     }
 }
 
-/// Reports outcomes of items of a chunk, some of which may have been reported before. Missing items before
-/// them are lost; no correct worker skips an item.
+/// Reports outcomes of consecutive items of a chunk, and ignores items that were reported before. If earlier
+/// items of the chunk have no outcome, they get an error. A correct worker skips no item.
 pub(crate) fn report_items(
     chunk: &mut Chunk,
     item: usize,
@@ -305,8 +306,9 @@ impl PoolState {
     }
 }
 
-/// Cuts a chunk whose call was cancelled or ended with the pool, when its worker replies: at the time of the
-/// cancellation, the worker had taken the chunk and not begun it.
+/// Withdraws the unclaimed items of a chunk whose call was cancelled, or ended with the pool. Called when the
+/// chunk's worker replies: the cancellation could not withdraw the items, because the worker had taken the
+/// chunk and not begun it.
 pub(crate) fn cut_if_cancelled(worker: &mut WorkerSlot, id: u64, settled: &mut Settlements<'_>) {
     let is_cancelled = |chunk: &&mut Chunk| chunk.remaining() > 0 && chunk.job.is_cancelled();
     let Some(job) = worker.chunk(id).filter(is_cancelled).map(|chunk| Arc::clone(&chunk.job)) else { return };
@@ -333,8 +335,8 @@ pub(crate) fn report_journal(
     }
 }
 
-/// Takes apart a chunk of a dead worker: the running task is lost, and tasks that were not begun are
-/// returned.
+/// Takes apart a chunk of a dead worker: claimed tasks without a result are added to `lost`, and tasks that
+/// were not claimed are returned.
 pub(crate) fn take_apart(
     worker: &WorkerSlot,
     mut chunk: Chunk,
@@ -392,7 +394,7 @@ mod tests {
         }
     }
 
-    /// Otherwise the next start of the worker would be delayed.
+    /// If such a worker counted as one without tasks, the pool would delay its next start.
     #[test]
     fn cancelled_chunk_does_not_delay_next_start() {
         for is_cancelled_there in [true, false] {
@@ -408,7 +410,7 @@ mod tests {
         }
     }
 
-    /// Callers wait for tasks that were begun before others.
+    /// Lost tasks were begun before the queued tasks, so callers have waited longer for them.
     #[test]
     fn lost_tasks_precede_queued_tasks() {
         let (shared, mut options) = (shared(), CallOptions::default());

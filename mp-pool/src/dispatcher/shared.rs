@@ -34,8 +34,8 @@ pub(crate) struct WorkerExit {
 
 pub(crate) struct PoolShared {
     pub(crate) settings: PoolSettings,
-    /// Dropped when the pool has ended. Otherwise, captured queues would seem to be in use for as long as the
-    /// pool's handle exists.
+    /// User code for the start of workers. Dropped at the end of the pool, because captured queues would
+    /// otherwise seem to be in use while a handle of the pool exists.
     startup: Mutex<WorkerStartup>,
     /// Process that created the pool. A fork of this process locks nothing here: other threads may have held
     /// the locks at the fork.
@@ -43,7 +43,7 @@ pub(crate) struct PoolShared {
     /// Wanted number of workers, copied from the state for readers without the lock.
     pub(crate) wanted: AtomicUsize,
     pub(crate) replies: Queue<PoolReply>,
-    /// Queue by which messages for all workers are packed. A packed message does not depend on the queue.
+    /// Queue that packs the messages for all workers. A packed message can be put into any worker's queue.
     pub(crate) packer: Queue<WorkerRequest>,
     pub(crate) state: Mutex<PoolState>,
     /// Notified when tasks have been settled, or the pool has ended.
@@ -128,7 +128,7 @@ impl PoolShared {
         self.wake_thread();
     }
 
-    /// Returns `true` if the maximum number of tasks wait.
+    /// Returns `true` if the pool has its maximum number of tasks without an outcome.
     pub(crate) fn is_full(&self) -> bool {
         if self.check_owner().is_err() {
             return false;
@@ -213,7 +213,8 @@ pub(super) mod tests {
         matches!(shared.replies.try_get(), Ok(Some(PoolReply::Wake)))
     }
 
-    /// Otherwise the thread would notice the death at its next periodic check, after a second.
+    /// Without the wake-up, the thread would detect the death at its next periodic check, up to a second
+    /// later.
     #[test]
     fn worker_death_wakes_the_pool_thread() {
         let shared = shared();

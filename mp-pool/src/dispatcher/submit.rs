@@ -65,8 +65,8 @@ impl PoolShared {
         true
     }
 
-    /// Counts tasks that will be submitted. They are counted even if an error is returned, except in a forked
-    /// process.
+    /// Counts tasks that will be submitted. Returns an error if the pool accepts none. The tasks are counted
+    /// even then, because they are settled with the error. In a forked process, nothing is counted.
     fn count(&self, tasks: usize) -> Result<(), TaskError> {
         if self.check_owner().is_err() {
             return Err(self.closed());

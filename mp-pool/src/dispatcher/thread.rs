@@ -59,9 +59,11 @@ pub(crate) struct Dispatcher {
     /// `true` if a worker has become ready.
     has_ready: bool,
     pub(super) pauses: PauseDetector,
-    /// End of the last sleep, or of the work that tasks were last excused from.
+    /// Time up to which tasks were compensated for pauses of this thread: the end of its last sleep, or a
+    /// later time up to which its work was compensated.
     pub(super) awake_since: Instant,
-    /// Ends of this thread's recent pauses, on the clock of tasks, and their durations.
+    /// Ends of this thread's recent pauses on the clock of [`clock::now`], in nanoseconds, and their
+    /// durations.
     pub(super) paused: VecDeque<(u64, Duration)>,
 }
 

@@ -137,7 +137,7 @@ impl Forwarder {
         mp_core::with_interrupts_masked(|| self.service.call(request).map_err(Box::new))
     }
 
-    /// Returns a chunk to the pool before its first task.
+    /// Returns all tasks of a chunk to the pool. No task of the chunk may have begun.
     fn return_chunk(&self, ReceivedChunk { id, args, .. }: ReceivedChunk) -> Result<(), WorkerError> {
         self.reply(id, 0, returned(args.len(), single_of(args)))
     }
@@ -175,8 +175,9 @@ impl Forwarder {
         Ok(())
     }
 
-    /// Forwards the first `count` items of a chunk. If items from `reported` on have no outcome afterwards,
-    /// this process ends. Returns the arguments of such an item if they have attachments.
+    /// Forwards the first `count` items of a chunk, and reports their outcomes. `reported` is the first item
+    /// without an outcome. If it stays below `count`, this process ends, and the arguments of the item are
+    /// returned if they have attachments and are available.
     fn forward(
         &mut self,
         id: u64,
@@ -284,8 +285,9 @@ impl Forwarder {
         Ok(None)
     }
 
-    /// Reports the outcomes of `count` items. `args` are the arguments with attachments of the only item, if
-    /// they are known. Returns them if the item has no outcome.
+    /// Reports the outcomes of `count` items to the pool, from a reply and further requests. `args` are the
+    /// arguments of a single item with attachments, if available. They are returned if the item gets no
+    /// outcome.
     fn report(
         &mut self,
         id: u64,
@@ -397,8 +399,8 @@ impl Forwarder {
         None
     }
 
-    /// Registers this process again after a lost session. If the served pool was silent, tries this for as
-    /// long as the silence lasted. Returns `false` if that fails.
+    /// Registers this process again after a lost session. If the served pool did not answer for a while,
+    /// retries for the same length of time. Returns `false` if all attempts fail.
     fn reconnect(&mut self, silent: Duration) -> bool {
         let until = Instant::now() + silent.min(LONGEST_RECONNECT);
         let mut timeout = None;
@@ -424,7 +426,7 @@ impl Forwarder {
         }
     }
 
-    /// Ends this process, whose served pool is lost. Returns the arguments.
+    /// Makes this process end, because its served pool is lost. Returns `args`, for the caller to return.
     fn give_up(&mut self, args: Option<Outgoing>) -> Result<Option<Outgoing>, WorkerError> {
         self.is_over = true;
         Ok(args)
@@ -469,7 +471,7 @@ fn begin(service: &ServedPoolService, from: ForwarderId) -> Result<Option<Servic
     }
 }
 
-/// Returns arguments with attachments.
+/// Returns the arguments if they have attachments, or `None`.
 fn single_of(args: TaskArgs) -> Option<Outgoing> {
     match args {
         TaskArgs::Single(alone) => Some(alone),

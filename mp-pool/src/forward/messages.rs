@@ -73,8 +73,8 @@ fn no_arguments() -> TaskArgs {
     TaskArgs::ReceivedSingle(Box::default())
 }
 
-/// Head of a message to be sent. The messages themselves don't implement `Serialize`, which would make them
-/// messages that consist of a head only.
+/// Serde encoding of a message's head, for sending. A separate type, because a message that implemented
+/// `Serialize` would be sent as its head alone.
 struct HeadToSend<'m, M>(&'m M);
 
 /// Request after its head was decoded.
@@ -176,7 +176,7 @@ pub(crate) enum ForwardReply {
     },
 }
 
-/// Encoding of a value that follows the head of a reply, as `true`, or of its absence.
+/// Encodes an optional value in the head of a reply: `true` if the value follows the head.
 mod presence {
     use serde::{Deserialize, Deserializer, Serializer};
 
@@ -192,7 +192,7 @@ mod presence {
 }
 
 impl ForwardReply {
-    /// Returns the value that follows the reply.
+    /// Returns the value that follows the head of the reply, if any.
     fn single(&mut self) -> Option<&mut SingleValue> {
         match self {
             ForwardReply::UnknownFunction(single) | ForwardReply::Outcomes { single, .. } => single.as_mut(),

@@ -61,11 +61,13 @@ impl PlaceTable {
     }
 }
 
-/// Served pools of a pool. The table is locked after the state of the pool.
+/// Served pools that run tasks of this pool. The lock of the table is acquired after the lock of the pool's
+/// state.
 #[derive(Default)]
 pub(crate) struct Places {
     table: Mutex<PlaceTable>,
-    /// Locked before the state of the pool.
+    /// Held while a thread computes and sets the number of workers. Acquired before the lock of the pool's
+    /// state.
     resizing: Mutex<()>,
 }
 
@@ -113,9 +115,9 @@ impl Places {
         (workers + table.remote_workers(), before)
     }
 
-    /// Returns the served pool for which the most processes are missing, or `None` if more are missing on
-    /// this host. `used` are the places of the processes. If starts have failed in the slot, or there are
-    /// more workers than slots, this host comes first.
+    /// Chooses the place of a new process: returns the served pool that lacks the most processes, or `None`
+    /// for this host. `used` are the places of the existing processes. This host is preferred if starts have
+    /// failed in the slot, or if there are fewer slots than workers.
     pub(crate) fn choose(&self, used: &[Option<u64>], has_failed: bool) -> Option<ForwarderPlace> {
         let table = &mut *self.table.lock();
         let missing = |place: Option<u64>| {
@@ -133,7 +135,8 @@ impl Places {
         Some(ForwarderPlace { id: best.id, from, service: best.service })
     }
 
-    /// Sets the number of a pool, its maximum number of workers, and the names that are followed.
+    /// Sets the random number of this pool, its maximum number of workers, and the followed names of served
+    /// pools.
     pub(crate) fn begin(&self, pool: u64, most: usize, names: FollowedNames) {
         let mut table = self.table.lock();
         (table.pool, table.most, table.names) = (pool, most, Some(names));
@@ -161,7 +164,7 @@ impl Places {
         has_changed
     }
 
-    /// Keeps the places of these publications, and adds others. Returns the number of all workers.
+    /// Removes the places whose publications ended, and adds new places. Returns the number of all workers.
     pub(crate) fn update(
         &self,
         publications: &[(String, u64)],
@@ -186,7 +189,7 @@ impl Places {
         self.table.lock().target(place)
     }
 
-    /// Stops following the served pools.
+    /// Removes all served pools, and ends the search for others.
     pub(crate) fn release(&self) {
         let mut table = self.table.lock();
         let released = (table.names.take(), std::mem::take(&mut table.remote));
