@@ -1,8 +1,7 @@
-//! Tasks without a message, because all messages of the arena are in use. They wait for room, like a put into
-//! a full queue.
+//! Back-off for tasks whose message can't be allocated, because all messages of the arena are in use.
 //!
-//! These tasks are ready, with their arguments, and are packed after a pause when a worker wants
-//! tasks. The pause is timed because other processes that free messages do not wake the pool.
+//! Such tasks keep their arguments. When a worker needs tasks, messages for them are created after a pause.
+//! The pause has a time limit, because other processes that free messages do not wake this pool.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +9,11 @@ use std::time::{Duration, Instant};
 const FIRST: Duration = Duration::from_millis(1);
 /// Longest pause.
 const LONGEST: Duration = Duration::from_millis(100);
-/// Time without room after which the lack is reported, if no running task would free messages.
+/// Duration of a shortage after which it is reported, if the pool has no running task that would free
+/// messages.
 const REPORTED: Duration = Duration::from_secs(10);
 
-/// State of a lack of messages.
+/// Shortage of messages.
 #[derive(Debug)]
 struct Shortage {
     since: Instant,
@@ -32,9 +32,9 @@ impl Backpressure {
         self.0.is_some()
     }
 
-    /// Records that there was no room for a task, after room for `found` tasks. Returns `true` if the lack of
-    /// room must be reported: once, after [`REPORTED`], if the pool is `idle`, so that no running task would
-    /// free messages.
+    /// Records that there was no room for the message of a task, after `found` messages were allocated.
+    /// Returns `true` if the shortage must be reported. A shortage is reported once, after [`REPORTED`], if
+    /// the pool is `idle`, so that no running task would free messages.
     pub(crate) fn lacks_room(&mut self, now: Instant, found: usize, idle: bool) -> bool {
         let begins = Shortage { since: now, pause: FIRST / 2, due: now, reported: false };
         let mut shortage = self.0.take().filter(|_| found == 0).unwrap_or(begins);
@@ -47,7 +47,7 @@ impl Backpressure {
         report
     }
 
-    /// Records that there was room for all tasks, or that none wait.
+    /// Ends the shortage: there was room for all tasks, or no task waits for room.
     pub(crate) fn clear(&mut self) {
         self.0 = None;
     }
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn next_attempt_needs_waiting_tasks_and_a_worker() {
+    fn packing_retry_needs_a_ready_task_and_a_worker() {
         let now = Instant::now();
         let mut state = waiting();
         state.lacks_room(now, 0);

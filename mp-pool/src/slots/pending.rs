@@ -67,8 +67,8 @@ impl PendingTasks {
         chunks.rev().for_each(|ready| self.ready.push_front(ready));
     }
 
-    /// Adds the result of [`cut`](crate::slots::slot::WorkerSlot::cut). Returns `true` if a task was
-    /// withdrawn.
+    /// Adds the chunks that [`cut`](crate::slots::slot::WorkerSlot::cut) has returned: withdrawn tasks become
+    /// ready, and an emptied chunk is dropped later. Returns `true` if a task was withdrawn.
     pub(crate) fn add_cut(&mut self, (rest, emptied): (Option<Chunk>, Option<Chunk>)) -> bool {
         let found = rest.is_some();
         self.ready.extend(rest.map(ReadyChunk::unpacked));
@@ -86,7 +86,7 @@ impl PendingTasks {
         self.scheduled.keys().next().map(|(at, _)| *at)
     }
 
-    /// Makes the tasks ready whose retry is due.
+    /// Makes failed tasks ready if the time of their retry has come.
     pub(crate) fn retry_due(&mut self, now: Instant) {
         while let Some(first) = self.scheduled.first_entry().filter(|first| first.key().0 <= now) {
             self.ready.push_back(ReadyChunk::unpacked(first.remove()));
@@ -123,7 +123,7 @@ mod tests {
     use crate::tasks::call_state::tests::job;
     use crate::tasks::source::SavedArgs;
 
-    /// Otherwise the call of the task would wait for it forever.
+    /// If the task were left, the cancelled call would wait for its outcome forever.
     #[test]
     fn cancel_takes_tasks_that_wait_for_retry() {
         let (mut tasks, now) = (PendingTasks::default(), Instant::now());

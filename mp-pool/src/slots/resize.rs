@@ -28,11 +28,11 @@ use crate::child::message::{LEAVE, WorkerRequest};
 use crate::slots::slot::{SentMessage, WorkerSlot};
 use crate::slots::state::PoolState;
 
-/// Time after which a worker is checked again that has just taken a chunk, or could not be asked to end.
+/// Interval between two checks of a surplus worker that could not be asked to end, or that is taking a chunk.
 const RECHECK_DELAY: Duration = Duration::from_millis(2);
 
 impl WorkerSlot {
-    /// Returns `true` if the worker was not asked to end, and will not be.
+    /// Returns `true` if the worker was not asked to end, and its slot is wanted.
     pub(crate) fn is_staying(&self) -> bool {
         !self.asked_to_leave && self.leaves_at.is_none()
     }
@@ -69,8 +69,8 @@ impl PoolState {
         }
     }
 
-    /// Asks workers in unwanted slots to end, and withdraws the tasks that they have not begun. `leave` makes
-    /// the message.
+    /// Asks workers in unwanted slots to end, and withdraws the tasks that they have not begun. `leave`
+    /// creates the message that asks a worker to end.
     pub(crate) fn dismiss_surplus(
         &mut self,
         now: Instant,

@@ -28,18 +28,18 @@ use crate::tasks::chunk::{Chunk, ReadyChunk};
 pub(crate) const QUEUE_CAPACITY: usize = 1024;
 /// Maximum number of chunks that a worker has in advance.
 const MOST_CHUNKS: u64 = 512;
-/// Duration of assigned work up to which a worker receives more chunks. This work lasts while the pool's
-/// thread waits for a processor, if the workers use all processors.
+/// Duration of unfinished work below which a worker receives more chunks. If the workers use all processors,
+/// the pool's thread may wait that long for a processor, and the workers need work in the meantime.
 const AHEAD_NANOS: u64 = 5_000_000;
-/// Chunk duration above which a worker has only one chunk. For shorter chunks, another chunk is in its queue
-/// when it begins a chunk.
+/// Chunk duration from which on a worker has at most one chunk. If chunks are shorter, the next chunk is in
+/// the worker's queue before the worker has finished a chunk.
 const LONG_NANOS: u64 = 10_000_000;
 /// Time without a reply after which the pool reads a worker's journal. Doubled when there are no new results.
 const JOURNAL_INTERVAL: Duration = Duration::from_millis(10);
 /// Maximum time between two reads of a journal.
 const LONGEST_JOURNAL_INTERVAL: Duration = Duration::from_secs(1);
-/// Time after which the first task is withdrawn from a worker that has not taken it from its queue, while
-/// another worker is idle.
+/// Time after which queued messages are withdrawn from a worker that has not begun its first task. They are
+/// withdrawn only while another worker is idle.
 const SLOW: Duration = Duration::from_millis(100);
 /// Number that is never assigned to a function. A worker answers a request to forget this number, and does
 /// nothing else.
@@ -89,13 +89,14 @@ pub(crate) struct WorkerSlot {
     pub(crate) outstanding: usize,
     /// Maximum number of chunks that the worker has in advance.
     most_chunks: u64,
-    /// Time since which the worker has had its first unanswered task.
+    /// Time from which the deadline of the first unanswered task counts: last reply of the worker, or first
+    /// assignment to a worker without tasks. Moved when the pool's thread reads the start of the task.
     pub(crate) since: Instant,
     /// `true` if the pool's thread has seen the deadline of the current task.
     pub(crate) watched: bool,
-    /// Time from `since` until the deadline was seen, if that was long.
+    /// Delay between `since` and the time at which the pool's thread first saw the deadline, if it was long.
     late: Duration,
-    /// Time by which the deadline was moved after that, because the program may have been stopped.
+    /// Further time by which the deadline was moved, because the program may have been stopped.
     excused: Duration,
     /// Recent duration of a chunk in nanoseconds; 0 if unknown.
     pace: u64,
@@ -121,14 +122,14 @@ pub(crate) struct WorkerSlot {
     pub(crate) restart_at: Option<Instant>,
     /// Chunk and item that exceeded the time limit.
     pub(crate) condemned: Option<(u64, usize)>,
-    /// `true` if the queue was checked since the current first task became the first.
+    /// `true` if the queue was already checked for the current first task.
     pub(crate) queue_checked: bool,
-    /// `true` if the worker did not take its messages. It receives nothing more before it has answered a
-    /// request in its queue.
+    /// `true` if the worker did not take messages from its queue. Until the worker has answered a request in
+    /// the queue, it is sent no other message.
     pub(crate) suspect: bool,
     /// Time without a reply after which the worker's journal is read.
     journal_interval: Duration,
-    /// `true` if the worker was asked to end after its remaining tasks. It receives no more.
+    /// `true` if the worker was asked to end after its remaining tasks. It is sent no other tasks.
     pub(crate) asked_to_leave: bool,
     /// Time at which the worker is asked to end and tasks are withdrawn, if its slot is not wanted.
     pub(crate) leaves_at: Option<Instant>,
@@ -214,8 +215,8 @@ impl WorkerSlot {
             && (self.unanswered.len() < QUEUE_CAPACITY)
     }
 
-    /// Returns the number of chunks to assign, at least 1, and raises the pace of the worker to `nanos`: the
-    /// expected duration of a chunk, or 0 if it is unknown.
+    /// Returns the number of chunks to assign, at least 1. `nanos` is the expected duration of a chunk, or 0
+    /// if unknown. The recorded duration of the worker's chunks is raised to this value.
     pub(crate) fn portion(&mut self, nanos: u64) -> usize {
         // The answered chunks may have had fewer tasks.
         self.pace = self.pace.max(nanos);
@@ -223,7 +224,8 @@ impl WorkerSlot {
         wanted.min(QUEUE_CAPACITY.saturating_sub(self.unanswered.len() + 1)).max(1)
     }
 
-    /// Sends messages, described by `unanswered`. Returns those that did not fit into the queue.
+    /// Sends messages. `unanswered` describes each message. Returns the messages that did not fit into the
+    /// worker's queue, with their descriptions.
     pub(crate) fn send_messages(
         &mut self,
         mut messages: VecDeque<EncodedMessage<WorkerRequest>>,
@@ -287,8 +289,8 @@ impl WorkerSlot {
         self.pace = if took < self.pace || self.pace == 0 { took } else { (self.pace + took) / 2 }.max(1);
     }
 
-    /// Withdraws unclaimed items of the worker's current chunk, as a new chunk. The second value is the
-    /// current chunk if nothing is left of it.
+    /// Withdraws unclaimed items of the worker's current chunk. The first value is a new chunk with these
+    /// items. The second value is the current chunk, if it has no more tasks without an outcome.
     pub(crate) fn cut(&mut self, share: CutShare) -> (Option<Chunk>, Option<Chunk>) {
         let shared_words = self.shared_words.clone();
         let Some(chunk) = self.current_chunk() else { return (None, None) };
@@ -357,19 +359,21 @@ impl WorkerSlot {
         self.known_functions.contains(&code) && !self.is_learning()
     }
 
-    /// Returns `true` if the worker may still have to learn a function that its tasks need. Then either all
-    /// messages are withdrawn or none, and the function is sent again.
+    /// Returns `true` if the worker has unanswered requests about functions, so its tasks may need a function
+    /// that it has not read. If messages are withdrawn from such a worker, all are withdrawn, and the
+    /// function is sent again.
     pub(crate) fn is_learning(&self) -> bool {
         self.unanswered.iter().any(|sent| matches!(sent, SentMessage::FunctionChange { .. }))
     }
 
-    /// Returns `true` if tasks may be withdrawn from the worker's queue while it is alive. A thread that is
-    /// about to assign tasks relies on the functions that the worker knows now.
+    /// Returns `true` if messages may be withdrawn from the queue of this live worker. They may not while
+    /// another thread assigns tasks to a learning worker: the thread expects that the worker learns the
+    /// functions in its queue.
     pub(crate) fn may_be_recalled(&self) -> bool {
         !(self.feeding && self.is_learning())
     }
 
-    /// Returns `true` if the worker has chunks of this call in addition to a chunk that it may have begun.
+    /// Returns `true` if the worker may have chunks of this call in its queue.
     pub(crate) fn has_more_of(&self, job: &Arc<CallState>) -> bool {
         let is_its = |chunk: &Chunk| Arc::ptr_eq(&chunk.job, job);
         let is = |sent: &SentMessage| matches!(sent, SentMessage::Chunk { chunk, .. } if is_its(chunk));
@@ -383,7 +387,7 @@ impl WorkerSlot {
     }
 
     /// Adds the chunks of this call (or of any call) to `chunks`, if the process is a forwarder. Omits chunks
-    /// that an earlier cancellation has added.
+    /// for which a cancellation was already requested.
     #[cfg(feature = "net")]
     pub(crate) fn find_forwarded(&mut self, job: Option<&Arc<CallState>>, chunks: &mut Vec<ForwardedChunk>) {
         let Some(forwarder) = self.forwarder.clone() else { return };
@@ -394,8 +398,9 @@ impl WorkerSlot {
         }
     }
 
-    /// Returns `true` if the worker has taken a chunk of this call (or of any call) and not begun it. Items
-    /// of such a chunk can be withdrawn once it has begun.
+    /// Returns `true` if the worker may have taken a chunk of this call (or of any call) from its queue
+    /// without having begun the chunk. Items of the chunk can be withdrawn only after the worker has begun
+    /// it.
     pub(crate) fn is_taking(&mut self, job: Option<&Arc<CallState>>) -> bool {
         let word = self.shared_words.word();
         let may = self.ready && self.process.is_some();
@@ -435,7 +440,8 @@ impl WorkerSlot {
         back
     }
 
-    /// Withdraws all unread messages from the worker's queue.
+    /// Withdraws all unread messages from the worker's queue, and returns the chunks. Requests about
+    /// functions are sent again, unless the worker is `dead`.
     pub(crate) fn recall_all(&mut self, dead: bool) -> Vec<ReadyChunk> {
         if !dead && !self.may_be_recalled() {
             return Vec::new();
@@ -519,23 +525,25 @@ impl WorkerSlot {
         Some((first, self.since.checked_add(timeout.checked_add(self.moved())?)?, timeout))
     }
 
-    /// Starts the time of its current task.
+    /// Restarts the time of the worker's first unanswered task, without compensation for pauses.
     fn restart_clock(&mut self, now: Instant) {
         (self.since, self.watched, self.late, self.excused) = (now, false, Duration::ZERO, Duration::ZERO);
     }
 
-    /// Time by which the deadline of its task was moved.
+    /// Returns the time by which the deadline of the worker's first task was moved.
     pub(crate) fn moved(&self) -> Duration {
         self.late + self.excused
     }
 
-    /// Returns the time that counts toward the limit of its task, which began `elapsed` ago.
+    /// Returns the part of `elapsed` that counts toward the time limit of the worker's task. `elapsed` is the
+    /// time since the task began.
     pub(crate) fn counted(&self, elapsed: Duration, now: Instant) -> Duration {
         let watched = now.saturating_duration_since(self.since).saturating_sub(self.late);
         elapsed.min(watched).saturating_sub(self.excused)
     }
 
-    /// Begins to watch the deadline of a new task. If that is `late`, the task's time counts from now.
+    /// Marks the deadline of the worker's first task as seen by the pool's thread. If more than `late` has
+    /// passed since the task became the first one, the task's time restarts.
     pub(crate) fn watch(&mut self, late: Duration, now: Instant) {
         if self.watched || self.deadline().is_none() {
             return;
@@ -544,8 +552,8 @@ impl WorkerSlot {
         (self.watched, self.late) = (true, if since > late { since } else { Duration::ZERO });
     }
 
-    /// Moves the deadline of a watched task by `time`, at most by the task's time so far, and in total by at
-    /// most its limit.
+    /// Moves the deadline of a watched task by `time`, but at most by the time for which the task has run.
+    /// All moves together are at most the task's time limit.
     pub(crate) fn excuse(&mut self, time: Duration, now: Instant) {
         if let Some((_, _, timeout)) = self.deadline().filter(|_| self.watched) {
             let since = now.saturating_duration_since(self.since).saturating_sub(self.moved());

@@ -75,7 +75,8 @@ impl PoolState {
             .any(|(number, worker)| number != but && worker.ready && worker.is_staying())
     }
 
-    /// If no worker is ready, shortens long delays, which assume that other workers run the tasks.
+    /// If no worker is ready, shortens the delays before starts to [`LONGEST_BACK_OFF`]. Longer delays are
+    /// meant for failed starts while other workers run the tasks.
     pub(crate) fn shorten_delays(&mut self, now: Instant) {
         if !self.workers.iter().any(|worker| worker.ready && worker.is_staying()) {
             let soon = now + LONGEST_BACK_OFF;
@@ -90,8 +91,8 @@ mod tests {
     use super::*;
     use crate::slots::slot::tests::worker;
 
-    /// A worker that can't start costs little while other workers run the tasks, and is started often when no
-    /// worker runs them.
+    /// While other workers run the tasks, starts that fail get longer and longer delays. When no worker is
+    /// ready, the delays are short again.
     #[test]
     fn failed_starts_back_off_and_are_reported_once() {
         let (now, why) = (Instant::now(), || "no device".to_owned());

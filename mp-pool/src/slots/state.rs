@@ -25,7 +25,7 @@ pub(crate) enum PoolPhase {
     Closed,
     /// The pool drops its tasks, and ends its workers.
     Terminating,
-    /// Like [`Terminating`](Self::Terminating), because no worker is alive.
+    /// The pool drops its tasks and ends its workers, because no worker is alive.
     Broken(Arc<BrokenPool>),
 }
 
@@ -46,7 +46,8 @@ pub(crate) struct PoolState {
     pub(crate) phase: PoolPhase,
     /// Wanted number of workers, which are in the first slots.
     pub(crate) wanted: usize,
-    /// Number of slots in which a process was ever started: their output files are appended to.
+    /// Number of slots in which a process was ever started. If another process is started in such a slot, it
+    /// appends to the output files.
     pub(crate) ever_started: usize,
     pub(crate) workers: Vec<WorkerSlot>,
     /// Tasks that are not assigned to a worker.
@@ -97,23 +98,24 @@ impl PoolState {
         neediest.min_by_key(|(_, worker)| worker.outstanding).map(|(number, _)| number)
     }
 
-    /// Returns `true` if this worker should read a function before it receives tasks of it: it replaces
-    /// another, and a worker that knows the function may begin the tasks earlier.
+    /// Returns `true` if this worker should read a function before it receives tasks of the function: its
+    /// process replaces another process, and another worker, which knows the function, can run the tasks
+    /// earlier.
     pub(crate) fn reads_first(&self, worker: usize, code: u64) -> bool {
         let knows =
             |other: &WorkerSlot| other.ready && !other.suspect && other.is_staying() && other.knows(code);
         self.workers[worker].is_new && self.workers.iter().any(knows)
     }
 
-    /// Records that there was no room for a task, after room for `found` tasks. Returns `true` if the lack of
-    /// room must be reported.
+    /// Records that there was no room for the message of a task, after `found` messages were allocated.
+    /// Returns `true` if the shortage must be reported: see [`Backpressure::lacks_room`].
     pub(crate) fn lacks_room(&mut self, now: Instant, found: usize) -> bool {
         let idle = self.workers.iter().all(|worker| worker.outstanding == 0);
         self.backpressure.lacks_room(now, found, idle)
     }
 
-    /// Returns the time of the next attempt to pack tasks. Returns `None` if no worker wants tasks: then a
-    /// reply or a ready worker comes first.
+    /// Returns the time of the next attempt to create messages. Returns `None` if no worker needs tasks: the
+    /// pool's thread is then woken by a reply before it can assign any.
     pub(crate) fn next_room(&self) -> Option<Instant> {
         let wanted = !self.tasks.ready.is_empty() && self.neediest().is_some();
         self.backpressure.due().filter(|_| wanted)
@@ -143,17 +145,17 @@ impl PoolState {
     }
 }
 
-/// Next assignment.
+/// Call from which a worker receives its next tasks.
 pub(crate) struct TaskAssignment {
     pub(crate) worker: usize,
     pub(crate) job: Arc<CallState>,
-    /// Tasks of the call that this worker may take.
+    /// Lanes of which the worker may receive tasks. `None` if tasks of the call have no lanes.
     pub(crate) filter: Option<LaneFilter>,
 }
 
 impl PoolState {
-    /// Returns the next call for this worker, or, if all tasks belong to lanes of other workers, for another
-    /// worker that wants tasks.
+    /// Chooses the call of the next tasks for this worker. If all waiting tasks belong to lanes of other
+    /// workers, chooses a call for another worker that needs tasks.
     pub(crate) fn next_assignment(&mut self, worker: usize) -> Option<TaskAssignment> {
         self.tasks.drop_drained_calls();
         if self.tasks.calls.is_empty() {

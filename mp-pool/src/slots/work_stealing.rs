@@ -10,14 +10,15 @@ use crate::slots::state::PoolState;
 use crate::steps::chunk::CutShare;
 use crate::tasks::chunk::ReadyChunk;
 
-/// Work shorter than this, in nanoseconds, is not taken from a worker that has begun it.
+/// Minimum duration of unfinished work in a chunk, in nanoseconds, from which on the chunk is divided.
 const WORTH_SHARING: u64 = 20_000;
 
 impl PoolState {
-    /// Withdraws queued chunks from another worker for an idle worker: at most half of them, and at most as
-    /// many as the idle worker should have; one if their duration is unknown. If the other worker may have to
-    /// learn their function, all chunks are withdrawn, and the idle worker gets half. Without queued chunks,
-    /// the longest running chunk is cut. Returns the number of chunks for the idle worker.
+    /// Withdraws chunks for an idle worker from the queue of another worker, and returns their number. At
+    /// most half of the other worker's chunks are withdrawn, and at most as many as an idle worker should
+    /// have. If the duration of a chunk is unknown, one chunk is withdrawn. If the other worker may have to
+    /// learn the function of its chunks, all chunks are withdrawn, and half of them are for the idle worker.
+    /// If no worker has queued chunks, the running chunk with the most unfinished work is divided.
     pub(crate) fn steal(&mut self, idle: usize) -> usize {
         if self.workers[idle].outstanding > 0 {
             return 0;
@@ -59,8 +60,8 @@ impl PoolState {
         found
     }
 
-    /// Withdraws half of the unclaimed items of the worker with the most work. Returns `true` if there were
-    /// any.
+    /// Withdraws half of the unclaimed items from the running chunk with the most unfinished work. Returns
+    /// `true` if items were withdrawn.
     fn steal_half(&mut self) -> bool {
         let left = |worker: &WorkerSlot| {
             worker.first().map_or(0, |chunk| chunk.job.expected_nanos(chunk.remaining()))
@@ -75,9 +76,10 @@ impl PoolState {
         self.workers.iter().enumerate().any(|(number, worker)| number != but && worker.is_idle())
     }
 
-    /// Withdraws tasks, for idle workers, from workers that leave all of them in their queues, such as
-    /// stopped workers. Such a worker receives a request made by `note`, and nothing else until it has
-    /// answered this request. It can't take withdrawn messages after it resumes, so each task is done once.
+    /// Withdraws tasks for idle workers from workers that have not begun any of their tasks for a while, such
+    /// as stopped workers. If a worker then has no tasks, it is sent a request made by `note`, and no other
+    /// message until it has answered this request. A stopped worker can't take withdrawn messages after it
+    /// resumes, so each task is done once.
     pub(crate) fn relieve_slow_workers(
         &mut self,
         now: Instant,
@@ -180,7 +182,8 @@ mod tests {
         }
     }
 
-    /// Otherwise an idle worker would receive the tasks only later.
+    /// `steal` returns the number of chunks, so that the calling thread assigns them itself instead of
+    /// leaving them to a later call.
     #[test]
     fn stolen_tasks_are_assigned_at_once() {
         let mut state = PoolState::new(vec![worker(), worker()]);

@@ -52,28 +52,29 @@ pub(crate) struct CallOutcomes {
     pub(super) submitted: SubmissionTimes,
     pub(super) wakers: Vec<UserValue<Waker>>,
     pub(super) on_done: Option<UserValue<Box<dyn FnOnce() + Send>>>,
-    /// Writing end of a pipe that is dropped when all tasks are done: then the other end is readable.
+    /// Writing end of a pipe. Dropped when all tasks are done, which makes the reading end readable.
     pub(super) done_pipe: Option<PipeWriter>,
     pub(super) waiters: OutcomeWaiters,
     /// Failures of earlier attempts at tasks that are retried.
     pub(crate) failed: HashMap<usize, Attempts>,
-    /// For a stream: replaces `runs`.
+    /// Outcomes of a stream. If set, `runs` is not used.
     pub(crate) tickets: Option<TicketOutcomes>,
 }
 
 /// Threads that wait for outcomes, and their conditions.
 #[derive(Default)]
 pub(super) struct OutcomeWaiters {
-    /// Number of threads that check each change.
+    /// Number of threads that are woken at each change.
     pub(super) all: usize,
-    /// For a thread that takes results while tasks run: number of done tasks at which the thread is woken. A
-    /// wake-up for every few results would take longer than reading the results.
+    /// Number of done tasks at which one further thread is woken. That thread takes results while tasks run:
+    /// a wake-up for every few results would take longer than reading the results.
     pub(super) some: Option<usize>,
 }
 
-/// Number of parts in which a thread takes the results of a call while others arrive.
+/// Number of parts in which a thread takes the results of a call while tasks run.
 pub(super) const PARTS: usize = 32;
-/// Number of runs in memory at which a waiting thread is woken earlier.
+/// Number of untaken runs of outcomes from which on a thread that takes results is woken earlier, so that
+/// they do not fill the memory.
 pub(super) const MANY_RUNS: usize = 256;
 
 /// Reason why a push is refused.
@@ -106,7 +107,7 @@ impl CallOutcomes {
         }
     }
 
-    /// For a stream: returns `true` if no outcome will be taken.
+    /// For a stream: returns `true` if the stream is closed and all outcomes were taken.
     pub(crate) fn is_over(&self) -> bool {
         self.in_flight() == 0 && self.tickets.as_ref().is_none_or(|tickets| tickets.closed)
     }
@@ -122,7 +123,8 @@ impl CallOutcomes {
         self.runs.first().is_some_and(|run| self.order == ResultOrder::Completion || run.first == self.base)
     }
 
-    /// Returns `true` if this number of tasks is done, or enough outcomes are available to wake a thread.
+    /// Returns `true` if `done` tasks are done, or if [`MANY_RUNS`] runs are stored and the next one can be
+    /// taken.
     pub(super) fn has(&self, done: usize) -> bool {
         self.progress.done >= done || self.runs.len() >= MANY_RUNS && self.has_next()
     }

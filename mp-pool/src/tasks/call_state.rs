@@ -30,8 +30,7 @@ use crate::tasks::transit::TransitCounter;
 /// Target duration of a chunk: much longer than sending it, and short enough for workers to finish at about
 /// the same time.
 pub(crate) const CHUNK_NANOS: u64 = 500_000;
-/// Target duration of the items of a stream that are taken before their results are requested, for each
-/// worker.
+/// Target duration of the items that `imap` keeps in flight for each worker.
 const STREAM_NANOS: u64 = 4 * CHUNK_NANOS;
 /// Maximum number of items of a chunk if the pool chooses the size.
 const LARGEST: usize = 1 << 14;
@@ -180,18 +179,19 @@ impl CallState {
         self.pace.store(pace, Ordering::Relaxed);
     }
 
-    /// Returns the expected duration of a new chunk of `tasks` in nanoseconds: 0 if it is unknown, and if the
-    /// caller chose chunks of one task, for which the answers of each worker are a better measure.
+    /// Returns the expected duration of a new chunk of `tasks` in nanoseconds, or 0 if it is unknown. Also
+    /// returns 0 if the user chose chunks of one task: the replies of each worker are then a better measure.
     pub(crate) fn chunk_nanos(&self, tasks: usize) -> u64 {
         if self.options.chunk == 1 { 0 } else { self.known_nanos(tasks) }
     }
 
-    /// Returns the expected duration of tasks in nanoseconds, or 0 if it is unknown.
+    /// Returns the expected duration of `tasks` tasks in nanoseconds, or 0 if it is unknown.
     pub(crate) fn known_nanos(&self, tasks: usize) -> u64 {
         self.pace.load(Ordering::Relaxed).saturating_mul(tasks as u64)
     }
 
-    /// Returns the expected duration of tasks in nanoseconds. The value is large if unknown.
+    /// Returns the expected duration of `tasks` tasks in nanoseconds, of which one may be almost finished. If
+    /// the duration of a task is unknown, assumes [`CHUNK_NANOS`].
     pub(crate) fn expected_nanos(&self, tasks: usize) -> u64 {
         match self.pace.load(Ordering::Relaxed) {
             0 => (tasks as u64).saturating_mul(CHUNK_NANOS),
@@ -199,7 +199,7 @@ impl CallState {
         }
     }
 
-    /// Returns the number of items of a stream that should be in flight, for this number of workers; at least
+    /// Returns the number of items of an `imap` that should be in flight for this number of workers, at least
     /// `least`.
     pub(crate) fn target_in_flight(&self, workers: usize, least: usize) -> usize {
         match self.pace.load(Ordering::Relaxed) {
@@ -208,8 +208,9 @@ impl CallState {
         }
     }
 
-    /// Takes the tasks that were not sent, for the caller to settle with `final_error`, which also becomes
-    /// the outcome of the tasks in transit. Returns the number of tasks in transit, too.
+    /// Cancels the call: removes the tasks that were not sent, and returns them and the number of tasks in
+    /// transit. The caller settles the removed tasks with `final_error`. Tasks in transit get the same error
+    /// later.
     pub(crate) fn cancel(&self, final_error: &TaskError) -> ((Vec<Range<usize>>, UnneededValues), usize) {
         let rest = self.source.clear();
         // Sealed after taking the rest: a task that another thread has taken before is in transit.
@@ -220,8 +221,9 @@ impl CallState {
         self.transit.is_sealed()
     }
 
-    /// Stores outcomes. For each run of tasks that had no outcome yet, calls `seen` with the value of `look`
-    /// and the submission time of the first task. [`notify`](Self::notify) wakes waiters.
+    /// Stores runs of outcomes. `look` computes a value from each run. If the tasks of a run had no outcome
+    /// before, `seen` is called with this value and the submission time of the first task. Waiters are woken
+    /// by [`notify`](Self::notify).
     pub(crate) fn settle<S>(
         &self,
         runs: Vec<OutcomeRun>,
@@ -266,7 +268,7 @@ impl CallState {
     }
 
     /// Returns a descriptor that is readable when all tasks are done. Returns `None` if no pipe could be
-    /// created, and in a fork of the process, which locks nothing here.
+    /// created, or in a forked process, which must not take the locks.
     pub(crate) fn done_pipe(&self) -> Option<BorrowedFd<'_>> {
         if !self.is_ours() {
             return None;
@@ -282,7 +284,7 @@ impl CallState {
         made.as_ref().map(AsFd::as_fd)
     }
 
-    /// Calls `call` when all tasks are done, immediately if they are.
+    /// Calls `call` when all tasks are done, or at once if they already are.
     pub(crate) fn on_done(&self, call: Box<dyn FnOnce() + Send>) {
         self.outcomes.lock().on_done = Some(UserValue::new(call));
         self.notify();
@@ -346,7 +348,8 @@ impl CallState {
         holds
     }
 
-    /// Waits until a sizeable part of the tasks is done in addition to the first `done`, or all are.
+    /// Waits until more tasks are done than the given `done`, by a fixed part of the call, or until all tasks
+    /// are done.
     #[track_caller]
     pub(crate) fn wait_for_more(&self, done: usize) {
         let outcomes = &mut self.outcomes.lock();
@@ -450,9 +453,9 @@ pub(crate) mod tests {
         settled
     }
 
-    /// A worker that is killed because of its task may have answered it just before.
+    /// If a worker is killed for its task, the reply of the task may arrive nevertheless.
     #[test]
-    fn task_has_one_outcome() {
+    fn settled_task_keeps_its_first_outcome() {
         let job = job(10, CallOptions::default());
         assert!(settle(&job, 0..1));
         assert!(!settle(&job, 0..1));
@@ -478,7 +481,8 @@ pub(crate) mod tests {
         assert!(job.outcomes.lock().is_empty());
     }
 
-    /// Otherwise a thread that takes results in order would be woken again and again without result.
+    /// A thread that takes results in order can't take any while an earlier result is missing, so waking it
+    /// would be useless.
     #[test]
     fn missing_result_keeps_waiter_asleep() {
         let job = job(1000, CallOptions::default());

@@ -18,15 +18,15 @@ fn next_chunk() -> u64 {
     CHUNKS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Consecutive tasks that have left their call. Its items are numbered from 0.
+/// Consecutive tasks of one call that were taken from its source. The items of the chunk are numbered from 0.
 pub(crate) struct Chunk {
     pub(crate) id: u64,
     pub(crate) job: Arc<CallState>,
     /// Index of item 0 in its call.
     pub(crate) first: usize,
-    /// Number of items with outcomes; they come first.
+    /// Number of items with outcomes: the items before this index.
     pub(crate) reported: usize,
-    /// Number of items: smaller than in its message if the last ones were withdrawn.
+    /// Number of items. If the last items were withdrawn, the message of the chunk contains more.
     pub(crate) end: usize,
     /// Number of earlier attempts at its only item.
     pub(crate) tries: u32,

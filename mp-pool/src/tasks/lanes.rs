@@ -2,13 +2,14 @@
 //!
 //! | data | changes | after the death of a worker |
 //! |---|---|---|
-//! | a lane's worker | whenever a task of that lane is sent to a worker | number of the dead worker: any worker may take its lanes, and so may the replacement as soon as it is ready |
+//! | a lane's worker | when a task of that lane is sent to a worker | remains the number of the dead worker. Until the replacement with this number is ready, any worker may take the lane |
 //!
 //! A lane's worker is a hint for the first choice. Any other worker may run tasks of the lane, so only
 //! performance depends on the hint.
 //!
-//! The oldest task that a worker may take is found with one lookup per worker, independent of the number of
-//! lanes: the first tasks of the lanes are sorted under the worker that ran the lane last.
+//! The number of lookups that find the oldest task for a worker depends on the number of workers, not on the
+//! number of lanes. For each worker there is a sorted map with the first task of each lane that this worker
+//! ran last.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
@@ -34,7 +35,8 @@ struct LaneQueues<A> {
     /// Tasks of each lane with tasks, and tasks without a lane (`None`), the oldest first, with their
     /// indices.
     rows: HashMap<Option<u64>, VecDeque<(usize, UserValue<A>)>>,
-    /// First task of each row and its lane, by the worker that ran the lane last.
+    /// Indices of the first tasks of all lanes with tasks, sorted, with their lanes. Keyed by the worker that
+    /// ran the lane last.
     heads: HashMap<Option<usize>, BTreeMap<usize, Option<u64>>>,
     count: usize,
     /// Last worker of each lane.
@@ -135,7 +137,7 @@ impl<A> PushedTasks<A> {
         PushedTasks { waiting: Mutex::new(LaneQueues::new()), saves }
     }
 
-    /// Adds a task with this index, of a lane or of none.
+    /// Adds the task `index`. `lane` is `None` for a task without a lane.
     pub(crate) fn push(&self, index: usize, lane: Option<u64>, args: A) {
         let args = UserValue::new(args);
         self.waiting.lock().push(index, lane, args);

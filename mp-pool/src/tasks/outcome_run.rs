@@ -23,7 +23,7 @@ pub(crate) struct OutcomeRun {
 /// Contents of a run: bytes of results, not decoded yet, or an error.
 #[derive(Debug)]
 pub(crate) enum OutcomeData {
-    /// Results from this position on.
+    /// Results of consecutive tasks. The run begins at this position of the values.
     Values(ReceivedValues, usize),
     /// Single result with its attachments.
     Single(Box<Incoming>),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     proptest! {
-        /// Compares with a table of all tasks.
+        /// The outcomes are compared with a table that has an entry for each task.
         #[test]
         fn task_outcomes_are_unique_and_ordered(
             operations in prop::collection::vec((0..60_usize, 0..5_usize, any::<bool>()), 0..200),

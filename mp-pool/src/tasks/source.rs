@@ -49,10 +49,10 @@ impl ArgsPiece {
     }
 }
 
-/// User values that are no longer needed. Dropping them catches panics.
+/// User values that are no longer needed. Each `Drop` of user code is called under a catch of panics.
 pub(crate) type UnneededValues = Box<dyn Send>;
 
-/// Worker for which tasks are taken.
+/// Lanes of which a worker may receive tasks, by the worker that ran each lane last.
 pub(crate) struct LaneFilter {
     pub(crate) worker: usize,
     /// `true` for each worker whose lanes `worker` may take.
@@ -90,7 +90,7 @@ pub(crate) trait TaskSource: Send + Sync {
     fn record_worker(&self, _index: usize, _worker: usize) {}
 }
 
-/// Arguments that are in memory.
+/// Source whose arguments are values in private memory.
 pub(crate) struct ItemSource<A> {
     /// Items, and the index of the first.
     queue: Mutex<(UserValues<A>, usize)>,
@@ -122,7 +122,8 @@ impl<A> ItemSource<A> {
     }
 }
 
-/// Encodes at most `most` items, which `taken` returns in consecutive rows with the index of the first item.
+/// Encodes at most `most` items. `taken` is called with a maximum number of items, and returns consecutive
+/// items with the index of the first.
 pub(crate) fn encode_rows<A: Message + Send>(
     most: usize,
     saves: bool,
@@ -264,12 +265,12 @@ const MOVED_TENSOR: &str = "the call is to be tried again if it fails, and an ex
     arguments would be gone with the first attempt: freeze or share it, or call it without `retries` and \
     `retry_if`";
 
-/// Arguments kept for a retry, or for sending the rest of a chunk to another worker. Dropping them catches
-/// panics.
+/// Arguments kept for a retry, or for sending the remaining items of a chunk to another worker. Panics of
+/// user code are caught when the value is dropped.
 pub(crate) enum SavedArgs {
     /// Bytes of the arguments.
     Packed(PackedRange),
-    /// Arguments with attachments, taken from their message: a function that encodes them again.
+    /// Arguments with attachments: a function that encodes the original values again.
     Values(UserValue<Box<EncodeAgain>>),
     None,
 }
@@ -293,7 +294,8 @@ fn unsendable(error: mp_core::Error) -> EncodeError {
     mp_reduce::Error::from(error).into()
 }
 
-/// Keeps arguments that were encoded without moving any part.
+/// Keeps arguments with attachments, so that they can be encoded again. Encoding must not have moved any part
+/// of them.
 fn save_original<A: Message + Send>(item: UserValue<Option<A>>) -> SavedArgs {
     let Some(mut args) = item.into_inner().flatten() else { return SavedArgs::None };
     let encode = move || {

@@ -8,7 +8,7 @@ use crate::child::values::ReceivedValues;
 use crate::error::TaskError;
 use crate::tasks::outcome_run::{OutcomeData, OutcomeRun};
 
-/// Number of taken entries in `arrivals` below which they are not removed.
+/// Number of entries in `arrivals` below which entries of taken outcomes are not removed.
 const FEW: usize = 64;
 
 /// Outcomes of a stream's tasks by index.
@@ -22,7 +22,8 @@ pub(crate) struct TicketOutcomes {
     pub(crate) closed: bool,
     /// Runs by the index of their first task, with the number of outcomes that were not taken.
     runs: BTreeMap<usize, (OutcomeRun, usize)>,
-    /// Indices in the order of arrival. The first was not taken. At most about half of the others were taken.
+    /// Indices of tasks in the order in which their outcomes arrived. The first outcome was not taken.
+    /// Entries of taken outcomes are removed later, when they are about half of all entries.
     arrivals: VecDeque<usize>,
     /// Number of outcomes that have arrived and were not taken.
     untaken: usize,

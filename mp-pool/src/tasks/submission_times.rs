@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Number of finished entries below which they are not removed.
+/// Number of entries below which entries of finished submissions are not removed.
 const FEW: usize = 64;
 
 /// Submission times of the tasks that have no outcome, and of a few others.
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn settled_times_are_removed_after_an_open_one() {
+    fn times_of_settled_tasks_are_removed_early() {
         let (mut submitted, now) = (SubmissionTimes::default(), Instant::now());
         submitted.add(2, now);
         for i in 2..5000_usize {

@@ -1,7 +1,8 @@
 //! Number of a call's tasks that a feeding thread has taken and not yet sent to a worker.
 //!
-//! A thread encodes tasks without the lock of the pool's state. A cancellation during this time finds these
-//! tasks in no list, so it counts them here and leaves them to the feeding thread.
+//! A thread encodes tasks without the lock of the pool's state. During this time the tasks are in no list
+//! that a cancellation can search. The cancellation counts them by this counter, and the feeding thread
+//! settles them.
 //!
 //! | step | changed by | under |
 //! |---|---|---|
@@ -25,13 +26,13 @@ pub(crate) struct TransitCounter(Mutex<TransitState>);
 struct TransitState {
     tasks: usize,
     final_error: Option<TaskError>,
-    /// Number of tasks that returned from a worker after the cancellation and were not yet counted by a
-    /// caller of `cancel`.
+    /// Number of tasks that came back from workers after the cancellation, and that no call of `cancel` has
+    /// counted yet.
     returned: usize,
 }
 
 impl TransitState {
-    /// Counts tasks for callers of `cancel`, unless the pool ended them.
+    /// Records tasks to be counted by the next call of `cancel`, if the call was cancelled.
     fn add_returned(&mut self, tasks: usize) {
         if matches!(self.final_error, Some(TaskError::Cancelled)) {
             self.returned += tasks;
@@ -54,8 +55,8 @@ impl TransitCounter {
         state.final_error.clone()
     }
 
-    /// Sets the outcome of all tasks that are or will be in transit, unless one is set. Returns the number of
-    /// tasks that get it.
+    /// Sets the outcome of all tasks that are or will be in transit. Returns the number of tasks in transit,
+    /// or 0 if an outcome was already set.
     pub(crate) fn seal(&self, final_error: TaskError) -> usize {
         let mut state = self.0.lock();
         if state.final_error.is_some() {
@@ -70,7 +71,8 @@ impl TransitCounter {
         std::mem::take(&mut self.0.lock().returned)
     }
 
-    /// Counts tasks that were cut off a worker's chunk after the cancellation, and returns their outcome.
+    /// Records tasks that were withdrawn from a worker's chunk after the cancellation, and returns their
+    /// outcome.
     pub(crate) fn error_of_returned(&self, tasks: usize) -> Option<TaskError> {
         let mut state = self.0.lock();
         state.add_returned(tasks);

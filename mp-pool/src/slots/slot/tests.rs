@@ -10,7 +10,7 @@ pub(crate) fn worker() -> WorkerSlot {
     worker
 }
 
-/// The pool's thread may be late by a time slice of a worker.
+/// The work lasts even if the pool's thread has to wait for a processor that a worker uses.
 #[test]
 fn worker_requests_tasks_until_it_has_enough() {
     let mut worker = worker();
@@ -29,7 +29,8 @@ fn worker_requests_tasks_until_it_has_enough() {
     assert!(!worker.wants_tasks());
 }
 
-/// Otherwise a worker that has answered single tasks would receive most of the call.
+/// Without the expected duration, a worker that has answered chunks of one task would receive most of the
+/// call.
 #[test]
 fn portion_is_limited_by_expected_duration() {
     let mut worker = worker();
@@ -104,7 +105,7 @@ fn timed_worker(timeout: Duration, now: Instant) -> WorkerSlot {
 }
 
 #[test]
-fn deadline_moves_by_lateness_and_up_to_its_limit() {
+fn deadline_moves_by_at_most_delay_and_time_limit() {
     let (second, now) = (Duration::from_secs(1), Instant::now());
     let mut worker = timed_worker(second, now);
     let moved = |worker: &WorkerSlot| worker.deadline().unwrap().1 - now - second;
