@@ -264,7 +264,7 @@ fn proxy_of_another_type_is_refused() {
 }
 
 #[test]
-fn large_values_and_many_closures() {
+fn large_captures_and_arguments_round_trip() {
     let manager = manager();
     let object = made(&manager, closure!([] || Vec::<String>::new()));
     let long = "x".repeat(300_000);
@@ -289,7 +289,7 @@ fn manager_of_a_child_serves_its_children() {
 }
 
 #[test]
-fn captures_belong_to_each_call() {
+fn each_call_receives_its_own_captures() {
     let manager = manager();
     let all = made(&manager, closure!([] || Vec::<String>::new()));
     for word in ["a", "b", "a longer one, which is no short message any more"] {

@@ -187,7 +187,7 @@ impl Serialize for Bomb {
     }
 }
 
-/// Can be encoded, but not decoded, as a part of a value.
+/// Value that is encoded without an error, and can't be decoded if the number of a part is odd.
 #[derive(Serialize, Deserialize)]
 struct Report {
     name: String,
@@ -495,7 +495,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 #[test]
-fn results_are_futures() {
+fn pending_results_can_be_awaited() {
     let pool = Pool::new(2).unwrap();
     let gate = Gate::new();
     let (first, second) = (pool.apply_async(stop_at, (gate.clone(), 1)), pool.map_async(square, 0..10));

@@ -26,7 +26,7 @@ pub(crate) struct NameRegistry {
     connections: Mutex<u64>,
 }
 
-/// Programs that are connected.
+/// Open sessions of programs.
 struct Sessions {
     open: BTreeMap<u64, Weak<ServerSession>>,
     next: u64,
@@ -57,11 +57,11 @@ pub(crate) struct ServerSession {
     pub(crate) number: u64,
     /// Offset that is added to the numbers of objects.
     objects: u64,
-    /// `None` after the session has ended.
+    /// Handles of the program by number. `None` after the session has ended.
     handles: Mutex<Option<BTreeMap<u64, ObjectHandle>>>,
 }
 
-/// Reason why a request has no result. `Refused` makes the connection unusable.
+/// Reason why a request has no result. After `Refused`, the server closes the connection.
 pub(super) enum RequestError {
     Failed(CallError),
     Refused(String),
