@@ -37,14 +37,14 @@ pub(crate) fn set_own_object(object: u64) {
     OWN.set(Some(object));
 }
 
-/// Wait of an object.
+/// Entry of an object that waits for another object.
 struct WaitEntry {
     object: u64,
     caller: u32,
     call: CallName,
 }
 
-/// Wait of each waiting object, by the number of that object.
+/// Entry of each waiting object, by the number of the waiting object.
 static TABLE: PerProcess<Mutex<BTreeMap<u64, WaitEntry>>> =
     mp_core::per_process!(Mutex::new(BTreeMap::new()));
 

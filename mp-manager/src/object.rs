@@ -131,21 +131,21 @@ impl ObjectCall {
     }
 }
 
-/// Destination of a call's result.
+/// Kind of the receiver of a call's result, which determines the encoding.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(crate) enum ResultPlacement {
-    /// A process with the same shared memory.
+    /// The receiver is a process with the same shared memory.
     SharedMemory,
-    /// Another program.
+    /// The receiver is another program. The result is encoded without attachments.
     #[cfg(feature = "authkey")]
     Inline,
 }
 
-/// Closure with its captures.
+/// Closure with its captures, for one call or for all.
 enum CallClosure<'a, A: 'static, R: 'static> {
-    /// Closure used for all calls.
+    /// Closure that the task stores and uses for all calls.
     Cached(&'a Closure<A, R>),
-    /// Closure of one call, which drops it.
+    /// Closure that is used by one call, and then dropped.
     Owned(UserValue<Closure<A, R>>),
 }
 

@@ -187,7 +187,7 @@ fn object_calling_itself_gets_an_error() {
     assert_eq!(object.call(closure!([] |object: &mut u32| *object)).unwrap(), 1);
 }
 
-/// Encodes and decodes only even numbers. Panics above 100.
+/// Number whose encoding fails for 99 and panics above 100. Decoding fails for odd numbers.
 #[derive(Debug)]
 struct Even(u32);
 
@@ -236,7 +236,7 @@ fn unencodable_data_is_an_error_of_its_call() {
     assert_eq!(object.call(closure!([] |object: &mut u32| *object)).unwrap(), 2);
 }
 
-/// Serialized as a proxy of one type, and deserialized as a proxy of another.
+/// Value that is serialized as a proxy of one type, and deserialized as a proxy of another type.
 struct Disguised(Option<Proxy<u32>>, Option<Proxy<String>>);
 
 impl Serialize for Disguised {

@@ -167,7 +167,7 @@ impl<'de> Deserialize<'de> for Stubborn {
     }
 }
 
-/// Fails when it is decoded.
+/// Value that is encoded without an error, and can't be decoded.
 #[derive(Serialize)]
 struct Fragile;
 
@@ -177,7 +177,7 @@ impl<'de> Deserialize<'de> for Fragile {
     }
 }
 
-/// Panics while it is encoded.
+/// Value whose encoding panics.
 #[derive(Deserialize)]
 struct Bomb;
 

@@ -45,7 +45,7 @@ use crate::remote::methods::{Methods, RegisteredType};
 use crate::remote::registry::NameRegistry;
 use crate::server::{ManagerServer, RetryPause};
 
-/// Serving other programs.
+/// Methods that make objects available to other programs.
 impl ManagerHandle {
     /// Registers a type, its constructor and its methods under names, by which other programs use them: see
     /// [`Methods`].

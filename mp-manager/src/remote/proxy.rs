@@ -100,11 +100,11 @@ struct RemoteObject {
     place: Mutex<ShareState>,
 }
 
-/// Location of this process's handle of the object.
+/// Session that contains this process's handle of the object.
 enum ShareState {
-    /// In a session of this process.
+    /// A session of this process contains the handle.
     Local(Arc<RemoteHandle>),
-    /// In the session that arrived with a message.
+    /// The handle is in the session that arrived with a message, because this process has made no call yet.
     Received(Arc<ReceivedShare>),
 }
 

@@ -30,8 +30,8 @@ pub(crate) struct NameRegistry {
 struct Sessions {
     open: BTreeMap<u64, Weak<ServerSession>>,
     next: u64,
-    /// Offset that is added to the numbers of objects. Programs compare objects of several servers, and
-    /// servers on several hosts may have the same process id.
+    /// Random offset that is added to the numbers of objects. Programs compare objects of several servers,
+    /// and servers on several hosts may have the same process id.
     objects: u64,
 }
 
@@ -45,7 +45,7 @@ impl Default for Sessions {
     }
 }
 
-/// Object that other programs can call.
+/// Object that other programs can call, with its registered type.
 #[derive(Clone)]
 pub(crate) struct ObjectHandle {
     pub(crate) link: Arc<ObjectLink>,
@@ -55,7 +55,7 @@ pub(crate) struct ObjectHandle {
 /// Session of a program.
 pub(crate) struct ServerSession {
     pub(crate) number: u64,
-    /// Offset that is added to the numbers of objects.
+    /// Random offset of the server, which is added to the numbers of objects.
     objects: u64,
     /// Handles of the program by number. `None` after the session has ended.
     handles: Mutex<Option<BTreeMap<u64, ObjectHandle>>>,
@@ -198,7 +198,7 @@ impl NameRegistry {
         })
     }
 
-    /// Returns the offset that is added to the numbers of objects.
+    /// Returns the random offset that is added to the numbers of objects.
     #[cfg(feature = "net")]
     pub(crate) fn offset(&self) -> u64 {
         self.sessions.lock().objects

@@ -173,9 +173,9 @@ impl PoolBuilder {
     /// number of workers of this host.
     ///
     /// On other hosts, too, the tasks of a [lane](crate::TaskStream#lanes) prefer the worker process that ran
-    /// the lane last. If its host is lost, the lane continues in another process, on any host. While a host
-    /// is connected, the tasks of a chunk that was sent to this host stay there, even if other workers are
-    /// idle.
+    /// the lane last. If its host is lost, the lane continues in another process, on any host. The tasks of a
+    /// chunk that was sent to another host stay on that host while it is connected, even if workers elsewhere
+    /// are idle.
     ///
     /// # When a process or a host dies
     /// The death of a worker on another host is reported like that of any worker. If a host is lost, or its

@@ -139,13 +139,13 @@ impl Pool {
     /// tasks by [`timeout`](crate::Call::timeout).
     ///
     /// # When a process dies
-    /// A worker that dies meanwhile counts as replaced, and so does a worker removed by
+    /// A worker that dies during this call counts as replaced, and so does a worker removed by
     /// [`resize`](Self::resize). If no worker can be started, the pool breaks, which ends this call.
     ///
     /// # Errors
     /// [`PoolError::OtherProcess`] in a forked process, [`PoolError::InCallback`] in a callback of this pool,
-    /// [`PoolError::Broken`] if no worker is alive. If the pool is closed or terminated meanwhile, the call
-    /// returns `Ok`.
+    /// [`PoolError::Broken`] if no worker is alive. If the pool is closed or terminated during this call, the
+    /// result is `Ok`.
     pub fn recycle(&self) -> Result<(), PoolError> {
         self.check_wait()?;
         for number in 0..self.processes() {

@@ -66,7 +66,7 @@ fn decode_caught<T>(decode: impl FnOnce() -> mp_core::Result<T>) -> mp_core::Res
     })
 }
 
-/// Reads these results of a run, until `take` returns `false`.
+/// Decodes the results at the given positions of a run, until `take` returns `false`.
 fn read_each<T: Message>(
     run: &mut OutcomeRun,
     mut which: Range<usize>,
@@ -82,7 +82,7 @@ fn read_each<T: Message>(
     }
 }
 
-/// Reads these results of a run until the first error, which is returned.
+/// Decodes the results at the given positions of a run. Stops at the first error, and returns it.
 pub(crate) fn read_values<T: Message>(
     run: &mut OutcomeRun,
     which: Range<usize>,
@@ -163,11 +163,11 @@ impl<'a> OutcomeReader<'a> {
     }
 }
 
-/// Marker for a single result.
+/// Marker for a call with one result.
 #[derive(Clone, Copy, Debug)]
 pub enum Single {}
 
-/// Marker for a result per item.
+/// Marker for a call of several items, with one result for each item.
 #[derive(Clone, Copy, Debug)]
 pub enum Multiple {}
 

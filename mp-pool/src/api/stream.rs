@@ -91,7 +91,7 @@ impl<A> fmt::Debug for PushError<A> {
     }
 }
 
-/// Error returned when no result, or not the requested one, is available yet.
+/// Error returned when no result is available yet, or when a requested result is not.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no result is ready yet; in flight: {}", quantity(in_flight, "task"))]
 #[non_exhaustive]
@@ -166,7 +166,7 @@ mp_core::readable_debug!(PendingError);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A stream remembers the workers of 65,536 lanes, and then starts over.
+/// A stream stores the last workers of at most 65,536 lanes. When another lane is used, all are forgotten.
 ///
 /// # Room
 /// A task is *in flight* from its push until its result is taken.

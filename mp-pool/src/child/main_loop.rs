@@ -304,7 +304,8 @@ impl WorkerLoop {
         Ok(())
     }
 
-    /// Creates the state again if a task has panicked that used it. Meanwhile this worker counts as starting.
+    /// If a task that used the state has panicked, creates a new state. The worker counts as starting until
+    /// the new state is ready.
     fn recreate_state(&mut self) -> Result<(), WorkerError> {
         if !self.state.is_broken() || self.is_over() {
             return Ok(());

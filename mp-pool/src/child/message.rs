@@ -198,7 +198,7 @@ pub(crate) enum PoolReply {
     Wake,
 }
 
-/// Outcome of tasks in their worker.
+/// Outcome of one or more tasks, as sent by their worker.
 pub(crate) enum TaskReply {
     /// Results of consecutive tasks, and the time for all of them.
     Results { nanos: u64, values: ManyValues },

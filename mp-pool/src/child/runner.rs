@@ -13,7 +13,7 @@ use crate::child::clock::TaskClock;
 use crate::child::item_cursor::{ItemCursor, ItemStage};
 use crate::child::user_state::UserState;
 
-/// Outcome of a task in its worker.
+/// Outcome of the last item that a [`Runner`] has run.
 pub(crate) enum RunOutcome {
     /// The result is encoded.
     Done,

@@ -44,7 +44,7 @@ impl Serialize for SharedBytes {
     }
 }
 
-/// Serialization wrapper of the structure.
+/// Wrapper that sends and receives the handle of a structure by serde.
 struct StructureHandle<S>(S);
 
 impl Serialize for StructureHandle<&Structure> {

@@ -24,7 +24,7 @@ pub(crate) struct PackedValues {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Range of [`PackedValues`].
+/// Consecutive values in shared [`PackedValues`].
 #[derive(Clone, Debug)]
 pub(crate) struct PackedRange {
     pub(crate) plain: Arc<PackedValues>,

@@ -36,7 +36,7 @@ pub(super) struct ArrivedChunk {
     pub(super) waiting: AtomicUsize,
 }
 
-/// Call of a chunk, and then its outcomes.
+/// Call of a chunk, which is replaced by its outcomes at the first reply.
 pub(super) struct StoredOutcomes {
     /// Call of the chunk, until the first reply. Its function has captures, whose `Drop` is user code.
     pub(super) job: Option<Arc<CallState>>,
@@ -60,7 +60,7 @@ impl ArrivedChunk {
         self.outcomes.lock().job.clone()
     }
 
-    /// Drops the call on a thread where it may block.
+    /// Drops the call on another thread, because the drop of captures may block.
     pub(super) fn drop_job(&self) {
         if let Some(job) = self.outcomes.lock().job.take() {
             spawn_blocking(move || drop(job));
@@ -87,7 +87,7 @@ struct ForwarderState {
     chunk: Option<Arc<ArrivedChunk>>,
     /// Cancelled chunks that have not arrived, the oldest first.
     cancelled: VecDeque<u64>,
-    /// Number of the [`HeldForwarder`].
+    /// Number of the current registration, which the [`HeldForwarder`] also contains.
     number: u64,
     /// `true` if the forwarder's process has ended or its session was lost.
     is_lost: bool,

@@ -64,7 +64,7 @@ enum PlaceEvent {
 
 /// First reply of a served pool.
 enum FirstReply {
-    /// Number of its workers.
+    /// Number of workers of the served pool, and its service.
     Workers(usize, ServedPoolService),
     /// Reason why the served pool is not used.
     Unused(String),

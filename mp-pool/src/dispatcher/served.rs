@@ -37,7 +37,7 @@ const ERROR_BYTES: usize = 64;
 /// Maximum time in which a forwarder sends a function, while other forwarders wait for it.
 const LONGEST_LEARN: Duration = Duration::from_secs(10);
 
-/// A function of a pool of another member.
+/// Function of another member's pool, stored in a served pool.
 struct StoredFunction {
     /// Numbers of the pool, and of the function in it.
     key: (u64, u64),
@@ -52,10 +52,10 @@ struct StoredFunctions {
     awaited: HashMap<(u64, u64), Instant>,
 }
 
-/// Service of a pool.
+/// Service through which pools of other members run tasks in a served pool.
 pub(crate) struct PoolService {
     shared: Arc<PoolShared>,
-    /// Pool and member for errors of tasks, such as `resize of rank 1`.
+    /// Text that names the pool and its member in errors of tasks, such as `resize of rank 1`.
     place: Arc<str>,
     functions: Mutex<StoredFunctions>,
     forwarders: Arc<ForwarderTable>,

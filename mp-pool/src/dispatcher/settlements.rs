@@ -394,7 +394,8 @@ mod tests {
         }
     }
 
-    /// If such a worker counted as one without tasks, the pool would delay its next start.
+    /// A process that returns a cancelled chunk counts as one that had tasks, so the next start is not
+    /// delayed.
     #[test]
     fn cancelled_chunk_does_not_delay_next_start() {
         for is_cancelled_there in [true, false] {

@@ -57,7 +57,7 @@ pub struct Attempts(Option<Box<Record>>);
 /// Contents of [`Attempts`]. Boxed, so that task errors are small.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 struct Record {
-    /// The last failures.
+    /// Kinds of the last failures, at most [`MOST_FAILURES`].
     failures: Vec<FailureKind>,
     /// Number of failures of each kind.
     counts: [u32; FailureKind::NAMES.len()],

@@ -41,7 +41,7 @@ struct PlaceTable {
     /// Maximum number of workers.
     most: usize,
     remote: Vec<ServedPlace>,
-    /// Number of places and forwarders so far.
+    /// Last number that was given to a place or a forwarder.
     last: u64,
     names: Option<FollowedNames>,
 }

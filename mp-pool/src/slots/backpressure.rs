@@ -52,7 +52,7 @@ impl Backpressure {
         self.0 = None;
     }
 
-    /// Returns the time of the next attempt.
+    /// Returns the time of the next attempt to create messages, or `None` while there is room.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.0.as_ref().map(|shortage| shortage.due)
     }

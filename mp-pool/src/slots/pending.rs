@@ -1,7 +1,7 @@
 //! Tasks that no worker has, and the states of a task.
 //!
 //! Tasks travel in chunks of one call, one message each. A task is in one of these states. Transitions happen
-//! under the lock of the pool's state, except where the table names a thread without it.
+//! under the lock of the pool's state, except where the table names a thread that does not hold this lock.
 //!
 //! | state | place | next state | condition, and who makes the transition |
 //! |---|---|---|---|
@@ -9,7 +9,7 @@
 //! | ready: a chunk without a worker, or without room for its message | [`ready`](PendingTasks::ready) | in transit | same |
 //! | | | settled as lost | the pool's thread: too many consecutive workers died while they read its function |
 //! | in transit | the feeding thread, which encodes without the lock; counted in [`transit`](crate::tasks::transit) | sent | the worker is alive and its queue has room |
-//! | | | ready | otherwise |
+//! | | | ready | the worker has died, its queue is full, or there is no room for the message |
 //! | | | settled | its arguments can't be sent, or the call was cancelled meanwhile |
 //! | sent: in a worker's queue, or taken by it | `unanswered` of its [slot](crate::slots::slot); the [chunk word](crate::steps::chunk) names the running task | settled, or failed | the pool's thread: its reply arrives, or its result is in the worker's [journal](crate::steps::journal) |
 //! | | | ready | it is found in the queue of a worker that is dead, too busy or stopped; or such a worker has begun its chunk, and the chunk was cut before this task |

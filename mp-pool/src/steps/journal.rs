@@ -14,7 +14,7 @@
 //! | the worker is killed | journal | pool |
 //! |---|---|---|
 //! | while it writes a result | the head does not include that result | reads the results before it |
-//! | between the head and its next claim | includes that result | treats the item as finished, although it runs according to the chunk word |
+//! | after it has updated the head, before it claims the next item | the head includes the result | treats the item as finished, although it runs according to the chunk word |
 //! | after it has sent the results | still contains them | skips results that were reported |
 //!
 //! The pool also reads the journal of a live worker that runs a long item: head, data, head again. If the
@@ -32,7 +32,7 @@ pub const WORDS: u64 = 1 + BYTES as u64 / 8;
 const CHUNK: u64 = (1 << 30) - 1;
 const FIRST: u64 = u16::MAX as u64;
 const LEN: u64 = (1 << 18) - 1;
-/// First byte of a result whose length is in the same word.
+/// First byte of a long result. The other bytes of this word contain the length.
 const LONG: u8 = u8::MAX;
 /// Number of result bytes in the first word of a result.
 const BESIDE: usize = 7;

@@ -52,7 +52,7 @@ struct ObjectDescription {
 
 impl PlainOutcome for ObjectDescription {}
 
-/// Publishing to other hosts.
+/// Methods that publish objects for other hosts.
 impl ManagerHandle {
     /// Publishes an object under a name in a cluster. Other members call the object's methods through a
     /// [`ClusterProxy`](crate::ClusterProxy). The type of the object must be [registered](Self::register).

@@ -49,7 +49,8 @@ struct CallerHandles {
 /// A published object, and the objects that its methods have returned to other members.
 pub(crate) struct ObjectService {
     server: u32,
-    /// Offset that is added to the numbers of objects.
+    /// Random offset that is added to the numbers of objects, so that objects of different servers have
+    /// different numbers.
     offset: u64,
     published: Arc<ClusterObject>,
     handles: Mutex<CallerHandles>,
