@@ -167,7 +167,7 @@ impl<'de> Deserialize<'de> for Stubborn {
     }
 }
 
-/// Value that is encoded without an error, and can't be decoded.
+/// Fails when it is decoded.
 #[derive(Serialize)]
 struct Fragile;
 
@@ -177,7 +177,7 @@ impl<'de> Deserialize<'de> for Fragile {
     }
 }
 
-/// Value whose encoding panics.
+/// Panics while it is encoded.
 #[derive(Deserialize)]
 struct Bomb;
 
@@ -187,7 +187,7 @@ impl Serialize for Bomb {
     }
 }
 
-/// Value that is encoded without an error, and can't be decoded if the number of a part is odd.
+/// Can be encoded, but not decoded, as a part of a value.
 #[derive(Serialize, Deserialize)]
 struct Report {
     name: String,
@@ -495,7 +495,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 #[test]
-fn pending_results_can_be_awaited() {
+fn results_are_futures() {
     let pool = Pool::new(2).unwrap();
     let gate = Gate::new();
     let (first, second) = (pool.apply_async(stop_at, (gate.clone(), 1)), pool.map_async(square, 0..10));

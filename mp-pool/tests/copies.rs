@@ -288,7 +288,7 @@ fn pool() -> Pool {
     Pool::new(2).unwrap()
 }
 
-/// Creates the handles that forks copy. Some of their tasks are blocked at the gate.
+/// Creates the handles that are copied by forks. Tasks that stop wait at the gate.
 fn copied_along(gate: &Gate) {
     let (first, second) = (pool(), pool());
     let stop = |pool: &Pool| pool.apply_async(stop_at, (gate.clone(), 7));

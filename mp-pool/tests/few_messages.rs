@@ -81,8 +81,7 @@ fn tasks_wait_while_other_queues_have_all_messages() {
     join(&pool);
 }
 
-/// Takes all free messages, first in the pool's thread, which keeps some messages for later use, then in this
-/// thread.
+/// Takes all messages, including those that the pool's thread keeps for later.
 fn all_messages_beside(pool: &Pool) -> [Vec<Queue<String>>; 2] {
     let (report, reported) = std::sync::mpsc::channel();
     pool.task(|x: u64| x).map_async(0..1).on_done(move |_| _ = report.send(all_messages()));

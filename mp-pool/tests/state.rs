@@ -270,7 +270,7 @@ fn failing_state_recreation_loses_no_task() {
 }
 
 #[test]
-fn other_workers_run_while_a_state_is_recreated() {
+fn others_work_while_a_state_is_recreated() {
     for timeout in [None, Some(Duration::from_secs(1))] {
         let init = |(count, gate): (SharedTensor<u64>, Gate)| {
             if count.fetch_add(0, 1) == 2 {

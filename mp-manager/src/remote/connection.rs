@@ -98,8 +98,7 @@ fn serve_requests(connection: &Connection, number: u64, context: ServerContext, 
     }
 }
 
-/// Sends a reply, and waits without a time-out until the program has room for it. Returns `true` if the reply
-/// was sent, and `false` if the program or the manager has ended.
+/// Sends a reply, however long the program takes to receive it. Returns `true` if the reply was sent.
 fn reply(connection: &Connection, server: &ManagerServer, mut framed: Framed<Reply>) -> bool {
     while !server.is_stopping() {
         match connection.send_timeout(framed, CHECK_INTERVAL) {
@@ -279,9 +278,8 @@ impl ServerSession {
     }
 }
 
-/// Returns the request for a call of a method. If the object does not know the method yet, sends the method
-/// first. The address of the method identifies it, so the method must not move as long as the object has
-/// callers.
+/// Registers a method with the object if necessary, and returns the request for a call of the method. The
+/// address of the method identifies it, so the method must not move as long as the object has callers.
 pub(super) fn method_request(
     (id, task): (usize, impl FnOnce() -> Closure<(), ObjectCall>),
     caller: &mut Caller,

@@ -1,4 +1,4 @@
-//! Manager whose objects are called like by another program. The caller is the test program itself.
+//! Manager whose objects another program uses; here, the same program.
 
 use mp_manager::{Manager, Methods, RemoteManager, RemoteProxy};
 use mp_queue::Queue;

@@ -48,7 +48,8 @@ impl PoolBuilder {
 
     /// Names the pool. The name is shown by its `Debug` implementation, its [metrics](crate::Pool::metrics),
     /// reports of stalled waits (`MP_STALL`) and the errors of its tasks. A worker's name is this name with
-    /// the worker's number appended, such as `resize-3`; without it, `pool-worker-3`.
+    /// the worker's number appended, such as `resize-3`. A worker of a pool without a name is called, for
+    /// example, `pool-worker-3`.
     ///
     /// ```
     /// let pool = mp_pool::Pool::builder().processes(1).name("resize").build()?;
@@ -352,8 +353,8 @@ impl PoolBuilder {
     /// | the worker | ends after its task, and is replaced |
     ///
     /// So a `map` returns soon, with one error. After the program has acknowledged the interrupt, the pool
-    /// works as before. A second Ctrl-C before that ends the program. If the program handles the signal
-    /// itself, only the workers are notified: nothing is cancelled.
+    /// works as before. A second Ctrl-C before the acknowledgement ends the program. If the program handles
+    /// the signal itself, only the workers are notified: nothing is cancelled.
     ///
     /// ```
     /// use mp_pool::Pool;

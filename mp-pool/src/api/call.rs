@@ -177,8 +177,8 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
         self
     }
 
-    /// Sets the delay before a retry, as a [`Duration`] or a [`Backoff`]. The default is none. A waiting task
-    /// occupies no worker, and ends at once when it is cancelled or its pool ends.
+    /// Sets the delay before a retry, as a [`Duration`] or a [`Backoff`]. The default is no delay. A waiting
+    /// task occupies no worker, and ends at once when it is cancelled or its pool ends.
     pub fn backoff(mut self, backoff: impl Into<Backoff>) -> Self {
         self.options.retry.backoff = backoff.into();
         self

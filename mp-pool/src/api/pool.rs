@@ -360,8 +360,8 @@ impl Pool {
     /// Like [`join`](Self::join), but waits for at most `timeout`. Returns `true` if the workers have ended.
     ///
     /// # Errors
-    /// [`PoolError::OtherProcess`] in a forked process. [`PoolError::InCallback`] in a callback of this pool,
-    /// which continues as before.
+    /// [`PoolError::OtherProcess`] in a forked process. [`PoolError::InCallback`] in a callback of this pool.
+    /// The pool then continues as before.
     #[track_caller]
     pub fn join_timeout(&self, timeout: Duration) -> Result<bool, PoolError> {
         self.check_wait()?;

@@ -43,8 +43,8 @@ impl ServedPool {
     /// interrupted. Returns `false` if rank 0 was lost: it has ended, or the connection to it was interrupted
     /// for longer than lease and grace.
     ///
-    /// After an interrupted connection, rank 0 has lost this process, too. To make the pool available again,
-    /// the process joins the cluster again:
+    /// If the connection was interrupted, rank 0 has lost this process as well. To make the pool available
+    /// again, the process joins the cluster again:
     ///
     /// ```
     /// use mp_net::{Cluster, ClusterConfig};

@@ -58,7 +58,7 @@ fn next_stream() -> u64 {
     STREAMS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Task of a [`TaskStream`], and its result.
+/// Ticket of a task of a [`TaskStream`], and the task's result.
 pub type Outcome<T> = (Ticket, Result<T, TaskError>);
 
 /// Error returned when a task was not pushed. Contains the arguments.

@@ -1,12 +1,12 @@
 //! Execution of consecutive items of a chunk.
 //!
-//! Most items are short, and their results have no attachments. As long as this holds, the
-//! [`Runner`](crate::child::runner::Runner) of their function continues by itself. The runner knows the
-//! types, so decoding, calling and encoding form one loop that the compiler optimizes as a whole, inside one
-//! catch of panics. [`ItemCursor::advance`] runs between two items: it stores the result in the journal, then
-//! claims the next item. A run of items ends when other work is needed after an item. The worker's loop
-//! ([`main_loop`](crate::child::main_loop)) does this work. The cursor contains the index of the last item,
-//! even after a panic.
+//! Most items are short, and their results have no attachments. The [`Runner`](crate::child::runner::Runner)
+//! of a function executes a run of such items without the main loop. The runner knows the types, so decoding,
+//! calling and encoding form one loop that the compiler optimizes as a whole, inside one catch of panics.
+//! [`ItemCursor::advance`] runs between two items: it stores the result in the journal, then claims the next
+//! item. A run of items ends when other work is needed after an item, which the worker's main loop
+//! ([`main_loop`](crate::child::main_loop)) does. The cursor contains the index of the last item, even after
+//! a panic.
 
 use std::ops::Range;
 
@@ -40,8 +40,8 @@ pub(crate) struct ReplyPart {
     pub(crate) out: Outgoing,
     /// Time at which the previous part was sent.
     since: u64,
-    /// Time of the last read of the clock, number of tasks between two reads, and number of tasks until the
-    /// next read.
+    /// Time of the last read of the clock, number of tasks between two reads (`untimed`), and number of tasks
+    /// until the next read (`left`).
     clock_read: u64,
     untimed: u32,
     left: u32,

@@ -82,7 +82,7 @@ impl WorkerWords {
         self.run(CutChunk::new(self.chunk(), chunk, share))
     }
 
-    /// Condemns the worker, unless the word has changed. Returns `true` on success.
+    /// Condemns the worker, unless its chunk word differs from `seen`. Returns `true` on success.
     pub(crate) fn condemn(&self, seen: ChunkWord) -> bool {
         self.run(CondemnWorker::new(self.chunk(), seen))
     }
@@ -123,7 +123,8 @@ impl WorkerWords {
         self.publish(2, chunks as u64);
     }
 
-    /// Publishes the time at which the worker's current chunk became its first one.
+    /// Publishes the time since which the worker's first chunk has been unanswered, in milliseconds of the
+    /// monotonic clock.
     pub(crate) fn publish_since(&self, monotonic_ms: u64) {
         self.publish(3, monotonic_ms);
     }

@@ -206,7 +206,7 @@ impl WorkerLoop {
         }
     }
 
-    /// Reads a function.
+    /// Decodes a received function, and stores it, or the reason of the failure, under its number.
     fn learn(&mut self, code: u64, runner: FunctionMessage) -> Rc<KnownFunction> {
         let known = Rc::new(match read_function(runner) {
             Ok(runner) => Ok(UserValue::new(runner)),

@@ -13,8 +13,8 @@ const LONG_WORK: Duration = Duration::from_millis(20);
 const MOST_PAUSES: usize = 64;
 
 impl Dispatcher {
-    /// Returns the next time at which the pool's thread must act without a reply, and the shortest of the
-    /// time limits to be watched. Both are `None` if there is nothing to watch.
+    /// Returns the next time at which the pool's thread must act even without a reply, and the shortest time
+    /// limit that the thread watches. Each is `None` if it does not exist.
     pub(super) fn next_deadline(&self) -> (Option<Instant>, Option<Duration>) {
         let state = self.shared.state.lock();
         let (ending, grace) = match self.shutdown {

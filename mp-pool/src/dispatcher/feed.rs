@@ -4,9 +4,9 @@
 //! continues, whenever a reply arrives. Encoding runs user code, so it happens without the lock: the worker
 //! is marked as being fed, and if it has died when the tasks are encoded, they go to another worker.
 //!
-//! A replacement worker receives a function that other workers know before it receives tasks of this
-//! function. Until it has read the function, which may contain a large dataset, the other workers run the
-//! tasks.
+//! If other workers already know a function, a replacement worker is first sent only the function, which may
+//! contain a large dataset. Until the replacement has read the function, the other workers run the tasks of
+//! the function.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -175,7 +175,8 @@ fn update(
 }
 
 impl PlaceSearch {
-    /// Asks new served pools for their numbers of workers, all at the same time: one of them may not answer.
+    /// Asks new served pools for their numbers of workers. All are asked concurrently, because a pool may not
+    /// answer.
     fn ask_new(&mut self, shared: &PoolShared) {
         // `None` if the pool has ended.
         let Some(to) = self.to.upgrade() else { return };

@@ -54,7 +54,7 @@ pub(crate) struct PoolSettings {
     /// Description of the workers' state. Empty if they have none. Pools of a cluster that run each other's
     /// tasks have the same description.
     pub(crate) kind: String,
-    /// Cluster whose served pools run tasks, too.
+    /// Cluster whose served pools also run tasks of this pool.
     #[cfg(feature = "net")]
     pub(crate) cluster: Option<mp_net::Cluster>,
 }

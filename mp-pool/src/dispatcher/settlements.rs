@@ -33,8 +33,8 @@ pub(crate) struct FailedTask {
     pub(crate) run_time: Option<Duration>,
 }
 
-/// Outcomes that are delivered on drop, also during a panic, when no lock is held: create the value before
-/// taking a lock, so that it is dropped after the lock.
+/// Outcomes to be delivered when no lock is held. Delivered when this value is dropped, also during a panic.
+/// The value must be created before a lock is taken, so that it is dropped after the lock.
 pub(crate) struct Settlements<'a> {
     shared: &'a PoolShared,
     /// Outcomes by call. Consecutive outcomes are mostly of one call.

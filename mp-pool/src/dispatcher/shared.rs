@@ -201,7 +201,7 @@ pub(super) mod tests {
     use crate::child::journal_words::WorkerWords;
     use crate::slots::slot::WorkerSlot;
 
-    /// Returns the state of a pool without a thread, whose only worker has not begun.
+    /// Returns the state of a pool that has no thread and one worker, which was not started.
     pub(crate) fn shared() -> PoolShared {
         let packer = Queue::bounded(4).unwrap();
         let state = PoolState::new(vec![WorkerSlot::new(packer.clone(), WorkerWords::new().unwrap())]);

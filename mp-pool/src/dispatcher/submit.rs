@@ -141,7 +141,7 @@ impl PoolShared {
         Arc::new(TaskFunction { number: self.next_id(), runner: UserValue::new(runner), pool })
     }
 
-    /// Returns the code of a function, which is sent to each worker once.
+    /// Returns the stored [`TaskFunction`] of a function. Each worker is sent the function once.
     pub(crate) fn function<F, A, R>(self: &Arc<Self>, function: F) -> Arc<TaskFunction>
     where
         F: Fn(A) -> R + CapturesNothing,
@@ -152,7 +152,7 @@ impl PoolShared {
         self.function_code(key, || Closure::from_parts((), move |(): &(), (): ()| Runner::new(function)))
     }
 
-    /// Returns the code of a function that receives the worker's state.
+    /// Returns the stored [`TaskFunction`] of a function that receives the worker's state.
     pub(crate) fn function_with_state<S, F, A, R>(self: &Arc<Self>, function: F) -> Arc<TaskFunction>
     where
         S: 'static,
@@ -180,7 +180,7 @@ impl PoolShared {
         Arc::clone(code)
     }
 
-    /// Creates the code of a closure. Workers forget it when its tasks are done.
+    /// Creates a [`TaskFunction`] of a closure. Workers forget the closure when its tasks are done.
     pub(crate) fn closure<A: Message, R: IntoOutcome>(
         self: &Arc<Self>,
         closure: Closure<A, R>,
@@ -191,7 +191,7 @@ impl PoolShared {
         }))
     }
 
-    /// Creates the code of a closure that receives the worker's state.
+    /// Creates a [`TaskFunction`] of a closure that receives the worker's state.
     pub(crate) fn closure_with_state<S, A, R>(
         self: &Arc<Self>,
         closure: StateClosure<S, A, R>,

@@ -59,8 +59,8 @@ pub(crate) struct Dispatcher {
     /// `true` if a worker has become ready.
     has_ready: bool,
     pub(super) pauses: PauseDetector,
-    /// Time up to which tasks were compensated for pauses of this thread: the end of its last sleep, or a
-    /// later time up to which its work was compensated.
+    /// Begin of the work for which deadlines were not moved yet: end of the last sleep, or last call of
+    /// [`excuse_work`](Dispatcher::excuse_work).
     pub(super) awake_since: Instant,
     /// Ends of this thread's recent pauses on the clock of [`clock::now`], in nanoseconds, and their
     /// durations.
@@ -83,7 +83,7 @@ impl Dispatcher {
         }
     }
 
-    /// Runs until the pool has ended. After a panic in here, callers are woken nevertheless.
+    /// Runs until the pool has ended. If this function panics, callers are woken nevertheless.
     pub(crate) fn run(self) {
         let shared = Arc::clone(&self.shared);
         // Set once: a pool has one such thread.

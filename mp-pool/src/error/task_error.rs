@@ -99,10 +99,10 @@ pub enum TaskError {
     Arguments {
         /// Description of the cause.
         why: String,
-        /// Cause, for matching. In this process: lack of memory, or a tensor that can't be sent. In the
-        /// worker: the type, the path of the part that could not be decoded, and the bytes, so that no data
-        /// is lost ([`undecodable`](Self::undecodable)). `None` if the function could not be decoded, or if
-        /// the arguments can't be kept for [another attempt](crate::Call::retry_if).
+        /// Cause, for matching. If encoding in this process failed: lack of memory, or a tensor that can't be
+        /// sent. If decoding in the worker failed: the type, the path of the undecodable part, and the bytes,
+        /// so that no data is lost ([`undecodable`](Self::undecodable)). `None` if the function could not be
+        /// decoded, or if the arguments can't be kept for [another attempt](crate::Call::retry_if).
         #[serde(with = "mp_core::serde_with::shared::option")]
         cause: Option<Arc<mp_reduce::Error>>,
         /// The arguments, if the worker had too few free descriptors to receive the descriptors in them: see

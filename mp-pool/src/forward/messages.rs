@@ -1,7 +1,7 @@
 //! Requests to a served pool, and its replies.
 //!
-//! Serde encodes a head. The function, arguments or result of the message follow the head. They are decoded
-//! later, where an error can be reported.
+//! Each message begins with a head, which serde encodes. A function, arguments or a result may follow the
+//! head, and are decoded later, where an error can be reported.
 
 use std::time::Duration;
 

@@ -92,8 +92,8 @@ pub(crate) struct ForwardedChunk {
     pub(crate) chunk: u64,
 }
 
-/// Asks the served pools to cancel the tasks of these chunks that have not begun. Does not block. A served
-/// pool that was withdrawn still runs chunks.
+/// Asks the served pools to cancel the tasks of these chunks that have not begun. Does not block. Served
+/// pools that were withdrawn are asked, too, because they still run the chunks.
 pub(crate) fn cancel(chunks: Vec<ForwardedChunk>) {
     let mut by_place: HashMap<u64, (ForwarderPlace, Vec<(u64, u64)>)> = HashMap::new();
     for ForwardedChunk { forwarder, chunk } in chunks {

@@ -92,7 +92,7 @@ impl Latencies {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum WorkerState {
-    /// The worker has no process. One will be started if the pool still wants this worker.
+    /// The worker has no process. A process is started if the pool still wants this worker.
     Absent,
     /// The process was started and is not ready yet.
     Starting,

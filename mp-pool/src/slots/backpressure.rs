@@ -1,7 +1,7 @@
 //! Back-off for tasks whose message can't be allocated, because all messages of the arena are in use.
 //!
 //! Such tasks keep their arguments. When a worker needs tasks, messages for them are created after a pause.
-//! The pause has a time limit, because other processes that free messages do not wake this pool.
+//! The pause ends after a fixed time, because other processes that free messages do not wake this pool.
 
 use std::time::{Duration, Instant};
 
@@ -68,7 +68,7 @@ mod tests {
     use crate::tasks::chunk::{Chunk, ReadyChunk};
     use crate::tasks::source::SavedArgs;
 
-    /// Returns the state of a pool whose only worker wants tasks, and with a task without a message.
+    /// Returns the state of a pool that has a worker without tasks, and a task without a message.
     fn waiting() -> PoolState {
         let mut state = PoolState::new(vec![worker()]);
         let (job, saved) = (job(1, CallOptions::default()), SavedArgs::None);

@@ -1,7 +1,8 @@
 //! Adding and removing the slots of workers.
 //!
-//! Workers are numbered from 0. A pool that shrinks wants only the first slots; the workers in the other
-//! slots leave. Under the lock of the state:
+//! Workers are numbered from 0. The first slots are *wanted*, as many as the pool should have workers. When a
+//! pool shrinks, the workers in the other slots end. All transitions are made under the lock of the pool's
+//! state:
 //!
 //! | slot | worker | transition | condition |
 //! |---|---|---|---|

@@ -175,8 +175,8 @@ impl WorkerSlot {
         }
     }
 
-    /// Adapts the worker to the number of workers and the arena's capacity in messages. All workers together
-    /// use at most a quarter of the messages.
+    /// Sets the maximum number of chunks of this worker, from the number of workers and the arena's capacity
+    /// in messages. All workers together use at most a quarter of the messages, or two messages each.
     pub(crate) fn set_share(&mut self, workers: usize, messages: u32) {
         let share = u64::from(messages) / (4 * workers.max(1) as u64);
         self.most_chunks = share.clamp(2, MOST_CHUNKS);
@@ -189,7 +189,7 @@ impl WorkerSlot {
         self.shared_words.publish_state(worker);
     }
 
-    /// Returns the number of chunks that keep the worker busy.
+    /// Returns the number of unfinished chunks above which the worker is assigned no more.
     fn enough(&self) -> usize {
         match self.pace {
             0 | LONG_NANOS.. => 0,

@@ -30,7 +30,7 @@ pub(crate) enum PoolPhase {
 }
 
 impl PoolPhase {
-    /// Returns the error of tasks that are not done.
+    /// Returns the error with which unfinished tasks end in this phase, if any.
     pub(crate) fn error(&self) -> Option<TaskError> {
         match self {
             PoolPhase::Open | PoolPhase::Closed => None,
@@ -115,7 +115,7 @@ impl PoolState {
     }
 
     /// Returns the time of the next attempt to create messages. Returns `None` if no worker needs tasks: the
-    /// pool's thread is then woken by a reply before it can assign any.
+    /// next reply then wakes the pool's thread.
     pub(crate) fn next_room(&self) -> Option<Instant> {
         let wanted = !self.tasks.ready.is_empty() && self.neediest().is_some();
         self.backpressure.due().filter(|_| wanted)

@@ -288,7 +288,7 @@ mod tests {
 
     use super::*;
 
-    /// Checked for each order in which a worker and the pool change the word.
+    /// The test covers each order in which a worker and the pool can change the word.
     #[test]
     fn each_item_is_either_claimed_or_taken_back() {
         const AT: Word = Word::at(8);

@@ -348,8 +348,8 @@ impl CallState {
         holds
     }
 
-    /// Waits until more tasks are done than the given `done`, by a fixed part of the call, or until all tasks
-    /// are done.
+    /// Waits until a further 32nd of the call's tasks is done in addition to `done` tasks, or until all are
+    /// done. Returns earlier if many runs of outcomes can be taken.
     #[track_caller]
     pub(crate) fn wait_for_more(&self, done: usize) {
         let outcomes = &mut self.outcomes.lock();

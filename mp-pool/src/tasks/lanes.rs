@@ -21,7 +21,7 @@ use mp_reduce::Message;
 use crate::tasks::source::{ArgsPiece, LaneFilter, TaskSource, UnneededValues, encode_rows};
 use crate::tasks::transit::TransitCounter;
 
-/// Number of lanes that are remembered. When it is exceeded, all are forgotten.
+/// Maximum number of lanes whose last workers are stored. When another lane is used, all are removed.
 const MOST_LANES: usize = 1 << 16;
 
 /// Tasks that were pushed one by one.

@@ -55,7 +55,7 @@ pub(crate) type UnneededValues = Box<dyn Send>;
 /// Lanes of which a worker may receive tasks, by the worker that ran each lane last.
 pub(crate) struct LaneFilter {
     pub(crate) worker: usize,
-    /// `true` for each worker whose lanes `worker` may take.
+    /// For each worker, `true` if `worker` may receive tasks of the lanes that this worker ran last.
     pub(crate) lanes_of: Vec<bool>,
 }
 
@@ -81,7 +81,7 @@ pub(crate) trait TaskSource: Send + Sync {
         false
     }
 
-    /// Returns `true` if the filter allows a task.
+    /// Returns `true` if the source has a task that the filter allows.
     fn has_task_for(&self, _: &LaneFilter) -> bool {
         self.remaining() > 0
     }

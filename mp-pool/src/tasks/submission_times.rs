@@ -6,7 +6,7 @@ use std::time::Instant;
 /// Number of entries below which entries of finished submissions are not removed.
 const FEW: usize = 64;
 
-/// Submission times of the tasks that have no outcome, and of a few others.
+/// Submission times of tasks without an outcome. Entries of tasks with outcomes are removed later.
 #[derive(Debug, Default)]
 pub(crate) struct SubmissionTimes {
     /// For each submission: total number of tasks up to it, number of its tasks without an outcome, and its

@@ -10,7 +10,7 @@
 //! | a connection breaks, and returns in time | none: the call runs once, and its answer arrives |
 //! | the member that published the object is lost | calls end with [`CallError::PeerLost`]; those sent to the object run, if the server lives |
 //! | the server is killed, or ends | calls end with [`CallError::ServerGone`] |
-//! | the name is withdrawn | running calls are answered. Later calls end with [`CallError::Cluster`]. Objects that the methods of the published object have returned are freed, and later calls of them end with the same error |
+//! | the name is withdrawn | running calls are answered; later ones end with [`CallError::Cluster`], also calls of objects that its methods have returned: these are freed |
 //!
 //! A method may return an object, which stays in the server. Its handle is a value that the caller holds at
 //! the service, like a permit of a semaphore.
@@ -52,7 +52,7 @@ struct ObjectDescription {
 
 impl PlainOutcome for ObjectDescription {}
 
-/// Methods that publish objects for other hosts.
+/// Publishing to other hosts.
 impl ManagerHandle {
     /// Publishes an object under a name in a cluster. Other members call the object's methods through a
     /// [`ClusterProxy`](crate::ClusterProxy). The type of the object must be [registered](Self::register).

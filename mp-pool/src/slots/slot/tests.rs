@@ -43,7 +43,7 @@ fn portion_is_limited_by_expected_duration() {
     assert_eq!(worker.portion(LONG_NANOS), 1);
 }
 
-/// Other messages need room, too.
+/// The other messages are for queues and channels of the program.
 #[test]
 fn workers_hold_a_quarter_of_the_messages_at_most() {
     for (workers, messages) in [(1, 1024), (4, 1024), (4, 1 << 20), (100, 1024)] {
@@ -65,7 +65,7 @@ fn note() -> SentMessage {
     SentMessage::FunctionChange { code: 5, learn: true, message: None }
 }
 
-/// The next process in the slot knows no functions.
+/// The next process in the slot has read no functions.
 #[test]
 fn dead_worker_knows_no_functions() {
     let mut worker = worker();
@@ -82,8 +82,7 @@ fn full_queue_of_functions_wants_no_tasks() {
     assert!(!worker.wants_tasks());
 }
 
-/// A thread that is about to assign tasks relies on the functions that the worker knows after reading its
-/// requests.
+/// The assigning thread expects that the worker will know the functions that are requested in its queue.
 #[test]
 fn learning_worker_is_not_recalled_while_fed() {
     let mut worker = worker();
