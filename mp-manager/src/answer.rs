@@ -1,4 +1,5 @@
-//! Answers of an object, and the bodies of both kinds of messages: see [`request`](crate::request).
+//! Body of a message between a caller and an object, and answers of an object. The messages are described in
+//! [`request`](crate::request).
 
 use std::cell::Cell;
 
@@ -10,7 +11,7 @@ use mp_reduce::MessagePack;
 use mp_spawn::CallFailure;
 use serde::{Deserialize, Serialize};
 
-/// Rest of a message after its head: received, or to be sent.
+/// Body of a message: everything after the head. Either received, or to be sent.
 ///
 /// The size of this type is two words, because each call moves it several times.
 pub(crate) enum MessageBody {
@@ -137,8 +138,8 @@ impl MessageBody {
         }
     }
 
-    /// Calls `f` with the bytes that were not read yet. During the call, serde values can take attachments of
-    /// the body.
+    /// Calls `f` with the bytes that were not read yet. While `f` runs, decoding a serde value can take
+    /// attachments from the body.
     pub(crate) fn with_unread<R>(&mut self, f: impl FnOnce(&[u8]) -> R) -> mp_core::Result<R> {
         match self {
             MessageBody::In(inc) => scope::with_incoming(inc, f),
@@ -147,7 +148,8 @@ impl MessageBody {
         }
     }
 
-    /// Decodes the rest as one value. An error contains the type and the bytes of the value.
+    /// Decodes the unread part of the body as one value. An error contains the type and the bytes of the
+    /// value.
     #[inline(always)]
     pub(crate) fn read<V: Message>(&mut self) -> mp_core::Result<V> {
         if let MessageBody::Few { .. } = self
@@ -168,7 +170,7 @@ impl MessageBody {
     }
 }
 
-/// Decodes the rest of a message as one value. An error contains the type and the bytes of the value.
+/// Decodes the unread part of a message as one value. An error contains the type and the bytes of the value.
 pub(crate) fn read_whole<A: Message>(inc: &mut Incoming) -> mp_core::Result<A> {
     let before = inc.whole().len() - inc.rest().len();
     A::decode::<MessagePack>(inc).map_err(|error| {
@@ -269,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_answers_are_encoded_like_others() {
+    fn short_answers_are_encoded_like_long_ones() {
         let encode_args = |mut value: Option<u64>| {
             let mut out = empty_buffer();
             out.bytes().push(0);

@@ -7,15 +7,15 @@
 //!
 //! | entry of object `a` | transition | by |
 //! |---|---|---|
-//! | none | created, with object `b` and the caller's number, before the request is sent; not if that closes a cycle | `a`'s thread |
-//! | awaits an object to be created | set to that object, before its maker runs | that object's thread |
-//! | awaits `b` | removed before the answer to this caller is sent | `b`'s thread |
-//! | awaits `b` | removed, when the wait ends without an answer (time-out, end of `b`) | `a`'s thread |
+//! | none | created, with object `b` and the caller's number, before the request is sent. If the entry would close a cycle, it is not created, and the call returns an error | `a`'s thread |
+//! | awaits an object that has no number yet | set to the number of the object, before the closure that creates the object runs | thread of the created object |
+//! | awaits `b` | removed by the caller's number, before `b`'s answer to `a` is sent | `b`'s thread |
+//! | awaits `b` | removed when the wait ends without an answer (time-out, end of `b`) | `a`'s thread |
 //!
 //! Because of the third row, an entry is never outdated: after answering, `b` may call `a` at once. While the
-//! entry exists, its object handles no other requests, because its thread waits. So a cycle of entries is a
-//! cycle of threads that would never continue. The last thread to wait finds the other entries, because each
-//! entry is created under the table's lock.
+//! entry of `a` exists, `a`'s thread waits and handles no requests. So a cycle of entries is a cycle of
+//! threads that would never continue. Each entry is created under the table's lock, so the thread whose entry
+//! would close a cycle finds all other entries of the cycle.
 //!
 //! A cycle that goes through another process is not detected: the call waits until a time-out.
 
@@ -28,27 +28,28 @@ use mp_core::mutex::Mutex;
 use crate::error::{CallError, CallName};
 
 thread_local! {
-    /// Object of this thread, if the thread serves one.
+    /// Number of the object that this thread serves, if any.
     static OWN: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// Assigns an object of this process to this thread.
+/// Sets the number of the object that this thread serves.
 pub(crate) fn set_own_object(object: u64) {
     OWN.set(Some(object));
 }
 
-/// Wait of an object.
+/// Entry of an object that waits for another object.
 struct WaitEntry {
     object: u64,
     caller: u32,
     call: CallName,
 }
 
-/// Wait of each waiting object, by the number of that object.
+/// Entry of each waiting object, by the number of the waiting object.
 static TABLE: PerProcess<Mutex<BTreeMap<u64, WaitEntry>>> =
     mp_core::per_process!(Mutex::new(BTreeMap::new()));
 
-/// Object to be created, which has no number yet and waits for no object.
+/// Number in the entry of an object that waits for an object to be created. The awaited object has no number
+/// yet, and waits for no object.
 pub(crate) const NOT_MADE: u64 = u64::MAX;
 
 /// Replaces [`NOT_MADE`] by the number of the object that is about to be created for this caller.
@@ -57,7 +58,7 @@ pub(crate) fn record_created(caller: u32, object: u64) {
     waits.values_mut().filter(|entry| entry.caller == caller).for_each(|entry| entry.object = object);
 }
 
-/// Guard that removes an object's entry.
+/// Guard that removes the entry of a wait when it is dropped.
 pub(crate) struct WaitRegistration(Option<(u64, u32)>);
 
 /// Records that this thread's object, if any, is about to wait for another object of the same server.

@@ -33,8 +33,8 @@ static NUMBERS: PerProcess<Mutex<CallerNumbers>> =
     mp_core::per_process!(Mutex::new(CallerNumbers { free: Vec::new(), next: 0 }));
 
 /// Unique number of a caller: the process's slot among the members of the arena, and a number within the
-/// process. When a slot or number is reused, its previous caller has ended, and all its messages to an object
-/// came before the new caller's `Hello`.
+/// process. Both may be reused. The previous caller with the same number has then ended, and its messages to
+/// an object precede the `Hello` of the new caller.
 #[derive(Debug)]
 struct CallerNumber {
     within: u32,
@@ -84,7 +84,7 @@ pub(crate) struct Caller {
     number: CallerNumber,
     /// Codes that were sent to the object. The index of a code is its number.
     codes: Vec<usize>,
-    /// Time of the next check that the object is alive, if there is no answer by then. May be in the past,
+    /// Time of the next check that the object is alive, if no answer arrives before. May be in the past,
     /// because the clock is not read for each call.
     next_check: Instant,
 }
@@ -107,8 +107,8 @@ impl Caller {
         &self.answers
     }
 
-    /// Waits for an answer until `until`. Also returns `Empty` when the caller has to check that the object
-    /// is alive.
+    /// Waits for an answer until `until`. Returns `Empty` if there is no answer at that time, or earlier if
+    /// the caller has to check that the object is alive.
     pub(crate) fn recv(&mut self, until: Option<Instant>) -> Result<CallAnswer, GetError> {
         let at = until.map_or(self.next_check, |until| until.min(self.next_check));
         let received = self.answers.recv_deadline(at);

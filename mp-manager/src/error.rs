@@ -28,7 +28,7 @@ pub struct CallName {
 }
 
 impl CallName {
-    /// Names a call at the location of the caller, by `#[track_caller]`.
+    /// Creates the name of a call, with the location of the caller by `#[track_caller]`.
     #[track_caller]
     pub(crate) fn at_caller(
         closure: impl Into<Cow<'static, str>>,
@@ -91,7 +91,7 @@ impl fmt::Display for CallName {
 /// |---|---|---|---|
 /// | the closure returns `Err`, or panics | [`Raised`](Self::Raised): message, sources, location of the panic | remains, as the closure left it | continue |
 /// | the constructor of an object returns `Err`, or panics | [`Raised`](Self::Raised), of [`create`](crate::ManagerHandle::create) | is not created | continue |
-/// | the call takes longer than the proxy [waits](crate::Proxy::with_timeout) | [`TimedOut`](Self::TimedOut), with the call's name; the closure continues, and its result is dropped | continues | of the same object: wait for it |
+/// | the call takes longer than the proxy [waits](crate::Proxy::with_timeout) | [`TimedOut`](Self::TimedOut), with the call's name; the closure continues, and its result is dropped | continues | wait, if they are calls of the same object |
 /// | the object was [freed](crate::Proxy::free) | [`Freed`](Self::Freed) | no longer exists | same |
 /// | the server is killed, crashes, calls `exit`, is [shut down](crate::Manager::shutdown) | [`ServerGone`](Self::ServerGone): at once if the parent of the server is alive, otherwise within about 100 ms | no longer exists | same |
 /// | the server is stopped (SIGSTOP, a debugger) | waits until the server resumes, or until the proxy's time-out | waits | wait |
@@ -113,15 +113,15 @@ pub enum CallError {
     TimedOut {
         /// Name of the call.
         call: CallName,
-        /// Time-out of this process.
+        /// Time-out of the call in this process.
         timeout: Duration,
         /// Process id of the server.
         server: u32,
         /// Address of the server, if it belongs to [another program](crate::RemoteManager).
         address: Option<Box<Address>>,
-        /// `true` if the call was sent. If `false`, it will not run: no time was left, or the server of
-        /// another program did not accept a connection, because it is stopped, or lacks descriptors or
-        /// threads.
+        /// `true` if the call was sent. If `false`, the call will not run. Either the time-out had expired
+        /// before, or the server of another program did not accept a connection, because it is stopped, or
+        /// lacks descriptors or threads.
         sent: bool,
     },
     /// The object was freed by [`Proxy::free`](crate::Proxy::free).
@@ -139,8 +139,8 @@ pub enum CallError {
         /// Name of the call.
         call: CallName,
     },
-    /// The call was made within a call of an object for which the called object waits, directly or
-    /// indirectly, so each object would wait for the next one.
+    /// The call would close a cycle of objects that wait for each other. The called object already waits,
+    /// directly or through other objects, for the object from which this call was made.
     #[serde(rename = "Ring")]
     Cycle {
         /// Name of the call.
@@ -206,7 +206,7 @@ pub enum CallError {
     /// This process was interrupted (SIGINT, SIGTERM) while it waited
     /// ([`interrupted`](mp_core::interrupted)).
     Interrupted,
-    /// Shared memory is unavailable, belongs to another process, or similar.
+    /// Operation on shared memory failed: the memory is full or unavailable, or belongs to another process.
     Failed(mp_reduce::Error),
     /// The member of the cluster that published the object was lost: its process has ended, or can't be
     /// reached. If the loss is [in doubt](mp_net::PeerLost::in_doubt), the call may have had its effect.
@@ -234,7 +234,7 @@ impl CallError {
         }
     }
 
-    /// Converts the error of encoding arguments.
+    /// Converts an error of encoding arguments into an error of a call.
     pub(crate) fn of_arguments(error: mp_core::Error) -> CallError {
         match error {
             mp_core::Error::Unsendable(why) => CallError::Arguments { why, undecodable: None },
@@ -247,7 +247,7 @@ impl CallError {
         matches!(self, CallError::ServerGone { .. })
     }
 
-    /// Marks the call as not sent.
+    /// Marks the call in the error as not sent.
     #[cfg(any(feature = "authkey", feature = "net"))]
     pub(crate) fn unsent(mut self) -> Self {
         match &mut self {
@@ -259,7 +259,7 @@ impl CallError {
         self
     }
 
-    /// Replaces the name of the call by the name of this process's call.
+    /// Replaces the call's name from another program by the name that this process gave the call.
     #[cfg(feature = "authkey")]
     pub(crate) fn of_call(mut self, own: &CallName) -> Self {
         match &mut self {
@@ -361,7 +361,7 @@ impl fmt::Display for CallError {
     }
 }
 
-/// Known names, which the text of an error about an unknown name lists.
+/// Part of an error text that lists the known names after an unknown one.
 struct KnownNames<'a>(&'a [String]);
 
 impl fmt::Display for KnownNames<'_> {
@@ -437,7 +437,7 @@ pub enum ManagerError {
     /// The peer is not a manager's server, or has an incompatible version.
     #[error("the other side is not a manager's server of this version of the library: {0}")]
     Incompatible(String),
-    /// Shared memory is unavailable, belongs to another process, or similar.
+    /// Operation on shared memory failed: the memory is full or unavailable, or belongs to another process.
     #[error("{0}")]
     Failed(#[from] mp_reduce::Error),
 }

@@ -56,7 +56,7 @@ pub(crate) type CallCode<T, A, R> = Code<(BorrowedState<T>, A), (BorrowedState<T
 
 /// Type-erased object, which stays in the thread that created it.
 pub(crate) struct ServedObject {
-    /// Always a `StateSlot<T>`.
+    /// Object of type `T` in a `StateSlot<T>`.
     home: Box<dyn Any>,
     type_name: &'static str,
 }
@@ -74,8 +74,8 @@ impl fmt::Debug for ServedObject {
     }
 }
 
-/// Type-erased closure, called a task in this file. It decodes its captures, unless it stores them, and its
-/// arguments, calls the closure, and encodes the result.
+/// Type-erased closure, called a *task* in this file. A task decodes the captures, unless they are stored in
+/// the task, and the arguments. Then it calls the closure with the object, and encodes the result.
 pub(crate) struct ObjectCall(Box<RunFn>);
 
 type RunFn = dyn Fn(&ServedObject, MessageBody) -> Result<MessageBody, AnswerStatus>;
@@ -87,7 +87,7 @@ impl fmt::Debug for ObjectCall {
 }
 
 impl ObjectCall {
-    /// Returns a closure that creates the task in the server.
+    /// Returns a closure that creates the task when the server calls it.
     pub(crate) fn factory<T: 'static, A: Message, R: IntoOutcome>(
         code: CallCode<T, A, R>,
     ) -> Closure<(), ObjectCall> {
@@ -99,8 +99,8 @@ impl ObjectCall {
         })
     }
 
-    /// Returns a closure that creates, in the server, a task that stores all its captures. Each call sends
-    /// only arguments, encoded by [`write_args`].
+    /// Returns a closure that the server calls to create a task with stored captures. Each call of the task
+    /// contains only arguments, encoded by [`write_args`].
     #[cfg(feature = "authkey")]
     pub(crate) fn bound<T: 'static, A: Message, R: IntoOutcome>(
         closure: StateClosure<T, A, R>,
@@ -118,7 +118,7 @@ impl ObjectCall {
         )
     }
 
-    /// Creates a task whose function decodes the arguments.
+    /// Creates a task from a function that decodes the arguments itself.
     #[cfg(feature = "net")]
     pub(crate) fn new(
         run: impl Fn(&ServedObject, MessageBody) -> Result<MessageBody, AnswerStatus> + 'static,
@@ -131,21 +131,21 @@ impl ObjectCall {
     }
 }
 
-/// Destination of a call's result.
+/// Kind of the receiver of a call's result, which determines the encoding.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(crate) enum ResultPlacement {
-    /// A process with the same shared memory.
+    /// The receiver is a process with the same shared memory.
     SharedMemory,
-    /// Another program.
+    /// The receiver is another program. The result is encoded without attachments.
     #[cfg(feature = "authkey")]
     Inline,
 }
 
-/// Closure with its captures.
+/// Closure with its captures, for one call or for all.
 enum CallClosure<'a, A: 'static, R: 'static> {
-    /// Closure used for all calls.
+    /// Closure that the task stores and uses for all calls.
     Cached(&'a Closure<A, R>),
-    /// Closure of one call, which drops it.
+    /// Closure that is used by one call, and then dropped.
     Owned(UserValue<Closure<A, R>>),
 }
 
@@ -212,7 +212,7 @@ pub(crate) fn write_args<A: Message>(args: &mut A) -> mp_core::Result<Box<Outgoi
     Ok(out)
 }
 
-/// Marker in place of a length of captures that does not fit into a byte. The length follows.
+/// First byte of captures whose length does not fit into one byte. The length follows this byte.
 const LONG: u8 = u8::MAX;
 
 fn run<'a, T: 'static, A: Message, R: IntoOutcome>(

@@ -65,8 +65,8 @@ pub(crate) struct ObjectLink {
     pub(crate) server: u32,
     /// Number of the object in the server.
     pub(crate) object: u64,
-    /// Idle caller. A call holds this lock from its begin to its end, because locking once is faster than
-    /// locking twice. Calls that find the lock taken use `others`.
+    /// Idle caller. A call holds this lock until it returns, because locking once is faster than locking
+    /// twice. Concurrent calls use `others`.
     first: Mutex<Option<IdleCaller>>,
     /// Other idle callers, for concurrent calls.
     others: Mutex<Vec<IdleCaller>>,
@@ -307,8 +307,8 @@ pub(crate) fn try_to_object<T: 'static, A: Message, U: Send + 'static, E: Into<B
     )
 }
 
-/// Creates an object in the server that this process is. The answer contains the only proxy, and so the only
-/// sender of requests. If the answer has no receiver, the object is freed.
+/// Creates an object from a value, and returns its only proxy. Called in the process of the server. If the
+/// answer that contains the proxy has no receiver, the object is freed.
 fn serve_value<U: Send + 'static>(value: U) -> Result<Proxy<U>, BoxedError> {
     let server = ManagerServer::current()?;
     let (requests, receiver) = channel::<ObjectRequest>()?;
@@ -326,9 +326,9 @@ impl ObjectLink {
         ObjectLink { requests, server, object, first: Mutex::new(first), others: Mutex::default() }
     }
 
-    /// Creates the object at the other end of `requests`, and blocks until it is created. The receiver may
-    /// still be in a message. If the server dies before it receives that message, the channel does not end,
-    /// so `gone` checks the server.
+    /// Creates the object whose requests are sent through `requests`, and blocks until it is created. `gone`
+    /// returns `true` after the death of the server. This check is needed because the receiver of the
+    /// requests may be in a message that the server has not received: the channel then stays connected.
     pub(crate) fn make(
         requests: Sender<ObjectRequest>,
         server: u32,

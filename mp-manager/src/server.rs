@@ -11,13 +11,13 @@
 //! | the server is killed | effect on its callers |
 //! |---|---|
 //! | at any time | the seats of its receivers and of the senders of answers are reclaimed, which its callers detect |
-//! | before it has taken a caller's first request | the sender of the answers is still in the object's channel, which the caller keeps alive, so the caller checks the receivers, too |
+//! | before it has read a caller's first request | the sender of the answers is still in the object's channel, and the caller itself keeps this channel alive. So the caller also checks that the channel has a receiver |
 //!
 //! | a caller is killed | effect on the object's thread |
 //! |---|---|
-//! | before its request is sent | none |
-//! | after that, until its answer is sent | handles the request; the answer is dropped with its channel |
-//! | with a proxy | the seat of its sender is reclaimed: if it was the last, the thread finds that the channel has ended |
+//! | before the caller's request is sent | none |
+//! | between sending the request and the answer | handles the request; the answer is dropped with its channel |
+//! | while it has a proxy | the seat of the proxy's sender is reclaimed: if it was the last sender, the thread finds that the channel has ended |
 
 use std::collections::BTreeMap;
 use std::sync::{OnceLock, mpsc};
@@ -84,13 +84,13 @@ pub(crate) struct RemoteConnection {
 pub(crate) struct ManagerServer {
     /// Set when the manager ends.
     stop: OnceLock<()>,
-    /// Sender of which each thread that must drop ends of channels has a clone. The channel is disconnected
-    /// after all these threads have ended.
+    /// Original of a sender that is cloned for each thread which the end of the manager waits for. When all
+    /// clones are dropped, the channel is disconnected.
     working: Mutex<Option<mpsc::Sender<()>>>,
     /// Number of the next object.
     next: Mutex<u64>,
-    /// Connections of other programs. They are shut down when the manager ends, because their threads don't
-    /// check for it.
+    /// Connections of other programs. The end of the manager shuts them down, because their threads may be
+    /// blocked in a receive.
     #[cfg(feature = "authkey")]
     pub(crate) connections: Mutex<BTreeMap<u64, RemoteConnection>>,
 }
@@ -125,7 +125,7 @@ impl ManagerServer {
         self.spawn_object_thread(requests, || ObjectState::Empty).map(drop)
     }
 
-    /// Starts the thread of an existing object, which moves to it. Returns the object's number.
+    /// Starts the thread of an object, and moves the value to the thread. Returns the object's number.
     pub(crate) fn serve_value<T: Send + 'static>(
         &'static self,
         requests: Receiver<ObjectRequest>,
@@ -209,9 +209,10 @@ fn refuse(requests: &Receiver<ObjectRequest>, error: &io::Error) {
 /// State of a caller in the object's thread.
 struct CallerState {
     answers: Sender<CallAnswer>,
-    /// Code by its number, or the reason why it can't be called.
+    /// Codes of closures by number. If a code can't be called, the reason is stored instead.
     codes: Vec<Result<ObjectCall, String>>,
-    /// Number of requests of the object after which this caller is dropped, because the caller has ended.
+    /// Set when the caller has ended: value of `ObjectThread::received` at which the caller is dropped,
+    /// because all its requests were handled.
     last: Option<u64>,
 }
 
@@ -241,7 +242,7 @@ struct ObjectThread {
     slot: Option<u32>,
     /// Number of received requests.
     received: u64,
-    /// Smallest number of received requests after which a caller is dropped.
+    /// Smallest value of `received` at which a caller is dropped.
     next_drop: Option<u64>,
 }
 
@@ -284,8 +285,8 @@ impl ObjectThread {
         }
     }
 
-    /// Drops callers that have ended and whose requests were all handled. An answer that was sent to an ended
-    /// caller is dropped with its channel, and an object in the answer is freed.
+    /// Finds callers that have ended, and drops the callers whose requests were all handled. An answer that
+    /// was sent to an ended caller is dropped with its channel, and an object in the answer is freed.
     fn drop_ended_callers(&mut self, requests: &Receiver<ObjectRequest>) {
         let ended = self.callers.values_mut();
         let ended = ended.filter(|caller| caller.last.is_none() && caller.answers.is_disconnected());

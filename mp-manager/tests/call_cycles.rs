@@ -47,7 +47,7 @@ fn call_that_closes_a_cycle_names_waiting_calls() {
 }
 
 #[test]
-fn timed_out_wait_is_part_of_no_cycle() {
+fn timed_out_call_closes_no_cycle() {
     let manager = manager();
     let [first, second] = [(); 2].map(|()| made(&manager, closure!([] || 7_u32)));
     let gate = Gate::new();
@@ -72,9 +72,9 @@ fn timed_out_wait_is_part_of_no_cycle() {
     assert_eq!(second.call(back).unwrap().unwrap(), 7);
 }
 
-/// An object that has answered a call can call its caller at once, before the caller has read the answer.
+/// An object that has answered a call can call the caller at once, before the caller has read the answer.
 #[test]
-fn answered_wait_is_part_of_no_cycle() {
+fn answered_call_closes_no_cycle() {
     let manager = manager();
     let asked: Queue<()> = Queue::unbounded().unwrap();
     let [asker, asked_one] = [(); 2].map(|()| made(&manager, closure!([] || 7_u32)));

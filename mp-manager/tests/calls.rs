@@ -187,7 +187,7 @@ fn object_calling_itself_gets_an_error() {
     assert_eq!(object.call(closure!([] |object: &mut u32| *object)).unwrap(), 1);
 }
 
-/// Encodes and decodes only even numbers. Panics above 100.
+/// Number whose encoding fails for 99 and panics above 100. Decoding fails for odd numbers.
 #[derive(Debug)]
 struct Even(u32);
 
@@ -236,7 +236,7 @@ fn unencodable_data_is_an_error_of_its_call() {
     assert_eq!(object.call(closure!([] |object: &mut u32| *object)).unwrap(), 2);
 }
 
-/// Serialized as a proxy of one type, and deserialized as a proxy of another.
+/// Value that is serialized as a proxy of one type, and deserialized as a proxy of another type.
 struct Disguised(Option<Proxy<u32>>, Option<Proxy<String>>);
 
 impl Serialize for Disguised {
@@ -264,7 +264,7 @@ fn proxy_of_another_type_is_refused() {
 }
 
 #[test]
-fn large_values_and_many_closures() {
+fn large_captures_and_arguments_round_trip() {
     let manager = manager();
     let object = made(&manager, closure!([] || Vec::<String>::new()));
     let long = "x".repeat(300_000);
@@ -289,7 +289,7 @@ fn manager_of_a_child_serves_its_children() {
 }
 
 #[test]
-fn captures_belong_to_each_call() {
+fn each_call_receives_its_own_captures() {
     let manager = manager();
     let all = made(&manager, closure!([] || Vec::<String>::new()));
     for word in ["a", "b", "a longer one, which is no short message any more"] {

@@ -144,7 +144,7 @@ fn freed_object_returns_an_error() -> Outcome {
 }
 
 #[test]
-fn late_object_of_a_call_is_freed() -> Outcome {
+fn object_returned_after_a_timeout_is_freed() -> Outcome {
     let published = Published::new();
     let (_second, parent) = published.open();
     let hasty = parent.with_timeout(Duration::from_secs(2));

@@ -63,7 +63,7 @@ fn server_death_at_the_first_call_is_reported() {
 }
 
 #[test]
-fn caller_killed_in_a_call_affects_no_other() {
+fn caller_killed_in_a_call_affects_no_other_caller() {
     let manager = manager();
     let object = made(&manager, closure!([] || Vec::<u32>::new()));
     let gate = Gate::new();

@@ -101,7 +101,7 @@ fn call_to_a_freed_object_is_an_error() {
 }
 
 #[test]
-fn panic_in_drop_of_an_object_affects_no_other() {
+fn panicking_object_drop_affects_no_other_object() {
     struct Bomb;
     impl Drop for Bomb {
         fn drop(&mut self) {

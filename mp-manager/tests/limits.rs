@@ -67,7 +67,7 @@ fn call_sleeps_until_descriptors_are_available() {
     manager.shutdown(common::DEADLINE).unwrap();
 }
 
-/// Another program calls while the server can't accept its connection.
+/// The caller is another program, and the server can't accept its connection.
 #[cfg(feature = "authkey")]
 #[test]
 fn call_times_out_if_server_lacks_descriptors() {

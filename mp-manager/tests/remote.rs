@@ -53,8 +53,8 @@ fn all(words: &RemoteProxy) -> Words {
     words.call("all", ()).unwrap()
 }
 
-/// Runs as the other program of the tests below: this test program, started again by `Command`, so that both
-/// share nothing.
+/// Main function of the other program in the tests below. The tests start this test program again with
+/// `Command`, so that the two programs share nothing.
 #[test]
 fn helper_other_program() {
     let Ok(address) = std::env::var("MP_TEST_REMOTE") else { return };

@@ -95,7 +95,7 @@ impl Drop for Copy {
     }
 }
 
-/// Returns the exit value of the fork, which must end in time.
+/// Waits until the fork exits, and returns its result.
 fn says(pid: u32) -> bool {
     let mut ended = None;
     let in_time = mp_core::user_code::catch_panic(|| {
@@ -111,7 +111,7 @@ fn says(pid: u32) -> bool {
 }
 
 #[test]
-fn late_object_is_released_despite_a_copy() {
+fn object_created_too_late_is_freed_despite_a_fork() {
     let served = served("late");
     drop(served.create(5)); // the connection is idle after this
     served.one_is_dropped();

@@ -100,7 +100,7 @@ fn get_and_names_use_the_timeout_of_the_handle() {
 }
 
 #[test]
-fn late_object_is_released() {
+fn object_created_after_a_timeout_is_released() {
     let served = served("late");
     let before = threads(served.manager.server_pid());
     let mut late = 0;

@@ -42,8 +42,8 @@ fn create(remote: &RemoteManager) -> RemoteProxy {
     remote.create("Words", "first".to_string()).unwrap()
 }
 
-/// Runs as the other program of the tests below: this test program, started again by `Command`, so that both
-/// share nothing.
+/// Main function of the other program in the tests below. The tests start this test program again with
+/// `Command`, so that the two programs share nothing.
 #[test]
 fn helper_other_program() {
     let Ok(address) = std::env::var(ADDRESS) else { return };

@@ -167,7 +167,7 @@ impl<'de> Deserialize<'de> for Stubborn {
     }
 }
 
-/// Fails when it is decoded.
+/// Value that is encoded without an error, and can't be decoded.
 #[derive(Serialize)]
 struct Fragile;
 
@@ -177,7 +177,7 @@ impl<'de> Deserialize<'de> for Fragile {
     }
 }
 
-/// Panics while it is encoded.
+/// Value whose encoding panics.
 #[derive(Deserialize)]
 struct Bomb;
 
@@ -187,7 +187,7 @@ impl Serialize for Bomb {
     }
 }
 
-/// Can be encoded, but not decoded, as a part of a value.
+/// Value that is encoded without an error, and can't be decoded if the number of a part is odd.
 #[derive(Serialize, Deserialize)]
 struct Report {
     name: String,
@@ -213,8 +213,8 @@ fn report(numbers: Vec<u32>) -> Report {
     Report { name: "parts".into(), parts }
 }
 
-/// Returns the bytes of a value after its length, which takes one byte, or five after a value with a longer
-/// length.
+/// Returns the contents of an encoded value, which follow a length of one byte. If the first byte is 255, the
+/// length is in the next four bytes.
 #[track_caller]
 fn without_length(bytes: &[u8]) -> &[u8] {
     let (head, len) = match *bytes {
@@ -495,7 +495,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 #[test]
-fn results_are_futures() {
+fn pending_results_can_be_awaited() {
     let pool = Pool::new(2).unwrap();
     let gate = Gate::new();
     let (first, second) = (pool.apply_async(stop_at, (gate.clone(), 1)), pool.map_async(square, 0..10));

@@ -19,7 +19,7 @@ fn cancelled_of<T: mp_reduce::Message>(results: MapResult<T>) -> usize {
     results.results().iter().filter(|result| is_cancelled(result)).count()
 }
 
-/// `true` if the pool's thread is encoding, and `true` if it may continue.
+/// Two flags: the pool's thread is encoding an argument, and the pool's thread may continue.
 static ENCODING: Mutex<(bool, bool)> = Mutex::new((false, false));
 static CHANGED: Condvar = Condvar::new();
 

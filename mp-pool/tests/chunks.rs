@@ -113,7 +113,7 @@ fn unbegun_items_of_a_chunk_are_cancelled() {
     assert_eq!(begun.to_vec(), [[1; 5], [0; 5]].concat());
 }
 
-/// Holds even for a chunk that the worker has taken while its answer to the previous chunk is being sent.
+/// Even a chunk that the worker took while it was sending the answer to the previous chunk is cancelled.
 #[test]
 fn worker_begins_no_item_after_a_cancel() {
     const QUICK: usize = 3000;
@@ -138,7 +138,7 @@ fn worker_begins_no_item_after_a_cancel() {
 }
 
 #[test]
-fn worker_at_its_task_limit_leaves_its_chunk() {
+fn worker_ends_at_its_task_limit_within_a_chunk() {
     const TASKS: usize = 20;
     for most in [3, 5] {
         let pool = Pool::builder().processes(2).max_tasks_per_child(most).build().unwrap();
@@ -291,7 +291,7 @@ fn failure_among_quick_items_affects_only_its_item() {
 
 /// Hundreds of items may run between two reads of the clock.
 #[test]
-fn death_among_short_items_loses_one() {
+fn death_among_short_items_loses_one_item() {
     const TASKS: usize = 3000;
     let pool = Pool::builder().processes(2).stderr(Stdio::Null).build().unwrap();
     for deadly in [700, 1999] {
@@ -349,7 +349,7 @@ fn running_names_the_long_item_of_a_chunk() {
 }
 
 #[test]
-fn time_of_single_reply_excludes_next_items() {
+fn time_of_a_failed_item_is_not_added_to_later_items() {
     let pool = Pool::new(1).unwrap();
     let gate = Gate::new();
     let way = gate.clone();
@@ -435,7 +435,7 @@ impl Clone for Single {
     }
 }
 
-/// Kills its worker the first time.
+/// Task that kills its worker in the first attempt at some items.
 fn fragile(begun: &SharedTensor<u64>, item: usize) -> usize {
     if begun.fetch_add(item, 1) == 0 && item % 8 == 3 {
         std::process::abort();

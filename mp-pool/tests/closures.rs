@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Value that can be decoded in the process that created it, but in no worker.
+/// Value whose decoding succeeds in the process that owns the pool, and fails in each worker.
 #[derive(Clone, Copy, Serialize)]
 struct Unreadable(u8);
 
@@ -190,7 +190,7 @@ impl<'de> Deserialize<'de> for SlowCapture {
     }
 }
 
-/// Otherwise the lost task would wait for the replacement, although another worker could run it.
+/// The lost task is retried in another worker that knows the function, and does not wait for the replacement.
 #[test]
 fn replacement_reads_the_function_before_tasks() {
     let (pool, gate) = (Pool::new(2).unwrap(), Gate::new());

@@ -257,7 +257,8 @@ fn run(number: usize) -> Checked {
     call(&borrowed, owned).map_err(|error| format!("{name}: {error}"))
 }
 
-/// Runs a check in a fork that is unknown to the library. Returns its exit code, or minus a signal.
+/// Runs a check in a fork that is unknown to the library. Returns its exit code, or the negated number of a
+/// signal.
 fn raw(number: usize) -> i32 {
     // SAFETY: the fork has only this thread, and its calls take no lock that another thread could have held,
     // which this test checks.
@@ -288,7 +289,7 @@ fn pool() -> Pool {
     Pool::new(2).unwrap()
 }
 
-/// Creates the handles that are copied by forks. Tasks that stop wait at the gate.
+/// Creates the handles that forks copy. Some of their tasks are blocked at the gate.
 fn copied_along(gate: &Gate) {
     let (first, second) = (pool(), pool());
     let stop = |pool: &Pool| pool.apply_async(stop_at, (gate.clone(), 7));

@@ -320,7 +320,7 @@ fn failed_initializer_is_retried() {
 
 /// Kills one of two workers, or all workers. Each slot gets a worker again.
 #[test]
-fn proven_pool_survives_failing_starts() {
+fn once_ready_pool_survives_failing_starts() {
     for (processes, killed) in [(2, 1), (2, 2), (1, 1)] {
         let count: SharedTensor<u64> = Tensor::zeros([1]).unwrap().share();
         let failing = processes..processes + 7 * killed;
@@ -348,7 +348,7 @@ fn proven_pool_survives_failing_starts() {
 }
 
 #[test]
-fn proven_pool_breaks_after_lasting_failures() {
+fn once_ready_pool_breaks_after_lasting_failures() {
     let count: SharedTensor<u64> = Tensor::zeros([1]).unwrap().share();
     let once = |count: SharedTensor<u64>| assert_eq!(count.fetch_add(0, 1), 0, "only once");
     let pool = Pool::builder().processes(1).initializer(once, count).build().unwrap();

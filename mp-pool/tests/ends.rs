@@ -353,7 +353,7 @@ fn futures_wait_for_room_in_a_queue() {
     join(&pool);
 }
 
-/// The future was not woken, and took the room before the woken future.
+/// A future that was not woken takes the room, and the woken future continues to wait.
 #[test]
 fn future_that_finds_room_leaves_the_wait_queue() {
     let _alone = alone();

@@ -55,8 +55,8 @@ fn short_tasks_finish_with_few_messages() {
     join(&pool);
 }
 
-/// Tasks submitted while other queues have all messages run after these were received: none fails, with any
-/// attachments, and with functions known or unknown to the workers.
+/// Tasks are submitted while other queues have all messages. They run after these messages were received,
+/// with any attachments, and with functions that the workers know or don't know. No task fails.
 #[test]
 fn tasks_wait_while_other_queues_have_all_messages() {
     let _alone = few_messages();
@@ -81,7 +81,8 @@ fn tasks_wait_while_other_queues_have_all_messages() {
     join(&pool);
 }
 
-/// Takes all messages, including those that the pool's thread keeps for later.
+/// Takes all free messages, first in the pool's thread, which keeps some messages for later use, then in this
+/// thread.
 fn all_messages_beside(pool: &Pool) -> [Vec<Queue<String>>; 2] {
     let (report, reported) = std::sync::mpsc::channel();
     pool.task(|x: u64| x).map_async(0..1).on_done(move |_| _ = report.send(all_messages()));

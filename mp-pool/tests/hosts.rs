@@ -175,7 +175,7 @@ fn tasks_of_a_killed_host_run_elsewhere() -> Outcome {
 
 /// A stopped process accepts connections, and does not answer.
 #[test]
-fn silent_host_delays_no_other() -> Outcome {
+fn silent_host_delays_no_other_host() -> Outcome {
     let lease = Duration::from_secs(30);
     let cluster = Cluster::join(&config(0, "127.0.0.1:0").lease(lease))?;
     let (silent, other) = (start(1, &cluster), start(2, &cluster));

@@ -23,8 +23,8 @@ fn allocate(mib: usize) -> Result<Tensor<u8>, mp_core::Error> {
     Tensor::zeros([mib * MIB])
 }
 
-/// Returns `true` if this process holds at most 2 MiB, and its count is not negative: 6 MiB fit, and 3 more
-/// don't.
+/// Returns `true` if the memory of this process is counted as 0 to 2 MiB: 6 MiB can be allocated, and 3 MiB
+/// more can't.
 fn holds_nothing() -> bool {
     let first = allocate(6);
     first.is_ok() && allocate(3).is_err()
@@ -64,7 +64,7 @@ fn sent_tensors_count_for_the_receiver() {
 }
 
 #[test]
-fn limit_counts_each_way_of_dropping_a_tensor() {
+fn dropped_tensors_do_not_count_for_the_limit() {
     let work = |queue: Queue<Tensor<u8>>| -> mp_core::Result<bool> {
         let failed = |error: &dyn std::fmt::Display| mp_core::Error::Malformed(error.to_string());
         let closed = Queue::<Tensor<u8>>::bounded(1).map_err(|e| failed(&e))?;

@@ -62,7 +62,7 @@ fn runs_tasks_that_stop_it(pids: Queue<Vec<u32>>) -> Result<(), TaskError> {
 }
 
 #[test]
-fn stop_at_the_begin_of_a_task_is_not_its_time() {
+fn stop_at_the_start_of_a_task_does_not_time_it_out() {
     let pids = Queue::unbounded().unwrap();
     let program = Process::spawn(runs_tasks_that_stop_it, pids.clone()).unwrap();
     let mut all = pids.get_timeout(DEADLINE).unwrap().unwrap();

@@ -33,7 +33,7 @@ fn recycle_replaces_each_worker_and_fails_no_task() {
 }
 
 #[test]
-fn recycle_makes_new_states() {
+fn recycle_creates_new_states() {
     let pool = Pool::with_state(2, || 0_u64).unwrap();
     let count = |calls: &mut u64, (): ()| {
         *calls += 1;

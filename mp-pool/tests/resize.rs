@@ -102,7 +102,7 @@ fn surplus_workers_finish_their_running_task() {
     join(pool.pool());
 }
 
-/// Values without attachments are sent in chunks, of which a worker has one.
+/// The arguments have no attachments, so tasks are sent in chunks, and each worker has one chunk.
 #[test]
 fn surplus_workers_return_the_rest_of_their_chunk() {
     static GATE: std::sync::OnceLock<Gate> = std::sync::OnceLock::new();
@@ -169,7 +169,7 @@ fn re_added_slot_starts_a_new_worker() {
 }
 
 #[test]
-fn impossible_sizes_and_ended_pools_are_errors() {
+fn resize_fails_for_invalid_sizes_and_ended_pools() {
     let pool = Pool::new(1).unwrap();
     for processes in [0, 1001] {
         let (new, resized) = (Pool::new(processes).unwrap_err(), pool.resize(processes).unwrap_err());
@@ -209,7 +209,7 @@ fn killed_surplus_worker_is_not_replaced() {
     join(&pool);
 }
 
-/// A stopped worker can't be asked to end. Other workers run the tasks that it has not begun.
+/// A stopped worker does not read the request to end. Other workers run the tasks that it has not begun.
 #[test]
 fn stopped_surplus_worker_keeps_only_its_task() {
     let pool = Pool::new(2).unwrap();

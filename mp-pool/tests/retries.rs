@@ -24,7 +24,8 @@ const LONG: Duration = Duration::from_secs(600);
 /// Time-out that is longer than the death of a worker takes on a busy machine.
 const A_WHILE: Duration = Duration::from_secs(1);
 
-/// Fails `times` times: 0 with an error, 1 with a panic, 2 by dying, 3 with a time-out.
+/// Arguments of a task whose first `times` attempts fail. `how` is the kind of failure: 0 for an error, 1 for
+/// a panic, 2 for the death of the worker, 3 for a time-out.
 #[derive(Serialize, Deserialize)]
 struct Fails {
     begun: Begun,
@@ -84,7 +85,7 @@ fn each_kind_of_failure_can_be_retried() {
     assert_eq!(counts.to_vec(), [1, 1, 2, 1]);
 }
 
-/// Fails in a different way each time.
+/// Task that fails in a different way in each attempt.
 fn varies((begun, task): (Begun, usize)) -> Result<(), String> {
     fragile(Fails { begun: begun.clone(), task, how: [2, 3, 1, 0][begun.load(task) as usize % 4], times: 9 })
         .map(drop)

@@ -34,7 +34,7 @@ fn check(Bundle((mut exclusive, frozen, shared, queue)): Args) -> Args {
     Bundle((exclusive, frozen, shared, queue))
 }
 
-/// Number of blocks in use, without the messages of other threads.
+/// Number of blocks in use.
 fn blocks() -> u64 {
     in_use().0
 }

@@ -14,7 +14,8 @@ use mp_tensor::{SharedTensor, Tensor};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize, Serializer};
 
-/// Neither a serde value nor `Send`. Counts its creations and drops in `life`, and its tasks in `tasks`.
+/// State that is neither a serde value nor `Send`. Counts its creations and drops in `life`, and its tasks in
+/// `tasks`.
 struct Counter {
     life: SharedTensor<u64>,
     tasks: Rc<u64>,
@@ -270,7 +271,7 @@ fn failing_state_recreation_loses_no_task() {
 }
 
 #[test]
-fn others_work_while_a_state_is_recreated() {
+fn other_workers_run_while_a_state_is_recreated() {
     for timeout in [None, Some(Duration::from_secs(1))] {
         let init = |(count, gate): (SharedTensor<u64>, Gate)| {
             if count.fetch_add(0, 1) == 2 {

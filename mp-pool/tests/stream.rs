@@ -223,7 +223,7 @@ fn stream_with_retries_loses_nothing_to_kills() {
 }
 
 #[test]
-fn stream_failure_belongs_to_its_task() {
+fn failed_stream_task_affects_no_other_task() {
     let pool = Pool::builder().processes(2).stderr(Stdio::Null).build().unwrap();
     let task = |x: u32| match x {
         0 => Err("an error"),

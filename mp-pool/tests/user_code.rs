@@ -22,7 +22,8 @@ use mp_pool::{Pool, PoolError, TaskError};
 use mp_spawn::{Stdio, closure};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Panics on drop, `times` times, with a payload that does the same. A received value does not panic.
+/// Value whose drop panics if `times` is not 0. The payload of the panic is another `Bomb`, with `times`
+/// lower by one. In a received value, `times` is 0.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Bomb {
     #[serde(skip)]
@@ -352,8 +353,8 @@ fn slow_backtrace_is_not_a_timeout() {
     join(&pool);
 }
 
-/// Like a hook that prints to a terminal that blocks. After the task has caught the panic, its time counts
-/// again.
+/// The panic hook blocks while it writes to a full pipe. After the task has caught the panic, its clock
+/// continues.
 #[test]
 fn slow_panic_hook_does_not_time_a_task_out() {
     const TIMEOUT: Duration = Duration::from_millis(200);

@@ -1,6 +1,6 @@
-//! Queues, locks and numbers, which Python's manager keeps in its server, and this crate in shared memory.
-//! They live as long as any process or message has a handle, even after the manager has ended. No operation
-//! on them involves the server.
+//! Queues, locks and numbers. Python's manager keeps them in its server, and this crate in shared
+//! memory. They live as long as any process or message has a handle, even after the manager has ended. No
+//! operation on them involves the server.
 
 use mp_pool::Pool;
 use mp_queue::{JoinableQueue, Queue};

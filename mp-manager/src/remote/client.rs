@@ -89,7 +89,7 @@ impl RemoteManager {
     }
 
     /// Sets a time-out for creating and finding objects by this handle and its clones. The time-out also
-    /// applies to calls by the proxies that they return, until such a proxy gets [its
+    /// applies to calls by the proxies that this handle returns, unless a proxy has [its
     /// own](RemoteProxy::with_timeout) time-out. An object that is created too late is freed at once.
     ///
     /// ```

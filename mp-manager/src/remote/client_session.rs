@@ -29,22 +29,23 @@ pub(super) struct ClientSession {
     pub(super) address: Address,
     number: u64,
     pub(super) server: u32,
-    /// Process that has connected.
+    /// Process that opened the session.
     process: u32,
-    /// Keeps the session alive in the server, and reports dropped handles to it.
+    /// Connection that keeps the session alive in the server, and on which dropped handles are reported.
     keep_alive: Mutex<KeepAlive>,
-    /// Idle connections.
+    /// Idle connections for calls.
     idle: Mutex<Vec<ServerConnection>>,
-    /// Time until which no shares of a handle are requested. Set when a request had no answer in time, and
-    /// cleared by the next answer of the server.
+    /// Time until which requests for a share of an object fail at once. Set after such a request had no
+    /// answer in time, and cleared by the next answer of the server.
     silent: Mutex<Option<Instant>>,
 }
 
-/// Connection of this process. When it is dropped in this process, the connection ends, even if a fork of the
-/// process still has a descriptor of it.
+/// Connection to the server. When this process drops the value, the connection is shut down, even if a fork
+/// of this process still has a descriptor of the socket.
 struct ServerConnection {
     connection: Connection,
-    /// Process whose drop ends the connection. `None` if the connection is passed to other processes.
+    /// Process that shuts the connection down when it drops the value. `None` if the socket was passed to
+    /// other processes.
     process: Option<u32>,
 }
 
@@ -88,12 +89,12 @@ struct KeepAlive {
     gone: Vec<u64>,
 }
 
-/// Maximum number of dropped handles in one message. While the socket has no room for messages, each further
-/// drop encodes such a message.
+/// Maximum number of dropped handles in one message. Limited because each drop of a handle encodes a message
+/// again while the socket has no room.
 const MAX_REPORTED: usize = 256;
 
 impl KeepAlive {
-    /// Takes some of the dropped handles that are to be reported.
+    /// Takes dropped handles that are to be reported, at most [`MAX_REPORTED`].
     fn take_gone(&mut self) -> Option<Vec<u64>> {
         let rest = self.gone.len().saturating_sub(MAX_REPORTED);
         Some(self.gone.split_off(rest)).filter(|some| !some.is_empty())
@@ -142,7 +143,7 @@ impl<'a> RequestLimit<'a> {
         CallError::ServerGone { server: self.server }
     }
 
-    /// Returns the error of a call without a connection.
+    /// Converts the error of a failed connection into the error of the call.
     fn unconnected(&self, error: ConnectError) -> CallError {
         match error {
             ConnectError::TimedOut(_) => self.timed_out().unsent(),
@@ -157,7 +158,7 @@ impl<'a> RequestLimit<'a> {
         }
     }
 
-    /// Returns the error of a call without a session.
+    /// Converts the error of a session that was not opened into the error of the call.
     pub(super) fn not_open(&self, error: ManagerError) -> CallError {
         match error {
             ManagerError::Connect(error) => self.unconnected(error),
@@ -358,9 +359,10 @@ impl ClientSession {
         }
     }
 
-    /// Requests a share like [`share`](Self::share). If a request had no answer in time, further requests
-    /// fail at once for the same length of time, or until the server answers any request. So a message with
-    /// many proxies waits only once, and a thread that writes many messages waits at most half of its time.
+    /// Requests a share of an object like [`share`](Self::share). After a request for a share had no answer
+    /// in time, further requests for shares fail at once, for as long as the first request had waited or
+    /// until the server answers. So a message with many proxies waits only once, and a thread that writes
+    /// many messages waits for at most half of its time.
     pub(super) fn shared(
         &self,
         of: u64,
@@ -380,8 +382,8 @@ impl ClientSession {
         shared
     }
 
-    /// Opens a new session that has a handle with this number to the same object. Returns the only socket
-    /// that keeps the session alive, and the number of the session.
+    /// Opens a new session with one handle, number `handle`, to the same object as the handle `of`. Returns
+    /// the only socket that keeps the new session alive, and the number of the session.
     fn share(&self, of: u64, handle: u64, limit: &RequestLimit<'_>) -> Result<(OwnedFd, u64), CallError> {
         let opened = open_session(&self.options, &self.address, limit.until, true);
         let (connection, session, server) = opened.map_err(|error| limit.not_open(error))?;

@@ -98,7 +98,8 @@ fn serve_requests(connection: &Connection, number: u64, context: ServerContext, 
     }
 }
 
-/// Sends a reply, however long the program takes to receive it. Returns `true` if the reply was sent.
+/// Sends a reply, and waits without a time-out until the program has room for it. Returns `true` if the reply
+/// was sent, and `false` if the program or the manager has ended.
 fn reply(connection: &Connection, server: &ManagerServer, mut framed: Framed<Reply>) -> bool {
     while !server.is_stopping() {
         match connection.send_timeout(framed, CHECK_INTERVAL) {
@@ -278,8 +279,9 @@ impl ServerSession {
     }
 }
 
-/// Registers a method with the object if necessary, and returns the request for a call of the method. The
-/// address of the method identifies it, so the method must not move as long as the object has callers.
+/// Returns the request for a call of a method. If the object does not know the method yet, sends the method
+/// first. The address of the method identifies it, so the method must not move as long as the object has
+/// callers.
 pub(super) fn method_request(
     (id, task): (usize, impl FnOnce() -> Closure<(), ObjectCall>),
     caller: &mut Caller,
@@ -295,7 +297,8 @@ pub(super) fn method_request(
     Ok(ObjectRequest::Call { caller: caller.number(), code, body })
 }
 
-/// Returns the result of a call for another program.
+/// Returns the result of a call if another program can receive it. Returns an error if the result has
+/// attachments.
 pub(super) fn plain_result(value: MessageBody) -> Result<MessageBody, CallError> {
     let out = value.into_incoming().into_outgoing().filter(|out| out.plain().is_some());
     out.map(|out| MessageBody::Out(Box::new(out))).ok_or_else(|| {

@@ -94,7 +94,8 @@ impl AsRef<MethodSignature> for MethodSignature {
     }
 }
 
-/// Returns the called method. It must return an object if `returns_object`, and a value otherwise.
+/// Finds the method of a call by name. Returns an error unless the method returns an object, if
+/// `returns_object`, or a value otherwise.
 pub(crate) fn find_method<'a, M: AsRef<MethodSignature>>(
     methods: &'a [M],
     call: &CallName,
@@ -113,7 +114,7 @@ pub(crate) fn find_method<'a, M: AsRef<MethodSignature>>(
     }
 }
 
-/// Returns the object that a method of an object of the same server has returned.
+/// Decodes the object that a method has returned. Returns an error unless the object belongs to this server.
 pub(crate) fn returned_object(value: MessageBody, server: u32) -> Result<Arc<ObjectLink>, CallError> {
     // `()` stands for any type: the registered method determines the type of the object.
     let link = Arc::clone(read_value::<Proxy<()>>(value)?.link());
@@ -124,7 +125,7 @@ pub(crate) fn returned_object(value: MessageBody, server: u32) -> Result<Arc<Obj
     Ok(link)
 }
 
-/// Returns the error of a call whose result can't be passed to the program.
+/// Returns the error of a call whose result can't be used by the calling program.
 fn unusable(why: &str) -> CallError {
     CallError::Value { why: why.into(), undecodable: None }
 }
@@ -143,8 +144,8 @@ impl RegisteredType {
         self.methods.iter().map(|method| method.signature.name.clone()).collect()
     }
 
-    /// Returns an error text if a method of this type returns objects under the name of the type `named`, and
-    /// the objects have another type.
+    /// Checks the types of returned objects. Returns an error text if a method of this type declares that it
+    /// returns objects of the type `named`, but they have another type.
     pub(crate) fn name_conflict(&self, named: &RegisteredType) -> Option<String> {
         let signatures = self.methods.iter().map(|method| &method.signature);
         let returned = signatures.filter_map(|method| Some((&method.name, method.object.as_ref()?)));

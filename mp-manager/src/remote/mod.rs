@@ -10,7 +10,7 @@
 //! | the program is killed, or closes | effect in the server |
 //! |---|---|
 //! | a connection for calls, before its request is complete | the thread ends |
-//! | the same, later | the call runs, unless the session has ended meanwhile; its result is dropped if it can't be sent; the thread ends |
+//! | a connection for calls, after its request is complete | the call runs, unless the session has ended before; its result is dropped if it can't be sent; the thread ends |
 //! | the connection that keeps the session alive | the session's handles are dropped: an object is freed if these were its last; later requests of the session are refused |
 //!
 //! | the server is killed, or ends | effect in the program |
@@ -45,7 +45,7 @@ use crate::remote::methods::{Methods, RegisteredType};
 use crate::remote::registry::NameRegistry;
 use crate::server::{ManagerServer, RetryPause};
 
-/// Serving other programs.
+/// Methods that make objects available to other programs.
 impl ManagerHandle {
     /// Registers a type, its constructor and its methods under names, by which other programs use them: see
     /// [`Methods`].

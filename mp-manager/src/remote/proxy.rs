@@ -5,10 +5,10 @@
 //!
 //! | share of an object | representation | released when |
 //! |---|---|---|
-//! | of a program | a handle in the program's session | the last clone is dropped, or the program ends |
-//! | being written | a handle in a new, additional session | it is in the message; or writing fails, or the sender dies: the socket is closed |
-//! | in a message | the same, as a descriptor of the message | a receiver has it; or the message is dropped, with its queue or a dead receiver: the socket is closed |
-//! | received | the same, as a descriptor of the process | the process makes its first call: a session of the process gets a handle, then the socket is closed; or its last clone is dropped, or the process ends |
+//! | held by the program that created or found the object | a handle in the program's session | the last clone is dropped, or the program ends |
+//! | being written into a message | a handle in a new session, which a socket keeps alive | not released if the message gets the socket; if writing fails or the sender dies, the socket is closed |
+//! | in a message | the same session, whose socket is a descriptor of the message | not released if a receiver gets the socket; if the message is dropped, also with its queue or a dead receiver, the socket is closed |
+//! | received | the same session, whose socket is a descriptor of the process | at its first call, the process gets a handle in a session of its own, and closes the socket; the socket is also closed if the last clone is dropped or the process ends |
 //!
 //! Sending a handle uses no shared memory, and no share is changed by two processes. If several processes
 //! read one message (`broadcast`, `watch`), each gets a descriptor of the same session, which no process
@@ -82,7 +82,8 @@ use crate::remote::wire::{Ask, Framed, Reply};
 pub struct RemoteProxy {
     object_ref: Arc<RemoteObject>,
     timeout: Option<Duration>,
-    /// Options for the connection, if this process does not use its own key.
+    /// Key and limits for the connection, set by [`with_authkey`](RemoteProxy::with_authkey). `None` for the
+    /// key of this process.
     options: Option<SocketOptions>,
 }
 
@@ -94,21 +95,21 @@ struct RemoteObject {
     address: Address,
     /// Limit of messages and handshake time-out of the program that created or found the object.
     limits: (usize, Duration),
-    /// Process that has this value.
+    /// Process that created or received this value. Forks of the process can't use it.
     process: u32,
     place: Mutex<ShareState>,
 }
 
-/// Location of this process's handle of the object.
+/// Session that contains this process's handle of the object.
 enum ShareState {
-    /// In a session of this process.
+    /// A session of this process contains the handle.
     Local(Arc<RemoteHandle>),
-    /// In the session that arrived with a message.
+    /// The handle is in the session that arrived with a message, because this process has made no call yet.
     Received(Arc<ReceivedShare>),
 }
 
 struct ReceivedShare {
-    /// Keeps the session alive.
+    /// Socket that keeps the session alive.
     socket: Fd<OwnedFd>,
     session: u64,
 }
@@ -288,7 +289,8 @@ impl RemoteProxy {
         }
     }
 
-    /// Returns a session that has a share of the object and is kept alive by a socket.
+    /// Returns a share for a message: a session with one handle to the object, and the socket that keeps the
+    /// session alive.
     fn to_send(&self) -> Result<Arc<ReceivedShare>, CallError> {
         not_a_copy(self.object_ref.process)?;
         let held = match &*self.object_ref.place.lock() {
@@ -353,8 +355,8 @@ mod tests {
 
     const KEY: &[u8] = b"a secret";
 
-    /// Runs a server with the process id of this process, as can exist in another pid namespace. The server
-    /// does not have the session of the test.
+    /// Runs a server that has the process id of this process, but not the session of the test. Servers in two
+    /// pid namespaces can have equal process ids.
     fn serve_strangers(listener: &Listener) {
         let accept = || listener.accept_timeout(TIME_LIMIT).unwrap().unwrap();
         let said = |connection: &mp_queue::Connection, reply| {

@@ -26,12 +26,12 @@ pub(crate) struct NameRegistry {
     connections: Mutex<u64>,
 }
 
-/// Programs that are connected.
+/// Open sessions of programs.
 struct Sessions {
     open: BTreeMap<u64, Weak<ServerSession>>,
     next: u64,
-    /// Offset that is added to the numbers of objects. Programs compare objects of several servers, and
-    /// servers on several hosts may have the same process id.
+    /// Random offset that is added to the numbers of objects. Programs compare objects of several servers,
+    /// and servers on several hosts may have the same process id.
     objects: u64,
 }
 
@@ -45,7 +45,7 @@ impl Default for Sessions {
     }
 }
 
-/// Object that other programs can call.
+/// Object that other programs can call, with its registered type.
 #[derive(Clone)]
 pub(crate) struct ObjectHandle {
     pub(crate) link: Arc<ObjectLink>,
@@ -55,13 +55,13 @@ pub(crate) struct ObjectHandle {
 /// Session of a program.
 pub(crate) struct ServerSession {
     pub(crate) number: u64,
-    /// Offset that is added to the numbers of objects.
+    /// Random offset of the server, which is added to the numbers of objects.
     objects: u64,
-    /// `None` after the session has ended.
+    /// Handles of the program by number. `None` after the session has ended.
     handles: Mutex<Option<BTreeMap<u64, ObjectHandle>>>,
 }
 
-/// Reason why a request has no result. `Refused` makes the connection unusable.
+/// Reason why a request has no result. After `Refused`, the server closes the connection.
 pub(super) enum RequestError {
     Failed(CallError),
     Refused(String),
@@ -198,7 +198,7 @@ impl NameRegistry {
         })
     }
 
-    /// Returns the offset that is added to the numbers of objects.
+    /// Returns the random offset that is added to the numbers of objects.
     #[cfg(feature = "net")]
     pub(crate) fn offset(&self) -> u64 {
         self.sessions.lock().objects

@@ -4,10 +4,11 @@
 //! A message is a head, encoded by serde. In some messages, the bytes of arguments or of a result follow,
 //! which only the method's own types can decode. If they can't be decoded, the call returns an error.
 //!
-//! A program chooses the numbers of its handles, and uses each number once in a session. So it can release a
-//! handle whose request had no reply in time: it closes the connection of that request first, and then
-//! reports the release over another connection. Either the server had replied before, and has the handle when
-//! it receives the report. Or it can no longer reply, and releases the handle by itself.
+//! A program chooses the numbers of its handles, and uses each number once in a session. So the program can
+//! release a handle whose request had no reply in time: it closes the connection of that request first, and
+//! then reports the release over another connection. If the server had already replied, it has the handle
+//! when the report arrives, and releases the handle. Otherwise the server can't reply any more, and releases
+//! the handle for this reason.
 //!
 //! The names and the module of [`Ask`], [`Reply`] and [`Framed`] are part of the format: each message carries
 //! the name of its type.
@@ -28,8 +29,8 @@ pub(crate) const VERSION: u32 = 3;
 /// Request of a program.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Ask {
-    /// Open a session, whose objects live as long as this connection. They also end with the process that has
-    /// connected, unless its socket `travels` to other processes.
+    /// Open a session, whose handles live as long as this connection. The session also ends with the process
+    /// that opened it, unless the socket of the connection `travels` to other processes.
     Open {
         version: u32,
         #[serde(default)]
@@ -50,7 +51,8 @@ pub(crate) enum Ask {
     Call { handle: u64, method: String, object: Option<u64> },
     /// Free an object.
     Free { handle: u64 },
-    /// Release these handles, or requests for them. Has no reply.
+    /// Release these handles, including handles whose request had no reply in time. This request has no
+    /// reply.
     Forget { handles: Vec<u64> },
 }
 

@@ -1,4 +1,4 @@
-//! Manager whose objects another program uses; here, the same program.
+//! Manager that serves objects to other programs. In the tests, the other program is the test program itself.
 
 use mp_manager::{Manager, Methods, RemoteManager, RemoteProxy};
 use mp_queue::Queue;

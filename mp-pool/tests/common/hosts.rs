@@ -85,7 +85,7 @@ pub fn ready(pool: &Pool, workers: usize) {
     });
 }
 
-/// Returns two members of one process, with a pool of the second one.
+/// Returns two members of a cluster, both in this process, and a pool of the second member.
 pub fn two_members(builder: PoolBuilder) -> (Cluster, Cluster, Pool) {
     let cluster = first();
     let second = Cluster::join(&config(1, cluster.address())).unwrap();

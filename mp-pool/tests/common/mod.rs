@@ -1,4 +1,4 @@
-//! Helpers shared by the pool's tests. Each wait here has a deadline, each worker ends with its test.
+//! Helpers shared by the pool's tests. Each wait has a deadline, and each worker ends with its test.
 #![allow(dead_code, unused_imports, unreachable_pub, missing_docs)]
 
 #[cfg(feature = "net")]

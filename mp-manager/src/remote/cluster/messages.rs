@@ -1,7 +1,7 @@
 //! Messages between a [`ClusterProxy`](super::proxy::ClusterProxy) and the member that published its object.
 //!
 //! Arguments and results follow as bytes, like in the messages of [`wire`](crate::remote::wire). The names
-//! and the module of both types are part of the format.
+//! and the module of both message types are part of the format.
 
 use serde::{Deserialize, Serialize};
 

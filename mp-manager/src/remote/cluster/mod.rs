@@ -10,7 +10,7 @@
 //! | a connection breaks, and returns in time | none: the call runs once, and its answer arrives |
 //! | the member that published the object is lost | calls end with [`CallError::PeerLost`]; those sent to the object run, if the server lives |
 //! | the server is killed, or ends | calls end with [`CallError::ServerGone`] |
-//! | the name is withdrawn | running calls are answered; later ones end with [`CallError::Cluster`], also calls of objects that its methods have returned: these are freed |
+//! | the name is withdrawn | running calls are answered. Later calls end with [`CallError::Cluster`]. Objects that the methods of the published object have returned are freed, and later calls of them end with the same error |
 //!
 //! A method may return an object, which stays in the server. Its handle is a value that the caller holds at
 //! the service, like a permit of a semaphore.
@@ -43,7 +43,8 @@ use crate::remote::cluster::named::TypeSignature;
 use crate::remote::cluster::service::ObjectService;
 use crate::remote::registry::NameRegistry;
 
-/// Type of a published object, and the offset that the server adds to the numbers of its objects.
+/// Registered type of a published object, and the random offset that the server adds to the numbers of
+/// objects.
 #[derive(Clone, Serialize, Deserialize)]
 struct ObjectDescription {
     signature: TypeSignature,
@@ -52,7 +53,7 @@ struct ObjectDescription {
 
 impl PlainOutcome for ObjectDescription {}
 
-/// Publishing to other hosts.
+/// Methods that publish objects for other hosts.
 impl ManagerHandle {
     /// Publishes an object under a name in a cluster. Other members call the object's methods through a
     /// [`ClusterProxy`](crate::ClusterProxy). The type of the object must be [registered](Self::register).

@@ -38,7 +38,7 @@ impl ClusterObject {
     }
 }
 
-/// Handles that callers hold.
+/// Handles that callers have, by number.
 #[derive(Default)]
 struct CallerHandles {
     objects: BTreeMap<u64, Arc<ClusterObject>>,
@@ -49,7 +49,8 @@ struct CallerHandles {
 /// A published object, and the objects that its methods have returned to other members.
 pub(crate) struct ObjectService {
     server: u32,
-    /// Offset that is added to the numbers of objects.
+    /// Random offset that is added to the numbers of objects, so that objects of different servers have
+    /// different numbers.
     offset: u64,
     published: Arc<ClusterObject>,
     handles: Mutex<CallerHandles>,
@@ -79,7 +80,8 @@ impl ObjectService {
         ObjectService { server: link.server, offset, published, handles: Mutex::default() }
     }
 
-    /// Returns the object of a handle, or the published object, and the name of a call of it.
+    /// Returns the object of a handle, or the published object if `handle` is `None`. Also returns the name
+    /// of a call of the method `name` of this object.
     fn find(&self, handle: Option<u64>, name: String) -> Result<(Arc<ClusterObject>, CallName), CallError> {
         let found = match handle {
             None => Some(self.published.clone()),
