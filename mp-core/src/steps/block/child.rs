@@ -1,10 +1,10 @@
-//! Making a block a child of another one, its parent, and leaving the parent when the child is freed.
+//! Joining a block to another block, its parent, and leaving the parent when the child is freed.
 //!
-//! The seat in the parent belongs to the caller before it belongs to the child. Suppose that it belonged to
-//! the child at once, and the caller was killed before the version is incremented. A process that has read
-//! the new seat as free would then find the caller's own seat released, and the version unchanged. So it
-//! would free the parent while the child needs it. (For messages, recovering processes prevent that: they
-//! empty a dead member's envelopes before they release its seats.)
+//! The new seat in the parent first names the caller, and then the child. Suppose that the seat named the
+//! child at once, and the caller was killed before it incremented the parent's version. A process that had
+//! read the new seat as free would then find the caller's own seat released, and the version unchanged. That
+//! process would free the parent while the child needs the parent. (For messages, recovering processes
+//! prevent that: they empty a dead member's envelopes before they release its seats.)
 
 use super::{AttachRecord, BlockAt, ReleaseOutcome, ReleaseSeat, TakeOutcome, TakeSeat};
 use crate::mem::{Mem, Steps, Word};
@@ -15,7 +15,7 @@ use crate::words::{Attachment, BlockId, BlockState, Member, Seat};
 pub enum JoinOutcome {
     /// The child has a seat of the parent.
     Joined,
-    /// All seats that were checked are taken: link a page with more, and try again.
+    /// All checked seats are taken. The caller links a page of seats and retries.
     NoSeat,
 }
 
@@ -32,8 +32,8 @@ pub struct JoinParent<F> {
 }
 
 impl<F: Fn(BlockId) -> Option<Word> + Clone> JoinParent<F> {
-    /// Creates the steps to make `child` a child of `parent`, for `me`. `note` is the place where the child
-    /// records its seat.
+    /// Creates the steps to make `child` a child of `parent`, for the member `me`. The child records its seat
+    /// in the parent at `note`.
     pub fn new(parent: BlockAt, pages: F, me: Member, child: BlockId, note: AttachRecord) -> Self {
         let (mine, child) = (Seat::Member(me), Seat::Block(child));
         let first = mine;
@@ -62,7 +62,8 @@ impl<F: Fn(BlockId) -> Option<Word> + Clone> Steps for JoinParent<F> {
 /// Result of leaving a parent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LeaveOutcome {
-    /// The parent has other holders, or another process frees it; or the child had no parent.
+    /// The caller has nothing to free: the parent has other holders, another process frees the parent, or the
+    /// child had no parent.
     Held,
     /// The caller must free the parent: its state is `BUSY(me)`, with this value.
     MustFree(BlockId, BlockState),
@@ -81,8 +82,8 @@ pub struct LeaveParent<F, A> {
 }
 
 impl<F: Fn(BlockId) -> Option<Word> + Clone, A: Fn(BlockId) -> Option<BlockAt>> LeaveParent<F, A> {
-    /// Creates the steps for `child`, which has recorded its seat in `entry`. `at` returns the positions of
-    /// the block named there, and is called before the caller may have to free that block.
+    /// Creates the steps for `child`, which has recorded its seat in the word `entry`. `at` returns the words
+    /// of the parent, and is only called while the parent can't be freed.
     pub fn new(child: BlockId, entry: Word, me: Member, pages: F, at: A) -> Self {
         Self { child, entry, me, pages, at, release: None }
     }

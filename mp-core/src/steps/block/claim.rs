@@ -4,8 +4,8 @@ use super::{BlockAt, generation_of};
 use crate::mem::{Mem, Steps, Word};
 use crate::words::{BlockKind, BlockLife, BlockState, Member, Seat};
 
-/// Word with the size and position of a slab's blocks, and its value when the caller chose the block. It is
-/// constant while any block of the slab is claimed or held.
+/// Size and position of a slab's blocks, as the caller read them when it chose the block. They are constant
+/// while any block of the slab is claimed or held.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SlabSnapshot {
     /// Position of the word.
@@ -22,8 +22,8 @@ enum Pc {
     UnclaimBlock(BlockState),
 }
 
-/// Claims a free block: `FREE → BUSY(me)`. Ends with its state, or `None` if it was not free, or its slab has
-/// changed.
+/// Claims a free block: `FREE → BUSY(me)`. Ends with the block's new state. Ends with `None` if the block was
+/// not free, or its slab has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ClaimBlock {
     block: BlockAt,
@@ -75,7 +75,7 @@ impl Steps for ClaimBlock {
     }
 }
 
-/// Makes a claimed block live, with its claimer in seat 0. Ends with its generation.
+/// Makes a claimed block live, with its claimer in seat 0. Ends with the block's generation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PublishBlock {
     block: BlockAt,
@@ -86,7 +86,7 @@ pub struct PublishBlock {
 }
 
 impl PublishBlock {
-    /// Creates the steps to publish `block`, claimed by `me` with `state`, as a block of this kind.
+    /// Creates the steps to publish `block`, claimed by `me` with `state`, as a block of kind `kind`.
     pub fn new(block: BlockAt, me: Member, state: BlockState, kind: BlockKind) -> Self {
         Self { block, me, state: BlockState { kind, ..state }, generation: 0, pc: 0 }
     }
@@ -111,9 +111,8 @@ impl Steps for PublishBlock {
     }
 }
 
-/// Frees a claimed block: `BUSY(me) → FREE`. This is also the last step of freeing a used block. The kind is
-/// reset: if the next claimer of the block dies, the block must not look like one whose contents have to be
-/// released.
+/// Frees a claimed block: `BUSY(me) → FREE`. This is also the last step of freeing a used block. Resets the
+/// kind: if the next claimer of the block dies, the block has no contents to release.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct UnclaimBlock {
     block: BlockAt,
@@ -145,7 +144,7 @@ mod tests {
     use crate::mem::HeapMem;
     use crate::mem::run;
 
-    /// Claims a block, publishes it as `kind`, and frees it. Returns its state then.
+    /// Claims a block, publishes it as `kind`, and frees it. Returns the state of the freed block.
     fn freed(kind: BlockKind) -> BlockState {
         let m = HeapMem::new(16);
         let block = BlockAt { id: 0, state: Word::at(0), inline: 6, per_page: 0 };

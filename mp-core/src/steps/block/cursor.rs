@@ -1,15 +1,17 @@
-//! Walk through the pages of seats of a block: a circle that begins at one of two hints.
+//! Search through the pages of seats of a block. The pages form a circle, and the search begins at one of two
+//! hints.
 //!
 //! Both hints are in one word of the block's first page: the seat that was *taken* last, and a seat that a
-//! walk over free seats found *held*. Neither is trusted. A process that has released its seat may write the
-//! second hint late, when the block was freed and its page belongs to another block. So each walk checks to
-//! which block the page of its first seat belongs.
+//! walk over free seats found *held*. A hint may be wrong. A process that has released its seat may write the
+//! second hint after the block was freed, when the page already belongs to another block. So each walk checks
+//! that the page of its first seat belongs to the block.
 
 use super::{BlockAt, PAGE_HEADER};
 use crate::mem::Word;
 use crate::words::{BlockId, SeatAt};
 
-/// Seat in a page: the page's block, the first word of its memory, and the seat's number in it.
+/// Seat in a page of seats: the block of the page, the first word of the page's memory, and the number of the
+/// seat in the page.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct PagedSeat {
     pub(super) page: BlockId,
@@ -76,8 +78,9 @@ impl SeatHints {
 
 /// Walk through all pages of a chain, in a circle.
 ///
-/// The walk ends where it began. If it never returns there, it ends when it reaches the end of the chain for
-/// the second time. In both cases it has read the whole chain.
+/// The walk ends when it returns to its first seat. If the chain does not lead back to that seat, the walk
+/// ends when it reaches the end of the chain for the second time. In both cases the walk has read the whole
+/// chain.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct SeatCursor {
     head: PagedSeat,
@@ -86,14 +89,15 @@ pub(super) struct SeatCursor {
     wrapped: bool,
 }
 
-/// Successor of a seat.
+/// Successor of a seat in a walk.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum NextSeat {
-    /// A seat, which the cursor has reached.
+    /// The cursor has moved to the next seat.
     Seat,
-    /// A seat in another page. The link of the present page has to be read first.
+    /// The next seat is in another page. The caller reads the link of the present page, and passes it to
+    /// [`enter`](SeatCursor::enter).
     Link,
-    /// No seat: the walk has ended.
+    /// The walk has ended.
     End,
 }
 
@@ -123,7 +127,7 @@ impl SeatCursor {
         self.now
     }
 
-    /// Begins at the chain's first page instead.
+    /// Begins the walk again, at the first seat of the chain.
     #[inline(always)]
     pub(super) fn restart(&mut self) {
         *self = Self { head: self.head, start: self.head, now: self.head, wrapped: false };
@@ -150,8 +154,8 @@ impl SeatCursor {
         NextSeat::Link
     }
 
-    /// Continues with the page that the present page's link leads to, or with the first page after the last
-    /// one.
+    /// Continues with the first seat of `next`, the page to which the present page is linked. `None`: the
+    /// present page is the last one, and the walk continues with the first page of the chain.
     #[inline(always)]
     pub(super) fn enter(&mut self, next: Option<(BlockId, Word)>) -> NextSeat {
         match next {

@@ -46,8 +46,8 @@
 //!
 //! A seat is taken in this order: record it in the envelope (write-ahead), swap the seat, increment the
 //! version, and only then release the holder's own seat. The freeing process reads the version before it
-//! checks the seats, and swaps the state only if the version is the same. If a holder has taken another seat
-//! meanwhile, the version differs.
+//! checks the seats, and swaps the state only if the version is the same. If a holder took another seat
+//! during the check, the version differs.
 
 mod child;
 mod claim;
@@ -84,8 +84,8 @@ pub struct BlockAt {
     pub per_page: u32,
 }
 
-/// Number of words before the seats of a page: the block to which the page belongs, the next page, and, in a
-/// block's first page, the hints for the start of searches.
+/// Number of words in a page before its seats. They contain the block to which the page belongs, the link to
+/// the next page, and, in a block's first page, the hints for searches.
 pub const PAGE_HEADER: u32 = 3;
 
 impl BlockAt {
@@ -94,13 +94,13 @@ impl BlockAt {
         self.state.plus(1)
     }
 
-    /// Returns an inline seat.
+    /// Returns the word of seat `i` in the header.
     pub const fn seat(&self, i: u32) -> Word {
         self.state.plus(2 + i as u64)
     }
 
-    /// Returns the word of a seat; `None` if it does not exist. `pages` returns the first word of a page's
-    /// memory for its block.
+    /// Returns the word of a seat, or `None` if the seat does not exist. `pages` returns the first word of a
+    /// page, given the page's block.
     #[inline(always)]
     pub fn seat_word(&self, at: SeatAt, pages: impl Fn(BlockId) -> Option<Word>) -> Option<Word> {
         match at.page() {
@@ -112,8 +112,9 @@ impl BlockAt {
         }
     }
 
-    /// Returns a seat on the same cache line as this seat, if this seat is in a page: the next seat, which is
-    /// taken after this one; at the end of a line, the previous seat.
+    /// Returns the word of a neighbor of a seat, on the same cache line. The neighbor is the next seat, which
+    /// is taken after this seat, or, at the end of a line, the previous seat. Returns `None` for a seat in
+    /// the header.
     #[inline(always)]
     pub fn neighbor(&self, at: SeatAt, word: Word) -> Option<Word> {
         let (_, n) = at.page().ok()?;

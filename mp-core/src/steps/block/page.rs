@@ -8,8 +8,8 @@
 //!
 //! A chain that is being freed may lead to pages that are already free, or belong to another block. So a page
 //! belongs to the block only if its seat names the block, or, if its creator died before handing it over, if
-//! the page itself names the block. A process that frees a page clears that name first. Otherwise a freed
-//! page that is being prepared for another block would be taken from its creator, as the model
+//! the page itself names the block. A process that frees a page clears that name first. Otherwise a process
+//! could take a freed page away from a process that prepares it for another block, as the model
 //! `models::pages` shows.
 
 use super::cursor::{SeatHints, page_next, page_owner, seat_hints};
@@ -28,8 +28,8 @@ enum LinkStep {
 }
 
 /// Links a page of seats to a block. The caller holds the block. The page is a live block, and its seat 0
-/// names the caller. Ends with `false` if the page did not belong to the caller until it was handed over,
-/// which violates this condition.
+/// names the caller. Ends with `true`, or with `false` if seat 0 of the page did not name the caller until
+/// the end, which is an error of the caller.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LinkPage<F> {
     block: BlockAt,
@@ -122,7 +122,7 @@ enum Free<F> {
 /// Frees the pages of seats of a block that the caller has claimed for freeing. The last page is freed first,
 /// so that a walk from the start always finds the remaining pages. Ends with the freed pages.
 ///
-/// `at` returns the words of a page's block, `pages` its memory.
+/// `at` returns the words of a page, and `pages` returns the first word of its memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct FreePages<F, G> {
     block: BlockAt,

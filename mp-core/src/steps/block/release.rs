@@ -32,7 +32,8 @@ enum Pc {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct FreeCheck<F> {
     block: BlockAt,
-    /// Cloned before each call, so that the state's address is never taken (see `SeatCursor`).
+    /// Function that returns the first word of a page. Cloned before each call, so that the compiler need not
+    /// keep these steps in memory (see `SeatCursor`).
     pages: F,
     me: Member,
     seen: u64,
@@ -171,8 +172,9 @@ enum ReleasePc {
 /// recorded, but whose seat was not yet taken when the sender died.
 ///
 /// For a seat in a page, a neighbor on the same cache line is checked first, since the line is already in the
-/// cache. If the neighbor is taken, its holder runs the check when it releases it, and the cache line of the
-/// block's state is not accessed. With messages in flight, that is the usual case.
+/// cache. If the neighbor is taken, this process runs no further check, and does not access the cache line of
+/// the block's state: the neighbor's holder runs the check when it releases that seat. With messages in
+/// flight, that is the usual case.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ReleaseSeat<F> {
     seat: Word,
@@ -233,7 +235,7 @@ mod tests {
     const NOTE: Word = Word::at(8 * 8);
     const FIRST_PAGE: u64 = 16;
 
-    /// Blocks from 1 on are pages.
+    /// Returns the first word of a page. The blocks 1 to [`PAGES`] are pages.
     fn pages(page: BlockId) -> Option<Word> {
         (1..=PAGES).contains(&page).then(|| Word::at(8 * (FIRST_PAGE + 256 * u64::from(page - 1))))
     }
@@ -284,7 +286,8 @@ mod tests {
         }
     }
 
-    /// First order: the lower half upwards, then the upper half downwards. Second order: mixed.
+    /// The seats are released in two orders: the lower half upwards and then the upper half downwards, and a
+    /// mixed order.
     #[test]
     fn seats_are_released_fast_in_any_order() {
         let seats = (PAGES - 1) * PER_PAGE;
@@ -305,8 +308,8 @@ mod tests {
         }
     }
 
-    /// The hint names a seat in a page of another block, as after a check that was stopped while the block
-    /// was freed.
+    /// The hint names a seat in a page of another block, because a process was stopped during its check while
+    /// the block was freed.
     #[test]
     fn seats_of_another_block_do_not_hold_this_one() {
         let m = block_with(1);
@@ -320,7 +323,8 @@ mod tests {
         assert!(matches!(release(&m, PER_PAGE - 1).0, ReleaseOutcome::MustFree(_)));
     }
 
-    /// Processes that take seats and link pages keep the hint of the processes that release seats.
+    /// A process that takes a seat or links a page does not change the hint of a held seat, which processes
+    /// that release seats have written.
     #[test]
     fn hint_of_a_held_seat_survives_takes_and_pages() {
         let m = block_with(3);

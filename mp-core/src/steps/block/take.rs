@@ -1,16 +1,17 @@
-//! Taking another seat of a block. A holder takes the seat for a message, or for a child of the block
-//! ([`JoinParent`](super::JoinParent)). For a child, the child's header serves as the envelope.
+//! Taking another seat of a block, by a process that holds the block. The seat is for a message, or for a
+//! child of the block ([`JoinParent`](super::JoinParent)). A child records its seat in its header, as a
+//! message does in its envelope.
 
 use super::cursor::{NextSeat, SeatCursor, SeatHints, page_next, page_owner, seat_hints};
 use super::{BlockAt, link_of};
 use crate::mem::{Mem, Steps, Word};
 use crate::words::{Attachment, BlockId, BlockState, Grant, Seat, SeatAt};
 
-/// Maximum number of seats in pages that are checked for a free one, before another page is linked. The
+/// Maximum number of seats in pages that a search for a free seat reads, before another page is linked. The
 /// search begins after the seat taken last, so it fails only if most seats are taken.
 const MAX_PROBES: u32 = 256;
 
-/// Position where an envelope records its next attachment, before it takes the seat.
+/// Words in which an envelope records its next attachment, before a seat is taken for the envelope.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct AttachRecord {
     /// Word for the attachment.
@@ -28,7 +29,7 @@ pub struct AttachRecord {
 pub enum TakeOutcome {
     /// The envelope has this seat.
     Seat(SeatAt),
-    /// All seats that were checked are taken: link a page with more, and try again.
+    /// All checked seats are taken. The caller links a page of seats and retries.
     NoSeat,
 }
 
@@ -52,7 +53,8 @@ enum Pc {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct TakeSeat<F> {
     block: BlockAt,
-    /// Cloned before each call, so that the state's address is never taken (see `SeatCursor`).
+    /// Function that returns the first word of a page. Cloned before each call, so that the compiler need not
+    /// keep these steps in memory (see `SeatCursor`).
     pages: F,
     holder: Seat,
     record: AttachRecord,
@@ -81,7 +83,7 @@ impl<F: Fn(BlockId) -> Option<Word>> TakeSeat<F> {
         }
     }
 
-    /// Continues after a seat that is taken.
+    /// Moves to the next seat, because the current seat is taken.
     #[inline(always)]
     fn next_seat(&mut self) -> Option<TakeOutcome> {
         let next_seat = match &mut self.cursor {

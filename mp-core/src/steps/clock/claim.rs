@@ -19,8 +19,8 @@ enum Pc {
     Live(ClockState),
 }
 
-/// Claims a clock that is free, or was released and has all ticks done, or is dead. Ends with the new epoch,
-/// or `None` if the clock is in another state.
+/// Claims a clock that is free, was released and has all ticks done, or is dead. Ends with the new epoch, or
+/// `None` if the clock is in another state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ClaimClock {
     at: ClockAt,
@@ -31,7 +31,8 @@ pub struct ClaimClock {
 }
 
 impl ClaimClock {
-    /// Creates the steps for `me`, with its process id and start time. `dead`: accept a dead clock.
+    /// Creates the steps for the member `me`, with its process id and start time. If `dead` is `true`, a dead
+    /// clock may be claimed.
     pub fn new(at: ClockAt, me: Member, process: (u32, u64), dead: bool) -> Self {
         Self { at, me, process, dead, pc: Pc::Load }
     }
@@ -99,8 +100,8 @@ impl Steps for ClaimClock {
     }
 }
 
-/// Releases a clock of the caller, which submits no more ticks to it in this epoch. Ends with `true` if the
-/// clock is free, and `false` if its last ticks are not done.
+/// Releases a clock of the caller. The caller submits no more ticks in this epoch. Ends with `true` if the
+/// clock is free, and with `false` if its last ticks are not done.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ReleaseClock {
     at: ClockAt,
@@ -109,7 +110,7 @@ pub struct ReleaseClock {
 }
 
 impl ReleaseClock {
-    /// Creates the steps. `submitted`: the last tick that the owner submitted.
+    /// Creates the steps. `submitted` is the last tick that the owner submitted.
     pub fn new(at: ClockAt, submitted: u64) -> Self {
         Self { at, submitted, pc: None }
     }

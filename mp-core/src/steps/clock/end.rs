@@ -20,9 +20,11 @@ enum Pc {
     ReleaseAgain(u64),
 }
 
-/// Ends a clock of a dead member, whose device writes no more, or restores the end of all ticks in a dead
-/// clock. Ends with `false` if the steps do not apply to the clock. Any number of processes may run these
-/// steps at once, each any number of times.
+/// Ends a clock whose owner is dead. The device of the dead owner writes no more. For a clock that was ended
+/// before, restores [`END_OF_TICKS`] if a late write of the device has replaced it.
+///
+/// Ends with `false` if the clock is not ended and does not belong to the dead member. Any number of
+/// processes may run these steps at once, each any number of times.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct EndClock {
     at: ClockAt,
@@ -32,7 +34,8 @@ pub struct EndClock {
 }
 
 impl EndClock {
-    /// Creates the steps, which apply only if the clock belongs to this member. `now` is in milliseconds.
+    /// Creates the steps to end the clock if it belongs to the dead member `member`. If that is `None`, the
+    /// steps only restore an ended clock. `now` is in milliseconds.
     pub fn new(at: ClockAt, member: Option<Member>, now: u64) -> Self {
         Self { at, member, now, pc: Pc::Load }
     }

@@ -25,15 +25,16 @@
 //!
 //! **Ending.** Devices of other processes may wait for ticks of a dead owner that will never be reached, and
 //! there is no way to notify these devices. So **done** becomes greater than any tick ([`END_OF_TICKS`]). The
-//! actual progress is recorded before, in **died at**, by which a host distinguishes finished ticks from
-//! others. Any number of processes do this at once, and none of them owns the row meanwhile: each change is a
-//! swap of the value read. Within an epoch no value of **done** repeats, except by a late write of the dead
-//! owner's device, which is overwritten again. The numbers of a later epoch are different. So the swap of a
-//! process that was stopped in between fails. (Suppose that a dead owner's device writes a tick late, between
-//! two of these accesses. A process that checks the tick at that time finds it complete, later ones find that
-//! its owner died. The tick's work is done, and no process relies on that. If that work waited for another
-//! clock of the same owner, which was ended meanwhile, the work ran too early. Both require that a device
-//! works on after the end of its owner's process, which no known driver allows.)
+//! actual progress is recorded before that change, in **died at**. By this word a host distinguishes finished
+//! ticks from unfinished ones. Any number of processes do this at once, and none of them owns the row: each
+//! change is a swap of the value read. Within an epoch no value of **done** repeats, except by a late write
+//! of the dead owner's device, which is overwritten again. The numbers of a later epoch are different. So if
+//! a process is stopped between its read and its swap, and the word changes, the swap fails. (Suppose that a
+//! dead owner's device writes a tick late, between two of these accesses. A process that checks the tick at
+//! that time finds the tick complete, and later checks find that its owner died. The tick's work is done, and
+//! no process relies on that. If that work waited for another clock of the same owner, which was ended
+//! before, the work ran too early. Both cases require that a device continues after the end of its owner's
+//! process, which no known driver allows.)
 //!
 //! # Effects of a death
 //! | killed process | remaining state | cleared by |
@@ -87,7 +88,7 @@ impl ClockAt {
     pub const fn state(self) -> Word {
         self.0.plus(2)
     }
-    /// Returns the word of the progress at the last death of an owner.
+    /// Returns the word with the value of **done** when an owner last died.
     pub const fn died_at(self) -> Word {
         self.0.plus(3)
     }
@@ -100,7 +101,7 @@ impl ClockAt {
     pub const fn process(self) -> Word {
         self.0.plus(5)
     }
-    /// Returns the word of that process's start time; 0: unknown.
+    /// Returns the word of the owner's start time, which is 0 if unknown.
     pub const fn start(self) -> Word {
         self.0.plus(6)
     }
@@ -173,7 +174,8 @@ mod tests {
         );
     }
 
-    /// The value written by a dead claimer is above all ticks, and so is the next claimer's.
+    /// A dead claimer has written a value above all ticks of the ended epoch. A later claimer writes the same
+    /// value.
     #[test]
     fn dead_clock_keeps_the_value_of_a_dead_claimer() {
         let m = HeapMem::new(8);

@@ -4,7 +4,7 @@ use super::{ClockAt, ending_bit};
 use crate::mem::{Mem, Steps};
 use crate::words::{ClockPhase, ClockState, END_OF_TICKS, Tick};
 
-/// State of a tick, from the words that the calling process can read.
+/// State of a tick, according to the words of its clock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum TickState {
@@ -34,7 +34,7 @@ enum Pc {
     Recheck(ClockState, TickState),
 }
 
-/// Checks if a tick of a clock is done.
+/// Checks if a tick is done. Ends with the state of the tick.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CheckTick {
     at: ClockAt,
@@ -43,7 +43,7 @@ pub struct CheckTick {
 }
 
 impl CheckTick {
-    /// Creates the steps. `at`: position of the tick's clock.
+    /// Creates the steps to check `tick`, whose clock is at `at`.
     pub fn new(at: ClockAt, tick: Tick) -> Self {
         Self { at, tick, pc: Pc::Load }
     }

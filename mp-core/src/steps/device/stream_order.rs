@@ -3,12 +3,12 @@
 //!
 //! | word | states | changed by | effect of a death |
 //! |---|---|---|---|
-//! | order of a device: `key 56, order 8` | 0 → the value of the first member that uses the device, forever | a member, by one swap of 0 ([`ChooseOrder`]) | before: nothing; after: the order is chosen |
+//! | order of a device: `key 56, order 8` | 0 → the value of the first member that uses the device, forever | a member, by one swap of 0 ([`ChooseOrder`]) | before the swap: no change; after the swap: the order is chosen |
 //! | names of a clock: a device's key, the epoch of an owner, the names | the names of the last owner that had any | the owner, in its epoch, before it submits its first tick ([`WriteEventNames`]) | some names are written, and no tick refers to them |
 //!
 //! A process that reads a name has a tick of the clock ([`ReadEventName`]). The process reads the name, and
-//! then checks that the tick is still pending. In that case the clock's owner has not changed, and wrote all
-//! its names, if any, before it submitted the tick. Names of an earlier owner have another epoch.
+//! then checks that the tick is still pending. If the tick is pending, the clock's owner has not changed, and
+//! wrote all its names, if any, before it submitted the tick. Names of an earlier owner have another epoch.
 
 use crate::mem::{Mem, Steps, Word};
 use crate::steps::clock::{CheckTick, ClockAt, TickState};
@@ -37,7 +37,7 @@ impl ChooseOrder {
         Self { first, entries, mine, at: 0, free: false }
     }
 
-    /// Evaluates the current entry.
+    /// Evaluates the present entry of the table, whose word is `word`.
     fn found(&mut self, word: u64) -> Option<Option<u8>> {
         if word >> 8 == self.mine >> 8 {
             return Some(Some(word as u8));
@@ -66,8 +66,8 @@ impl Steps for ChooseOrder {
     }
 }
 
-/// Position of the names of a clock's events. The device's key and the epoch come first, and take the room of
-/// one name. The names follow.
+/// Position of the names of a clock's events. The first words, as many as a name has, contain the device's
+/// key and the owner's epoch. The names follow.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct EventNamesAt {
     /// First word.
@@ -86,7 +86,7 @@ impl EventNamesAt {
     }
 }
 
-/// Writes the names of an owner's events, before its first tick is submitted: `N` words, name after name.
+/// Writes the names of an owner's events, `N` words in total, before the owner submits its first tick.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct WriteEventNames<const N: usize> {
     at: EventNamesAt,
@@ -120,8 +120,8 @@ impl<const N: usize> Steps for WriteEventNames<N> {
     }
 }
 
-/// Reads the name of the event that a tick's owner has recorded after it. Ends with `None` if the tick isn't
-/// pending, or its owner has no events of this device.
+/// Reads the name of the event that the owner of a tick has recorded after the tick. Ends with `None` if the
+/// tick isn't pending, or its owner has no events of this device.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ReadEventName<const W: usize> {
     at: EventNamesAt,
@@ -137,8 +137,7 @@ pub struct ReadEventName<const W: usize> {
 }
 
 impl<const W: usize> ReadEventName<W> {
-    /// Creates the steps to read the name with the number `name` for a tick of `clock`. `key`: the device's
-    /// key.
+    /// Creates the steps to read name number `name`, for a tick of `clock`. `key` is the device's key.
     pub fn new(at: EventNamesAt, clock: ClockAt, tick: Tick, name: u64, key: u64) -> Self {
         Self { at, name, key, tick, found: [0; W], read: 0, fits: true, look: CheckTick::new(clock, tick) }
     }

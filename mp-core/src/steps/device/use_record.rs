@@ -1,39 +1,42 @@
-//! Rows: two words in which holders of a piece of memory, for example of a device, record their use for the
-//! process that created it, as steps of one shared access each. A use that was interrupted by a death is
-//! detected, and its piece is not reused.
+//! Records of the use of a piece of memory, for example of a device, as steps of one shared access each. A
+//! record is a row of two words. Holders of the piece record in it how they use the piece, and the process
+//! that created the piece reads the record. If a death has interrupted a use, the creator detects that, and
+//! does not reuse the piece.
 //!
 //! | a holder | the creator, when the piece has no holder |
 //! |---|---|
 //! | records that it writes: begun + 1 | reads *last use*, and then compares begun with ended ([`ReadUseRecord`]): |
-//! | … submits work to its streams … | if they differ: never reuses the piece |
-//! | joins its ticks into *last use* ([`last_use_change`]), in a loop | if they are equal: reuses the piece ([`ResetUseRecord`]) after *last use* has run, if *last use* is [conclusive](UseRecord::is_conclusive) |
-//! | records that this is done: ended + 1 ([`EndUse`]) | … or earlier, for streams that wait for *last use*, if *last use* is *plain* and the creator's own |
+//! | submits work to its streams | if they differ, never reuses the piece |
+//! | adds its ticks to *last use* ([`last_use_change`]), in a loop | if they are equal, reuses the piece ([`ResetUseRecord`]) after *last use* has run, if *last use* is [conclusive](UseRecord::is_conclusive) |
+//! | records the end of the use: ended + 1 ([`EndUse`]) | if they are equal, and *last use* is *plain* and the creator's own, reuses the piece at once, for streams that wait for *last use* |
 //! | releases its seat | |
 //!
-//! A last use is plain if it follows only work of its own process. A last use that follows work of another
-//! process, which had not run, is *mixed*. If a process dies, streams that wait for its ticks continue.
-//! Suppose that the holders A, B and C join in this order, each while the previous tick is pending:
+//! *Last use* is a tick. It is *plain* if it follows only work of its own process, and *mixed* if it follows
+//! work of another process that had not run. If a process dies, streams that wait for its ticks continue.
+//! Suppose that the holders A, B and C add their ticks in this order, each while the previous tick is
+//! pending:
 //!
 //! | killed | *last use* |
 //! |---|---|
-//! | A, before B joins | A's tick, which died. B and C leave it |
-//! | A, after B joined | the tick of B or C, which completes, although A's device may write late |
-//! | B, before B joins | the tick of A or C, which doesn't follow B |
-//! | B, between the joins of B and C | B's tick, which died. C leaves it |
-//! | B, after C joined | C's tick, which completes, although A's work may be pending |
-//! | C, after C joined | C's tick, which died |
+//! | A, before B adds its tick | A's tick, which never completes. B and C don't replace it |
+//! | A, after B added its tick | the tick of B or C, which completes, although A's device may write late |
+//! | B, before B adds its tick | the tick of A or C, which doesn't follow B's work |
+//! | B, after B added its tick, before C adds its tick | B's tick, which never completes. C doesn't replace it |
+//! | B, after C added its tick | C's tick, which completes, although A's work may be pending |
+//! | C, after C added its tick | C's tick, which never completes |
 //!
 //! So a mixed tick may be complete before all work has run, but only after the death of a process whose work
-//! was unfinished. The ends of such clocks are counted before streams continue. The creator compares the
-//! count with the count from before any other process had the piece. If they differ, the creator never reuses
-//! the piece. A process that died before the first count can't have used the piece.
+//! was unfinished. Before the streams continue, the end of such a process's clock is counted. The creator
+//! compares the count with the count from before any other process had the piece. If they differ, the creator
+//! never reuses the piece. A process that died before the first count can't have used the piece.
 
 use crate::mem::{Mem, Steps, Word};
 use crate::words::Tick;
 
-/// A begun use, in the word of uses; an ended use is 1.
+/// Value added to the word of uses when a use begins. When a use ends, 1 is added.
 const BEGUN: u64 = 1 << 32;
-/// Flag in the word of uses, above the 31 bits of ended uses: the last use, or an earlier one, is mixed.
+/// Flag in the word of uses, above the 31 bits of ended uses. Set if the last use, or an earlier one, is
+/// mixed.
 const MIXED: u64 = 1 << 31;
 
 /// Position of a row: its first word.
@@ -102,19 +105,23 @@ pub fn mark_mixed<M: Mem + ?Sized>(at: UseRecordAt, m: &M) {
 pub enum LastUseChange {
     /// No change: the last use is work of a dead process, which the creator must detect.
     Unchanged,
-    /// Swap to a tick that follows all work, after a [record](mark_mixed) if that makes it mixed.
+    /// The caller swaps *last use* to a tick that follows all work. If `mixes` is `true`, the caller first
+    /// calls [`mark_mixed`].
     Swap {
-        /// New last use: the process's own tick. If `None`, the caller makes a new tick, in a stream that has
-        /// waited for the old last use and for all own ticks.
+        /// New last use, a tick of the caller's process. If `None`, the caller creates a tick in a stream
+        /// that has waited for the old last use and for all ticks of the process.
         tick: Option<Tick>,
         /// `true` if the new last use follows work of other processes that had not run.
         mixes: bool,
     },
 }
 
-/// Returns the change from the last use `last` for the ticks `own` of a process, at least one. `over` returns
-/// `Some(true)` if a tick's work has run, `Some(false)` if not yet, and `None` if it never will. `waited`
-/// returns `true` if the stream of the first own tick waited for the last use before that tick's work.
+/// Returns the change of *last use*, whose present value is `last`, for a process with the ticks `own`, at
+/// least one.
+///
+/// `over` returns `Some(true)` if a tick's work has run, `Some(false)` if it has not run yet, and `None` if
+/// it never will. `waited` returns `true` if the stream of the first own tick waited for a given tick before
+/// it did its own work.
 pub fn last_use_change(
     last: Option<Tick>,
     own: &[Tick],
@@ -130,10 +137,10 @@ pub fn last_use_change(
     LastUseChange::Swap { tick: one.filter(|_| own.len() == 1 && follows), mixes }
 }
 
-/// Contents of the row of a piece without holders.
+/// Contents of the row of a piece that has no holders.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct UseRecord {
-    /// Tick, or 0.
+    /// Tick of the last use, or 0.
     pub last_use: u64,
     /// `true` if each use with write access was ended. Otherwise a process died during a use.
     pub is_complete: bool,
@@ -142,8 +149,10 @@ pub struct UseRecord {
 }
 
 impl UseRecord {
-    /// Returns `true` if all work has run, given that the last use has. `ends`: number of clocks that ended
-    /// with unfinished work, before another process had the piece, and after the last use was found complete.
+    /// Returns `true` if all work on the piece has run, provided that the last use is complete.
+    ///
+    /// `ends` has two counts of the clocks that ended with unfinished work. The creator read the first count
+    /// before any other process had the piece, and the second after it found the last use complete.
     pub const fn is_conclusive(&self, ends: [u64; 2]) -> bool {
         !self.is_mixed || ends[0] == ends[1]
     }
