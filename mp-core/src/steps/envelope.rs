@@ -2,7 +2,7 @@
 //!
 //! An envelope's owner word is also read by processes that don't own the envelope: a consumer that lost a
 //! message to another one, a recovering process, a pass over all envelopes. So the word stays at its address
-//! while the memory is returned, and reads as zero, which no envelope in use has. Zero can't be claimed
+//! while the memory is returned. It reads as zero, a value that no envelope in use has. Zero can't be claimed
 //! ([`Owner::claimable`]). Only the process that fills the group swaps a zero word.
 //!
 //! # Words of a group, and the processes that change them
@@ -56,7 +56,7 @@ use crate::words::{EnvelopeId, GroupState, Holder, Member, Owner};
 /// Positions of the words of all envelopes, for passes over all of them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct EnvelopesAt {
-    /// Number of envelopes that were ever in use, a multiple of 64.
+    /// Word with the number of envelopes that were ever in use, a multiple of 64.
     pub count: Word,
     /// Words of the groups.
     pub groups: Column,
@@ -86,7 +86,7 @@ impl TouchedGroups {
         Self(first)
     }
 
-    /// Returns the word with the bits of a group and its neighbours.
+    /// Returns the word with the bit of a group. The word has bits of 64 groups.
     pub const fn word(self, group: u32) -> Word {
         self.0.plus(group as u64 / 64)
     }
@@ -109,7 +109,7 @@ impl TouchedGroups {
         }
     }
 
-    /// Sets the bit of an envelope's group. Makes one access.
+    /// Sets the bit of an envelope's group, without reading it first. Makes one access.
     #[inline]
     pub fn add<M: Mem + ?Sized>(self, m: &M, e: EnvelopeId) {
         m.or(self.word(e / GroupState::ENVELOPES), Self::bit(e));
@@ -166,7 +166,7 @@ impl EmptyGroup {
         Owner::free(self.latest.unwrap_or(0) + 1).seq
     }
 
-    /// Begins to release the last claimed envelope. Ends the steps if no envelope is claimed.
+    /// Begins to free the envelope that was claimed last. Ends the steps if no envelope is claimed.
     fn back(&mut self) -> Option<Option<u64>> {
         if self.claimed == 0 {
             return Some(None);
@@ -226,8 +226,9 @@ impl Steps for EmptyGroup {
     }
 }
 
-/// Begins to fill a group that was found absent, and whose memory was committed since: `ABSENT(base) →
-/// FILLING(me, base)`. Returns `false` if the group was used meanwhile, since it then has another base.
+/// Begins to fill an absent group, after its memory was committed: `ABSENT(base) → FILLING(me, base)`.
+/// Returns `false` if another process has used the group since the caller read `base`: the group then has
+/// another base.
 pub fn begin_fill<M: Mem + ?Sized>(at: GroupAt, me: Member, base: u64, m: &M) -> bool {
     let (absent, filling) = (GroupState::Absent { base }, GroupState::Filling { by: me, base });
     m.cas(at.word, absent.pack(), filling.pack()).is_ok()
@@ -265,7 +266,7 @@ impl Steps for FillGroup {
     }
 }
 
-/// Remaining work of a reclaiming process on a group.
+/// State of a group that a reclaiming process has taken over, with the remaining work.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum AdoptedGroup {
     /// The group is `EMPTYING(me, base)`: return its memory, then make it `ABSENT(base)`.
@@ -303,7 +304,7 @@ enum Pc {
     Mark,
 }
 
-/// Sets hints of a group, and its bit if it is not set.
+/// Sets hints of a group, and the group's bit in the group map if it is not set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct HintGroup {
     at: HintsAt,
@@ -342,7 +343,8 @@ impl Steps for HintGroup {
     }
 }
 
-/// Clears the bit of a group in which no hint was found, and sets the bit again if there is a hint by then.
+/// Clears the bit of a group in which no hint was found. Then reads the hints again, and sets the bit if
+/// there is a hint.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct UnmarkGroup {
     at: HintsAt,

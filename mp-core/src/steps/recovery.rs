@@ -3,14 +3,14 @@
 //! A *recovery* makes everything available that live processes wait for. **Any number of processes recover
 //! the same dead member at once**, so that no process waits for a recovering process that is stopped or
 //! killed. That works because a recovering process takes nothing for itself, and frees nothing. Each of its
-//! changes is a swap of a word that names the dead member, to a value computed from the old one. A block that
-//! has no holder after that is claimed *in the name of the dead member*. As long as none of the dead member's
-//! objects is reused, the values that a recovering process has read from them stay valid, or a swap detects
-//! the change. A recovery has two phases:
+//! changes is a swap of a word that names the dead member, to a value computed from the old one. If a block
+//! loses its last holder by such a swap, the block is claimed *in the name of the dead member*. As long as
+//! none of the dead member's objects is reused, the values that a recovering process has read from them stay
+//! valid, or a swap detects the change. A recovery has two phases:
 //!
-//! * `DEAD`: the dead member's leases are returned, its seats in messages and tokens are released, its queues
-//!   are notified, in their own memory. Its seats in queues stay, so that no recovering process writes into
-//!   memory of other processes.
+//! * `DEAD`: the dead member's leases are returned, its seats in messages and tokens are released, and its
+//!   queues are notified by a write into the memory of each queue. Its seats in queues are not released yet,
+//!   so that the memory of these queues is not reused.
 //! * `VACATING`: its seats in queues are released. Nothing is written into a queue. Either live processes
 //!   hold the queue, and it belongs only to them from then on; or it is claimed for the dead member, with its
 //!   contents, whose attachments are released.
@@ -59,9 +59,9 @@ use super::DeathOracle;
 use crate::mem::{Mem, Steps, Word};
 use crate::words::{Member, Presence, RecoveringSlots, Tenancy};
 
-/// Begins the recovery of the tenant `epoch` of a slot. The caller has recorded in its own word that it
-/// recovers that slot. Ends with the slot's new word, with this recovery counted; `None` if there is no such
-/// tenant to recover.
+/// Begins the recovery of a tenant of a slot. The caller has written the slot into its own word of
+/// [`RecoveringSlots`] before. Ends with the slot's new word, which counts this recovery. Ends with `None` if
+/// the slot has no such tenant, or the tenant needs no recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BeginRecovery {
     at: Word,
@@ -70,7 +70,7 @@ pub struct BeginRecovery {
 }
 
 impl BeginRecovery {
-    /// Creates the steps to begin the recovery of the tenant whose word is `at`.
+    /// Creates the steps to begin the recovery of the tenant with this epoch. The slot's word is at `at`.
     pub fn new(at: Word, epoch: u32) -> Self {
         Self { at, epoch, found: None }
     }
@@ -103,8 +103,9 @@ pub struct CheckSoleRecovery<D> {
 }
 
 impl<D: DeathOracle> CheckSoleRecovery<D> {
-    /// Creates the steps. `others` are all members that are not known to be dead, without the caller, and the
-    /// words with the slots that they recover. `dead` returns `true` for a dead member.
+    /// Creates the steps for the tenant of `slot`. `others` has all other members that are not known to be
+    /// dead, each with the position of its word of [`RecoveringSlots`]. `dead` returns `true` for a dead
+    /// member.
     pub fn new(slot: u32, others: Vec<(Word, Member)>, dead: D) -> Self {
         Self { slot, others, dead, at: 0 }
     }
@@ -124,11 +125,11 @@ impl<D: DeathOracle> Steps for CheckSoleRecovery<D> {
     }
 }
 
-/// Ends a recovery that has left nothing to do: `DEAD → VACATING`, or `VACATING → RECLAIMING(me)`. Returns
-/// the slot's new word, or `None` if another process has begun a recovery meanwhile.
+/// Ends a phase of a recovery after all its work is done: `DEAD → VACATING`, or `VACATING → RECLAIMING(me)`.
+/// Returns the slot's new word, or `None` if another process has begun a recovery since then.
 ///
-/// `counted` is the value of the word when the caller's recovery began, after which it was found to be the
-/// [only one](CheckSoleRecovery); or an earlier result of this function.
+/// `counted` is the slot's word when the caller began, or an earlier result of this function. After the
+/// caller began, [`CheckSoleRecovery`] found no other recovering process.
 pub fn end_recovery<M: Mem + ?Sized>(at: Word, counted: Tenancy, me: Member, m: &M) -> Option<Tenancy> {
     let presence = match counted.presence {
         Presence::Dead(n) => Presence::Vacating(n),

@@ -80,7 +80,7 @@ fn take(m: &HeapMem) -> TakeOutcome {
     run(TakeSeat::new(BLOCK, pages, Seat::Envelope(7), note), m)
 }
 
-/// Makes `n` steps, none of which is the last.
+/// Makes `n` steps. The steps must not end before.
 fn steps<S: Steps>(s: &mut S, m: &HeapMem, n: usize) {
     (0..n).for_each(|_| assert!(s.step(m).is_none(), "the steps ended early"));
 }
@@ -99,7 +99,7 @@ fn taken_seat_is_recorded_and_counted() {
     assert_eq!(take(&m), TakeOutcome::NoSeat);
 }
 
-/// The search finds the free seat after a taken one.
+/// The first seat of the page is taken. The search finds the free seat after it.
 #[test]
 fn seat_search_continues_to_the_end_of_a_page() {
     let m = memory();
@@ -308,7 +308,7 @@ const UPDATES: UpdateAt =
 const A: Word = word(48);
 const B: Word = word(49);
 
-/// Adds one to A and to B, or changes nothing.
+/// Plan that adds one to A and to B, or changes nothing.
 struct Add {
     changes: bool,
     exclusive: bool,
@@ -326,7 +326,7 @@ impl UpdatePlan for Add {
     }
 }
 
-/// A single other member.
+/// Member list with a single other member.
 struct One {
     is_dead: bool,
 }
@@ -358,7 +358,7 @@ fn named(m: &HeapMem) -> Option<Member> {
     CurrentUpdate::unpack(m.load(UPDATES.current)).making.map(|(by, _)| by)
 }
 
-/// Another member has named itself, and has made no change yet.
+/// Runs an update of another member until `current` names that member. No word is changed yet.
 fn begun(m: &HeapMem) {
     let mut begun = update(other(), true, false, false);
     while named(m).is_none() {
@@ -367,7 +367,7 @@ fn begun(m: &HeapMem) {
     assert_eq!((m.load(A), m.load(B)), (0, 0));
 }
 
-/// "Making" is set as long as the process may change a word.
+/// The word "making" is 1 while the process may change a word.
 #[test]
 fn update_is_marked_while_it_changes_words() {
     let m = updates();
@@ -380,7 +380,7 @@ fn update_is_marked_while_it_changes_words() {
     assert_eq!((making(&m, me()), named(&m)), (0, None));
 }
 
-/// "Making" is also set while a process completes another member's update. The update is completed.
+/// The word "making" is also 1 while a process completes another member's update. The update is completed.
 #[test]
 fn helped_update_is_marked_while_it_changes_words() {
     let m = updates();
@@ -406,7 +406,7 @@ fn exclusive_update_awaits_only_live_members() {
     }
 }
 
-/// Another update happens between the reads of the words and the swap that names this one.
+/// Another update happens after this update has read its words, and before it is named in `current`.
 #[test]
 fn overtaken_update_restarts() {
     for changes in [true, false] {
@@ -420,8 +420,8 @@ fn overtaken_update_restarts() {
     }
 }
 
-/// A process is stopped while it helps with an update. Others complete the update, and its owner records the
-/// next one. Then the stopped process continues, and changes no word.
+/// A process is stopped while it helps with an update. Other processes complete the update, and its owner
+/// records the next one. The stopped process then continues, and changes no word.
 #[test]
 fn late_helper_does_not_change_the_next_update() {
     // Steps: current; "making"; then the reads of current, of the three words of an entry, of current again.

@@ -5,8 +5,8 @@
 //! update happens. Any process can do the rest from the record: for each word, a swap of the old value to the
 //! new one. So no process waits for the initiator, even if the initiator is killed or stopped.
 //!
-//! The swap of the name succeeds only if no other update has happened since the words were read, because each
-//! update increments that word. So the values read are the values of all words at one moment.
+//! The initiator's swap succeeds only if no other update has happened since the words were read, because each
+//! update increments the number in that word. So the values read are the values of all words at one moment.
 //!
 //! | word | states | changed by |
 //! |---|---|---|
@@ -23,7 +23,7 @@
 //!
 //! **Late swaps.** A process that makes an update has checked that it is still the current one, and then
 //! swaps a word. The process may be stopped just before that swap, and swap a week later, long after other
-//! processes have completed the update. The swap must fail then: the word must not have its old value
+//! processes have completed the update. That late swap must fail: the word must not have its old value
 //! *again*. An update that only writes values that its words have never had (a count, a frontier, a row that
 //! is used for the first time) can't restore one. A plan that may write an earlier value is
 //! [exclusive](UpdatePlan::exclusive): it is made only if no other process is making an update. So a process
@@ -52,10 +52,10 @@ pub struct UpdateAt {
 }
 
 impl UpdateAt {
-    /// Number of words of each member.
+    /// Number of words that each member has for updates.
     pub const OWN_WORDS: u64 = 1 + 3 * MAX_WORDS as u64;
 
-    /// Returns a member's word "making".
+    /// Returns the word "making" of the member in this slot.
     pub const fn making(self, slot: u32) -> Word {
         self.own.of(slot)
     }
@@ -82,7 +82,7 @@ pub trait UpdatePlan {
     }
 }
 
-/// Knowledge of dead members.
+/// Knowledge about members that are dead.
 pub trait DeathOracle {
     /// Returns `true` if the member is known to be dead.
     fn is_dead(&self, m: Member) -> bool;
@@ -94,7 +94,7 @@ impl<F: Fn(Member) -> bool> DeathOracle for F {
     }
 }
 
-/// Members that may be making updates.
+/// Members that may be making updates, other than the caller.
 pub trait LiveMembers: DeathOracle {
     /// Returns all members but the caller that are not known to be dead.
     fn others(&self) -> Vec<Member>;
@@ -103,9 +103,9 @@ pub trait LiveMembers: DeathOracle {
 /// Result of an update.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum UpdateOutcome {
-    /// The update has happened; these values were read.
+    /// The update has happened. These are the values of the words before it.
     Done([u64; MAX_WORDS]),
-    /// The update is exclusive, and this member is making another one; try again.
+    /// The update is exclusive, and this member is making another update. The caller retries later.
     Busy(Member),
 }
 
@@ -135,7 +135,7 @@ enum Pc {
     ClearFlag(bool),
 }
 
-/// Performs one [`UpdatePlan`]. Completes the current update of another member first, if there is one. Each
+/// Performs one [`UpdatePlan`]. If another member's update is in progress, completes that update first. Each
 /// member performs one update at a time.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Update<P, D> {
@@ -168,7 +168,7 @@ impl<P: UpdatePlan, D: LiveMembers> Update<P, D> {
         if self.reads().is_empty() { Pc::Confirm } else { Pc::Read(0) }
     }
 
-    /// Computes the changes from the values read.
+    /// Computes the new values from the values read.
     fn planned(&mut self) -> Pc {
         let known = self.reads().len();
         self.writes = self.plan.writes(&self.values[..known]);
@@ -296,7 +296,8 @@ impl<P: UpdatePlan, D: LiveMembers> Steps for Update<P, D> {
 }
 
 impl<P: UpdatePlan, D: LiveMembers> Update<P, D> {
-    /// Continues with `then` if the update that was found is still the current one.
+    /// Returns `then` if the update that was found is still the current one, and otherwise the end of the
+    /// help.
     fn if_current<M: Mem + ?Sized>(&self, m: &M, then: Pc) -> Pc {
         if m.load(self.at.current) == self.found { then } else { Pc::HelpDone }
     }

@@ -54,7 +54,7 @@ const MAX_THREADS: usize = 1024;
 /// Thread of a member.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct MemberThread {
-    /// Member.
+    /// Process of the thread.
     pub member: Member,
     /// Thread id in the pid namespace of its own process.
     pub thread: u32,
@@ -65,23 +65,23 @@ pub struct MemberThread {
 struct WordSnapshot {
     word: Word,
     value: u64,
-    /// Bits that may change meanwhile.
+    /// Bits that may change between the two passes.
     volatile_bits: u64,
 }
 
 /// Thread of a cycle, and its goal: the lock that the next thread holds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CycleStep {
-    /// Thread.
+    /// Waiting thread.
     pub thread: MemberThread,
-    /// Goal of its wait.
+    /// Lock for which the thread waits.
     pub goal: WaitGoal,
-    /// Start of the wait, in ns of the monotonic clock.
+    /// Start of the wait, in nanoseconds of the monotonic clock.
     pub since: u64,
     mark: WordSnapshot,
-    /// Words that name the holder of the goal.
+    /// Words that name the holder of the lock.
     owner: [Option<WordSnapshot>; 2],
-    /// For a writer: the next slot of a reader, and the number of slots.
+    /// If the thread waits for readers: the index of the next reader slot to search, and the number of slots.
     slots: Option<(u32, u32)>,
 }
 
@@ -95,7 +95,7 @@ impl CycleStep {
 /// held by the first.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LockCycle {
-    /// Steps of the cycle; the searching thread is first.
+    /// Threads of the cycle. The searching thread is first.
     pub steps: Vec<CycleStep>,
 }
 
@@ -141,7 +141,8 @@ impl FindCycle {
         Self { notes, me, path: Vec::new(), visited: Vec::new(), pc: Pc::Note(me, 0) }
     }
 
-    /// Continues with `thread`, which holds the last step's lock according to these words.
+    /// Continues the search with `thread`, which holds the lock of the last step. `owner` has the words that
+    /// name this thread.
     fn follow(&mut self, thread: MemberThread, owner: [Option<WordSnapshot>; 2]) {
         if let Some(last) = self.path.last_mut() {
             last.owner = owner;
@@ -156,7 +157,7 @@ impl FindCycle {
         }
     }
 
-    /// Backtracks from a dead end: continues with the next reader that a writer on the path waits for.
+    /// Leaves a dead end: continues with the next reader for which a writer of the path waits.
     fn back(&mut self) {
         self.pc = loop {
             match self.path.last() {
@@ -276,7 +277,7 @@ mod tests {
 
     const A: LockAt = LockAt(Word::at(0));
     const B: LockAt = LockAt(Word::at(24));
-    /// Number of reader slots in use, and their positions.
+    /// Word with the number of reader slots in use. The slots follow.
     const USED: Word = Word::at(48);
     const NOTES: WaitNotesAt = WaitNotesAt { base: Word::at(96), stride: 64, entries: 2 };
 
@@ -301,8 +302,8 @@ mod tests {
         run(FindCycle::new(NOTES, me), m)
     }
 
-    /// Two threads of one member and one of another: the first holds A and waits for B, the last holds B and
-    /// waits for A.
+    /// Prepares three waiting threads, two of one member and one of another. The first holds A and waits for
+    /// B. The second waits for B. The last holds B and waits for A.
     fn cycle() -> (HeapMem, [MemberThread; 3], [WrittenNote; 3]) {
         let m = HeapMem::new(64);
         let all = [thread(0, 5), thread(0, 6), thread(1, 5)];

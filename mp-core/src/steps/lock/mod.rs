@@ -47,10 +47,10 @@ const ID: u64 = (1 << ID_BITS) - 1;
 pub struct LockWord(pub u64);
 
 impl LockWord {
-    /// Bit that waiters set at any time.
+    /// Bit that a waiter sets before it sleeps, at any time.
     pub(crate) const PARKED: u64 = PARKED;
 
-    /// Creates the word of a lock held by a member.
+    /// Creates the word of a lock that a member holds.
     pub const fn held(by: Member, sequence: u32) -> Self {
         Self(HELD | by.raw() << MEMBER_AT | (sequence as u64) << SEQ_AT)
     }
@@ -75,7 +75,7 @@ impl LockWord {
         (self.0 >> SEQ_AT) as u32
     }
 
-    /// Returns the word after the next acquisition, by `by`.
+    /// Returns the word of the lock after `by` has acquired it.
     fn taken(self, by: Member, parked: bool, poisoned: bool) -> Self {
         let next = Self::held(by, self.sequence().wrapping_add(1)).0 | self.0 & (PARKED | POISONED);
         Self(next | if parked { PARKED } else { 0 } | if poisoned { POISONED } else { 0 })
@@ -121,18 +121,18 @@ impl DeathRecord {
         self.member.raw() | (self.pid as u64 & ID) << Member::BITS
     }
 
-    /// Creates the value from a word.
+    /// Decodes the lock's word `died`.
     pub const fn unpack(w: u64) -> Self {
         Self { member: Member::from_raw(w), pid: (w >> Member::BITS & ID) as u32 }
     }
 }
 
-/// Position of a lock's three words, of which the lock word is first.
+/// Position of a lock: its lock word. The other two words follow.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LockAt(pub Word);
 
 impl LockAt {
-    /// Number of words.
+    /// Number of words of a lock.
     pub const WORDS: u64 = 3;
 
     /// Returns the lock word.
@@ -149,16 +149,16 @@ impl LockAt {
     }
 }
 
-/// Holder that is known to be dead: the word that named it, and its pid if the member table has it.
+/// Dead holder of a lock, from which the lock may be adopted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct DeadHolder {
     /// Lock word before the holder was found dead.
     pub word: LockWord,
-    /// Process id, or 0.
+    /// Process id of the holder, or 0 if the member table does not have it.
     pub pid: u32,
 }
 
-/// Result of an attempt.
+/// Result of an attempt to acquire a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LockAttempt {
     /// Acquired by the caller, with this word.
@@ -190,8 +190,9 @@ pub struct AcquireLock {
 }
 
 impl AcquireLock {
-    /// Creates the steps for `me`. `parked`: the caller has slept, so other waiters may be asleep although
-    /// the waker cleared their bit. `dead`: holder from which the lock is adopted if it still holds it.
+    /// Creates the steps for `me`. `parked` is `true` if the caller has slept: other waiters may be asleep
+    /// although the waker has cleared their bit. `dead` is a dead holder, from which the lock is adopted if
+    /// that process still holds it.
     #[inline]
     pub fn new(at: LockAt, me: Member, thread: OsThread, parked: bool, dead: Option<DeadHolder>) -> Self {
         Self { at, me, thread, parked, dead, mine: LockWord(0), adopted: false, pc: Pc::Load }
@@ -245,9 +246,8 @@ impl Steps for AcquireLock {
     }
 }
 
-/// Returns `true` if `thread` holds the lock, whose word was read as `seen`. The thread belongs to the caller
-/// and to the member that `seen` names. The result can't change meanwhile: only that thread could acquire or
-/// release the lock.
+/// Returns `true` if `thread`, a thread of the caller's process, holds the lock. `seen` is the lock's word,
+/// which names the caller's member. The result stays valid: only `thread` could acquire or release the lock.
 pub fn is_held_by<M: Mem + ?Sized>(at: LockAt, seen: LockWord, thread: OsThread, m: &M) -> bool {
     let by = OsThread::of(m.load(at.by()), seen);
     by == Some(thread)
@@ -261,7 +261,8 @@ pub struct ReleaseLock {
 }
 
 impl ReleaseLock {
-    /// Creates the steps. `sound`: the holder declares the data sound, whichever process died before.
+    /// Creates the steps. `sound` is `true` if the holder declares the data sound, which clears the mark
+    /// *poisoned*.
     #[inline]
     pub fn new(at: LockAt, sound: bool) -> Self {
         let sequence = u64::MAX << SEQ_AT;
@@ -278,8 +279,8 @@ impl Steps for ReleaseLock {
     }
 }
 
-/// Announces a waiter that is about to sleep. Ends with the value of the word to sleep on, or `None` if the
-/// lock is free.
+/// Sets the bit `parked`, for a waiter that is about to sleep. Ends with the value of the lock word to sleep
+/// on, or `None` if the lock is free.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SetParked {
     at: LockAt,
@@ -287,7 +288,7 @@ pub struct SetParked {
 }
 
 impl SetParked {
-    /// Creates the steps for a caller that has read this word of a held lock.
+    /// Creates the steps for a caller that has read the word `seen` of a held lock.
     pub fn new(at: LockAt, seen: LockWord) -> Self {
         Self { at, seen: seen.0 }
     }

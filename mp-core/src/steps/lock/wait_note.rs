@@ -3,8 +3,8 @@
 //!
 //! # Words, and the processes that change them
 //! A member has [`WaitNotesAt::ENTRIES`] notes of four words. A thread claims a note after it has waited for
-//! a while, and keeps the note until the end of that wait. The thread acquires and releases no other lock in
-//! between. If no note is free, the thread writes none.
+//! a while, and keeps the note until the end of that wait. During that wait, the thread acquires and releases
+//! no other lock. If no note is free, the thread writes none.
 //!
 //! | word | states | changed by |
 //! |---|---|---|
@@ -31,7 +31,7 @@ use crate::words::{Member, WaitGoal, WaitMark, WaitState};
 pub struct WaitNotesAt {
     /// First note of the first member.
     pub base: Word,
-    /// Bytes from one member to the next.
+    /// Distance between the notes of two members, in bytes.
     pub stride: u64,
     /// Number of notes of each member.
     pub entries: u32,
@@ -54,12 +54,12 @@ impl WaitNotesAt {
 enum Pc {
     Load,
     Swap(u64),
-    /// Writes word 1, 2 or 3.
+    /// Writes this word of the note: 1, 2 or 3.
     Write(u64),
     Mark,
 }
 
-/// Writes a note for a waiting thread. Ends with the note, or with `None` if none is free.
+/// Writes a note for a waiting thread. Ends with the note, or with `None` if the member has no free note.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct WriteNote {
     at: WaitNotesAt,
@@ -122,7 +122,7 @@ impl Steps for WriteNote {
     }
 }
 
-/// Note of a thread.
+/// Written note of a waiting thread.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct WrittenNote {
     word: Word,
@@ -130,7 +130,7 @@ pub struct WrittenNote {
 }
 
 impl WrittenNote {
-    /// Frees the note at the end of the wait, by the thread that wrote it.
+    /// Frees the note. The thread that wrote the note calls this at the end of its wait.
     pub fn take_back<M: Mem + ?Sized>(self, m: &M) {
         m.store(self.word, WaitMark { state: WaitState::Free, ..self.mark }.pack());
     }
