@@ -1,4 +1,4 @@
-//! Views of storages for private writes.
+//! Private views of storages: a process changes the bytes without changing the storage.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -18,7 +18,8 @@ use crate::sys::{self, directory, futex, limits};
 pub(crate) static MAPPED: PerProcess<Mutex<BTreeMap<usize, MappedRange>>> =
     per_process!(Mutex::new(BTreeMap::new()));
 
-/// `true` if forked processes that were not prepared inherit the mappings.
+/// `true` if [`keep_memory_readable`](crate::fork::keep_memory_readable) was called: raw forks of this
+/// process then inherit the mappings.
 // fork: applies to the copies of a copy as well.
 pub(crate) static ARE_INHERITED: AtomicBool = AtomicBool::new(false);
 
@@ -26,13 +27,12 @@ pub(crate) static ARE_INHERITED: AtomicBool = AtomicBool::new(false);
 #[derive(Debug)]
 pub(crate) struct MappedRange {
     len: usize,
-    /// `true` if forked processes inherit it.
+    /// `true` if forked processes inherit the mapping.
     is_inherited: bool,
 }
 
 impl MappedRange {
-    /// Replaces the mapping in a forked process by reserved addresses: the process must not access the
-    /// memory.
+    /// Replaces the mapping by reserved addresses, in a forked process, which must not access the memory.
     pub(crate) fn reserve_in_copy(&self, address: usize) -> Result<()> {
         if self.is_inherited {
             sys::unmap_inherited(address, self.len)?;
@@ -60,7 +60,7 @@ const ALIGN: usize = 64;
 pub struct CopyOnWrite {
     memory: Memory,
     storage: Storage,
-    /// Position of the first byte in the memory.
+    /// Position of the view's first byte in `memory`.
     skip: usize,
     len: usize,
 }
@@ -80,7 +80,7 @@ impl Storage {
     /// the process that has the storage.
     ///
     /// # Panics
-    /// If the storage has fewer bytes.
+    /// If the range exceeds the storage.
     pub fn copy_on_write(&self, from: usize, len: usize) -> Result<CopyOnWrite> {
         let arena = self.hold().arena();
         arena.me()?;
@@ -94,7 +94,8 @@ impl Storage {
     }
 }
 
-/// Maps the pages of a range. Returns the position of its first byte in the mapping.
+/// Maps the pages of a range of the arena. Returns the mapping, and the position of the range's first byte in
+/// it.
 fn map(arena: Arena, at: u64, len: usize) -> Option<(Region, usize)> {
     if cfg!(miri) || len == 0 {
         return None;
@@ -102,7 +103,8 @@ fn map(arena: Arena, at: u64, len: usize) -> Option<(Region, usize)> {
     Backing(arena).with_unlocked_file_at(at, |file, at| map_file(file, at, len)).ok()?
 }
 
-/// Maps the pages of a range of a file.
+/// Maps the pages of a range of a file. Returns the mapping, and the position of the range's first byte in
+/// it.
 fn map_file(file: BorrowedFd<'_>, at: u64, len: usize) -> Option<(Region, usize)> {
     // Locked until the mapping is listed, so that no fork happens in between.
     let mut mapped = MAPPED.lock();
@@ -121,7 +123,7 @@ fn map_file(file: BorrowedFd<'_>, at: u64, len: usize) -> Option<(Region, usize)
     Some((region, skip as usize))
 }
 
-/// Copies a range. Returns the position of its first byte in the copy.
+/// Copies a range of a storage. Returns the copy, and the position of the range's first byte in it.
 fn copy(storage: &Storage, from: usize, len: usize) -> Result<(Memory, usize)> {
     let mut copied = Vec::new();
     if copied.try_reserve_exact(len + ALIGN).is_err() {

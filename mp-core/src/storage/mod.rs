@@ -54,7 +54,7 @@ impl std::fmt::Debug for Storage {
     }
 }
 
-/// Out of line, so that the checked access stays small.
+/// Panics because some elements are outside of the storage. Out of line, so that the check stays small.
 #[cold]
 #[inline(never)]
 fn outside(first: usize, len: usize, all: usize) -> ! {
@@ -62,13 +62,14 @@ fn outside(first: usize, len: usize, all: usize) -> ! {
 }
 
 impl Storage {
-    /// Allocates memory for `len` elements of `size` bytes. Its contents are unspecified.
+    /// Allocates a storage for `len` elements of `size` bytes. Its contents are unspecified.
     pub fn new(arena: Arena, len: usize, size: usize) -> Result<Self> {
         let bytes = len.checked_mul(size).ok_or_else(|| Allocator(arena).too_large(u64::MAX))?;
         Ok(Self::from_hold(Allocator(arena).alloc_by_strategy(bytes as u64)?, bytes))
     }
 
-    /// Returns the first `bytes` bytes of a held block, or all of it if it is shorter.
+    /// Creates a storage of the first `bytes` bytes of a held block. If the block is shorter, the storage has
+    /// all its bytes.
     #[inline]
     pub fn from_hold(hold: Hold, bytes: usize) -> Self {
         let (at, len) = hold.memory();
@@ -81,7 +82,7 @@ impl Storage {
         Self { hold, base, bytes }
     }
 
-    /// Returns all memory of a held block, and maps its pages in bulk.
+    /// Creates a storage of all bytes of a held block, and maps its pages in bulk.
     #[inline]
     pub fn received(hold: Hold) -> Self {
         let (at, len) = hold.memory();
@@ -89,8 +90,8 @@ impl Storage {
         Self::in_range(hold, at, len as usize)
     }
 
-    /// Sets the length to that of the sender's storage: `bytes`, or `end`, the end of the view that was
-    /// received with it.
+    /// Sets the length of a received storage to the length that it had at the sender. `bytes` is that length.
+    /// If `bytes` is `None`, the storage ends with the received view, at byte `end`.
     ///
     /// # Errors
     /// [`Error::Malformed`] if the length is less than `end`, or greater than the block.
@@ -107,11 +108,11 @@ impl Storage {
         Ok(())
     }
 
-    /// Moves the handle into a message. Returns the number of the attachment and the previous length in
-    /// bytes. The storage has no bytes afterwards.
+    /// Moves the storage's handle into a message. Returns the number of the attachment, and the previous
+    /// length in bytes. The storage has no bytes afterwards.
     ///
     /// # Errors
-    /// The same as for [`Attached::attach_own`]; the storage is unchanged then.
+    /// The same as for [`Attached::attach_own`]. After an error, the storage is unchanged.
     ///
     /// # Safety
     /// The same as for [`Attached::attach_own`], for the value that contains this storage.
@@ -122,10 +123,10 @@ impl Storage {
         Ok((attachment, std::mem::take(&mut self.bytes)))
     }
 
-    /// Lets any process read (`Frozen`), or read and write (`Shared`), the block for the rest of its
-    /// lifetime. From then on, no process receives it as an exclusive tensor, and existing exclusive tensors
-    /// of it can't be sent. The first of the two kinds stays in force. Memory without elements, for example a
-    /// queue's, has neither kind.
+    /// Allows any process to read (`Frozen`), or to read and write (`Shared`), the block as long as the block
+    /// lives. Afterwards no process receives the block as an exclusive tensor, and existing exclusive tensors
+    /// of it can't be sent. A second call does not change the kind. The call has no effect on blocks without
+    /// elements, for example a queue's.
     ///
     /// # Panics
     /// If `kind` is neither [`BlockKind::Frozen`] nor [`BlockKind::Shared`].
@@ -136,8 +137,8 @@ impl Storage {
         }
     }
 
-    /// Returns the length in bytes: in each process the length requested at the allocation. For a storage
-    /// returned by [`storage_from_cache`](crate::storage_from_cache), it is the length of the block.
+    /// Returns the length in bytes. All processes see the length that was requested at the allocation. A
+    /// storage returned by [`storage_from_cache`](crate::storage_from_cache) has the length of its block.
     pub fn len(&self) -> usize {
         self.bytes
     }

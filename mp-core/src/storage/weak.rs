@@ -86,18 +86,18 @@ impl std::fmt::Debug for WeakStorage {
 }
 
 impl WeakStorage {
-    /// Returns a new handle to the storage, if this process still has one. Does not block.
+    /// Returns a new handle to the storage, if this process still has a handle. Does not block.
     ///
-    /// If another thread drops the last other handle at the same time, the result is either the last handle
-    /// or `None`.
+    /// If another thread drops this process's last handle at the same time, the result is either a handle or
+    /// `None`.
     #[must_use]
     pub fn upgrade(&self) -> Option<Storage> {
         let hold = Allocator(self.id.arena()?).hold_again(self.id.block, self.id.generation)?;
         Some(Storage::from_hold(hold, self.bytes))
     }
 
-    /// Returns `true` if this process has no handle to the storage. The result may change as soon as the
-    /// storage is received again. [`upgrade`](Self::upgrade) checks and acquires in one operation.
+    /// Returns `true` if this process has no handle to the storage. The result may change when the storage is
+    /// received again. [`upgrade`](Self::upgrade) checks for a handle and returns one in one operation.
     #[must_use]
     pub fn expired(&self) -> bool {
         self.id.arena().is_none_or(|arena| !Allocator(arena).is_held(self.id.block, self.id.generation))
@@ -111,7 +111,7 @@ impl WeakStorage {
 }
 
 impl StorageId {
-    /// Returns the arena, if it is the arena of this process.
+    /// Returns the arena of the storage, if this process has mapped it.
     fn arena(&self) -> Option<Arena> {
         Arena::get().filter(|arena| arena.id() == self.arena)
     }
@@ -194,7 +194,7 @@ impl<V> SharedCache<V> {
         Self { entries: HashMap::new(), limit: Self::LEAST }
     }
 
-    /// Stores `value` while this process has a handle to `storage`. Returns the previous value.
+    /// Stores `value` until this process has no handle to `storage`. Returns the previous value.
     pub fn insert(&mut self, storage: &Storage, value: V) -> Option<V> {
         if self.entries.len() >= self.limit {
             self.free_dead_references();
@@ -203,7 +203,7 @@ impl<V> SharedCache<V> {
         self.entries.insert(weak.id(), (weak, value)).map(|(_, old)| old)
     }
 
-    /// Returns the value of a storage that has not expired.
+    /// Returns the value of a storage, unless the storage has expired.
     #[must_use]
     pub fn get(&self, id: StorageId) -> Option<&V> {
         self.entries.get(&id).filter(|(weak, _)| !weak.expired()).map(|(_, value)| value)
