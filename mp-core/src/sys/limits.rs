@@ -8,13 +8,13 @@ use std::path::Path;
 
 use rustix::process::{Resource, getrlimit};
 
-/// Returns the present soft limit of a resource; `u64::MAX` if there is none.
+/// Returns the soft limit of a resource, or `u64::MAX` if the resource has no limit.
 fn soft(r: Resource) -> u64 {
     getrlimit(r).current.unwrap_or(u64::MAX)
 }
 
 /// Returns the number of bytes of address space that this process may still map (RLIMIT_AS minus the mapped
-/// bytes).
+/// bytes), and the name of the limit.
 pub(crate) fn address_space() -> (u64, &'static str) {
     let limit = soft(Resource::As);
     if limit == u64::MAX {
@@ -27,8 +27,8 @@ pub(crate) fn address_space() -> (u64, &'static str) {
     (limit.saturating_sub(pages * crate::sys::sleep::futex::page_size()), "RLIMIT_AS (ulimit -v)")
 }
 
-/// Returns the largest size of a file of this process. Beyond it `ftruncate` raises SIGXFSZ, which kills the
-/// process.
+/// Returns the maximum size in bytes of a file that this process writes, and the name of the limit. If a file
+/// exceeds it, `ftruncate` raises SIGXFSZ, which kills the process.
 pub(crate) fn file_size() -> (u64, &'static str) {
     (soft(Resource::Fsize), "RLIMIT_FSIZE (ulimit -f)")
 }
@@ -65,7 +65,7 @@ pub(crate) fn memory_left() -> (u64, String) {
     if cgroup.0 < available { cgroup } else { (available, "memory of this machine (MemAvailable)".into()) }
 }
 
-/// File names and fields of a version of control groups.
+/// File names and fields of one version of control groups.
 struct Version {
     limit: &'static str,
     used: &'static str,
@@ -92,7 +92,8 @@ fn left_by_cgroups() -> Option<(u64, String)> {
     least(&std::fs::read_to_string("/proc/self/cgroup").ok()?, Path::new("/sys/fs/cgroup"))
 }
 
-/// Same as [`left_by_cgroups`], for this text of `/proc/self/cgroup` and the files under `root`.
+/// Implements [`left_by_cgroups`]. `own` is the text of `/proc/self/cgroup`, and `root` contains the files of
+/// the groups.
 fn least(own: &str, root: &Path) -> Option<(u64, String)> {
     let groups = own.lines().filter_map(|line| {
         let (_, line) = line.split_once(':')?;

@@ -1,5 +1,5 @@
-//! Directory of the named files: finding, validating and cleaning it; creating, opening, holding and removing
-//! its files.
+//! Directory of the named files. Operations find, validate and clean the directory, and create, open, hold
+//! and remove its files.
 //!
 //! All files are in the directory `mp-<uid>` below the directory that the user chose. `mp-<uid>` belongs to
 //! that user only (0700), so that no other user can put a file or a link into it. Files have mode 0600, and
@@ -41,25 +41,25 @@ const PREFIX: &str = "mp-";
 /// Magic numbers of file systems: `statfs(2)`.
 const HUGETLBFS: u64 = 0x9584_58f6;
 const TMPFS: u64 = 0x0102_1994;
-/// Number of attempts to create a file that cleaners remove before it is held.
+/// Maximum number of attempts to create a file, if cleaners remove it before this process holds it.
 const ATTEMPTS: u32 = 16;
 
-/// Directory of this user's files.
+/// Directory of this user's named files.
 #[derive(Debug)]
 pub(crate) struct Directory {
     fd: OwnedFd,
     path: PathBuf,
 }
 
-/// State of the processes that may use an unlocked file, according to its first bytes.
+/// State of the processes that may use a file, according to the file's first bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Owners {
-    /// A process lives, or may live.
+    /// At least one of the processes lives, or may live.
     Live,
-    /// No process lives.
+    /// None of the processes lives.
     Gone,
-    /// In another pid namespace, where this process can't check them. The locks decide: of this file, and of
-    /// the first file of the same program.
+    /// The processes are in another pid namespace, so this process can't check them. Only the lock of the
+    /// file shows that it is unused, together with the lock of the program's first file, `first`.
     Elsewhere { first: Option<u128> },
 }
 
@@ -67,8 +67,8 @@ pub(crate) enum Owners {
 pub(crate) type Reader = fn(&[u8]) -> Owners;
 /// Number of bytes passed to a [`Reader`].
 pub(crate) const HEAD: usize = 20 << 10;
-/// Time after a program's last start of a process, after which free locks prove that the program has ended. A
-/// process that is starting may not have its lock yet.
+/// Minimum time between the last start of a process by a program and the conclusion, from free locks, that
+/// the program has ended. A process that is starting may not have its lock yet.
 pub(crate) const GRACE: Duration = Duration::from_secs(10);
 
 impl Directory {
@@ -110,7 +110,7 @@ impl Directory {
         move |e| Error::Directory { path: self.path.clone(), what, source: e.into() }
     }
 
-    /// Returns the granularity of file sizes: the size of its huge pages, or 4096.
+    /// Returns the granularity of file sizes in bytes: the size of a huge page on hugetlbfs, otherwise 4096.
     pub(crate) fn grain(&self) -> u64 {
         huge_page_of(self.fd.as_fd()).unwrap_or(4096)
     }
@@ -128,7 +128,8 @@ impl Directory {
         Ok((fd, len))
     }
 
-    /// Holds a new file and sets its length. Returns the length.
+    /// Locks a new file and sets its length. Returns the length, which may be less than `len`, as for
+    /// [`create`](Self::create).
     fn size_new(&self, fd: &OwnedFd, mut len: u64, least: u64) -> Result<u64> {
         if !lock_shared(fd.as_fd()).map_err(self.fail("a new file in it can't be locked"))? {
             return Err(self.fail("a new file in it was removed at once, by another process")(Errno::AGAIN));
@@ -177,8 +178,8 @@ impl Directory {
         self.remove_unheld(&file_name(name), owners)
     }
 
-    /// Finds the files left by dead programs, and removes them if `remove`. Returns their paths and sizes in
-    /// memory. Files with other names are kept.
+    /// Finds the files that dead programs have left, and removes them if `remove` is `true`. Returns their
+    /// paths and their sizes in memory. Files whose names this library does not create are ignored.
     pub(crate) fn leftovers(&self, owners: Reader, remove: bool) -> Vec<(PathBuf, u64)> {
         // Lists the directory by its descriptor, since the path may lead elsewhere by now.
         let Ok(entries) = rustix::fs::Dir::read_from(&self.fd) else { return Vec::new() };
@@ -201,7 +202,7 @@ impl Directory {
         rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()).is_ok()
     }
 
-    /// Opens and locks a file that no process uses.
+    /// Opens a file that no process uses, and locks it. Returns `None` if a process uses the file.
     fn unheld(&self, name: &str, owners: Reader) -> Option<fs::File> {
         let file = self.open_stale(name).ok()??;
         // Checked first, so that a file in use is never locked.
@@ -209,7 +210,7 @@ impl Directory {
         (may() && lock_alone(&file) && may()).then_some(file)
     }
 
-    /// Opens a file of the directory for reading. Returns `None` if the name does not exist.
+    /// Opens a regular file of the directory for reading. Returns `None` if the name does not exist.
     fn open_stale(&self, name: &str) -> Result<Option<fs::File>, Errno> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
@@ -220,7 +221,7 @@ impl Directory {
         if file.metadata().is_ok_and(|m| m.is_file()) { Ok(Some(file)) } else { Err(Errno::INVAL) }
     }
 
-    /// Returns `true` if no living process may use a file, provided that its lock is free.
+    /// Returns `true` if a file may be removed, provided that its lock is free: no living process uses it.
     fn may_be_removed(&self, file: &fs::File, owners: Reader) -> bool {
         match owners(&head_of(file.as_fd())) {
             Owners::Live => false,
@@ -245,19 +246,21 @@ impl Directory {
     }
 }
 
-/// Acquires the lock of a file that no other process holds, until the file is closed.
+/// Acquires the exclusive lock of a file. Returns `false` if another process holds a lock. The lock is
+/// released when the file is closed.
 fn lock_alone(file: &fs::File) -> bool {
     rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
-/// Returns `true` if the file's time is at least [`GRACE`] ago. Returns `false` for a time in the future,
-/// since the clock may have been set.
+/// Returns `true` if the file was modified at least [`GRACE`] ago. Returns `false` for a time in the future,
+/// since the clock may have been set back.
 fn is_old(file: &fs::File) -> bool {
     let changed = file.metadata().and_then(|m| m.modified());
     changed.is_ok_and(|t| SystemTime::now().duration_since(t).is_ok_and(|age| age >= GRACE))
 }
 
-/// Records that a process is being started that will hold this file.
+/// Updates the file's modification time, because a process is being started that will hold the file. See
+/// [`GRACE`].
 pub(crate) fn note_start(fd: BorrowedFd<'_>) {
     let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
     // On a file system without times, only the lock decides.
@@ -270,12 +273,13 @@ pub(crate) fn huge_page_of(fd: BorrowedFd<'_>) -> Option<u64> {
     (status.f_type as u64 == HUGETLBFS).then_some(status.f_bsize as u64)
 }
 
-/// Writes a word into a file. Has no effect on file systems without write support, such as hugetlbfs.
+/// Writes a word into a file at offset `at`. Has no effect on file systems without write support, such as
+/// hugetlbfs.
 pub(crate) fn write_word(fd: BorrowedFd<'_>, at: u64, word: u64) {
     _ = rustix::io::pwrite(fd, &word.to_ne_bytes(), at);
 }
 
-/// Returns the first bytes of a file.
+/// Returns the first bytes of a file, at most [`HEAD`].
 pub(crate) fn head_of(fd: BorrowedFd<'_>) -> Vec<u8> {
     // A short read is possible: hugetlbfs returns whole pages, and a new file is empty.
     let mut head = vec![0; HEAD];
@@ -311,7 +315,7 @@ fn file_name(name: u128) -> String {
     format!("{PREFIX}{name:032x}")
 }
 
-/// Returns the name from which [`file_name`] made this file name.
+/// Returns the number in a file name that [`file_name`] has created, or `None` for other file names.
 pub(crate) fn name_of(file: &Path) -> Option<u128> {
     let digits = file.file_name()?.to_str()?.strip_prefix(PREFIX)?;
     u128::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 32)
@@ -330,7 +334,8 @@ pub(crate) fn lock_shared(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
     }
 }
 
-/// Creates a file with a unique name, and repeats that if a cleaner removes the file before it is held.
+/// Creates a file with a unique name, held by this process. Tries again if a cleaner removes the file before
+/// this process holds it.
 ///
 /// `named` is called with each name before the file is created.
 pub(crate) fn create_named(
@@ -361,7 +366,7 @@ pub(crate) fn process_namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |m| m.ino())
 }
 
-/// Releases the lock by which this process holds a file.
+/// Releases this process's lock of a file.
 pub(crate) fn unlock(fd: BorrowedFd<'_>) {
     _ = rustix::fs::flock(fd, FlockOperation::Unlock);
 }

@@ -19,7 +19,7 @@ fn folder() -> Result<OwnedFd> {
         .map_err(os("opening /dev/shm (is it mounted?)"))
 }
 
-/// Creates the error of a named file, with the name and the remedy.
+/// Creates the error of a failed operation on a name under `/dev/shm`, with advice to the user.
 fn of_name(what: &'static str, name: &str) -> impl FnOnce(Errno) -> Error {
     move |errno| {
         let advice = match errno {
@@ -112,13 +112,14 @@ pub fn open(name: &str) -> Result<(OwnedFd, u64)> {
     Ok((fd, len))
 }
 
-/// Removes a name.
+/// Removes a name from `/dev/shm`.
 pub(crate) fn unlink(name: &str) -> Result<()> {
     rustix::fs::unlinkat(folder()?, name, AtFlags::empty())
         .map_err(of_name("unlinking shared memory under /dev/shm", name))
 }
 
-/// Fills `to` from `offset` on. Returns the number of bytes read.
+/// Reads bytes of a file into `to`, from byte `offset` on. Returns the number of bytes read, which is less
+/// than the length of `to` only at the end of the file.
 pub fn read_at(fd: BorrowedFd<'_>, mut offset: u64, mut to: &mut [u8]) -> Result<usize> {
     let asked = to.len();
     while !to.is_empty() {
@@ -179,16 +180,16 @@ pub fn open_to_read(path: &std::path::Path) -> Result<OwnedFd> {
     rustix::fs::open(path, flags, Mode::empty()).map_err(os("opening a file"))
 }
 
-/// Seals of a file.
+/// Seals of a file that concern mappings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Seals {
-    /// Against shrinking.
+    /// `true` if no process can shrink the file.
     pub shrink: bool,
-    /// Against writes by any process.
+    /// `true` if no process can write the file.
     pub write: bool,
 }
 
-/// Returns the seals of a file; none for a kind of file without seals.
+/// Returns the seals of a file. A kind of file without seals counts as not sealed.
 pub fn seals(fd: BorrowedFd<'_>) -> Seals {
     let seals = rustix::fs::fcntl_get_seals(fd).unwrap_or(SealFlags::empty());
     Seals { shrink: seals.contains(SealFlags::SHRINK), write: seals.contains(SealFlags::WRITE) }
@@ -206,7 +207,7 @@ pub(crate) fn random() -> Result<[u8; 16]> {
     Ok(bytes)
 }
 
-/// Returns `true` if a name under `/dev/shm` belongs to this open file.
+/// Returns `true` if this name under `/dev/shm` refers to this open file.
 pub(crate) fn is_named(fd: BorrowedFd<'_>, name: &str) -> bool {
     let Ok(folder) = folder() else { return false };
     let named = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW);

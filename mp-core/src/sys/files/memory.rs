@@ -82,7 +82,7 @@ pub(crate) fn read_words<const N: usize>(fd: BorrowedFd<'_>) -> Result<[u64; N]>
     }
 }
 
-/// Returns `true` if a file has memory for a byte from this position on. `lseek(2)`.
+/// Returns `true` if a file has committed memory for a byte at or after `at`. Reference: `lseek(2)`.
 #[cfg(test)]
 pub(crate) fn has_data_from(fd: BorrowedFd<'_>, at: u64) -> bool {
     rustix::fs::seek(fd, rustix::fs::SeekFrom::Data(at)) != Err(Errno::NXIO)
@@ -104,8 +104,8 @@ pub(crate) fn is_open_twice(fd: BorrowedFd<'_>) -> bool {
     numbers.filter(|number| *number != this).any(|number| at(&number).is_ok_and(|other| other == file))
 }
 
-/// Opens the same file again, to get a separate open file description, which open-file-description locks
-/// need.
+/// Opens the file of a descriptor again. The result is a separate open file description, as
+/// open-file-description locks need it.
 pub(crate) fn reopen(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     reopen_in_copy(fd).map_err(|errno| match errno {
         Errno::MFILE | Errno::NFILE => packets::refused("re-open the arena's file", errno),
@@ -113,7 +113,7 @@ pub(crate) fn reopen(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     })
 }
 
-/// Opens the same file again like [`reopen`], without an allocation.
+/// Opens the file of a descriptor again, like [`reopen`], but without an allocation.
 pub(crate) fn reopen_in_copy(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let mut path = [0; 32];
     _ = write!(&mut path[..], "/proc/self/fd/{}", fd.as_raw_fd());
@@ -141,7 +141,7 @@ pub(crate) fn committed(fd: BorrowedFd<'_>) -> u64 {
     rustix::fs::fstat(fd).map_or(0, |s| s.st_blocks as u64 * 512)
 }
 
-/// Returns a number that differs between processes and between calls; not for keys.
+/// Returns a number that differs between processes and between calls. Not suitable for cryptographic keys.
 pub(crate) fn random_u64() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     // RandomState is seeded by getrandom(2) once for each process, and differs for each instance.
@@ -150,8 +150,8 @@ pub(crate) fn random_u64() -> u64 {
     h.finish()
 }
 
-/// Returns the first 1 KiB of a file of `/proc`, read by one call of `read`: each worker reads such a file
-/// before it begins.
+/// Returns the first 1 KiB of a file of `/proc`. Makes a single call of `read`, because each worker reads
+/// such a file while it starts.
 fn read_small(path: &str) -> Option<String> {
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut bytes = [0; 1024];
@@ -160,7 +160,7 @@ fn read_small(path: &str) -> Option<String> {
     Some(String::from_utf8_lossy(bytes.get(..len)?).into_owned())
 }
 
-/// Returns the boot id, folded to 64 bits, by which an arena from before a reboot is recognized.
+/// Returns the boot id, folded to 64 bits. An arena with another boot id is from before a reboot.
 pub(crate) fn boot_id() -> u64 {
     let text = read_small("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     crate::fnv1a(text.trim().as_bytes())
@@ -178,9 +178,11 @@ pub(crate) fn start_time_of(pid: u32) -> Option<u64> {
     }
 }
 
-/// Opens the memfd with this name that a process has open, for reading. Returns `None` if the process has
-/// `own` open, the arena's file of this process: closing another descriptor of it would drop the locks of
-/// this process. Descriptors without write access are skipped, since they belong to observers.
+/// Opens, for reading, a memfd with this name that the process `pid` has open.
+///
+/// `own` is the arena's file of this process. If the other process has the same file open, the result is
+/// `None`: closing a second descriptor of the file would drop the locks of this process. Descriptors without
+/// write access are skipped, since they belong to observers.
 pub(crate) fn open_of_process(pid: u32, name: &str, own: Option<BorrowedFd<'_>>) -> Result<Option<OwnedFd>> {
     use std::os::unix::fs::MetadataExt as _;
     let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/pid")).ok();
@@ -221,7 +223,8 @@ pub(crate) fn is_stopped(pid: u32) -> bool {
     stopped_and_parent(pid).0
 }
 
-/// Returns the result of [`is_stopped`], and the parent of the process (0 if unknown), by one read.
+/// Reads the state of a process. Returns the result of [`is_stopped`], and the process id of the parent (0 if
+/// unknown).
 pub(crate) fn stopped_and_parent(pid: u32) -> (bool, u32) {
     let stat = read_small(&format!("/proc/{pid}/stat")).unwrap_or_default();
     let mut fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace();
@@ -234,17 +237,17 @@ pub(crate) fn thread_name(pid: u32, thread: u32) -> Option<String> {
     Some(printable(read_small(&format!("/proc/{pid}/task/{thread}/comm"))?.trim_end()))
 }
 
-/// Returns the parent of this process; 0 if it is not visible.
+/// Returns the process id of the parent of this process, or 0 if the parent is in another pid namespace.
 pub(crate) fn parent_pid() -> u32 {
     rustix::process::getppid().map_or(0, |p| p.as_raw_nonzero().get().cast_unsigned())
 }
 
-/// Returns the user of this process.
+/// Returns the real user id of this process.
 pub(crate) fn user() -> u32 {
     rustix::process::getuid().as_raw()
 }
 
-/// Returns the milliseconds of a clock that all processes of the machine share.
+/// Returns the time of the monotonic clock in milliseconds. All processes of the machine share the clock.
 pub(crate) fn monotonic_ms() -> u64 {
     crate::sys::monotonic().as_millis() as u64
 }

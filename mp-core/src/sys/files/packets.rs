@@ -17,9 +17,10 @@ use crate::error::Error;
 use crate::sys::limits;
 use crate::sys::socket::{pair_of, receive_files, send_files};
 
-/// Bytes of a packet.
+/// Size of a packet in bytes.
 const LEN: usize = 8;
-/// Buffer size for a privileged process. Other processes are limited by `net.core.wmem_max`.
+/// Size in bytes of the send buffer, for a privileged process. For other processes, `net.core.wmem_max`
+/// limits the size.
 const PRIVILEGED: usize = 32 << 20;
 const UNPRIVILEGED: usize = 1 << 20;
 
@@ -94,7 +95,8 @@ fn set_place(socket: &OwnedFd, place: u64) -> Result<(), Errno> {
     }
 }
 
-/// Creates the error for descriptors that could not be sent or received.
+/// Creates the error of a failed attempt to send or receive descriptors. `doing` names the attempt, as in
+/// "could not …".
 pub(crate) fn refused(doing: &str, errno: Errno) -> Error {
     let open = limits::open_files();
     match errno {

@@ -1,7 +1,7 @@
 //! # Safety
-//! Replaces files in a forked copy of a process. Unsafe, because any code may use a file's number. Sound,
-//! because the callers vouch that no code does, and because the number stays in use: an owner that still
-//! closes it closes the replacement, and affects no other file.
+//! Replaces open files in a forked copy of a process. Unsafe, because any code may use the number of an open
+//! file. Sound, because the callers vouch that no code uses the file. In addition, the number stays in use:
+//! if its owner closes the number later, the replacement is closed, and no other file.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -9,12 +9,12 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 
-/// Creates the replacement file.
+/// Creates the file that replaces others.
 pub(crate) fn new() -> Result<OwnedFd, Errno> {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC)
 }
 
-/// Closes the file `fd`, and makes the number refer to `placeholder`. Reference: `dup2(2)`.
+/// Closes the file `fd`, and makes its number refer to the file `placeholder`. Reference: `dup2(2)`.
 ///
 /// # Safety
 /// `fd` is open, and no code in this process relies on the file.

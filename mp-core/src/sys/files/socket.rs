@@ -30,9 +30,10 @@ fn above_standard(fd: OwnedFd) -> Result<OwnedFd, Errno> {
     if fd.as_raw_fd() >= FIRST { Ok(fd) } else { rustix::io::fcntl_dupfd_cloexec(&fd, FIRST) }
 }
 
-/// Makes a file inheritable by programs that this process executes, if the real and the effective user of the
-/// process is `user` (`None`: any). Another user's program would get access to the file. Only makes system
-/// calls, so a copy of a process may call it before it executes a program.
+/// Makes a file inheritable by programs that this process executes. Has no effect if the real or the
+/// effective user of the process is not `user`, because a program of another user would get access to the
+/// file. `None` stands for any user. Only makes system calls, so a copy of a process may call this function
+/// before it executes a program.
 pub(crate) fn leave_open_for(user: Option<u32>, fd: BorrowedFd<'_>) -> Result<(), Errno> {
     let own = [rustix::process::getuid(), rustix::process::geteuid()];
     if user.is_none_or(|user| own.iter().all(|own| own.as_raw() == user)) {
@@ -41,7 +42,8 @@ pub(crate) fn leave_open_for(user: Option<u32>, fd: BorrowedFd<'_>) -> Result<()
     Ok(())
 }
 
-/// Sends bytes with a file, as a whole, without blocking. `EAGAIN` if there is no room for them.
+/// Sends bytes and at most one file in one message, without blocking. Returns `EAGAIN` if the socket's buffer
+/// has not enough room for all bytes.
 ///
 /// # Errors
 /// Any error of the kernel.
@@ -94,15 +96,15 @@ pub struct SocketPacket {
     /// `true` if the packet had more bytes than fit (`MSG_TRUNC`). A stream keeps the rest for the next call.
     pub is_cut: bool,
     files: Vec<OwnedFd>,
-    /// `true` if more files were sent than arrived (`MSG_CTRUNC`).
+    /// `true` if the kernel could not open all sent files in this process (`MSG_CTRUNC`).
     files_cut: bool,
 }
 
 impl SocketPacket {
-    /// Returns the file, which is close-on-exec.
+    /// Returns the received file, which is close-on-exec.
     ///
     /// # Errors
-    /// The reason why there is not exactly one. Files that did arrive are closed.
+    /// The reason, if the packet did not contain exactly one file. All received files are then closed.
     pub fn into_only_file(mut self) -> Result<OwnedFd, &'static str> {
         match (self.files.pop(), self.files.is_empty(), self.files_cut) {
             (Some(file), true, false) => Ok(file),

@@ -13,7 +13,8 @@ use rustix::mm::Advice;
 
 use crate::error::{Error, Result};
 
-/// Size in bytes from which huge pages are worthwhile; NumPy uses the same limit for its arrays.
+/// Minimum size in bytes of memory for which huge pages are worthwhile. NumPy uses the same limit for its
+/// arrays.
 const LARGE: usize = 4 << 20;
 const PAGE: usize = 4096;
 

@@ -57,9 +57,11 @@ const LOCKED: &str = "mmap of the arena: mlockall(MCL_FUTURE) counts all its add
 RLIMIT_MEMLOCK \
                       (raise it, or set a smaller MP_ARENA_SIZE)";
 
-/// Makes addresses accessible that were mapped without access. Under `mlockall(MCL_FUTURE)` the kernel would
-/// populate a mapping that is created with access, and locked private memory that becomes writable, although
-/// the range is sparse.
+/// Makes addresses accessible that were mapped without access. `private` is `true` for private memory.
+///
+/// The range is sparse, and under `mlockall(MCL_FUTURE)` the kernel would populate all of it if it were
+/// mapped with access from the beginning. For the same reason, private memory is unlocked before it becomes
+/// writable.
 ///
 /// # Safety
 /// The range is a mapping of the caller's, and nothing refers to it yet.
@@ -72,8 +74,8 @@ pub(super) unsafe fn open(at: *mut std::ffi::c_void, len: usize, private: bool) 
     unsafe { rustix::mm::mprotect(at, len, MprotectFlags::READ | MprotectFlags::WRITE) }
 }
 
-/// Panics. Out of line, and takes the offset by value, so that callers need not keep it in memory: one
-/// allocation has dozens of these checks.
+/// Panics because `offset` is outside of the arena. Out of line, and takes the offset by value, so that
+/// callers need not keep the offset in memory: one allocation has dozens of these checks.
 #[cold]
 #[inline(never)]
 fn outside(offset: u64) -> ! {
@@ -301,7 +303,7 @@ impl Mapping {
         _ = unsafe { rustix::mm::madvise(at.as_ptr().cast(), len as usize, Advice::LinuxPopulateWrite) };
     }
 
-    /// Does nothing: under Miri memory needs no population.
+    /// Has no effect: under Miri, memory needs no population.
     #[cfg(miri)]
     pub(crate) fn populate(&self, _: u64, _: u64) {}
 

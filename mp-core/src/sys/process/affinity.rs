@@ -38,7 +38,7 @@ pub(crate) fn leave_processor() -> bool {
 mod tests {
     use super::*;
 
-    /// In a thread of its own, since a thread that may not run on all processors does not move.
+    /// The test uses a thread of its own, because it pins that thread, and a pinned thread does not move.
     #[test]
     fn thread_leaves_its_processor_and_keeps_its_affinity() {
         std::thread::spawn(|| {

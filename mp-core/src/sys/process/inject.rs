@@ -28,11 +28,11 @@ struct Armed {
     left: AtomicU64,
     seen: AtomicU64,
     signal: AtomicU64,
-    /// 1 if only accesses that may change memory are counted.
+    /// 1 if only accesses that may change memory count, otherwise 0.
     changes: AtomicU64,
-    /// Next value of `left`.
+    /// Value that `left` gets when the signal is sent, or `u64::MAX`.
     again: AtomicU64,
-    /// Initial values of `left` and `signal` in a copy.
+    /// Values of `left` and `signal` with which a copy begins.
     of_copies: [AtomicU64; 2],
 }
 
@@ -76,13 +76,13 @@ pub fn arm_copies(n: u64, signal: i32) {
     left.store(n, Ordering::SeqCst);
 }
 
-/// Returns the initial values for copies of this process. Called in the original: a copy that has begun has
-/// separate words.
+/// Returns the initial values of `left` and `signal` for copies of this process. Called in the original
+/// process, because a copy has separate words.
 pub(crate) fn for_copies() -> [u64; 2] {
     ARMED.of_copies.each_ref().map(|word| word.load(Ordering::SeqCst))
 }
 
-/// Sets the initial values in a copy, before its first access.
+/// Sets the values that [`for_copies`] has returned, in a copy, before the copy's first access.
 pub(crate) fn begin_copy([n, signal]: [u64; 2]) {
     start(n, signal as i32, 0);
 }
@@ -93,12 +93,12 @@ fn start(n: u64, signal: i32, changes: u64) {
     ARMED.left.store(n, Ordering::SeqCst);
 }
 
-/// Returns the number of accesses.
+/// Returns the number of accesses that this process has made to shared memory.
 pub fn seen() -> u64 {
     ARMED.seen.load(Ordering::SeqCst)
 }
 
-/// Number of waits of this process that slept through their event.
+/// Number of waits of this process that ended only after a whole poll interval without a wake-up.
 static SLEPT_THROUGH: PerProcess<AtomicU64> = per_process!(AtomicU64::new(0));
 
 /// Returns the number of waits of this process that slept for a whole poll interval without a wake-up and

@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use crate::error::Result;
 use crate::sys::readiness;
 
-/// Process at the other end, at the time when it connected, or began to listen. Reference: `SO_PEERCRED` in
+/// Process that connected the other end of a socket, or began to listen there. Reference: `SO_PEERCRED` in
 /// `unix(7)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Peer {
@@ -50,12 +50,13 @@ pub fn credentials(socket: BorrowedFd<'_>) -> io::Result<Peer> {
 /// Observable state of a process.
 #[derive(Debug)]
 pub enum Liveness {
-    /// Alive. The descriptor is readable once the process has ended, even if forked copies of it live.
+    /// The process is alive. The descriptor becomes readable when the process ends, even if forked copies of
+    /// it live on.
     Alive(OwnedFd),
-    /// Ended.
+    /// The process has ended.
     Ended,
-    /// Unknown: the process is in another pid namespace, or no descriptor is available, or the kernel has no
-    /// pidfds.
+    /// The state is unknown: the process is in another pid namespace, no descriptor is available, or the
+    /// kernel has no pidfds.
     Unknown,
 }
 
@@ -71,8 +72,8 @@ pub fn liveness(pid: u32) -> Liveness {
     }
 }
 
-/// Blocks until one of the descriptors is readable or at its end. Returns a flag for each. Does not wake up
-/// in between. Reference: `poll(2)`.
+/// Blocks until one of the descriptors is readable or at its end. Returns a flag for each descriptor. Sleeps
+/// without a time-out. Reference: `poll(2)`.
 ///
 /// # Errors
 /// The kernel's error if it is out of memory.

@@ -2,9 +2,10 @@
 //! `futex_waitv` (Linux 5.16), documented in the kernel's `Documentation/userspace-api/futex2.rst`.
 //!
 //! # Safety
-//! Clock and page size from the C library. Unsafe, because these are C functions. Sound, because they take a
-//! valid pointer and numbers. `rustix` would look both up again in each process, although the C library has
-//! already done so. Under valgrind, the lookup of `rustix` accesses unmapped memory.
+//! Reads the clock and the page size by functions of the C library. Unsafe, because these are C functions.
+//! Sound, because they take a valid pointer and numbers. In each process, `rustix` would look up the clock's
+//! function and the page size again, although the C library has already done so. Under valgrind, that lookup
+//! accesses unmapped memory.
 #![allow(unsafe_code)]
 
 use std::sync::OnceLock;
@@ -40,12 +41,12 @@ pub(crate) fn wait(word: &AtomicU32, expected: u32, for_at_most: Duration) -> bo
     !matches!(futex::wait(word, Flags::empty(), expected, Some(&t)), Err(Errno::TIMEDOUT))
 }
 
-/// Wakes up to `n` sleepers. Returns the number woken.
+/// Wakes up to `n` sleepers. Returns the number of woken sleepers.
 pub(crate) fn wake(word: &AtomicU32, n: u32) -> usize {
     futex::wake(word, Flags::empty(), n).unwrap_or(0)
 }
 
-/// Maximum number of words in one call.
+/// Maximum number of words in one call of [`wait_for_any`].
 pub(crate) const MOST: usize = 128;
 
 /// Returns `true` if the kernel can sleep on many words. Older and some emulated kernels can't, and some
