@@ -22,8 +22,9 @@
 //! | packets taken out | a claimed block, an empty compartment with its name | the same |
 //! | the compartment's word cleared | a claimed block whose compartment is another block's, or free | the same: the word does not name the block |
 //!
-//! Adding a pair is done under a lock. A process killed before the pair is in the table leaves nothing. A
-//! process killed before it counts the pair leaves a packet that the next holder finds and counts.
+//! A process holds a lock while it adds a pair. If the process is killed before the pair is in the table,
+//! nothing remains. If it is killed before it counts the pair, a packet remains, which the next holder of the
+//! lock finds and counts.
 //!
 //! # Descriptors of objects
 //! Any member can copy an object's descriptor, any number of times, as long as the object lives.
@@ -43,8 +44,8 @@
 //! | its word marks the descriptor as present | an object with its descriptor, whichever of its holders dies | the last holder, or the reclaim |
 //!
 //! A member that peeks need not hold the object. The member checks before and after the peek that the object
-//! [lives](crate::Blocks::lives). As long as the object lives, no other object has its compartment, so the
-//! descriptor found in between is the object's.
+//! [lives](crate::Blocks::lives). As long as the object lives, no other object has its compartment. So a
+//! descriptor that was found between two successful checks is the object's.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -73,28 +74,29 @@ view! {
 /// the type of the sender's handle.
 #[derive(Debug)]
 pub struct AttachRequest {
-    /// The handle. For an exclusive tensor, its own handle, which was moved here.
+    /// Handle of the attached block. For an exclusive tensor, this is the tensor's own handle, which was
+    /// moved into the message.
     pub(crate) hold: Hold,
-    /// Access of the receiver. [`Access::Exclusive`](crate::words::Access::Exclusive) moves the seat,
-    /// everything else adds a holder.
+    /// Access of the receiver. [`Access::Exclusive`](crate::words::Access::Exclusive) moves the seat of the
+    /// block to the receiver. All other kinds of access add a holder.
     pub(crate) grant: Grant,
 }
 
 impl AttachRequest {
-    /// Returns another attachment of the same kind.
+    /// Returns an attachment of the same block with the same access.
     pub(crate) fn again(&self) -> Self {
         Self { hold: self.hold.clone(), grant: self.grant }
     }
 }
 
 const LOCK: Word = Word::at(control::LOCKER + 8);
-/// Maximum time to wait while another process, which may be stopped, adds a pair.
+/// Maximum time to wait for the lock while another process adds a pair. That process may be stopped.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Maximum number of descriptors in a compartment. Less than the default limit of a socket, about 270
 /// packets.
 const MOST: u64 = 256;
 
-/// Compartment of a message that is being written.
+/// Compartment for the descriptors of a message that is being written.
 #[derive(Debug)]
 pub(crate) struct FdBatch {
     hold: Hold,
@@ -104,7 +106,7 @@ pub(crate) struct FdBatch {
 }
 
 impl FdBatch {
-    /// Takes a compartment.
+    /// Takes a free compartment.
     ///
     /// # Errors
     /// [`Error::TooManyDescriptors`], [`Error::OutOfDescriptors`], [`Error::Unsupported`], [`Error::Held`],
@@ -121,7 +123,7 @@ impl FdBatch {
         Ok(Self { hold, into, count: 0 })
     }
 
-    /// Returns the block that the message attaches.
+    /// Returns the block that names the compartment. The message attaches this block.
     pub(crate) fn hold(&self) -> &Hold {
         &self.hold
     }
@@ -152,8 +154,9 @@ impl FdBatch {
 }
 
 impl Descriptors {
-    /// Takes a free compartment for a block that this process holds. The block's word `mine` must name no
-    /// compartment. If several callers do this for one block, only one of them succeeds.
+    /// Takes a free compartment for a block that this process holds. Returns the number of the compartment.
+    /// The block's word `mine` must name no compartment. If several callers do this for one block, only one
+    /// of them succeeds.
     pub(crate) fn take_compartment(self, block: BlockId, mine: Word) -> Result<u64> {
         let map = self.map();
         let has_one = |_| Error::InvalidArgument("this object keeps a descriptor already".into());
@@ -180,7 +183,7 @@ impl Descriptors {
         }
     }
 
-    /// Adds a socket pair to the table, unless another process has added one since there were `seen` pairs.
+    /// Adds a socket pair to the table, unless the table has more than `seen` pairs by now.
     #[cold]
     fn add_pair(self, seen: u64) -> Result<()> {
         let lock = RawLock::new(self.0, LOCK);
@@ -255,7 +258,7 @@ impl Descriptors {
     }
 }
 
-/// Bit in the word of a keeper: the descriptor is in the compartment.
+/// Bit in the word of a keeper. Set if the descriptor is in the compartment.
 const READY: u64 = 1 << 32;
 
 impl Descriptors {
@@ -359,8 +362,8 @@ impl Claimed {
 mod tests {
     use super::*;
 
-    /// A block can name a compartment of another block, because its process died after it wrote the number
-    /// and before it claimed the compartment.
+    /// A block can name a compartment of another block, because a process died after it had written the
+    /// compartment's number into its own block, and before it claimed the compartment.
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no such sockets")]
     fn batch_frees_only_compartments_of_its_block() {

@@ -1,4 +1,4 @@
-//! Contents of messages, to be copied between two arenas.
+//! Contents of messages that are copied from one arena to another.
 //!
 //! A relay sends the bytes of an encoded message and the memory of its attachments to another host, which
 //! writes them into new blocks of its own arena. The bytes refer to attachments by numbers, so they are the
@@ -21,14 +21,14 @@ use crate::transport::exclusive_objects::EXCLUSIVE;
 use crate::transport::{Attached, Messages, Outgoing};
 use crate::words::{Access, Attachment, BlockId, BlockKind, Grant};
 
-/// New memory of this process for an attachment that arrives from another arena.
+/// New block of this process for an attachment that arrives from another arena.
 #[derive(Debug)]
 pub struct NewBlock {
     hold: Hold,
     grant: Grant,
 }
 
-/// Returns the error for an attachment that can't leave its arena.
+/// Returns the error for an attachment with this grant, which can't leave its arena.
 #[cold]
 fn stays(grant: Grant) -> Error {
     let what = match grant.access() {
@@ -39,7 +39,7 @@ fn stays(grant: Grant) -> Error {
 }
 
 impl NewBlock {
-    /// Allocates memory for an attachment of this size and grant.
+    /// Allocates a block for an attachment of this size and grant.
     ///
     /// # Errors
     /// [`Error::Unsendable`] if memory of this grant can't leave its arena, and the errors of an allocation.
@@ -52,10 +52,10 @@ impl NewBlock {
         Ok(Self { hold, grant })
     }
 
-    /// Writes bytes from offset `at` on.
+    /// Writes bytes into the block, from offset `at` on.
     ///
     /// # Errors
-    /// [`Error::Malformed`] if they exceed the block.
+    /// [`Error::Malformed`] if the bytes exceed the block.
     pub fn write(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
         let (first, room) = Blocks(self.hold.arena()).data_of(self.hold.block());
         if at.checked_add(bytes.len() as u64).is_none_or(|end| end > room) {
@@ -68,14 +68,14 @@ impl NewBlock {
         Ok(())
     }
 
-    /// Returns the bytes of the block, to be filled. Their number may exceed the requested size.
+    /// Returns the bytes of the block, which the caller fills. Their number may exceed the requested size.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         own_mut(&mut self.hold)
     }
 }
 
 impl Attached {
-    /// Attaches memory that was written for this message. Returns its number.
+    /// Attaches a block that was written for this message. Returns the number of the attachment.
     ///
     /// # Errors
     /// [`Error::LimitExceeded`] if there are too many attachments.
@@ -125,8 +125,8 @@ impl Envelope {
         }
     }
 
-    /// Returns the memory of an attachment. Empty for attachments that can't leave this arena, or if this
-    /// process can't map their file.
+    /// Returns the memory of an attachment. Returns an empty slice if the attachment can't leave this arena,
+    /// or this process can't map its file.
     pub fn relayed_memory(&self, attachment: usize) -> &[u8] {
         if !self.is_whole() || self.arena.me().is_err() {
             return &[];
@@ -147,7 +147,10 @@ impl Envelope {
     }
 }
 
-/// Returns the offset and length of an attachment's memory, which this process may not have mapped yet.
+/// Returns the offset and length of an attachment's memory. This process need not have mapped that memory.
+///
+/// # Errors
+/// If the attachment can't leave this arena, or does not exist.
 pub(super) fn leaving(arena: Arena, block: BlockId, grant: Grant) -> Result<(u64, u64)> {
     let Some(found) = Blocks(arena).existing(block) else {
         return Err(Error::Malformed("an attachment of a message names no block".into()));
@@ -174,7 +177,7 @@ impl Outgoing {
         self.requests().iter().map(size).collect()
     }
 
-    /// Returns the memory of an attachment. Empty for attachments that can't leave this arena.
+    /// Returns the memory of an attachment, or an empty slice if the attachment can't leave this arena.
     pub fn relayed_bytes(&self, attachment: usize) -> &[u8] {
         match self.requests().get(attachment) {
             Some(request) if matches!(request.grant.access(), Access::Exclusive | Access::Frozen) => {

@@ -26,7 +26,7 @@ impl Spill {
     }
 }
 
-/// Writes the bytes of a message that this process is packing.
+/// Writes bytes of a message that this process is packing, at offset `at` of the arena.
 #[inline]
 pub(crate) fn write_own(map: &Mapping, at: u64, bytes: &[u8]) {
     // SAFETY: the target is in an envelope, spill block or buffer that this process owns and has not
@@ -43,7 +43,7 @@ pub(crate) fn own_mut(hold: &mut Hold) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), size as usize) }
 }
 
-/// Appends bytes of a message that this process has taken.
+/// Appends bytes of a message that this process owns to `to`. The bytes are at offset `at` of the arena.
 #[inline]
 pub(crate) fn read_own(map: &Mapping, at: u64, len: usize, to: &mut Vec<u8>) {
     let first = map.bytes(at, len as u64);
@@ -67,8 +67,9 @@ pub(crate) fn spilled(hold: &Hold, from: usize, len: usize) -> &[u8] {
 }
 
 impl Envelope {
-    /// Returns the memory of a block that the message in this envelope attaches as exclusive or frozen, or of
-    /// its spill block: `len` bytes at offset `at`, which this process has mapped.
+    /// Returns the memory of one block of the message in this envelope: its spill block, or a block that it
+    /// attaches as exclusive or frozen. The block is at offset `at`, has `len` bytes, and is mapped in this
+    /// process.
     pub(crate) fn attached(&self, (at, len): (u64, u64)) -> &[u8] {
         let first = self.arena.map().bytes(at, len);
         // SAFETY: the whole block, initialised by the kernel's zeros at least, in a file that the caller has

@@ -33,8 +33,8 @@ use crate::transport::Messages;
 use crate::transport::attachments::Claimed;
 use crate::words::{BlockKind, EnvelopeId, Holder, Owner};
 
-/// Distance, in attachments, by which the words of a message's blocks are prefetched. Another process wrote
-/// these words last, and waiting for each of them is most of the cost of a message with many tensors.
+/// Number of attachments by which prefetching runs ahead. It fetches the words of the attached blocks, which
+/// another process wrote last. Waiting for each of them is most of the cost of a message with many tensors.
 pub(crate) const AHEAD: usize = 8;
 /// Maximum number of attachments of a message.
 pub(crate) const MAX_ATTACHMENTS: usize = u16::MAX as usize;
@@ -44,10 +44,10 @@ pub(crate) const MAX_ATTACHMENTS: usize = u16::MAX as usize;
 #[derive(Debug)]
 pub struct Envelope {
     pub(crate) arena: Arena,
-    /// Index of the envelope. The field is as wide as the others, so that no copy reads a value that was
-    /// written in pieces: see [`push`](super::push).
+    /// Index of the envelope. The type is as wide as those of the other fields, so that a copy of this struct
+    /// need not read words that were written in pieces: see [`push`](super::push).
     index: u64,
-    /// Owner word, packed, because an unpacked one is written in pieces.
+    /// Owner word. Stored packed, because an unpacked word is written in pieces: see [`push`](super::push).
     pub(super) owner: u64,
 }
 
@@ -65,7 +65,7 @@ impl Envelope {
         Self { arena, index: id.into(), owner }
     }
 
-    /// Records the owner word.
+    /// Records a new value of the owner word.
     #[inline]
     pub(crate) fn note_owner(&mut self, owner: u64) {
         self.owner = owner;
@@ -83,7 +83,8 @@ impl Envelope {
         Owner::unpack(self.owner)
     }
 
-    /// Returns `true` if the envelope contains a message of this process.
+    /// Returns `true` if the envelope contains a message of this process, `false` after the message was taken
+    /// out.
     #[inline]
     pub(super) fn is_whole(&self) -> bool {
         matches!(self.owner().holder, Holder::Member(_))
@@ -106,7 +107,7 @@ impl Envelope {
     }
 
     /// Returns the size of the message in bytes: its encoded length, and the allocated length of each
-    /// attached block.
+    /// attached block. Returns 0 after the message was taken out.
     pub fn weight(&self) -> u64 {
         if !self.is_whole() {
             return 0;
@@ -128,8 +129,8 @@ impl Envelope {
         Meta::of_any_version(self.arena.map().load_relaxed(at))
     }
 
-    /// Releases everything in the envelope, if it contains a message. `note` records the loss in the queues
-    /// whose handles are in the message.
+    /// Releases everything in the envelope, if it contains a message. `note` records the loss in each queue
+    /// whose handle is in the message, and returns `true` if there is such a queue.
     #[inline]
     pub(crate) fn discard(&self, note: impl FnOnce(&Self) -> bool) {
         if !self.is_whole() || !self.arena.is_here() {
@@ -143,8 +144,8 @@ impl Envelope {
         }
     }
 
-    /// Copies the descriptors of a message before it is opened. Until then, the message can return to its
-    /// queue.
+    /// Copies the descriptors of a message. Called before the message is opened, because a message that is
+    /// not opened yet can return to its queue if the copies fail.
     ///
     /// # Errors
     /// [`Error::OutOfDescriptors`] if this process can't open more descriptors, and the errors of the locker.
@@ -163,11 +164,12 @@ impl Envelope {
         Ok(claimed)
     }
 
-    /// Frees the last two words of the envelope ([`Envelopes::tail_words`]) for its queue.
+    /// Moves the bytes in the last two words of the envelope ([`Envelopes::tail_words`]) elsewhere, so that
+    /// its queue can use these words.
     ///
     /// # Errors
-    /// The errors of an allocation, if their contents can't be moved. [`Error::Stale`] if the message was
-    /// taken out.
+    /// The errors of an allocation, if the bytes can't be moved. [`Error::Stale`] if the message was taken
+    /// out.
     pub fn free_tail(&self) -> Result<()> {
         if !self.is_whole() {
             return Err(opened());

@@ -12,7 +12,7 @@ use crate::words::{Access, Grant};
 /// Grant for objects that move with their message: exclusive, without an element type.
 pub(super) const EXCLUSIVE: Grant = Grant::new(Access::Exclusive, 31);
 
-/// Returns a description of the other holders.
+/// Describes the holders of an object that should have only one, for an error.
 #[cold]
 fn others(hold: &Hold) -> String {
     format!(
@@ -47,10 +47,12 @@ impl Attached {
         place.or_else(|free| Ok(self.add(|| hold.take(), EXCLUSIVE, free)))
     }
 
-    /// Records the loan of an object that was [moved](Self::attach_object_exclusive) here under this number.
-    /// The value's type restores the value from the object, `beside` and `note`. Returns the mark, of 61
-    /// bits, by which the value [takes](UnsentValues::take_object) the object back. An object gives no access
-    /// to memory by itself, so any loan may be recorded, once.
+    /// Records the loan of an object that was [moved](Self::attach_object_exclusive) into this message as
+    /// attachment `attachment`. Returns the mark, of 61 bits, by which the value
+    /// [takes](UnsentValues::take_object) the object back.
+    ///
+    /// The value's type restores the value from the object, `beside` and `note`. An object gives no access to
+    /// memory by itself, so any loan may be recorded, once.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if no object was moved here under this number, or a loan of it or of a
@@ -67,8 +69,8 @@ impl Attached {
 }
 
 impl UnsentValues {
-    /// Returns the object that was [lent](Attached::lends_object) under this mark, and its loan, if it was
-    /// not taken before. Returns `None` for a mark of another message.
+    /// Returns the object that was [lent](Attached::lends_object) under this mark, and its loan. Returns
+    /// `None` if the object was taken before, or the mark is of another message.
     pub fn take_object(&mut self, mark: u64) -> Option<(Hold, &LoanedValue)> {
         self.take(mark, EXCLUSIVE)
     }
@@ -76,7 +78,7 @@ impl UnsentValues {
 
 impl ReceivedAttachments {
     /// Returns the handle of an object that was [moved](Attached::attach_object_exclusive) into the message
-    /// under this number, once.
+    /// as this attachment. The handle can be taken once.
     ///
     /// # Errors
     /// [`Error::Malformed`] if the attachment doesn't exist, has another grant, or was taken already.

@@ -40,7 +40,7 @@ impl Leased {
         self.owner
     }
 
-    /// Counts a delivery, and returns the number of deliveries including this one, up to 127.
+    /// Increments the number of deliveries. Returns the new number, up to 127.
     pub fn deliver(&self) -> u32 {
         let at = Envelopes(self.arena).envelope_word(self.id, field::META);
         let meta = self.arena.map().load_relaxed(at);

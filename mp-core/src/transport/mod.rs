@@ -39,13 +39,13 @@ view! {
     pub struct Messages;
 }
 
-/// Appends the result of `make`, which is called after room was made (as the standard library does for
-/// `OnceWith`, whose length it trusts). A value that is created before must be dropped if making room panics,
-/// so the compiler would place it in memory, and copy it from there.
+/// Appends the result of `make` to a list. `make` is called after the list has room for the value, as in the
+/// standard library's `extend` for `OnceWith`, whose length it trusts.
 ///
-/// Such a copy is slow if the value was just written in pieces (for example eight bytes and four bytes), and
-/// is read as a whole. Store forwarding can't serve the read: the processor waits until the pieces are in its
-/// cache.
+/// If the value were created before, and growing the list panicked, the value would have to be dropped. So
+/// the compiler would place the value in memory, and copy it from there. Such a copy is slow if the value was
+/// written in pieces just before (for example eight bytes and four bytes), and is read as a whole. Store
+/// forwarding can't serve the read: the processor waits until the pieces are in its cache.
 #[inline(always)]
 fn push<T>(list: &mut Vec<T>, make: impl FnOnce() -> T) {
     list.extend(std::iter::once_with(make));
@@ -92,7 +92,7 @@ impl Messages {
         }
     }
 
-    /// Returns the processes that hold a block.
+    /// Returns the ids of processes that hold a block, at most [`NAMED`].
     fn pids_with(self, block: BlockId) -> Vec<u32> {
         if !Blocks(self.0).block_exists(block) {
             return Vec::new();

@@ -1,8 +1,9 @@
 //! Messages that are copied while they stay in their queue.
 //!
 //! A process that peeks does not own the message. Another process may take the message meanwhile, write the
-//! memory of its attachments, and free that memory, so a copy may be a mixture of old and new bytes. The
-//! caller discards its copy unless the message is still in its place afterwards.
+//! memory of its attachments, and free that memory, so a copy may be a mixture of old and new bytes. After
+//! the copy, the caller checks that the message is still at its position in the queue, and otherwise discards
+//! the copy.
 //!
 //! The kernel copies the bytes out of their file. So a peek allocates no pages for freed blocks, maps no
 //! file, and gets no SIGBUS if the file system is full. A local arena has no file: its words are read as
@@ -39,7 +40,7 @@ impl ArenaBytes {
     }
 }
 
-/// Parts of a message that another process may take at any time.
+/// Parts of a message that a process has peeked at. Another process may take the message at any time.
 #[derive(Debug)]
 pub struct PeekedMessage {
     /// Encoded bytes.
@@ -88,15 +89,16 @@ impl Messages {
         Ok(PeekedMessage { bytes, blocks, deliveries: deliveries(meta_word) })
     }
 
-    /// Returns the number of deliveries of the message in an envelope, up to 127. Another process may take
-    /// the message meanwhile.
+    /// Returns the number of deliveries of the message in an envelope, up to 127, or 0 if the envelope is not
+    /// in use. Another process may take the message meanwhile.
     pub fn deliveries(self, id: EnvelopeId) -> u32 {
         let is_there = id < self.layout().envelopes && Envelopes(self.0).may_be_in_use(id);
         let meta = || self.map().load(Envelopes(self.0).envelope_word(id, field::META));
         if is_there { deliveries(meta()) } else { 0 }
     }
 
-    /// Copies bytes into `to`, from offset `at` on. Bytes beyond the end stay as they are.
+    /// Copies bytes of `from` into `to`, from offset `at` on. If `from` has fewer bytes than `to`, the
+    /// remaining bytes of `to` stay unchanged.
     ///
     /// # Errors
     /// The file of the bytes can't be opened or read.

@@ -70,7 +70,8 @@ impl Drop for Promise {
     }
 }
 
-/// Reference to an envelope that one process sends to another, which then claims the envelope.
+/// Reference to an envelope. The owner of the envelope sends the ticket to another process, which claims the
+/// envelope with it.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct EnvelopeTicket {
     id: EnvelopeId,
@@ -96,8 +97,8 @@ impl EnvelopeTicket {
         Some(EnvelopeTicket { id: EnvelopeId::from_le_bytes(*id), owner: u64::from_le_bytes(owner) })
     }
 
-    /// Returns a ticket, by which another process may claim the envelope. Until then, this process owns the
-    /// envelope, and the message is lost if this process dies.
+    /// Returns a ticket, by which another process may claim the envelope. This process owns the envelope
+    /// until it is claimed. If this process dies before that, the message is lost.
     pub fn leave(envelope: Envelope) -> EnvelopeTicket {
         let (id, owner) = envelope.into_raw();
         EnvelopeTicket { id, owner: owner.pack() }

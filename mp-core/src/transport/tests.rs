@@ -72,7 +72,8 @@ fn adopted_slab_is_recorded_before_its_blocks() {
     assert_ne!(arena.map().load(map) & bit, 0);
 }
 
-/// A slab that had more blocks in another class still has their hints.
+/// The slab was used for another class with more blocks before, so it has hints for blocks that it does not
+/// have any more.
 #[test]
 #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]
 fn hint_beyond_the_slabs_blocks_is_ignored() {

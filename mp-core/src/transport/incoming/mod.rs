@@ -38,7 +38,7 @@ impl AsRef<[u8]> for Buffer {
 struct ReceivedAttachment {
     hold: Option<Hold>,
     grant: Grant,
-    /// Number of times it was read as a buffer.
+    /// Number of times that the attachment was read as a buffer.
     reads: u8,
 }
 
@@ -71,7 +71,8 @@ pub struct ReceivedAttachments {
     list: Vec<ReceivedAttachment>,
     /// Descriptors that were copied from the locker, but not yet taken by the value.
     claimed: Claimed,
-    /// Error that made the message unreadable, if callers can handle it. The codec's error has only its text.
+    /// Cause of a failed attempt to read the message, if callers can handle it. The codec's own error
+    /// contains only the text of the cause.
     refusal: Option<Error>,
 }
 
@@ -151,8 +152,8 @@ impl ReceivedAttachments {
         Ok(())
     }
 
-    /// Removes the handles of exclusive tensors, which are in another list, too. All other attachments keep
-    /// their numbers.
+    /// Removes the handles of exclusive tensors, because the message from which this list was copied has
+    /// them, too. All other attachments keep their numbers.
     pub(crate) fn without_exclusive(mut self) -> Self {
         let exclusive = |given: &&mut ReceivedAttachment| given.grant.access() == Access::Exclusive;
         self.list.iter_mut().filter(exclusive).for_each(|given| given.hold = None);
@@ -184,7 +185,7 @@ impl ReceivedAttachments {
     }
 }
 
-/// A message being read.
+/// A message being read: its bytes, and its attachments.
 #[derive(Debug, Default)]
 pub struct Incoming {
     bytes: Vec<u8>,
@@ -197,12 +198,12 @@ pub struct Incoming {
 
 impl Incoming {
     /// Creates a message from bytes that [`Outgoing::into_plain`](crate::message::Outgoing::into_plain)
-    /// returned, or from any other bytes. They are checked when they are read.
+    /// returned, or from any other bytes. Reading the message checks the bytes.
     pub fn from_plain(bytes: Vec<u8>) -> Self {
         Self { bytes, ..Self::default() }
     }
 
-    /// Returns the unread bytes and the attachments. `None` if an attachment was taken.
+    /// Returns the unread bytes and the attachments, or `None` if the value has taken an attachment.
     pub(crate) fn into_parts(mut self) -> Option<(Vec<u8>, Vec<AttachRequest>)> {
         let bytes = self.rest().to_vec();
         let list = self.arrived.take().map(|arrived| arrived.list).unwrap_or_default();
@@ -222,7 +223,7 @@ impl Incoming {
         &mut self.bytes
     }
 
-    /// Sets the spill block with the bytes.
+    /// Records the spill block, which contains the bytes of the message.
     pub(crate) fn spilled(&mut self, spill: Spill) {
         self.spill = Some(spill);
     }
@@ -297,15 +298,15 @@ impl Incoming {
         self.arrived.as_deref_mut().map_or(Ok(()), ReceivedAttachments::claim)
     }
 
-    /// Closes descriptors that were [claimed](Self::claim) and not read.
+    /// Closes descriptors that were [claimed](Self::claim), and that no value has taken.
     pub fn unclaim(&mut self) {
         if let Some(arrived) = self.arrived.as_deref_mut() {
             arrived.claimed = Claimed::default();
         }
     }
 
-    /// Returns the reason why the message could not be read, if a caller can handle it. The codec's error has
-    /// only its text.
+    /// Returns the cause of a failed attempt to read the message, if callers can handle it. The codec's own
+    /// error contains only the text of the cause.
     pub fn refusal(&mut self) -> Option<Error> {
         self.arrived.as_deref_mut()?.refusal.take()
     }

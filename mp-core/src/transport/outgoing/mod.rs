@@ -30,8 +30,8 @@ use crate::words::{Access, BlockId, BlockKind, Grant};
 
 /// A message being written.
 ///
-/// Attachments are boxed, so that they move to the scope and back as one word. A struct that was just written
-/// in parts and is then moved as a whole stalls the processor, and a message would move it ten times.
+/// Attachments are boxed, so that they are moved as one word. A message is moved about ten times while it is
+/// written. Moving a large struct just after its fields were written stalls the processor.
 #[derive(Debug, Default)]
 pub struct Outgoing {
     pub(crate) bytes: Vec<u8>,
@@ -42,30 +42,31 @@ pub struct Outgoing {
 #[derive(Debug, Default)]
 pub struct Attached {
     list: Vec<AttachRequest>,
-    /// Hash index of the list, once the list is long. An entry is one more than the position of a block in
-    /// the list, or 0 if it is free. A block's entry is at or after the entry that the block's number hashes
-    /// to. At least half of the entries are free.
+    /// Hash index of the list, for long lists. An entry is one more than the position of a block in the list,
+    /// or 0 if the entry is free. The search for a block begins at the entry to which the block's number
+    /// hashes, and continues with the following entries. At least half of the entries are free.
     index: Vec<u32>,
-    /// Loans of the exclusive attachments, in the order of attaching.
+    /// Loans of the exclusive attachments, in the order in which they were attached.
     lent: Vec<LoanedValue>,
     /// Number of this message, if it has exclusive attachments, and number of the next message.
     numbers: [u64; 2],
     /// `true` if long buffers stay among the bytes.
     in_band: bool,
-    /// Compartment of the last descriptors, and the number of its attachment.
+    /// Compartment for the next descriptors, and the number of the attachment that contains it.
     parking: Option<(FdBatch, u32)>,
-    /// Error that made the message unwritable, if callers can handle it. The codec's error has only its text.
+    /// Cause of a failed attempt to write the message, if callers can handle it. The codec's own error
+    /// contains only the text of the cause.
     refusal: Option<Error>,
 }
 
-/// Number of attachments from which on no buffer is attached. The rest is reserved for attachments that can't
-/// be copied.
+/// Number of attachments of a message after which no buffer is attached. The remaining numbers are reserved
+/// for attachments that can't be copied.
 const MOST_BUFFERS: usize = MAX_ATTACHMENTS / 2;
 
 /// Number of message numbers that an `Attached` reserves at a time.
 const RANGE: u64 = 1 << 6;
 
-/// Returns the first of [`RANGE`] numbers that no other message of this process has.
+/// Reserves [`RANGE`] message numbers, which no other message of this process has. Returns the first of them.
 #[cold]
 fn numbers() -> u64 {
     // fork: a child continues from the parent's number, so its numbers differ from those in inherited values.
@@ -74,14 +75,16 @@ fn numbers() -> u64 {
     NUMBERS.fetch_add(RANGE, Ordering::Relaxed)
 }
 
-/// Returns the mark by which a value takes back a handle that it has moved into a message: the number of the
-/// message, and the number of the attachment, which is at most [`MAX_ATTACHMENTS`]. A mark has 61 bits, which
-/// leaves three bits for other uses in a word. (Message numbers wrap after 2^45 messages.)
+/// Returns the mark by which a value takes back a handle that it has moved into a message. The mark consists
+/// of the number of the message and the number of the attachment, which is at most [`MAX_ATTACHMENTS`]. A
+/// mark has 61 bits, which leaves three bits of a word for other uses. (Message numbers wrap after 2^45
+/// messages.)
 fn mark(message: u64, attachment: u32) -> u64 {
     (message << u16::BITS | u64::from(attachment)) & (u64::MAX >> 3)
 }
 
-/// Description of an exclusive value whose memory is in a message: everything else that restores the value.
+/// Loan of an exclusive value: the data from which the value is restored when it takes back a handle that it
+/// has moved into a message.
 #[derive(Debug)]
 pub struct LoanedValue {
     /// Number of the attachment in the message.
@@ -92,7 +95,7 @@ pub struct LoanedValue {
     pub bytes: usize,
     /// Other data of the value's type, such as a view.
     pub beside: Arc<dyn Any + Send + Sync>,
-    /// A few additional bits.
+    /// Additional bits of the value's type.
     pub note: u64,
 }
 
@@ -107,8 +110,8 @@ pub struct UnsentValues {
 }
 
 impl UnsentValues {
-    /// Returns the handle and the loan that were [lent](Attached::lends) under this mark with this grant, if
-    /// they were not taken before. Returns `None` for a mark of another message.
+    /// Returns the handle and the loan that were [lent](Attached::lends) under this mark with this grant.
+    /// Returns `None` if they were taken before, or the mark is of another message.
     pub fn take(&mut self, mark: u64, grant: Grant) -> Option<(Hold, &LoanedValue)> {
         let at =
             self.lent.binary_search_by_key(&mark, |lent| self::mark(self.number, lent.attachment)).ok()?;
@@ -124,9 +127,9 @@ impl UnsentValues {
 /// Maximum length of lists that are searched linearly.
 const SHORT: usize = 8;
 
-/// Returns the position at which the search for a block begins, in an index of this length, which is a power
-/// of two and greater than one. (Knuth's multiplicative hashing: blocks are often numbered consecutively or
-/// in steps. Senders don't choose their numbers.)
+/// Returns the position at which the search for a block begins in the index. `len` is the length of the
+/// index, a power of two greater than one. (Knuth's multiplicative hashing: blocks are often numbered
+/// consecutively or in steps. Senders don't choose their numbers.)
 #[inline]
 fn hashed(block: BlockId, len: usize) -> usize {
     (block.wrapping_mul(0x9e37_79b9) >> (u32::BITS - len.trailing_zeros())) as usize
@@ -271,7 +274,8 @@ impl Attached {
         Ok(mark)
     }
 
-    /// Returns the number of a block's attachment, or else the free position for the block in the index.
+    /// Returns the number of the attachment that contains this block. If there is none, returns the free
+    /// position for the block in the index.
     pub(crate) fn place(&self, hold: &Hold, grant: Grant) -> Result<std::result::Result<u32, usize>> {
         if hold.is_nowhere() {
             let why = "this tensor was sent already: what is left of it in the value that it was in is empty";
@@ -320,7 +324,8 @@ impl Attached {
         self.refusal = None;
     }
 
-    /// Returns the position of a block in the list, or else the free position for the block in the index.
+    /// Returns the position of a block in the list. If the list does not contain the block, returns the free
+    /// position for the block in the index.
     #[inline]
     fn position(&self, block: BlockId) -> std::result::Result<u32, usize> {
         if self.list.len() <= SHORT {
@@ -337,7 +342,7 @@ impl Attached {
         }
     }
 
-    /// Rebuilds the index with more room, if the list is long.
+    /// Rebuilds the index of a list that has become long, with enough free entries.
     #[cold]
     fn renew_index(&mut self) {
         self.index.clear();
@@ -360,14 +365,14 @@ impl Outgoing {
         Self { bytes: Vec::new(), attached: Some(Box::new(attached)) }
     }
 
-    /// Creates a message from the parts of a message that arrived, to be sent on.
+    /// Creates a message to send from the parts of a message that arrived.
     pub(crate) fn again(bytes: Vec<u8>, list: Vec<AttachRequest>) -> Self {
         let mut attached = Attached { list, ..Attached::default() };
         attached.renew_index();
         Self { bytes, attached: Some(Box::new(attached)) }
     }
 
-    /// Returns the bytes written so far, to append to.
+    /// Returns the bytes written so far. The caller appends to them.
     #[inline]
     pub fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
@@ -388,8 +393,8 @@ impl Outgoing {
         if self.plain().is_none_or(|bytes| bytes.len() > most) { Err(self) } else { Ok(self.bytes) }
     }
 
-    /// Returns the bytes, if there are no attachments: a caller that can send them otherwise needs no
-    /// envelope. [`Message::decode_plain`](crate::message::Message::decode_plain) reads them.
+    /// Returns the bytes, if there are no attachments. A caller that has another way to send bytes then needs
+    /// no envelope. [`Message::decode_plain`](crate::message::Message::decode_plain) reads them.
     #[inline]
     pub fn plain(&self) -> Option<&[u8]> {
         let attached = self.attached.as_deref().is_some_and(|a| !a.list.is_empty());
@@ -412,7 +417,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Returns the bytes and attachments to pack.
+    /// Returns the bytes, and the attachments if there are any, for packing.
     #[inline]
     pub(crate) fn parts(&mut self) -> (&[u8], Option<&mut Vec<AttachRequest>>) {
         (&self.bytes, self.attached.as_deref_mut().map(|a| &mut a.list).filter(|list| !list.is_empty()))
@@ -423,13 +428,13 @@ impl Outgoing {
         self.attached.as_deref().map_or(&[], |attached| &attached.list)
     }
 
-    /// Returns the bytes and attachments to pack more than once.
+    /// Returns the bytes and attachments of a message that is packed more than once.
     pub(crate) fn into_parts(self) -> (Vec<u8>, Vec<AttachRequest>) {
         (self.bytes, self.attached.map(|a| a.list).unwrap_or_default())
     }
 
-    /// Returns the reason why the message could not be written, if a caller can handle it. The codec's error
-    /// has only its text.
+    /// Returns the cause of a failed attempt to write the message, if callers can handle it. The codec's own
+    /// error contains only the text of the cause.
     pub fn refusal(&mut self) -> Option<Error> {
         self.attached.as_deref_mut()?.refusal.take()
     }
@@ -442,8 +447,8 @@ impl Outgoing {
     }
 
     /// Returns the values that were moved into the message, for
-    /// [`Message::take_back`](crate::message::Message::take_back). They are taken out of the envelope, if the
-    /// message was packed.
+    /// [`Message::take_back`](crate::message::Message::take_back). If the message was packed, `envelope`
+    /// contains them.
     #[cold]
     pub fn returned(&mut self, envelope: Option<Envelope>) -> UnsentValues {
         let attached = self.attached.take().map(|attached| *attached).unwrap_or_default();
@@ -498,7 +503,7 @@ mod tests {
 
     const FROZEN: Grant = Grant::new(Access::Frozen, 0);
 
-    /// A message is reused for short and long lists, like the buffers of a thread.
+    /// The same message is reused for short and long lists, like the buffers of a thread.
     #[test]
     fn repeated_block_is_attached_once() {
         let arena = Arena::current().unwrap();

@@ -54,9 +54,9 @@ impl Messages {
         Envelopes(self.0).idle_envelope(share, || Allocator(self.0).empty_cache()).map(Envelope::from)
     }
 
-    /// Returns `true` if there is an envelope for the next message that this thread packs for this queue. The
-    /// thread then keeps the envelope. But if only the queue's share has envelopes, the thread keeps none,
-    /// and another thread may take them first.
+    /// Returns `true` if memory is available for the next message that this thread packs for this queue. The
+    /// thread then keeps an envelope for that message. If only the queue's share has envelopes, the thread
+    /// keeps none, and another thread may take them first.
     pub fn keeps_envelope(self, queue: BlockId) -> bool {
         match self.idle_envelope(Share::Nothing) {
             Err(e) if e.is_out_of_envelopes() => Envelopes(self.0).has_envelopes(queue),
@@ -74,8 +74,8 @@ impl Messages {
         self.pack_into(envelope, message, fingerprint)
     }
 
-    /// Same as [`pack`](Self::pack), for a queue. While too many messages are in flight, uses the share of
-    /// this queue, or returns an error if `queue` is `None`.
+    /// Packs a message like [`pack`](Self::pack), for a queue. While too many messages are in flight, uses
+    /// the share of `queue`, or returns an error if `queue` is `None`.
     ///
     /// # Errors
     /// Same as for [`pack`](Self::pack).
@@ -107,7 +107,7 @@ impl Messages {
         Ok(envelope)
     }
 
-    /// Same as [`pack`](Self::pack), with attachments or a spill block.
+    /// Packs a message with attachments, or with bytes for a spill block.
     pub(crate) fn fill(
         self,
         envelope: &Envelope,
@@ -171,7 +171,8 @@ impl Messages {
         Ok(())
     }
 
-    /// Takes back the seats that were already moved to an envelope, after a later attachment failed.
+    /// Takes back the seats that were already moved to an envelope, after the attempt to attach a later block
+    /// has failed.
     #[cold]
     fn take_seats_back(self, id: EnvelopeId, entries: Word, attachments: &mut [AttachRequest]) {
         let map = self.map();
@@ -187,7 +188,8 @@ impl Messages {
         }
     }
 
-    /// Moves an envelope's bytes into a block if they extend into its last two words. Attachments stay.
+    /// Moves an envelope's bytes into a spill block if they extend into the envelope's last two words.
+    /// Attachments stay in the envelope.
     pub(crate) fn spill(self, envelope: &Envelope) -> Result<()> {
         let (id, map) = (envelope.id(), self.map());
         let spill_word = Envelopes(self.0).envelope_word(id, field::SPILL);
@@ -205,7 +207,8 @@ impl Messages {
         Ok(())
     }
 
-    /// Moves the seat of the only handle to an envelope. Returns `false` if there are other handles.
+    /// Moves this process's seat of a block to an envelope, if the request has the only handle to the block
+    /// in this process. Returns `false` if there are other handles.
     pub(crate) fn move_seat(self, e: EnvelopeId, entry: Word, request: &mut AttachRequest) -> bool {
         let (Ok(me), block) = (self.me(), request.hold.block()) else { return false };
         let Some(seat) = Allocator(self.0).take_seat(&mut request.hold) else { return false };
@@ -216,12 +219,13 @@ impl Messages {
         true
     }
 
-    /// Takes another seat for an envelope.
+    /// Takes another seat of a held block for an envelope.
     pub(crate) fn share_seat(self, e: EnvelopeId, note: AttachRecord, hold: &Hold) -> Result<()> {
         self.share_block_seat(Seat::Envelope(e), note, hold.block())
     }
 
-    /// Takes another seat of a block, which must have another holder until this returns.
+    /// Takes another seat of a block for `who`. The block must have another holder until this function
+    /// returns.
     pub(crate) fn share_block_seat(self, who: Seat, note: AttachRecord, block: BlockId) -> Result<()> {
         let m = *self.map();
         loop {
@@ -253,8 +257,8 @@ impl Outgoing {
 }
 
 impl Attached {
-    /// Returns the attachments as they would arrive, to test if the message can be read. Excludes the memory
-    /// of exclusive tensors, which has one owner.
+    /// Returns the attachments as the receiver would get them, to test if the message can be read. Excludes
+    /// the memory of exclusive tensors, which has one owner.
     pub(crate) fn as_arrived(&self) -> ReceivedAttachments {
         let arrived: ReceivedAttachments =
             self.list.iter().map(AttachRequest::again).collect::<Vec<_>>().into();
@@ -279,7 +283,7 @@ mod tests {
         (out, holds)
     }
 
-    /// Packs several such messages, overwrites the words that are reserved for queues, and reads all
+    /// Packs several messages of this form, overwrites the words that are reserved for queues, and reads all
     /// messages.
     fn arrive_whole(bytes: usize, attachments: usize) {
         let arena = Arena::current().unwrap();
