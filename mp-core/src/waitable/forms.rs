@@ -1,7 +1,7 @@
-//! Forms of a blocking method: non-blocking, with a time-out, with a deadline.
+//! Variants of a blocking method: without blocking, with a time-out, with a deadline.
 
-/// Generates the forms of a blocking method, with their documentation. They evaluate the given expression
-/// with the handle and a [`Wait`](crate::Wait).
+/// Generates variants of a blocking method, with their documentation. The given expression implements all of
+/// them. It gets the handle, and a [`Wait`](crate::Wait) that says how long the variant may block.
 ///
 /// ```
 /// use std::time::Duration;
@@ -27,10 +27,10 @@
 /// assert_eq!(Door(false).try_pass("Ada").unwrap_err(), "Ada, Never");
 /// ```
 ///
-/// The first line has, in order: the effect of the method, as the beginning of its documentation; the
-/// blocking method; its arguments without the time (arguments that follow the time are written after `;`);
-/// its return type; and the documented error for a time-out. Type parameters are written in brackets before
-/// the arguments: `send[T: Message](value: T)`.
+/// The first line of the input has, in this order: the effect of the method, with which its documentation
+/// begins; the name of the blocking method; its arguments without the time (arguments that follow the time
+/// are written after `;`); its return type; and the documented error for a time-out. Type parameters are
+/// written in brackets before the arguments: `send[T: Message](value: T)`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! forms {

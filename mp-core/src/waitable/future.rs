@@ -21,14 +21,15 @@ use super::runtime;
 /// Registration of a task to be woken when an object may have become ready.
 ///
 /// For futures and streams of the layers above; see [`poll_until`]. Dropping this value ends the
-/// registration. If it was armed and the object is ready, the next waiter is woken instead.
+/// registration. If the registration was armed and the object is ready, another waiter of the object is woken
+/// instead.
 pub struct WakeRegistration {
     what: SharedWaitable,
     entry: Option<FutureRegistration>,
     since: Instant,
 }
 
-/// Place of the registration.
+/// Entry of a task in the list of the thread or runtime that wakes the task.
 enum FutureRegistration {
     Word(reactor::WordEntry),
     Descriptor(descriptors::DescriptorEntry),
@@ -36,13 +37,13 @@ enum FutureRegistration {
     Runtime(runtime::RuntimeEntry),
 }
 
-/// Receiver of the wake-up.
+/// Kind of waker that a registration wakes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WakeTarget {
-    /// Task, which checks the object itself after the wake-up. Its runtime wakes it, if the runtime waits for
-    /// descriptors.
+    /// Waker of a task, which checks the object itself after the wake-up. If the task's runtime waits for
+    /// descriptors, the runtime wakes the task.
     Task,
-    /// Any waker, which may have to be woken after its runtime has ended.
+    /// Any other waker, which may have to be woken after its runtime has ended.
     Waker,
 }
 
@@ -79,7 +80,7 @@ impl FutureRegistration {
         }
     }
 
-    /// Registers the waker. Returns `false` if this entry can't wake it.
+    /// Registers the waker in this entry. Returns `false` if the entry has ended, and can't wake the waker.
     fn watch(&mut self, what: &SharedWaitable, waker: &Waker) -> Result<bool> {
         match self {
             Self::Word(entry) => entry.watch(Some(what), waker).map(|()| true),
@@ -166,8 +167,8 @@ impl fmt::Debug for WakeRegistration {
     }
 }
 
-/// Polls once: calls `look`; if that returns `None`, registers the task and calls `look` again. `watch` is
-/// `None` at first, and is `None` again when the result is ready.
+/// Polls once: calls `look`; if that returns `None`, registers the task and calls `look` again. `watch`
+/// contains the registration: it is `None` before the first call, and after a call that returns a result.
 ///
 /// For futures and streams that own the [`WakeRegistration`]. A value taken by `look` is returned by the same
 /// call, so dropping the future never loses a value.
@@ -262,7 +263,7 @@ struct ReadyFds {
 static READY_FDS: PerProcess<ReadyFds> =
     per_process!(ReadyFds { process: AtomicU32::new(0), all: Mutex::new(Vec::new()) });
 
-/// Waker that makes a descriptor readable.
+/// Waker that makes a descriptor of this process readable.
 pub(super) struct FdWaker(pub(super) EventFd);
 
 impl FdWaker {
@@ -277,7 +278,7 @@ impl Wake for FdWaker {
     }
 }
 
-/// Waker that first makes the descriptors of all ready objects readable, and then its own.
+/// Waker that first makes the descriptors of all ready objects readable, and then its own descriptor.
 struct LastWaker(Arc<FdWaker>);
 
 impl Wake for LastWaker {
@@ -321,7 +322,8 @@ impl ReadyFd {
         ReadyState::new(what, true).map(Self)
     }
 
-    /// Makes the descriptor readable if the object is ready, without the delay until a thread does.
+    /// Makes the descriptor readable if the object is ready, at once: a thread of this process does the same
+    /// with a delay.
     #[doc(hidden)]
     pub fn set_if_ready(&self) {
         self.0.set_if_ready();
@@ -343,8 +345,8 @@ impl ReadyFd {
         }
     }
 
-    /// Clears the descriptor if the object is no longer ready. Call it whenever a value was taken, or was
-    /// missing.
+    /// Clears the descriptor if the object is no longer ready. The caller calls this function after each
+    /// attempt to take a value from the object, whether it succeeded or not.
     ///
     /// # Errors
     /// The same as for [`new`](Self::new).

@@ -2,9 +2,10 @@
 //!
 //! # Implementation
 //! Each object in the arena has one parking word ([`Parking`]). A waiter announces itself at the words of all
-//! its objects, checks all of them again, and sleeps until one of the words changes. The kernel sleeps on up
-//! to 128 words in one call (`futex_waitv`, Linux 5.16). Processes that make objects ready need no additional
-//! work: they check the sleepers bit of the one word, and make a system call only if it is set.
+//! its objects, checks all of them again, and sleeps until one of the words changes. A thread sleeps on up to
+//! 128 words in one system call (`futex_waitv`, Linux 5.16). Processes that make objects ready need no
+//! additional work: they check the sleepers bit in the object's word, and make a system call only if the bit
+//! is set.
 //!
 //! | waits for | sleeps |
 //! |---|---|
@@ -60,17 +61,17 @@ use crate::sys::{Errno, os, readiness};
 ///
 /// An object is *ready* if its operation would not block: a queue with a message, and also a closed queue or
 /// a channel whose other side is closed, since getting from them returns at once. The state is a snapshot:
-/// another process may be faster.
+/// another process may change it before the caller's next operation.
 pub trait Waitable {
-    /// Returns the place to sleep at until the object may have become ready.
+    /// Returns the place at which a thread can sleep until the object may have become ready.
     fn wait_point(&self) -> WaitPoint<'_>;
 
     /// Returns `true` if the object is ready now. Objects in the arena are never ready in a forked copy of
     /// the process.
     fn is_ready(&self) -> bool;
 
-    /// Same as [`is_ready`](Self::is_ready), but first recovers the effects of dead processes on the object,
-    /// which may take some time. Waiters call this method once per poll interval.
+    /// Returns the same as [`is_ready`](Self::is_ready), but first repairs the object after deaths of other
+    /// processes, which may take some time. Waiters call this method once per poll interval.
     fn is_ready_recheck(&self) -> bool {
         self.is_ready()
     }
@@ -81,12 +82,12 @@ pub trait Waitable {
     }
 }
 
-/// Place to sleep at until an object may be ready.
+/// Place at which a thread can sleep until an object may be ready.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum WaitPoint<'a> {
-    /// Word of the arena that changes whenever the object may have become ready, if a sleeper is announced
-    /// there.
+    /// Word of the arena. If a sleeper is announced at the word, the word changes when the object may have
+    /// become ready.
     Parking(ParkingPoint<'a>),
     /// Descriptor that becomes readable.
     Readable(BorrowedFd<'a>),
@@ -100,7 +101,7 @@ pub enum WaitPoint<'a> {
 /// Parking word of the arena, for the waits of this crate. Borrows from its object, since the object's memory
 /// may be reused after the object is dropped.
 ///
-/// Other code can neither announce nor wake sleepers there:
+/// Code outside of this crate can neither announce nor wake sleepers at the word:
 ///
 /// ```compile_fail,E0599
 /// use mp_core::{WaitPoint, Waitable};
@@ -124,7 +125,7 @@ impl From<Parking> for ParkingPoint<'_> {
 }
 
 impl WaitPoint<'_> {
-    /// Returns the arguments for `poll`.
+    /// Returns the descriptor of the place, if there is one, and `true` if the wait is for writing.
     fn descriptor(&self) -> Option<(BorrowedFd<'_>, bool)> {
         match *self {
             WaitPoint::Parking(_) | WaitPoint::Nowhere => None,
@@ -152,7 +153,7 @@ pub fn is_asking_a_runtime() -> bool {
     false
 }
 
-/// Shared object for futures, which outlive the handle that created them.
+/// Object to wait for that is shared with futures, which outlive the handle that created them.
 pub type SharedWaitable = Arc<dyn Waitable + Send + Sync>;
 
 /// Any descriptor, as an object to wait for. The descriptor is ready if it can be read without blocking, or
@@ -188,8 +189,8 @@ impl<F: AsFd> fmt::Debug for Descriptor<F> {
     }
 }
 
-/// Arena of the awaited words, if there are words, with the number of deaths noticed at the last check. A
-/// process has one arena.
+/// Number of deaths in the arena that were noticed before the last check, if arena words are among the
+/// awaited objects. A process has one arena.
 #[derive(Clone, Copy, Default)]
 struct NoticedDeaths(Option<(Arena, u32)>);
 
@@ -203,7 +204,8 @@ impl NoticedDeaths {
         })
     }
 
-    /// Returns the word to sleep on so that a death ends the sleep.
+    /// Returns the word that counts noticed deaths, and its value at the last check. A thread that sleeps on
+    /// it is woken by a death.
     fn word(&self) -> Option<(&'static AtomicU32, u32)> {
         self.0.map(|(arena, seen)| (Notices(arena).noticed_word(), seen))
     }

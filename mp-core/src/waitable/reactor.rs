@@ -34,7 +34,7 @@ use crate::sys::futex;
 /// Maximum number of words of one thread. The thread also sleeps on its control word, and on the word that
 /// counts deaths.
 const MOST: usize = futex::MOST - 2;
-/// Shortest and longest pause if the thread can't sleep on the words.
+/// Minimum and maximum pause between two checks, if the kernel can't sleep on several words.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(4));
 
 struct WordWaiter {
@@ -43,12 +43,12 @@ struct WordWaiter {
     waker: Waker,
 }
 
-/// All entries at one word.
+/// All entries of one word.
 struct WordGroup {
     arena: Arena,
     word: &'static AtomicU32,
     expected: u32,
-    /// Number of deaths noticed in the arena before the owner's second check.
+    /// Number of deaths that were noticed in the arena when the first entry was added.
     noticed: u32,
     waiting: Vec<WordWaiter>,
 }
@@ -65,8 +65,8 @@ struct ReactorThread {
     groups: HashMap<usize, WordGroup>,
 }
 
-/// Makes the thread that sleeps on this word check its groups again. Called without the lock, which the
-/// thread acquires first.
+/// Makes the thread with this control word check its groups again. Called without the lock, because the
+/// thread first acquires the lock.
 fn notify(control: &AtomicU32) {
     control.fetch_add(1, Ordering::Release);
     futex::wake(control, 1);
@@ -81,7 +81,8 @@ static REACTOR: PerProcess<Mutex<Reactor>> =
     per_process!(Mutex::new(Reactor { threads: Vec::new(), next_id: 0 }));
 
 impl Reactor {
-    /// Returns the thread for a word: the thread that already has it, else one with room, else a new one.
+    /// Returns the thread that watches a word. If no thread does, returns a thread that can watch another
+    /// word, and starts it if necessary.
     fn thread_for(&mut self, key: usize) -> Result<&mut ReactorThread> {
         let has = |t: &ReactorThread| t.groups.contains_key(&key);
         let found = self.threads.iter().position(has);
@@ -100,8 +101,8 @@ impl Reactor {
         Ok(&mut self.threads[i])
     }
 
-    /// Removes and returns an entry, if it still exists. Also returns the control word of the thread if no
-    /// entry is left at the word.
+    /// Removes and returns an entry, if it still exists. If this was the last entry of the word, also returns
+    /// the control word of the thread that watches it.
     fn take(&mut self, key: usize, id: u64) -> Option<(WordWaiter, Option<&'static AtomicU32>)> {
         let thread = self.threads.iter_mut().find(|t| t.groups.contains_key(&key))?;
         let group = thread.groups.get_mut(&key)?;
@@ -115,7 +116,7 @@ impl Reactor {
     }
 }
 
-/// Entry of a waiter at a word. Dropping this value removes the entry.
+/// Entry of a waiter in the list of a word. Dropping this value removes the entry.
 pub(super) struct WordEntry {
     parking: Parking,
     id: Option<u64>,
@@ -131,7 +132,7 @@ impl WordEntry {
         self.parking
     }
 
-    /// Returns `true` if the entry is at this word.
+    /// Returns `true` if the entry is for this word.
     pub(super) fn is_at(&self, parking: Parking) -> bool {
         std::ptr::eq(self.parking.futex(), parking.futex())
     }
@@ -207,7 +208,7 @@ impl Drop for WordEntry {
     }
 }
 
-/// Wakes the waiters, without a lock. A waker is user code: its panic must not end this thread.
+/// Wakes the waiters. Called without the lock. A waker is user code: its panic must not end this thread.
 fn wake(waiting: Vec<WordWaiter>) {
     for WordWaiter { waker, what, .. } in waiting {
         drop_caught(what);
@@ -266,9 +267,10 @@ fn work(i: usize, control: &'static AtomicU32) {
     }
 }
 
-/// Reclaims dead members if that is due, and wakes waiters whose objects are ready although no process has
-/// woken them. Called once per poll interval, and after a death was noticed (`news`). Callers that sleep in
-/// `poll` check themselves, so `news` wakes them.
+/// Reclaims dead members if a poll interval has passed since the last reclaim, and wakes waiters whose
+/// objects are ready although no process has woken these waiters. Called once per poll interval, and after a
+/// death was noticed (`news` is `true`). Callers that sleep in `poll` check their objects themselves. They
+/// are only woken if `news` is `true`.
 fn check_words(i: usize, news: bool, deaths: &NoticedDeaths) {
     let (mut watched, mut callers) = (Vec::new(), Vec::new());
     if let Some(thread) = REACTOR.lock().threads.get_mut(i) {

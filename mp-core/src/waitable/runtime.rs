@@ -45,23 +45,24 @@ use crate::{
     process::{PerProcess, per_process},
 };
 
-/// Runtimes without I/O that were found last. Each runtime is queried only once, since a negative answer is a
-/// panic. If an id is reused by a runtime with I/O, the thread of `descriptors` serves that runtime as well.
+/// Runtimes that were recently found to have no I/O. Each runtime is queried only once, because a runtime
+/// without I/O panics when it is queried. If an id is reused by a runtime with I/O, the thread of
+/// `descriptors` serves that runtime as well.
 static WITHOUT_IO: PerProcess<Mutex<Vec<Id>>> = per_process!(Mutex::new(Vec::new()));
-/// Maximum number of remembered runtimes.
+/// Maximum number of ids in [`WITHOUT_IO`].
 const MOST: usize = 64;
 
 thread_local! {
     static ASKING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns `true` while this thread queries a runtime for I/O: a panic is an answer, and must not be
-/// reported.
+/// Returns `true` while this thread queries a runtime for I/O. A panic in that time only means that the
+/// runtime has no I/O, and must not be reported.
 pub(super) fn is_asking() -> bool {
     ASKING.try_with(Cell::get).unwrap_or(false)
 }
 
-/// Returns the runtime of this thread, if it may have a driver.
+/// Returns the id of this thread's runtime, if the runtime may have a driver.
 fn current() -> Option<Id> {
     if !cfg!(panic = "unwind") {
         return None;
@@ -71,8 +72,8 @@ fn current() -> Option<Id> {
     serves.then_some(runtime)
 }
 
-/// Registers the descriptor with the driver of this thread's runtime. On failure, the fallback reports the
-/// error.
+/// Registers the descriptor with the driver of this thread's runtime. After a failure, the caller uses the
+/// fallback, which reports the error.
 fn register(fd: OwnedFd, interest: Interest, runtime: Id) -> Option<AsyncFd<OwnedFd>> {
     // Deprecated because of callers that close a descriptor which they only lend. This entry owns its
     // descriptor. The new name requires a tokio version that is too recent for most programs.

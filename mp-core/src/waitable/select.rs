@@ -113,7 +113,8 @@ pub fn select(things: &[&dyn Waitable], timeout: Option<Duration>) -> Result<Opt
     })
 }
 
-/// Returns a pseudo-random number. Seeded like the standard library's hash maps; not for secrets.
+/// Returns a pseudo-random number, not suitable for secrets. The generator is seeded like the standard
+/// library's hash maps.
 fn random() -> u64 {
     use std::cell::Cell;
     thread_local!(static STATE: Cell<u64> = Cell::new(RandomState::new().hash_one(0) | 1));
@@ -132,7 +133,7 @@ fn non_empty(found: Vec<usize>) -> Option<Vec<usize>> {
     (!found.is_empty()).then_some(found)
 }
 
-/// Returns the indices of the things that are ready and `wanted`.
+/// Returns the indices of the ready things, among those for which `wanted` returns `true`.
 fn ready(things: &[&dyn Waitable], wanted: impl Fn(&dyn Waitable) -> bool) -> Result<Vec<usize>> {
     let mut found = Vec::new();
     for (i, &thing) in things.iter().enumerate().filter(|(_, thing)| wanted(**thing)) {
@@ -146,8 +147,8 @@ fn ready(things: &[&dyn Waitable], wanted: impl Fn(&dyn Waitable) -> bool) -> Re
     Ok(found)
 }
 
-/// Checks again after all sleepers were announced. If a thing is ready, wakes another sleeper at that thing:
-/// this thread may have received the wake-up of that sleeper.
+/// Checks all things again, after this thread was announced at them. If a thing is ready, wakes another
+/// sleeper at that thing: this thread may have received the wake-up of that sleeper.
 fn recheck(things: &[&dyn Waitable]) -> Result<Option<Vec<usize>>> {
     let found = ready(things, |_| true)?;
     if !found.is_empty() {
@@ -162,7 +163,7 @@ fn recheck(things: &[&dyn Waitable]) -> Result<Option<Vec<usize>>> {
     Ok(non_empty(found))
 }
 
-/// Regular work of each wait, once a poll interval.
+/// Timer for the work that each wait repeats once per poll interval.
 struct RecoveryTimer {
     deaths: NoticedDeaths,
     next: Instant,
@@ -175,8 +176,9 @@ impl RecoveryTimer {
         Self { deaths, next: Instant::now() + POLL_INTERVAL }
     }
 
-    /// Reclaims dead members if a poll interval has passed or a death was noticed. Uses the clock, not the
-    /// result of a sleep, because signals may end sleeps early.
+    /// Checks and repairs the things after deaths of other processes, if a poll interval has passed or a
+    /// death was noticed. Once per poll interval, also reclaims dead members. Uses the clock, not the result
+    /// of a sleep, because signals may end sleeps early.
     fn if_due(&mut self, things: &[&dyn Waitable]) -> Result<()> {
         let news = self.deaths.update();
         let due = Instant::now() >= self.next;
@@ -192,7 +194,7 @@ impl RecoveryTimer {
     }
 }
 
-/// Returns the parking words of the things that have one. A thing's word may differ from call to call.
+/// Returns the parking words of the things that have one. A thing may have another word in the next call.
 fn parkings<'a>(things: &'a [&dyn Waitable]) -> impl Iterator<Item = Parking> + 'a {
     things.iter().filter_map(|thing| thing.wait_point().parking())
 }
@@ -212,9 +214,9 @@ fn subject(things: &[&dyn Waitable]) -> Subject {
     Subject::other(BlockingCall::Many, WaitObject::Other, state)
 }
 
-/// Waits until something is ready. Each turn calls `announce`, then checks, and then calls `sleep` with the
-/// result of `announce` and the time. `recheck_first` is `true` if the first turn announces this thread at
-/// words, so that it has to check again.
+/// Waits until one of the things is ready. Each iteration calls `announce`, checks the things, and calls
+/// `sleep` with the result of `announce` and the present time. If `recheck_first` is `false`, the first
+/// iteration does not check the things.
 #[track_caller]
 fn wait_by<S>(
     things: &[&dyn Waitable],
@@ -246,7 +248,7 @@ fn wait_by<S>(
     }
 }
 
-/// Waits for words only: the caller sleeps on them itself.
+/// Waits for things with parking words only. The caller itself sleeps on the words.
 #[track_caller]
 fn wait_on_words(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<usize>> {
     missed_wakes::forget();
@@ -268,8 +270,8 @@ fn wait_on_words(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<
     wait_by(things, deadline, true, announce, sleep)
 }
 
-/// Waits for descriptors, and for words if there are any. The reactor sleeps on the words, and writes an
-/// eventfd.
+/// Waits for things with descriptors, and for others with parking words. The caller sleeps in `poll`. The
+/// reactor sleeps on the words, and wakes the caller by an eventfd.
 #[track_caller]
 fn wait_on_descriptors(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<usize>> {
     let has_words = parkings(things).next().is_some();
