@@ -2,42 +2,44 @@
 
 use super::{Member, bits};
 
-/// Use of a block. The kind determines the actions before the block is freed.
+/// Use of a block. Before a block is freed, its contents are released, as its kind requires.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum BlockKind {
     /// Elements of tensors, with one owner.
     Data = 0,
-    /// Ring of a queue. Its envelopes are released first.
+    /// Ring of a queue. Its envelopes are released before the block is freed.
     Ring = 1,
     /// Additional seats of another block.
     Seats = 2,
     /// Bytes of a message that is too large for its envelope.
     Spill = 3,
-    /// Elements that are no longer written. The block never becomes [`Data`](Self::Data) again.
+    /// Elements of tensors that no process writes any more. The block never becomes [`Data`](Self::Data)
+    /// again.
     Frozen = 4,
     /// Structure created by this layer, with a header that names its type. The kind prevents that the block
     /// is used as elements, or a block of elements as a structure.
     Object = 5,
-    /// Descriptors that a message has in the locker. The descriptors are closed first.
+    /// Descriptors that a message has in the locker. They are closed before the block is freed.
     Descriptors = 6,
-    /// [`Object`](Self::Object) that keeps a descriptor in the locker. The descriptor is closed first. The
-    /// kind has the bits of an object, and one more.
+    /// [`Object`](Self::Object) that keeps a descriptor in the locker. The descriptor is closed before the
+    /// block is freed. The number contains the bits of [`Object`](Self::Object).
     Keeper = 7,
-    /// Elements that any process may write. The block never becomes [`Data`](Self::Data) again.
+    /// Elements of tensors that any process may write. The block never becomes [`Data`](Self::Data) again.
     Shared = 8,
-    /// [`Object`](Self::Object) that is a child of another one. Its seat in the parent is released first. The
-    /// kind has the bits of an object, and one more.
+    /// [`Object`](Self::Object) that is a child of another block. The seat in the parent is released before
+    /// the block is freed. The number contains the bits of [`Object`](Self::Object).
     Child = 13,
 }
 
 impl BlockKind {
-    /// Returns `true` for a structure created by this layer.
+    /// Returns `true` for the kinds of blocks with structures of this layer.
     pub const fn is_object(self) -> bool {
         matches!(self, Self::Object | Self::Keeper | Self::Child)
     }
 
-    /// Written so that it compiles to a table lookup: every allocation calls it several times.
+    /// Returns the kind with these bits. Written so that it compiles to a table lookup: every allocation
+    /// calls it several times.
     #[inline]
     const fn from_bits(b: u64) -> Self {
         match b & 15 {
@@ -59,9 +61,9 @@ impl BlockKind {
 /// Life cycle of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum BlockLife {
-    /// May be claimed.
+    /// The block may be claimed.
     Free,
-    /// Held through its seats.
+    /// The block is held through its seats.
     Live,
     /// This member is allocating or freeing the block. If the member is dead, the process that reclaims it
     /// frees the block.
@@ -75,13 +77,13 @@ pub struct BlockState {
     pub life: BlockLife,
     /// Use of the block.
     pub kind: BlockKind,
-    /// Number of times that an additional seat was taken, or the block changed hands.
+    /// Number of times that an additional seat was taken, or that the block was published or freed.
     pub version: u64,
 }
 
 impl BlockState {
     const VERSION_AT: u32 = 30;
-    /// Summand that increments the version in the word.
+    /// Value that increments the version when it is added to the word.
     pub const BUMP: u64 = 1 << Self::VERSION_AT;
 
     /// Returns the word.
@@ -105,7 +107,7 @@ impl BlockState {
         Self { life, kind: BlockKind::from_bits(bits(w, 2, 4)), version: w >> Self::VERSION_AT }
     }
 
-    /// Returns the bits of the word for this kind.
+    /// Returns the bits that this kind has in a state word.
     pub const fn kind_bits(kind: BlockKind) -> u64 {
         (kind as u64) << 2
     }

@@ -41,8 +41,7 @@ impl Tick {
         Self((clock as u64) << Self::VALUE_BITS | bits(value, 0, Self::VALUE_BITS))
     }
 
-    /// Returns the first value of an epoch, which belongs to no tick: the clock's value if its owner has
-    /// submitted nothing.
+    /// Returns the value that a clock has at the start of an epoch. It belongs to no tick.
     pub const fn base(epoch: u16) -> u64 {
         (epoch as u64) << Self::COUNT_BITS
     }
@@ -76,13 +75,13 @@ impl Tick {
         bits(self.0, 0, Self::VALUE_BITS)
     }
 
-    /// Returns the number of the clock's owner, counted from 1.
+    /// Returns the epoch of the tick: the number of the clock's owner, counted from 1.
     #[must_use]
     pub const fn epoch(self) -> u16 {
         Self::epoch_of(self.value())
     }
 
-    /// Returns the number of ticks that the owner had submitted, including this one.
+    /// Returns the number of ticks that the owner had submitted with this tick, counted from 1.
     #[must_use]
     pub const fn count(self) -> u64 {
         bits(self.0, 0, Self::COUNT_BITS)
@@ -101,24 +100,24 @@ impl fmt::Debug for Tick {
     }
 }
 
-/// Value of a clock whose owner is dead: greater than every tick. Devices compare by the sign of a
-/// difference, so it is not the largest unsigned number.
+/// Value of a clock whose owner is dead: greater than every tick. Devices compare values by the sign of their
+/// difference, so this is not the largest unsigned number.
 pub const END_OF_TICKS: u64 = i64::MAX as u64;
 
 /// Life cycle of a clock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ClockPhase {
-    /// May be claimed. All ticks of its epoch are done.
+    /// The clock may be claimed. All ticks of its epoch are done.
     Free,
-    /// Owned by a member, whose stream advances it.
+    /// The clock is owned by this member, whose stream advances it.
     Live(Member),
-    /// A member released it, and its last ticks may not be done.
+    /// This member has released the clock, and its last ticks may not be done.
     Left(Member),
-    /// The owner, this member, is dead, and the progress of its work is being recorded.
+    /// The owner, this member, is dead, and the progress of the owner's work is being recorded.
     Ending(Member),
-    /// Ended by the death of its owner. Work that was not done then will never be done.
+    /// The epoch was ended by the death of the owner. Work that was not done then will never be done.
     Dead,
-    /// A member begins the next epoch. The previous epoch has ended; `died` is `true` if a death ended it.
+    /// A member begins the next epoch. The previous epoch has ended.
     Claiming {
         /// Member that claims the clock.
         by: Member,
@@ -134,7 +133,7 @@ pub struct ClockState {
     pub phase: ClockPhase,
     /// Number of the current or last owner, counted from 1. 0: the clock never had an owner.
     pub epoch: u16,
-    /// First epoch that ended with its owner's death; 0: none.
+    /// First epoch that ended with its owner's death, or 0 if there is none.
     pub first_died: u16,
 }
 

@@ -7,7 +7,7 @@ macro_rules! dtypes {
         $variant:ident = $code:literal, $size:literal, $torch:literal, $dlpack:literal
             $(, $safetensors:literal)?;
     )*) => {
-        /// Type of a tensor's elements, as a value.
+        /// Element type of a tensor, as a runtime value.
         ///
         /// ```
         /// use mp_core::DType;

@@ -1,16 +1,16 @@
-//! Words of an envelope: its owner, its place in a queue, its number of deliveries; and the state of its
-//! group.
+//! Words of an envelope and its group: the envelope's owner, its position in a queue, its number of
+//! deliveries, and the state of the group.
 
 use super::{BlockId, Member};
 
 /// Owner of an envelope.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Holder {
-    /// No owner: it may be claimed, unless its word is zero ([`Owner::claimable`]).
+    /// The envelope has no owner, and may be claimed, unless its word is zero ([`Owner::claimable`]).
     Free,
     /// Process that fills or empties the envelope.
     Member(Member),
-    /// Ring, given by [`RingPlace`].
+    /// Ring named by [`RingPlace`].
     Queued,
     /// Process that has leased the message. If the process dies, another process gets the message.
     Leased(Member),
@@ -41,7 +41,7 @@ pub const fn with_deliveries(meta: u64, times: u32) -> u64 {
 /// Owner word of an envelope: the owner, and the number of changes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Owner {
-    /// Owner.
+    /// Present owner.
     pub holder: Holder,
     /// Number of changes of this word.
     pub seq: u64,
@@ -49,9 +49,10 @@ pub struct Owner {
 
 impl Owner {
     const SEQ_AT: u32 = 26;
-    /// Mask of a sequence.
+    /// Mask of the bits of a sequence.
     const SEQ: u64 = u64::MAX >> Self::SEQ_AT;
-    /// Leases without a holder. No member has such a tag, since there are fewer slots.
+    /// Tag in the word of a leased message that was returned. No member has this tag, since there are fewer
+    /// slots.
     const RETURNED: Member = Member::from_raw(0xff_ffff);
     const UNDELIVERABLE: Member = Member::from_raw(0xff_efff);
 
@@ -85,8 +86,8 @@ impl Owner {
         Self { holder, seq: w >> Self::SEQ_AT }
     }
 
-    /// Returns the summand that turns the word of a queued envelope into one owned by `holder`, with the next
-    /// sequence.
+    /// Returns the number that, added to the word of a queued envelope, makes `holder` its owner and
+    /// increments the sequence.
     #[inline]
     pub const fn queued_to(holder: Holder) -> u64 {
         let queued = Self { holder: Holder::Queued, seq: 0 };
@@ -94,39 +95,40 @@ impl Owner {
         taken.pack().wrapping_sub(queued.pack())
     }
 
-    /// Creates the value from the word of an envelope that may be claimed. Returns `None` for 0, the word of
-    /// an envelope without memory, whose sequence is stored in its group.
+    /// Decodes the word of an envelope that may be claimed. Returns `None` for other words, and for 0, the
+    /// word of an envelope without memory.
     #[inline]
     pub const fn claimable(w: u64) -> Option<Self> {
         let owner = Self::unpack(w);
         if matches!(owner.holder, Holder::Free) && w != 0 { Some(owner) } else { None }
     }
 
-    /// Returns the value of a free envelope with this sequence. A sequence of 0 is replaced by 1.
+    /// Returns the word of a free envelope with this sequence. A sequence of 0 is replaced by 1.
     pub const fn free(seq: u64) -> Self {
         let seq = seq & Self::SEQ;
         Self { holder: Holder::Free, seq: if seq == 0 { 1 } else { seq } }
     }
 
-    /// Returns the next value of the word, free.
+    /// Returns the next word of the envelope when it becomes free.
     #[inline]
     pub const fn freed(self) -> Self {
         Self::free(self.seq + 1)
     }
 
-    /// Returns the later of two sequences. They must be less than half of all sequences apart.
+    /// Returns the later of two sequences. The result is only valid if they are less than 2^37 apart.
     pub const fn later(a: u64, b: u64) -> u64 {
         if (b.wrapping_sub(a) & Self::SEQ) <= Self::SEQ / 2 { b } else { a }
     }
 
-    /// Returns the next value of the word, owned by `holder`.
+    /// Returns the next word of the envelope when `holder` becomes its owner.
     #[inline]
     pub const fn then(self, holder: Holder) -> Self {
         Self { holder, seq: (self.seq + 1) & Self::SEQ }
     }
 }
 
-/// Ring and slot in which an envelope is queued. Written by the envelope's owner before it queues it.
+/// Ring and slot in which an envelope is queued. The envelope's owner writes this word before it puts the
+/// envelope into the slot.
 ///
 /// The word may also have the bit [`ENCLOSING`](Self::ENCLOSING).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -138,8 +140,8 @@ pub struct RingPlace {
 }
 
 impl RingPlace {
-    /// Bit of the word of an envelope whose leaseholder has copied a small message into it, and may not have
-    /// taken the message out of its slot yet.
+    /// Flag in this word: a consumer has leased a small message and copied it into the envelope, but may not
+    /// have taken the message out of its slot yet.
     pub const ENCLOSING: u64 = 1 << 63;
 
     /// Returns the word.
@@ -160,26 +162,26 @@ impl RingPlace {
 /// without memory stores a sequence that none of its envelopes has reached.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum GroupState {
-    /// Without memory. All reads there return zeros, and a read may commit a page.
+    /// The group has no memory. Reads of its words return zeros, and may commit a page.
     Absent {
-        /// First sequence of its envelopes when it is used again.
+        /// First sequence of the group's envelopes after the group is filled again.
         base: u64,
     },
-    /// A process that owns all of its envelopes returns the memory.
+    /// A process that owns all envelopes of the group returns their memory.
     Emptying {
         /// Process that returns the memory.
         by: Member,
-        /// First sequence of its envelopes when it is used again.
+        /// First sequence of the group's envelopes after the group is filled again.
         base: u64,
     },
-    /// The owner words of its envelopes are valid.
+    /// The group has memory, and the owner words of its envelopes are valid.
     InUse,
-    /// A process commits the memory, then writes owner words. Envelopes whose owner words are written may be
-    /// claimed.
+    /// A process has committed the memory, and writes the owner words. Envelopes whose owner words are
+    /// written may be claimed.
     Filling {
-        /// Process that commits the memory.
+        /// Process that writes the owner words.
         by: Member,
-        /// First sequence of its envelopes.
+        /// First sequence of the group's envelopes.
         base: u64,
     },
 }
@@ -210,8 +212,8 @@ impl GroupState {
         }
     }
 
-    /// Returns `true` if any of the envelopes may be in use. Other groups are not read, since that would
-    /// commit pages.
+    /// Returns `true` if a pass over all envelopes reads this group, because its envelopes may be in use.
+    /// Reading another group would commit pages.
     pub const fn is_scanned(self) -> bool {
         matches!(self, Self::InUse | Self::Filling { .. })
     }

@@ -15,14 +15,14 @@ pub const HELD: u8 = 2;
 /// Held by a member in a different way than [`HELD`], which each structure defines.
 pub const RETAINED: u8 = 3;
 
-/// Contents of a slot.
+/// Decoded word of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct HolderSlot {
     /// [`EMPTY`], [`OPEN`], [`HELD`] or [`RETAINED`].
     pub state: u8,
     /// Member that holds the slot, if it is held.
     pub member: Member,
-    /// Thread of the member, if that matters; at most 22 bits.
+    /// Thread of the member, in structures that record it; at most 22 bits.
     pub thread: u32,
     /// Number of changes, modulo 2^16. Compared for equality only.
     pub sequence: u16,
@@ -51,19 +51,19 @@ impl HolderSlot {
         }
     }
 
-    /// Returns the slot after a change: in `state`, held by `member` and its `thread`.
+    /// Returns the slot after a change to `state`, held by `thread` of `member`.
     #[must_use]
     pub fn then(self, state: u8, member: Member, thread: u32) -> Self {
         Self { state, member, thread, sequence: self.sequence.wrapping_add(1) }
     }
 
-    /// Returns the slot after a change of only its state.
+    /// Returns the slot after a change of its state, with the same holder.
     #[must_use]
     pub fn into_state(self, state: u8) -> Self {
         self.then(state, self.member, self.thread)
     }
 
-    /// Returns the slot after its holder returned it.
+    /// Returns the slot after a change to `state` without a holder.
     #[must_use]
     pub fn vacated(self, state: u8) -> Self {
         self.then(state, Member::from_raw(0), 0)
@@ -75,7 +75,7 @@ impl HolderSlot {
     }
 }
 
-/// Creates a set of states.
+/// Creates a set of states for [`HolderSlot::is_in`].
 pub const fn set(states: &[u8]) -> u8 {
     let (mut bits, mut i) = (0, 0);
     while i < states.len() {

@@ -53,8 +53,8 @@ const fn bits(v: u64, at: u32, len: u32) -> u64 {
 /// Identity of a process: its slot in the member table, and the epoch of that slot.
 ///
 /// A slot is reused only when no block, envelope or queue names its old tenant: the reclaim reads all of
-/// them. The words of locks and permits may still name the old tenant: the epoch distinguishes it from the
-/// next 4095 tenants.
+/// them. The words of locks and permits may still name the old tenant: the epoch distinguishes the old tenant
+/// from the next 4095 tenants.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Member(u32);
 
@@ -107,7 +107,7 @@ impl fmt::Display for Member {
     }
 }
 
-/// Display of [`Member::process`].
+/// Text that identifies a process in messages: the result of [`Member::process`].
 #[derive(Clone, Copy, Debug)]
 pub struct MemberProcess {
     member: Member,
@@ -129,17 +129,17 @@ pub type EnvelopeId = u32;
 /// Index of a block in the block table.
 pub type BlockId = u32;
 
-/// Holder of a block through one of its seats.
+/// Holder that a seat of a block names.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Seat {
     /// No holder.
     Free,
-    /// Process. The number of its handles is private to it.
+    /// Process, by its member. The word does not contain the number of its handles.
     Member(Member),
-    /// Message in flight.
+    /// Message in flight, by its envelope.
     Envelope(EnvelopeId),
-    /// Another block: the block of a structure that is a part of this one; or, for a page of seats, the block
-    /// to which the seats belong.
+    /// Another block: a child of this block. The seat 0 of a page of seats names the block to which the seats
+    /// belong.
     Block(BlockId),
 }
 

@@ -6,22 +6,23 @@ use super::{Member, bits};
 /// State of the tenant of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Presence {
-    /// No tenant. All resources of the last tenant are released.
+    /// The slot has no tenant. All resources of the last tenant are released.
     Free,
-    /// Not known to be dead.
+    /// The tenant is not known to be dead.
     Live,
-    /// Dead, with this number of recoveries begun (modulo 2^29): see
+    /// The tenant is dead. The number of recoveries that were begun follows (modulo 2^29): see
     /// [`BeginRecovery`](crate::steps::BeginRecovery).
     Dead(u32),
-    /// Dead; everything that live processes wait for was recovered, and the tenant's seats in queues are
-    /// being released. Recoveries continue to be counted.
+    /// The tenant is dead. Everything that live processes wait for was recovered, and the tenant's seats in
+    /// queues are being released. Recoveries continue to be counted.
     Vacating(u32),
-    /// Dead, without seats in queues; this member releases the rest.
+    /// The tenant is dead and has no seats in queues. This member releases its other objects.
     Reclaiming(Member),
 }
 
 impl Presence {
-    /// Returns the state with one more recovery begun, or `None` if the tenant needs no recovery.
+    /// Returns the state after another process has begun a recovery, or `None` if the tenant needs no
+    /// recovery.
     pub const fn with_recovery(self) -> Option<Self> {
         match self {
             Self::Dead(n) => Some(Self::Dead(bits(n as u64 + 1, 0, 29) as u32)),
@@ -42,7 +43,7 @@ pub struct Tenancy {
 }
 
 impl Tenancy {
-    /// Returns the tenant of this slot.
+    /// Returns the tag of the tenant, given its slot.
     pub const fn member(self, slot: u32) -> Member {
         Member::new(slot, self.epoch)
     }
@@ -72,7 +73,8 @@ impl Tenancy {
     }
 }
 
-/// Dead members that a member recovers: none (0), or some with slots from `first` to `last`.
+/// Dead members that a member recovers. None if the word is 0, otherwise some with slots from `first` to
+/// `last`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RecoveringSlots {
     /// First slot.
@@ -120,7 +122,7 @@ impl CurrentUpdate {
         Self { making, number: w >> 28 }
     }
 
-    /// Returns the value after the current update.
+    /// Returns the value after the current update is completed.
     pub const fn after(self) -> Self {
         Self { making: None, number: (self.number + 1) & (u64::MAX >> 28) }
     }

@@ -50,23 +50,23 @@ impl WaitMark {
     }
 }
 
-/// Kind of a lock, and of its use by a holder or waiter.
+/// Kind of a lock, and of the access for which a thread waits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum LockKind {
-    /// A `Lock`.
+    /// `Lock`.
     Lock,
-    /// The lock of an `Array`.
+    /// Lock of an `Array`.
     Array,
-    /// An `RLock`.
+    /// `RLock`.
     RLock,
-    /// An `RLock` of which the thread already has guards: the thread can't continue without the lock.
+    /// `RLock` of which the waiting thread already has guards. The thread can't continue without the lock.
     RLockReentry,
-    /// An `RwLock`, to read.
+    /// `RwLock`, to read.
     Read,
-    /// An `RwLock`, to write.
+    /// `RwLock`, to write.
     Write,
-    /// A `Once`.
+    /// `Once`.
     Once,
 }
 
@@ -74,7 +74,8 @@ impl LockKind {
     const ALL: [Self; 7] =
         [Self::Lock, Self::Array, Self::RLock, Self::RLockReentry, Self::Read, Self::Write, Self::Once];
 
-    /// Returns `true` if the waiter can continue without the lock.
+    /// Returns `true` if the waiting thread may give up to end a deadlock, because it can continue without
+    /// the lock.
     pub const fn may_be_victim(self) -> bool {
         !matches!(self, Self::RLockReentry)
     }
@@ -91,31 +92,32 @@ impl LockKind {
     }
 }
 
-/// Position of the slots of readers that a writer waits for, after the lock's word.
+/// Position of the slots of a lock's readers, for which a writer waits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ReadersAt {
     /// Word with the number of slots that were ever in use.
     pub used: Word,
-    /// First slot; the others follow.
+    /// First slot. The other slots follow.
     pub first: Word,
     /// Maximum number of slots.
     pub limit: u32,
 }
 
-/// Goal of a waiting thread.
+/// Lock or readers for which a thread waits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct WaitGoal {
     /// Kind of the lock and of the access.
     pub kind: LockKind,
     /// First word of the lock.
     pub lock: Word,
-    /// Readers that have to leave; `None` if the thread waits for the lock's holder.
+    /// Readers that have to release the lock; `None` if the thread waits for the lock's holder.
     pub readers: Option<ReadersAt>,
 }
 
 impl WaitGoal {
-    /// Returns the two words: kind 8, offset of the lock 56; and 0, or distance of the readers' count from
-    /// the lock in words 8, maximum number of readers 24, distance of their slots in words 32.
+    /// Returns the two words of the goal: kind 8, offset of the lock 56; and distance of the readers' count
+    /// from the lock in words 8, maximum number of readers 24, distance of the readers' slots in words 32.
+    /// The second word is 0 without readers.
     pub fn pack(self) -> [u64; 2] {
         let kind = LockKind::ALL.iter().position(|&kind| kind == self.kind).unwrap_or(0) as u64;
         let behind = |word: Word| (word.offset() - self.lock.offset()) / 8;
