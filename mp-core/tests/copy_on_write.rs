@@ -1,4 +1,4 @@
-//! Views of storages for private writes.
+//! Tests of private views of storages, through which a process changes bytes without changing the storage.
 #![cfg(all(not(mp_loom), not(miri)))]
 #![allow(unsafe_code)]
 
@@ -75,7 +75,7 @@ fn view_beyond_the_storage_panics() {
     _ = filled(100, 7).copy_on_write(99, 2);
 }
 
-/// Returns `true` if something is mapped at an address.
+/// Returns `true` if memory is mapped at an address.
 fn is_in_use(address: *mut u8) -> bool {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: replaces nothing.
@@ -83,7 +83,8 @@ fn is_in_use(address: *mut u8) -> bool {
     at == libc::MAP_FAILED
 }
 
-/// In a forked copy, which has no access to the bytes, no other memory gets the view's addresses.
+/// A forked copy has no access to the bytes of a view. The view's addresses stay reserved, so that no other
+/// memory gets them.
 #[test]
 fn addresses_of_a_view_stay_reserved_in_a_fork() {
     let mut view = filled(4096, 7).copy_on_write(0, 4096).unwrap();

@@ -1,5 +1,5 @@
-//! Maximum number of mapped views of storages for private writes. In a test program of its own, since the
-//! views of all threads of a process count.
+//! Test of the maximum number of mapped private views of storages. A test program of its own, since the views
+//! of all threads of a process count.
 #![cfg(all(not(mp_loom), not(miri)))]
 #![allow(unsafe_code)]
 

@@ -28,8 +28,8 @@ fn lent() -> (Storage, Outgoing) {
     (storage, out)
 }
 
-/// A handle that was moved into a message has no memory. Its use accesses no address after the table of
-/// blocks.
+/// A handle that was moved into a message has no memory. Functions that get such a handle access no address
+/// beyond the table of blocks.
 #[test]
 fn empty_handle_has_no_memory() {
     let (left, _message) = lent();
@@ -45,7 +45,8 @@ fn empty_handle_has_no_memory() {
     left.share_as(BlockKind::Frozen);
 }
 
-/// (For a queue's memory, see the unit tests of `mp-queue`.)
+/// A structure can't be made frozen or shared like a tensor. (For a queue's memory, see the unit tests of
+/// `mp-queue`.)
 #[test]
 fn shared_structure_stays_a_structure() {
     for kind in [BlockKind::Frozen, BlockKind::Shared] {
@@ -67,8 +68,8 @@ fn shared_memory_has_no_exclusive_owner() {
     }
 }
 
-/// A receiver refuses an exclusive attachment if its memory was opened while the message was in flight: by a
-/// weak handle, which does not count as a handle of the tensor.
+/// While the message is in flight, a weak handle makes the memory of an exclusive attachment frozen. The
+/// receiver refuses the attachment. (A weak handle does not count as a handle of the tensor.)
 #[test]
 fn memory_shared_in_transit_is_not_exclusive() {
     let (mut storage, mut out) = (Storage::new(arena(), 8, 8).unwrap(), Outgoing::default());

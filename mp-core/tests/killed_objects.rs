@@ -1,6 +1,6 @@
-//! Real processes that are killed or stopped at their n-th access to shared memory, for every n. Meanwhile
-//! they claim, advance and release clocks, or store a descriptor in an object, or own an object that was
-//! moved to them, or make an object a part (a child) of another object (the whole) and free it.
+//! Real processes that are killed or stopped at their n-th access to shared memory, for every n. The
+//! processes claim, advance and release clocks, store a descriptor in an object, own an object that was moved
+//! to them, or make an object a part (a child) of another object (the whole) and free the part.
 #![cfg(all(feature = "inject", not(mp_loom)))]
 #![allow(unsafe_code)]
 
@@ -25,7 +25,7 @@ const NAME: &str = "test::Object";
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// Sends a line to the test. Does not access shared memory.
+/// Sends a line to the test process, without an access to shared memory.
 fn report(what: &str) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "\ntold {what}").and_then(|()| out.flush()).unwrap();
@@ -70,7 +70,7 @@ fn object(mut message: Incoming, number: u32, exclusive: bool) -> mp_core::Resul
     Structure::open(hold, NAME)
 }
 
-/// Returns the object that the test has sent.
+/// Receives the object that the test process has sent.
 fn received(arena: Arena, ticket: &str, exclusive: bool) -> mp_core::Result<Structure> {
     let ticket: Vec<u8> = ticket.split(',').map(|byte| byte.parse().unwrap()).collect();
     // SAFETY: the test has sent the ticket to this process alone, and does nothing with the envelope except
@@ -81,7 +81,7 @@ fn received(arena: Arena, ticket: &str, exclusive: bool) -> mp_core::Result<Stru
     object(message, 0, exclusive)
 }
 
-/// Stores a descriptor, this process's standard error, in a received object and in a new one.
+/// Stores this process's standard error, as a descriptor, in a received object and in a new object.
 fn keep(arena: Arena, ticket: &str) -> Outcome {
     let object = received(arena, ticket, false)?;
     object.keep_descriptor(std::io::stderr())?;
@@ -94,7 +94,7 @@ fn keep(arena: Arena, ticket: &str) -> Outcome {
     Ok(())
 }
 
-/// Moves an object that only this process has into a message, and takes it back.
+/// Receives an object that no other process holds, moves it into a message, and takes it out again.
 fn own(arena: Arena, ticket: &str) -> Outcome {
     let mut object = received(arena, ticket, true)?;
     let mut message = Outgoing::default();
@@ -106,8 +106,8 @@ fn own(arena: Arena, ticket: &str) -> Outcome {
     Ok(())
 }
 
-/// Makes a new object a part of a received one, moves the part through a message, and gets the whole from the
-/// part.
+/// Makes a new object a part of a received object, the whole. Moves the part through a message, and gets a
+/// handle to the whole from the part.
 fn part(arena: Arena, ticket: &str) -> Outcome {
     let whole = received(arena, ticket, false)?;
     let mark = whole.mark();
@@ -127,7 +127,7 @@ fn part(arena: Arena, ticket: &str) -> Outcome {
     Ok(())
 }
 
-/// Drops a part, without a handle of its whole.
+/// Receives a part and drops it. This process never has a handle to the whole.
 fn leave(arena: Arena, ticket: &str) -> Outcome {
     drop(received(arena, ticket, false)?);
     Ok(())
@@ -215,7 +215,8 @@ impl Process {
         ended
     }
 
-    /// Returns the lines that the process has sent, and `true` if it was killed.
+    /// Waits for the end of the process. Returns the lines that the process has sent, and `true` if it was
+    /// killed.
     fn end(&mut self) -> (Vec<String>, bool) {
         let mut text = String::new();
         self.child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
@@ -233,8 +234,8 @@ impl Process {
     }
 }
 
-/// Calls `round` for each access, until it returns `false`: the process was not interrupted. The last process
-/// must make more than `least` accesses.
+/// Calls `round` with the numbers of the accesses, from 1 on, until it returns `false`, which means that the
+/// process ended without an interruption. That process must have made more than `least` accesses.
 fn for_every_access(least: u64, mut round: impl FnMut(u64) -> bool) {
     let end = mp_harness::some_of(1..3000).find(|&at| !round(at)).expect("fewer than 3000 accesses");
     assert!(end > least, "the script ended after {end} accesses");
@@ -314,7 +315,8 @@ fn clocks_work_while_another_owner_is_stopped() {
     });
 }
 
-/// Returns a promised message with an object of this process, for a process that is started next.
+/// Returns a promise of a message with an object of this process. The process that is started next claims the
+/// message.
 fn promised(object: &mut Structure, exclusive: bool) -> Promise {
     let mut message = Outgoing::default();
     if exclusive {
@@ -409,12 +411,12 @@ fn moved_object_is_freed_after_its_owner_is_killed() {
     });
 }
 
-/// Returns the number of bytes in use.
+/// Returns the number of allocated bytes in the arena.
 fn in_use() -> u64 {
     Arena::current().unwrap().memory_stats().allocated
 }
 
-/// With and without a holder of the whole in this process.
+/// The test runs twice: with and without a handle to the whole in this process.
 #[test]
 fn set_parent_killed_at_every_access_leaks_nothing() {
     let _alone = alone();
@@ -440,7 +442,7 @@ fn set_parent_killed_at_every_access_leaks_nothing() {
     }
 }
 
-/// While a process that makes a part is stopped, other processes release the whole.
+/// A process is stopped while it makes a part of the whole. Meanwhile, this process releases the whole.
 #[test]
 fn set_parent_stopped_at_every_access_succeeds() {
     let _alone = alone();

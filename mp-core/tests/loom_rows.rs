@@ -1,5 +1,5 @@
-//! Rows of device memory under loom: every interleaving that the memory model allows, of two holders and a
-//! creator with three preemptions.
+//! Use records of device memory under loom: every interleaving that the memory model allows, of two holders
+//! and a creator, with three preemptions.
 //!
 //! `RUSTFLAGS="--cfg mp_loom" cargo test --release -p mp-core --test loom_rows`
 #![cfg(mp_loom)]
@@ -20,7 +20,7 @@ fn tick(holder: u32, joins: bool) -> Tick {
     Tick::new(2 * holder + u32::from(joins), Tick::base(1) + 1)
 }
 
-/// Releases a piece, as a holder with write access whose work has not run.
+/// Uses a piece and releases it, like a holder with write access whose work has not run.
 fn leaves(m: &HeapMem, holder: u32) {
     begin_use(ROW, m);
     loop {

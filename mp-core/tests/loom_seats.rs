@@ -54,14 +54,16 @@ fn release(m: &HeapMem, me: u32, seat: u32, holder: Seat, beside: bool) -> bool 
     }
 }
 
-/// A sender takes a seat for a message, publishes it and releases its own, while the receiver takes the seat
-/// over and releases it: the block is freed exactly once, after both are done.
+/// A sender takes a seat for a message, publishes the message, and releases its own seat. The receiver takes
+/// over the message's seat and releases it. The block is freed exactly once, after both have released their
+/// seats.
 #[test]
 fn loom_block_sent_in_a_message_is_freed_once() {
     hand_over(false);
 }
 
-/// Same as above, but each process first checks the other's seat, as a neighbor of its own seat.
+/// A block is sent in a message and freed. Each process first checks the other process's seat, as a neighbor
+/// of its own seat.
 #[test]
 fn loom_block_with_a_neighbor_check_is_freed_once() {
     hand_over(true);
@@ -96,8 +98,8 @@ fn hand_over(beside: bool) {
     });
 }
 
-/// A process makes a child of the block and sends the child, and the receiver frees the child: the block is
-/// freed exactly once, after both are done.
+/// A process makes a child of the block, sends the child, and releases the block. The receiver frees the
+/// child. The block is freed exactly once, after both.
 #[test]
 fn loom_child_block_is_freed_once() {
     loom::model(|| {
@@ -181,14 +183,15 @@ fn loom_freed_block_is_claimed_with_a_new_generation() {
 
 const PARKING: Word = Word::at(72);
 
-/// A waker publishes a value and checks for sleepers, and a sleeper announces itself and checks for the value
-/// again: at least one of them detects the other.
+/// A waker publishes a value and checks for sleepers. A sleeper announces itself and checks for the value
+/// again. At least one of them detects the other.
 #[test]
 fn loom_announced_sleeper_is_woken() {
     loom::model(|| sleep_and_wake(|m| run(NotifyOne::new(PARKING), m).is_some()));
 }
 
-/// Same as above, with a waker that wakes all sleepers.
+/// A waker publishes a value and wakes all sleepers, while a sleeper announces itself and checks for the
+/// value again.
 #[test]
 fn loom_announced_sleeper_is_woken_by_notify_all() {
     loom::model(|| sleep_and_wake(|m| run(NotifyAll::new(PARKING), m)));
@@ -211,8 +214,8 @@ fn sleep_and_wake(notify: fn(&HeapMem) -> bool) {
     assert!(!fell_asleep_for_good, "a lost wake-up");
 }
 
-/// Same as above, with another sleeper that announces itself at any time, so that the sleepers bit may
-/// already be set.
+/// A waker publishes a value and wakes one sleeper. A second sleeper announces itself at any time, so that
+/// the sleepers bit may already be set.
 #[test]
 fn loom_one_of_two_sleepers_is_woken() {
     loom::model(|| {
@@ -237,8 +240,8 @@ fn loom_one_of_two_sleepers_is_woken() {
     });
 }
 
-/// A process frees an envelope of a group while another one, which has found no hint there, clears the
-/// group's bit.
+/// A process frees an envelope of a group. Meanwhile another process, which has found no hint in the group,
+/// clears the group's bit.
 #[test]
 fn loom_group_with_hints_is_marked() {
     const AT: HintsAt = HintsAt { hints: Word::at(0), map: Word::at(8), bit: 1 << 5 };
@@ -265,7 +268,7 @@ fn has_the_queue(m: &HeapMem, who: Member) -> bool {
     (0..3).any(|seat| m.load(RING.seat(seat)) == Seat::Member(who).pack())
 }
 
-/// The process with seat `i` releases it.
+/// Releases the queue, as the process that holds seat `i`.
 fn gives_up(m: &HeapMem, i: u32) {
     let says = || {
         LAST_GONE.note(m, DetachedProcess::Member(member(i)), |who| has_the_queue(m, who));
@@ -281,8 +284,8 @@ fn gives_up(m: &HeapMem, i: u32) {
     }
 }
 
-/// Returns the values that a waiter with seat 0 sleeps on: parking word and deaths. Returns `None` if it
-/// finds that it is alone.
+/// Prepares the sleep of the waiter with seat 0. Returns the values on which it sleeps: parking word and
+/// number of deaths. Returns `None` if no other process holds the queue.
 fn waits(m: &HeapMem) -> Option<(u64, u64)> {
     let alone = || (1..3).all(|seat| Seat::is_free(m.load(RING.seat(seat))));
     let announced = run(Announce::new(PARKING), m);
@@ -292,7 +295,8 @@ fn waits(m: &HeapMem) -> Option<(u64, u64)> {
     (!finds_it).then_some((announced, noticed))
 }
 
-/// The waiter finds that it is alone, or one of the words that it sleeps on changes.
+/// Checks that the waiter finds no other holder of the queue, or that one of the words on which it sleeps
+/// changes.
 fn loom_giving_up(both: bool) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(if both { 3 } else { 5 });
@@ -312,13 +316,13 @@ fn loom_giving_up(both: bool) {
     });
 }
 
-/// A process releases a queue, and a waiter begins at any time during that.
+/// A process releases a queue, and a waiter begins to wait at any time during the release.
 #[test]
 fn loom_late_waiter_detects_a_released_queue() {
     loom_giving_up(false);
 }
 
-/// Two processes release the queue at once, and a waiter begins at any time during that.
+/// Two processes release the queue at once, and a waiter begins to wait at any time during the releases.
 #[test]
 fn loom_waiter_arrives_while_two_processes_leave() {
     loom_giving_up(true);
@@ -329,7 +333,7 @@ const B: Word = Word::at(88);
 const AT: UpdateAt =
     UpdateAt { current: Word::at(96), own: Column { base: Word::at(104), stride: 8 * UpdateAt::OWN_WORDS } };
 
-/// Exchanges A and B.
+/// Plan that exchanges A and B.
 struct Swap;
 impl UpdatePlan for Swap {
     fn reads(&self) -> &[Word] {
@@ -343,7 +347,7 @@ impl UpdatePlan for Swap {
     }
 }
 
-/// Subtracts one from A, and adds one to B.
+/// Plan that subtracts one from A, and adds one to B.
 struct Move;
 impl UpdatePlan for Move {
     fn reads(&self) -> &[Word] {
@@ -357,7 +361,7 @@ impl UpdatePlan for Move {
     }
 }
 
-/// The other member of two.
+/// Member list with one other member, in this slot.
 struct Other(u32);
 impl DeathOracle for Other {
     fn is_dead(&self, _: Member) -> bool {
@@ -410,7 +414,7 @@ fn loom_updates_are_atomic() {
     loom::model(updates(|_| Move));
 }
 
-/// Restores the previous value of A.
+/// Plan that restores the previous value of A.
 struct Back;
 impl UpdatePlan for Back {
     fn reads(&self) -> &[Word] {
@@ -424,7 +428,7 @@ impl UpdatePlan for Back {
     }
 }
 
-/// Reads A.
+/// Plan that only reads A.
 struct Look;
 impl UpdatePlan for Look {
     fn reads(&self) -> &[Word] {

@@ -12,7 +12,7 @@ use mp_core::{Descriptor, ReadyFd, WaitPoint, Waitable, wait};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Object that is ready while its flag is set. No thread is woken before [`tell`](Self::tell) is called.
+/// Object that is ready while its flag is set. Waiting threads are woken only by [`tell`](Self::tell).
 struct Flag {
     ready: AtomicBool,
     here: UnixStream,
