@@ -8,7 +8,7 @@
 
 use std::ffi::c_void;
 
-/// `DLDevice`.
+/// `DLDevice`: kind and number of a device.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "as the header has it")]
@@ -17,7 +17,7 @@ pub struct DLDevice {
     pub device_id: i32,
 }
 
-/// `DLDataType`.
+/// `DLDataType`: element type.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "as the header has it")]
@@ -51,7 +51,7 @@ pub struct DLManagedTensor {
     pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensor)>,
 }
 
-/// `DLPackVersion`.
+/// `DLPackVersion`: major and minor version of DLPack.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "as the header has it")]

@@ -46,8 +46,8 @@ dispatch::each_dtype!(elements);
 
 /// Elements with addition and subtraction, also atomic: integers and floating-point numbers.
 pub trait Number: Element {
-    /// `true` for integers: the sum of two values is the sum of their bits, so that a processor's atomic
-    /// addition works.
+    /// `true` for integers. The bits of the sum of two integers are the sum of their bits, so a processor's
+    /// atomic addition works.
     #[doc(hidden)]
     const INTEGER: bool;
     /// Returns the sum. Integers wrap.

@@ -109,7 +109,7 @@ impl<T: Element, M: Sendable> SparseCompressed<T, M> {
         ))
     }
 
-    /// Returns the shape of a block, or of a single element.
+    /// Returns the shape of a block. Elements without blocks have the shape 1 × 1.
     fn block(&self) -> [usize; 2] {
         match *self.values.shape() {
             [_, rows, columns] => [rows, columns],
@@ -117,7 +117,8 @@ impl<T: Element, M: Sendable> SparseCompressed<T, M> {
         }
     }
 
-    /// Returns the number of compressed lines and the number of positions in each line, in blocks.
+    /// Returns the number of compressed rows (or columns), and the number of columns (or rows), counted in
+    /// blocks.
     fn grid(&self) -> (usize, usize) {
         let [rows, columns] = [0, 1].map(|d| self.shape[d] / self.block()[d]);
         if self.layout.by_rows() { (rows, columns) } else { (columns, rows) }

@@ -5,7 +5,7 @@
 //!   the block, which is held while the reference lives. It is aligned to its size, since blocks are 64-byte
 //!   aligned and elements have 1, 2, 4, 8 or 16 bytes. An element of 16 bytes is two numbers of 8;
 //! - all processes access elements of a shared tensor only in this way and in this width. In other modes,
-//!   only code that may also access the elements plainly uses these functions.
+//!   these functions are only called by code that may also access the elements without atomics.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -181,7 +181,8 @@ impl<T: Integer> Atomic<T> {
     }
 }
 
-/// Returns elements of a storage as atomics. The mode of the caller's tensor must allow it, see above.
+/// Returns elements of a storage as atomics. The caller's tensor must be shared, or have a mode in which the
+/// caller may also access the elements without atomics.
 ///
 /// # Panics
 /// If some elements are out of bounds.

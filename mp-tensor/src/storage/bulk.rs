@@ -16,7 +16,7 @@ use mp_core::Storage;
 use super::{load, store};
 use crate::element::Element;
 
-/// Below this number of bytes, a loop is faster than the start-up of the string instruction.
+/// Number of bytes below which a loop is faster than the string instruction.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const SHORT: usize = 256;
 
@@ -53,7 +53,7 @@ unsafe fn move_elements<T: Element>(from: *const T, to: *mut T, len: usize) {
     }
 }
 
-/// Reads elements from `first` on, each by a relaxed load.
+/// Reads elements of a storage into `to`, from index `first` on, each by a relaxed load.
 #[inline]
 pub(crate) fn load_all<T: Element>(storage: &Storage, first: usize, to: &mut [T]) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -65,7 +65,7 @@ pub(crate) fn load_all<T: Element>(storage: &Storage, first: usize, to: &mut [T]
     to.iter_mut().zip(first..).for_each(|(to, i)| *to = load(storage, i));
 }
 
-/// Writes elements from `first` on, each by a relaxed store.
+/// Writes `from` into elements of a storage, from index `first` on, each by a relaxed store.
 #[inline]
 pub(crate) fn store_all<T: Element>(storage: &Storage, first: usize, from: &[T]) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -19,7 +19,7 @@ pub(crate) use bulk::{load_all, store_all};
 
 use crate::element::Element;
 
-/// Returns elements that are not written.
+/// Returns elements as a slice.
 ///
 /// # Safety
 /// No code in any process writes these elements while the slice lives.
@@ -34,11 +34,11 @@ pub(crate) unsafe fn slice<T: Element>(storage: &Storage, first: usize, len: usi
     unsafe { std::slice::from_raw_parts(p.as_ptr(), len) }
 }
 
-/// Returns elements that only the caller accesses.
+/// Returns elements as a mutable slice.
 ///
 /// # Safety
-/// No other code in any process reads or writes these elements while the slice lives, through this or
-/// another storage.
+/// No other code in any process reads or writes these elements while the slice lives, through this or another
+/// storage.
 #[inline]
 #[allow(clippy::mut_from_ref, reason = "a storage is a handle; the mode of its tensor grants write access")]
 pub(crate) unsafe fn slice_mut<T: Element>(storage: &Storage, first: usize, len: usize) -> &mut [T] {

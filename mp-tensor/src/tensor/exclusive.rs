@@ -14,14 +14,14 @@ use mp_core::words::{Access, BlockKind};
 use mp_core::{Error, Result};
 
 impl RawTensor<Exclusive> {
-    /// Allocates new memory.
+    /// Allocates a tensor of this shape, with elements of `element` bytes.
     pub(crate) fn new(shape: &[usize], element: usize) -> Result<Self> {
         let view = recent::row_major(0, shape)?;
         let keep = Storage::new(mp_core::Arena::current()?, view.len(), element)?;
         Ok(Self { keep, view: view.into(), grad: Default::default() })
     }
 
-    /// Changes the mode.
+    /// Converts the tensor to mode `M`. Marks its block as `kind`, which is the kind for that mode.
     pub(crate) fn open<M: Mode<Keep = Storage>>(self, kind: BlockKind) -> RawTensor<M> {
         self.keep.share_as(kind);
         RawTensor { keep: self.keep, view: self.view, grad: self.grad }

@@ -34,7 +34,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// in the copy.
 #[derive(Clone)]
 pub struct FrozenBytes(
-    /// Contiguous.
+    /// Contiguous tensor of the bytes.
     Tensor<u8, Frozen>,
 );
 

@@ -121,8 +121,8 @@ macro_rules! view_method {
 }
 
 /// Defines view methods whose results contain no element twice. With `&`, the methods return another handle
-/// to the same storage. Otherwise they consume the tensor. The type has a function `viewed`. For `&`,
-/// [`aliasing_methods`] defines it.
+/// to the same storage. Otherwise they consume the tensor. They call a method `viewed` of the type.
+/// [`aliasing_methods`] defines the `viewed` for `&`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! view_methods {
@@ -216,8 +216,8 @@ macro_rules! view_methods {
     };
 }
 
-/// Defines view methods that return overlapping views or several views, for tensors with several handles. The
-/// type has a function `another`, which returns a handle with another view.
+/// Defines view methods that return overlapping views or several views, for tensors with several
+/// handles. They call a method `another` of the type, which returns a handle with another view.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! aliasing_methods {

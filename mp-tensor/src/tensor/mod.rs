@@ -121,17 +121,18 @@ impl<T: Element, M: Mode> Tensor<T, M> {
         self.raw.storage()
     }
 
-    /// Wraps parts that match, see [`RawTensor`].
+    /// Creates a tensor from its parts. The element type `T` must be that of the parts, see [`RawTensor`].
     pub(crate) fn of(raw: RawTensor<M>) -> Self {
         Self { raw, elements: PhantomData }
     }
 
-    /// Iterates over the elements in row-major order, in any mode. Each is read when the iterator reaches it.
+    /// Iterates over the elements in row-major order, in any mode. An element is read when the iterator
+    /// reaches it.
     pub(crate) fn loads(&self) -> impl ExactSizeIterator<Item = T> + '_ {
         self.raw.view.positions().map(|p| storage::load(self.raw.storage(), p))
     }
 
-    /// Returns the `i`-th element in row-major order, which exists.
+    /// Returns the `i`-th element in row-major order. `i` is less than the number of elements.
     #[inline]
     pub(crate) fn load_nth(&self, i: usize) -> T {
         storage::load(self.raw.storage(), self.raw.view.nth(i))

@@ -18,8 +18,8 @@ use mp_core::message::{Attached, Codec, LoanedValue, Outgoing, ReceivedAttachmen
 use mp_core::words::{Access, Grant};
 use mp_core::{Error, Result};
 
-/// A storage and a view of it. The view is within the storage, in elements of the tensor. In a writable mode,
-/// no two of its indices refer to the same element.
+/// Parts of a tensor without its element type: the storage, and a view of it. The view is within the storage,
+/// in elements of the tensor. In a writable mode, no two indices of the view refer to the same element.
 pub(crate) struct RawTensor<M: Mode> {
     pub(crate) keep: M::Keep,
     pub(crate) view: ViewBox,
@@ -32,8 +32,8 @@ impl<M: Mode<Keep: Clone>> Clone for RawTensor<M> {
     }
 }
 
-/// Returns the attachment word of the elements. Frozen memory may be read as any type, so that a storage and
-/// tensors of several types can view one attachment.
+/// Returns the grant for elements of this type. Frozen memory may be read as any type, so its grant has no
+/// type: a storage and tensors of several types can view one attachment.
 fn grant(access: Access, dtype: DType) -> Grant {
     Grant::new(access, if access == Access::Frozen { 0 } else { dtype.code() })
 }
@@ -44,7 +44,7 @@ impl<M: Mode> RawTensor<M> {
         self.keep.borrow()
     }
 
-    /// Returns another handle with a view of this tensor.
+    /// Returns another handle to the storage, with the view `view`.
     #[inline]
     pub(crate) fn another(&self, view: Box<View>) -> Self
     where
@@ -53,7 +53,7 @@ impl<M: Mode> RawTensor<M> {
         Self { keep: self.keep.clone(), view: ViewBox::Own(view), grad: self.grad.derived() }
     }
 
-    /// Replaces the view by a view of this tensor.
+    /// Returns this handle with the view `view`.
     pub(crate) fn viewed(self, view: View) -> Self {
         Self { view: view.into(), grad: self.grad.derived(), keep: self.keep }
     }
@@ -95,7 +95,7 @@ fn overlaps(view: &View) -> Error {
 }
 
 impl<M: Mode<Keep = Storage>> RawTensor<M> {
-    /// Takes the tensor out of a message, and validates it.
+    /// Takes a tensor out of a message, and validates it.
     #[inline(always)]
     pub(crate) fn receive(
         inc: &mut ReceivedAttachments,
@@ -145,7 +145,7 @@ impl RawTensor<Exclusive> {
         written
     }
 
-    /// Takes the loaned memory back, if there is any.
+    /// Takes the memory back from a message that was not sent, if this tensor has lent it.
     pub(crate) fn take_back(&mut self, back: &mut UnsentValues, dtype: DType) {
         if !self.keep.hold().is_nowhere() {
             return;

@@ -33,6 +33,8 @@ impl<N: Copy + Default> Dims<N> {
         Self { len: 0, n: [N::default(); MAX_RANK] }
     }
 
+    /// Creates a list of these numbers.
+    ///
     /// # Errors
     /// If there are more than [`MAX_RANK`] numbers.
     pub(crate) fn from_slice(all: &[N]) -> Result<Self> {

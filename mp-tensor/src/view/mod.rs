@@ -14,7 +14,8 @@ use mp_core::{Error, Result};
 /// Maximum number of dimensions of a tensor.
 pub const MAX_RANK: usize = 8;
 
-/// Maximum number of elements: more than any memory has, and small enough that sums don't overflow.
+/// Maximum number of elements of a tensor. More than any memory has, and small enough that sums don't
+/// overflow.
 const MAX_LEN: usize = isize::MAX as usize / 8;
 
 /// Offset, shape and strides, in elements.
@@ -25,7 +26,7 @@ pub struct View {
     pub(crate) strides: Dims<isize>,
     /// Product of the shape.
     len: usize,
-    /// Number of elements if all are consecutive in row-major order from the offset on, otherwise 0.
+    /// Number of elements if all elements are consecutive in row-major order, otherwise 0.
     straight: usize,
     /// `true` if all strides, also in dimensions with one entry, equal the strides of a new tensor of this
     /// shape.
@@ -106,7 +107,7 @@ impl View {
         Ok(view)
     }
 
-    /// Recomputes the derived fields after a change.
+    /// Recomputes the derived fields after a change of the shape or the strides.
     pub(crate) fn changed(&mut self) -> Result<()> {
         // Compares each stride with the row-major one, except (for `in_a_row`) in dimensions of one entry,
         // whose stride is never used.
@@ -172,7 +173,7 @@ impl View {
             && shape.zip(self.shape.iter()).all(|(n, here)| n == *here)
     }
 
-    /// Returns the index after the last element, or `None` if it overflows.
+    /// Returns the index after the last element of the view in the storage, or `None` if it overflows.
     #[inline]
     pub fn end(&self) -> Option<usize> {
         if self.is_contiguous() { self.offset.checked_add(self.len) } else { self.end_of_strided() }
@@ -189,7 +190,7 @@ impl View {
         usize::try_from(last + 1).ok()
     }
 
-    /// Returns `true` if all elements are below index `elements`.
+    /// Returns `true` if all elements of the view are within a storage of `elements` elements.
     pub fn fits(&self, elements: usize) -> bool {
         self.end().is_some_and(|end| end <= elements)
     }
@@ -236,7 +237,7 @@ impl View {
         Ok(self.offset + far as usize)
     }
 
-    /// Returns the storage index of the `i`-th element of a contiguous view, otherwise `None`.
+    /// Returns the storage index of the `i`-th element, if the view is contiguous and has that element.
     #[inline]
     pub(crate) fn straight(&self, i: usize) -> Option<usize> {
         (i < self.straight).then(|| self.offset + i)
@@ -281,8 +282,8 @@ impl View {
         if self.row_major { &[] } else { &self.strides }
     }
 
-    /// Creates a view from untrusted numbers, not yet checked against a storage, see
-    /// [`within`](Self::within). Empty strides mean row-major.
+    /// Creates a view from untrusted numbers. Empty strides mean row-major. The caller checks the view
+    /// against its storage ([`within`](Self::within)).
     pub(crate) fn from_elsewhere(offset: usize, shape: Dims<usize>, strides: Dims<isize>) -> Result<Self> {
         if strides.is_empty() {
             return Self::row_major(offset, &shape);
@@ -307,7 +308,7 @@ impl View {
         if self.fits(elements) { Ok(()) } else { Err(self.beyond(elements)) }
     }
 
-    /// Returns the error of a view that exceeds a storage with that many elements.
+    /// Returns the error of a view that exceeds a storage of `elements` elements.
     #[cold]
     pub fn beyond(&self, elements: usize) -> Error {
         let Self { offset, shape, strides, .. } = self;

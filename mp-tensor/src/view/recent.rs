@@ -3,8 +3,8 @@
 //!
 //! A view has 176 bytes and is allocated apart from its tensor. Without this cache, allocating, filling and
 //! freeing it would cost a third of all other work for a small tensor. A million tensors of one shape would
-//! have a million views. The disadvantage: threads with handles to tensors of one shape, created by one
-//! thread, share a reference count.
+//! have a million views. A disadvantage of the cache is that tensors of one shape that one thread has created
+//! share a reference count, in whatever threads they are.
 
 use std::cell::RefCell;
 use std::ops::Deref;
@@ -59,7 +59,7 @@ thread_local! {
     static NOTHING: Arc<View> = Arc::new(View::NONE);
 }
 
-/// Returns the view that this thread created last, if it is row-major, of this shape and from `offset` on.
+/// Returns the view that this thread created last, if that view is row-major and has this shape and offset.
 #[inline]
 pub(crate) fn same(offset: usize, shape: impl ExactSizeIterator<Item = usize>) -> Option<Arc<View>> {
     // While the thread ends, there is no cache.

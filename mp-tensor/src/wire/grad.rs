@@ -24,8 +24,8 @@ impl std::fmt::Debug for Grad {
 }
 
 impl Grad {
-    /// Returns the state of a tensor that was moved into a message under this mark. If the message is not
-    /// sent, the mark finds the tensor's memory.
+    /// Returns the metadata of a tensor that was moved into a message under this mark. If the message is not
+    /// sent, the tensor takes its memory back by the mark.
     pub fn lent(mark: u64) -> Self {
         Self(mark << MARK | LENT)
     }

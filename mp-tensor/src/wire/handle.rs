@@ -79,7 +79,7 @@ impl TensorHeader {
 impl TensorHandle<&View> {
     /// Encodes the handle. [`read`](TensorHandle::read) decodes it.
     pub fn write<'b>(&self, bytes: &'b mut [u8; MOST]) -> &'b [u8] {
-        /// Writes numbers in `N` bytes each. Returns the rest of the buffer.
+        /// Writes numbers in `N` bytes each. Returns the remaining part of the buffer.
         fn put<const N: usize>(to: &mut [u8], numbers: impl Iterator<Item = u64>) -> &mut [u8] {
             let mut to = to;
             for n in numbers {
@@ -175,7 +175,7 @@ fn same(numbers: &[u8], flags: u8) -> Option<Arc<View>> {
     recent::same(offset, numbers)
 }
 
-/// Returns the view that these numbers describe. Their count matches the rank and the flags.
+/// Returns the view that these numbers describe. The number of bytes matches the rank and the flags.
 #[inline(never)]
 fn read_view(numbers: &[u8], rank: usize, flags: u8) -> Result<Arc<View>> {
     let mut all = [0; 1 + 2 * MAX_RANK];

@@ -31,7 +31,8 @@ fn ends(range: &impl RangeBounds<usize>, n: usize, what: &str) -> Result<(usize,
     }
 }
 
-/// Collects `n` views, if there is memory for them: an empty tensor may have any number of entries.
+/// Collects `n` views. Returns an error if there is not enough memory for them, because an empty tensor may
+/// have any number of entries.
 fn pieces(n: usize, all: impl Iterator<Item = Result<View>>) -> Result<Vec<View>> {
     let mut pieces = Vec::new();
     if pieces.try_reserve_exact(n).is_err() {
@@ -51,7 +52,7 @@ impl View {
         }
     }
 
-    /// Returns this view after a change, or the change's error.
+    /// Returns this view after the change `change`, or the error of that change.
     #[inline]
     pub fn with(mut self, change: impl FnOnce(&mut Self) -> Result<()>) -> Result<Self> {
         change(&mut self)?;
@@ -174,11 +175,11 @@ impl View {
         }
     }
 
-    /// Returns strides that show the same elements in another shape, or `None` if there are none. Both shapes
-    /// have the same number of elements, at least one.
+    /// Returns the strides with which a view of shape `shape` has the same elements in the same order.
+    /// Returns `None` if no strides are suitable. Both shapes have the same number of elements, at least one.
     ///
-    /// Dimensions whose elements are evenly spaced form a run. Each run has to become whole dimensions of the
-    /// new shape.
+    /// Consecutive dimensions whose elements are evenly spaced form a run. The elements of each run have to
+    /// be the elements of one or several dimensions of the new shape.
     fn strides_for(&self, shape: &Dims<usize>) -> Option<Dims<isize>> {
         let mut strides = row_major(shape);
         let mut new = shape.len();
