@@ -324,7 +324,7 @@ fn loom_late_waiter_detects_a_released_queue() {
 
 /// Two processes release the queue at once, and a waiter begins to wait at any time during the releases.
 #[test]
-fn loom_waiter_arrives_while_two_processes_leave() {
+fn loom_waiter_detects_two_concurrent_releases() {
     loom_giving_up(true);
 }
 

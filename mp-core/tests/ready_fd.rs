@@ -79,7 +79,7 @@ fn set_all_skips_dropped_descriptors() {
 }
 
 #[test]
-fn set_if_ready_sets_this_descriptor_only() {
+fn set_if_ready_sets_only_its_own_descriptor() {
     let flags = [Flag::new(), Flag::new()];
     let [one, other] = flags.clone().map(|flag| ReadyFd::new(flag).unwrap());
     one.set_if_ready();
@@ -91,7 +91,7 @@ fn set_if_ready_sets_this_descriptor_only() {
 }
 
 #[test]
-fn last_descriptor_set_directly_sets_others_first() {
+fn set_if_ready_after_others_sets_others_first() {
     let (flag, end) = (Flag::new(), Flag::new());
     let fd = ReadyFd::new(flag.clone()).unwrap();
     let last = ReadyFd::new_after_others(end.clone()).unwrap();
@@ -109,7 +109,7 @@ fn last_descriptor_set_directly_sets_others_first() {
 }
 
 #[test]
-fn last_descriptor_set_by_a_thread_follows_others() {
+fn wake_after_others_makes_others_readable_first() {
     let (flag, end) = (Flag::new(), Flag::new());
     let fd = ReadyFd::new(flag.clone()).unwrap();
     let last = ReadyFd::new_after_others(end.clone()).unwrap();
@@ -122,7 +122,7 @@ fn last_descriptor_set_by_a_thread_follows_others() {
 }
 
 #[test]
-fn last_descriptor_of_an_ended_object_is_readable() {
+fn new_after_others_of_a_ready_object_is_readable() {
     let (flag, end) = (Flag::new(), Flag::new());
     let fd = ReadyFd::new(flag.clone()).unwrap();
     flag.set();

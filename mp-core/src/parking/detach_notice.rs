@@ -41,7 +41,7 @@
 //! | a leaving process, at any point | the same as after any death: the death is noticed, and the processes that recover the member note it in its queues |
 //! | a waiter that has asked | a number that no process depends on: at most one additional increment of *noticed* |
 //!
-//! Checked by `loom_waiter_arrives_while_two_processes_leave`, and by
+//! Checked by `loom_waiter_detects_two_concurrent_releases`, and by
 //! `tests/tests/queues/deserted.rs` at each access.
 
 use crate::layout::control;

@@ -12,7 +12,7 @@ fn table(all: &[i64], rows: usize) -> FrozenTensor<i64> {
 }
 
 #[test]
-fn coordinates_are_checked() {
+fn invalid_coordinates_are_refused() {
     let values = ints(&[10, 20, 30]);
     let coo = |indices: FrozenTensor<i64>, shape: &[usize]| SparseCoo::new(indices, values.clone(), shape);
     let s = coo(table(&[0, 1, 0, 2, 2, 2], 2), &[2, 3]).unwrap();
@@ -48,7 +48,7 @@ fn coordinates_are_checked() {
 }
 
 #[test]
-fn compressed_parts_are_checked() {
+fn invalid_compressed_parts_are_refused() {
     let csr = |rows: &[i64], columns: &[i64], values: usize, shape| {
         let values = Tensor::from_fn(&[values], |i| i as i32 + 1).unwrap().freeze();
         SparseCompressed::new(Layout::Csr, ints(rows), ints(columns), values, shape)
@@ -111,7 +111,7 @@ fn invalid_writes_to_shared_parts_are_errors() {
 }
 
 #[test]
-fn nested_parts_are_checked() {
+fn invalid_nested_parts_are_refused() {
     let buffer = ints(&[0, 1, 2, 3, 4, 5]);
     let nested = |sizes: &[i64], strides: &[i64], offsets: &[i64]| {
         let n = offsets.len().max(1);

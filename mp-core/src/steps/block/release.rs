@@ -311,7 +311,7 @@ mod tests {
     /// The hint names a seat in a page of another block, because a process was stopped during its check while
     /// the block was freed.
     #[test]
-    fn seats_of_another_block_do_not_hold_this_one() {
+    fn seats_of_another_block_do_not_hold_a_block() {
         let m = block_with(1);
         let foreign = pages(2).unwrap();
         m.store(page_owner(foreign), 77);
@@ -326,7 +326,7 @@ mod tests {
     /// A process that takes a seat or links a page does not change the hint of a held seat, which processes
     /// that release seats have written.
     #[test]
-    fn hint_of_a_held_seat_survives_takes_and_pages() {
+    fn taking_seats_keeps_the_hint_of_a_held_seat() {
         let m = block_with(3);
         let held = seat(300);
         (0..300).chain((301..3 * PER_PAGE).rev()).for_each(|i| _ = release(&m, i));

@@ -155,7 +155,7 @@ mod tests {
     /// The sent files are writing ends of a pipe. A read returns 0 bytes once all of them are closed.
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no such sockets")]
-    fn packet_without_exactly_one_file_closes_all() {
+    fn packet_without_exactly_one_file_closes_its_files() {
         for (count, expected) in [
             (0, Some("no descriptor was sent")),
             (1, None),

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn impossible_thresholds_are_refused() {
+    fn invalid_malloc_thresholds_are_refused() {
         assert!(!set_malloc_thresholds(1 << 26, usize::MAX));
         assert!(!set_malloc_thresholds(usize::MAX, 1 << 20));
     }
