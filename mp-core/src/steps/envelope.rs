@@ -1,9 +1,9 @@
-//! Memory of envelopes, returned and committed in groups of 64, and hints of the free ones.
+//! Groups of 64 envelopes, whose memory is committed and returned together, and hints of free envelopes.
 //!
-//! An envelope's owner word is also read by processes that don't own the envelope: a consumer that lost a
-//! message to another one, a recovering process, a pass over all envelopes. So the word stays at its address
-//! while the memory is returned. It reads as zero, a value that no envelope in use has. Zero can't be claimed
-//! ([`Owner::claimable`]). Only the process that fills the group swaps a zero word.
+//! An envelope's owner word is also read by processes that don't own the envelope: a consumer that has lost a
+//! message to another consumer, a recovering process, a pass over all envelopes. So the word stays at its
+//! address while the memory is returned. It reads as zero, a value that no envelope in use has. Zero can't be
+//! claimed ([`Owner::claimable`]). Only the process that fills the group swaps a zero word.
 //!
 //! # Words of a group, and the processes that change them
 //! | word | states | changed by |
@@ -289,9 +289,9 @@ pub fn adopt_group<M: Mem + ?Sized>(at: GroupAt, by: Member, found: u64, m: &M) 
 /// Positions of a group's words.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct HintsAt {
-    /// Hints.
+    /// Word with the hints of the group.
     pub hints: Word,
-    /// Word of the group map that contains its bit.
+    /// Word of the group map that contains the group's bit.
     pub map: Word,
     /// Bit of the group.
     pub bit: u64,

@@ -85,7 +85,7 @@ fn steps<S: Steps>(s: &mut S, m: &HeapMem, n: usize) {
     (0..n).for_each(|_| assert!(s.step(m).is_none(), "the steps ended early"));
 }
 
-/// The seat is recorded before it is taken, and increments the block's version.
+/// A seat is recorded before it is taken. Taking it increments the block's version.
 #[test]
 fn taken_seat_is_recorded_and_counted() {
     let m = memory();
@@ -208,7 +208,7 @@ fn modified_block_is_checked_again() {
     assert!(matches!(run(check, &m), ReleaseOutcome::MustFree(_)));
 }
 
-/// Otherwise a weak handle to the previous allocation would find the new one.
+/// The generation ensures that a weak handle to the previous allocation does not find the new allocation.
 #[test]
 fn each_allocation_has_a_new_generation() {
     let m = memory();

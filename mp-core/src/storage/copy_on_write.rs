@@ -14,7 +14,7 @@ use crate::sync::shared::{AtomicBool, Ordering};
 use crate::sys::region::Region;
 use crate::sys::{self, directory, futex, limits};
 
-/// Mappings of this process, by address.
+/// Mappings of this process for private writes, by address.
 pub(crate) static MAPPED: PerProcess<Mutex<BTreeMap<usize, MappedRange>>> =
     per_process!(Mutex::new(BTreeMap::new()));
 

@@ -25,9 +25,9 @@ fn others(hold: &Hold) -> String {
 }
 
 impl Attached {
-    /// Moves the handle of an object into the message, and returns the attachment's number. This process must
-    /// be the only holder, by this handle. The remaining handle holds nothing, until it is [taken
-    /// back](crate::message::UnsentValues::take).
+    /// Moves the handle of an object into the message, and returns the attachment's number. `hold` must be
+    /// the only handle to the object in all processes. Afterwards it holds nothing, until the object is
+    /// [taken back](crate::message::UnsentValues::take).
     ///
     /// # Errors
     /// [`Error::Unsendable`] if the block is not an object, or has other handles, processes or messages

@@ -102,8 +102,8 @@ impl WakeRegistration {
         self.since
     }
 
-    /// Registers `waker` to be woken once, when the object may have become ready. Call it before the last
-    /// check.
+    /// Registers `waker` to be woken once, when the object may have become ready. The caller checks the
+    /// object once more after this call, before it waits.
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked). [`Error::Os`](crate::Error::Os) if the thread that sleeps for

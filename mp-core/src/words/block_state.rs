@@ -86,7 +86,7 @@ impl BlockState {
     /// Value that increments the version when it is added to the word.
     pub const BUMP: u64 = 1 << Self::VERSION_AT;
 
-    /// Returns the word.
+    /// Encodes the state as a word.
     pub const fn pack(self) -> u64 {
         let (life, member) = match self.life {
             BlockLife::Free => (0, 0),

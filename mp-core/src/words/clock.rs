@@ -56,7 +56,7 @@ impl Tick {
         if word == 0 { None } else { Some(Self(word)) }
     }
 
-    /// Returns the word, which is never 0 for a tick created by a clock.
+    /// Encodes the tick as a word, which is never 0 for a tick created by a clock.
     #[must_use]
     pub const fn raw(self) -> u64 {
         self.0
@@ -141,7 +141,8 @@ const EPOCH_AT: u32 = 3 + Member::BITS;
 const FIRST_DIED_AT: u32 = EPOCH_AT + 16;
 
 impl ClockState {
-    /// Returns the word. Zero, the value of every word of a new arena, is a clock that never had an owner.
+    /// Encodes the state as a word. Zero, the value of every word of a new arena, is a clock that never had
+    /// an owner.
     pub const fn pack(self) -> u64 {
         let (phase, member) = match self.phase {
             ClockPhase::Free => (0, 0),

@@ -26,7 +26,7 @@ macro_rules! dtypes {
         }
 
         impl DType {
-            /// All types.
+            /// All element types.
             pub const ALL: &[DType] = &[$(DType::$variant),*];
 
             /// Returns torch's name, for example `float32`.

@@ -56,7 +56,7 @@ impl Owner {
     const RETURNED: Member = Member::from_raw(0xff_ffff);
     const UNDELIVERABLE: Member = Member::from_raw(0xff_efff);
 
-    /// Returns the word.
+    /// Encodes the owner and the sequence as a word.
     #[inline]
     pub const fn pack(self) -> u64 {
         let low = match self.holder {
@@ -144,7 +144,7 @@ impl RingPlace {
     /// have taken the message out of its slot yet.
     pub const ENCLOSING: u64 = 1 << 63;
 
-    /// Returns the word.
+    /// Encodes the ring and slot as a word.
     pub const fn pack(self) -> u64 {
         self.slot as u64 | (self.ring as u64) << 32
     }
@@ -191,7 +191,7 @@ impl GroupState {
     pub const ENVELOPES: u32 = 64;
     const BASE_AT: u32 = 26;
 
-    /// Returns the word. Zero, the value of every word of a new arena, is an absent group.
+    /// Encodes the state as a word. Zero, the value of every word of a new arena, is an absent group.
     pub const fn pack(self) -> u64 {
         match self {
             Self::Absent { base } => base << Self::BASE_AT,

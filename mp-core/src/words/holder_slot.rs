@@ -32,8 +32,8 @@ const SEQUENCE_AT: u32 = 2 + Member::BITS;
 const THREAD_AT: u32 = SEQUENCE_AT + 16;
 
 impl HolderSlot {
-    /// Returns the word. Its low half, on which threads may sleep, contains the state, the member and some
-    /// bits of the sequence.
+    /// Encodes the slot as a word. The low half of the word, on which threads may sleep, contains the state,
+    /// the member and some bits of the sequence.
     pub const fn pack(self) -> u64 {
         self.state as u64 & 3
             | self.member.raw() << 2

@@ -144,7 +144,7 @@ pub enum Seat {
 }
 
 impl Seat {
-    /// Returns the word.
+    /// Encodes the seat as a word.
     pub const fn pack(self) -> u64 {
         match self {
             Seat::Free => 0,

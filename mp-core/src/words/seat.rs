@@ -76,7 +76,7 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// Returns the word, which is never 0.
+    /// Encodes the attachment as a word, which is never 0.
     pub const fn pack(self) -> u64 {
         1 | (self.grant.0 & 127) << 1 | (self.seat.raw() as u64) << 8 | (self.block as u64) << 40
     }

@@ -48,7 +48,7 @@ impl Tenancy {
         Member::new(slot, self.epoch)
     }
 
-    /// Returns the word.
+    /// Encodes the slot's tenant as a word.
     pub const fn pack(self) -> u64 {
         let low = match self.presence {
             Presence::Free => 0,
@@ -84,7 +84,7 @@ pub struct RecoveringSlots {
 }
 
 impl RecoveringSlots {
-    /// Returns the word.
+    /// Encodes the range of slots as a word.
     pub const fn pack(self) -> u64 {
         1 | (self.first as u64) << 1 | (self.last as u64) << 32
     }
@@ -106,8 +106,8 @@ pub struct CurrentUpdate {
 }
 
 impl CurrentUpdate {
-    /// Returns the word: 1 bit for an update, 3 bits number of words, 24 bits member, 36 bits number of the
-    /// update.
+    /// Encodes the value as a word: 1 bit for an update, 3 bits number of words, 24 bits member, 36 bits
+    /// number of the update.
     pub const fn pack(self) -> u64 {
         let low = match self.making {
             None => 0,

@@ -29,7 +29,7 @@ pub enum WaitState {
 }
 
 impl WaitMark {
-    /// Returns the word.
+    /// Encodes the mark as a word.
     pub const fn pack(self) -> u64 {
         let state = match self.state {
             WaitState::Free => 0,

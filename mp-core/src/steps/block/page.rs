@@ -1,10 +1,10 @@
 //! Linking pages of seats to their block, and freeing them with it.
 //!
-//! | killed process | remaining state | the reclaim, or the process that frees the block next |
+//! | killed process | remaining state | action of the reclaim, or of the process that frees the block next |
 //! |---|---|---|
 //! | before the page is linked | the page's seat names the dead process, no chain leads to the page | frees the page |
 //! | between linking and handing over | the page's seat names the dead process, the chain leads to the page | hands the page over to the block |
-//! | while freeing pages, the last one first | the block is `BUSY(dead)`, its chain leads to all remaining pages | walks again, as far as pages belong to the block |
+//! | while freeing pages, the last one first | the block is `BUSY(dead)`, its chain leads to all remaining pages | follows the chain again, up to the first page that does not belong to the block |
 //!
 //! A chain that is being freed may lead to pages that are already free, or belong to another block. So a page
 //! belongs to the block only if its seat names the block, or, if its creator died before handing it over, if

@@ -28,7 +28,7 @@ enum Pc {
     Swap,
 }
 
-/// Frees a live block without holders: `LIVE → BUSY(me)`.
+/// Checks if a live block has holders. If it has none, claims it for freeing: `LIVE → BUSY(me)`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct FreeCheck<F> {
     block: BlockAt,

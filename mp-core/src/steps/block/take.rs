@@ -27,7 +27,7 @@ pub struct AttachRecord {
 /// Result of taking a seat.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum TakeOutcome {
-    /// The envelope has this seat.
+    /// This seat was taken.
     Seat(SeatAt),
     /// All checked seats are taken. The caller links a page of seats and retries.
     NoSeat,

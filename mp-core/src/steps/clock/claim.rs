@@ -14,7 +14,7 @@ enum Pc {
     EndedWell(ClockState, u64),
     LoadEndings(ClockState, bool),
     StoreEndings(ClockState, bool, u64),
-    /// Writes the process, its start, and the first values of the clock.
+    /// Writes the owner's process id and start time, and the first values of the clock.
     Fill(ClockState, u8),
     Live(ClockState),
 }

@@ -1,5 +1,5 @@
-//! Order of the streams of each device, and names of events: two tables of words, as steps of one shared
-//! access each.
+//! Two tables of words: the order of each device's streams, and the names of events. They are accessed by
+//! steps of one shared access each.
 //!
 //! | word | states | changed by | effect of a death |
 //! |---|---|---|---|

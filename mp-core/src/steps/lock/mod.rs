@@ -82,7 +82,7 @@ impl LockWord {
     }
 }
 
-/// Process and thread ids of the kernel.
+/// Thread and its process, by the ids of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct OsThread {
     /// Process id, at most 22 bits as in Linux.

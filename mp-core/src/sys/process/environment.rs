@@ -5,8 +5,8 @@
 //! - The C library is asked for a value that the kernel passed to this process at its start (`getauxval(3)`),
 //!   which reads memory that never changes.
 //! - The client request to valgrind is assembly without an effect elsewhere: its instructions rotate one
-//!   register by 128 bits, which leaves it unchanged, and exchange another one with itself. Valgrind reads
-//!   six words that live longer, and changes one register, which is declared.
+//!   register by 128 bits, which leaves it unchanged, and exchange another register with itself. Valgrind
+//!   reads six words, which live until the assembly has ended, and changes one register, which is declared.
 //! - `pthread_getattr_np` fills an attribute object, which is local to a function. The object is read only if
 //!   it was filled, is destroyed exactly once, and is not used afterwards.
 #![allow(unsafe_code)]
@@ -55,7 +55,7 @@ pub fn under_valgrind() -> bool {
     answer != 0
 }
 
-/// Returns `false`: other processors are not supported.
+/// Returns `false`: valgrind is detected only on x86-64, and not under Miri.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 pub fn under_valgrind() -> bool {
     false

@@ -42,7 +42,7 @@ impl Envelope {
         Ok(())
     }
 
-    /// Same as [`open`](Self::open), with attachments or a spill block.
+    /// Receives a message with attachments or a spill block, like [`open`](Self::open).
     fn open_attached(&self, meta: Meta, spill: Option<Attachment>, inc: &mut Incoming) -> Result<()> {
         let (arena, id) = (self.arena, self.id());
         let map = arena.map();

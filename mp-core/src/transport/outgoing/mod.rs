@@ -236,7 +236,7 @@ impl Attached {
         place.or_else(|free| Ok(self.add(|| hold.take(), grant, free)))
     }
 
-    /// Records a loan: everything that a value needs to take back a handle that was [moved
+    /// Records a loan: the data that a value needs to take back a handle that was [moved
     /// here](Self::attach_own). Returns the mark, of 61 bits, by which the value [takes](UnsentValues::take)
     /// the handle back. The mark is invalid for other messages.
     ///
@@ -439,8 +439,8 @@ impl Outgoing {
         self.attached.as_deref_mut()?.refusal.take()
     }
 
-    /// Returns `true` if an exclusive value was moved into the message, which the value must take back if the
-    /// message is not sent.
+    /// Returns `true` if a value has lent its memory to the message. If the message is not sent, the value
+    /// must take the memory back.
     #[inline]
     pub fn lends(&self) -> bool {
         self.attached.as_deref().is_some_and(|a| !a.lent.is_empty())
@@ -487,7 +487,7 @@ mod tests {
     use super::*;
     use crate::arena::Arena;
 
-    /// Otherwise the receiver would get an unreadable message.
+    /// A message with two kinds of access to one block would be unreadable for the receiver.
     #[test]
     fn block_is_attached_with_one_access_only() {
         let arena = Arena::current().unwrap();

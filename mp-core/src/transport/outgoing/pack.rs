@@ -239,8 +239,8 @@ impl Messages {
 }
 
 impl Incoming {
-    /// Converts the message into one that can be sent: the unread bytes, and all attachments. Returns `None`
-    /// if an exclusive value was taken out of it.
+    /// Converts the message to an outgoing message, with the unread bytes and all attachments. Returns `None`
+    /// if an exclusive value was taken out of the message.
     pub fn into_outgoing(self) -> Option<Outgoing> {
         let (bytes, list) = self.into_parts()?;
         Some(Outgoing::again(bytes, list))
@@ -248,8 +248,8 @@ impl Incoming {
 }
 
 impl Outgoing {
-    /// Converts the message into one that this process can read. A message that could not be packed or put
-    /// returns to its sender this way.
+    /// Converts the message to a message that this process can read. So the sender gets back a message that
+    /// could not be packed or put.
     pub fn into_incoming(self) -> Incoming {
         let (bytes, list) = self.into_parts();
         Incoming::returned(bytes, list)
