@@ -141,7 +141,7 @@ impl AnyTensor<Exclusive> {
     }
 }
 
-/// Views, as for [`Tensor`].
+/// View methods, like those of [`Tensor`].
 impl<M: Aliased> AnyTensor<M> {
     view_methods!(&);
     aliasing_methods!(raw.view);
@@ -151,7 +151,7 @@ impl<M: Aliased> AnyTensor<M> {
     }
 }
 
-/// Consuming views, as for [`Tensor`].
+/// View methods that consume the tensor, like those of [`Tensor`].
 impl AnyTensor<Exclusive> {
     view_methods!();
 

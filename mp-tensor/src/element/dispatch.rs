@@ -1,6 +1,6 @@
 //! Conversion of a runtime element type to a Rust type: [`dispatch!`](crate::dispatch).
 
-/// Calls a macro with all element types: variant and type.
+/// Calls a macro with the variant and the Rust type of each element type.
 macro_rules! each_dtype {
     ($then:ident) => {
         $then! {

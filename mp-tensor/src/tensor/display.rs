@@ -46,7 +46,7 @@ impl TensorDisplay<'_> {
         dispatch!(self.dtype, T => format!("{:?}", storage::load::<T>(self.storage, at)))
     }
 
-    /// Returns the entries of dimension `dim` to print. `None` stands for the entries in between.
+    /// Returns the entries of dimension `dim` to print. `None` stands for omitted entries.
     fn shown(&self, dim: usize, elide: bool) -> Vec<Option<usize>> {
         let n = self.view.shape()[dim];
         if !elide || n <= 2 * EDGE {
