@@ -33,7 +33,8 @@ fn half_done() -> HeapMem {
     m
 }
 
-/// A process that receives a tick finds it submitted, and done if the device has completed it before.
+/// A process that receives a tick finds the tick submitted. If the device has completed the tick before, the
+/// process finds it done.
 #[test]
 fn loom_published_tick_is_submitted() {
     loom::model(|| {

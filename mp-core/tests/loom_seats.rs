@@ -155,7 +155,8 @@ fn loom_live_block_has_its_claimers_seat() {
     });
 }
 
-/// The next owner of a block reads the generation of the last one, so each allocation has a new generation.
+/// The process that claims a freed block reads the block's previous generation, so each allocation has a new
+/// generation.
 #[test]
 fn loom_freed_block_is_claimed_with_a_new_generation() {
     loom::model(|| {
@@ -442,8 +443,8 @@ impl UpdatePlan for Look {
     }
 }
 
-/// Two processes at once complete a dead member's update, and one of them then restores the word. After that,
-/// a late swap by the other process must fail.
+/// Two processes complete a dead member's update at once. Then one of them restores the old value of the
+/// word. A late swap by the other process must fail.
 #[test]
 fn loom_late_swap_fails_after_the_update() {
     let mut model = loom::model::Builder::new();

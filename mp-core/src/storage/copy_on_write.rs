@@ -51,8 +51,8 @@ const ALIGN: usize = 64;
 /// Private view of bytes of a [`Storage`], which this process may change.
 ///
 /// Writes are not visible to other processes, nor through the storage. A page is copied when it is written.
-/// Until then, a write to the storage may be visible here, so the bytes are constant only as long as nothing
-/// writes to the storage. The storage lives as long as this value.
+/// Until then, a write to the storage may be visible in the view, so the bytes are constant only as long as
+/// nothing writes to the storage. The storage lives as long as this value.
 ///
 /// In a forked process, the bytes must not be accessed, except after
 /// [`keep_memory_readable`](crate::fork::keep_memory_readable).

@@ -2,8 +2,8 @@
 //!
 //! A process counts its handles to a block in one place, so a storage that is received twice is recognized
 //! without a table of weak references like Python's. The types of this module are for code that caches a
-//! value for each storage, for example an imported buffer or a registration. They neither keep the storage
-//! alive nor confuse it with a later one in the same memory.
+//! value for each storage, for example an imported buffer or a registration. They do not keep the storage
+//! alive, and they distinguish it from a later storage in the same memory.
 //!
 //! A weak reference names a block and its *generation*, which changes whenever the block is claimed. Memory
 //! that was freed and handed out again is therefore a different storage, in every process.
@@ -60,15 +60,14 @@ pub struct StorageId {
 ///
 /// # Expiry
 /// A reference expires, in **this process**, when the process drops its last handle to the storage, even if
-/// other processes or messages in flight still hold it (like torch's `StorageWeakRef`). Only a holder of
-/// memory may pass it on: otherwise a process could take hold of memory that another process is about to
-/// free. If the storage is received again while another holder has kept it alive, references to it work
-/// again.
+/// other processes or messages in flight still hold it (like torch's `StorageWeakRef`). A process can't get a
+/// new handle from a weak reference alone, because another process may be about to free the memory. If the
+/// storage is received again while another holder has kept it alive, references to it work again.
 ///
 /// # Effect on tensors
 /// None. The storage returned by [`upgrade`](Self::upgrade) keeps memory and gives no access to elements. An
-/// exclusive tensor can be sent and received meanwhile, and the storage keeps the memory of a tensor that was
-/// sent.
+/// exclusive tensor can be sent and received while such a storage exists, and the storage keeps the memory of
+/// a tensor that was sent.
 ///
 /// In a forked copy of the process, which holds nothing, all references have expired.
 #[derive(Clone, PartialEq, Eq, Hash)]

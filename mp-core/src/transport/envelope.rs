@@ -177,8 +177,8 @@ impl Envelope {
         Messages(self.arena).spill(self)
     }
 
-    /// Discards a message that process `pid` never received. Queues whose handles are in the message count
-    /// that process as gone. Dropping the envelope does the same for an unknown process.
+    /// Discards a message that process `pid` never received. In each queue whose handle is in the message,
+    /// that process is recorded as gone. Dropping the envelope has the same effect for an unknown process.
     pub fn lose(self, pid: u32) {
         ManuallyDrop::new(self).discard(|envelope| envelope.note_loss(pid));
     }

@@ -32,7 +32,7 @@ impl Attached {
     /// # Errors
     /// [`Error::Unsendable`] if the block is not an object, or has other handles, processes or messages
     /// (including a dead process that was not reclaimed). [`Error::LimitExceeded`] if there are too many
-    /// attachments. [`Error::Forked`]. The handle is then unchanged.
+    /// attachments. [`Error::Forked`]. After an error, `hold` is unchanged.
     pub fn attach_object_exclusive(&mut self, hold: &mut Hold) -> Result<u32> {
         let place = self.place(hold, EXCLUSIVE)?;
         let arena = hold.arena();

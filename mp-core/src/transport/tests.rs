@@ -168,7 +168,8 @@ fn envelope_in_use_is_not_allocated() {
     Envelopes(arena).free_envelope(e, its.then(Holder::Member(me)));
 }
 
-/// Otherwise no other process could receive the message after this process's death.
+/// A lease of exclusive memory is refused. No other process could receive the message after the death of the
+/// process that leased it.
 #[test]
 fn lease_cannot_read_exclusive_memory() {
     let (arena, _) = arena();

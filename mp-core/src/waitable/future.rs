@@ -251,7 +251,8 @@ struct ReadyState {
     after_others: bool,
 }
 
-/// All descriptors of [`ReadyFd::new`], which become readable before those of [`ReadyFd::new_after_others`].
+/// All descriptors that [`ReadyFd::new`] has created in this process. They become readable before those that
+/// [`ReadyFd::new_after_others`] has created.
 ///
 /// A raw `fork` may copy a locked lock. So a copy, which can't add descriptors, never uses the lock.
 struct ReadyFds {

@@ -40,8 +40,8 @@ use crate::sys::readiness;
 /// ```
 ///
 /// Nothing is consumed. The caller takes the value of a ready thing by a non-blocking method, for example
-/// `try_get`: another thread or process may be faster. The list may contain a thing more than once, and other
-/// threads and processes may wait for it at the same time.
+/// `try_get`, because another thread or process may take the value first. The list may contain a thing more
+/// than once, and other threads and processes may wait for it at the same time.
 ///
 /// # Blocking
 /// Spins for a short time first, like all waits; then the thread sleeps. Processes that make things ready

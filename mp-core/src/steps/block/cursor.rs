@@ -46,7 +46,7 @@ pub(crate) const fn seat_hints(first_page: Word) -> Word {
     first_page.plus(2)
 }
 
-/// Hints for the start of a walk: `held 32, taken 32`, positions of seats in pages, or 0.
+/// Two hints for the start of a walk: `held 32, taken 32`. Each is the position of a seat in a page, or 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct SeatHints(pub(crate) u64);
 

@@ -74,7 +74,7 @@ impl<F: Fn(BlockId) -> Option<Word>> TakeSeat<F> {
         Self { block, pages, holder, record, inline: 0, head, hints, cursor: None, probes: 0, pc }
     }
 
-    /// Returns the current seat.
+    /// Returns the position and the word of the current seat.
     #[inline(always)]
     fn seat(&self) -> (SeatAt, Word) {
         match self.cursor {

@@ -32,7 +32,7 @@ pub struct ChooseOrder {
 }
 
 impl ChooseOrder {
-    /// Creates the steps for a table with this number of entries. `mine`: the [`order_entry`] to write.
+    /// Creates the steps for a table with this number of entries. `mine` is the [`order_entry`] to write.
     pub const fn new(first: Word, entries: u64, mine: u64) -> Self {
         Self { first, entries, mine, at: 0, free: false }
     }

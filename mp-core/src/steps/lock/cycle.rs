@@ -125,7 +125,7 @@ enum Pc {
 }
 
 /// Searches for a cycle of waiters that leads back to the searching thread. Ends with the cycle, or with
-/// `None`.
+/// `None` if there is no cycle.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct FindCycle {
     notes: WaitNotesAt,

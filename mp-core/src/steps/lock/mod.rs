@@ -99,7 +99,7 @@ impl OsThread {
             | sequence as u64 & ((1 << low) - 1)
     }
 
-    /// Returns the process and thread that wrote `by`, if they are the holder in `word`.
+    /// Decodes the lock's word `by`. Returns `None` if `by` was not written by the holder that `word` names.
     pub const fn of(by: u64, word: LockWord) -> Option<Self> {
         let low = 64 - 2 * ID_BITS;
         let thread = Self { pid: (by >> (64 - ID_BITS)) as u32, tid: (by >> low & ID) as u32 };

@@ -64,7 +64,7 @@ pub(crate) fn release(fd: BorrowedFd<'_>, slot: u32) {
     _ = fcntl(fd, libc::F_OFD_SETLK, &mut range(libc::F_UNLCK, ofd_byte(slot)));
 }
 
-/// Returns `true` if neither lock of `slot` is held. Not for the caller's own slot.
+/// Returns `true` if neither lock of `slot` is held. The caller must not pass its own slot.
 pub(crate) fn both_free(fd: BorrowedFd<'_>, slot: u32) -> io::Result<bool> {
     let both = [ofd_byte(slot), posix_byte(slot)];
     for byte in &both {

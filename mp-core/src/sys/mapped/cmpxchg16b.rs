@@ -18,8 +18,8 @@ pub(crate) fn is_supported() -> bool {
     false
 }
 
-/// Compares and swaps two neighboring words, the first at a multiple of 16. Always fails if that is not
-/// supported.
+/// Compares and swaps two neighboring words, the first at a multiple of 16. Always fails if the processor
+/// does not have the instruction.
 #[inline]
 pub(in crate::sys) fn compare_exchange(pair: &[AtomicU64; 2], old: [u64; 2], new: [u64; 2]) -> bool {
     let at = std::ptr::from_ref(pair);

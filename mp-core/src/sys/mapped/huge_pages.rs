@@ -18,9 +18,9 @@ use crate::error::{Error, Result};
 const LARGE: usize = 4 << 20;
 const PAGE: usize = 4096;
 
-/// Announces that newly allocated memory will be filled. A large piece gets huge pages, if the kernel has any
-/// and provides them on advice (madvise(2), `MADV_HUGEPAGE`). Without huge pages, each 4 KiB cost a page
-/// fault, which takes longer than to copy 4 KiB.
+/// Advises the kernel to use huge pages for newly allocated memory that the caller will fill (madvise(2),
+/// `MADV_HUGEPAGE`). Has no effect on memory of less than 4 MiB. Without huge pages, each 4 KiB cost a page
+/// fault, which takes longer than copying 4 KiB.
 pub fn advise_huge_pages<T>(memory: &mut [T]) {
     let bytes = size_of_val(memory);
     if bytes < LARGE || cfg!(miri) {

@@ -167,7 +167,7 @@ impl Mapping {
     }
 
     /// Reserves the addresses in a forked copy, where the arena is not mapped (`MADV_DONTFORK`), so that no
-    /// other mapping gets them. An access there raises SIGSEGV.
+    /// other mapping gets these addresses. An access to them raises SIGSEGV.
     pub(crate) fn reserve_in_copy(&self) -> Result<()> {
         reserve_at(self.base.as_ptr() as usize, self.len as usize)
     }
@@ -307,7 +307,7 @@ impl Mapping {
     #[cfg(miri)]
     pub(crate) fn populate(&self, _: u64, _: u64) {}
 
-    /// Advises the kernel to use huge pages for a range. Kernels without them ignore it.
+    /// Advises the kernel to use huge pages for a range. Kernels without huge pages ignore the advice.
     pub(crate) fn ask_for_huge_pages(&self, offset: u64, len: u64) {
         let at = self.bytes(offset, len);
         // SAFETY: the range is inside of the mapping, and the advice doesn't change its contents.
@@ -451,7 +451,7 @@ impl crate::mem::Mem for Mapping {
     }
 }
 
-/// Allocates `len` words, initially zero. Miri has no sparse mappings, so it allocates all of them.
+/// Allocates `len` words, initially zero. Miri has no sparse mappings, so memory is allocated for all words.
 #[cfg(miri)]
 pub(crate) fn private_table(len: usize) -> Result<&'static [AtomicU64]> {
     Ok(Vec::leak((0..len).map(|_| AtomicU64::new(0)).collect()))

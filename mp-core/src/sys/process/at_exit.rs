@@ -37,8 +37,8 @@ pub(crate) fn on_fork(what: extern "C" fn()) {
     _ = unsafe { libc::pthread_atfork(None, None, Some(what)) };
 }
 
-/// Registers a function to be called before `main`: before all other code that registers exit functions, so
-/// that its own exit function runs last.
+/// Registers a function to be called before `main`. The function is called before all other code that
+/// registers exit functions, so an exit function that it registers runs last.
 #[cfg(all(feature = "inject", not(mp_loom), target_os = "linux", target_env = "gnu"))]
 macro_rules! before_main {
     ($begin:path) => {

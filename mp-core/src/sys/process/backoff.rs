@@ -48,7 +48,7 @@ pub(crate) fn back_off() {
     }
 }
 
-/// Returns the next pause, given the length of the last one and the time since it began.
+/// Returns the next pause. `last` is the length of the last pause, and the time since its start.
 fn next(last: Option<(Duration, Duration)>) -> Duration {
     match last {
         // The other process pauses for the same time before its next change.

@@ -63,8 +63,8 @@ pub fn under_valgrind() -> bool {
 
 /// Returns `true` if this process and all processes that it may wait for share one processor.
 ///
-/// A process that is pinned to one processor waits for processes on other ones, so pinning does not count. A
-/// machine with one processor, or a quota of one, does.
+/// A machine with one processor, or a quota of one processor, counts. Pinning this process to one processor
+/// does not count, because the process may wait for processes on other processors.
 pub(crate) fn has_one_processor() -> bool {
     // Computed once, since the computation reads files.
     // fork: the machine and its quota are the same, and pinning does not matter. The value is computed before

@@ -25,7 +25,7 @@ pub fn remove_variable(name: &str) {
 /// the descriptor.
 ///
 /// # Errors
-/// The reason why the descriptor is not taken. It is unchanged then, except for close-on-exec.
+/// The reason why the descriptor is not taken. The descriptor is then unchanged, except for close-on-exec.
 ///
 /// # Safety
 /// The number is not negative. The parent has passed it for this purpose in an environment variable, which

@@ -105,8 +105,8 @@ impl Messages {
         }
     }
 
-    /// Prefetches the words of an envelope's first attachments, all at once: another process wrote them last,
-    /// and reading them one by one would wait for each.
+    /// Prefetches the words of an envelope's first attachments. Another process wrote these words last, so
+    /// reading them one by one would wait for each word. Prefetches overlap.
     fn fetch_early(self, id: EnvelopeId, attachments: usize) {
         for k in 0..attachments.min(4) as u64 {
             let entry = self.map().load_relaxed(Envelopes(self.0).envelope_word(id, field::INLINE).plus(k));

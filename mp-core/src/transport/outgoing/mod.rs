@@ -166,10 +166,11 @@ impl Attached {
         self.place(hold, grant)?.or_else(|free| Ok(self.add(|| hold.clone(), grant, free)))
     }
 
-    /// Copies bytes into a separate block, which no process writes afterwards, and attaches it. Returns its
-    /// number, under which the receiver finds them as a [`Buffer`](crate::message::Buffer). Returns `None` if
-    /// they must stay among the message's bytes: the message will [leave this memory](Outgoing::in_band),
-    /// memory is exhausted, or there are too many attachments.
+    /// Copies bytes into a separate block, which no process writes afterwards, and attaches the block.
+    /// Returns the number of the attachment, by which the receiver gets the bytes as a
+    /// [`Buffer`](crate::message::Buffer). Returns `None` if the bytes must stay among the message's bytes:
+    /// the message will [leave this memory](Outgoing::in_band), memory is exhausted, or there are too many
+    /// attachments.
     pub fn attach_buffer(&mut self, bytes: &[u8]) -> Option<u32> {
         if self.in_band || self.list.len() >= MOST_BUFFERS {
             return None;
@@ -218,8 +219,9 @@ impl Attached {
     /// Moves the handle of an exclusive value into the message.
     ///
     /// # Errors
-    /// Same as for [`attach`](Self::attach). The handle is then unchanged. [`Error::Unsendable`] also if the
-    /// memory was [opened to others](crate::Storage::share_as): no receiver would accept it as exclusive.
+    /// Same as for [`attach`](Self::attach). After an error, the handle is unchanged. [`Error::Unsendable`]
+    /// also if the memory was [opened to others](crate::Storage::share_as): no receiver would accept it as
+    /// exclusive.
     ///
     /// # Safety
     /// The value of this handle was the only one, in all processes, that accessed the memory. It does not

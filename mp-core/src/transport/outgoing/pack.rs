@@ -19,10 +19,12 @@ use crate::transport::outgoing::{Attached, Outgoing};
 use crate::words::{Access, Attachment, BlockId, BlockKind, EnvelopeId, Seat};
 
 impl Messages {
-    /// Writes bytes into an envelope, beginning at byte `from` of its inline bytes. The last bytes ([`TAIL`])
-    /// are only accessed as words: a producer of a queue that is bounded by bytes may read the words of an
-    /// envelope that was just taken out of it. They are stored with release, so a producer that reads them
-    /// also finds that the earlier message was taken.
+    /// Writes bytes into an envelope, beginning at byte `from` of its inline bytes.
+    ///
+    /// The last bytes ([`TAIL`]) are only accessed as words, because another process may read them: a
+    /// producer of a queue that is bounded by bytes reads these words of an envelope, and the envelope may
+    /// just have been taken out of the queue. The words are stored with release, so a producer that reads
+    /// them also finds that the earlier message was taken.
     #[inline]
     pub(crate) fn write_inline(self, id: EnvelopeId, from: usize, bytes: &[u8]) {
         let at = Envelopes(self.0).envelope_word(id, field::INLINE);
@@ -65,7 +67,8 @@ impl Messages {
         }
     }
 
-    /// Packs a message. Attachments move to the envelope. On an error they stay.
+    /// Packs a message into an envelope. The attachments move to the envelope. After an error, they are still
+    /// in the message.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::ArenaFull`] or [`Error::LimitExceeded`] (too many attachments).
@@ -328,7 +331,7 @@ mod tests {
         }
     }
 
-    /// If another handle exists, the seat of this process stays.
+    /// While this process has another handle to the block, its seat is not moved to the envelope.
     #[test]
     fn seat_of_a_cloned_handle_is_not_taken() {
         let arena = Arena::current().unwrap();
