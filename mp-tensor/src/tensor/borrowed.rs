@@ -1,4 +1,4 @@
-//! Consuming views of mutably borrowed tensors.
+//! View methods that consume a mutably borrowed tensor.
 
 use crate::element::Element;
 use crate::tensor::Tensor;
@@ -7,7 +7,7 @@ use crate::view::View;
 use crate::view_methods;
 use mp_core::Result;
 
-/// Consuming views: each method replaces a view by its result.
+/// View methods that consume a view, and return the new view.
 ///
 /// ```
 /// use mp_tensor::Tensor;

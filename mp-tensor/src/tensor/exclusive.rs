@@ -113,8 +113,8 @@ impl<T: Element> Tensor<T, Exclusive> {
     }
 }
 
-/// Consuming views. Elements outside the view become unreachable, and an error drops the tensor. To view a
-/// part and keep the whole, use [`view`](Tensor::view) and [`view_mut`](Tensor::view_mut).
+/// View methods that consume the tensor. Elements outside the view become unreachable, and an error drops the
+/// tensor. To view a part and keep the whole, use [`view`](Tensor::view) and [`view_mut`](Tensor::view_mut).
 impl<T: Element> Tensor<T, Exclusive> {
     view_methods!();
 

@@ -27,8 +27,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 ///
 /// In a message, the bytes are a serde value like the tensor: nothing is copied.
 ///
-/// With the feature `bytes`, `bytes::Bytes::from(bytes)` is the same memory. Arrow, polars and burn build
-/// their buffers on `Bytes`.
+/// With the feature `bytes`, `bytes::Bytes::from(bytes)` refers to the same memory, without copying. Arrow,
+/// polars and burn build their buffers on `Bytes`.
 ///
 /// In a forked copy, the slice of bytes is empty. A `bytes::Bytes` created before the fork must not be read
 /// in the copy.

@@ -170,8 +170,8 @@ macro_rules! view_methods {
             /// dimension once.
             permute(order: &[usize]), |v| v.permute(order));
         $crate::view_method!([$($by)?],
-            /// Changes the shape and keeps the order of the elements, without copying. Non-contiguous tensors
-            /// are possible if strides can express the new shape.
+            /// Changes the shape and keeps the order of the elements, without copying. A non-contiguous
+            /// tensor is allowed if strides can express the new shape.
             ///
             /// # Errors
             /// [`Error::Shape`](mp_core::Error::Shape) if the number of elements differs, or the shape

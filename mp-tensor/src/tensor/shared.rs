@@ -100,8 +100,8 @@ impl<T: Element> Tensor<T, Shared> {
         all
     }
 
-    /// Copies the elements into `to`, at the speed of `memcpy` if the tensor is contiguous. Each is read
-    /// separately, not all at one moment.
+    /// Copies the elements into `to`, at the speed of `memcpy` if the tensor is contiguous. Each element is
+    /// read separately, not all at one moment.
     ///
     /// # Errors
     /// [`Error::Shape`] if `to` has another length, [`Error::Forked`] in a forked copy.
@@ -181,8 +181,8 @@ impl<T: Element> Tensor<T, Shared> {
         }
     }
 
-    /// Copies the elements into a new contiguous tensor, which the caller owns. Each is read separately, not
-    /// all at one moment.
+    /// Copies the elements into a new contiguous tensor, which the caller owns. Each element is read
+    /// separately, not all at one moment.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::ArenaFull`].

@@ -119,8 +119,8 @@ impl<T: Element, M: Sendable> TypedStorage<T, M> {
 }
 
 impl<T: Element> TypedStorage<T, Frozen> {
-    /// Reinterprets the memory as elements of another type, which is valid for frozen memory. A remainder at
-    /// the end is left out.
+    /// Reinterprets the memory as elements of another type, which is valid for frozen memory. Bytes at the
+    /// end that don't fill an element are left out.
     pub fn cast<U: Element>(&self) -> TypedStorage<U, Frozen> {
         TypedStorage::whole(self.0.storage().clone(), self.nbytes())
     }

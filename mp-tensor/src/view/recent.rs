@@ -16,7 +16,8 @@ use mp_core::Result;
 /// View of a tensor, on the heap, because a view is large, and tensors are moved more often than created.
 #[derive(Clone)]
 pub(crate) enum ViewBox {
-    /// View of this tensor alone. Without a count, creating and dropping it takes no atomic operation.
+    /// View of this tensor alone. It has no reference count, so creating and dropping it takes no atomic
+    /// operation.
     Own(Box<View>),
     /// View that tensors of the same shape share.
     Shared(Arc<View>),
