@@ -1,6 +1,7 @@
-//! Real processes that are killed or stopped at their n-th access to shared memory, for every n. The
-//! processes claim, advance and release clocks, store a descriptor in an object, own an object that was moved
-//! to them, or make an object a part (a child) of another object (the whole) and free the part.
+//! Real processes that are killed or stopped at their n-th access to shared memory, for every n. Some
+//! processes claim, advance and release clocks. Others store a descriptor in an object, or own an object that
+//! was moved to them. Others make an object a part (a child) of another object (the whole), and free the
+//! part.
 #![cfg(all(feature = "inject", not(mp_loom)))]
 #![allow(unsafe_code)]
 

@@ -362,8 +362,8 @@ impl Claimed {
 mod tests {
     use super::*;
 
-    /// A block can name a compartment of another block, because a process died after it had written the
-    /// compartment's number into its own block, and before it claimed the compartment.
+    /// A block can name a compartment of another block. For example, a process wrote the compartment's number
+    /// into its own block, and died before it claimed the compartment.
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no such sockets")]
     fn batch_frees_only_compartments_of_its_block() {

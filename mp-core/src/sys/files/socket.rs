@@ -31,9 +31,9 @@ fn above_standard(fd: OwnedFd) -> Result<OwnedFd, Errno> {
 }
 
 /// Makes a file inheritable by programs that this process executes. Has no effect if the real or the
-/// effective user of the process is not `user`, because a program of another user would get access to the
-/// file. `None` stands for any user. Only makes system calls, so a copy of a process may call this function
-/// before it executes a program.
+/// effective user of the process is not `user`: otherwise a program of another user would get access to the
+/// file. If `user` is `None`, any user is allowed. Only makes system calls, so a copy of a process may call
+/// this function before it executes a program.
 pub(crate) fn leave_open_for(user: Option<u32>, fd: BorrowedFd<'_>) -> Result<(), Errno> {
     let own = [rustix::process::getuid(), rustix::process::geteuid()];
     if user.is_none_or(|user| own.iter().all(|own| own.as_raw() == user)) {

@@ -21,10 +21,10 @@ use crate::words::{Access, Attachment, BlockId, BlockKind, EnvelopeId, Seat};
 impl Messages {
     /// Writes bytes into an envelope, beginning at byte `from` of its inline bytes.
     ///
-    /// The last bytes ([`TAIL`]) are only accessed as words, because another process may read them: a
-    /// producer of a queue that is bounded by bytes reads these words of an envelope, and the envelope may
-    /// just have been taken out of the queue. The words are stored with release, so a producer that reads
-    /// them also finds that the earlier message was taken.
+    /// The last bytes ([`TAIL`]) are only accessed as words, because another process may read them. In a
+    /// queue that is bounded by bytes, a producer reads these words of an envelope, which a consumer may just
+    /// have taken out of the queue. The words are stored with release, so a producer that reads them also
+    /// finds that the earlier message was taken.
     #[inline]
     pub(crate) fn write_inline(self, id: EnvelopeId, from: usize, bytes: &[u8]) {
         let at = Envelopes(self.0).envelope_word(id, field::INLINE);
