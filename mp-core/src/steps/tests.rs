@@ -406,7 +406,7 @@ fn exclusive_update_awaits_only_live_members() {
     }
 }
 
-/// Another update happens after this update has read its words, and before it is named in `current`.
+/// Another update happens after this update has read its words, and before `current` names this update.
 #[test]
 fn overtaken_update_restarts() {
     for changes in [true, false] {

@@ -296,8 +296,7 @@ impl<P: UpdatePlan, D: LiveMembers> Steps for Update<P, D> {
 }
 
 impl<P: UpdatePlan, D: LiveMembers> Update<P, D> {
-    /// Returns `then` if the update that was found is still the current one, and otherwise the end of the
-    /// help.
+    /// Returns `then` if the update that was found is still the current one, and otherwise `Pc::HelpDone`.
     fn if_current<M: Mem + ?Sized>(&self, m: &M, then: Pc) -> Pc {
         if m.load(self.at.current) == self.found { then } else { Pc::HelpDone }
     }

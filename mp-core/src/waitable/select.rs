@@ -270,7 +270,7 @@ fn wait_on_words(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<
     wait_by(things, deadline, true, announce, sleep)
 }
 
-/// Waits for things with descriptors, and for others with parking words. The caller sleeps in `poll`. The
+/// Waits for things with descriptors, with parking words, or some of each. The caller sleeps in `poll`. The
 /// reactor sleeps on the words, and wakes the caller by an eventfd.
 #[track_caller]
 fn wait_on_descriptors(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<usize>> {

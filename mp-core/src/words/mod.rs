@@ -134,7 +134,7 @@ pub type BlockId = u32;
 pub enum Seat {
     /// No holder.
     Free,
-    /// Process, by its member. The word does not contain the number of its handles.
+    /// Process, by its member. The number of the process's handles is private to the process.
     Member(Member),
     /// Message in flight, by its envelope.
     Envelope(EnvelopeId),
