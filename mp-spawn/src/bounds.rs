@@ -22,8 +22,8 @@ pub trait CapturesNothing: Copy + Send + 'static {}
 #[diagnostic::do_not_recommend]
 impl<F: Copy + Send + 'static> CapturesNothing for F {}
 
-/// Argument that several processes can get: each process of a start decodes a copy of it, and so does each
-/// restart of a [supervised](crate::Restart) process. All types that are `Serialize + DeserializeOwned`
+/// Argument that several processes can get: each process of a start decodes a copy, and so does a
+/// [supervised](crate::Restart) process after each restart. All types that are `Serialize + DeserializeOwned`
 /// implement this trait. Frozen and shared tensors, queues and locks are among them.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be the argument of several processes",

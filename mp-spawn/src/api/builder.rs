@@ -66,9 +66,8 @@ pub struct Unsupervised;
 impl Process {
     /// Starts a process that runs `function(args)`.
     ///
-    /// `function` gets no rank. Otherwise the same functions and arguments are accepted as by
-    /// [`start_processes`](crate::start_processes). The arguments move to the process, and may contain
-    /// exclusive tensors.
+    /// The function gets no rank. The arguments move to the process, so they may contain exclusive tensors.
+    /// All other conditions are those of [`start_processes`](crate::start_processes).
     ///
     /// # Errors
     ///
@@ -127,8 +126,8 @@ impl<S> ProcessBuilder<S> {
         self
     }
 
-    /// If `true`, this process ends the child when it exits, instead of waiting for it. The default is
-    /// `false`. See [`SpawnOptions::daemon`].
+    /// If `true`, an exit of this process ends the child. If `false`, the default, the exit waits for the
+    /// child's end. See [`SpawnOptions::daemon`].
     pub fn daemon(mut self, daemon: bool) -> ProcessBuilder<S> {
         self.options.daemon = daemon;
         self
@@ -141,7 +140,7 @@ impl<S> ProcessBuilder<S> {
     }
 
     /// Marks the process as the replacement of an earlier process: its output is appended to the files of the
-    /// earlier process, as with [`Stdio::Append`], instead of emptying them.
+    /// earlier process, as with [`Stdio::Append`]. The start does not empty these files.
     ///
     /// ```
     /// use mp_spawn::{Stdio, Process};
@@ -160,7 +159,7 @@ impl<S> ProcessBuilder<S> {
         self
     }
 
-    /// Runs another program instead of the running one, see [`SpawnOptions::executable`].
+    /// Sets the program to execute instead of the current program, see [`SpawnOptions::executable`].
     pub fn executable(mut self, program: impl Into<PathBuf>) -> ProcessBuilder<S> {
         self.options = self.options.executable(program);
         self
@@ -174,7 +173,8 @@ impl<S> ProcessBuilder<S> {
         self
     }
 
-    /// Runs a program with arguments instead of the running program, see [`SpawnOptions::command`].
+    /// Sets a command, a program and its arguments, to execute instead of the current program, see
+    /// [`SpawnOptions::command`].
     pub fn command<W: Into<OsString>>(mut self, command: impl IntoIterator<Item = W>) -> ProcessBuilder<S> {
         self.options = self.options.command(command);
         self
@@ -186,14 +186,14 @@ impl<S> ProcessBuilder<S> {
         self
     }
 
-    /// Limits the time until the process has loaded and reported as a worker, see
+    /// Sets the time within which the process must load and report as a worker, see
     /// [`SpawnOptions::handshake_timeout`].
     pub fn handshake_timeout(mut self, time: Duration) -> ProcessBuilder<S> {
         self.options = self.options.handshake_timeout(time);
         self
     }
 
-    /// Returns the plan of a process with this function, its options, and its supervision.
+    /// Returns the plan, the options and the supervision of a process that runs this function.
     fn plan(self, function: FunctionRef, returns: bool) -> Result<(StartPlan, SpawnOptions, S)> {
         let number = self.number.unwrap_or_else(next_number);
         let name = self.name.unwrap_or_else(|| format!("process-{number}"));
@@ -233,9 +233,9 @@ impl ProcessBuilder {
     ///
     /// Each start uses the same function, name and options, and the arguments as encoded for the first start.
     /// So it must be possible to send the arguments to several processes ([`Argument`]). Queues, locks,
-    /// frozen and shared tensors are the same objects each time. They stay in use between two starts: a queue
-    /// is not deserted, and a channel is not disconnected. The compiler refuses exclusive tensors, which
-    /// would move:
+    /// frozen and shared tensors are the same objects in each start, and stay in use between two starts: a
+    /// queue is not deserted, and a channel is not disconnected. The compiler refuses exclusive tensors,
+    /// which would move:
     ///
     /// ```compile_fail,E0277
     /// use mp_spawn::{Process, Restart};
@@ -250,13 +250,13 @@ impl ProcessBuilder {
     ///
     /// The [`Process`] represents all starts:
     ///
-    /// | | while it is supervised |
+    /// | | for a supervised process |
     /// |---|---|
     /// | [`join`](Process::join), [`wait`](Process::wait), [`wait_timeout`](Process::wait_timeout), [`exit`](Process::exit), [`on_exit`](Process::on_exit), [`sentinel`](Process::sentinel) | refer to the final end, after which no restart follows, and report the last process |
-    /// | [`is_alive`](Process::is_alive) | true, also while it waits for its next start |
-    /// | [`status`](Process::status) | [`Restarting`](crate::ProcessStatus::Restarting) while it waits, or is being started |
+    /// | [`is_alive`](Process::is_alive) | `true`, also while the process waits for its next start |
+    /// | [`status`](Process::status) | [`Restarting`](crate::ProcessStatus::Restarting) while the process waits, or is being started |
     /// | [`pid`](Process::pid), [`stdout`](Process::stdout), [`stderr`](Process::stderr) | refer to the last process; an error contains the last lines of the process that failed |
-    /// | [`kill`](Process::kill), [`terminate`](Process::terminate) | end the supervision, too; at once if the process waits for its next start |
+    /// | [`kill`](Process::kill), [`terminate`](Process::terminate) | also end the supervision, at once if the process waits for its next start |
     /// | dropping the handle | has no effect on the process and its supervision |
     /// | exit of this process | ends the supervision: the running child is waited for, or ended if it is [daemonic](Self::daemon) |
     /// | SIGINT or SIGTERM, if this process is notified of the signal ([`Interrupt::Graceful`]) | ends the supervision |
@@ -306,10 +306,10 @@ impl ProcessBuilder {
     ///
     /// The command is a program and its arguments. The program gets `args` by calling
     /// [`guest`](crate::guest()) (in Python `multiproc.child()`), once, before it uses shared memory. The
-    /// executed process itself must make the call. From then on the guest is a member of the arena like any
-    /// child: queues, locks and tensors in messages are shared with the guest. A guest has no function and no
-    /// result, and ends with this process. Its exit code, its signal and the last lines of its stderr are
-    /// reported as those of any process.
+    /// executed process must make the call, not a child of that process. After the call the guest is a member
+    /// of the arena like any child: queues, locks and tensors in messages are shared with the guest. A guest
+    /// has no function and no result, and ends with this process. Its exit code, its signal and the last
+    /// lines of its stderr are reported as those of any process.
     ///
     /// ```no_run
     /// use mp_spawn::Process;
@@ -440,7 +440,7 @@ impl ProcessBuilder<Supervised> {
         Ok(Process::adopt(group, daemon))
     }
 
-    /// Starts a process that runs a [`Closure`] instead of a function, with the same captures each time.
+    /// Starts a process that runs a [`Closure`] instead of a function, with the same captures in each start.
     ///
     /// # Errors
     ///

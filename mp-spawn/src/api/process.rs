@@ -114,8 +114,8 @@ impl<T> Process<T> {
     }
 
     /// Returns the process id. After the end, the id may belong to another process. A
-    /// [supervised](crate::Restart) process has a new id after each start, and this returns the id of the
-    /// last start. In a process forked from this one, returns the last id before the fork.
+    /// [supervised](crate::Restart) process has a new id after each start. This function returns the id of
+    /// the last start. In a process forked from this one, returns the last id before the fork.
     #[must_use]
     #[doc(alias = "ident")]
     pub fn pid(&self) -> u32 {
@@ -129,7 +129,8 @@ impl<T> Process<T> {
         self.group.attempt().map_or(0, |attempt| attempt.saturating_sub(1))
     }
 
-    /// Returns `true` if this process ends the child when it exits, instead of waiting for it.
+    /// Returns `true` if an exit of this process ends the child, and `false` if the exit waits for the
+    /// child's end.
     #[must_use]
     pub fn daemon(&self) -> bool {
         self.daemon
@@ -160,9 +161,10 @@ impl<T> Process<T> {
 
     /// Returns a descriptor that becomes readable when the process ends, for `poll(2)` and similar functions,
     /// together with sockets and other sentinels. The descriptor is a pidfd (see `pidfd_open(2)`), or an
-    /// eventfd on kernels without pidfds. If it is requested before the process ends, it stays open until
-    /// this handle is dropped. Otherwise the pidfd is closed at the end of the process, and this function
-    /// returns an eventfd afterwards. In a process forked from this one, the descriptor is readable at once.
+    /// eventfd on kernels without pidfds. A descriptor that is requested before the process ends stays open
+    /// until this handle is dropped. Otherwise the pidfd is closed at the end of the process, and this
+    /// function returns an eventfd afterwards. In a process forked from this one, the descriptor is readable
+    /// at once.
     ///
     /// Example of an asynchronous wait in any runtime. The future may be dropped at any time:
     ///

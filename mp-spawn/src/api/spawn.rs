@@ -39,7 +39,7 @@ use crate::sys::deadline;
 /// captures a value of a `Copy` type, pass `cargo check`, but `cargo build` refuses them. No trait bound
 /// expresses that a type has no bytes. Pass values in `args`, or use [`closure!`](crate::closure!).
 ///
-/// This combines [`start_processes`] with [`SpawnOptions::nprocs`] and [`ProcessContext::join`].
+/// This function combines [`start_processes`] with [`SpawnOptions::nprocs`] and [`ProcessContext::join`].
 ///
 /// Returns the results of the function, by rank.
 ///
@@ -73,11 +73,12 @@ where
 /// ```
 ///
 /// Each process executes the running program again (like `posix_spawn(3)`), but calls `function` instead of
-/// `main`. Of this process's memory it gets only `args`, which are encoded once and decoded by each process.
-/// The processes do not outlive this process, however it ends, but they outlive the thread that started them.
+/// `main`. From this process's memory it gets only `args`, which are encoded once and decoded by each
+/// process. The processes do not outlive this process, however it ends, but they outlive the thread that
+/// started them.
 ///
 /// This function blocks until all processes are executed, but not until they run `function`: processes load
-/// while further ones are started. `cargo xtask bench --only spawn_exec,spawn_64` measures the cost of a
+/// while further processes are started. `cargo xtask bench --only spawn_exec,spawn_64` measures the cost of a
 /// start.
 ///
 /// # The function
@@ -187,8 +188,8 @@ where
 /// Dropping a context ends its running processes: SIGTERM, the grace period, SIGKILL. The drop blocks until
 /// they have ended and are reaped. If the kernel can't end a process, the drop blocks for the grace period
 /// and 10 more seconds. [`detach`](Self::detach) lets the processes continue. If this process exits while the
-/// context lives (`exit` is called, or `main` returns while another thread has it), the exit waits for the
-/// processes, or ends them if they are [daemons](SpawnOptions::daemon).
+/// context lives (`exit` is called, or `main` returns while another thread owns the context), the exit waits
+/// for the processes, or ends them if they are [daemons](SpawnOptions::daemon).
 ///
 /// When the context is dropped or this process exits, the first failure is printed on stderr, unless a call
 /// has returned the failure, or the program caused it by [`kill`](Self::kill) or
@@ -274,8 +275,8 @@ impl<T: Message> ProcessContext<T> {
     ///
     /// # Errors
     ///
-    /// [`SpawnError::OtherProcess`] in a process forked from this one. The result of a value that an earlier
-    /// call has taken is [`SpawnError::Value`].
+    /// [`SpawnError::OtherProcess`] in a process forked from this one. The list contains
+    /// [`SpawnError::Value`] for each value that an earlier call has taken.
     pub fn results(&self) -> Result<Vec<Result<T>>> {
         self.group.join_all()?;
         Ok((0..self.group.len()).map(|rank| result(&self.group, rank)).collect())
@@ -314,7 +315,7 @@ fn take_value<T: Message>(group: &ChildGroup, rank: usize) -> Result<Option<Rece
     })
 }
 
-/// Decodes a value. `None` means `()`.
+/// Decodes the value that a process returned. `None` means `()`.
 fn read_value<T: Message>(group: &ChildGroup, rank: usize, value: Option<ReceivedValue>) -> Result<T> {
     match value {
         Some(value) => value.unpack().map_err(|error| value_error(group, rank, error, None)),
@@ -329,9 +330,9 @@ fn value_error(group: &ChildGroup, rank: usize, why: impl ToString, unread: Opti
 impl<T> ProcessContext<T> {
     /// Waits until all processes have ended, or one has failed.
     ///
-    /// After a failure the other processes are ended, see [`SpawnOptions::grace_period`], and this returns
-    /// after all of them have ended. With [`OnFailure::Continue`] they are not ended. Further calls return
-    /// the same result.
+    /// After a failure the other processes are ended, see [`SpawnOptions::grace_period`], and this function
+    /// returns after all processes have ended. With [`OnFailure::Continue`] they are not ended. Further calls
+    /// return the same result.
     ///
     /// # Errors
     ///
@@ -342,7 +343,8 @@ impl<T> ProcessContext<T> {
     }
 
     /// Waits for at most `timeout`. Returns `true` if all processes have ended, `false` if some still run.
-    /// Ending the others after a failure takes additional time. Otherwise like [`wait`](Self::wait).
+    /// After a failure, the end of the other processes takes additional time. Otherwise like
+    /// [`wait`](Self::wait).
     ///
     /// # Errors
     ///
@@ -425,7 +427,7 @@ impl<T> ProcessContext<T> {
     ///
     /// Sentinels are pidfds (see `pidfd_open(2)`), or eventfds on kernels without pidfds and for processes
     /// that ended before this call. If a sentinel is readable, the [`exit`](Self::exit) of its process is
-    /// known. In a process forked from this one, all are readable at once.
+    /// known. In a process forked from this one, all descriptors are readable at once.
     #[must_use]
     pub fn sentinels(&self) -> Vec<BorrowedFd<'_>> {
         self.group.sentinels().collect()
@@ -513,7 +515,7 @@ impl<T> ProcessContext<T> {
     ///
     /// # Errors
     ///
-    /// [`SpawnError::NotSignalled`] if the system refuses a signal, after all were sent.
+    /// [`SpawnError::NotSignalled`] if the system refuses a signal. All other signals are sent nevertheless.
     /// [`SpawnError::OtherProcess`] in a process forked from this one.
     pub fn kill_all(&self) -> Result<()> {
         self.group.send_signal_to_all(Signal::KILL)

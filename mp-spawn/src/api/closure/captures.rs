@@ -1,4 +1,5 @@
-//! Values that a closure captures, and the check that it names all of them.
+//! Values that a closure captures, and the compile-time check that [`closure!`](crate::closure!) lists all of
+//! these values.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -18,11 +19,11 @@ pub trait Capture: Serialize + DeserializeOwned + Send + Sync + 'static {}
 #[diagnostic::do_not_recommend]
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Capture for T {}
 
-/// Captures of a closure: `()`, or a pair of the first value and the others. The pairs allow any number of
-/// captures, and compiler errors about a single value.
+/// Captures of a closure: `()`, or a pair of the first capture and the remaining captures. With nested pairs,
+/// a closure can have any number of captures, and a compiler error names a single capture.
 #[doc(hidden)]
 pub trait Captures: Serialize + DeserializeOwned + Send + Sync + 'static {
-    /// Returns `Some` if `Self` is the empty list of captures, which is encoded as no bytes.
+    /// Returns `Some` if `Self` is `()`, the empty list of captures, whose encoding has no bytes.
     fn nothing() -> Option<Self> {
         None
     }

@@ -1,4 +1,4 @@
-//! Closures in messages, decoded later.
+//! Closures in messages, which are decoded after the message was received.
 
 use mp_core::Error;
 use mp_core::message::{Codec, Incoming, Message, Outgoing};
@@ -7,17 +7,17 @@ use mp_reduce::MessagePack;
 use crate::api::closure::Closure;
 use crate::error::CallFailure;
 
-/// Closure in a message, decoded only where an error can be reported.
+/// Closure in a message. The receiver decodes the closure later, in code that can report an error.
 #[derive(Debug)]
 pub enum LazyClosure<R: 'static> {
     /// Closure to be sent.
     ToSend(Closure<(), R>),
-    /// Rest of a received message.
+    /// Unread part of a received message, which contains the closure.
     Received(Box<Incoming>),
 }
 
 impl<R: 'static> LazyClosure<R> {
-    /// Takes the rest of a message.
+    /// Takes the unread part of a received message, which contains the closure.
     pub fn rest(inc: &mut Incoming) -> LazyClosure<R> {
         LazyClosure::Received(Box::new(std::mem::take(inc)))
     }

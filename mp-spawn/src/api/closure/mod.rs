@@ -164,8 +164,8 @@ impl<A: 'static, R: 'static> Closure<A, R> {
         self.0.call(args)
     }
 
-    /// Encodes the captures into the message that is being written. Returns no bytes if and only if there are
-    /// no captures.
+    /// Returns the encoded captures, for the message that is being written: tensors and queues among them are
+    /// attached to that message. The bytes are empty if and only if there are no captures.
     ///
     /// # Errors
     /// Returns an error if the `Serialize` of a capture returns an error.
@@ -224,7 +224,7 @@ impl<A: 'static, R: 'static> PlainOutcome for Closure<A, R> {}
 pub struct Code<A: 'static, R: 'static>(&'static FunctionDesc<RebuildFn<A, R>>);
 
 impl<A: 'static, R: 'static> Closure<A, R> {
-    /// Returns the code without the captures. One copy of the code is enough to rebuild closures from the
+    /// Returns the code without the captures. With this code, any number of closures can be rebuilt from the
     /// bytes of [`captures`](Self::captures).
     #[doc(hidden)]
     pub fn code(&self) -> Code<A, R> {
@@ -309,8 +309,8 @@ pub type StateClosure<S, A, R> = Closure<(BorrowedState<S>, A), (BorrowedState<S
 ///
 /// The brackets list the captures: variables, which are moved into the closure, or `name = expression`. In
 /// the body they are references, because the closure can be called more than once. The arguments follow, each
-/// with its type. Several arguments are one tuple for the caller ([`Closure<(A, B), R>`](Closure)), and no
-/// arguments are `()`. A result type may follow, as in `|x: u8| -> u8 { x + 1 }`. An argument is a name or a
+/// with its type. A caller passes several arguments as one tuple ([`Closure<(A, B), R>`](Closure)), and `()`
+/// for no arguments. A result type may follow, as in `|x: u8| -> u8 { x + 1 }`. An argument is a name or a
 /// pattern: `mut x: u8`, `_: u8`, `(a, b): (u8, u8)`, `[a, b]: [u8; 2]`, `Point { x, y }: Point`.
 ///
 /// A first argument `name: &mut S` is a state that the closure's process keeps. The result is a
