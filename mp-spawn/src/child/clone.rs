@@ -23,7 +23,7 @@
 //! | the fork server, before the process was made | 0: there is no process |
 //! | the fork server, after the process was made | the process id of a child that the parent can end and reap |
 //! | the process, before it got its start message | its process id, which may be reused if the kernel or other code has reaped the process: see [`connection`](crate::parent::fork_server::connection) |
-//! | the parent | nothing: the fork server and its siblings end with it |
+//! | the parent | not read again: the fork server and its siblings end with the parent |
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -87,13 +87,13 @@ impl PidCell {
         self.word().store(0, Ordering::Release);
     }
 
-    /// Writes a process id, which otherwise the kernel writes.
+    /// Writes a process id in place of the kernel.
     #[cfg(test)]
     pub(crate) fn write(&self, pid: Pid) {
         self.word().store(pid.as_raw_nonzero().get().cast_unsigned(), Ordering::Release);
     }
 
-    /// Returns the id of the process that was made, or `None` if there is none.
+    /// Returns the process id that the kernel has written, or `None` if no process was made.
     pub(crate) fn read(&self) -> Option<Pid> {
         Pid::from_raw(self.word().load(Ordering::Acquire).cast_signed())
     }
@@ -113,7 +113,7 @@ impl Drop for PidCell {
 /// Proof that this process has one thread, valid until code runs that may start another.
 #[derive(Debug)]
 pub(crate) struct SingleThreadProof {
-    /// Address at which glibc stores the number of the only thread.
+    /// Address at which glibc stores the thread id of the only thread.
     thread_id: u64,
     /// List of locks that the kernel releases at the end of the thread, see `get_robust_list(2)`.
     locks: (*mut c_void, usize),
@@ -143,8 +143,8 @@ pub(crate) enum CloneSide {
     Sibling,
 }
 
-/// Copies this process. The copy is a child of this process's parent, like this process, and its id is
-/// written on the pid cell.
+/// Copies this process. The copy is a child of this process's parent, and the kernel writes the id of the
+/// copy into the pid cell.
 pub(crate) fn make(single_thread: &SingleThreadProof, pid_cell: &PidCell) -> io::Result<CloneSide> {
     // SAFETY: all zeroes is a valid `clone_args` without any option.
     let mut args: libc::clone_args = unsafe { mem::zeroed() };

@@ -10,10 +10,10 @@
 //! | a SIGABRT that this handler does not get, because the program has replaced it | nothing | [`ExitDetail::EarlierPanics`], if any |
 //! | a stack overflow, on a thread without a stack for handlers | nothing: no handler can run | [`ExitDetail::LikelyStackOverflow`] |
 //!
-//! A thread has a stack for handlers if it was given one (`sigaltstack(2)`). This file gives one to the
-//! worker's thread. The standard library gives one to the threads that it starts only if its start-up code
+//! A thread has a stack for handlers if code has called `sigaltstack(2)` on that thread. This file does so on
+//! the worker's thread. The standard library does so on the threads that it starts only if its start-up code
 //! has run `main`: in a copy of a program (start method `fork`), or after [`init`](crate::init) within
-//! `main`. In a process that becomes a worker before `main`, other threads have none.
+//! `main`. In a process that becomes a worker before `main`, other threads have no stack for handlers.
 //!
 //! [`ExitDetail::StackOverflow`]: crate::ExitDetail::StackOverflow
 //! [`ExitDetail::LikelyStackOverflow`]: crate::ExitDetail::LikelyStackOverflow
@@ -66,15 +66,15 @@ unsafe impl Sync for HandlerStack {}
 // fork: a copy has its own memory, and is not in a handler.
 static STACK: HandlerStack = HandlerStack(UnsafeCell::new([MaybeUninit::uninit(); 96 << 10]));
 
-/// Data for the handler, written once, before it is installed. The words are zero until then, so they lie in
-/// memory that is not read from the program's file.
+/// Data that the signal handler reads, written once before the handler is installed. Before that all words
+/// are zero, so the memory is not loaded from the program's file.
 #[derive(Debug)]
 struct CrashContext {
     socket: AtomicU32,
     process: AtomicU32,
-    /// Lowest address, below the worker's stack, whose access is a stack overflow.
+    /// Lowest address below the worker's stack at which an access is a stack overflow.
     guard_begin: AtomicUsize,
-    /// First address above those whose access is a stack overflow.
+    /// First address after the range in which an access is a stack overflow.
     guard_end: AtomicUsize,
 }
 
@@ -167,7 +167,7 @@ extern "C" fn on_crash(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
 #[derive(Clone, Copy, Debug)]
 struct FaultAccess {
     address: usize,
-    /// Stack pointer of its thread, if this architecture is supported.
+    /// Stack pointer of the faulting thread. `None` on an unsupported architecture.
     stack: Option<usize>,
 }
 

@@ -86,10 +86,10 @@ pub struct CurrentProcess {
     pub pid: u32,
     /// Rank of the process, if it was started as one of several: see [`rank`].
     pub rank: Option<usize>,
-    /// `true` if the parent ends this process at its exit, instead of waiting for it.
+    /// `true` if an exit of the parent ends this process, `false` if the parent waits for it.
     pub daemon: bool,
-    /// Number of the start: 2 or more in a [supervised](crate::Restart) process that was restarted, 1 in all
-    /// others.
+    /// Number of the start: 2 or more in a [supervised](crate::Restart) process that was restarted, 1 in any
+    /// other process.
     #[doc(alias = "TORCHELASTIC_RESTART_COUNT")]
     pub attempt: u32,
 }

@@ -8,8 +8,8 @@
 //!
 //! # Safety
 //!
-//! This file may hold `unsafe`: it places that entry, calls the entries after it, changes the environment,
-//! and vouches for the number of an inherited file descriptor.
+//! This file may hold `unsafe`: it places the entry in `.init_array`, calls the later entries, changes the
+//! environment, and vouches for the number of an inherited file descriptor.
 #![allow(unsafe_code)]
 
 use std::env;
@@ -61,11 +61,11 @@ pub fn child_main() -> i32 {
 /// # assert_eq!(mp_child_main(), 0);
 /// ```
 ///
-/// For a host that loads the library, and that a [command](crate::set_command) executes as a worker because
-/// workers call back into the host. (Other libraries become workers without this function.) The function does
-/// not return in a worker of the calling library. It returns 0 in a process that was not started as a worker,
-/// so a host can call it at its beginning. It returns 1 in a worker of another copy of this crate, in the
-/// program or in another library.
+/// A host that loads the library calls this function if workers must call back into the host. A
+/// [command](crate::set_command) executes the host as a worker. (Other libraries become workers without this
+/// function.) The function does not return in a worker of the calling library. It returns 0 in a process that
+/// was not started as a worker, so a host can call it at its beginning. It returns 1 in a worker of another
+/// copy of this crate, in the program or in another library.
 ///
 /// The function is defined in the calling library, and not in this crate. Otherwise two libraries that are
 /// linked into one program, or two versions of this crate in one library, would define the same name. A
@@ -117,7 +117,7 @@ fn take_token() -> Option<Result<Token, String>> {
     Some(token)
 }
 
-/// Returns `true` if calls to this copy of the crate, such as [`init`], take tokens for this `taker`.
+/// Returns `true` if a call to this copy of the crate, such as [`init`], may take a token for this target.
 fn is_for_call(taker: TokenTarget) -> bool {
     let Some(own) = loaded_objects::own() else { return true };
     match taker {
@@ -176,7 +176,7 @@ mod hook {
 
     type Initialiser = extern "C" fn(c_int, *const *const c_char, *const *const c_char);
 
-    /// Entry in `.init_array`. Its neighbours are entries too, which may come from other languages.
+    /// Entry in `.init_array`. The entries before and after this entry may come from other languages.
     #[used]
     // SAFETY: glibc calls the entries of this section with these arguments, and the static has the size and
     // the alignment of an entry.
@@ -254,14 +254,14 @@ mod hook {
         None
     }
 
-    /// Returns the addresses of the entries after `entry`.
+    /// Returns the addresses of the `.init_array` entries after `entry`.
     #[cfg(not(target_feature = "crt-static"))]
     fn later_entries(program: &Object, entry: usize) -> Range<usize> {
         program.initialisers_after(entry)
     }
 
-    /// Returns the addresses of the entries after `entry`. A static program may lack a dynamic section, but
-    /// it is linked in one piece, so the linker defines the end of the array.
+    /// Returns the addresses of the `.init_array` entries after `entry`. A static program may lack a dynamic
+    /// section, but it is linked in one piece, so the linker defines the end of the array.
     #[cfg(target_feature = "crt-static")]
     fn later_entries(_program: &Object, entry: usize) -> Range<usize> {
         // SAFETY: linkers define this symbol in every static program; only its address is used.

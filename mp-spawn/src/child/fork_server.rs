@@ -45,9 +45,9 @@ static HOOK: OnceLock<ForkHook> = OnceLock::new();
 /// });
 /// ```
 ///
-/// For hosts that have state of their own in each process, such as interpreters (`PyOS_BeforeFork` and its
-/// relatives). The hook must call its argument once. That call returns `true` in the copy, and `false` in the
-/// server. The hook may start no threads, and may not leave by a panic.
+/// For hosts that have state of their own in each process, such as interpreters (`PyOS_BeforeFork` and
+/// related functions). The hook must call its argument once. That call returns `true` in the copy, and
+/// `false` in the server. The hook may start no threads, and may not leave by a panic.
 pub fn set_fork_hook(hook: fn(&mut dyn FnMut() -> bool)) {
     _ = HOOK.set(hook);
 }

@@ -57,8 +57,8 @@ impl fmt::Display for GuestError {
 impl std::error::Error for GuestError {}
 
 /// Takes the arguments of this process, which another program started by
-/// [`ProcessBuilder::guest`](crate::ProcessBuilder::guest). From then on the process shares the memory of
-/// that program, and ends with it.
+/// [`ProcessBuilder::guest`](crate::ProcessBuilder::guest). After the call, this process shares the memory of
+/// that program, and ends with that program.
 ///
 /// Call this function once, before any other function of this library. The process that the parent has
 /// executed must make the call, not a child of that process.

@@ -11,7 +11,7 @@ use crate::child::current;
 #[derive(Debug)]
 struct StderrLogger;
 
-/// Set in a process that has this logger, and in copies of it.
+/// Set in a process that uses this logger. A forked copy of the process inherits the value.
 // fork: the logger of the program is copied along. If a copy was made during `set_logger`, it sets the logger
 // itself, or has none.
 static OURS: OnceLock<()> = OnceLock::new();
@@ -75,7 +75,7 @@ pub fn log_to_stderr(level: LevelFilter) -> Result<(), SetLoggerError> {
     Ok(())
 }
 
-/// Returns the level of this logger for processes that are started, or `None` if it is not set.
+/// Returns the level of this logger, which started processes inherit, or `None` if the logger is not set.
 pub(crate) fn inherited_level() -> Option<String> {
     OURS.get().map(|()| log::max_level().to_string())
 }

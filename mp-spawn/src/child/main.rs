@@ -43,8 +43,8 @@ use crate::sys::{self, OWN_FDS, pid_number};
 /// Exit code after a failure that was reported.
 const FAILED: i32 = 1;
 
-/// Becomes the worker that the token names, if the process is `fit` for that. Otherwise reports the reason to
-/// the parent. Ends the process by `exit`.
+/// Becomes the worker that the token names. If `fit` is an error, reports the error to the parent instead.
+/// Ends the process by `exit`.
 #[inline]
 pub(crate) fn main(token: Token, socket: OwnedFd, fit: Result<(), String>) -> ! {
     let code = panic::catch_unwind(|| run_child(token, socket, fit, None)).unwrap_or(EXIT_USELESS);
@@ -57,8 +57,8 @@ pub(crate) fn exit_useless(why: &dyn std::fmt::Display) -> ! {
     std::process::exit(EXIT_USELESS)
 }
 
-/// Runs the child and returns its exit code. `server_ignores` is set in a copy of a fork server, which
-/// ignores SIGINT so far: `true` if SIGINT was already ignored when the server started.
+/// Runs the child and returns its exit code. In a copy of a fork server, which ignores SIGINT at first,
+/// `server_ignores` is `Some`: `true` if SIGINT was already ignored when the server started.
 #[inline]
 fn run_child(
     token: Token,
@@ -215,7 +215,7 @@ fn occupy_standard_streams() -> io::Result<()> {
 #[derive(Debug)]
 enum Assignment {
     Work(Box<(ReceivedFiles, EnvironmentChanges, StartMessage, ParentPayload)>),
-    /// Runs as a fork server, with the function to call before it serves, and the pid cell.
+    /// Runs as a fork server. The fields are the function to preload and the file of the pid cell.
     Serve(Option<FunctionRef>, Vec<OwnedFd>),
 }
 
@@ -308,9 +308,8 @@ impl<'a> FrameReader<'a> {
 
 /// Runs the function, and returns the exit code.
 ///
-/// The function runs on the calling thread, which is the main thread if the start-up hook called this: a
-/// separate thread would double the cost of the start so far. Only if the main thread's stack is unsuitable,
-/// because it is tiny or could grow forever, the function gets another thread.
+/// The function runs on the calling thread if this is the main thread, and its stack is limited to between
+/// 256 KiB and 1 GiB. Otherwise the function runs on a new thread, which doubles the time of the start.
 #[inline]
 fn work(line: &'static ParentSocket, parent: u32, start: StartMessage, args: ParentPayload) -> i32 {
     if let Err(error) = apply_setup(&start) {

@@ -1,5 +1,4 @@
-//! Details of a panic. The hook runs first and gets all of them. The code that catches the panic gets only
-//! the payload.
+//! Details of a panic, recorded by the panic hook. The code that catches the panic gets only the payload.
 
 use std::any::Any;
 use std::backtrace::{Backtrace, BacktraceStatus};
@@ -81,7 +80,7 @@ pub(crate) fn install_hook() {
 
 /// Records the places of panics [under `with_panics_recorded`](with_panics_recorded) from now on, in a
 /// process that is not a worker. The current hook runs as before, and other panics are not recorded. If the
-/// program installs another hook later, panics are recorded only if that hook calls this one.
+/// program installs another hook later, panics are recorded only if that hook calls this hook.
 pub fn record_panics() {
     // A thread that panics can't change the hook.
     let can = || !std::thread::panicking() && !INSTALLED.swap(true, Ordering::Relaxed);

@@ -2,7 +2,7 @@
 //! start.
 //!
 //! The program is a host that does not support workers: an interpreter, a C program. If it were executed
-//! again, it would begin its own `main`. So the dynamic loader loads the library before all else
+//! again, it would begin its own `main`. So the dynamic loader loads the library before all other libraries
 //! (`LD_PRELOAD`, see `ld.so(8)`), and the library becomes the worker while it is loaded: the host's own code
 //! never runs. Workers that need the host (an interpreter that is called from a worker) are started by a
 //! command instead, which calls the function of [`export_child_main!`](crate::export_child_main!).
