@@ -26,8 +26,8 @@ struct BacktraceStep<'a> {
     places: Vec<&'a str>,
 }
 
-/// Writes the part of a backtrace between the two marks, or all of it if they are missing. `whole_by` is the
-/// format that shows all frames.
+/// Writes the frames of the backtrace `whole` between the two marks, or all frames if the marks are missing.
+/// If frames are left out, a last line names `whole_by`, the format that shows all of them.
 pub(crate) fn write_short(out: &mut impl fmt::Write, whole: &str, whole_by: &str) -> fmt::Result {
     let mut frames: Vec<BacktraceStep<'_>> = Vec::new();
     for line in whole.lines() {

@@ -28,7 +28,7 @@ pub enum ExitStatus {
         /// `true` if the kernel wrote a core file.
         core_dumped: bool,
     },
-    /// Unknown: the program ignores SIGCHLD, or other code in it reaped the process first.
+    /// Unknown status: the program ignores SIGCHLD, or other code in the program reaped the process first.
     Unknown,
 }
 
@@ -216,7 +216,7 @@ impl fmt::Display for ExitDetail {
 }
 
 /// Description of the end of a process, with all known details. Errors of processes, and of tasks that were
-/// lost with a process, show it after the name of the process.
+/// lost with a process, show this description after the name of the process.
 ///
 /// ```
 /// use mp_spawn::{ExitReport, ExitStatus, Signal};

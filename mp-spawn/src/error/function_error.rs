@@ -23,7 +23,7 @@ pub enum FunctionError {
     NoFunction,
     /// The reference points to a function with other types.
     OtherTypes {
-        /// Name of the function at that place.
+        /// Name of the function to which the reference points.
         found: String,
     },
     /// The function is in a library with its own copy of this crate, and the child runs another copy, from

@@ -47,7 +47,7 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 ///
 /// # Failures of a process
 ///
-/// | the process | error | with |
+/// | a process that … | error | with |
 /// |---|---|---|
 /// | returns `Err` | [`ProcessRaised`] | message, all sources, `Debug` form |
 /// | panics | [`ProcessRaised`] | message, location, backtrace (`RUST_BACKTRACE`) |
@@ -80,7 +80,7 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 ///
 /// A [`ProcessExited`] also shows the last lines of standard error, if standard error is captured.
 ///
-/// | the start | error | with |
+/// | a start … | error | with |
 /// |---|---|---|
 /// | of more processes than can share memory (1,024) | [`Launch`] | the number requested, and the limit; nothing was started |
 /// | of too many processes, files or bytes for the system | [`Launch`] | the refused call, and the limit with its value (`RLIMIT_NPROC`, `pids.max` and its group, …); processes that had been started are ended and reaped |
@@ -173,7 +173,7 @@ pub enum SpawnError {
         /// Program that was started.
         #[serde(with = "mp_core::serde_with::path")]
         program: PathBuf,
-        /// Start method.
+        /// Method by which the process was started.
         method: StartMethod,
         /// `true` if the program was started as a [guest](crate::ProcessBuilder::guest).
         guest: bool,
@@ -192,7 +192,7 @@ pub enum SpawnError {
         /// Program that was started. With a fork server, the program that the server runs.
         #[serde(with = "mp_core::serde_with::path")]
         program: PathBuf,
-        /// Start method.
+        /// Method by which the process was started.
         method: StartMethod,
         /// `true` if the program was started as a [guest](crate::ProcessBuilder::guest).
         guest: bool,
@@ -224,9 +224,9 @@ pub enum SpawnError {
         /// Number of processes.
         nprocs: usize,
     },
-    /// The processes are children of another process: this process was forked from the one that started them.
+    /// The processes are children of another process, from which this process was forked.
     OtherProcess {
-        /// Id of the process that started them.
+        /// Id of the process that has started the processes.
         owner: u32,
     },
 }
@@ -281,12 +281,12 @@ pub struct ProcessExited {
     pub who: ProcessName,
     /// Exit code or signal.
     pub exit: ExitStatus,
-    /// `true` if the process had reported that it is a worker. If `false`, its function was not called.
+    /// `true` if the process had reported as a worker. If `false`, its function was not called.
     pub begun: bool,
     /// Further cause, if known.
     pub detail: Option<ExitDetail>,
-    /// Last lines of its standard error, if standard error is captured (see [`Stdio`](crate::Stdio)) and not
-    /// empty.
+    /// Last lines of the process's standard error, if that stream is captured (see [`Stdio`](crate::Stdio))
+    /// and not empty.
     pub stderr: Option<String>,
 }
 
@@ -395,8 +395,8 @@ const GUEST_HINT: &str = "A guest must call `mp::process::guest` in Rust, or `mu
                           command. The executed process itself must make the call, not a child of it. Its \
                           stderr may show why it did not";
 
-/// Writes possible faults of an executed program that has not reported. Forked copies need no hint, because
-/// they run a program that has worked.
+/// Writes possible reasons why an executed program did not report as a worker. Writes nothing for forked
+/// copies, because they run a program that supports workers.
 fn hint(f: &mut fmt::Formatter<'_>, method: StartMethod, guest: bool) -> fmt::Result {
     match method {
         _ if guest => write!(f, ". {GUEST_HINT}"),
