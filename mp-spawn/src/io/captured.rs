@@ -13,7 +13,7 @@ use crate::io::tee::Tee;
 /// Number of bytes of a stream that are stored.
 const STORED: usize = 1 << 20;
 const CHUNK: usize = 64 << 10;
-/// Number of chunks that are read from one pipe in each turn. More than the capacity of a pipe.
+/// Maximum number of chunks that are read from one pipe at a time: more than the capacity of a pipe.
 const CHUNKS_A_TURN: usize = 32;
 /// Number of last lines of a crashed worker that its error shows.
 const LAST_LINES: usize = 12;
@@ -62,25 +62,25 @@ impl CapturedOutput {
 /// Output stream of a process, read through a pipe.
 #[derive(Debug)]
 pub(crate) struct OutputPipe {
-    /// Never locked while lines are written.
+    /// State of the pipe. The lock is never held while lines are written.
     pub(crate) state: Mutex<PipeState>,
 }
 
 /// Data that was read from a stream.
 #[derive(Debug)]
 pub(crate) struct PipeState {
-    /// Open until the last writer has closed the pipe.
+    /// Read end of the pipe. Open until the last writer has closed the pipe.
     pub(crate) fd: Option<OwnedFd>,
     tail: VecDeque<u8>,
     lost: u64,
     pub(crate) tee: Option<Tee>,
-    /// Time at which the end of the process was detected. Reset once the lines that were available then are
-    /// written.
+    /// Time at which the end of the process was detected. Reset when the lines that were available at that
+    /// time are written.
     pub(crate) ended: Option<Instant>,
 }
 
 impl OutputPipe {
-    /// Creates the state of a pipe, from the end that is read.
+    /// Creates the state of a pipe from its read end.
     pub(super) fn new(fd: OwnedFd, tee: Option<Tee>) -> OutputPipe {
         let state = PipeState { fd: Some(fd), tail: VecDeque::new(), lost: 0, tee, ended: None };
         OutputPipe { state: Mutex::new(state) }
@@ -119,7 +119,7 @@ impl PipeState {
         true
     }
 
-    /// Completes an incomplete last line, so that it is passed on.
+    /// Completes an incomplete last line, so that the line is passed on.
     pub(super) fn flush(&mut self) {
         if let Some(tee) = &mut self.tee {
             tee.end_line();

@@ -6,9 +6,9 @@
 //! | has lines | sets `ended`, requests a write from the thread | waits until `ended` is reset, or nothing is written for a while |
 //! | has lines that are being written | the same | the same |
 //!
-//! Only that thread writes to the streams of this process, and it holds no lock of this crate meanwhile. The
-//! standard library locks the streams, and a thread that waits for a worker, or reads its output, may hold
-//! such a lock for an unlimited time.
+//! Only the reading thread writes to the streams of this process, and holds no lock of this crate during a
+//! write. The standard library locks the streams. A thread that waits for a worker, or reads the worker's
+//! output, may hold such a lock for an unlimited time.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -29,7 +29,7 @@ use crate::io::captured::OutputPipe;
 use crate::io::tee::Tee;
 use crate::sys::{new_event, notify};
 
-/// Time for which a terminal may block before waiters stop waiting for it.
+/// Time without a write after which waiters stop waiting for a blocked terminal.
 const STILL: Duration = Duration::from_millis(200);
 /// Time for which this process waits for a blocked terminal before it exits.
 const WAIT_AT_EXIT: Duration = Duration::from_secs(2);
@@ -208,7 +208,8 @@ impl OutputReader {
     }
 }
 
-/// Waits, at exit, for the write of the output that workers had left when their ends were detected.
+/// Waits, at the exit of this process, until the output of ended workers is written, for at most
+/// [`WAIT_AT_EXIT`].
 pub(crate) fn write_at_exit() {
     let Some(reader) = OutputReader::current() else { return };
     let until = Instant::now() + WAIT_AT_EXIT;

@@ -22,7 +22,7 @@ use crate::protocol::resource_limits::Limits;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stdio {
-    /// Same destination as the stream of this process.
+    /// Corresponding stream of this process.
     #[default]
     Inherit,
     /// Discarded (`/dev/null`).
@@ -39,8 +39,8 @@ pub enum Stdio {
     /// File, which is created or truncated first. In the last part of its path, `{rank}` is replaced with the
     /// rank, or with the [number](crate::ProcessBuilder::number) of a [`Process`](crate::Process). `{name}`
     /// is replaced with the name of the process, which must not contain `/`. `{{` and `}}` stand for braces.
-    /// Any other pattern is an error of the start. Directories are not expanded, and the path need not be
-    /// UTF-8. Output is appended, also if both streams, or several processes, write to the same file.
+    /// Any other pattern makes the start fail. Directories are not expanded, and the path need not be UTF-8.
+    /// Output is appended, also if both streams, or several processes, write to the same file.
     File(PathBuf),
     /// File, as with [`File`](Self::File), but not truncated: output is appended to its contents.
     Append(PathBuf),
@@ -99,8 +99,8 @@ pub struct ProcessOptions {
     pub(crate) inherited: Vec<InheritedFile>,
 }
 
-/// Defines the options of a process's setup as methods of a builder that has the setup in `$setup`. The
-/// attributes are those of `inherit_fds`.
+/// Defines the options of a process's setup as methods of a builder. The setup is the field `$setup` of the
+/// builder. The attributes are those of the method `inherit_fds`.
 macro_rules! setup_options {
     ($self:ident => $setup:expr; $(#[$inherit_fds:meta])+) => {
         /// Sets an environment variable.

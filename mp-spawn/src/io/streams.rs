@@ -56,8 +56,8 @@ impl OutputStreams {
         [&self.stdout, &self.stderr].into_iter().flatten()
     }
 
-    /// Reads the available output of a process that has ended, and requests that the reading thread write its
-    /// lines. Does not block.
+    /// Reads the available output of a process that has ended, and requests that the reading thread write the
+    /// remaining lines. Does not block.
     pub(crate) fn drain(&self) {
         for pipe in self.pipes() {
             let mut state = pipe.state.lock();
@@ -102,10 +102,11 @@ impl OutputStreams {
 
 /// Process that writes to the streams.
 struct OutputOwner<'a> {
-    /// Rank of the process, or the number of a process with its own handle, because all of these have rank 0.
+    /// Rank of the process. For a process with its own handle, whose rank is always 0, the number of the
+    /// process.
     number: usize,
     name: &'a str,
-    /// Prefix of its lines if they are mixed with lines of other processes.
+    /// Prefix of the process's lines when they are mixed with lines of other processes.
     label: String,
 }
 

@@ -84,7 +84,7 @@ impl Tee {
         self.writing.then(|| (self.stream, std::mem::take(&mut self.whole)))
     }
 
-    /// Records that the taken lines are written.
+    /// Records that the lines of the last [`begin`](Self::begin) are written.
     pub(crate) fn end(&mut self) {
         self.writing = false;
     }
