@@ -3,7 +3,7 @@
 //! At most one process is made in advance. Its process id is in the [pid cell](crate::child::clone) from its
 //! creation until a start has taken the process, so it can be ended even if the server has ended. The parent
 //! has no other information about a process that was made in advance: the server answers only when asked. (An
-//! unrequested answer would be read just when the process is to begin, and reading it would wake the server,
+//! answer without a request would be read while the process is started, and the read would wake the server,
 //! which waits at the same socket.)
 
 use std::io;
@@ -34,7 +34,7 @@ use crate::protocol::outbox::{Outbox, is_gone};
 use crate::sys::proc_stat::ProcessActivity;
 use crate::sys::{ProcessHandle, deadline, pid_number, timespec};
 
-/// Reason why a server can no longer be used. Its exit status is reported in addition.
+/// Reason why a server can no longer be used. The exit status of the server is reported separately.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ServerFailure {
     /// The server has exited, or was killed.
@@ -221,7 +221,8 @@ impl ForkServer {
         }
     }
 
-    /// Requests a process. With `and_ask`, also requests an answer when it is made.
+    /// Requests a process from the server. With `and_ask`, also requests an answer, which the server sends
+    /// when it has made the process.
     fn request_child(
         &mut self,
         and_ask: bool,
@@ -248,7 +249,7 @@ impl ForkServer {
         self.send(outbox, limit).map(Ok)
     }
 
-    /// Sends the start message of the server.
+    /// Sends the server its start message, and waits for the answer.
     fn send_start(
         &mut self,
         preload: Option<FunctionRef>,
@@ -315,8 +316,8 @@ impl ForkServer {
         }
     }
 
-    /// Ends the server, and the process that it keeps ready for the next start, if any. The error contains
-    /// the attempted action and the reason.
+    /// Ends the server, and the process that it keeps ready for the next start, if any. The error in the
+    /// report contains the attempted action `what` and the reason `why`.
     pub(crate) fn shut_down(mut self, what: &'static str, why: &ServerFailure) -> EndedServer {
         let exit = self.end();
         let pid = self.process.pid();

@@ -2,7 +2,7 @@
 //!
 //! | the server | at the deadline | extensions |
 //! |---|---|---|
-//! | was asked for a process, or for its readiness | ended, unless it can't be expected to answer | five |
+//! | must make a process, or become ready | ended, unless it waits for a disk or has had no processor | five |
 //! | calls the preloaded function | a warning in the log, once | unlimited; ended if it has been stopped since the last deadline |
 //!
 //! The end of a server ends every wait for it at once.
@@ -24,7 +24,8 @@ pub(crate) struct ServerDeadline {
 
 /// Rule for extensions of a deadline.
 enum Extensions {
-    /// Remaining number of extensions, each granted only if the server can't be expected to answer.
+    /// Remaining number of extensions. Each requires that the server waits for a disk, or has had no
+    /// processor.
     Times(u32),
     /// Extended while the server lives and is not stopped, because it calls its preloaded function.
     Preloading {

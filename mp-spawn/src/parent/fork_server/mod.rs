@@ -1,8 +1,8 @@
 //! Parent side of the fork server.
 //!
-//! The process for the next start is made in advance: after a process has got its start message, the server
-//! is asked for another, which waits for its own message while the first one works. So a caller that starts a
-//! process waits neither for the kernel to copy the server nor for the server to be woken.
+//! The process for the next start is made in advance: as soon as a process has got its start message, the
+//! server makes another process, which waits for the next start message. So a caller that starts a process
+//! waits neither for the kernel to copy the server nor for the server to be woken.
 //!
 //! | ends or is killed | result |
 //! |---|---|
@@ -13,9 +13,9 @@
 //! | the server, asked for a process | the start that asked (for a request in advance, the next start) begins another server; a process that was made already is ended and reaped |
 //! | the server, while a process waits that was made in advance | the process waits until the next start, which replaces the server: then the process is ended and reaped |
 //! | several servers in one start | after the fifth, the start fails with the exit status of that server |
-//! | a process that was made in advance and waits | if it has ended by the next start, that start reaps it and asks for another; otherwise it fails like any other |
-//! | a process that was started | like any other: it is a child of this process, and its sentinel is exact |
-//! | this process | the server and all processes end with it, also the waiting one |
+//! | a process that was made in advance and waits | if it has ended by the next start, that start reaps it and requests another process; otherwise its end is the failure of a started process |
+//! | a started process | reported like the end of any child of this process; its sentinel is exact |
+//! | this process | the server and all of its copies end with this process, also a waiting copy |
 //!
 //! Ctrl-C ends neither the server nor the process that waits: see
 //! [`child::fork_server`](crate::child::fork_server).
@@ -24,9 +24,9 @@
 //! each. After that it is ended, like a process that does not report. (A server that waits for a disk, or has
 //! had no processor, gets that time a few more times: its successor would have to wait as well.) A new server
 //! must report that it is ready in that time, too. Then it calls its preloaded function, and a start waits
-//! for that as long as the server lives, because preloading is meant for slow loading. Only a server that is
-//! found stopped at two successive deadlines, without having moved in between, is ended. A start that waits
-//! logs the reason, once.
+//! for that as long as the server lives, because preloading is meant for slow loading. Such a server is ended
+//! only if it is stopped at two successive deadlines, and has not run between them. A start that waits logs
+//! the reason, once.
 //!
 //! [`SpawnOptions::handshake_timeout`]: crate::SpawnOptions::handshake_timeout
 
@@ -80,10 +80,10 @@ static SERVER: PerProcess<Mutex<Option<ForkServer>>> = mp_core::per_process!(Mut
 ///
 /// The first start by a server blocks until the preloaded function has returned, however long that takes.
 /// Meanwhile other starts by the server block, and so does `set_forkserver_preload`.
-/// [`SpawnOptions::handshake_timeout`](crate::SpawnOptions::handshake_timeout) bounds only the time of the
-/// server before that call, and the time for which it may be stopped meanwhile. If the function takes longer
-/// than that time, the log gets a warning (feature `log`) with the server's process id: killing that process
-/// makes the start fail.
+/// [`SpawnOptions::handshake_timeout`](crate::SpawnOptions::handshake_timeout) bounds only the time before
+/// the server calls the function, and the time for which the server may be stopped during the call. If the
+/// function takes longer than that time, the log gets a warning (feature `log`) with the server's process id:
+/// killing that process makes the start fail.
 ///
 /// # Errors
 ///

@@ -17,7 +17,7 @@ pub(super) const EXIT_TIME: Duration = Duration::from_secs(1);
 /// Process that was requested from a server and that no start has taken yet.
 #[derive(Debug)]
 pub(super) struct PendingChild {
-    /// Parent's end of its socket.
+    /// Parent's end of the socket to the process.
     pub(super) socket: OwnedFd,
     pub(super) nonce: u64,
 }
