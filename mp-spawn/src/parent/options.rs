@@ -104,16 +104,16 @@ impl SpawnOptions {
         self
     }
 
-    /// Starts another program instead of the running one. That program must be the same build, because the
-    /// function is looked up in it. Use this if `/proc/self/exe` is not the running program, for example
-    /// under a loader.
+    /// Sets the program to start instead of the current program. Both programs must be the same build, because
+    /// the new process looks up the function in the program that it runs. Use this option if `/proc/self/exe`
+    /// is not the running program, for example under a loader.
     ///
     /// # Errors
     ///
     /// A start returns [`SpawnError::Launch`](crate::SpawnError::Launch) if the program would get privileges
     /// that the user of this process lacks (set-user-ID, set-group-ID, file capabilities; for a script, those
-    /// of its interpreter), because it would begin `main` again instead of becoming a worker. Without this
-    /// option, the same holds for the running program. [`Fork`](StartMethod::Fork) is exempt.
+    /// of its interpreter), because such a program would run `main` instead of becoming a worker. Without
+    /// this option, the same holds for the running program. [`Fork`](StartMethod::Fork) is exempt.
     #[doc(alias = "set_executable")]
     pub fn executable(mut self, program: impl Into<PathBuf>) -> SpawnOptions {
         self.command = Some(CommandLine::program(program.into()));
@@ -185,8 +185,8 @@ impl SpawnOptions {
         /// Adds file descriptors of this process that the processes inherit under the same numbers. All other
         /// descriptors, except the standard streams, are closed in processes that are started by
         /// [`Spawn`](StartMethod::Spawn) or [`ForkServer`](StartMethod::ForkServer), whether they are
-        /// close-on-exec or not. Copies by [`Fork`](StartMethod::Fork) have all descriptors, unless a file
-        /// that is named here takes the number.
+        /// close-on-exec or not. A copy by [`Fork`](StartMethod::Fork) has all descriptors of this process,
+        /// except those whose numbers are needed for the named files.
         ///
         /// ```
         /// use mp_spawn::{SpawnOptions, start_processes};
@@ -212,10 +212,10 @@ impl SpawnOptions {
         /// The descriptors are duplicated at once, and the duplicates are closed when the options are
         /// dropped. Meanwhile this process may close its own descriptors and reuse their numbers. In the
         /// started processes, a number refers to the file that had the number at this call, with every start
-        /// method: a copy by `Fork` closes the file that has the number at the start. The descriptors are not
-        /// close-on-exec there, so programs that the processes execute inherit them. Further calls add
-        /// descriptors. If a number is named twice, the later file is used. For standard streams, use
-        /// [`stdout`](Self::stdout) and [`stderr`](Self::stderr).
+        /// method: a copy by `Fork` closes the file that has the number at the start. In these processes the
+        /// descriptors are not close-on-exec, so programs that the processes execute inherit them. Further
+        /// calls add descriptors. If a number is named twice, the later file is used. For standard streams,
+        /// use [`stdout`](Self::stdout) and [`stderr`](Self::stderr).
         ///
         /// # Errors
         ///

@@ -32,7 +32,7 @@ pub(crate) struct LaunchCommand {
     /// Library that the loader loads before the program begins.
     library: Option<PathBuf>,
     environment: OnceLock<Environment>,
-    /// Set when the program was found to be safe to execute.
+    /// Set after a check that the program is safe to execute.
     is_checked: OnceLock<()>,
 }
 
@@ -95,12 +95,13 @@ impl LaunchCommand {
         Ok(LaunchCommand { program, path, argv, is_own, taker, library, environment, is_checked })
     }
 
-    /// Returns an error if a program that the calling thread executes can't be a worker of this process,
-    /// because it has, or gets, privileges that this process's user lacks. Both the privileges of this
-    /// process and those of the executed file are checked: a process that has dropped its privileges gets
-    /// them back by the file. Programs that a command executes are not checked. A privileged program ignores
-    /// the token in its environment. So, executed again, it would run `main`, which starts further processes,
-    /// and so on.
+    /// Checks the privileges of the program, which the calling thread is about to execute. Returns an error
+    /// if the program has, or would get, privileges that the user of this process lacks.
+    ///
+    /// Such a program ignores the token in its environment. So it would run `main` instead of becoming a
+    /// worker, and start further processes in turn. The privileges of this process and those of the executed
+    /// file are both checked, because a process that has dropped its privileges gets them again by executing
+    /// the file. Programs that a command executes in turn are not checked.
     ///
     /// The privileges of a program depend on flags of the calling thread. A single thread executes all
     /// processes of a start.
@@ -152,7 +153,8 @@ impl LaunchCommand {
         of(self) == of(other)
     }
 
-    /// Returns the environment that this process had at the first call. Forked copies inherit theirs anyway.
+    /// Returns the environment that this process had at the first call, for programs that it executes. Forked
+    /// copies inherit an environment anyway.
     pub(super) fn environment(&self) -> &Environment {
         self.environment.get_or_init(|| self.with_library(Environment::without(token::VARIABLE)))
     }

@@ -58,8 +58,9 @@ fn loader_command() -> Option<ProgramCommand> {
     Some(ProgramCommand { program, path: SELF.into(), argv })
 }
 
-/// Returns the words of the loader before the path of the program: at least its own name, more if they can be
-/// determined.
+/// Returns the words of the loader in a command line, before the path of the program: the name of the loader
+/// and its options. If the program has overwritten its arguments, returns only the name. `said` is the
+/// content of `/proc/self/cmdline`, and `args` are the program's own arguments.
 fn loader_args(said: &[u8], args: &[OsString]) -> Vec<OsString> {
     let words: Vec<&OsStr> =
         said.strip_suffix(b"\0").unwrap_or(said).split(|byte| *byte == 0).map(OsStr::from_bytes).collect();

@@ -73,17 +73,18 @@ mod vfork {
         path: *const c_char,
         argv: *const *mut c_char,
         environment: *const *mut c_char,
-        /// Files and their numbers in the child. A number is either unchanged, or not the source of another
-        /// move.
+        /// Files to duplicate in the child, as pairs of source and target number. The numbers of a pair are
+        /// equal, or the target is not the source of another pair.
         moves: &'a [(RawFd, RawFd)],
         /// Signals that are blocked in the program, in the kernel's format.
         blocked: u64,
-        /// Call that failed, and its error number, if the program was not executed. 0 if it was executed, or
-        /// if the child was killed before.
+        /// Call that failed, with its error number. The number is 0 if the program was executed, or if the
+        /// child was killed before.
         error: Cell<(&'static str, c_int)>,
     }
 
-    /// See `clone(2)`. Handlers are reset to the default, and ignored signals stay ignored.
+    /// Flag `CLONE_CLEAR_SIGHAND` of `clone3(2)`: handlers are reset to the default, and ignored signals stay
+    /// ignored.
     const CLEAR_HANDLERS: u64 = 1 << 32;
 
     const CLOSE_RANGE: &str = "close_range";
@@ -157,8 +158,8 @@ mod vfork {
         Ok(Some((pid, Some(pidfd))))
     }
 
-    /// Makes the child, and waits until it has executed the program or ended. Returns its number, or a
-    /// negative error number.
+    /// Makes the child, and waits until it has executed the program or ended. Returns the process id of the
+    /// child, or a negative error number.
     #[inline(never)]
     fn clone(args: &libc::clone_args, plan: &ExecPlan<'_>) -> i64 {
         let made: i64;
@@ -242,7 +243,7 @@ mod vfork {
         sys::exit_at_once(127)
     }
 
-    /// Puts a file under another number, or under its own, without close-on-exec.
+    /// Gives an open file the number `to`, without close-on-exec. Returns `false` on an error.
     fn place(from: RawFd, to: RawFd) -> bool {
         if from == to {
             // SAFETY: a command that takes an integer. For a number that is not open, the call returns an

@@ -8,12 +8,12 @@
 //!
 //! | problem in a copy | solution |
 //! |---|---|
-//! | the original's place in the arena, its mapping, its files and their locks | see [`mp_core::fork`] |
+//! | the original's membership in the arena, its mapping, its files and their locks | see [`mp_core::fork`] |
 //! | variables of this crate whose locks other threads may have held: supervisor, reader of output, fork server, family, line to the parent, name and rank | fresh ones: [`PerProcess`](mp_core::fork::PerProcess) |
 //! | settings: start method, command | inherited, as in any process |
 //! | the preloaded function | inherited: read before the fork, written in the copy |
 //! | sockets to the original's children and parent, the pipe that ends the children with it, pidfds (or their substitutes), the supervisor's epoll | closed; the supervisor's lock is held meanwhile, so that all are known |
-//! | files under a number under which the copy inherits a file | closed, if they are the original's; the copy's own file, which is only its socket so far, gets another number |
+//! | files of the original whose number is needed for an inherited file | closed; the copy's socket, its only own file at that point, moves to another number |
 //! | the original's end of the copy's own socket | closed, so that the end of the original is detected |
 //! | the standard streams: their buffers, their locks | held by the thread that forks, and written out, if it is the main thread |
 //! | handlers of signals, which may write into pipes of the original; blocked signals | reset, as after `posix_spawn`; signals are blocked until then |

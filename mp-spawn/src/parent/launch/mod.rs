@@ -62,7 +62,7 @@ pub(crate) fn launch(command: &LaunchCommand, launch_options: &LaunchOptions) ->
 pub(crate) struct LaunchedProcess {
     pub(crate) pid: Pid,
     pub(crate) handle: ProcessHandle,
-    /// Parent's end of its socket. Reads and writes don't block.
+    /// Parent's end of the socket to the process. Reads and writes don't block.
     pub(crate) socket: OwnedFd,
     pub(crate) nonce: u64,
 }
@@ -84,7 +84,8 @@ pub(crate) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
 
 static PRELOAD: PerProcess<Mutex<Option<FunctionRef>>> = mp_core::per_process!(Mutex::new(None));
 
-/// Sets the function that fork servers preload, in this process, or again in a forked copy of it.
+/// Sets the function that fork servers of this process preload. A forked copy sets the function of its
+/// original again.
 pub(crate) fn set_preload(function: Option<FunctionRef>) {
     *PRELOAD.lock() = function;
 }

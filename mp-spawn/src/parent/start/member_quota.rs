@@ -1,5 +1,5 @@
 //! Limit on members of the arena, checked before a start. So an excess of processes is an error of the start,
-//! and not of a worker that finds no place when it first needs memory.
+//! and not of a worker that can't join when it first needs memory.
 //!
 //! A child joins late, or never. So the count includes members, children of this process that have not
 //! joined, and processes that any thread is about to start. Children that other members have started and that
@@ -22,16 +22,16 @@ use crate::error::{LaunchError, Result, SpawnError};
 use crate::parent::supervisor;
 use crate::protocol::payload::shared_memory;
 
-/// Number of reserved places.
+/// Number of reserved member slots.
 static RESERVED: PerProcess<Mutex<usize>> = mp_core::per_process!(Mutex::new(0));
 
-/// Places for the processes of one start.
+/// Member slots that are reserved for the processes of one start.
 #[derive(Debug)]
 pub(crate) struct MemberReservation {
     left: Cell<usize>,
 }
 
-/// Reserves places for `count` processes.
+/// Reserves member slots for `count` processes.
 pub(crate) fn reserve(count: usize) -> Result<MemberReservation> {
     let arena = shared_memory::arena()?;
     let mut reserved = RESERVED.lock();

@@ -150,7 +150,7 @@ fn method(options: &SpawnOptions) -> StartMethod {
     options.method.unwrap_or_else(get_start_method)
 }
 
-/// Reserves room for `count` processes, if processes can be started at all.
+/// Reserves member slots for `count` processes, if processes can be started by this method.
 fn reserve(method: StartMethod, count: usize) -> Result<MemberReservation> {
     if token::unconsumed() {
         return Err(SpawnError::NotInitialised);
