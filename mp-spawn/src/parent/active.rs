@@ -69,7 +69,7 @@ pub fn active_children() -> Vec<ActiveChild> {
 }
 
 impl TrackedGroup {
-    /// Returns `true` if these are the processes of the context with this group.
+    /// Returns `true` if the context of this group owns these processes.
     fn is_owned(&self, group: &Arc<ChildGroup>) -> bool {
         matches!(self, TrackedGroup::Owned { group: owned, .. } if owned.as_ptr() == Arc::as_ptr(group))
     }
@@ -97,7 +97,7 @@ pub(crate) fn adopt(group: &Arc<ChildGroup>, daemon: bool) {
     add(TrackedGroup::Detached { group: Arc::clone(group), daemon });
 }
 
-/// Lets the processes of a context continue without it.
+/// Lets the processes of a context continue after the context is dropped.
 pub(crate) fn release(group: &Arc<ChildGroup>, daemon: bool) {
     TRACKED.lock().retain(|member| !member.is_owned(group));
     adopt(group, daemon);

@@ -41,8 +41,8 @@ impl ChildGroup {
         })
     }
 
-    /// Sends a signal to each running process, at the program's request. Returns the first error, after all
-    /// were tried.
+    /// Sends a signal to each running process, at the program's request. Returns the first error, after an
+    /// attempt for each process.
     pub(crate) fn send_signal_to_all(&self, signal: Signal) -> Result<()> {
         (0..self.len()).map(|rank| self.send_signal(rank, signal)).fold(Ok(()), Result::and)
     }
@@ -58,9 +58,9 @@ impl ChildGroup {
         ChildGroup::end_together(&[self], before_kill);
     }
 
-    /// Ends all running processes of several groups in parallel: sends SIGTERM to each, waits for all of them
-    /// together, then sends SIGKILL to the rest. Returns when all have ended, or [`AFTER_KILL`] after the
-    /// SIGKILL.
+    /// Ends all running processes of several groups in parallel: sends SIGTERM to each process, waits for all
+    /// of them together, then sends SIGKILL to the processes that still run. Returns when all have ended, or
+    /// [`AFTER_KILL`] after the SIGKILL.
     pub(crate) fn end_together(groups: &[&ChildGroup], before_kill: Duration) {
         let send = |signal| groups.iter().for_each(|group| group.end_with(signal));
         let wait = |time| {
@@ -73,8 +73,8 @@ impl ChildGroup {
         }
     }
 
-    /// Cleans up after a failed start: processes that never started are marked as over. The others were
-    /// killed and end soon.
+    /// Cleans up after a failed start: marks processes that were not started as ended, and waits for the
+    /// started processes, which were killed.
     pub(crate) fn reap_incomplete(&self) {
         for rank in self.ranks.lock().iter_mut().filter(|rank| rank.pid.is_none()) {
             rank.over = true;
@@ -98,9 +98,9 @@ impl ChildGroup {
 }
 
 impl ChildGroup {
-    /// Reaps the process of this rank if it has ended, without waiting for the supervisor: a caller that has
-    /// detected the end at the sentinel expects the exit status at once. If the process runs, the supervisor
-    /// watches its messages from now on, unless the process has just started.
+    /// Reaps the process of this rank if it has ended. Does not wait for the supervisor, because a caller
+    /// that has detected the end at the sentinel expects the exit status at once. If the process runs, makes
+    /// the supervisor watch its messages, unless the process has just started.
     fn poll(&self, rank: usize) {
         let unknown = |rank: &&RankState| rank.exit.is_none();
         let found = self.ranks.lock().get(rank).filter(unknown).and_then(|rank| rank.running.clone());
@@ -252,7 +252,7 @@ impl ChildGroup {
     }
 }
 
-/// Returns the process that has not been reaped, or `None` unless there is exactly one.
+/// Returns the process that has not been reaped, if there is exactly one.
 fn last_process(ranks: &[RankState]) -> Option<RunningProcess> {
     let mut left = ranks.iter().filter(|rank| !rank.over);
     match (left.next(), left.next()) {
@@ -261,8 +261,9 @@ fn last_process(ranks: &[RankState]) -> Option<RunningProcess> {
     }
 }
 
-/// Waits for the end of a process and reaps it, without waiting for the supervisor: for a single process, two
-/// wake-ups of the supervisor thread take a tenth of its lifetime. Also returns when `event` is readable.
+/// Waits for the end of a process and reaps it, without waiting for the supervisor: two wake-ups of the
+/// supervisor thread would take a tenth of the lifetime of a short process. Also returns when `event` is
+/// readable.
 fn wait_for_end(last: &RunningProcess, event: Option<&OwnedFd>, until: Instant) {
     let left = timespec(until.saturating_duration_since(Instant::now()));
     let sentinel = last.handle.sentinel();

@@ -1,7 +1,7 @@
 //! State of the processes of one start, shared between the supervisor and waiters.
 //!
-//! In a forked copy of the process that started them, which does not have these children, no locks are taken:
-//! another thread may have held the lock when the copy was made, and no thread of the copy unlocks it.
+//! A forked copy of the process that started a group has no children, and takes no lock of the group: another
+//! thread may have held the lock when the copy was made, and no thread of the copy unlocks it.
 
 pub(crate) mod rank;
 pub(crate) mod restarts;
@@ -34,8 +34,8 @@ pub(crate) struct ChildGroup {
     ranked: bool,
     pub(super) ranks: Mutex<Vec<RankState>>,
     pub(super) changed: Condvar,
-    /// Eventfd that becomes permanently readable at the next change. Used by callers that wait for the end of
-    /// the last process.
+    /// Eventfd that becomes permanently readable at the next change of the group's state. Used by callers
+    /// that wait for the end of the last process.
     change_event: Mutex<Option<Arc<OwnedFd>>>,
     /// Sentinels that a caller requested, by rank. They stay open as long as the group. All other sentinels
     /// are closed when their processes have ended.
@@ -90,7 +90,8 @@ impl ChildGroup {
         self.ranks.lock().get_mut(rank).map(call)
     }
 
-    /// Calls a function with the state of a rank that the program names.
+    /// Calls a function with the state of a rank. Returns [`SpawnError::NoSuchRank`] if the rank does not
+    /// exist.
     pub(crate) fn with_known_rank<R>(
         &self,
         rank: usize,
@@ -152,7 +153,7 @@ impl ChildGroup {
         rank.value.take().ok_or(if before { "an earlier call has taken it" } else { "it did not arrive" })
     }
 
-    /// Puts a value back that was not read, so that a later call takes it.
+    /// Stores a value again that was taken but not read, so that a later call can take it.
     pub(crate) fn return_value(&self, rank: usize, value: ReceivedValue) {
         value.put_aside();
         if let Some(rank) = self.ranks.lock().get_mut(rank) {
@@ -197,8 +198,8 @@ impl ChildGroup {
         self.ranks.lock().iter().all(|rank| rank.over)
     }
 
-    /// Records a failure of the rank at this time, unless it failed before, or failed only because it was
-    /// being ended.
+    /// Records a failure of the rank at the time `at`. Does nothing if the rank has failed before, or if this
+    /// process had begun to end it by that time.
     pub(crate) fn record_failure(&self, rank: usize, at: u64, error: SpawnError) {
         self.change(rank, |rank| {
             let ended_by_us = rank.ending.is_some_and(|(since, _)| since <= at);
@@ -247,7 +248,7 @@ impl ChildGroup {
         self.notify_changed();
     }
 
-    /// Wakes threads that wait for changes.
+    /// Wakes threads that wait for changes of the group's state.
     pub(crate) fn notify_changed(&self) {
         self.changed.notify_all();
         if let Some(event) = self.change_event.lock().take() {
@@ -269,7 +270,8 @@ impl ChildGroup {
         self.ranks.lock().iter().filter_map(|rank| rank.failure.as_ref()).any(|(_, error)| ends_others(error))
     }
 
-    /// Returns the event of the next change. Called with the ranks locked, so that no change is missed.
+    /// Returns the eventfd that becomes readable at the next change of the group's state. Called with the
+    /// ranks locked, so that no change is missed.
     pub(super) fn change_event(&self) -> Option<Arc<OwnedFd>> {
         let mut event = self.change_event.lock();
         if event.is_none() {
@@ -278,7 +280,7 @@ impl ChildGroup {
         event.clone()
     }
 
-    /// Returns a line for each rank.
+    /// Returns a description of each rank's state, one line for each rank.
     pub(crate) fn describe(&self) -> Vec<String> {
         if let Err(error) = self.check_owner() {
             return self.pids().into_iter().map(|pid| format!("pid {pid}: {error}")).collect();

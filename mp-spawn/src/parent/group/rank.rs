@@ -19,8 +19,9 @@ pub(crate) struct RunningProcess {
     pub(crate) handle: Arc<ProcessHandle>,
     /// Number of the process in the supervisor.
     pub(crate) id: u64,
-    /// Until this time the supervisor does not watch the messages of the process, so only its end changes the
-    /// state. Later, the first query by a caller makes the supervisor watch the messages.
+    /// Time until which the supervisor does not watch the messages of the process, so that only its end
+    /// changes the state. After that time, the first query by a caller makes the supervisor watch the
+    /// messages.
     pub(crate) unwatched_until: Option<Instant>,
 }
 

@@ -97,8 +97,8 @@ impl RankState {
         by_signal || is_interrupt_reported || mp_core::interrupted()
     }
 
-    /// Gives up on further restarts. The process is then over, and the caller announces that after it unlocks
-    /// the ranks.
+    /// Ends the supervision after a failure. The process then counts as ended, and the caller announces the
+    /// end after it unlocks the ranks.
     fn give_up(&mut self, reason: GaveUpReason) {
         let who = ProcessName::new(None, self.name.clone(), self.pid_number());
         let Some(supervision) = &mut self.supervision else { return };

@@ -29,14 +29,14 @@ pub enum ProcessEvent {
         name: String,
         /// Number of the start.
         attempt: u32,
-        /// Reason of the failure.
+        /// Error of the start.
         error: SpawnError,
     },
     /// The process has ended, and was reaped.
     Exited {
         /// Name of the process.
         name: String,
-        /// Process id that it had.
+        /// Process id of the process that has ended.
         pid: u32,
         /// Number of the start.
         attempt: u32,

@@ -3,7 +3,7 @@
 //! A supervised process is a [`ChildGroup`](crate::parent::group::ChildGroup) of one rank for its whole life.
 //! The state of the rank describes its present process, or the last one. The group has ended when the process
 //! is not restarted. So waits, callbacks, the sentinel (an eventfd here) and the exit of this program refer
-//! to that end, and need no special case for restarts.
+//! to the end of the group, and need no special case for restarts.
 //!
 //! | [`RestartPhase`](supervision::RestartPhase) | process | next phase | when |
 //! |---|---|---|---|

@@ -24,7 +24,7 @@ use crate::sys::{self, deadline};
 /// Interval at which a wait checks for Ctrl-C.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// State that the thread shares with others.
+/// State that the restarting thread shares with other threads.
 pub(crate) struct Restarter {
     /// Process that the restarter belongs to. Differs from the current process after a fork.
     process: u32,
@@ -43,7 +43,7 @@ struct PendingWork {
     waiting: Vec<DelayedRestart>,
 }
 
-/// Process that the thread restarts.
+/// Process that the restarting thread can restart.
 pub(crate) trait Restartable: Send + Sync {
     /// Restarts the process after its delay. Blocks until it is started.
     fn restart(self: Arc<Self>);
@@ -75,7 +75,8 @@ impl DelayedRestart {
 
 static RESTARTER: PerProcess<Mutex<Option<Arc<Restarter>>>> = mp_core::per_process!(Mutex::new(None));
 
-/// Reference of a supervised process to the thread. The thread exists as long as there are such references.
+/// Reference from a supervised process to the restarting thread, which exists as long as there are
+/// references.
 pub(crate) struct RestarterHandle(Arc<Restarter>);
 
 impl Deref for RestarterHandle {
@@ -201,9 +202,9 @@ impl Restarter {
         }
     }
 
-    /// Returns `true` if there is no more work. The next supervised process then starts another thread.
-    /// (While this thread exists, it may run code of the program, so no wait of this process is known to be
-    /// endless: see `mp_core::waits`.)
+    /// Returns `true` if no work is left, so that the thread ends. The next supervised process then starts
+    /// another thread. (As long as this thread exists, it may run code of the program, so no wait of this
+    /// process counts as endless: see `mp_core::waits`.)
     fn is_done(&self) -> bool {
         let mut slot = RESTARTER.lock();
         let queue = self.queue.lock();

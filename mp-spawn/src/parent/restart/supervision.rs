@@ -52,7 +52,7 @@ pub(crate) struct Supervision {
 
 /// Resources that are dropped when the supervision ends, because they may be large or belong to the program.
 pub(crate) struct RestartResources {
-    /// Becomes readable when the supervision ends.
+    /// Eventfd that becomes readable when the supervision ends.
     end: Arc<OwnedFd>,
     pub(crate) respawn: Arc<RespawnFn>,
     listener: Option<Arc<EventListener>>,
@@ -140,8 +140,8 @@ impl Supervision {
 }
 
 impl RestartResources {
-    /// Makes the sentinel readable, and drops the resources. Called without locks, because they may be large
-    /// or belong to the program.
+    /// Makes the sentinel readable, and drops the resources. Called without locks, because the resources may
+    /// be large or belong to the program.
     pub(crate) fn announce_end(self) {
         // Can't fail, because no other thread adds to the counter.
         notify(&self.end);
@@ -162,8 +162,8 @@ pub struct FailureReports {
 }
 
 impl FailureReports {
-    /// Counts a failure. Returns the number of failures since the last report, with this one, if a report is
-    /// due.
+    /// Counts a failure. If a report is due, returns the number of failures since the last report, including
+    /// this failure.
     pub fn failed(&mut self, now: Instant) -> Option<u32> {
         self.unreported = self.unreported.saturating_add(1);
         let interval = match self.next {

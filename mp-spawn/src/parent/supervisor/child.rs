@@ -32,11 +32,11 @@ const CHUNK: usize = 64 << 10;
 /// Time for which the supervisor does not watch a process that may be short-lived: see
 /// [`supervisor`](crate::parent::supervisor).
 const MAX_UNWATCHED: Duration = Duration::from_millis(50);
-/// Time after which the supervisor watches such a process if a caller queries it.
+/// Minimum time before a query by a caller makes the supervisor watch a process that may be short-lived.
 const MIN_UNWATCHED: Duration = Duration::from_millis(4);
-/// Number of chunks that are read from one process in each turn.
+/// Maximum number of chunks that are read from one process at a time.
 const CHUNKS_A_TURN: usize = 16;
-/// Number of chunks that are read after the end of a process: more than its socket can hold.
+/// Maximum number of chunks that are read after the end of a process: more than its socket can hold.
 const CHUNKS_AT_END: usize = 256;
 
 /// State of one process.
@@ -53,7 +53,7 @@ pub(crate) struct WatchedChild {
     pub(crate) reported: bool,
     inbox: Inbox,
     outbox: Outbox,
-    /// Arguments of the process, until it has taken them.
+    /// Owner of the arguments' envelope, until the process has taken the arguments.
     promise: Option<Promise>,
     member: Option<u32>,
     /// Number of crashed processes whose memory was reclaimed after the end of this child.
@@ -63,7 +63,7 @@ pub(crate) struct WatchedChild {
     pub(crate) hello_until: Option<Instant>,
     /// Time at which the supervisor begins to watch the process. `None` if the supervisor watches it.
     pub(crate) unwatched_deadline: Option<Instant>,
-    /// Span of the start, until the process is ready.
+    /// `tracing` span of the start, open until the process is ready.
     pub(crate) span: StartSpan,
 }
 

@@ -22,7 +22,7 @@ pub(super) struct CrashReport {
 }
 
 impl CrashReport {
-    /// Reads the state, if reports are wanted.
+    /// Reads the state, if crash reports are enabled.
     pub(super) fn begin() -> Option<Self> {
         let directory = std::env::var_os(VARIABLE).filter(|text| !text.is_empty())?;
         if mp_core::gained_privileges() {

@@ -25,22 +25,22 @@ pub(crate) struct StartProperties {
     pub(crate) timeout: Duration,
 }
 
-/// Reports of a process before its end.
+/// Facts about a process that determine the error of its end.
 #[derive(Debug, Default)]
 pub(crate) struct Evidence {
     pub(crate) hello: bool,
-    /// `true` if it reported that its function returned without an error.
+    /// `true` if the process reported that its function returned without an error.
     pub(crate) done: bool,
-    /// `true` if its return value has arrived.
+    /// `true` if the return value of the function has arrived.
     pub(crate) returned: bool,
     /// Last panics, in the order in which they happened.
     pub(super) panics: VecDeque<PanicNote>,
     pub(crate) crash: Option<Crash>,
-    /// Last lines of its standard error.
+    /// Last lines of the process's standard error.
     pub(crate) last_stderr_lines: Option<String>,
-    /// `true` if the kernel's out-of-memory killer has ended processes.
+    /// `true` if the kernel's out-of-memory killer may have ended the process.
     pub(crate) out_of_memory: bool,
-    /// Limit of its processor time, if one was set.
+    /// Limit of the process's processor time in seconds, if there is a limit.
     pub(crate) cpu_seconds: Option<u64>,
 }
 

@@ -1,22 +1,21 @@
 //! Supervisor: the thread of a process that starts all its children, receives their messages, and reaps them.
 //!
-//! **Invariant:** children are started by this thread, or by the main thread. A child asks the kernel to end
-//! it when its parent ends, and the kernel takes the thread that started it for the parent. So that thread
+//! **Invariant:** children are started by this thread, or by the main thread. A child requests its
+//! parent-death signal, which the kernel sends when the thread that started the child ends. So that thread
 //! must live as long as the process. The main thread does (unless it calls `pthread_exit`, which no Rust
 //! program does by itself). Waking another thread just to have it start a process costs a tenth of the start.
 //!
-//! **Short lives.** If a start has a single process whose function returns nothing, the process is not
-//! watched for its first milliseconds: a waiter detects its end by its sentinel, reads its messages, and
+//! **Short-lived processes.** If a start has a single process whose function returns nothing, the process is
+//! not watched for its first milliseconds: a waiter detects its end by its sentinel, reads its messages, and
 //! reaps it. A watching supervisor would be woken by each message of the process, and by its end at the same
-//! moment as the waiter, only to find that nothing is left to do. After four milliseconds the supervisor
-//! watches the process if a caller waits or queries it, and at once receives messages that were sent
-//! meanwhile. So the report of a failure is delayed by that time at most. The supervisor watches without
-//! delay if a callback is registered for the end. After fifty milliseconds it watches in any case, by the
-//! timer: a timer that fired every four milliseconds cost starts on a virtual machine about 4 % of their
-//! time. (If the process crashes and no caller asks, its shared memory is released fifty milliseconds later
-//! at most.)
-//! The supervisor watches from the beginning a process that may need an answer (a result in shared memory),
-//! that others wait for (several processes of one start), or that has not received all its data.
+//! time as the waiter, without any work to do. After four milliseconds the supervisor watches the process if
+//! a caller waits or queries it, and receives the messages that have arrived. So the report of a failure is
+//! delayed by at most four milliseconds. The supervisor watches without delay if a callback is registered for
+//! the end. After fifty milliseconds it watches in any case, by the timer: a timer that fired every four
+//! milliseconds cost starts on a virtual machine about 4 % of their time. (If the process crashes and no
+//! caller queries it, its shared memory is released at most fifty milliseconds later.) The supervisor watches
+//! from the beginning a process that may need an answer (a result in shared memory), that others wait for
+//! (several processes of one start), or that has not received all its data.
 //!
 //! | state of a [`WatchedChild`](child::WatchedChild) | in the epoll set | transitions under the lock of the children |
 //! |---|---|---|
@@ -57,7 +56,7 @@ fn existing() -> Option<Arc<Supervisor>> {
     supervisor.filter(|running| running.process == std::process::id())
 }
 
-/// Returns the processes that were started here and have not reported that they joined the shared memory.
+/// Returns the children of this process that have not reported that they joined the shared memory.
 pub(crate) fn not_joined() -> Vec<u32> {
     existing().map_or_else(Vec::new, |supervisor| supervisor.not_joined())
 }
@@ -88,7 +87,7 @@ pub(crate) fn watch_server(server: &Arc<ProcessHandle>) -> Result<()> {
     get()?.watch_server(server)
 }
 
-/// Reaps a process that is known to have ended, unless it was reaped.
+/// Reaps a process that is known to have ended, unless it was reaped before.
 pub(crate) fn reap(id: u64) {
     if let Some(supervisor) = existing() {
         supervisor.handle_event(id, true, epoll::EventFlags::empty());

@@ -45,10 +45,10 @@ pub(crate) struct Supervisor {
     pub(super) process: u32,
     pub(super) poll: OwnedFd,
     pub(super) wake: OwnedFd,
-    /// Fires when the time of a process for its hello may be over.
+    /// Timer that fires when the time for a process's hello may have expired.
     pub(super) timer: OwnedFd,
-    /// Permanently readable: the sentinel of processes whose end was detected before a caller requested
-    /// theirs.
+    /// Eventfd that is permanently readable: the sentinel of each process whose end was detected before a
+    /// caller requested its sentinel.
     over: Arc<OwnedFd>,
     requests: Mutex<Sender<SupervisorCall>>,
     pub(super) children: Mutex<WatchedChildren>,
@@ -103,8 +103,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Begins to watch a process that was just launched. Returns its number. If that is impossible, the
-    /// process is ended.
+    /// Begins to watch a process that was just launched, and returns the number of the process in the
+    /// supervisor. If watching is impossible, ends the process and returns an error.
     pub(crate) fn watch(
         &self,
         group: &Arc<ChildGroup>,
@@ -153,8 +153,9 @@ impl Supervisor {
         }
     }
 
-    /// Calls a function with the files that a copy of this process does not need. No thread closes them
-    /// meanwhile, because the children are locked and the sentinels of ended processes are referenced.
+    /// Calls a function with the files that a copy of this process does not need. No thread closes these
+    /// files during the call, because the children are locked and the sentinels of ended processes are
+    /// referenced.
     pub(crate) fn with_unneeded_files<R>(&self, call: impl FnOnce(&[RawFd]) -> R) -> R {
         let children = self.children.lock();
         let over: Vec<_> = children.over.iter().filter_map(Weak::upgrade).collect();
@@ -203,7 +204,7 @@ pub(super) struct WatchedChildren {
 }
 
 impl WatchedChildren {
-    /// Records that a process has ended. The caller that started it may hold its sentinel.
+    /// Records the sentinel of a process that has ended, because a caller may still hold it.
     pub(super) fn record_end(&mut self, handle: &ProcessHandle) {
         if self.over.len() == self.over.capacity() {
             self.over.retain(|sentinel| sentinel.strong_count() > 0);
@@ -229,7 +230,8 @@ pub(super) fn add(poll: &OwnedFd, id: u64, child: &mut WatchedChild) -> Result<(
     if child.send() && child.unwatched_deadline.is_some() { Ok(()) } else { listen(poll, id, child) }
 }
 
-/// Adds a process to the epoll set. If that is impossible, fails the process and returns `false`.
+/// Adds a process to the epoll set. On an error, records a failure of the process, kills it and returns
+/// `false`.
 pub(super) fn try_listen(poll: &OwnedFd, id: u64, child: &mut WatchedChild) -> bool {
     listen(poll, id, child).map_err(|error| child.fail(error)).is_ok()
 }

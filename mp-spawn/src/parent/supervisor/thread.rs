@@ -1,5 +1,5 @@
-//! Supervisor thread: waits for events of all children, starts children for other threads, and runs their
-//! calls.
+//! Supervisor thread: waits for events of all children, starts children for other threads, and runs the calls
+//! that these threads request.
 
 use std::cell::Cell;
 use std::io;
