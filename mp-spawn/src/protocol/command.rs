@@ -23,9 +23,10 @@ pub(crate) struct CommandLine {
 /// Command set by [`set_executable`] or [`set_command`]. `None` means the running program.
 static DEFAULT: PerProcess<Mutex<Option<CommandLine>>> = mp_core::per_process!(Mutex::new(None));
 
-/// Sets a program that later starts execute instead of the running one, unless [`SpawnOptions::executable`]
-/// or [`ProcessBuilder::executable`] names one. `None` restores the default. The program must be the same
-/// build, because the function is looked up in it. Processes that are started later inherit the setting.
+/// Sets the program that later starts execute instead of the current program, unless
+/// [`SpawnOptions::executable`] or [`ProcessBuilder::executable`] names a program. `None` restores the
+/// default. The program must be the same build, because the function is looked up in it. Processes that are
+/// started later inherit the setting.
 ///
 /// ```
 /// mp_spawn::set_executable(Some(std::env::current_exe()?));
@@ -45,7 +46,7 @@ pub fn set_executable(program: Option<PathBuf>) {
 }
 
 /// Sets a command, a program and its arguments, by which later starts execute processes, unless
-/// [`SpawnOptions::command`] names another. An empty command restores the default, and also resets
+/// [`SpawnOptions::command`] names another command. An empty command restores the default, and also resets
 /// [`set_executable`]. A program without a slash in its name is searched for in the directories of `PATH`:
 /// name it by its path if `PATH` is not trusted. Processes that are started later inherit the setting.
 ///

@@ -18,7 +18,8 @@ static PARENT: PerProcess<SetOnce<ParentSocket>> = mp_core::per_process!(SetOnce
 #[derive(Debug)]
 pub(crate) struct ParentSocket {
     socket: OwnedFd,
-    /// Device and inode of the socket: its number may refer to another file later, if the worker closes it.
+    /// Device and inode of the socket. If the worker closes the socket, its number may refer to another file
+    /// later.
     identity: (u64, u64),
     /// Process that the socket belongs to. A forked process must not send here.
     pub(crate) process: u32,
@@ -40,7 +41,7 @@ pub(crate) fn get() -> Option<&'static ParentSocket> {
 }
 
 impl ParentSocket {
-    /// Returns the number of the socket, for signal handlers, which can only write to it.
+    /// Returns the number of the socket, for signal handlers, which can only write to the socket.
     pub(crate) fn raw(&self) -> RawFd {
         self.socket.as_raw_fd()
     }

@@ -62,7 +62,7 @@ macro_rules! fields {
 }
 pub(crate) use fields;
 
-/// Implements [`Field`] for an enum that consists of these variants without fields: one byte.
+/// Implements [`Field`] for an enum whose variants have no fields. The encoding is one byte.
 macro_rules! field_enum {
     ($type:ident { $($variant:ident),+ $(,)? }) => {
         impl $crate::protocol::fields::Field for $type {
@@ -102,7 +102,7 @@ impl Field for u64 {
     }
 }
 
-/// Implements [`Field`] by conversions to and from the type of another field.
+/// Implements [`Field`] for a type by conversions to and from another type that implements [`Field`].
 macro_rules! converted_fields {
     ($($(#[$attribute:meta])* $type:ty as $other:ty: $to:expr, $from:expr;)+) => {$(
         $(#[$attribute])*

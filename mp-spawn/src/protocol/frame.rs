@@ -22,35 +22,35 @@ const MIB: usize = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum FrameKind {
-    /// To the child, first: list of the file descriptors that arrive with this frame.
+    /// List of the file descriptors that arrive with this frame. First frame to a child.
     Fds = 1,
-    /// To the child: its identity and function.
+    /// Identity and function of a child, sent to the child.
     Start = 2,
-    /// To the child, last: the arguments, or a ticket for their envelope.
+    /// Arguments, or a ticket for their envelope. Last frame to a child.
     Args = 3,
-    /// To the parent, first: the child is a worker.
+    /// Report that the child is a worker. First frame to the parent.
     Hello = 4,
-    /// To the parent: a panic happened, which may have been caught.
+    /// Report of a panic, which may have been caught, to the parent.
     Panic = 5,
-    /// To the parent, from a signal handler: the last report.
+    /// Last report of a crashing process, sent to the parent by a signal handler.
     Crash = 6,
-    /// To the parent: result of the function.
+    /// Result of the function, sent to the parent.
     Report = 7,
-    /// To the child: the parent has taken its result.
+    /// Confirmation to the child that the parent has taken its result.
     Taken = 8,
-    /// To a fork server, with the file descriptor of the pid cell: request to serve.
+    /// Request to a fork server to serve, with the file descriptor of the pid cell.
     Serve = 9,
-    /// To a fork server: request for a process, with its socket and its end of the lifeline.
+    /// Request to a fork server for a process, with the socket and the end of the lifeline for that process.
     Fork = 10,
-    /// From a fork server, if asked: result of a request.
+    /// Result of a request, sent by a fork server if the parent asks.
     Answer = 11,
-    /// To the parent: the child has joined the shared memory.
+    /// Report to the parent that the child has joined the shared memory.
     Joined = 12,
-    /// To the parent: the function returned without a value.
+    /// Report to the parent that the function returned without a value.
     Done = 13,
-    /// To the child: changes to its environment.
+    /// Changes to the environment of a child, sent to the child.
     Environment = 14,
-    /// To a fork server: request for the result of the last request for a process.
+    /// Request to a fork server for the result of the last request for a process.
     Ask = 15,
 }
 

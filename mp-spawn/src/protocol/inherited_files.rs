@@ -1,5 +1,5 @@
 //! File descriptors that a worker inherits on purpose. All other descriptors, except the standard streams,
-//! are closed in the worker: a file that is open there by accident keeps sockets, pipes and locks alive that
+//! are closed in the worker: a file that stays open by accident keeps sockets, pipes and locks alive that
 //! their owner has closed.
 //!
 //! | start method | other files are closed by | inherited files are set up by |
@@ -39,8 +39,8 @@ impl InheritedFile {
     }
 }
 
-/// Returns the files of one process: numbers, and files whose own numbers differ from all these numbers. If a
-/// number was named twice, the later file is used.
+/// Returns the files that one process inherits, each with its number in that process. The returned
+/// descriptors have other numbers than these. If a number was named twice, the later file is used.
 ///
 /// # Errors
 /// Returns an error if a file can't be duplicated, or if there are too many.
@@ -66,8 +66,8 @@ pub(crate) fn ready(all: &[InheritedFile]) -> Result<Vec<(RawFd, Arc<OwnedFd>)>>
     Ok(files)
 }
 
-/// In a worker that was made by a fork server: moves files to their numbers, and `own` files away from these
-/// numbers.
+/// Gives inherited `files` their numbers, in a worker that a fork server has made. Moves the worker's `own`
+/// files to other numbers first.
 pub(crate) fn place(
     files: Vec<(RawFd, OwnedFd)>,
     own: &mut [&mut OwnedFd],
@@ -95,8 +95,8 @@ pub(crate) fn place(
     Ok(())
 }
 
-/// In a copy of this process: moves files to their numbers, and closes the files that have these numbers. The
-/// `socket` of the copy is moved away.
+/// Gives inherited `files` their numbers, in a copy of this process. The original's files with these numbers
+/// are closed in the copy, and the `socket` of the copy moves to another number.
 pub(crate) fn replace(
     files: &[(RawFd, Arc<OwnedFd>)],
     socket: &mut OwnedFd,

@@ -85,7 +85,8 @@ field_enum!(Interrupt { Default, Ignore, Graceful });
 field_enum!(InterruptSignals { Both, Sigint, Sigterm });
 
 impl Interrupt {
-    /// Returns the effect of one signal if this effect applies to `signals`.
+    /// Returns the effect of `signal` if this effect applies to `signals`. Any other signal has the default
+    /// effect.
     pub(crate) fn effect_on(self, signal: c_int, signals: InterruptSignals) -> Interrupt {
         if signals.numbers().contains(&signal) { self } else { Interrupt::Default }
     }

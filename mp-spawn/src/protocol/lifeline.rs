@@ -1,11 +1,12 @@
 //! Lifeline: a pipe that ends a process when its parent executes another program.
 //!
 //! The kernel can end a process with its parent (the parent-death signal), but takes a thread for the parent.
-//! A program that executes another one keeps the thread that does so, and with it the children of that
-//! thread, which the new program does not know. Its close-on-exec files are closed, though. So each process
-//! holds the read end of a pipe. Only its parent has the write end, and nothing is ever written to it. When
-//! the write end is closed, the kernel sends a SIGKILL (`F_SETSIG` in `fcntl(2)`), so no thread has to wait
-//! for that. (A fork server has no lifeline. It waits at its socket, and detects the end there.)
+//! When a program executes another program, the executing thread continues, and so do the children that it
+//! has started, which are unknown to the new program. The close-on-exec files of the process are closed,
+//! though. So each child holds the read end of a pipe. Only the parent has the write end, and nothing is ever
+//! written to it. When the write end is closed, the kernel sends a SIGKILL to the child (`F_SETSIG` in
+//! `fcntl(2)`), so no thread has to wait for that. (A fork server has no lifeline. It waits at its socket, and
+//! detects the end there.)
 //!
 //! | the parent | closes the write end | ends the process |
 //! |---|---|---|
@@ -78,8 +79,7 @@ static PIPES: PerProcess<Mutex<Vec<Pipe>>> = mp_core::per_process!(Mutex::new(Ve
 /// Lifeline of this process.
 static LIFELINE: PerProcess<SetOnce<OwnedFd>> = mp_core::per_process!(SetOnce::new());
 
-/// Duplicate of the lifeline under another number, if its number was needed for an inherited file. The first
-/// number then belongs to another file.
+/// Duplicate of the lifeline under another number. Set if the first number was needed for an inherited file.
 static MOVED: PerProcess<SetOnce<OwnedFd>> = mp_core::per_process!(SetOnce::new());
 
 /// Returns the lifeline of this process, under its current number.
@@ -87,8 +87,8 @@ fn current() -> Option<&'static OwnedFd> {
     MOVED.get().or_else(|| LIFELINE.get())
 }
 
-/// In a starting child: if the lifeline has one of these numbers, moves it to another number, and returns the
-/// number that is reserved for another file.
+/// Moves the lifeline of a starting child to another number, if its number is among `numbers`. Returns the
+/// former number, which is reserved for an inherited file.
 pub(crate) fn free_numbers(numbers: &[RawFd]) -> io::Result<Option<RawFd>> {
     let Some(own) = LIFELINE.get() else { return Ok(None) };
     let Some(moved) = moved_off(own.as_fd(), numbers)? else { return Ok(None) };
@@ -121,8 +121,8 @@ pub(crate) fn files() -> Vec<RawFd> {
     pipes.iter().flat_map(|pipe| [pipe.read.as_raw_fd(), pipe.write.as_raw_fd()]).collect()
 }
 
-/// In a child: makes the kernel end this process when its parent closes the other end. Returns `false` if
-/// that end is closed already.
+/// Makes the kernel end this process, a child, when the parent closes the write end of the lifeline. Returns
+/// `false` if the write end is closed already.
 #[inline]
 pub(crate) fn hold(new_end: OwnedFd) -> bool {
     // The file is leaked, because closing it could be an event as well.

@@ -26,14 +26,14 @@ pub(crate) struct StartMessage {
     pub(crate) function: FunctionRef,
     /// Library that holds the function, if the child may have to load it.
     pub(crate) library: Option<PathBuf>,
-    /// `true` if the parent ends this process at its exit, instead of waiting for it.
+    /// `true` if an exit of the parent ends the child, `false` if the parent waits for the child.
     pub(crate) daemon: bool,
     /// Effect of SIGINT and SIGTERM.
     pub(crate) interrupt: Interrupt,
     pub(crate) interrupt_signals: InterruptSignals,
     /// Number of the start of this process, counted from 1.
     pub(crate) attempt: u32,
-    /// Settings for the processes that it starts.
+    /// Settings for processes that the child starts.
     pub(crate) settings: InheritedSettings,
     pub(crate) directory: Option<PathBuf>,
     pub(crate) limits: Limits,
@@ -137,8 +137,8 @@ impl Crash {
     }
 }
 
-/// Maximum nesting, greater than that of any of these types. A reader skips unknown data recursively, and a
-/// child must not be able to use up the reader's stack.
+/// Maximum nesting of a decoded payload, greater than the nesting of any message. A reader skips unknown data
+/// recursively, and a child must not be able to use up the reader's stack.
 const NESTED: usize = 24;
 
 /// Decodes the payload of a frame that the parent reads.
@@ -180,7 +180,7 @@ impl FromChild {
 #[derive(Clone, Debug)]
 pub(crate) struct InheritedSettings {
     pub(crate) start: StartSettings,
-    /// Command that processes are started by, if it isn't the running program.
+    /// Command that starts processes. `None` means the running program.
     pub(crate) command: Option<CommandLine>,
     /// Secret of the family.
     #[cfg(feature = "authkey")]

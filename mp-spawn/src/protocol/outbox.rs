@@ -146,8 +146,8 @@ pub(crate) struct ReceivedFiles {
 }
 
 impl ReceivedFiles {
-    /// Assigns the descriptors that arrived, according to the payload that announced them. Returns `None` if
-    /// they don't match it.
+    /// Assigns the received descriptors to the fields, according to the payload `which` that announced them.
+    /// Returns `None` if descriptors and payload don't match.
     #[inline]
     pub(crate) fn assign(which: &[u8], mut arrived: Vec<OwnedFd>) -> Option<ReceivedFiles> {
         let (&which, numbers) = which.split_first()?;

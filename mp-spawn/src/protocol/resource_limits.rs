@@ -18,9 +18,9 @@ use crate::protocol::fields::{field_enum, fields};
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// The process applies its limits before it calls its function. A limit that the system refuses is
-/// [`SpawnError::Launch`](crate::SpawnError::Launch), which names the limit. The limits hold for each start
-/// of a supervised process, and for processes that the worker starts.
+/// The process applies its limits before it calls its function. If the system refuses a limit, the process
+/// fails with [`SpawnError::Launch`](crate::SpawnError::Launch), which names the limit. The limits hold for
+/// each start of a supervised process, and for processes that the worker starts.
 ///
 /// The steps are taken in this order: control group, process group, limit of shared memory, resources,
 /// joining the shared memory, user. So a privileged program can move a worker into a control group that the
@@ -107,7 +107,7 @@ impl Limits {
 
     /// Sets the user that the process runs as. This requires privileges. The process then has no
     /// supplementary groups. [`group`](Self::group) should be set, too. With the sharing strategy
-    /// `file_system` it can't open files that other processes make later.
+    /// `file_system`, the process can't open files that other processes create later.
     #[doc(alias = "setuid")]
     pub fn user(mut self, uid: u32) -> Limits {
         self.user = Some(uid);
@@ -129,8 +129,8 @@ impl Limits {
         self
     }
 
-    /// Moves the process into a control group: the folder of an existing group, such as
-    /// `/sys/fs/cgroup/app/worker`, which has a file `cgroup.procs`.
+    /// Moves the process into a control group. `folder` is the folder of an existing group, which has a file
+    /// `cgroup.procs`, such as `/sys/fs/cgroup/app/worker`.
     pub fn cgroup(mut self, folder: impl Into<PathBuf>) -> Limits {
         self.cgroup = Some(folder.into());
         self
@@ -162,15 +162,16 @@ impl Limits {
     /// [`Arena::set_budget`](mp_core::Arena::set_budget) bounds the sum of all processes. Only allocations of
     /// tensors are refused: messages and queues need their memory to report the refusal.
     ///
-    /// A process that this one starts has a separate count and the same limit, or a lower limit that is set
-    /// for it.
+    /// A child of the limited process has a separate count, and the same limit or a lower limit that is set
+    /// for the child.
     #[doc(alias("budget", "set_per_process_memory_fraction"))]
     pub fn shared_memory(mut self, bytes: u64) -> Limits {
         self.shared_memory = Some(bytes);
         self
     }
 
-    /// Returns the limits of a process that this one starts: no more memory than this one may have.
+    /// Returns these limits for a child of this process. The limit of shared memory is at most the limit of
+    /// this process.
     pub(crate) fn for_child(&self) -> Limits {
         let own = mp_core::held_memory_limit();
         Limits { shared_memory: own.into_iter().chain(self.shared_memory).min(), ..self.clone() }
@@ -182,8 +183,8 @@ impl Limits {
         self.user.is_some() || self.group.is_some()
     }
 
-    /// Returns the limit of processor time: the one set here, otherwise the limit of this process, which a
-    /// child inherits.
+    /// Returns the limit of processor time that is set here, or else the limit of this process, which a child
+    /// inherits.
     pub(crate) fn cpu_seconds(&self) -> Option<u64> {
         let set = self.resources.iter().rfind(|(resource, _)| *resource == ResourceLimit::CpuSeconds);
         let inherited = || rustix::process::getrlimit(Resource::Cpu).current;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 /// Environment variable that holds the token.
 pub(crate) const VARIABLE: &str = "MP_CHILD";
-/// Same name, for the C library.
+/// Name of the variable as a C string.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub(crate) const C_VARIABLE: &std::ffi::CStr = c"MP_CHILD";
 
@@ -28,9 +28,10 @@ pub(crate) enum TokenTarget {
     Program,
     /// Copy in a library, which takes the token when the host calls it.
     Call,
-    /// Copy in the library of this build, by its hash, while it is loaded before the host begins.
+    /// Copy in the library whose build has this hash. The copy takes the token while it is loaded, before the
+    /// host begins.
     Load(u64),
-    /// Any copy, when the program calls [`guest`](crate::guest()).
+    /// Any copy. The copy takes the token when the program calls [`guest`](crate::guest()).
     Guest,
 }
 

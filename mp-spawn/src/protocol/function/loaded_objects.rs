@@ -52,7 +52,7 @@ impl Object {
         elf::file(path).ok()
     }
 
-    /// Returns `true` if this object is that build.
+    /// Returns `true` if this object has the given identity of a build.
     #[inline]
     pub(crate) fn is(&self, identity: &BuildIdentity) -> bool {
         match (&self.build_id, identity) {
@@ -79,8 +79,8 @@ impl Object {
         inside.then(|| address.wrapping_sub(self.base))
     }
 
-    /// Returns the address of `size` bytes at this offset, or `None` unless a single readable segment holds
-    /// them all.
+    /// Returns the address of `size` bytes at this offset. Returns `None` unless all bytes are in one
+    /// readable segment.
     #[inline]
     pub(crate) fn address_of(&self, offset: usize, size: usize) -> Option<usize> {
         let start = self.base.checked_add(offset)?;
@@ -143,8 +143,8 @@ pub(crate) const fn another_marker() -> CrateMarker {
     CrateMarker(0)
 }
 
-/// Returns the object that holds this copy of the crate: the program, or a library that was made with it. It
-/// is inspected once.
+/// Returns the object that holds this copy of the crate: the program or a library. The object is inspected
+/// once.
 #[inline]
 pub(crate) fn own() -> Option<&'static Object> {
     let here = (&raw const MARKER).addr();
@@ -188,7 +188,7 @@ pub(crate) fn mapped_at(maps: &[u8], address: usize) -> Option<PathBuf> {
 }
 
 /// Returns the file of a loaded build that is neither the program nor the library that holds this copy of the
-/// crate. A child may have to load it.
+/// crate. A child may have to load that file.
 pub(crate) fn file_of(build: &BuildIdentity) -> Option<PathBuf> {
     if own().is_some_and(|own| own.is(build)) {
         return None;
@@ -223,8 +223,8 @@ pub(crate) fn load(path: &Path) -> io::Result<()> {
     Err(io::Error::other(unsafe { CStr::from_ptr(why) }.to_string_lossy().into_owned()))
 }
 
-/// Calls `look` with the object that `is_it` selects. The object that holds this copy of the crate is checked
-/// first, because almost every function lies in it.
+/// Calls `look` with the first loaded object for which `is_it` returns `true`, and returns the result. The
+/// object that holds this copy of the crate is checked first, because almost every function lies in it.
 #[inline]
 pub(crate) fn find<R>(is_it: impl Fn(&Object) -> bool, look: impl FnOnce(&Object) -> R) -> Option<R> {
     if let Some(object) = own().filter(|own| is_it(own)) {

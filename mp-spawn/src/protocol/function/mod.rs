@@ -52,10 +52,10 @@ struct DescHead {
     magic: [u64; 2],
     /// Marker of the copy of this crate that made this description.
     marker: &'static CrateMarker,
-    /// Returns the type of the entry. The field is a function instead of a `TypeId`, because compilers before
+    /// Function that returns the type of the entry. The field is not a `TypeId`, because compilers before
     /// 1.91 can't create a `TypeId` in a constant.
     kind: fn() -> TypeId,
-    /// Returns a type that contains all types of the function.
+    /// Function that returns a type that contains all types of the described function.
     types: fn() -> TypeId,
     name: fn() -> &'static str,
 }
@@ -203,8 +203,8 @@ pub(crate) fn instance<F: Copy + Send + 'static>() -> F {
 /// let _ = mp_spawn::spawn(pointer, (), 2);
 /// ```
 ///
-/// (A check of types, such as that of `trybuild`, does not find the error, because it is detected when code
-/// for the caller is generated.)
+/// (A check of types, such as that of `trybuild`, does not find the error, because the compiler detects it
+/// when it generates code for the caller.)
 pub(crate) const fn assert_no_captures<F>() {
     assert!(
         size_of::<F>() == 0,
@@ -238,8 +238,8 @@ impl FunctionRef {
     }
 }
 
-/// Returns a number that all processes of this build have, on any host, and no other build has. `None` if the
-/// linker has written no build-id.
+/// Returns a number that all processes of this build share, on any host, and that no other build has. Returns
+/// `None` if the linker has written no build-id.
 #[doc(hidden)]
 pub fn build_number() -> Option<u64> {
     match loaded_objects::own()?.identity()? {

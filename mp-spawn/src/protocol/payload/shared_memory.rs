@@ -52,9 +52,9 @@ pub(crate) fn claim(ticket: EnvelopeTicket) -> Result<Envelope, String> {
     unsafe { ticket.claim(arena) }.map_err(|e| e.to_string())
 }
 
-/// Joins the shared memory of this file descriptor, before any other use of shared memory in the child: at
-/// once if `now` is set, otherwise when this process first needs it, followed by a call of `report`. Returns
-/// this process's member number, if it has joined.
+/// Joins the shared memory in the file `fd`. Called before any other use of shared memory in the child. If
+/// `now` is `true`, joins at once and returns the member number of this process. Otherwise returns `None`,
+/// and this process joins when it first needs shared memory, and then calls `report`.
 #[inline]
 pub(crate) fn child_attach(fd: Option<OwnedFd>, now: bool, report: fn(Member)) -> io::Result<Option<u32>> {
     let Some(fd) = fd else { return Ok(None) };
