@@ -25,7 +25,8 @@ pub(crate) fn above_standard(fd: OwnedFd) -> io::Result<OwnedFd> {
     if fd.as_raw_fd() >= FIRST { Ok(fd) } else { Ok(rustix::io::fcntl_dupfd_cloexec(&fd, FIRST)?) }
 }
 
-/// Duplicates a file to a number that is not among `numbers`, if its own number is.
+/// Duplicates a file to a number outside of `numbers` if its own number is among them. Otherwise returns
+/// `None`.
 pub(crate) fn moved_off(file: BorrowedFd<'_>, numbers: &[RawFd]) -> io::Result<Option<OwnedFd>> {
     if !numbers.contains(&file.as_raw_fd()) {
         return Ok(None);

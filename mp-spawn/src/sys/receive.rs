@@ -2,8 +2,8 @@
 //! crate would be one more part of the program that a child has to load.
 //!
 //! # Safety
-//! Unsafe, because it passes the kernel a header of pointers. Sound, because it names buffers of this call
-//! alone, and a descriptor that arrives is owned once.
+//! Unsafe, because it passes the kernel a header of pointers. Sound, because the header names buffers of this
+//! call alone, and a descriptor that arrives is owned once.
 #![allow(unsafe_code)]
 
 use std::io;

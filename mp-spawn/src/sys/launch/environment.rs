@@ -30,10 +30,10 @@ impl Environment {
         }
     }
 
-    /// Returns a copy with one variable changed. `None` removes it.
+    /// Returns a copy with one variable changed. `None` removes the variable.
     ///
     /// # Errors
-    /// Returns a description of the fault of the name or the value.
+    /// Returns a description of the fault if the name or the value is invalid.
     pub(crate) fn with(&self, name: &OsStr, value: Option<&OsString>) -> Result<Environment, &'static str> {
         let name = name.as_bytes();
         if name.is_empty() || name.contains(&b'=') {

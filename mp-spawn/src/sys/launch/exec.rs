@@ -29,8 +29,8 @@ pub(crate) struct Program<'a> {
     /// File that the program inherits under its own number. Only this file, the standard streams and `files`
     /// are inherited.
     pub(crate) inherit: BorrowedFd<'a>,
-    /// Files that the program inherits under these numbers, which differ from the own numbers of all files
-    /// here.
+    /// Files that the program inherits, with their numbers in the program. In this process, no file of this
+    /// struct has one of these numbers.
     pub(crate) files: &'a [(RawFd, Arc<OwnedFd>)],
     /// `true` if SIGINT and SIGTERM are blocked until the program unblocks them.
     pub(crate) interrupts_wait: bool,
@@ -54,9 +54,9 @@ impl Program<'_> {
     }
 }
 
-/// Signals that children ignore if this process does. If it does, it was started so, by `nohup(1)` or by a
-/// shell that runs it in the background. Otherwise the end of a terminal would end the workers of a program
-/// that survives it.
+/// Signals that children ignore if this process ignores them, because it was started by `nohup(1)`, or by a
+/// shell that runs it in the background. Without this rule, the end of a terminal would end the workers of a
+/// program that survives.
 pub(crate) const INHERITED_IGNORED: [c_int; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT];
 
 /// Starts a program with no signal blocked and every standard signal at its default, except the ignored ones
@@ -111,13 +111,13 @@ impl FileActions {
         Ok(FileActions(unsafe { actions.assume_init() }))
     }
 
-    /// Closes this file in the child. It need not be open.
+    /// Adds an action that closes the descriptor `number` in the child, if it is open there.
     fn close(&mut self, number: RawFd) -> io::Result<()> {
         // SAFETY: the actions are initialised; the number is a value, checked in the child.
         check(unsafe { libc::posix_spawn_file_actions_addclose(&raw mut self.0, number) })
     }
 
-    /// Duplicates this file to the number `to` in the child.
+    /// Adds an action that duplicates the file to the number `to` in the child.
     fn duplicate(&mut self, fd: BorrowedFd<'_>, to: c_int) -> io::Result<()> {
         // SAFETY: the actions are initialised; the numbers are values, checked in the child.
         check(unsafe { libc::posix_spawn_file_actions_adddup2(&raw mut self.0, fd.as_raw_fd(), to) })

@@ -40,7 +40,8 @@ impl ProcessActivity {
         matches!(self.state, 'T' | 't')
     }
 
-    /// Returns `true` if the process can't be expected to have reported, `waited` after its start.
+    /// Returns `true` if the process could not have reported in the time `waited` since its start, because it
+    /// is stopped, waits for a disk, or has had no processor.
     pub(crate) fn is_excused(&self, waited: Duration) -> bool {
         match self.state {
             // Uninterruptible wait, as for a disk.

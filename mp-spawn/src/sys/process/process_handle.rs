@@ -11,8 +11,8 @@
 //! | has ended | readable; without a pidfd a moment later | has no effect | [`ProcessHandle::reap`], under the lock |
 //! | is reaped | readable | is not sent | none |
 //!
-//! If this process is killed, so is the thread: the kernel then hands the child to another process, as
-//! always.
+//! If this process is killed, the thread ends too, and the kernel makes another process the parent of the
+//! child.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;

@@ -125,14 +125,14 @@ pub(crate) fn ignore_foreign_sigterm() {
     handle(libc::SIGTERM, on_sigterm, libc::SA_RESTART);
 }
 
-/// Records each of these signals, which have no other effect. Installed without SA_RESTART, so that waiting
-/// calls end.
+/// Installs a handler that records this signal, which then has no other effect. Installed without SA_RESTART,
+/// so that waiting calls end.
 pub(crate) fn record_interrupts(signal: c_int) {
     handle(signal, on_interrupt, 0);
 }
 
-/// Records the first of these signals. The second one ends this process. Signals that would not end this
-/// process are left alone.
+/// Installs handlers that record the first of these signals. A second signal ends this process. Signals whose
+/// action is not the default stay unchanged.
 pub(crate) fn record_first_interrupt(signals: &[c_int], is_worker: bool) {
     let handler = if is_worker { on_first_interrupt_in_worker } else { on_first_interrupt };
     for signal in signals.iter().filter(|signal| action_for(**signal) == libc::SIG_DFL) {
