@@ -104,9 +104,9 @@ impl SpawnOptions {
         self
     }
 
-    /// Sets the program to start instead of the current program. Both programs must be the same build, because
-    /// the new process looks up the function in the program that it runs. Use this option if `/proc/self/exe`
-    /// is not the running program, for example under a loader.
+    /// Sets the program to start instead of the current program. Both programs must be the same build,
+    /// because the new process looks up the function in the program that it runs. Use this option if
+    /// `/proc/self/exe` is not the running program, for example under a loader.
     ///
     /// # Errors
     ///

@@ -5,8 +5,8 @@
 //! has started, which are unknown to the new program. The close-on-exec files of the process are closed,
 //! though. So each child holds the read end of a pipe. Only the parent has the write end, and nothing is ever
 //! written to it. When the write end is closed, the kernel sends a SIGKILL to the child (`F_SETSIG` in
-//! `fcntl(2)`), so no thread has to wait for that. (A fork server has no lifeline. It waits at its socket, and
-//! detects the end there.)
+//! `fcntl(2)`), so no thread has to wait for the end. (A fork server has no lifeline. It waits at its socket,
+//! and detects the end there.)
 //!
 //! | the parent | closes the write end | ends the process |
 //! |---|---|---|

@@ -2,7 +2,7 @@
 //!
 //! | the server | at the deadline | extensions |
 //! |---|---|---|
-//! | must make a process, or become ready | ended, unless it waits for a disk or has had no processor | five |
+//! | must make a process, or become ready | ended, unless it waits for a disk or had no processor | five |
 //! | calls the preloaded function | a warning in the log, once | unlimited; ended if it has been stopped since the last deadline |
 //!
 //! The end of a server ends every wait for it at once.
