@@ -53,7 +53,7 @@ fn copied_handles_are_refused_and_end_no_process() {
     });
 }
 
-/// Kept for the life of the process: threads use it while copies are made.
+/// Handles that are never dropped, because threads use them while copies are made.
 static IN_USE: Mutex<Option<&'static (Process, ProcessContext)>> = Mutex::new(None);
 
 /// Prints the current call of the copy, in case it blocks.

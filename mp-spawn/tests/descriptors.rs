@@ -169,7 +169,7 @@ fn looks_at(numbers: Vec<i32>) -> Result<Vec<(String, bool)>, String> {
     numbers.into_iter().map(look).collect()
 }
 
-/// Checked for each start method.
+/// Checks each start method.
 #[test]
 fn inherited_number_refers_to_the_file_when_named() {
     use std::os::fd::{AsRawFd, OwnedFd};
@@ -213,7 +213,7 @@ fn inherited_number_refers_to_the_file_when_named() {
     });
 }
 
-/// The later file is used, with each start method.
+/// With each start method, the file that was named last is used.
 #[test]
 fn number_named_twice_means_the_later_file() {
     use std::os::fd::AsRawFd;
@@ -241,7 +241,7 @@ fn number_named_twice_means_the_later_file() {
     });
 }
 
-/// Checks numbers that files of the start, such as sockets and pipes, get in the meantime.
+/// Checks inherited numbers that sockets and pipes of the start use meanwhile.
 fn numbers_may_be_in_the_way() {
     use std::os::fd::AsRawFd;
 

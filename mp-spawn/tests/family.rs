@@ -13,7 +13,7 @@ use mp_spawn::{
     start_processes,
 };
 
-/// Maximum time for processes without a parent to end, measured in time that this process runs.
+/// Maximum time until processes without a parent have ended. Only time in which this process runs counts.
 const SOON: Duration = Duration::from_secs(1);
 
 fn within_a_second(what: &str, measure: impl FnOnce() -> Duration) {
@@ -124,7 +124,8 @@ fn processes_end_when_the_parent_executes_another() {
 
 #[test]
 fn panicking_parent_ends_its_descendants() {
-    /// Panics while it owns a context, which then ends its child, or after it has leaked the context.
+    /// Panics after it has started a child. Rank 0 owns the child's context, which ends the child. The other
+    /// ranks have leaked the context.
     fn panics(rank: usize, meeting: String) -> Outcome {
         let go = format!("{meeting}-{rank}");
         let child = start_processes(middle, meeting, SpawnOptions::nprocs(1).daemon(true))?;
@@ -153,7 +154,7 @@ fn panicking_parent_ends_its_descendants() {
 
 #[test]
 fn ending_parent_ends_its_descendants() {
-    /// Ends normally, with a child that it doesn't wait for, whose own child is not waited for either.
+    /// Exits normally without waiting for its child, which does not wait for its own child either.
     fn ends(_: usize, meeting: String) -> Outcome {
         let go = format!("{meeting}-go");
         let _runs_on = std::mem::ManuallyDrop::new(start_processes(

@@ -85,7 +85,7 @@ fn worker_printing_a_gigabyte_ends() {
     assert_eq!((captured.bytes.len() as u64 + captured.lost, captured.bytes.len()), (SIZE, 1 << 20));
 }
 
-/// Becomes an unprivileged user, if it is root.
+/// Changes to an unprivileged user if this process runs as root. Returns `true` after the change.
 #[allow(unsafe_code)]
 fn give_up_privileges() -> Result<bool, String> {
     // SAFETY: plain system calls, in a separate process of this test.

@@ -52,7 +52,7 @@ fn woken<R: Send>(wait: impl FnOnce() -> R + Send, then: impl FnOnce()) -> R {
     })
 }
 
-/// Returns the name under which the process waits for its word.
+/// Returns the name under which a process waits for a line.
 fn word(number: usize) -> String {
     format!("mp-spawn-{}-numbers-{number}", std::process::id())
 }
@@ -93,7 +93,7 @@ fn short_waits_for_running_processes_time_out() {
     });
 }
 
-/// The first rank fails. The second rank ignores SIGTERM, and ends when it gets its word.
+/// The first rank fails. The second rank ignores SIGTERM, and ends when it gets a line under the name `word`.
 #[allow(unsafe_code)]
 fn fails_or_stays(rank: usize, (ready, word): (String, String)) -> common::Outcome {
     if rank == 0 {

@@ -302,7 +302,8 @@ fn ranks_have_colours_on_a_terminal() {
 
 /// Number of processes with two streams each. Only callers that join wait for these streams.
 const TEED: usize = 24;
-/// Half of the total delay of 400 ms for each process, if starts and failures were delayed.
+/// Maximum duration of the test: half of the total delay if each process delayed starts and failures by
+/// 400 ms.
 const HELD_UP: Duration = Duration::from_millis(400 * TEED as u64 / 2);
 
 #[test]

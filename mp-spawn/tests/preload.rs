@@ -108,7 +108,7 @@ fn failed_or_stopped_preload_is_an_error() {
     });
 }
 
-/// In the server and in its copies: creates a file for each process that calls it at its exit.
+/// Exit function in the server and its copies: creates a file that is named after the exiting process.
 extern "C" fn note_exit() {
     let folder = std::env::temp_dir().join(format!("mp-exits-{}", parent_id()));
     std::fs::write(folder.join(std::process::id().to_string()), "").unwrap();

@@ -214,7 +214,7 @@ fn ranks_start_concurrently() {
 }
 
 /// Blocks SIGTERM and sends a line. After a SIGTERM, reports whether the process `before` is alive. Then
-/// waits for its end.
+/// waits until another process ends it.
 fn stand(meeting: String, before: Option<u32>) -> Outcome {
     let mut set = std::mem::MaybeUninit::uninit();
     let mut got = 0;

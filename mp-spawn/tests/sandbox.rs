@@ -21,7 +21,7 @@ const CALLS: [(&str, libc::c_long); 7] = [
     ("madvise", libc::SYS_madvise),
 ];
 const ERRORS: [i32; 2] = [libc::EPERM, libc::ENOSYS];
-/// Variable that names the system call that this program, started again, is refused.
+/// Environment variable that names the system call to be refused, for this program when it is started again.
 const LACKS: &str = "MP_TEST_LACKS";
 
 /// Uses shared memory, a process with long arguments, and a descriptor that is sent.

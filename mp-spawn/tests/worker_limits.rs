@@ -171,7 +171,7 @@ fn refused_limits_are_named() {
     assert_eq!(std::fs::read_to_string(folder.0.join("cgroup.procs")).unwrap(), "0");
 }
 
-/// The whole address range of the arena counts.
+/// The limit applies to the whole address range of the arena.
 #[test]
 fn address_space_too_small_names_the_arena_size() {
     let limits = Limits::new().resource(ResourceLimit::AddressSpace, 4 << 30);

@@ -10,7 +10,7 @@ use mp_tensor::FrozenTensor;
 
 use super::DEADLINE;
 
-/// Longer than any test.
+/// Duration longer than any test.
 pub const HOUR: Duration = Duration::from_secs(3600);
 
 pub fn at_most(max: u32) -> Restart {
