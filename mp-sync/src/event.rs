@@ -13,8 +13,8 @@ use crate::wait;
 
 const NAME: &str = "mp_sync::Event";
 const WORD: u64 = 0;
-/// Parking word. In another cache line than the flag, so that threads that fall asleep do not delay threads
-/// that poll the flag.
+/// Index of the parking word. The word is in another cache line than the flag, so that threads that fall
+/// asleep do not delay threads that poll the flag.
 const PARKING: u64 = 16;
 const WORDS: u64 = 17;
 
@@ -83,7 +83,7 @@ impl Event {
     /// Sets the event and wakes all waiters. Returns `true` if it was not set before.
     ///
     /// # Errors
-    /// [`Error::Forked`].
+    /// [`Error::Forked`] in a forked copy.
     pub fn set(&self) -> Result<bool> {
         self.shared.me()?;
         let changed = self.shared.run(Set::new(self.shared.at(WORD)));
@@ -94,7 +94,7 @@ impl Event {
     /// Clears the event. Returns `true` if it was set.
     ///
     /// # Errors
-    /// [`Error::Forked`].
+    /// [`Error::Forked`] in a forked copy.
     pub fn clear(&self) -> Result<bool> {
         self.shared.me()?;
         Ok(self.shared.run(Clear(self.shared.at(WORD))))
@@ -103,7 +103,7 @@ impl Event {
     /// Waits until the event is set.
     ///
     /// # Errors
-    /// [`Error::Forked`].
+    /// [`Error::Forked`] in a forked copy.
     #[track_caller]
     pub fn wait(&self) -> Result<()> {
         self.wait_until_set(Wait::Forever).map(drop)
@@ -112,7 +112,7 @@ impl Event {
     /// Waits until the event is set, at most `timeout`. Returns `true` if it was set.
     ///
     /// # Errors
-    /// [`Error::Forked`].
+    /// [`Error::Forked`] in a forked copy.
     #[track_caller]
     pub fn wait_timeout(&self, timeout: Duration) -> Result<bool> {
         self.wait_until_set(Wait::at_most(timeout))
@@ -121,7 +121,7 @@ impl Event {
     /// Waits until the event is set, or until `deadline`. Returns `true` if it was set.
     ///
     /// # Errors
-    /// [`Error::Forked`].
+    /// [`Error::Forked`] in a forked copy.
     #[track_caller]
     pub fn wait_deadline(&self, deadline: Instant) -> Result<bool> {
         self.wait_until_set(Wait::Until(deadline))
@@ -143,7 +143,7 @@ impl Event {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Forked`].
+    /// [`Error::Forked`] in a forked copy.
     pub fn observe(&self) -> Result<EventState> {
         self.shared.me()?;
         Ok(EventState(self.word()))
@@ -153,7 +153,7 @@ impl Event {
     /// `true` if it was set.
     ///
     /// # Errors
-    /// [`Error::Forked`].
+    /// [`Error::Forked`] in a forked copy.
     #[track_caller]
     pub fn wait_since(&self, before: EventState, timeout: Duration) -> Result<bool> {
         self.shared.me()?;

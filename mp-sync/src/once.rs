@@ -82,8 +82,9 @@ impl Once {
     /// call returns, everything that the closure wrote to shared memory is visible to the caller.
     ///
     /// # Errors
-    /// [`LockError::WouldDeadlock`] inside `f`, [`LockError::Deadlock`] if this thread closed a cycle of
-    /// threads that wait for each other, [`LockError::Failed`] in a forked copy.
+    /// [`LockError::WouldDeadlock`] if the closure of the same `Once` makes this call,
+    /// [`LockError::Deadlock`] if this thread closed a cycle of threads that wait for each other,
+    /// [`LockError::Failed`] in a forked copy.
     #[track_caller]
     pub fn call_once(&self, f: impl FnOnce(&OnceState)) -> Result<(), LockError> {
         self.call_once_wait(Wait::Forever, f)

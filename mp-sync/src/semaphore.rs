@@ -22,7 +22,7 @@ const PARKING: u64 = 16;
 const SLOTS: u64 = 32;
 /// Maximum number of permits of a semaphore.
 const MOST: u32 = 1 << 20;
-/// Limit of a semaphore without an explicit limit, unless it begins with more permits.
+/// Default limit of a semaphore. A semaphore that begins with more permits has their number as its limit.
 const LIMIT: u32 = 1024;
 
 /// State of both kinds of semaphores: a slot for each permit, which names its holder (see
@@ -318,7 +318,7 @@ pub struct Semaphore(pub(crate) Permits);
 #[doc(alias = "multiprocessing.BoundedSemaphore")]
 pub struct BoundedSemaphore(pub(crate) Permits);
 
-/// Functions of both kinds.
+/// Implements the functions that both kinds of semaphores have.
 macro_rules! semaphore {
     ($name:ident, $what:literal, $full:literal) => {
         impl $name {

@@ -12,7 +12,7 @@ use serde::{Deserializer, Serializer};
 use crate::error::PeerProcess;
 use crate::steps::slot::{FindSlot, HolderSlot, ObservedSlot, ReplaceSlot, Slots};
 
-/// A structure of this crate.
+/// Handle to a structure of this crate in the arena.
 #[derive(Clone, Debug)]
 pub(crate) struct Shared(Structure);
 

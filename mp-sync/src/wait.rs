@@ -7,7 +7,7 @@ use mp_core::{AdaptiveSpin, Blocking, Error, LivenessTimer, Parking, Result, Wai
 
 use crate::shared::Shared;
 
-/// Structure that a thread waits for, word that the thread sleeps on, and call that reports name.
+/// Target of a wait: the structure, the word that the thread sleeps on, and the kind of call for reports.
 pub(crate) type WaitTarget<'a> = (&'a Shared, Parking, BlockingCall);
 
 /// A thread that waits at a `target` until `attempt` returns a value. `check` recovers the effects of dead

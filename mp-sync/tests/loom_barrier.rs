@@ -211,8 +211,8 @@ fn loom_last_party_wakes_sleeper() {
     });
 }
 
-/// A late party that finds an arrival of a later phase in its place does not replace that arrival. Each of
-/// three waits at a barrier for one party ends its own phase.
+/// A late party does not replace an arrival of a later phase in the word that it loads. Three waits at a
+/// barrier for one party each end their own phase.
 #[test]
 fn loom_late_party_keeps_later_arrivals() {
     loom::model(|| {
@@ -388,7 +388,7 @@ fn loom_death_while_ending_a_phase_has_one_outcome() {
 }
 
 /// The last of three parties is dead. Another party detects that, and is killed at each step while it ends or
-/// breaks the phase. The remaining party completes that.
+/// breaks the phase. The remaining party completes the repair.
 #[test]
 fn loom_repair_of_a_killed_repairer_is_completed() {
     // The last party is killed during its arrival, or at one of two points after it.

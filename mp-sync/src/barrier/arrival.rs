@@ -26,11 +26,11 @@ pub struct BarrierArrival {
 
 impl Barrier {
     /// Arrives without waiting for the other parties. Waits, at most `timeout`, only while the last party of
-    /// the previous phase runs its action. Returns `None` when the time has expired. The barrier is not
-    /// broken then.
+    /// the previous phase runs its action. Returns `None` when the time has expired, without breaking the
+    /// barrier.
     ///
-    /// With `acts`, the [last](BarrierArrival::is_last) party has to [complete](BarrierArrival::complete) the
-    /// phase.
+    /// If `acts` is `true` and this party is the [last](BarrierArrival::is_last), it has to
+    /// [complete](BarrierArrival::complete) the phase.
     ///
     /// ```
     /// use std::time::Duration;
@@ -170,9 +170,9 @@ impl BarrierArrival {
         self.barrier.result_of(self.index, self.phase, (outcome, None))
     }
 
-    /// Breaks the barrier like the death of this party, unless all parties have arrived: the others get
-    /// [`BarrierError::MemberDied`]. Returns `true` if this call broke the barrier. For an arrival on behalf
-    /// of another process.
+    /// Breaks the barrier as if this party had died, unless all parties have arrived. The other parties get
+    /// [`BarrierError::MemberDied`]. Returns `true` if this call broke the barrier. Used for an arrival on
+    /// behalf of another process.
     #[doc(hidden)]
     pub fn lose(mut self) -> bool {
         self.ended = true;
@@ -183,7 +183,7 @@ impl BarrierArrival {
     }
 
     /// Waits until all parties have arrived, at most `timeout`. Returns the index of this party. Returns
-    /// `None` when the time has expired: the barrier is not broken, and this party remains at it.
+    /// `None` when the time has expired. The barrier is not broken then, and this party can wait again.
     ///
     /// # Errors
     /// [`BarrierError`] with the cause if the barrier is broken.

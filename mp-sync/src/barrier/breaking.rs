@@ -1,4 +1,5 @@
-//! Causes that break a barrier: a time-out, an abort, a dead party, a failed action. Also its repair.
+//! Breaking and repair of a barrier. Causes of a break are a time-out, an abort, a dead party and a failed
+//! action.
 
 use mp_core::Result;
 use mp_core::words::Member;
@@ -23,8 +24,8 @@ impl Barrier {
         Phase { broken: None, ..phase }.arrived(word).filter(|_| Phase::acts(word))
     }
 
-    /// Returns a dead party that has arrived in this phase or is enrolled. If all parties have arrived and
-    /// the last one runs its action, only that party counts.
+    /// Returns a dead party that has arrived in this phase or is enrolled. While the last party runs its
+    /// action, only the death of that party counts.
     pub(super) fn dead(&self, phase: Phase) -> Option<PeerProcess> {
         if let Some(m) = self.acting(phase) {
             return self.shared.is_dead(m).then(|| self.recorded_party(1, self.parties - 1, m));
@@ -54,7 +55,7 @@ impl Barrier {
     /// already.
     ///
     /// # Errors
-    /// [`Error::Forked`](mp_core::Error::Forked).
+    /// [`Error::Forked`](mp_core::Error::Forked) in a forked copy.
     pub fn abort(&self) -> Result<()> {
         self.shared.me()?;
         loop {
@@ -69,7 +70,7 @@ impl Barrier {
     /// dead processes end.
     ///
     /// # Errors
-    /// [`Error::Forked`](mp_core::Error::Forked).
+    /// [`Error::Forked`](mp_core::Error::Forked) in a forked copy.
     pub fn reset(&self) -> Result<()> {
         self.shared.me()?;
         for seen in self.party_slots() {

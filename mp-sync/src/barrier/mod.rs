@@ -27,8 +27,8 @@ const NAME: &str = "mp_sync::Barrier";
 const PHASE: u64 = 0;
 const USED: u64 = 1;
 const PARKING: u64 = 16;
-/// First word of four columns with one word for each party: arrivals, processes that arrived, enrolled
-/// parties, enrolled processes.
+/// Index of the first word of four columns, each with one word for each party: arrivals, processes that
+/// arrived, enrolled parties, enrolled processes.
 const COLUMNS: u64 = 32;
 const MOST: u32 = 1 << 16;
 const NO_ACTION: Option<fn()> = None;
@@ -108,14 +108,14 @@ impl Barrier {
         Phase::unpack(self.shared.load(PHASE))
     }
 
-    /// Records that this process took place `i` of a column.
+    /// Records this process in word `i` of a column.
     fn record_party(&self, column: u64, i: u32, me: Member) {
         let who = me.raw() | u64::from(std::process::id()) << Member::BITS;
         self.shared.store(self.column(column) + u64::from(i), who);
     }
 
-    /// Returns the process that took place `i` of a column. If the process died before it recorded itself,
-    /// its pid comes from the member table.
+    /// Returns the process that is recorded in word `i` of a column. If the process died before it was
+    /// recorded, its pid comes from the member table.
     fn recorded_party(&self, column: u64, i: u32, member: Member) -> PeerProcess {
         let who = self.shared.load(self.column(column) + u64::from(i));
         let pid = (who >> Member::BITS) as u32;

@@ -55,8 +55,8 @@ impl LockCell {
         self.shared.is_locked(LOCK)
     }
 
-    /// Receives a lock around elements of `T`. Returns it with the number of elements. Errors name it by
-    /// `what`.
+    /// Receives a lock around elements of `T`. Returns the lock and the number of elements. Errors call the
+    /// lock `what`.
     pub(crate) fn receive<'de, T, D: Deserializer<'de>>(
         what: &'static str,
         kind: LockKind,
@@ -66,7 +66,7 @@ impl LockCell {
         Ok((Self::of::<T>(shared, kind, len), len))
     }
 
-    /// Locks a new structure, which no other code has yet.
+    /// Locks a new structure, to which no other code has access yet.
     pub(crate) fn first(&self) -> Result<RawGuard<'_>> {
         self.lock.acquire(self.kind, Wait::Never, &self.spin).map_err(data::new_lock_error)
     }
@@ -76,8 +76,8 @@ impl LockCell {
         self.kind
     }
 
-    /// Takes the lock. If `recovering`, takes it also after its holder died, and dropping the guard marks the
-    /// data as repaired.
+    /// Takes the lock. If `recovering` is `true`, also takes the lock after the death of its holder. Dropping
+    /// the guard then marks the data as repaired.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn acquire(

@@ -45,8 +45,8 @@ const WAITERS: u32 = 1024;
 /// hold the lock. Use a condition with one lock only: with several locks the condition stays memory-safe, but
 /// its notifications are meaningless.
 ///
-/// If the thread holds an [`RLock`](crate::RLock) several times, the wait releases all levels, and takes as
-/// many again:
+/// If the thread holds an [`RLock`](crate::RLock) several times, the wait releases all levels, and takes the
+/// same number of levels again:
 ///
 /// ```
 /// use mp_sync::{Condition, RLock};
@@ -126,8 +126,8 @@ impl Condition {
     /// this thread is taken again without a limit, because these guards rely on it.
     ///
     /// # Errors
-    /// The errors of [`wait`](Self::wait), and [`LockError::Held`] if another holder keeps the lock for that
-    /// long. The error names the holder's process.
+    /// The errors of [`wait`](Self::wait), and [`LockError::Held`] if another holder keeps the lock during
+    /// that time. The error names the holder's process.
     #[track_caller]
     pub fn wait_timeout<G: ConditionGuard>(
         &self,
@@ -212,7 +212,7 @@ impl Condition {
     /// Notifies one waiting thread. Returns `false` if no thread waits.
     ///
     /// # Errors
-    /// [`Error::Forked`].
+    /// [`Error::Forked`] in a forked copy.
     #[doc(alias = "notify")]
     pub fn notify_one(&self) -> Result<bool> {
         self.notify(1).map(|n| n > 0)
@@ -221,7 +221,7 @@ impl Condition {
     /// Notifies up to `n` waiting threads. Returns their number.
     ///
     /// # Errors
-    /// [`Error::Forked`].
+    /// [`Error::Forked`] in a forked copy.
     pub fn notify(&self, n: usize) -> Result<usize> {
         self.shared.me()?;
         let mut row = Some(Notify::new(self.slots(), self.shared.at(TURN)));
@@ -241,12 +241,12 @@ impl Condition {
     /// Notifies all waiting threads. Returns their number.
     ///
     /// # Errors
-    /// [`Error::Forked`].
+    /// [`Error::Forked`] in a forked copy.
     pub fn notify_all(&self) -> Result<usize> {
         self.notify(usize::MAX)
     }
 
-    /// Takes a place among the waiters, for a caller that protects its data by other means than a
+    /// Registers the caller as a waiter. For a caller that protects its data by other means than a
     /// [`Lock`](crate::Lock) or an [`RLock`](crate::RLock). The caller enlists, releases its own lock, waits,
     /// and takes its lock again.
     ///
@@ -272,7 +272,7 @@ impl Condition {
         Ok(ConditionWaiter { condition: self.clone(), me, mine: self.place(me)?, notified: false })
     }
 
-    /// Takes a slot.
+    /// Claims a slot for a thread that is about to wait.
     fn place(&self, me: Member) -> Result<ObservedSlot> {
         let enlist = || self.shared.run(ClaimSlot::new(self.slots(), EMPTY, (WAITING, me, 0), 0).or_grow());
         let mut place = enlist();
@@ -310,7 +310,7 @@ impl Condition {
         self.shared.replace(self.slots(), seen, to)
     }
 
-    /// Releases the slot. Returns `false` if its word has changed.
+    /// Releases the slot. Returns `false` if the slot's word has changed.
     fn leave(&self, seen: ObservedSlot) -> bool {
         self.change(seen, seen.slot.vacated(EMPTY))
     }
@@ -335,8 +335,8 @@ impl Condition {
         }
     }
 
-    /// Releases the slots of dead processes, up to the first one with an unused token. That slot is taken
-    /// over with its token, for a thread that waits or is about to wait.
+    /// Releases the slots of dead processes, up to the first slot with an unused token. The caller, which
+    /// waits or is about to wait, takes over that slot with the token. Returns the slot that was taken over.
     fn tend(&self, me: Member) -> Option<ObservedSlot> {
         for seen in self.shared.find(self.slots(), set(&[WAITING, ASLEEP, NOTIFIED])) {
             if seen.slot.member == me || !self.shared.is_dead(seen.slot.member) {
@@ -354,8 +354,8 @@ impl Condition {
         None
     }
 
-    /// Releases the slot `mine` of a thread that has taken over the token in `taken`. If `mine` got a token
-    /// meanwhile, one of the two is passed on.
+    /// Releases both slots of a thread: its own slot `mine`, and the slot `taken` with the token that it has
+    /// taken over. If `mine` got a token too, another waiter gets that token.
     fn keep_one(&self, mine: ObservedSlot, taken: ObservedSlot) {
         self.pass_on(mine);
         self.leave(taken);
@@ -386,10 +386,10 @@ impl Condition {
     }
 }
 
-/// Place among the waiters of a [`Condition`], taken by [`Condition::enlist`].
+/// Registration as a waiter of a [`Condition`], created by [`Condition::enlist`].
 ///
-/// Dropping this value releases the place. If the place has received a notification that no wait has
-/// returned, the notification goes to another waiter. If the process dies, the place becomes free.
+/// Dropping this value ends the registration. If a notification has arrived that no wait has returned, it
+/// goes to another waiter. The death of the process ends the registration too.
 #[derive(Debug)]
 #[must_use = "dropping it leaves the place"]
 pub struct ConditionWaiter {
@@ -401,7 +401,7 @@ pub struct ConditionWaiter {
 
 impl ConditionWaiter {
     /// Waits for a notification for at most `timeout`. Returns `true` if there was one. Returns at once if an
-    /// earlier call has returned `true`. After `false`, the caller still has its place.
+    /// earlier call has returned `true`. After `false`, the caller is still registered.
     #[track_caller]
     pub fn wait_timeout(&mut self, timeout: Duration) -> bool {
         if !self.notified && self.condition.shared.me().ok() == Some(self.me) {
@@ -414,7 +414,7 @@ impl ConditionWaiter {
         self.notified
     }
 
-    /// Releases the place. Returns `true` if there was a notification.
+    /// Ends the registration. Returns `true` if there was a notification.
     pub fn leave(mut self) -> bool {
         // A slot with a token can't be released, but only consumed.
         while !self.notified && !self.condition.leave(self.mine) {
@@ -474,7 +474,8 @@ impl Blocking for TokenWaiter<'_> {
         Some(self.mine.slot.pack())
     }
 
-    /// A token changes the word that this thread sleeps on.
+    /// Returns `None`, because a token changes the word that this thread sleeps on: the sleep then returns at
+    /// once.
     fn last_look(&mut self) -> Option<()> {
         None
     }

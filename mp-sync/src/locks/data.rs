@@ -67,8 +67,8 @@ pub(crate) fn new_elements<T>(kind: &str, len: usize, len_at: u64, first: u64) -
     Ok(shared)
 }
 
-/// Receives a structure of [`new_elements`]. Returns it with the number of its elements. Errors name it by
-/// `what`.
+/// Receives a structure of [`new_elements`]. Returns the structure and the number of its elements. Errors
+/// call the structure `what`.
 pub(crate) fn receive_elements<'de, T, D: Deserializer<'de>>(
     (what, kind): (&'static str, &str),
     len_at: u64,
@@ -84,7 +84,7 @@ pub(crate) fn receive_elements<'de, T, D: Deserializer<'de>>(
     }
 }
 
-/// Converts the error of locking a new structure, which no other code has yet.
+/// Converts the error of locking a new structure, to which no other code has access yet.
 pub(crate) fn new_lock_error(error: LockError) -> Error {
     match error {
         LockError::Failed(e) => e,

@@ -201,14 +201,13 @@ impl<T: Plain + Send> RLock<T> {
     }
 }
 
-/// Levels that a thread has released while it waits at a condition. The thread can't use its other guards
-/// meanwhile, but they still exist. So in every case the wait ends only after the lock was taken again for
-/// these guards.
+/// Levels that a thread has released while it waits at a condition. The thread's other guards still exist,
+/// but can't be used during the wait. So the wait always ends with the lock taken again for these guards.
 #[derive(Debug)]
 pub struct UnlockedLevels<'a, T: Plain + Send> {
     lock: &'a RLock<T>,
     me: Member,
-    /// Number of levels besides the guard that waits.
+    /// Number of levels in addition to the guard that waits.
     others: u64,
 }
 

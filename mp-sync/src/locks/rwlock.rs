@@ -69,7 +69,8 @@ pub struct RwLock<T: Plain + Send + Sync> {
 impl<T: Plain + Send + Sync> RwLock<T> {
     const SLOTS: u64 = DATA + data::words_of::<T>();
 
-    /// Each reader has a slot and a count.
+    /// Returns the number of words of a lock for this number of readers. Each reader needs a slot and a
+    /// count.
     const fn words_for(readers: u32) -> u64 {
         Self::SLOTS + 2 * readers as u64
     }

@@ -5,7 +5,7 @@ use mp_core::mem::{HeapMem, Mem, Word};
 use super::slots::{ListSlots, find, lay_out, room, room_in, size};
 use super::{ListError, ListItem};
 
-/// Name, function under test, and generator of valid inputs.
+/// Name of the target, function under test, and generator of valid inputs.
 #[allow(
     clippy::type_complexity,
     reason = "the type of the test harness, which this crate can name in tests only"

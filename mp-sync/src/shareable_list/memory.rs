@@ -33,7 +33,7 @@ pub(super) enum ListMemory {
         lock: RawLock,
         spin: Arc<AdaptiveSpin>,
     },
-    /// The mutex separates the threads of this process, which share one file lock.
+    /// Memory of a named list. The mutex separates the threads of this process, which share one file lock.
     Named {
         memory: Arc<SharedMemory>,
         turn: Arc<Mutex<()>>,

@@ -28,12 +28,13 @@ pub(super) const MOST_ROOM: u64 = 9_999_992;
 /// Maximum number of bytes of a value that ends in NUL.
 const MOST_EXACT: usize = 999_999;
 
-/// Returns the room for an item. Texts and bytes get at least one byte more, as in Python.
+/// Returns the number of bytes of the slot for an item. For a text or bytes, the slot is at least one byte
+/// longer than the item, as in Python.
 pub(super) fn room(item: &ListItem, at_least: usize) -> u64 {
     item.bytes().map_or(8, |b| (b.len().max(at_least) as u64 / 8 + 1).saturating_mul(8))
 }
 
-/// Returns the number of bytes of a list whose slots have these rooms.
+/// Returns the number of bytes of a list whose slots have the sizes `rooms`.
 pub(super) fn size(rooms: &[u64]) -> u64 {
     16 + 8 * rooms.len() as u64 + rooms.iter().sum::<u64>() + 9 * rooms.len() as u64
 }

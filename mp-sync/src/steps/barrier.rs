@@ -22,10 +22,11 @@
 //! the phase is open and full, and a new party waits before it arrives. If the last party dies or its action
 //! fails, the phase is broken.
 //!
-//! A waiter compares the phase of its arrival with the current phase. Same era and other trips: passed. One
-//! more reset: passed if `base`, the trips at that reset, differs from the trips of its arrival. More resets:
-//! broken, to be safe. (Trips are compared modulo 2^24, eras modulo 2^14: a process that sleeps during an
-//! exact multiple mistakes the current phase for its own.)
+//! A waiter compares the phase of its arrival with the current phase. If the era is the same and the trips
+//! differ, the phase has passed. After one more reset, the phase has passed if `base`, the trips at that
+//! reset, differs from the trips of the arrival. After more resets, the phase counts as broken, to be safe.
+//! (Trips are compared modulo 2^24, eras modulo 2^14: a process that sleeps during an exact multiple mistakes
+//! the current phase for its own.)
 //!
 //! # Effect of a death
 //! | killed | remaining state | effect |
@@ -159,7 +160,7 @@ impl Phase {
 pub struct BarrierAt {
     /// Phase word.
     pub phase: Word,
-    /// First arrival. The others follow.
+    /// Word of the first arrival. The other arrivals follow.
     pub arrivals: Word,
     /// Number of parties, at least 1.
     pub parties: u32,
@@ -286,7 +287,7 @@ pub struct CompletePhase {
 }
 
 impl CompletePhase {
-    /// Creates the steps for the last party, or for a party that completes the phase in case the last one
+    /// Creates the steps for the last party, or for a party that completes the phase in case the last party
     /// died.
     pub fn new(at: BarrierAt, phase: Phase) -> Self {
         Self { at, phase, acted: false, i: 0 }

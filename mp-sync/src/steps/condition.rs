@@ -27,11 +27,11 @@ use mp_core::mem::{Mem, Steps, Word};
 
 use super::slot::{HELD, HolderSlot, OPEN, ObservedSlot, RETAINED, Slots};
 
-/// The owner waits, awake.
+/// State of a slot whose owner waits and is awake.
 pub const WAITING: u8 = OPEN;
-/// The owner waits, and has to be woken.
+/// State of a slot whose owner waits and has to be woken.
 pub const ASLEEP: u8 = HELD;
-/// The owner has been notified.
+/// State of a slot whose owner has been notified.
 pub const NOTIFIED: u8 = RETAINED;
 
 /// Result of [`Notify`].

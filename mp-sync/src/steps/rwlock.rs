@@ -40,7 +40,7 @@ use super::slot::{ClaimSlot, EMPTY, FindSlot, HELD, ObservedSlot, Slots, set};
 pub struct Readers {
     /// Slots of the reading threads.
     pub slots: Slots,
-    /// First count of further reads. The others follow, one for each slot.
+    /// First count of further reads. The counts of the other slots follow.
     pub extra_reads: Word,
 }
 

@@ -31,7 +31,7 @@ pub use mp_core::words::holder_slot::{EMPTY, HELD, HolderSlot, OPEN, RETAINED, s
 pub struct Slots {
     /// Word with the number of slots ever in use.
     pub used: Word,
-    /// First slot. The others follow.
+    /// First slot. The other slots follow.
     pub first: Word,
     /// Maximum number of slots.
     pub limit: u32,
@@ -49,7 +49,7 @@ impl Slots {
 pub struct ObservedSlot {
     /// Index of the slot.
     pub index: u32,
-    /// Content when it was loaded, or after the change.
+    /// Content of the slot when its word was last loaded or changed.
     pub slot: HolderSlot,
 }
 
