@@ -333,7 +333,7 @@ fn reported_failure_is_not_printed() {
 }
 
 #[test]
-fn parent_can_be_watched() {
+fn parent_handle_refers_to_the_live_parent() {
     let worker = |parent: u32| -> Result<bool, std::io::Error> {
         let found = parent_process().expect("the parent lives");
         assert_eq!(found.pid(), parent);

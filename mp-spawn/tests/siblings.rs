@@ -61,7 +61,7 @@ fn siblings_that_ignore_sigterm_get_sigkill() {
 }
 
 #[test]
-fn others_continue_with_on_failure_continue() {
+fn siblings_continue_with_on_failure_continue() {
     fn worker(rank: usize, meeting: String) -> Outcome {
         match rank {
             0 => Err("rank 0 fails".into()),

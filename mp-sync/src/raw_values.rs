@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn widths_divide_sizes() {
+    fn atomic_widths_divide_element_sizes() {
         assert_eq!([0, 1, 2, 3, 4, 6, 8, 12, 16, 24].map(width), [1, 1, 2, 1, 4, 2, 8, 4, 8, 8]);
     }
 

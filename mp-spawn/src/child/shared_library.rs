@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn program_loads_no_library_first() {
+    fn function_in_the_program_preloads_no_library() {
         for command in [false, true] {
             assert_eq!(taker(command, &FunctionRef::example()).unwrap(), (TokenTarget::Program, None));
         }

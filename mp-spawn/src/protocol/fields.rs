@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_lengths_are_errors() {
+    fn payloads_of_wrong_length_are_refused() {
         let mut out = to_bytes(&"abc".to_string());
         for end in 0..out.len() {
             assert_eq!(from_bytes::<String>(&out[..end]), None);

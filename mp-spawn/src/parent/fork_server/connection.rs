@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn process_handed_over_survives_its_server() {
+    fn process_taken_by_a_start_survives_its_server() {
         let (pid_cell, _) = PidCell::new().unwrap();
         let (mut child, known) = sleeper();
         pid_cell.write(known);

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn restart_never_stops_and_always_has_no_limit() {
+    fn never_policy_stops_and_always_policy_has_no_limit() {
         assert_eq!(history(Restart::Never).decide(true, SHORT), RestartDecision::Stop);
         assert_eq!(history(Restart::Never).decide(false, SHORT), RestartDecision::Stop);
         assert_eq!(history(Restart::on_failure(0)).decide(true, SHORT), RestartDecision::GiveUp);

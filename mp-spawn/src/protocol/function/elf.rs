@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn non_library_is_an_error() {
+    fn files_other_than_elf_objects_are_refused() {
         let error = build(Path::new("/proc/self/maps")).unwrap_err();
         assert!(error.to_string().contains("not an ELF program or library"), "{error}");
         assert_eq!(build(Path::new("/no/such/library")).unwrap_err().kind(), io::ErrorKind::NotFound);

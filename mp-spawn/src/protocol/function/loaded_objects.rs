@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn offsets_outside_are_refused() {
+    fn offsets_outside_the_object_are_refused() {
         let here = walk(usize::MAX).into_iter().next().unwrap();
         assert_eq!(here.address_of(usize::MAX - 8, 16), None);
         assert_eq!(here.address_of(usize::MAX / 2, 16), None);
