@@ -89,7 +89,7 @@ pub enum BarrierError {
         /// unknown.
         missing: Vec<PeerProcess>,
     },
-    /// A party died, so that the barrier can't be passed. It is broken until a process resets it.
+    /// A party died, so that the barrier can't be passed. The barrier stays broken until a process resets it.
     #[error("{}; it is broken until reset() is called", match who {
         Some(who) => format!("{who}, a party of the barrier, died"),
         None => "a process died that the barrier waited for".to_owned(),

@@ -43,7 +43,7 @@ pub struct EventState(EventWord);
 ///
 /// # When a process dies
 /// An event has no owner, so its state stays. If a process is killed in `set` after setting the flag, waiters
-/// notice within 100 ms, even if it could not wake them.
+/// notice within 100 ms, even if that process could not wake them.
 ///
 /// # Errors
 /// All functions fail only in a forked copy, with [`Error::Forked`].

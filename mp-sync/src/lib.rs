@@ -30,10 +30,10 @@
 //! | [`Barrier`] | no process | the barrier breaks, if the process waited or was [enrolled](Barrier::enroll) |
 //!
 //! All types are handles to shared memory, and serde types for messages and for arguments of processes.
-//! Cloning or sending one copies the handle. The protected data is plain ([`Pod`](bytemuck::Pod)): every bit
-//! pattern is a valid value, also the half-written one of a killed process. Plain data has no pointers, which
-//! are invalid in other processes, and no destructor, which would not run. `Lock<()>` protects a resource
-//! outside of the lock.
+//! Cloning or sending a handle copies only the handle. The protected data is plain ([`Pod`](bytemuck::Pod)):
+//! every bit pattern is a valid value, also the half-written one of a killed process. Plain data has no
+//! pointers, which are invalid in other processes, and no destructor, which would not run. `Lock<()>`
+//! protects a resource outside of the lock.
 //!
 //! # Waiting
 //! Each waiting function has a form that does not wait (`try_`), one with a time-out and one with a deadline.
@@ -46,13 +46,13 @@
 //! waiters wait for the holder, or return an error that names it.
 //!
 //! Threads of any processes that wait for each other's locks in a cycle without time-outs would wait forever.
-//! A thread of the cycle gets [`LockError::Deadlock`] after about 200 ms, with a message that names all of
-//! them. The others continue when that thread drops its guards. [`Deadlock`] describes the search and its
-//! cost.
+//! A thread of the cycle gets [`LockError::Deadlock`] after about 200 ms, with a message that names all
+//! threads of the cycle. The other threads continue when that thread drops its guards. [`Deadlock`] describes
+//! the search and its cost.
 //!
 //! # Latency after a death
 //! The first process that notices a death wakes the waiters of all processes. This is the parent, which the
-//! kernel notifies, or any process that checks.
+//! kernel notifies, or any process that checks for dead processes.
 //!
 //! | waiting function | returns after the holder is killed | result | result if the holder is stopped |
 //! |---|---|---|---|

@@ -15,7 +15,7 @@ const LOCK: u64 = 0;
 const DONE: u64 = 3;
 const WORDS: u64 = 4;
 
-/// Runs a closure once, in whichever process calls first. Other callers wait until it has finished.
+/// Runs a closure once, in whichever process calls first. Other callers wait until the closure has finished.
 ///
 /// ```
 /// use mp_sync::Once;
@@ -34,8 +34,8 @@ const WORDS: u64 = 4;
 ///
 /// # When a process dies
 /// If a process dies or panics in the closure, the next caller runs its own closure. The first run may be
-/// half done: [`OnceState::died`] names a process that died in it. After one run has finished, no closure
-/// runs again.
+/// half done: [`OnceState::died`] names a process that died in an earlier run. After one run has finished, no
+/// closure runs again.
 #[derive(Clone)]
 pub struct Once {
     pub(crate) shared: Shared,

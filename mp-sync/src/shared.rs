@@ -32,7 +32,8 @@ impl Shared {
         Self::of(Structure::receive(what, name, d)?, least, what).map_err(serde::de::Error::custom)
     }
 
-    /// Wraps a structure under a name of this crate. Returns an error if it has fewer than `least` words.
+    /// Wraps a structure under a name of this crate. Returns an error if the structure has fewer than `least`
+    /// words.
     pub(crate) fn of(structure: Structure, least: u64, what: &str) -> Result<Self> {
         if structure.len() < least {
             return Err(Error::Malformed(format!("{what} of {} words arrived", structure.len())));

@@ -168,8 +168,8 @@ fn ok<T>(done: Result<T, Killed>) -> T {
     done.unwrap_or_else(|Killed| panic!("this process is not killed"))
 }
 
-/// After two concurrent arrivals, the phase has ended. A party that passes reads what the other wrote before
-/// its arrival.
+/// After two concurrent arrivals, the phase has ended. A party that passes reads what the other party wrote
+/// before its arrival.
 #[test]
 fn loom_last_arrival_ends_the_phase() {
     loom::model(|| {
@@ -231,8 +231,8 @@ fn loom_late_party_keeps_later_arrivals() {
     });
 }
 
-/// The last party runs its action before the others continue, even if another party checks meanwhile. The
-/// others read the effects of the action.
+/// The last party runs its action before the other parties continue, even if another party checks meanwhile.
+/// The other parties read the effects of the action.
 #[test]
 fn loom_last_party_acts_before_others_continue() {
     loom::model(|| {

@@ -18,7 +18,7 @@ use crate::shared::Shared;
 
 const LOCK: u64 = 0;
 const LEN: u64 = 3;
-/// First word of the data: in a cache line of its own.
+/// Index of the first word of the data, which is not in the cache line of the lock.
 const DATA: u64 = 8;
 
 /// A lock and its data.

@@ -39,11 +39,11 @@ const WAITERS: u32 = 1024;
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// [`notify(n)`](Self::notify) gives `n` tokens to waiters, one to each, in turn. A waiter returns only when
-/// it has a token, so there are no spurious wake-ups. Another thread may change the data again before the
-/// waiter has the lock: [`wait_for`](Self::wait_for) checks a predicate, and waits again. A notifier need not
-/// hold the lock. Use a condition with one lock only: with several locks the condition stays memory-safe, but
-/// its notifications are meaningless.
+/// [`notify(n)`](Self::notify) gives `n` tokens to waiters, one to each, round-robin. A waiter returns only
+/// when it has a token, so there are no spurious wake-ups. Another thread may change the data again before
+/// the waiter has the lock: [`wait_for`](Self::wait_for) checks a predicate, and waits again. A notifier need
+/// not hold the lock. Use a condition with one lock only: with several locks the condition stays memory-safe,
+/// but its notifications are meaningless.
 ///
 /// If the thread holds an [`RLock`](crate::RLock) several times, the wait releases all levels, and takes the
 /// same number of levels again:
@@ -266,7 +266,8 @@ impl Condition {
     /// ```
     ///
     /// # Errors
-    /// [`Error::ArenaFull`] if more live threads wait than the condition was created for, [`Error::Forked`].
+    /// [`Error::ArenaFull`] if more live threads wait than the condition was created for, [`Error::Forked`]
+    /// in a forked copy.
     pub fn enlist(&self) -> Result<ConditionWaiter> {
         let me = self.shared.me()?;
         Ok(ConditionWaiter { condition: self.clone(), me, mine: self.place(me)?, notified: false })

@@ -28,7 +28,7 @@ pub(crate) const fn words_of<T>() -> u64 {
 }
 
 /// Returns the name of a structure of kind `what` that contains a `T`. Two types can have the same name, and
-/// the offsets of the words after the data depend on its size. So the name contains the layout.
+/// the offsets of the words after the data depend on the size of `T`. So the name contains the layout.
 pub(crate) fn name_of<T>(what: &str) -> String {
     let (name, size, align) = (std::any::type_name::<T>(), size_of::<T>(), align_of::<T>());
     format!("mp_sync::{what}<{name}> of {size} bytes aligned to {align}")

@@ -57,7 +57,7 @@ use crate::plain::Plain;
 ///
 /// # Deadlocks
 /// Threads of any processes can wait for each other's locks in a cycle, without time-outs. One of these
-/// threads then gets [`LockError::Deadlock`] within about 200 ms, which names all of them. The others
+/// threads then gets [`LockError::Deadlock`] within about 200 ms, which names all of them. The other threads
 /// continue when that thread drops its guards:
 ///
 /// ```

@@ -39,8 +39,8 @@ use crate::shared::Shared;
 /// # Blocking
 /// Each operation holds a lock for some hundred nanoseconds, so that it is atomic for all users of this type.
 /// If another process is stopped during an operation, callers wait for 10 s and then get [`ListError::Lock`]
-/// or [`ListError::Held`]. Python does not use the lock, so readers can get its writes half done. Texts are
-/// always checked to be UTF-8.
+/// or [`ListError::Held`]. Python does not use the lock, so readers can get a half-done write of a Python
+/// process. Texts are always checked to be UTF-8.
 ///
 /// # When a process dies
 /// A slot whose writer dies during [`set`](Self::set) returns [`ListError::Torn`] until a process sets it
@@ -204,7 +204,7 @@ impl ShareableList {
     }
 }
 
-/// Returns the items and the room of each slot of a new list.
+/// Returns the items of a new list, and the size of each slot in bytes.
 fn rooms(
     items: impl IntoIterator<Item = ListItem>,
     at_least: usize,

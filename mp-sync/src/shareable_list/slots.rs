@@ -205,7 +205,7 @@ fn unknown(slot: usize, format: &str, code: u8) -> ListError {
     ListError::Malformed(format!("slot {slot} has format {format:?} and code {code}, an unknown combination"))
 }
 
-/// Returns the format of a text or byte string in a slot with that room.
+/// Returns the format of a text or byte string in a slot of `room` bytes.
 fn sized(bytes: &[u8], slot: usize, room: u64) -> Result<String, ListError> {
     let exact = bytes.last() == Some(&0);
     if bytes.len() as u64 > room || exact && bytes.len() > MOST_EXACT {

@@ -102,7 +102,7 @@ impl Steps for AddLevel {
 }
 
 /// Releases one level. The caller holds the lock. Ends with `None` if the caller has other levels. Otherwise
-/// ends with the depth before, and the caller has to release the lock.
+/// ends with the depth before the release, and the caller has to release the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ReleaseLevel {
     at: Word,

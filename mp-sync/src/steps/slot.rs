@@ -61,7 +61,7 @@ enum Pc {
     Grow,
 }
 
-/// Takes a slot. Ends with `None` if no slot is in the wanted state.
+/// Takes a slot. Ends with `None` if no slot is in the required state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ClaimSlot {
     slots: Slots,
