@@ -1,5 +1,5 @@
 //! File descriptors that a start leaves open here, and those that a worker inherits. Each test runs in a
-//! separate process, because it checks all of them.
+//! separate process, because it checks all descriptors of that process.
 #![allow(unsafe_code)]
 
 mod common;

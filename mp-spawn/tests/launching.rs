@@ -304,7 +304,8 @@ fn workers_run_through_the_parents_dynamic_loader() {
 #[test]
 #[ignore = "part of another test"]
 fn helper_under_the_loader() {
-    /// Returns the number of words of its command line, and the program that the kernel has executed.
+    /// Returns the number of words of this process's command line, and the program that the kernel has
+    /// executed.
     fn how(_: usize, (): ()) -> std::io::Result<(usize, std::path::PathBuf)> {
         let words = std::fs::read("/proc/self/cmdline")?.split(|byte| *byte == 0).count() - 1;
         Ok((words, std::fs::read_link("/proc/self/exe")?))

@@ -289,7 +289,7 @@ fn processes_work_without_clone3() {
     }
 }
 
-/// A child that shares its parent's memory would run its handlers, in the wrong process.
+/// A child that shares its parent's memory would run the parent's handlers in the wrong process.
 #[test]
 fn parents_signal_handlers_do_not_run_in_a_child() {
     use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::SeqCst};

@@ -193,8 +193,8 @@ fn detached_ranks_outlive_their_context() {
     assert!(text.contains("rank 1 failed at last"), "{text}");
 }
 
-/// Each rank waits for all others. They would wait forever if a rank had to do anything before the next one
-/// is started.
+/// Each rank waits for all other ranks. The ranks would wait forever if a rank had to do anything before the
+/// next rank is started.
 #[test]
 fn ranks_start_concurrently() {
     const RANKS: usize = 8;

@@ -106,9 +106,9 @@ where
 /// - [`SpawnError::Launch`] if the system refuses. The error names the limit or the cause, if it is known.
 ///   Processes that were already started are ended and reaped first.
 /// - [`SpawnError::Launch`] before any start, if more processes would exist than can share memory: 1,024, or
-///   256 if less than 4 GiB of addresses can be mapped, including this process and the first one of the tree.
-///   (If other processes of the tree start processes concurrently, the limit may still be exceeded: then a
-///   worker fails when it first needs shared memory.)
+///   256 if less than 4 GiB of addresses can be mapped, including this process and the first process of the
+///   tree. (If other processes of the tree start processes concurrently, the limit may still be exceeded:
+///   then a worker fails when it first needs shared memory.)
 ///
 /// Later failures of the processes are reported by the [`ProcessContext`].
 #[doc(alias = "spawn_context")]
@@ -342,8 +342,8 @@ impl<T> ProcessContext<T> {
         self.join_until(None, self.grace_period).map(|_| ())
     }
 
-    /// Waits for at most `timeout`. Returns `true` if all processes have ended, `false` if some still run.
-    /// After a failure, the end of the other processes takes additional time. Otherwise like
+    /// Waits for the processes, for at most `timeout`. Returns `true` if all of them have ended, `false` if
+    /// some still run. After a failure, the end of the other processes takes additional time. Otherwise like
     /// [`wait`](Self::wait).
     ///
     /// # Errors
@@ -354,8 +354,8 @@ impl<T> ProcessContext<T> {
         self.join_until(Some(timeout), self.grace_period)
     }
 
-    /// Waits with a specific grace period, and without a limit if `timeout` is `None`. Otherwise like
-    /// [`join_timeout`](Self::join_timeout).
+    /// Waits for the processes with a specific grace period, and without a limit if `timeout` is `None`.
+    /// Otherwise like [`join_timeout`](Self::join_timeout).
     ///
     /// # Errors
     ///

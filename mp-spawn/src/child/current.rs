@@ -84,7 +84,7 @@ pub struct CurrentProcess {
     pub name: String,
     /// Process id.
     pub pid: u32,
-    /// Rank of the process, if it was started as one of several: see [`rank`].
+    /// Rank of the process, if it was started as one of several processes: see [`rank`].
     pub rank: Option<usize>,
     /// `true` if an exit of the parent ends this process, `false` if the parent waits for it.
     pub daemon: bool,

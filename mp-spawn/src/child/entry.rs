@@ -29,10 +29,11 @@ use crate::protocol::token::{self, Token, TokenTarget};
 /// // ... what the program does when it is not a worker
 /// ```
 ///
-/// Programs on Linux with glibc need no call, because the same happens before `main`. On other systems, and
-/// in a program that is linked with a shared library of which this crate is part, `main` must begin with this
-/// call. In a worker it does not return, and code before it runs in every worker. It may be called any number
-/// of times. Hosts that are written in other languages use [`export_child_main!`](crate::export_child_main!).
+/// Programs on Linux with glibc need no call, because their processes become workers before `main`. On other
+/// systems, and in a program that is linked with a shared library of which this crate is part, `main` must
+/// begin with this call. In a worker the call does not return, and code before the call runs in every worker.
+/// The function may be called any number of times. Hosts that are written in other languages use
+/// [`export_child_main!`](crate::export_child_main!).
 ///
 /// Before this call, a process that was started as a worker can't start anything: see
 /// [`SpawnError::NotInitialised`](crate::SpawnError::NotInitialised).

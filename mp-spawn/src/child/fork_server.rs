@@ -7,8 +7,8 @@
 //!
 //! The server ignores SIGINT, which a terminal sends to all processes of a program at Ctrl-C. It also ignores
 //! SIGTERM from any process but its parent, because a service manager sends SIGTERM to all processes of a
-//! program. The program decides whether to end, and the server ends with it. A copy does the same until it
-//! has its start message. From then on it handles both signals like any worker.
+//! program. The program decides whether to end, and the server ends with it. A copy ignores the same signals
+//! until it has its start message. Then it handles both signals like any worker.
 
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -181,7 +181,7 @@ fn single_thread() -> Result<SingleThreadProof, String> {
     single_thread.ok_or_else(|| format!("it has started threads, and {what}"))
 }
 
-/// Turns this copy into a process that waits for its start message. Returns its token.
+/// Turns this copy into a process that waits for its start message. Returns the copy's token.
 fn name_next_worker(parent: u32, nonce: u64, socket: &OwnedFd) -> Token {
     // Only the server calls the exit handlers that the program and the preloaded function have registered.
     sys::skip_exit_handlers_so_far();

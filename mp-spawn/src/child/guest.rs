@@ -1,4 +1,4 @@
-//! Guests: programs of another build or in another language that become children when they ask for it.
+//! Guests: programs of another build or in another language that become children by a call.
 //!
 //! A guest has the socket, the token, the lifeline and the arena of any child, but no function: `main` runs
 //! from its beginning, and takes the arguments by a call. This crate installs no signal handlers and no panic
@@ -6,7 +6,7 @@
 //!
 //! | difference to a worker | reason |
 //! |---|---|
-//! | it joins the arena at once | the layout is checked before the program uses any memory |
+//! | a guest joins the arena at once | the layout is checked before the program uses any memory |
 //! | no handlers for crashes and panics | the host may have its own, such as `faulthandler` |
 //! | no check of the build | no reference to code is sent |
 

@@ -111,7 +111,7 @@ pub fn with_panics_recorded<R>(function: impl FnOnce() -> R) -> R {
     function()
 }
 
-/// Panic that one thread has caught and another one resumes, with its recorded details.
+/// Panic that one thread has caught and another thread resumes, with the recorded details.
 #[derive(Debug)]
 pub struct CaughtPanic {
     payload: Box<dyn Any + Send>,

@@ -361,7 +361,7 @@ impl SpawnError {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A second call of `join` reads the value as well. The value can be read only once, either by `join` or
+    /// A second call of `join` can also read the value. The value can be read only once, either by `join` or
     /// by `Unread::read`.
     #[must_use]
     pub fn unread(&self) -> Option<&Unread> {

@@ -167,7 +167,7 @@ impl ChildGroup {
         running.map(|rank| (rank.name.clone(), rank.pid_number())).collect()
     }
 
-    /// Calls a function when all processes have ended, or at once if they already have.
+    /// Calls a function when all processes have ended, or at once if they have ended already.
     pub(crate) fn on_end(&self, call: impl FnOnce() + Send + 'static) {
         if self.check_owner().is_err() {
             return;

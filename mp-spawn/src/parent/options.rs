@@ -68,7 +68,7 @@ pub enum OnFailure {
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 impl SpawnOptions {
-    /// Creates options that start `nprocs` processes, with ranks from 0. With 0, nothing is started, and
+    /// Creates options that start `nprocs` processes, with ranks from 0. With 0, no process is started, and
     /// `join` returns at once. If `nprocs` exceeds the number of processes that can share memory (1,024,
     /// including the first process of the tree and this process), the start returns an error.
     pub fn nprocs(nprocs: usize) -> SpawnOptions {

@@ -1,8 +1,9 @@
 //! Encoding of numbers and texts in sequence, for data that a child reads before it calls its function.
 //!
-//! Parts of a program that are used for the first time are loaded from its file, page by page. That takes
-//! longer than all other work of a child before it is a worker. So this encoding is short and is placed with
-//! the rest of the child's code (`#[inline]`). Like the frames that carry it, it trusts no input.
+//! Parts of a program that are used for the first time are loaded from its file, page by page. This loading
+//! takes longer than all other work of a child before it is a worker. So this encoding is short and is placed
+//! with the rest of the child's code (`#[inline]`). Like the decoder of frames, the decoder of fields trusts
+//! no input.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -5,12 +5,12 @@
 //! | start method | other files are closed by | inherited files are set up by |
 //! |---|---|---|
 //! | spawn | `close_range(2)` in the child, which marks all files close-on-exec; without that call, one by one | `dup2(2)` in the child |
-//! | fork server | the same, when the server is started | the message that starts the worker, and `dup2(2)` in it |
-//! | fork | nothing: a copy has all files of its original, which its function may use | `dup2(2)` in the copy, which closes the file with such a number there |
+//! | fork server | the same, when the server is started | the message that starts the worker, and `dup2(2)` in the worker |
+//! | fork | nothing: a copy has all files of its original, which its function may use | `dup2(2)` in the copy, which closes the original's file with that number |
 //!
-//! A file is duplicated when it is named, so it may be closed here before the worker is started, and its
-//! number be reused. Files that are moved in a child are first moved away from the numbers of inherited
-//! files.
+//! A file is duplicated when it is named. So this process may close the file before it starts the worker, and
+//! reuse the file's number. Files that are moved in a child are first moved away from the numbers of
+//! inherited files.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -39,8 +39,8 @@ impl InheritedFile {
     }
 }
 
-/// Returns the files that one process inherits, each with its number in that process. The returned
-/// descriptors have other numbers than these. If a number was named twice, the later file is used.
+/// Returns the files that one process inherits, each with its number in that process. In this process, no
+/// returned descriptor has one of these numbers. If a number was named twice, the later file is used.
 ///
 /// # Errors
 /// Returns an error if a file can't be duplicated, or if there are too many.

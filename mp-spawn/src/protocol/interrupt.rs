@@ -52,7 +52,7 @@ pub enum Interrupt {
     /// The parent is notified in the same way, from the first start with this variant, for each signal that
     /// it does not handle itself. A second signal ends the parent, and its children with it.
     ///
-    /// An error that a worker returns after that is
+    /// An error that a worker returns after the notification is
     /// [`RaisedKind::Interrupted`](crate::RaisedKind::Interrupted). It does not end the other processes, and
     /// `join` returns it only if there is no other failure.
     Graceful,

@@ -1,12 +1,12 @@
 //! Lifeline: a pipe that ends a process when its parent executes another program.
 //!
-//! The kernel can end a process with its parent (the parent-death signal), but takes a thread for the parent.
-//! When a program executes another program, the executing thread continues, and so do the children that it
-//! has started, which are unknown to the new program. The close-on-exec files of the process are closed,
-//! though. So each child holds the read end of a pipe. Only the parent has the write end, and nothing is ever
-//! written to it. When the write end is closed, the kernel sends a SIGKILL to the child (`F_SETSIG` in
-//! `fcntl(2)`), so no thread has to wait for the end. (A fork server has no lifeline. It waits at its socket,
-//! and detects the end there.)
+//! The kernel can end a process with its parent (the parent-death signal), but regards the thread that has
+//! started the process as the parent. When a program executes another program, the executing thread
+//! continues, and so do the children that it has started, which are unknown to the new program. The
+//! close-on-exec files of the process are closed, though. So each child holds the read end of a pipe. Only
+//! the parent has the write end, and nothing is ever written to it. When the write end is closed, the kernel
+//! sends a SIGKILL to the child (`F_SETSIG` in `fcntl(2)`), so no thread has to wait for the end. (A fork
+//! server has no lifeline. It waits at its socket, and detects the end there.)
 //!
 //! | the parent | closes the write end | ends the process |
 //! |---|---|---|
@@ -16,9 +16,9 @@
 //! | was copied by foreign code, and the copy lives | not closed while that copy lives | the parent-death signal, when the parent ends |
 //!
 //! The signal belongs to an open file description, so each process gets its own description. The parent opens
-//! it: if the process did, the kernel would create a directory in `/proc` for the process, which costs as
-//! much as a dozen system calls, at its start and again at its end. Without `/proc` there is no lifeline. A
-//! parent that has changed its user may not open its earlier pipe, and creates another one. A process that
+//! it. If the process opened it, the kernel would create a directory in `/proc` for the process, which costs
+//! as much as a dozen system calls, at its start and again at its end. Without `/proc` there is no lifeline.
+//! A parent that has changed its user may not open its earlier pipe, and creates another one. A process that
 //! closes its end (for example with all its files) has no lifeline either.
 
 use std::io;

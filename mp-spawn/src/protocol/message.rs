@@ -152,7 +152,7 @@ pub(crate) fn unpack<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T, rmp
 #[derive(Debug)]
 pub(crate) enum FromChild {
     Hello(Hello),
-    /// The child has joined the shared memory later, as this member.
+    /// The child has joined the shared memory as this member, after its hello.
     Joined(u32),
     Panic(PanicNote),
     Crash(Crash),

@@ -22,7 +22,7 @@ pub(crate) enum Report {
     Value(EnvelopeTicket),
     /// The function returned an error or panicked.
     Raised { at: u64, failure: Box<CallFailure> },
-    /// The function was not called: its reference is invalid here.
+    /// The function was not called: the reference to it is invalid in this process.
     Refused(FunctionError),
     /// The function was not called: its arguments could not be decoded.
     Undecodable(String),

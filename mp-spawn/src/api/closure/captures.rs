@@ -37,7 +37,8 @@ impl Captures for () {
 
 impl<First: Capture, Others: Captures> Captures for (First, Others) {}
 
-/// Returns its arguments. The bound on `F` lets the compiler infer the types of a closure's parameters.
+/// Returns the arguments unchanged. The bound on `F` lets the compiler infer the types of a closure's
+/// parameters.
 #[doc(hidden)]
 pub fn parts<C, A, R, F: Fn(&C, A) -> R>(captures: C, code: F) -> (C, F) {
     (captures, code)

@@ -46,8 +46,8 @@ pub use lazy::LazyClosure;
 /// returns an error unless the receiver runs the same build of the program, and captures, arguments and
 /// result have the same types.
 ///
-/// Run it in a process by [`ProcessBuilder::spawn_closure`](crate::ProcessBuilder::spawn_closure) or
-/// [`start_closure`](crate::start_closure), or in place by [`call`](Self::call).
+/// Run the closure in a process by [`ProcessBuilder::spawn_closure`](crate::ProcessBuilder::spawn_closure) or
+/// [`start_closure`](crate::start_closure), or in the current process by [`call`](Self::call).
 pub struct Closure<A: 'static, R: 'static>(Arc<dyn ErasedClosure<A, R>>);
 
 /// A closure whose types are erased, except those of arguments and result.
@@ -333,7 +333,7 @@ pub type StateClosure<S, A, R> = Closure<(BorrowedState<S>, A), (BorrowedState<S
 /// |---|---|
 /// | `a sendable closure can't capture ...` | this value is in the brackets and can't be sent: see [`Capture`] |
 /// | `expected fn pointer, found closure`, and `captured here` at a variable | the body uses this variable, and it is not in the brackets: `closure!([it] ...)`, or `[it = it.clone()]` to keep the original |
-/// | `cannot move out of ...`, `which is behind a shared reference` | captures are references in the body, since it may be called again: clone the value there |
+/// | `cannot move out of ...`, `which is behind a shared reference` | captures are references in the body, since the closure may be called again: clone the value |
 /// | `cannot assign to ...`, `cannot borrow ... as mutable` | captures are references in the body, so they can't be changed: capture a `SharedTensor`, a `Value` or a queue |
 /// | `use of moved value`, `borrow of moved value` after the closure | captures are moved into the closure: `[name = name.clone()]` |
 /// | `mismatched types` in the body, `expected ..., found &...` | captures are references in the body: `*name` |

@@ -29,7 +29,7 @@ enum Extensions {
     Times(u32),
     /// Extended while the server lives and is not stopped, because it calls its preloaded function.
     Preloading {
-        /// Name of the function, until it was logged.
+        /// Name of the preloaded function. `None` after the name was logged.
         what: Option<String>,
         /// Activity of the server at the last deadline.
         before: Option<ProcessActivity>,

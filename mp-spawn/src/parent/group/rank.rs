@@ -81,7 +81,8 @@ impl RankState {
         }
     }
 
-    /// Records that the process was started, and sends it a signal that the program has sent before.
+    /// Records that a supervised process was started. If a signal for the process was requested during the
+    /// start, sends that signal now.
     pub(crate) fn record_start(&mut self) {
         let (pid, late) =
             (self.pid_number(), self.requested_signal.or(self.ending.map(|(_, signal)| signal)));

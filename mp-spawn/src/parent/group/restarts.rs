@@ -144,7 +144,7 @@ impl RankState {
 
 /// Methods for groups whose only process, of rank 0, is supervised.
 impl ChildGroup {
-    /// Handles the end of the process of this rank, which was reaped. It may be restarted.
+    /// Handles the end of the process of this rank, which was reaped. The process may be restarted.
     pub(crate) fn handle_end(self: &Arc<ChildGroup>, rank: usize) {
         self.apply(rank, |rank| Some(rank.has_ended()));
     }

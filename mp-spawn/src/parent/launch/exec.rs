@@ -14,8 +14,8 @@
 //! |---|---|
 //! | while it is suspended | the child executes the program, which detects that its parent has ended: see `lifeline` |
 //!
-//! Files that aren't close-on-exec are marked so in the child, all at once (`close_range(2)`). The child
-//! keeps the standard streams, its socket, and the files that were named for it.
+//! One call (`close_range(2)`) marks all files of the child close-on-exec, except the standard streams. So
+//! the program inherits only the standard streams, its socket, and the files that were named for it.
 //!
 //! [`posix_spawn`](crate::sys::posix_spawn) is used with kernels before 5.5 (before 5.11, for `close_range`),
 //! with sandboxes whose filter doesn't know the call, in valgrind, and on processors without an

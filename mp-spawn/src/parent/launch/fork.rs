@@ -12,7 +12,7 @@
 //! | variables of this crate whose locks other threads may have held: supervisor, reader of output, fork server, family, line to the parent, name and rank | fresh ones: [`PerProcess`](mp_core::fork::PerProcess) |
 //! | settings: start method, command | inherited, as in any process |
 //! | the preloaded function | inherited: read before the fork, written in the copy |
-//! | sockets to the original's children and parent, the pipe that ends the children with it, pidfds (or their substitutes), the supervisor's epoll | closed; the supervisor's lock is held meanwhile, so that all are known |
+//! | sockets to the original's children and parent, the pipe that ends the children with it, pidfds (or their substitutes), the supervisor's epoll | closed; the supervisor's lock is held during the fork, so that all of these files are known |
 //! | files of the original whose number is needed for an inherited file | closed; the copy's socket, its only own file at that point, moves to another number |
 //! | the original's end of the copy's own socket | closed, so that the end of the original is detected |
 //! | the standard streams: their buffers, their locks | held by the thread that forks, and written out, if it is the main thread |

@@ -4,7 +4,7 @@
 //! supervisor, or for a stopped server. The program's callbacks also run here. The thread starts no process
 //! itself, since the kernel would end a process with the thread that started it. Like any other thread, it
 //! sends requests to the supervisor. A single thread does all this work. So a process that starts slowly
-//! delays the restarts of others, but neither their ends nor starts that the program requests.
+//! delays the restarts of other processes, but neither their ends nor starts that the program requests.
 
 use std::collections::VecDeque;
 use std::io::Write as _;
@@ -98,7 +98,7 @@ impl Drop for RestarterHandle {
     }
 }
 
-/// Returns a reference for one more process, and starts the thread if there is none.
+/// Returns a reference for one more supervised process. Starts the restarting thread if it does not run.
 pub(crate) fn acquire() -> Result<RestarterHandle> {
     let mut slot = RESTARTER.lock();
     let running = match slot.as_ref().filter(|running| running.process == std::process::id()) {

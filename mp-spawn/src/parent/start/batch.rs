@@ -1,4 +1,4 @@
-//! Processes that are started together, and their start, one after the other.
+//! Start of several processes by one call, one process after the other.
 
 use std::io;
 use std::io::Write as _;

@@ -322,8 +322,8 @@ impl WatchedChild {
         }
     }
 
-    /// Reports to all waiters that the process has ended, after its state here is removed, or schedules its
-    /// restart.
+    /// Reports to all waiters that the process has ended, or schedules its restart. Called after this state
+    /// was removed from the supervisor.
     pub(crate) fn close(mut self) {
         let (group, rank) = (Arc::clone(&self.group), self.rank);
         shared_memory::report_reclaimed();

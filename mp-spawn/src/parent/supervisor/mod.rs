@@ -19,7 +19,7 @@
 //!
 //! | state of a [`WatchedChild`](child::WatchedChild) | in the epoll set | transitions under the lock of the children |
 //! |---|---|---|
-//! | new | nothing | a thread detects its end: reaped; a caller asks, or its time has expired: watched |
+//! | new | nothing | a thread detects its end: reaped; a caller queries it, or its time ends: watched |
 //! | watched | sentinel and socket | a thread detects its end: reaped |
 //! | reaped | nothing | none: removed from the children |
 //!

@@ -29,7 +29,7 @@ use crate::sys::log_event::{self, event};
 use crate::sys::start_span::StartSpan;
 use crate::sys::{ProcessHandle, new_event, timespec};
 
-/// Event data for new requests. Event data of a process contains its number.
+/// Event data for new requests. Event data of a process contains the number of the process.
 pub(super) const WAKE: u64 = u64::MAX;
 /// Event data for the timer.
 pub(super) const TIMER: u64 = u64::MAX - 1;
@@ -256,7 +256,7 @@ fn listen(poll: &OwnedFd, id: u64, child: &mut WatchedChild) -> Result<()> {
 }
 
 impl Supervisor {
-    /// Handles the processes whose time has expired, and sets the timer for the others.
+    /// Handles the processes whose time has expired, and sets the timer for the remaining processes.
     pub(super) fn handle_timeouts(&self) {
         let mut children = self.children.lock();
         children.timer = None;

@@ -42,7 +42,7 @@ pub(crate) struct Object {
 }
 
 impl Object {
-    /// Returns the identity of the build, or `None` if it has neither a build-id nor a file.
+    /// Returns the identity of the build, or `None` if the object has neither a build-id nor a file.
     #[inline]
     pub(crate) fn identity(&self) -> Option<BuildIdentity> {
         if let Some(id) = &self.build_id {
@@ -72,7 +72,8 @@ impl Object {
         self.segments.iter().map(|segment| segment.start).min()
     }
 
-    /// Returns the offset of an address in this object, or `None` if it lies in none of its segments.
+    /// Returns the offset of an address in this object, or `None` if no segment of the object contains the
+    /// address.
     #[inline]
     pub(crate) fn offset_of(&self, address: usize) -> Option<usize> {
         let inside = self.segments.iter().any(|segment| segment.contains(&address));

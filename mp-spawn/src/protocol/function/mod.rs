@@ -227,7 +227,8 @@ pub(crate) struct FunctionRef {
 fields!(FunctionRef { object, offset, fingerprint, name });
 
 impl FunctionRef {
-    /// Returns the reference for a guest, which has no function: the name is that of its arguments' type.
+    /// Returns the reference for a guest, which has no function. The name in the reference is the name of the
+    /// arguments' type.
     pub(crate) fn guest(name: String) -> FunctionRef {
         FunctionRef { object: BuildIdentity::BuildId(Vec::new()), offset: 0, fingerprint: 0, name }
     }

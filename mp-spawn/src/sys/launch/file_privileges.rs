@@ -2,8 +2,8 @@
 //! The kernel reports them to the program (`AT_SECURE`, see `getauxval(3)`), which then ignores the token in
 //! its environment, and runs `main` again instead of becoming a worker.
 //!
-//! This is a guard against mistakes, and a check at one moment: the file may be replaced before it is
-//! executed. A privileged program is safe because it never becomes a worker.
+//! The check protects against mistakes only, because the file may be replaced between the check and the
+//! execution. A privileged program is safe because it never becomes a worker.
 
 use std::ffi::OsStr;
 use std::io::Read;

@@ -19,7 +19,7 @@ pub(crate) struct ProcessActivity {
     state: char,
     /// Processor time used.
     ran: Duration,
-    /// Place in the kernel where the process waits, if known.
+    /// Kernel function in which the process waits, if known (`/proc/pid/wchan`, see `proc(5)`).
     place: Option<String>,
 }
 

@@ -120,7 +120,8 @@ fn handle(signal: c_int, handler: Handler, flags: c_int) {
     unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
 }
 
-/// Ignores SIGTERM unless the parent sends it. A program that this process executes does not inherit that.
+/// Ignores SIGTERM unless the parent sends it. A program that this process executes does not inherit this
+/// setting.
 pub(crate) fn ignore_foreign_sigterm() {
     handle(libc::SIGTERM, on_sigterm, libc::SA_RESTART);
 }
