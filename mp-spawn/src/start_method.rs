@@ -130,7 +130,7 @@ pub fn get_all_start_methods() -> &'static [StartMethod] {
     &[StartMethod::Spawn, StartMethod::ForkServer, StartMethod::Fork]
 }
 
-/// Returns the start method of processes whose options name none.
+/// Returns the start method of processes whose options name no start method.
 ///
 /// ```
 /// use mp_spawn::{Process, StartMethod, get_start_method, set_start_method};
@@ -147,8 +147,8 @@ pub fn get_start_method() -> StartMethod {
     SETTINGS.lock().method
 }
 
-/// Sets the start method of processes whose options name none, for later starts in this process and in the
-/// processes that it starts. May be called more than once.
+/// Sets the start method of processes whose options name no start method, for later starts in this process
+/// and in the processes that it starts. May be called more than once.
 pub fn set_start_method(method: StartMethod) {
     SETTINGS.lock().method = method;
 }

@@ -102,8 +102,8 @@ fn asks_for_everything((pid, ranks): (u32, Vec<u32>)) -> Outcome {
     Ok(())
 }
 
-/// Copies are made while threads hold the locks of the handles nearly all the time: they describe processes
-/// with long names.
+/// Copies are made while threads hold the locks of the handles nearly all the time, because the threads
+/// describe processes with long names.
 #[test]
 fn calls_in_a_copy_never_wait_for_missing_threads() {
     alone(|()| {

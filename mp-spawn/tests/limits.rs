@@ -1,5 +1,5 @@
-//! Limits and leaks: resources that a process may use up, and those that it leaves. Each test measures its
-//! whole process, so each runs in a separate worker.
+//! Limits and leaks: resources that a process may use up, and resources that it leaves behind. Each test
+//! measures its whole process, so each runs in a separate worker.
 #![allow(unsafe_code)]
 
 mod common;

@@ -92,7 +92,7 @@ fn dropped_handle_does_not_end_the_supervision() {
     assert_eq!(kinds(&events).last().map(String::as_str), Some("ended 3"));
 }
 
-/// Starts a process that fails or waits for a word, and returns from `main`.
+/// Starts a supervised process that fails or waits for a word, and returns before the supervision has ended.
 fn leaves((how, daemon, meeting): (u8, bool, String)) -> Outcome {
     let restart = match how {
         0 => after(HOUR),

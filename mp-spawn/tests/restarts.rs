@@ -1,4 +1,4 @@
-//! Supervised processes: the ends that cause a restart, and the events of the program.
+//! Supervised processes: the ends that cause a restart, and the events that the program receives.
 #![allow(unsafe_code)]
 
 mod common;

@@ -88,7 +88,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Returns the real and effective user, and the effective capabilities, of the process that runs this.
+/// Returns the real and effective user, and the effective capabilities, of the current process.
 fn privileges((): ()) -> Result<(u32, u32, u64), String> {
     let status = std::fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:")).ok_or("no such line")?;
@@ -151,8 +151,8 @@ fn program_with_capabilities_takes_no_foreign_token() {
     is_no_worker_of_a_stranger(&copy);
 }
 
-/// Executed again, a set-user-ID program would run `main` instead of becoming a worker, start others, and so
-/// on.
+/// Executed again, a set-user-ID program would run `main` instead of becoming a worker, start further
+/// processes, and so on.
 #[test]
 fn set_user_id_program_refuses_starts_by_execution() {
     if !is_root() {

@@ -70,7 +70,7 @@ fn graceful_processes_return_after_sigterm() {
     });
 }
 
-/// A service whose workers also get the signal, and which itself decides when they end.
+/// Models a service that decides when its workers end, although the workers get the signal too.
 #[test]
 fn ignoring_process_is_ended_by_its_parent_only() {
     alone(|()| {

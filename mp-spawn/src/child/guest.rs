@@ -31,7 +31,7 @@ pub enum GuestError {
     /// The process was not started by [`ProcessBuilder::guest`](crate::ProcessBuilder::guest), or has taken
     /// its arguments before.
     NoGuest,
-    /// The parent sent arguments of another type.
+    /// The parent sent arguments of a type other than the expected type.
     #[allow(missing_docs)]
     OtherType { found: String, expected: String },
     /// The process could not become a child, or the arguments can't be read.

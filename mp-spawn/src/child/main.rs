@@ -130,7 +130,8 @@ fn run_child(
     }
 }
 
-/// Sets the effect of SIGINT and SIGTERM. A signal that arrived earlier takes effect now.
+/// Sets the effect of SIGINT and SIGTERM. A signal that arrived before this call takes effect during the
+/// call.
 #[inline]
 pub(super) fn handle_interrupts(
     interrupt: Interrupt,
@@ -254,7 +255,7 @@ fn receive(socket: &OwnedFd) -> io::Result<Assignment> {
 /// Receives the start message of a guest.
 ///
 /// # Errors
-/// The errors of [`receive`], and an error for a message to a fork server.
+/// The errors of [`receive`], and an error if the message is for a fork server.
 pub(super) fn receive_work(
     socket: &OwnedFd,
 ) -> io::Result<(ReceivedFiles, EnvironmentChanges, StartMessage, ParentPayload)> {
@@ -413,7 +414,8 @@ fn is_on_thread_stack() -> bool {
     STACK_OF_A_THREAD.load(Ordering::Relaxed)
 }
 
-/// Records, in a forked copy, `true` if its thread was not the first thread of the original process.
+/// Sets [`STACK_OF_A_THREAD`] in a forked copy. `of_a_thread` is `true` if the copy's thread was not the
+/// first thread of the original process.
 pub(crate) fn set_on_thread_stack(of_a_thread: bool) {
     STACK_OF_A_THREAD.store(of_a_thread, Ordering::Relaxed);
 }

@@ -32,7 +32,7 @@ static INSTALLED: AtomicBool = AtomicBool::new(false);
 /// Functions that are called before and after a panic is handled.
 type PanicCallbacks = (fn(), fn());
 
-/// Functions set by a higher layer.
+/// Callbacks that a higher layer has set by [`set_panic_callbacks`].
 // fork: two functions of the program, which its copies have as well.
 static CALLBACKS: SetOnce<PanicCallbacks> = SetOnce::new();
 
@@ -78,7 +78,7 @@ pub(crate) fn install_hook() {
     }));
 }
 
-/// Records the places of panics [under `with_panics_recorded`](with_panics_recorded) from now on, in a
+/// Records the locations of panics [under `with_panics_recorded`](with_panics_recorded) from now on, in a
 /// process that is not a worker. The current hook runs as before, and other panics are not recorded. If the
 /// program installs another hook later, panics are recorded only if that hook calls this hook.
 pub fn record_panics() {
@@ -98,7 +98,7 @@ pub fn record_panics() {
 
 /// Calls a function whose panics are recorded, also in a process that is not a worker.
 pub fn with_panics_recorded<R>(function: impl FnOnce() -> R) -> R {
-    /// Previous value, restored on drop.
+    /// Previous value of `RECORDING`, restored on drop.
     struct RestoreOnDrop(bool);
 
     impl Drop for RestoreOnDrop {
@@ -145,7 +145,7 @@ fn record(note: PanicNote) {
 }
 
 impl CallFailure {
-    /// Calls a function that may panic. In a worker the place of the panic is recorded.
+    /// Calls a function that may panic. In a worker the location of the panic is recorded.
     ///
     /// # Errors
     /// Returns the panic if the function panics.

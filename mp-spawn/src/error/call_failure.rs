@@ -6,7 +6,7 @@ use crate::error::{ProcessName, ProcessRaised, RaisedKind};
 
 /// Maximum length of a text that a child sends, in bytes. The rest is cut.
 const TEXT: usize = 64 << 10;
-/// Maximum length of a chain of sources that a child sends.
+/// Maximum number of sources of an error that a child sends.
 const CHAIN: usize = 32;
 
 /// Error or panic of a function that a worker called and survived, to be sent to the process that requested

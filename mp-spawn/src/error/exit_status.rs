@@ -23,7 +23,7 @@ pub enum ExitStatus {
     Code(i32),
     /// A signal ended the process.
     Signal {
-        /// The signal.
+        /// Signal that ended the process.
         signal: Signal,
         /// `true` if the kernel wrote a core file.
         core_dumped: bool,

@@ -21,7 +21,7 @@ pub enum FunctionError {
     Misaligned,
     /// The reference does not point to a function.
     NoFunction,
-    /// The reference points to a function with other types.
+    /// The reference points to a function with types other than the expected types.
     OtherTypes {
         /// Name of the function to which the reference points.
         found: String,

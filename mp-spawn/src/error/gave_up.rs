@@ -32,7 +32,7 @@ pub struct GaveUp {
     pub reason: GaveUpReason,
     /// Number of starts, failed starts included.
     pub attempts: u32,
-    /// At most eight failures before the last one, the oldest first.
+    /// Failures before the last failure, at most eight, the oldest first.
     pub earlier: Vec<FailedAttempt>,
     /// Last failure, with all its details.
     pub last: SpawnError,
@@ -59,7 +59,7 @@ pub struct FailedAttempt {
     pub attempt: u32,
     /// Run time of the process since its start. Zero if it never became a worker.
     pub lasted: Duration,
-    /// Error of this attempt.
+    /// Error of this start.
     pub error: SpawnError,
 }
 

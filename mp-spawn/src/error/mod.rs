@@ -180,7 +180,7 @@ pub enum SpawnError {
         /// Time that the parent waited. The parent waits for this time again while the process is stopped,
         /// waits for a disk, or has had no processor.
         waited: Duration,
-        /// Activity of the process at the end of that time, in words. Empty if unknown.
+        /// Activity of the process when the parent stopped waiting, in words. Empty if unknown.
         activity: String,
     },
     /// The child exited by itself, with an exit code, before it reported that it is a worker. It probably ran
@@ -304,7 +304,7 @@ pub struct LaunchError {
     pub limit: Option<String>,
     /// Cause and remedy, if the error number doesn't show them: no `/proc`, a seccomp filter.
     pub cause: Option<String>,
-    /// Error of the system.
+    /// Error that the system returned.
     #[serde(with = "mp_core::serde_with::io")]
     pub source: Arc<io::Error>,
 }

@@ -1,5 +1,5 @@
 //! Causes of a refused start that the error number does not show: the limit that was reached, a missing part
-//! of a container, a seccomp filter. Determined only after a failure.
+//! of a container, a seccomp filter. The causes are determined only after a failure.
 
 use std::fs;
 use std::path::Path;

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::io::tee::Tee;
 
-/// Number of bytes of a stream that are stored.
+/// Maximum number of bytes of a stream that are stored.
 const STORED: usize = 1 << 20;
 const CHUNK: usize = 64 << 10;
 /// Maximum number of chunks that are read from one pipe at a time: more than the capacity of a pipe.

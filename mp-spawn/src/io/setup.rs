@@ -25,7 +25,7 @@ pub enum Stdio {
     /// Corresponding stream of this process.
     #[default]
     Inherit,
-    /// Discarded (`/dev/null`).
+    /// No destination: the output is discarded (`/dev/null`).
     Null,
     /// Memory of this process: see [`ProcessContext::stdout`](crate::ProcessContext::stdout). The last MiB is
     /// stored.

@@ -24,7 +24,7 @@ enum TrackedGroup {
     Failed(SpawnError),
 }
 
-/// Maximum number of stored failures without a handle.
+/// Maximum number of failures that are stored for processes without a handle.
 const MAX_FAILED: usize = 100;
 
 static TRACKED: PerProcess<Mutex<Vec<TrackedGroup>>> = mp_core::per_process!(Mutex::new(Vec::new()));
@@ -103,7 +103,7 @@ pub(crate) fn release(group: &Arc<ChildGroup>, daemon: bool) {
     adopt(group, daemon);
 }
 
-/// Registers the actions at exit, once.
+/// Registers an exit handler, once: it ends or waits for processes, and writes their output.
 pub(crate) fn register_exit_handler() {
     static AT_EXIT: PerProcess<Once> = mp_core::per_process!(Once::new());
     AT_EXIT.call_once(|| {
@@ -121,7 +121,7 @@ fn add(member: TrackedGroup) {
 }
 
 /// Removes processes that have ended. Processes with a failure that was not returned to the program stay, so
-/// that it is printed at the exit. Without a handle, only their error is stored.
+/// that it is printed at the exit. For a process without a handle, only the error is stored.
 fn remove_ended(family: &mut Vec<TrackedGroup>) {
     let mut failed = family.iter().filter(|member| matches!(member, TrackedGroup::Failed(_))).count();
     family.retain_mut(|member| match member {

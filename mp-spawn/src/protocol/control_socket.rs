@@ -21,9 +21,9 @@ pub(crate) struct ParentSocket {
     /// Device and inode of the socket. If the worker closes the socket, its number may refer to another file
     /// later.
     identity: (u64, u64),
-    /// Process that the socket belongs to. A forked process must not send here.
+    /// Process that the socket belongs to. A forked copy must not send on this socket.
     pub(crate) process: u32,
-    /// Held while a frame is written.
+    /// Lock that is held while a frame is written.
     writing: Mutex<()>,
 }
 

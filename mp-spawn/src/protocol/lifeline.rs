@@ -72,8 +72,8 @@ impl Pipe {
     }
 }
 
-/// Pipes for the processes that this process starts: the last one, and earlier ones that new processes can't
-/// use.
+/// Lifeline pipes for the children of this process: the present pipe, and earlier pipes that can't be opened
+/// for new children.
 static PIPES: PerProcess<Mutex<Vec<Pipe>>> = mp_core::per_process!(Mutex::new(Vec::new()));
 
 /// Lifeline of this process.
@@ -115,7 +115,7 @@ pub(crate) fn new_end() -> Result<Option<OwnedFd>> {
     Ok(new_end)
 }
 
-/// Returns the files that a copy of this process does not need.
+/// Returns both ends of all lifeline pipes, which a copy of this process does not need.
 pub(crate) fn files() -> Vec<RawFd> {
     let pipes = PIPES.lock();
     pipes.iter().flat_map(|pipe| [pipe.read.as_raw_fd(), pipe.write.as_raw_fd()]).collect()

@@ -138,7 +138,7 @@ pub(crate) fn is_gone(error: &io::Error) -> bool {
 #[derive(Debug, Default)]
 pub(crate) struct ReceivedFiles {
     pub(crate) memory: Option<OwnedFd>,
-    /// See [`lifeline`](crate::protocol::lifeline).
+    /// Read end of the lifeline, see [`lifeline`](crate::protocol::lifeline).
     pub(crate) lifeline: Option<OwnedFd>,
     pub(crate) ends: StreamEnds,
     /// Inherited files and their numbers.

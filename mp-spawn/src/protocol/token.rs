@@ -26,7 +26,7 @@ pub(crate) struct Token {
 pub(crate) enum TokenTarget {
     /// Copy in the program.
     Program,
-    /// Copy in a library, which takes the token when the host calls it.
+    /// Copy in a library. The copy takes the token when the host calls a function of the library.
     Call,
     /// Copy in the library whose build has this hash. The copy takes the token while it is loaded, before the
     /// host begins.

@@ -18,8 +18,8 @@ pub(crate) const OWN_FDS: usize = 4;
 /// Maximum number of file descriptors that a process receives.
 pub(crate) const MAX_FDS: usize = OWN_FDS + MOST_INHERITED;
 
-/// Moves a descriptor above the numbers of the standard streams, which a program may have closed, so that
-/// their numbers get reused.
+/// Gives a descriptor a number above the standard streams. A program may have closed these streams, so that
+/// new files get their numbers.
 pub(crate) fn above_standard(fd: OwnedFd) -> io::Result<OwnedFd> {
     const FIRST: i32 = 3;
     if fd.as_raw_fd() >= FIRST { Ok(fd) } else { Ok(rustix::io::fcntl_dupfd_cloexec(&fd, FIRST)?) }

@@ -213,7 +213,7 @@ impl ForkServer {
         }
     }
 
-    /// Requests the process for the next start. If that fails, the next start requests it again, and returns
+    /// Requests the process for the next start. If the request fails, the next start repeats it, and returns
     /// the error.
     fn request_next(&mut self, limit: &mut ServerDeadline) {
         if self.pending.is_none() {

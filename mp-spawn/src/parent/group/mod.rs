@@ -37,10 +37,10 @@ pub(crate) struct ChildGroup {
     /// Eventfd that becomes permanently readable at the next change of the group's state. Used by callers
     /// that wait for the end of the last process.
     change_event: Mutex<Option<Arc<OwnedFd>>>,
-    /// Sentinels that a caller requested, by rank. They stay open as long as the group. All other sentinels
-    /// are closed when their processes have ended.
+    /// Sentinels that a caller requested, by rank. They stay open as long as the group exists. All other
+    /// sentinels are closed when their processes have ended.
     sentinels: Vec<OnceLock<Arc<OwnedFd>>>,
-    /// Sentinel for callers that request one after the process has ended. Permanently readable.
+    /// Sentinel for callers that request a sentinel after the process has ended. Permanently readable.
     over_sentinel: OnceLock<Arc<OwnedFd>>,
     /// Callbacks for the end of all processes.
     pub(super) end_callbacks: Mutex<Vec<EndCallback>>,

@@ -149,7 +149,8 @@ impl ChildGroup {
         self.apply(rank, |rank| Some(rank.has_ended()));
     }
 
-    /// Changes the state, and then schedules the next start, or marks the process as over.
+    /// Applies `change` to the state of a rank. Then schedules the next start, or marks the process as ended,
+    /// if `change` returns that step.
     fn apply(self: &Arc<ChildGroup>, number: usize, change: impl FnOnce(&mut RankState) -> Option<NextStep>) {
         let next = self.with_rank(number, |rank| {
             let next = change(rank)?;

@@ -28,7 +28,7 @@ pub(crate) struct RestartHistory {
     healthy_after: Duration,
     /// Number of the last start, counted from 1.
     pub(crate) attempt: u32,
-    /// Restarts since the last healthy process.
+    /// Number of restarts since the last healthy process.
     consecutive: u32,
     /// Run time of the last process.
     lasted: Duration,

@@ -53,11 +53,11 @@ use std::time::Duration;
 ///
 /// | the process | `Never` | `OnFailure` | `Always` |
 /// |---|---|---|---|
-/// | returns, or calls `exit(0)` and no result is awaited | over | over | restarted |
-/// | fails in any way that [`SpawnError`](crate::SpawnError) lists: an error, a panic, an exit code, a signal, no report in time | over | restarted, or [given up](crate::SpawnError::GaveUp) | restarted |
+/// | returns, or calls `exit(0)` and no result is awaited | no restart | no restart | restarted |
+/// | fails in any way that [`SpawnError`](crate::SpawnError) lists: an error, a panic, an exit code, a signal, no report in time | no restart | restarted, or [given up](crate::SpawnError::GaveUp) | restarted |
 /// | can't be started again at that time | | counts as a failure | counts as a failure |
-/// | was killed or terminated by its [handle](crate::Process::kill) | over | over | over |
-/// | ends by SIGINT, or after a SIGINT or SIGTERM of which this program is notified ([`interrupted`](crate::interrupted)) | over | over | over |
+/// | was killed or terminated by its [handle](crate::Process::kill) | no restart | no restart | no restart |
+/// | ends by SIGINT, or after a SIGINT or SIGTERM of which this program is notified ([`interrupted`](crate::interrupted)) | no restart | no restart | no restart |
 /// | is stopped (SIGSTOP) | waited for | waited for | waited for |
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]

@@ -38,7 +38,7 @@ pub(crate) struct Restarter {
 struct PendingWork {
     /// Number of supervised processes.
     processes: usize,
-    /// Calls of listeners, and reports to print.
+    /// Pending calls of listeners, and pending reports.
     deliveries: VecDeque<Box<dyn FnOnce() + Send>>,
     waiting: Vec<DelayedRestart>,
 }

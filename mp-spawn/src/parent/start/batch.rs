@@ -31,8 +31,8 @@ pub(crate) struct StartBatch {
     pub(crate) context: SpanContext,
 }
 
-/// Starts processes, in order. Blocks until all run, or until one could not be started. In that case the
-/// running processes have been sent a SIGKILL.
+/// Starts processes, in order. Blocks until all processes run. If a process can't be started, sends SIGKILL
+/// to the running processes and returns the error.
 pub(crate) fn start(
     batch: Arc<StartBatch>,
     orders: Vec<LaunchOrder>,

@@ -82,7 +82,8 @@ fn build_id(file: &File) -> io::Result<Option<Vec<u8>>> {
     Ok(None)
 }
 
-/// Returns the build-id in a note segment: entries of name size, description size, type, name, description.
+/// Returns the build-id in a note segment. An entry of the segment is a name size, a description size, a
+/// type, a name and a description.
 #[inline]
 pub(crate) fn build_id_in(mut notes: &[u8]) -> Option<Vec<u8>> {
     let padded = |length: u32| usize::try_from(length).ok().map(|length| length.next_multiple_of(4));

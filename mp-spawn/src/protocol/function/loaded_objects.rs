@@ -7,7 +7,7 @@
 //! headers, notes and the dynamic section in memory. Every object stays loaded during the walk, because the
 //! loader holds its lock. Data that is stored afterwards does not point into an object. The file also loads a
 //! library, whose initialisers run then, as those of any library that a program loads. The caller has checked
-//! its build.
+//! the library's build.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, OsStr, c_int, c_void};
@@ -135,7 +135,7 @@ pub(crate) fn program() -> Option<&'static Object> {
 #[derive(Debug)]
 pub(crate) struct CrateMarker(#[allow(dead_code, reason = "so that it has an address of its own")] u8);
 
-/// Marker of this copy.
+/// Marker of this copy of the crate.
 // fork: never changed.
 pub(crate) static MARKER: CrateMarker = CrateMarker(0);
 

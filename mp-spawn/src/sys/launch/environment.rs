@@ -1,5 +1,5 @@
 //! Environment of a process that is about to be started, in one piece of memory, because each start creates
-//! one.
+//! an environment.
 
 use std::ffi::{OsStr, OsString, c_char};
 use std::os::unix::ffi::OsStrExt;
@@ -62,7 +62,7 @@ impl Environment {
         named.next().map(|(_, value)| OsStr::from_bytes(value))
     }
 
-    /// Returns names and values.
+    /// Returns the names and values of all variables.
     fn entries(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let ends = self.begins.iter().skip(1).copied().chain([self.bytes.len()]);
         self.begins.iter().zip(ends).filter_map(|(begin, end)| {
