@@ -120,7 +120,7 @@ impl Permits {
         self.shared.replace(self.slots(), seen, to)
     }
 
-    /// Releases the permits of dead processes. Returns the number released.
+    /// Releases the permits of dead processes. Returns the number of released permits.
     fn release_dead(&self) -> usize {
         let mut asked: HashMap<Member, bool> = HashMap::new();
         let mut dead = |m: Member| *asked.entry(m).or_insert_with(|| self.shared.is_dead(m));
@@ -435,8 +435,8 @@ impl Semaphore {
     /// Adds `permits` permits.
     ///
     /// # Errors
-    /// [`AcquireError::TooMany`] at the limit: fewer permits, or none, were added. [`AcquireError::Failed`]
-    /// in a forked copy.
+    /// [`AcquireError::TooMany`] if the limit is reached: fewer permits, or none, were added.
+    /// [`AcquireError::Failed`] in a forked copy.
     pub fn add_permits(&self, permits: u32) -> Result<(), AcquireError> {
         (0..permits).try_for_each(|_| self.0.add())
     }
@@ -456,8 +456,8 @@ impl Semaphore {
     }
 
     /// Releases a permit that this process [keeps](Permit::keep), or else a permit that another process
-    /// keeps, or else adds a permit: like `sem_post(3)`, which records no holders. A permit released for
-    /// another process does not return once more when that process dies.
+    /// keeps, or else adds a permit: like `sem_post(3)`, which records no holders. If a permit is released
+    /// for another process that dies later, the permit does not return a second time.
     ///
     /// # Errors
     /// See [`add_permits`](Self::add_permits).

@@ -117,7 +117,7 @@ impl Barrier {
     }
 }
 
-/// End of a phase, as an object to wait for.
+/// End of a phase, as an object that a task waits for.
 struct PhaseEnd {
     barrier: Barrier,
     phase: Phase,
@@ -144,7 +144,7 @@ impl BarrierArrival {
         self.index as usize
     }
 
-    /// Returns `true` if all other parties had arrived before.
+    /// Returns `true` if all other parties had arrived before this party.
     pub fn is_last(&self) -> bool {
         self.index + 1 == self.barrier.parties
     }

@@ -110,7 +110,7 @@ impl<T: Plain + Send + Sync> RwLock<T> {
         Readers { slots, extra_reads: self.shared.at(Self::SLOTS + u64::from(slots.limit)) }
     }
 
-    /// Returns the goal of a writer that has the lock and waits for the readers.
+    /// Returns the goal of a writer's wait: the lock, which the writer has, and the readers that must leave.
     fn wait_goal(&self) -> WaitGoal {
         let Slots { used, first, limit } = self.reader_words().slots;
         let readers = Some(ReadersAt { used, first, limit });
@@ -321,12 +321,12 @@ pub(crate) struct ReadHold<'a, T: Plain + Send + Sync> {
     thread: PhantomData<*const ()>,
 }
 
-/// The writers' lock, after the last reader has left.
+/// The writers' lock, held by a writer after the last reader has left.
 pub(crate) struct WriteHold<'a, T: Plain + Send + Sync> {
     lock: &'a RwLock<T>,
     me: Member,
     died: Option<DeathRecord>,
-    /// Released after `WRITING` is reset.
+    /// Guard of the writers' lock, released after `WRITING` is reset.
     _raw: RawGuard<'a>,
 }
 

@@ -276,8 +276,8 @@ impl Steps for Arrive {
     }
 }
 
-/// Ends a phase if all parties have arrived and none runs an action. Ends with `true` if these steps ended
-/// the phase.
+/// Ends a phase if all parties have arrived and the last party has no action to run. Ends with `true` if
+/// these steps ended the phase.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CompletePhase {
     at: BarrierAt,

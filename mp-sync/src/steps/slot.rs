@@ -177,8 +177,8 @@ pub struct FindSlot {
 
 impl FindSlot {
     /// Creates the steps that search for slots in `states` (a [`set`]), from slot `start` on. The search
-    /// begins with a full barrier: a holder that the search misses reads the value that the caller has just
-    /// written by a read-modify-write.
+    /// begins with a full memory barrier. So a holder that the search misses reads the value that the caller
+    /// has just written by a read-modify-write.
     pub fn new(slots: Slots, states: u8, start: u32) -> Self {
         Self { slots, states, at: start, used: None }
     }
