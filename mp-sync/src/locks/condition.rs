@@ -137,7 +137,7 @@ impl Condition {
         self.wait_once(guard, Wait::at_most(timeout))
     }
 
-    /// Waits until `deadline`. Otherwise like [`wait_timeout`](Self::wait_timeout).
+    /// Waits for a notification until `deadline`. Otherwise like [`wait_timeout`](Self::wait_timeout).
     ///
     /// # Errors
     /// See [`wait_timeout`](Self::wait_timeout).
@@ -164,8 +164,8 @@ impl Condition {
         self.until(guard, Wait::Forever, predicate).map(|(guard, _)| guard)
     }
 
-    /// Waits for at most `timeout`. Returns the guard, and the last result of `predicate`. Otherwise like
-    /// [`wait_for`](Self::wait_for).
+    /// Waits until `predicate` returns `true`, for at most `timeout`. Returns the guard, and the last result
+    /// of `predicate`. Otherwise like [`wait_for`](Self::wait_for).
     ///
     /// # Errors
     /// See [`wait_timeout`](Self::wait_timeout).
@@ -179,7 +179,8 @@ impl Condition {
         self.until(guard, Wait::at_most(timeout), predicate)
     }
 
-    /// Waits until `deadline`. Otherwise like [`wait_for_timeout`](Self::wait_for_timeout).
+    /// Waits until `predicate` returns `true`, or until `deadline`. Otherwise like
+    /// [`wait_for_timeout`](Self::wait_for_timeout).
     ///
     /// # Errors
     /// See [`wait_timeout`](Self::wait_timeout).

@@ -212,8 +212,8 @@ pub struct UnlockedLevels<'a, T: Plain + Send> {
 }
 
 impl<'a, T: Plain + Send> UnlockedLevels<'a, T> {
-    /// Takes the lock again at `others + 1` levels, or at `others` levels if a holder has died meanwhile or
-    /// the time has expired.
+    /// Takes the lock again at `others + 1` levels. If a holder has died meanwhile, takes the lock at
+    /// `others` levels and returns an error. The time-out applies only if `others` is 0.
     #[track_caller]
     fn relock(&mut self, wait: Wait) -> Result<RLockGuard<'a, T>, LockError> {
         let (lock, shared) = (self.lock, &self.lock.shared);
