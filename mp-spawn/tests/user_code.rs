@@ -1,4 +1,4 @@
-//! Code of the user that panics on threads of this crate: the threads continue, and so does all their work.
+//! Code of the user that panics on threads of this crate: the threads and all their work continue.
 
 mod common;
 

@@ -302,7 +302,8 @@ pub struct LaunchError {
     pub program: Option<PathBuf>,
     /// Limit that was reached, with its value, if the error implies a limit.
     pub limit: Option<String>,
-    /// Cause and remedy, if the error number doesn't show them: no `/proc`, a seccomp filter.
+    /// Cause and remedy, if the error number doesn't show them, for example a missing `/proc` or a seccomp
+    /// filter.
     pub cause: Option<String>,
     /// Error that the system returned.
     #[serde(with = "mp_core::serde_with::io")]

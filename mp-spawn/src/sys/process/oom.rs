@@ -17,7 +17,7 @@ use mp_core::mutex::Mutex;
 /// time.
 const NEAR: Duration = Duration::from_secs(3);
 
-/// Counted kills, and their attribution.
+/// Counter of the kernel's kills, with the kills that are not attributed to a process yet.
 #[derive(Debug)]
 struct OomCounter {
     /// Last value of the counter. `None` before the first read, and if the kernel doesn't count.
