@@ -1,16 +1,16 @@
 //! Limit of the memory that one process holds.
 //!
-//! A process with a limit counts the bytes of all blocks that it has handles to, each block once, regardless
-//! of the number of handles. The count and the limit are in private memory of the process. No other process
-//! changes them, nothing remains after a death, and a process without a limit counts nothing.
+//! A process with a limit counts the bytes of all blocks that it has handles to, each block once,
+//! regardless of the number of handles. The count and the limit are in private memory of the process. No
+//! other process changes them, nothing remains after a death, and a process without a limit counts nothing.
 //!
-//! | event | the count | the limit |
+//! | event | effect on the count | check of the limit |
 //! |---|---|---|
-//! | a tensor's memory is allocated | its block is added before the search for it | is checked: an allocation beyond it fails and changes nothing |
-//! | other memory is allocated: a queue, a lock, a long message | its block is added | is not checked, so a process always has room to answer |
-//! | a block arrives that the process had no handle to | is added | is not checked, so no message is lost |
-//! | the last handle is dropped, or its seat moves into a message | is subtracted | |
-//! | a message that could not be sent returns a block | is added | is not checked |
+//! | a tensor's memory is allocated | the block is added before the allocator searches for it | the allocation fails and changes nothing if the limit would be exceeded |
+//! | other memory is allocated: a queue, a lock, a long message | the block is added | none, so a process can always answer |
+//! | a block arrives to which the process had no handle | the block is added | none, so no message is lost |
+//! | the last handle is dropped, or its seat moves into a message | the block is subtracted | none |
+//! | a message that could not be sent returns a block | the block is added | none |
 //!
 //! Memory thus counts for each process that holds it, and memory in a queue counts for no process. The count
 //! equals [`MemberStats::bytes`](crate::MemberStats::bytes), except for messages that the process is filling
@@ -76,7 +76,7 @@ impl Allocator {
         }
     }
 
-    /// Subtracts a block whose last handle is being dropped, while this process still holds it.
+    /// Subtracts a block whose last handle is being dropped. This process must still hold the block.
     #[inline(always)]
     pub(crate) fn credit(self, block: BlockId) {
         if self.0.alloc_state().budget.is_limited() {
@@ -84,8 +84,8 @@ impl Allocator {
         }
     }
 
-    /// Adds the bytes of a block `times` times. Never inlined: a process without a limit pays for one load
-    /// only.
+    /// Adds the size of a block to the held bytes, multiplied by `times`. Not inlined, so a process without a
+    /// limit only loads the limit.
     #[cold]
     #[inline(never)]
     fn count_block(self, block: BlockId, times: i64) {

@@ -1,26 +1,28 @@
-//! Structures that are children of another structure, the *parent*, which lives as long as any child has a
-//! holder.
+//! Structures that are children of another structure, the *parent*. The parent lives as long as any child has
+//! a holder.
 //!
-//! A child has a seat of its parent, like a process or a message. The seat is taken before any other process
-//! has access to the child. The process that frees the child releases the seat: its last holder, or a
-//! reclaim. So a message with a child need not carry the parent.
+//! A child has a seat of its parent, as processes and messages have. The child gets this seat before any
+//! other process has access to the child. The process that frees the child also releases the seat. This is
+//! the child's last holder, or the process that reclaims a dead one. So a message with a child need not carry
+//! the parent.
 //!
-//! Word 7 of the child's header stores the seat. The block's kind, [`BlockKind::Child`], marks that there may
-//! be one.
+//! Word 7 of the child's header stores the position of the seat. The kind [`BlockKind::Child`] marks a block
+//! whose word 7 may store one.
 //!
-//! The process that frees a child checks whether the parent has another holder. It begins at a seat that an
-//! earlier check found held (`steps::block`), so that all checks together read each released seat about once.
+//! The process that frees a child checks whether the parent has another holder. The check begins at a
+//! seat that an earlier check found held (`steps::block`), so all checks together read each released seat
+//! about once.
 //!
-//! | step | state if killed after it | cleared by |
+//! | step | state after a kill at this step | cleanup |
 //! |---|---|---|
-//! | the block is a child | a child without a parent, as after a failure to get a seat | the reclaim of its maker, its only holder |
-//! | its word stores a seat of the parent | the same, and the stored seat doesn't name this block | the same, which does not touch that seat |
-//! | the seat is the maker's (`steps::block::child` has the reason) | the same, and a second seat of the dead member | recovery of that member, like its first seat |
-//! | the parent's version is incremented | the same | the same |
-//! | the seat names the block | a child of its parent | its last holder, or the reclaim |
-//! | (freeing) the child is claimed | a child that a dead member has claimed | the reclaim, which begins again |
-//! | the seat is released | the same, and a parent that may have no holder | the child: the same, as the seat no longer names it. The parent: recovery of that member, which has touched its slab |
-//! | the parent is freed, if this was its last holder | the child as before | the same |
+//! | the block gets the kind *child* | a child without a parent, also left by a failure to get a seat | the reclaim of its maker, which is its only holder |
+//! | the child's word 7 stores a seat of the parent | a child whose stored seat does not name it | the reclaim of the maker, which does not change that seat |
+//! | the maker gets the seat (reason: `steps::block::child`) | the dead maker has two seats of the parent | recovery of the maker releases both |
+//! | the parent's version is incremented | the dead maker has two seats of the parent | recovery of the maker releases both |
+//! | the seat names the child | a complete child | its last holder, or the reclaim of that holder |
+//! | freeing: the child is claimed | a child that a dead member has claimed | the reclaim, which frees the child from the beginning |
+//! | freeing: the seat is released | a claimed child, and a parent that may have no holder | child: the reclaim, as before. Parent: recovery of the dead member, which has marked the parent's slab as touched |
+//! | freeing: the parent is freed, if this was its last holder | a claimed child | the reclaim, as before |
 
 use crate::alloc::Allocator;
 use crate::alloc::handles::Hold;
@@ -37,7 +39,8 @@ use crate::words::{Attachment, BlockId, BlockKind, BlockState, Member};
 const WHOLE: u64 = 7;
 
 impl Allocator {
-    /// Implements [`Structure::set_parent`](crate::Structure::set_parent) for the structures in these blocks.
+    /// Makes the block of `child` a child of the block of `parent`, for
+    /// [`Structure::set_parent`](crate::Structure::set_parent).
     pub(crate) fn make_child(self, child: &Hold, parent: &Hold) -> Result<()> {
         let me = child.arena().me()?;
         parent.arena().me()?;
@@ -159,7 +162,7 @@ mod tests {
         assert!(!Blocks(arena).lives(mark));
     }
 
-    /// More children than a header and a page have seats.
+    /// 600 children need more seats than the parent's header and one page of seats contain.
     #[test]
     fn parent_with_600_children_is_freed_with_the_last() {
         let parent = new();

@@ -1,7 +1,7 @@
-//! Slots (compartments) of the locker, the store for descriptors: the blocks that use them, and their
-//! emptying.
+//! Compartments of the locker, the store for descriptors of messages: search for the compartment of a block,
+//! and removal of its descriptors.
 //!
-//! `transport::attachments` describes the states of a slot.
+//! `transport::attachments` describes the states of a compartment.
 
 use std::os::fd::OwnedFd;
 
@@ -17,15 +17,15 @@ use crate::sys::Errno;
 use crate::sys::packets::{self, Packet, refused};
 use crate::words::{BlockId, BlockKind, BlockState};
 
-/// The locker's control words.
+/// Control word with the number of socket pairs in the locker. Each pair serves two compartments.
 pub(crate) const PAIRS: Word = Word::at(control::LOCKER);
 pub(crate) const HINT: Word = Word::at(control::LOCKER + 32);
 /// Maximum number of attempts to peek at a packet while other processes peek at the same socket.
 const TRIES: u32 = 10_000;
-/// Word of a structure's header for its long-lived descriptor.
+/// Word of a structure's header that names the compartment of its long-lived descriptor.
 pub(crate) const KEPT: u64 = 7;
 
-/// Blocks whose compartments this process could not open when it was freeing them.
+/// Blocks that this process could not free yet, because opening their compartments failed.
 static LATER: PerProcess<Mutex<Vec<(Arena, BlockId, BlockState)>>> = per_process!(Mutex::new(Vec::new()));
 
 pub(crate) fn compartment(i: u64) -> Word {
@@ -57,7 +57,7 @@ pub(crate) fn look(socket: &OwnedFd, place: u64) -> Result<Packet> {
 }
 
 view! {
-    /// Slots (compartments) of the locker, the store for descriptors.
+    /// Compartments of the locker, the store for descriptors of messages.
     pub struct FdSlots;
 }
 
@@ -84,7 +84,8 @@ impl FdSlots {
     }
 
     /// Closes the descriptors of a block that this process has claimed for freeing. Returns `false` on
-    /// failure. Then this process retries later, or the reclaim does so after its death.
+    /// failure. The block then stays claimed until this process retries, or until the reclaim after its
+    /// death.
     pub(crate) fn close_descriptors(self, block: BlockId, state: BlockState) -> bool {
         if self.empty_compartment(block).is_ok() {
             return true;
@@ -104,7 +105,7 @@ impl FdSlots {
         Ok(())
     }
 
-    /// Frees the blocks whose descriptors could not be closed before.
+    /// Frees the blocks whose descriptors could not be closed earlier.
     pub(crate) fn close_what_was_left(self) {
         let left = std::mem::take(&mut *LATER.lock());
         for (arena, block, state) in left {

@@ -18,9 +18,11 @@ use crate::steps::{INLINE_SEATS, ReleaseOutcome, link_of};
 use crate::sync::shared::{AtomicU64, Ordering};
 use crate::words::{Access, Attachment, BlockId, BlockKind, EnvelopeId, Seat, SeatAt};
 
-/// An entry packs the number of handles (31 bits), a ring flag (1 bit) and the seat (32 bits). A ring is
-/// notified when the last handle is dropped. The flag is a copy of information in the block's state word,
-/// which is slow to read because other processes write it often.
+/// Count of a single handle in an entry of the table of held blocks. An entry packs the number of handles
+/// (31 bits), a ring flag (1 bit) and the seat (32 bits).
+///
+/// The flag is set for a ring, whose waiters are notified when the last handle is dropped. It repeats
+/// information of the block's state word, which is slow to read because other processes write it often.
 const ONE: u64 = 1;
 const RING: u64 = 1 << 31;
 /// Block number of a handle whose seat was moved into a message. The handle holds nothing and is not counted.
@@ -96,8 +98,8 @@ impl Hold {
         }
     }
 
-    /// Marks the block as a ring, into which this process has just turned it. The ring is notified when the
-    /// last handle is dropped.
+    /// Sets the ring flag of the block's entry, after this process has turned the block into a ring.
+    /// Waiters of a ring are notified when this process drops its last handle.
     pub(crate) fn note_ring(&self) {
         if let Some(at) = self.entry() {
             at.fetch_or(RING, Ordering::AcqRel);
@@ -117,9 +119,8 @@ impl Hold {
         Blocks(self.arena).mark_of(self.block)
     }
 
-    /// Returns the number of other processes, messages and child objects that hold a block. The seat of a
-    /// dead member counts until everything that others wait for was recovered, not until the member was
-    /// reclaimed.
+    /// Returns the number of other processes, messages and child objects that hold the block. A dead member's
+    /// seat counts until the member is recovered. After that it no longer counts, even before the reclaim.
     pub fn other_holders(&self) -> usize {
         let mut others = 0;
         if let (false, Ok(me)) = (self.is_nowhere(), self.arena.me()) {
@@ -129,7 +130,7 @@ impl Hold {
         others
     }
 
-    /// Returns `true` if no other process and no message holds a block, counted like
+    /// Returns `true` if no other process, message or child object holds the block, counted like
     /// [`other_holders`](Self::other_holders).
     pub(crate) fn is_only_holder(&self) -> bool {
         let Ok(me) = self.arena.me() else { return false };
@@ -144,9 +145,12 @@ impl Hold {
             || self.other_holders() == 0
     }
 
-    /// Returns `true` if no other process or message holds this ring. If the result is `false`, processes
-    /// that are about to release the ring will notify its waiters, including waiters for several objects and
-    /// tasks. A caller that sleeps afterwards must have announced itself before.
+    /// Returns `true` if no other process or message holds this ring. `last` is the ring's record of the
+    /// process that released it last.
+    ///
+    /// If the result is `false`, each process that is about to release the ring will notify the ring's
+    /// waiters. The waiters include tasks, and threads that wait for several objects. A caller that sleeps
+    /// afterwards must announce itself as a waiter before this call.
     #[cold]
     pub fn is_alone_at(&self, last: LastDetached) -> bool {
         let has = |member| Blocks(self.arena).ring_is_held_by(self.block, member);
@@ -267,18 +271,18 @@ impl Allocator {
         }
     }
 
-    /// Takes over an envelope's seat, and returns a handle to the block. This process owns the envelope.
-    ///
-    /// If this process already holds the block, the envelope's seat is released instead.
+    /// Moves a seat of an envelope to this process, and returns a handle to the block. This process must own
+    /// the envelope. If this process already holds the block, the envelope's seat is released instead.
     #[inline(always)]
     pub(crate) fn adopt(self, e: EnvelopeId, attach: Attachment) -> Result<Hold> {
         self.adopt_seat(e, attach)?;
         Ok(self.adopted(attach))
     }
 
-    /// Returns the handle that [`adopt_seat`](Self::adopt_seat) has counted. A separate function, because
-    /// `adopt_seat` has several exits, and could return the handle only through memory, from where it would
-    /// be copied (`transport::push`).
+    /// Returns the handle that [`adopt_seat`](Self::adopt_seat) has counted.
+    ///
+    /// This is a separate function for speed. `adopt_seat` has several exits, so the compiler would return
+    /// the handle through memory and copy it from there (`transport::push`).
     #[inline(always)]
     pub(crate) fn adopted(self, attach: Attachment) -> Hold {
         Hold { arena: self.0, block: attach.block }

@@ -40,31 +40,35 @@ view! {
     pub struct Allocator;
 }
 
-/// Maximum block size for which each process begins with its own slab, of 128 KiB at most.
+/// Maximum size of blocks for which each process begins with a separate slab. Such a slab has 128 KiB at
+/// most.
 const OWN_SLAB: u64 = 2 << 10;
 
-/// Block sizes for which a process alternates between two free blocks. A block that another process has just
-/// read is in that processor's cache, up to some MiB. Writing such a block moves each line from that cache,
-/// which takes longer than writing a block that was used earlier. Smaller blocks are as fast either way, or
-/// faster if one process fills and drops them. Larger blocks don't stay in caches, and a second one would
-/// cost much memory.
+/// Sizes of blocks for which a process alternates between two free blocks.
+///
+/// A block that another process has just read is still in the cache of that process's processor. To write it,
+/// this processor must move each line out of that cache. Writing a block that was used earlier is faster.
+/// Smaller blocks are as fast without alternation, or faster if one process fills and drops them. Larger
+/// blocks don't stay in caches, and a second one would cost much memory.
 const TAKES_TURNS: RangeInclusive<u64> = 512 << 10..=4 << 20;
 
 thread_local! {
-    /// Rings that this thread is freeing. The outermost call works through the list until it is empty. The
-    /// list has no destructor, because destructors of the thread's other variables drop queues too, in any
-    /// order.
+    /// Rings that this thread is freeing. A ring's messages may hold rings, so calls that free a ring nest.
+    /// The outermost call frees all rings of the list.
+    ///
+    /// The list has no destructor, because destructors of the thread's other variables drop queues too, in
+    /// any order.
     static RINGS_TO_FREE: RefCell<ManuallyDrop<Vec<(Arena, BlockId, BlockState)>>> =
         const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
-/// Forgets the rings that this thread was freeing, in a forked child that becomes a separate process. They
-/// belong to the parent.
+/// Forgets the rings that this thread was freeing. Called in a forked child that becomes a separate process.
+/// The rings belong to the parent.
 pub(crate) fn forget_thread() {
     forget_rings();
 }
 
-/// Empties the list, and frees its memory.
+/// Empties this thread's list of rings to free, and frees the list's memory.
 fn forget_rings() {
     RINGS_TO_FREE.with(|list| drop(std::mem::take(&mut **list.borrow_mut())));
 }
@@ -201,8 +205,8 @@ impl Allocator {
         Some(found)
     }
 
-    /// Searches for a block of the class in all slabs that have free blocks, beginning at the slab of the
-    /// last block.
+    /// Searches all slabs that have free blocks for a block of the class. Begins at the slab of `last`, the
+    /// block that this process found last.
     fn search(self, class: u32, last: BlockId, me: Member) -> Option<(BlockId, u32, SlabSnapshot)> {
         let end = self.map().load(Word::at(control::CLASS_ENDS + 8 * u64::from(class))) as u32;
         let first = match last {
@@ -242,10 +246,12 @@ impl Allocator {
         None
     }
 
-    /// Selects a slab for this process that other processes don't begin with. Processes that share a slab
-    /// write the same words again and again, and each write costs a transfer between processors. If fewer
-    /// slabs have free blocks than member slots are in use, adds a slab. Otherwise, selects the slab by the
-    /// member's slot.
+    /// Selects the slab in which this process begins to search for blocks of the class, a different slab for
+    /// each process if possible. Processes that share a slab write the same words, and each write costs a
+    /// transfer between processors.
+    ///
+    /// Adds a slab if fewer slabs have free blocks than member slots are in use. Otherwise, selects the slab
+    /// by the number of the member's slot.
     fn begin_apart(self, class: u32, me: Member) {
         let end = self.map().load(Word::at(control::CLASS_ENDS + 8 * u64::from(class))) as u32;
         let words =
@@ -271,8 +277,9 @@ impl Allocator {
         }
     }
 
-    /// Returns a block of this slab that is probably free, if `will_do` accepts the slab's class. Prefers
-    /// another block than `last` if blocks of this size [take turns](TAKES_TURNS).
+    /// Returns a block of this slab that is probably free, and clears its hint. Returns `None` if `will_do`
+    /// rejects the slab's class. Avoids `last`, the block found last, if blocks of this size
+    /// [alternate](TAKES_TURNS).
     fn take_hint(
         self,
         slab: u32,
@@ -307,11 +314,11 @@ impl Allocator {
         None
     }
 
-    /// Frees a block that this process has claimed for freeing: `BUSY(me) → FREE`. One process may begin this
-    /// and another may finish it.
+    /// Frees a block that this process has claimed for freeing: `BUSY(me) → FREE`. If this process is killed,
+    /// the reclaim repeats the call.
     ///
-    /// Messages in a ring may hold other rings. These are added to a list, so the stack does not grow with
-    /// their depth.
+    /// Messages in a ring may hold other rings. These are added to a list, so the stack does not grow
+    /// with their depth.
     pub(crate) fn finish_free(self, block: BlockId, state: BlockState) {
         if matches!(state.kind, BlockKind::Descriptors | BlockKind::Keeper)
             && !FdSlots(self.0).close_descriptors(block, state)
@@ -365,7 +372,7 @@ mod tests {
     use super::*;
     use crate::transport::Messages;
 
-    /// Sizes that no other test uses.
+    /// Block sizes in bytes that no other test uses.
     const SIZES: [u64; 3] = [11 << 20, 900 << 10, 7 << 10];
 
     #[test]

@@ -1,10 +1,9 @@
 //! Seats that an envelope holds for the attachments of its message, and pages of seats, for blocks with more
 //! holders than their headers have seats.
 //!
-//! A page is a separate block. Its first word names its block, its second word links the next page, its third
-//! word is a hint, and the others are seats. The page is linked while its maker still holds it, and is then
-//! handed over to the block. If the maker is killed in between, the reclaim finds the page linked and hands
-//! it over.
+//! A page of seats is a separate block. Its words are: the block that it belongs to, a link to the next page,
+//! a hint, and the seats. The maker links the page while it still holds it, and then hands the page over to
+//! the block. If the maker is killed after the link and before the handover, the reclaim hands the page over.
 
 use crate::alloc::Allocator;
 use crate::blocks::Blocks;
@@ -117,7 +116,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// Returns the block that a page of seats belongs to, if the page is linked to that block.
+    /// Returns the block to which a page of seats belongs. Returns `None` if the page is not linked to that
+    /// block.
     pub(crate) fn page_is_linked(self, page: BlockId) -> Option<BlockId> {
         let owner = page_owner(Blocks(self.0).memory_of(page).0);
         let owner = self.map().load(owner).checked_sub(1)? as BlockId;

@@ -66,7 +66,7 @@ pub struct MemberStats {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct MemoryStats {
-    /// Bytes that have pages, tables included, as counted by the kernel.
+    /// Bytes of the arena that have pages, as counted by the kernel. Includes the arena's tables.
     pub reserved: u64,
     /// Highest number of bytes that had pages at one time. Checked whenever data gets pages.
     pub peak_reserved: u64,
@@ -104,7 +104,7 @@ pub struct MemoryStats {
     pub by_member: Vec<MemberStats>,
 }
 
-/// Counts of held blocks, while blocks are read one by one.
+/// Sums of held blocks and bytes, while [`memory_stats`](Allocator::memory_stats) reads blocks one by one.
 struct Tally {
     /// For each member slot, the number + 1 of the last block that the member was found to hold. So a block
     /// with several seats of one member counts once.
@@ -273,21 +273,23 @@ impl fmt::Display for MemoryStats {
     }
 }
 
-/// Positions of a lane's words, relative to its intent word.
+/// Number of allocations by a lane's thread. This and the constants below are positions of a lane's words,
+/// relative to its intent word.
 const ALLOCS: u64 = 1;
 const FREES: u64 = 2;
 const ALLOCATED: u64 = 3;
 const FREED: u64 = 4;
 const FRESH: u64 = 5;
-/// Bytes allocated since the peak was last checked.
+/// Position of the word with the bytes that were allocated since the peak was last checked.
 const UNSEEN: u64 = 6;
-/// Bytes in large blocks that were freed since a thread last checked whether too many are cached.
+/// Position of the word with the bytes of large blocks that were freed since the cache was last checked for
+/// an excess of free pages.
 const RETURNED: u64 = 7;
 
 /// Number of bytes that a thread allocates before it checks the peak again.
 const LOOK_EVERY: u64 = 4 << 20;
 
-/// Sums over all lanes.
+/// Counts of allocations and frees, summed over all lanes of all members.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) allocs: u64,
@@ -356,7 +358,7 @@ impl Allocator {
         }
     }
 
-    /// Returns the sums over all lanes.
+    /// Returns the counts, summed over all lanes of all members.
     pub(crate) fn counts(self) -> Counts {
         let mut c = Counts::default();
         for (slot, _) in Members(self.0).used_slots() {

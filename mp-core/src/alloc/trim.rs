@@ -29,7 +29,7 @@ use crate::setup::Backing;
 use crate::steps::{ClaimBlock, UnclaimBlock};
 use crate::words::{BlockId, BlockLife, BlockState, Member};
 
-/// Minimum size of blocks that are returned when too many of them are idle.
+/// Minimum size in bytes of a large block. Only large blocks are returned when too many blocks are idle.
 pub(crate) const LARGE: u64 = 2 << 20;
 
 impl Allocator {
@@ -88,7 +88,8 @@ impl Allocator {
         blocks
     }
 
-    /// Calls `f` with each free block of a slab that has separate pages.
+    /// Calls `f` with each free block of a slab that has pages, if the pages of each block can be returned
+    /// separately.
     fn each_cached(self, slab: u32, mut f: impl FnMut(BlockId)) {
         let Some((class, _)) = Blocks(self.0).slab(slab).filter(|&(class, _)| commits_alone(class)) else {
             return;
@@ -104,8 +105,8 @@ impl Allocator {
         }
     }
 
-    /// Returns the pages of a free block to the kernel, unless another process claims it first. Returns the
-    /// number of bytes.
+    /// Returns the pages of a free block to the kernel, and the number of bytes. Returns 0 if another process
+    /// claims the block first.
     fn trim_block(self, block: BlockId, me: Member) -> u64 {
         let (at, slab, bit) =
             (Blocks(self.0).block_at(block), block / SLAB_BLOCKS, 1 << (block % SLAB_BLOCKS));
@@ -124,8 +125,8 @@ impl Allocator {
         len
     }
 
-    /// Drops this process's page tables for blocks that have moved or have no pages, and clears its records
-    /// of those mappings.
+    /// Drops this process's page tables for blocks that have new addresses or no pages. Removes these blocks
+    /// from `mapped`.
     pub(crate) fn forget_trimmed(self, mapped: &mut HashMap<BlockId, (u64, u64)>) {
         mapped.retain(|&block, &mut (at, len)| {
             let has_pages =

@@ -1,8 +1,8 @@
-//! The table of slabs, and the addition of slabs.
+//! Table of slabs, and the addition of slabs.
 //!
 //! Adding a slab changes several words at once: the slab's own words, the frontier, and the count. The change
-//! is an [`Update`], which other processes complete if this process doesn't. When no addresses are left,
-//! `reuse` takes those of unused slabs.
+//! is an [`Update`], which other processes complete if this process doesn't. When no addresses are left, the
+//! module `reuse` makes slabs out of unused ones.
 
 use crate::alloc::Allocator;
 use crate::arena::Arena;
@@ -22,9 +22,9 @@ use crate::words::{BlockLife, BlockState, CurrentUpdate, Member};
 /// Serializes the updates of this process, which has only one word to announce an update.
 static UPDATES: PerProcess<Mutex<()>> = per_process!(Mutex::new(()));
 
-/// Update that adds a slab of a class after all other slabs. Addresses that are skipped before it for
-/// alignment become a retired slab. So each address below the frontier belongs to some slab, and neighbours
-/// can be joined without reading other slabs.
+/// Update that adds a slab of a class after all other slabs. Addresses that are skipped for alignment become
+/// a retired slab. So each address below the frontier belongs to some slab, and neighbouring slabs can be
+/// joined without reading other slabs.
 ///
 /// None of these words ever returns to an earlier value: the count and the frontier only grow, and the rows
 /// are used for the first time.
@@ -32,8 +32,8 @@ struct NewSlab {
     class: u32,
     slab: u32,
     limit: u64,
-    /// Words read: the frontier, the number of slabs, and the slab word and span word of two rows. The rows
-    /// are for the new slab, or for the gap and the new slab.
+    /// Words read: the frontier, the number of slabs, and the slab word and span word of two rows. One row is
+    /// for the new slab, the other one for the gap before it, if any.
     reads: [Word; 6],
 }
 
@@ -145,7 +145,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Reserves the pages of a class's map up to a slab. The map is searched from the start.
+    /// Reserves the pages of a class's map, from its start (searches begin there) up to the bit of a slab.
     pub(crate) fn commit_class_map(self, class: u32, slab: u32) -> Result<()> {
         let (map, end) =
             (self.class_map(class, 0).0.offset() & !4095, self.class_map(class, slab).0.offset());

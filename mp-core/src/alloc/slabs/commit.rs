@@ -82,8 +82,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// Maps the pages of a block of `len` bytes at `at` into this process: all at once, only once, and only
-    /// if the block is large.
+    /// Maps all pages of a large block into this process's page tables, unless this was done before. `at` is
+    /// the block's offset and `len` its length in bytes. Does nothing for small blocks.
     #[inline]
     pub(crate) fn populate(self, block: BlockId, at: u64, len: u64) {
         if len >= POPULATE {
@@ -172,8 +172,8 @@ impl Allocator {
         self.reserve_pages(at, Self::GROWING_START)
     }
 
-    /// Returns the pages of a claimed growing block to the kernel. Other blocks keep their pages for the next
-    /// tensor.
+    /// Returns the pages of a claimed growing block to the kernel. Does nothing for other blocks, which
+    /// keep their pages for the next tensor.
     pub(crate) fn shrink(self, block: BlockId) {
         let (slab, bit) = (block / SLAB_BLOCKS, 1_u64 << (block % SLAB_BLOCKS));
         let alone = Blocks(self.0).slab(slab).is_some_and(|(class, _)| commits_alone(class));

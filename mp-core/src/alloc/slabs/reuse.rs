@@ -68,7 +68,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(10);
 struct Change {
     reads: Vec<Word>,
     seen: Vec<u64>,
-    /// Indices in `reads`, and new values.
+    /// Words to write: index in `reads`, and new value.
     writes: Vec<(usize, u64)>,
 }
 
@@ -117,12 +117,12 @@ impl Range {
     }
 }
 
-/// Returns the first neighbours that are all idle and together have room for `need` bytes at a multiple of
-/// `align`. They are the first such run, not the smallest: the remainder is then next to the range that is
-/// searched next, and is not lost.
+/// Returns the first neighbouring ranges that are all idle and together have room for `need` bytes at a
+/// multiple of `align`. Not the smallest such ranges: after the first ones, the remainder is next to the
+/// range that the next search uses, and is not lost.
 ///
-/// If a range does not begin at the end of its predecessor, a slab between them was split off while they were
-/// read, and was missed.
+/// Two consecutive ranges may be separated by a gap: a slab that another process split off during the
+/// read. They do not count as neighbours.
 fn room(extents: &[Range], need: u64, align: u64) -> Option<&[Range]> {
     let neighbours = extents.chunk_by(|a, b| a.idle && b.idle && a.end() == b.base);
     neighbours.filter(|all| all.iter().all(|e| e.idle)).find_map(|idle| {
@@ -197,7 +197,8 @@ impl Allocator {
         extents
     }
 
-    /// Returns the rows without addresses. The last row is excluded: a new slab may need two.
+    /// Returns the rows without addresses. The last row of the table is left out, because adding a slab may
+    /// need two rows.
     fn unused_rows(self) -> impl Iterator<Item = u32> {
         let count = Blocks(self.0).slab_count();
         let is_unused = move |row: &u32| {
@@ -324,13 +325,15 @@ impl Allocator {
         Ok(self.change(&[&first[..], &second, &[count]].concat(), me)?.then_some(row))
     }
 
-    /// Returns the changes of a slab's word and span word.
+    /// Returns the changes of a row's slab word and span word. `word` and `span` are pairs of old and new
+    /// value.
     fn row(self, slab: u32, word: (u64, u64), span: (u64, u64)) -> [WordChange; 2] {
         let at = |i| Blocks(self.0).slab_word(slab, i);
         [(at(0), word.0, word.1), (at(3), span.0, span.1)]
     }
 
-    /// Returns a row without addresses, if there is one, and the change of the number of slabs.
+    /// Returns a row without addresses, and the change of the number of slabs. Returns `None` if no row is
+    /// free.
     fn new_row(self) -> Result<Option<(u32, WordChange)>> {
         let count = Blocks(self.0).slab_count();
         let Some(row) = self.unused_rows().next() else { return Ok(None) };
