@@ -68,7 +68,7 @@ pub fn authkey() -> Result<AuthKey> {
     Ok(key.insert(AuthKey(random.into())).clone())
 }
 
-/// Sets the secret of this process, and of the processes that it starts from now on.
+/// Sets the secret of this process, and of all processes that it starts after this call.
 pub fn set_authkey(key: AuthKey) {
     *KEY.lock() = Some(key);
 }

@@ -1,8 +1,8 @@
 //! Creation of an arena, attachment to a parent's arena, and operations on the arena for programs.
 //!
 //! # Safety
-//! Nothing here is dereferenced. Functions are `unsafe` because a caller that breaks their contract could
-//! give other code access to the memory of all processes.
+//! This module dereferences no pointers. Functions are `unsafe` because a caller that breaks their contract
+//! could give other code access to the memory of all processes.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

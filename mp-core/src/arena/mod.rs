@@ -188,8 +188,9 @@ pub(crate) fn no_memory(arena: Arena, asked: u64, e: Errno) -> Error {
     }
 }
 
-/// Returns the error for exhausted memory or disk space, with the limit that was reached. The remaining quota
-/// can't be queried. It is less than the requested size.
+/// Returns the error for exhausted memory or disk space, with the limit that was reached. For an exceeded
+/// disk quota, the error states less free space than was requested, because the remaining quota can't be
+/// queried.
 pub(crate) fn exhausted(asked: u64, e: Errno, path: &Path, (left, limit): (u64, String)) -> Error {
     if e != Errno::DQUOT {
         return Error::OutOfMemory { asked, left, limit };

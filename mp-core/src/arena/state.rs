@@ -57,7 +57,7 @@ pub(crate) struct Populated {
     pub(crate) blocks: HashMap<BlockId, (u64, u64)>,
 }
 
-/// Limit of a process, and the bytes that it holds, stored next to its arena.
+/// Limit of the memory that this process holds, and the number of bytes held.
 #[derive(Debug)]
 pub(crate) struct Budget {
     /// Limit in bytes. 0 means no limit.
@@ -83,7 +83,7 @@ pub(crate) struct Files {
     /// inherits. With this process's description, children would keep its locks, which signal that this
     /// process lives. Never closed, because closing it would drop this process's POSIX locks on the file.
     pub(crate) unlocked: OnceLock<OwnedFd>,
-    /// Socket passed to children, which contains that file and the locker.
+    /// Socket passed to children. It contains the descriptors of the arena's file and of the locker.
     pub(crate) parcel: OnceLock<OwnedFd>,
     /// Table of the locker. If the program has no locker, `no_locker` has the reason.
     pub(crate) locker: OnceLock<OwnedFd>,
@@ -93,17 +93,18 @@ pub(crate) struct Files {
     pub(crate) mapped: AtomicU64,
     /// Extents in the selected directory (low half), and the stamp of that setting (high half).
     pub(crate) chosen: AtomicU64,
-    /// Number of bytes that have memory, if there is no file to query.
+    /// Number of reserved bytes of private memory, for an arena without a file.
     pub(crate) local: AtomicU64,
     pub(crate) opening: Mutex<Opening>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Opening {
-    /// Files that this process has locked and not yet mapped, by name. They may not be marked as ready yet.
+    /// Named files that this process has locked and not mapped yet, by file name. Some of these files may
+    /// still be in creation by another process.
     pub(crate) early: Vec<(u128, OwnedFd)>,
-    /// Files that could not be mapped. The contents of their addresses are unknown, so mapping is not
-    /// retried.
+    /// Bit map of the extents that could not be mapped. Mapping is not retried, because the contents of the
+    /// extent's addresses are unknown.
     pub(crate) failed: u64,
 }
 
