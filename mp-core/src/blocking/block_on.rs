@@ -1,12 +1,15 @@
 //! Blocking calls: one wait loop for locks, permits, flags, barriers, conditions and queues.
 //!
-//! A waiter spins for an adaptive time. Then it repeats these steps. It checks for dead peers if that is due,
-//! and announces itself at the word where it will be woken. It checks its condition once more, and sleeps for
-//! at most a poll interval ([`POLL_INTERVAL`]). No wait relies on a wake-up, because the process that sends
-//! it may die first.
+//! A waiter spins for an adaptive time. Then it repeats these steps until its condition holds:
 //!
-//! The order matters. A change *before* the announcement is found by the check after it. A change *after* the
-//! announcement ends the sleep.
+//! 1. check for dead peers, if a check is due;
+//! 2. announce itself at the word where it will be woken;
+//! 3. check the condition once more;
+//! 4. sleep for at most a poll interval ([`POLL_INTERVAL`]). No wait relies on a wake-up, because the
+//!    process that sends it may die first.
+//!
+//! The order of steps 2 and 3 matters. A change *before* the announcement is found by the check in step 3. A
+//! change *after* the announcement ends the sleep.
 
 use std::panic::Location;
 use std::time::{Duration, Instant};
@@ -51,7 +54,7 @@ pub trait Blocking {
     fn announce(&mut self) -> Option<u64>;
 
     /// Checks the condition once more after the announcement, because changes before the announcement wake no
-    /// waiter. Not needed if the announcement swaps the very word that is waited for.
+    /// waiter. Not needed if the announcement is a swap of the word that stores the condition.
     fn last_look(&mut self) -> Option<Self::Found> {
         self.attempt()
     }
@@ -60,8 +63,8 @@ pub trait Blocking {
     /// if the sleep may have ended because of a wake-up.
     fn sleep(&mut self, announced: u64, now: Instant) -> bool;
 
-    /// Called instead of a sleep if the wait [never sleeps](crate::Spin::Busy). Makes the checks that are
-    /// otherwise made before a sleep.
+    /// Called instead of a sleep if the wait [never sleeps](crate::Spin::Busy). Makes the same checks as a
+    /// wait makes before each sleep.
     fn between(&mut self, _now: Instant) -> Option<Self::Found> {
         None
     }
@@ -198,8 +201,9 @@ impl LivenessTimer {
         wait.or_until(self.next)
     }
 
-    /// Sleeps at a parking word on which the calling thread has announced itself. Also wakes when a death is
-    /// detected after the last check of this timer.
+    /// Sleeps at a parking word on which the calling thread has announced itself. Also ends when a death is
+    /// detected after the last check of this timer. Returns `true` if the sleep may have ended because of a
+    /// wake-up.
     pub fn park(&self, parking: &Parking, announced: u64, wait: Wait) -> bool {
         parking.sleep_at(announced, Some(self.until(wait)), |word, expected, left| {
             self.sleep_for(parking.arena(), word, expected, left)
@@ -209,7 +213,7 @@ impl LivenessTimer {
     /// Sleeps while `word` has the expected value, until the next check is due. Returns `true` if the sleep
     /// may have ended because of a wake-up.
     ///
-    /// The first sleep is short, and most waits end in it. Therefore it sleeps on one word only, which is
+    /// The first sleep is short, and most waits end in it, so this sleep uses one word only, which is
     /// cheaper. Later sleeps also end when a death is detected.
     pub(crate) fn sleep(&self, arena: Arena, word: &AtomicU32, expected: u32, wait: Wait) -> bool {
         self.sleep_for(arena, word, expected, self.until(wait).saturating_duration_since(Instant::now()))

@@ -4,13 +4,15 @@
 //! A thread that has waited for a lock for a poll interval, without a time-out, writes a
 //! [note](crate::steps::lock::wait_note) with the lock that it waits for. After each poll interval it
 //! searches for a [cycle](crate::steps::lock::cycle) that leads back to itself. So a deadlock is found within
-//! about 200 ms after the last of its threads began to wait. A lock that is acquired sooner costs nothing
-//! extra.
+//! about 200 ms after the last of its threads began to wait. The detection costs nothing for a lock that is
+//! acquired within a poll interval.
 //!
-//! Included are waits without a time-out for `Lock`, `Array`, `RLock`, `RwLock` and `Once`. A wait with a
-//! time-out ends by itself, so no deadlock includes it. Waits of readers because of too many readers are not
-//! included either, nor waits for queues, semaphores, conditions and barriers: any process can put, release
-//! or notify.
+//! The detection covers waits without a time-out for `Lock`, `Array`, `RLock`, `RwLock` and `Once`. It
+//! excludes:
+//!
+//! - waits with a time-out, which end by themselves;
+//! - waits of a reader because of too many readers;
+//! - waits for queues, semaphores, conditions and barriers, because any process can put, release or notify.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -37,15 +39,15 @@ use crate::words::{BlockId, LockKind, Member, WaitGoal};
 /// `Display` writes one sentence with the number, name and process of each thread, the lock that the thread
 /// waits for, and the time waited.
 ///
-/// | | |
+/// | question | answer |
 /// |---|---|
-/// | found | cycles of any length of `Lock`, `Array`, `RLock`, `RwLock` and `Once`, in calls without a time-out, of threads of any processes |
-/// | not found | cycles that include a wait with a time-out, which ends by itself; a wait for a queue, semaphore, event, condition or barrier; a reader that waits because there are too many readers; a thread that waits while 64 other threads of its process wait |
-/// | thread that gets the error | the thread that began to wait last, within about 200 ms, or when its process continues, if it was stopped. Never a thread that returns from a `Condition` to an `RLock` of which it has other guards, because it needs the lock |
-/// | what to do | drop the guards of this thread, as `?` does, and the others continue. Lock in the same order everywhere |
-/// | a process dies | no cycle includes it: its locks are adopted, with `OwnerDied` |
-/// | costs | nothing if a lock is acquired within 100 ms. After that some microseconds each 100 ms, in the waiting thread |
-/// | off | [`Arena::set_deadlock_detection`], or `MP_DEADLOCK=off` in the environment of a process |
+/// | Which deadlocks are found? | cycles of any length of `Lock`, `Array`, `RLock`, `RwLock` and `Once`, in calls without a time-out, of threads of any processes |
+/// | Which are not found? | cycles that include a wait with a time-out, which ends by itself; a wait for a queue, semaphore, event, condition or barrier; a reader that waits because there are too many readers; a thread that waits while 64 other threads of its process wait |
+/// | Which thread gets the error? | the thread that began to wait last, within about 200 ms, or, if its process was stopped, when the process continues. Never a thread that returns from a `Condition` and locks the condition's `RLock` again, while it has other guards of that `RLock`: this thread needs the lock |
+/// | What should this thread do? | drop its guards, as `?` does. The other threads then continue. To avoid deadlocks, acquire locks in the same order everywhere |
+/// | What if a process dies? | no cycle includes a dead process: other threads acquire its locks, with `OwnerDied` |
+/// | What does the detection cost? | nothing if a lock is acquired within 100 ms. After that some microseconds each 100 ms, in the waiting thread |
+/// | How is it disabled? | [`Arena::set_deadlock_detection`], or `MP_DEADLOCK=off` in the environment of a process |
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Deadlock {

@@ -1,9 +1,9 @@
 //! Waiting for a lock between processes: the [steps](crate::steps::lock) run on an arena.
 //!
 //! A waiter spins for an adaptive time. Then it sleeps on the lock's own word, at most a poll interval
-//! ([`POLL_INTERVAL`](crate::POLL_INTERVAL)) at a time. It checks whether the holder is dead after a
-//! millisecond, after each poll interval, after a death was detected, and before it returns an error. It does
-//! not check earlier, since most waits are shorter than the check. No wait relies on a wake-up. From the
+//! ([`POLL_INTERVAL`](crate::POLL_INTERVAL)) at a time. It checks whether the holder is dead at these times:
+//! after a millisecond, after each poll interval, after a death was detected, and before it returns an error.
+//! Most waits are shorter than this check, so there is no earlier one. No wait relies on a wake-up. From the
 //! first poll interval on, the waiter also searches for a cycle of waiters (`deadlock`).
 
 use std::fmt;
@@ -317,7 +317,8 @@ impl RawGuard<'_> {
         self.marked.then(|| DeathRecord::unpack(self.lock.arena.map().load(self.lock.at.died())))
     }
 
-    /// Marks the data as recovered: dropping the guard, except during a panic, removes the mark.
+    /// Removes the mark *poisoned* when the guard is dropped, unless the thread then panics. For callers that
+    /// have repaired the lock's data.
     #[inline]
     pub fn mark_recovered(&mut self) {
         self.recovered = true;

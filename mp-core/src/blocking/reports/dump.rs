@@ -21,7 +21,8 @@ use crate::sys::{identity, signal_counter};
 use crate::words::{BlockId, Holder, Member, Owner, RingPlace};
 
 const VARIABLE: &str = "MP_DUMP_SIGNAL";
-/// Maximum time for the threads to answer a dump. They check every 100 ms, or every second.
+/// Maximum time for which a dump waits for the answers of threads. A waiting thread checks for a request
+/// every 100 ms, or every second.
 const ANSWERED_AFTER: Duration = Duration::from_millis(1500);
 
 static LISTENS: PerProcess<OnceLock<()>> = per_process!(OnceLock::new());

@@ -2,13 +2,13 @@
 //!
 //! | word | content | changed by |
 //! |---|---|---|
-//! | `FAILURES` | the number of failures | a process that records a failure of its child adds 1, and so takes a row |
-//! | row, word 0 | zero while the row is written, else the number of the failure, from 1 | that process: zero first, the number last |
-//! | row, word 1 | the time in ms since 1970 | that process |
-//! | row, words 2 – 15 | the beginning of the error's text | that process |
+//! | `FAILURES` | the number of failures | a process that records a failure of its child adds 1: the sum selects the row to write |
+//! | row, word 0 | zero while the row is written, else the number of the failure, from 1 | the recording process: zero first, the number last |
+//! | row, word 1 | the time in ms since 1970 | the recording process |
+//! | row, words 2 – 15 | the beginning of the error's text | the recording process |
 //!
 //! A process that is killed while it writes leaves a row with zero, which readers skip. Two processes write
-//! the same row only if one of them is delayed for [`ROWS`] failures; the text may then be mixed.
+//! the same row only if one of them is delayed for [`ROWS`] failures. The row then may mix both texts.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -19,7 +19,7 @@ use crate::mem::{Mem, Word};
 use crate::members::Members;
 use crate::sync::{Ordering, fence};
 
-/// Number of rows: a power of two.
+/// Number of rows for failures, a power of two.
 const ROWS: u64 = 8;
 const ROW_WORDS: u64 = 16;
 /// Maximum length of a text in bytes.
@@ -76,7 +76,7 @@ pub(crate) fn last(arena: Arena) -> Vec<(u64, String)> {
 mod tests {
     use super::*;
 
-    /// No other test writes these rows.
+    /// Checks the rows of this arena. No other test records a failure.
     #[test]
     fn last_failures_are_read_in_order() {
         let arena = Arena::current().unwrap();

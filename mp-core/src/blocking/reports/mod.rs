@@ -2,9 +2,8 @@
 //!
 //! A blocking call has a [`Watch`]. While the wait is short, the watch is only a point in time. A wait that
 //! has lasted for [`SHOWN_AFTER`] is *shown*. A shown wait has an entry in the registry of this process, and
-//! a row in shared memory ([`table`]) if its thread has its own lane. At each check that finds nothing, the
-//! waiting thread itself tests whether a report is due, and writes it ([`report`]). No other thread does that
-//! for it.
+//! a row in shared memory ([`table`]) if its thread has its own lane. The waiting thread itself reports its
+//! wait: at each check that finds nothing, it tests whether a report is due, and writes it ([`report`]).
 //!
 //! By default, waits that provably can't end by themselves ([`proof`]) are reported after [`HANGS_AFTER`]. If
 //! `MP_STALL` is set, all waits that last for this number of seconds are reported as well.
@@ -46,13 +45,13 @@ use slices::Slices;
 pub(crate) use table::{Row, publish};
 pub use table::{Service, name_object, name_process, object_name, serves, serves_no_more, this_process};
 
-/// Time after which a wait is shown.
+/// Duration after which a wait is shown in the registry and in shared memory.
 const SHOWN_AFTER: Duration = Duration::from_millis(100);
-/// Minimum time between two checks of a shown wait: some waits never sleep.
+/// Minimum time between two checks of a shown wait. It limits the checks of waits that spin and never sleep.
 const LOOKED_AFTER: Duration = Duration::from_millis(50);
 /// Default time after which a wait that can't end is reported.
 const HANGS_AFTER: Duration = Duration::from_secs(10);
-/// Maximum time for which a suspicion may be neither confirmed nor refuted.
+/// Maximum time to confirm or refute a suspicion of a hang. After that, the suspicion is dropped.
 const UNDECIDED: Duration = Duration::from_secs(3);
 
 /// Object of a wait.
@@ -99,19 +98,19 @@ struct ActiveWait {
     thread: u32,
     thread_name: String,
     since: Instant,
-    /// Number and text of the last answer to a dump.
+    /// Number of the last dump that the thread has answered, and the text of the answer.
     said: Mutex<(u32, String)>,
 }
 
 static ENTRIES: PerProcess<Mutex<Vec<Arc<ActiveWait>>>> = per_process!(Mutex::new(Vec::new()));
-/// Number of dumps requested.
+/// Number of dumps that this process has requested.
 static DUMPS: PerProcess<AtomicU32> = per_process!(AtomicU32::new(0));
 
 /// Watch over one wait: shows and reports the wait if it lasts long.
 #[derive(Debug)]
 pub struct Watch {
     since: Instant,
-    /// Time of the next check.
+    /// Time at which the watch next checks the wait.
     due: Instant,
     forever: bool,
     place: &'static Location<'static>,
@@ -299,7 +298,7 @@ impl WatchState {
         shown
     }
 
-    /// Returns `true` if the row shows a wait for this subject.
+    /// Returns `true` if the wait's row, if any, shows a wait for this subject.
     fn is_of(&self, subject: &Subject, forever: bool) -> bool {
         self.row.as_ref().is_none_or(|row| row.is_of(subject, forever))
     }

@@ -33,9 +33,9 @@ use crate::members::Members;
 use crate::sys::identity;
 use crate::words::Member;
 
-/// Minimum duration of each wait, so that slow programs are tested rarely.
+/// Minimum duration of each wait in a suspicion, so that slow programs rarely cause one.
 const OLD: Duration = Duration::from_millis(500);
-/// Maximum size of a set. Larger sets are not searched.
+/// Maximum number of processes in a suspicion. Larger sets of processes are not searched.
 const MOST: usize = 256;
 
 /// A set of processes that seems to hang, with the rows of each process's threads.
@@ -45,8 +45,8 @@ pub(super) struct Suspicion {
     pub(super) processes: Vec<(Member, u32, Vec<ShownWait>)>,
 }
 
-/// Runs one pass. Returns the processes that hang unless one of them changes, beginning with this process,
-/// whose calling thread waits for `subject`.
+/// Runs one pass, which begins with this process. The calling thread waits for `subject`. Returns the
+/// processes that hang, provided that a second pass confirms it.
 pub(super) fn suspect(subject: &Subject) -> Option<Suspicion> {
     let arena = match subject.on {
         WaitObject::Block(arena, _) => arena,

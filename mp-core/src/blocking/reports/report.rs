@@ -19,7 +19,7 @@ use crate::process::children;
 use crate::sys::{identity, memory};
 use crate::words::{BlockId, Member};
 
-/// Maximum number of processes described.
+/// Maximum number of processes described in a report.
 pub(super) const MOST: usize = 8;
 
 /// Maximum number of failed children listed in a report of a hang.
@@ -222,7 +222,7 @@ fn log(_text: &str, _hang: bool) {
     }
 }
 
-/// Publishes a report of a higher layer about one of its waits, which may end.
+/// Publishes a report about a wait of a higher layer. The wait may still end.
 #[doc(hidden)]
 pub fn publish_report(text: &str) {
     publish(text, false);

@@ -10,9 +10,9 @@ use crate::sync::Ordering;
 use crate::sync::shared::{AtomicU32, AtomicU64};
 
 const VARIABLE: &str = "MP_STALL";
-/// Time value: never.
+/// Value of a time setting: no reports.
 const NEVER: u64 = u64::MAX;
-/// Time value: use the setting of the environment.
+/// Value of a time setting: the environment determines the time.
 const UNSET: u64 = u64::MAX - 1;
 
 // fork: a child reports like its parent.

@@ -1,8 +1,8 @@
-//! Waits that consist of many short ones.
+//! Sliced waits: waits that consist of many short calls.
 //!
-//! An interpreter must return to its signal handlers while a thread waits, so its waits are *sliced*:
-//! repeated calls with short timeouts. Each call alone is too short to be shown. Calls within
-//! [`SlicedWait::run`] continue one wait: with its beginning, its limit, and its row.
+//! An interpreter must return to its signal handlers while a thread waits. So it *slices* the wait into
+//! repeated calls with short timeouts, each of which is too short to be shown. Calls within
+//! [`SlicedWait::run`] count as one wait, with one beginning, one time limit and one row.
 
 use std::cell::Cell;
 use std::time::Instant;
@@ -18,7 +18,7 @@ pub(super) struct Slices {
     pub(super) since: Instant,
     pub(super) forever: bool,
     pub(super) place: Option<Place>,
-    /// Time of the next check.
+    /// Time at which the next watch checks the wait.
     pub(super) due: Instant,
     pub(super) shown: Option<Box<WatchState>>,
 }
