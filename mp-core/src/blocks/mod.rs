@@ -110,7 +110,7 @@ impl Blocks {
         BlockState::unpack(self.map().load(self.block_at(block).state)).kind
     }
 
-    /// Returns the kind of a block, if there is one of this number.
+    /// Returns the kind of a block, or `None` if the block doesn't exist.
     pub(crate) fn existing_kind(self, block: BlockId) -> Option<BlockKind> {
         self.block_exists(block).then(|| self.kind_of(block))
     }
@@ -137,8 +137,8 @@ impl Blocks {
         }
     }
 
-    /// Makes a held [`BlockKind::Data`] block frozen or shared, before any frozen or shared handle exists. A
-    /// block of another kind is unchanged.
+    /// Makes a held [`BlockKind::Data`] block frozen or shared. Called before the first frozen or shared
+    /// handle is created. Blocks of other kinds are unchanged.
     pub(crate) fn share_as(self, block: BlockId, kind: BlockKind) {
         if self.kind_of(block) == BlockKind::Data {
             // Bits are set: other processes may increment the version meanwhile.
@@ -191,12 +191,15 @@ impl Blocks {
 const MOST_PAGES: u32 = 1 << 16;
 
 impl Blocks {
-    /// Calls `f` with each seat word of a block. The links may change meanwhile, but always lead to seats.
+    /// Calls `f` with each seat word of a block. Pages may be linked meanwhile, but every link leads to
+    /// seats.
     ///
-    /// The order of the seats is that of `FreeCheck`, and recovery releases seats in this order. A dead
-    /// member may have taken a second seat in the header without incrementing the version
-    /// (`steps::block::child`). A check that has passed this second seat, and then finds the member's first
-    /// seat released, must not miss the second seat: it was released before
+    /// The order is: the header's seats, then the pages' seats. `FreeCheck` and recovery use the same order,
+    /// for the following case. A dead member may have taken a second seat, in the header, without
+    /// incrementing the version (`steps::block::child`). A check may read the word of the second seat before
+    /// the member takes that seat, and later find the first seat released by recovery. The check then finds
+    /// no seat, and the version unchanged. So the second seat must be free as well, and the order ensures
+    /// this: recovery releases the second seat before the first
     /// (`tools/models/tests/models/child_blocks.rs`).
     pub(crate) fn each_seat(self, block: BlockId, mut f: impl FnMut(Word)) {
         let at = self.block_at(block);

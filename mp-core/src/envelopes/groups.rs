@@ -1,20 +1,20 @@
 //! Groups of envelopes: return of their memory after a burst, and its reuse.
 //!
 //! States and proof are in `steps::envelope`. [`Arena::empty_cache`](crate::Arena::empty_cache) returns all
-//! memory that it can. In addition, one of the waiting processes counts the free groups every 100 ms. Groups
-//! that were free in all counts of a second are surplus, except [`KEPT`] of them. Surplus groups are returned
-//! in small parts, so that a new message never waits for all of them. So neither a queue that fills and
-//! empties continually, nor the first message after a pause, is slowed down.
+//! memory that it can. In addition, one of the waiting processes counts the free groups every 100 ms.
+//! Groups that were free in all counts of a second are surplus, except [`KEPT`] of them. Surplus groups are
+//! returned in small parts, so that a new message never waits for all of them. So neither a queue that fills
+//! and empties continually, nor the first message after a pause, is slowed down.
 //!
-//! All groups are searched, without hints, before an error that no envelopes are left.
+//! A put that finds no envelope by hints searches all groups before it returns an error.
 //!
-//! | word | changed by | if the process is killed | consequence |
+//! | word | changed by | killed | consequence |
 //! |---|---|---|---|
-//! | group | see `steps::envelope` | | |
-//! | absent from | a process that fills a group: to the next group; a process that trims: down to the group that it made absent, and increments the high bits | before the change | more memory is taken than needed, until all groups are searched |
-//! | absent to | raised by a process that fills a group, lowered by a process that trims | before the change | free envelopes above it are not found, until all groups are searched |
-//! | group map | a process that frees an envelope sets the bit of the group after the envelope's hint; a process that finds no hint in the group clears the bit, and sets it again if there is a hint by then | between the two accesses | free envelopes of that group are not found until another of them is freed, or all groups are searched |
-//! | idle groups | the counting process | | the surplus is found a second later |
+//! | group | see `steps::envelope` | see `steps::envelope` | see `steps::envelope` |
+//! | *absent from* | a process that fills a group sets it to the next group; a process that trims lowers it to the group that it made absent, and increments the high bits | before the change | more memory is used than needed, until all groups are searched |
+//! | *absent to* | a process that fills a group raises it; a process that trims lowers it | before the change | free envelopes above it are not found, until all groups are searched |
+//! | group map | a process that frees an envelope sets the envelope's hint, then the bit of the group; a process that finds no hint in the group clears the bit, and sets it again if it then finds a hint | after one of two accesses | free envelopes of that group are not found until another of them is freed, or all groups are searched |
+//! | idle groups | the counting process | before the change | surplus groups are found a second later |
 //!
 //! Arenas in private memory keep the memory of their envelopes.
 
@@ -31,9 +31,9 @@ use crate::steps::{
 };
 use crate::words::{EnvelopeId, GroupState, Member, Owner};
 
-/// Number of free groups that keep their memory: 1 MiB.
+/// Number of free groups that keep their memory: 64 groups of 16 KiB.
 const KEPT: u32 = 64;
-/// Number of groups returned at once: 256 KiB.
+/// Maximum number of groups returned in one part: 256 KiB.
 const AT_ONCE: usize = 16;
 /// Number of groups that a waiting process returns per check: 4 MiB, which takes about a millisecond.
 const AT_A_LOOK: u32 = 256;
@@ -42,8 +42,8 @@ const SCANS: u64 = 10;
 /// Size of a group in bytes.
 const BYTES: u64 = ENVELOPE * GroupState::ENVELOPES as u64;
 
-/// The word of idle groups: number of counts, minimum number of free groups in these counts, and number of
-/// surplus groups.
+/// Contents of the word of idle groups: number of counts in this second, minimum number of free groups
+/// in these counts, and number of surplus groups.
 #[derive(Clone, Copy, Default)]
 struct IdleGroups {
     scans: u64,
@@ -63,7 +63,7 @@ impl IdleGroups {
         Self { scans: w >> (2 * Self::COUNT), least: count(w >> Self::COUNT), surplus: count(w) }
     }
 
-    /// Returns the word after a count that found `free` groups.
+    /// Returns the contents after one more count, which found `free` groups.
     fn observe(self, free: u32) -> Self {
         let least = if self.scans == 0 { free } else { self.least.min(free) };
         match self.scans + 1 {
@@ -173,14 +173,15 @@ impl Envelopes {
         });
     }
 
-    /// Returns the number of groups to search for an envelope: up to the last group in use, or all groups.
+    /// Returns the number of groups to search for an envelope: all groups that were ever in use, or, without
+    /// `all`, only the groups below the hint *absent to*.
     pub(crate) fn groups_to_look_at(self, all: bool) -> u32 {
         let last = if all { u64::MAX } else { self.map().load_relaxed(Word::at(control::ABSENT_TO)) };
         let used = self.used_groups().min(self.ordinary_groups().end);
         used.min(u32::try_from(last).unwrap_or(u32::MAX))
     }
 
-    /// Returns `true` if some group of this range could be filled.
+    /// Returns `true` if some group of this range has no memory and could get memory.
     pub(crate) fn could_fill(self, mut of: Range<u32>) -> bool {
         let used = self.used_groups();
         used < of.end || of.any(|group| matches!(self.group(group), GroupState::Absent { .. }))
@@ -210,7 +211,7 @@ impl Envelopes {
         }
     }
 
-    /// Adds the group to the groups that were ever in use. The group is still absent.
+    /// Adds the group to the groups that were ever in use. Its envelopes still have no memory.
     fn use_group(self, group: u32) -> Result<()> {
         for word in [self.group_hints(group), self.group_map(group), self.group_at(group).word] {
             self.0.commit(word.offset() & !4095, 4096)?;
@@ -220,7 +221,8 @@ impl Envelopes {
         Ok(())
     }
 
-    /// Reserves the memory of a group, and initializes its envelopes. Returns `true` if the group was absent.
+    /// Reserves the memory of an absent group, and initializes its envelopes. Returns `false` if the group
+    /// was not absent.
     fn fill_group(self, group: u32, me: Member) -> Result<bool> {
         let at = self.group_at(group);
         let GroupState::Absent { base } = self.group(group) else { return Ok(false) };
@@ -239,7 +241,7 @@ impl Envelopes {
         Ok(true)
     }
 
-    /// Records that a group is absent.
+    /// Lowers the hint *absent from* to a group that has no memory.
     fn note_absent(self, group: u32) {
         let at = Word::at(control::ABSENT_FROM);
         let mut found = self.map().load(at);
@@ -276,8 +278,8 @@ impl Envelopes {
     }
 
     /// Returns the memory of free groups in this range to the kernel, in parts of at most half of the
-    /// remaining free groups. Groups that are claimed for emptying are not available to a put, so a process
-    /// that is stopped here leaves enough for others.
+    /// remaining free groups. No put can use the groups of the current part. So if this process is stopped
+    /// here, the other half remains for puts.
     fn trim_part(self, of: Range<u32>, me: Member, kept: u32, most: u32) -> u32 {
         let (used, kept) = (self.used_groups(), kept as usize);
         let free: Vec<u32> = (of.start..of.end.min(used)).filter(|&group| self.seems_free(group)).collect();
@@ -325,7 +327,7 @@ impl Envelopes {
         }
     }
 
-    /// Finishes emptying adjacent groups.
+    /// Completes the emptying of adjacent groups: returns their memory, and marks them as absent.
     fn make_absent(self, emptying: &[(u32, u64)]) {
         let Some(&(first, _)) = emptying.first() else { return };
         let (at, len) =
@@ -346,7 +348,7 @@ impl Envelopes {
         (first..first + GroupState::ENVELOPES).for_each(|e| self.map().store(self.owner_words().of(e), 0));
     }
 
-    /// Finishes emptying and filling groups that dead members in these slots had begun.
+    /// Completes the emptying and filling of groups that dead members in these slots had begun.
     pub(crate) fn reclaim_groups(
         self,
         slots: impl Iterator<Item = u32> + Clone,
@@ -376,7 +378,8 @@ impl Envelopes {
         });
     }
 
-    /// Returns the number of groups that a process is emptying or filling, for tests that kill it there.
+    /// Returns the number of groups that some process is emptying or filling. For tests that kill the process
+    /// meanwhile.
     #[cfg(feature = "inject")]
     #[doc(hidden)]
     pub fn unfinished_groups(self) -> usize {
@@ -385,8 +388,8 @@ impl Envelopes {
         (0..self.used_groups()).filter(unfinished).count()
     }
 
-    /// Returns the memory of some groups that were surplus for a second. Called every 100 ms, by one process
-    /// for all, if any process waits.
+    /// Counts the free groups, and returns the memory of some groups that were free for a second. While any
+    /// process waits, one process calls this every 100 ms.
     pub(crate) fn trim_idle_envelopes(self, me: Member) {
         let free = (0..self.groups_to_look_at(false)).filter(|&group| self.seems_free(group)).count() as u32;
         let at = Word::at(control::IDLE_GROUPS);

@@ -1,19 +1,19 @@
 //! Unused envelopes. Each thread keeps a few, whose owner words name its process. Other unused envelopes are
 //! free, and a bit map has hints for them.
 //!
-//! # The share of each queue
+//! # Share
 //! The last eighth of the envelopes, the *share*, is used only when no hint leads to another envelope.
-//! Envelopes of the share are taken one by one. A put may take one if its queue has fewer than [`SHARE`]
-//! messages in such envelopes (not counting threads that are just putting). A message that belongs to no
-//! queue (arguments of a process, reading a lease) may take one, too. So a queue that takes as many envelopes
-//! as it can leaves some for other queues.
+//! Envelopes of the share are claimed one by one. A put may claim one if its queue has fewer than [`SHARE`]
+//! messages in such envelopes (not counting messages that threads are just putting). A message that belongs
+//! to no queue, such as the arguments of a process, may always claim one. So a queue that uses all other
+//! envelopes leaves some for other queues.
 //!
-//! | word | states | changed by | if the owner is killed |
-//! |---|---|---|---|
-//! | owner of an envelope of the share | the same as of any envelope | the same, except that no thread keeps an idle envelope: its process frees it as soon as it is empty | the same: the reclaim frees it |
+//! The owner word of an envelope of the share has the same states as that of any envelope, with one
+//! exception: no thread keeps it as an idle envelope. Its process frees it as soon as it is empty. If the
+//! process is killed, the reclaim frees it.
 //!
-//! A queue's envelopes of the share are not counted: a process that needs one scans all envelopes of the
-//! share that were ever in use. Their place words name their queues.
+//! There is no count of each queue's envelopes of the share. A process that needs one scans all envelopes of
+//! the share that were ever in use. Their place words name their queues.
 
 use std::cell::RefCell;
 
@@ -27,13 +27,13 @@ use crate::words::{BlockId, EnvelopeId, GroupState, Holder, Owner, RingPlace};
 
 /// Maximum number of idle envelopes that a thread keeps.
 const IDLE: usize = 64;
-/// Number of marked groups without hints that a search leaves marked. So a few groups that empty and fill in
-/// turns keep their marks, and no process writes the group map.
+/// Number of marked groups without hints that a search skips before it begins to unmark them. So a few
+/// groups that empty and fill alternately stay marked, and no process writes the group map.
 const STALE: u32 = 32;
 /// Maximum number of messages of a queue in envelopes of the share.
 pub(crate) const SHARE: usize = 16;
 
-/// Envelopes of the share that a message may use.
+/// Part of the share from which a message may claim an envelope.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Share {
     Nothing,
@@ -137,7 +137,8 @@ impl Envelopes {
         (had, free)
     }
 
-    /// Claims an envelope of the share, for a queue only if it has fewer than [`SHARE`] of them.
+    /// Claims an envelope of the share. For a queue, fails if the queue already has [`SHARE`] messages in
+    /// such envelopes.
     #[cold]
     fn envelope_of_share(self, share: Share) -> Result<EmptyEnvelope> {
         let me = self.me()?;
@@ -199,9 +200,9 @@ impl Envelopes {
         }
     }
 
-    /// Claims free envelopes: returns one, and keeps a batch of others. If hints lead to none, claims an
-    /// envelope of the share. All groups are searched only before an error is returned, to find envelopes
-    /// without a hint. So a message that uses the share costs no search.
+    /// Claims free envelopes: returns one, and keeps a batch of others. Searches in this order: groups with
+    /// hints, groups without memory, the share. Only before an error is returned, all groups are searched, to
+    /// find envelopes without a hint. So a message that uses the share costs no search of all groups.
     #[cold]
     pub(crate) fn new_envelopes(
         self,
