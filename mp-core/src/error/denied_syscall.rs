@@ -7,8 +7,8 @@ use std::io;
 const EPERM: i32 = 1;
 const ENOSYS: i32 = 38;
 
-/// Words of error texts, each with the system call that it stands for, which a filter may refuse. The first
-/// match counts.
+/// Words that occur in the descriptions of failed operations, each with the system call that a sandbox may
+/// have refused. The first word that occurs is used.
 const CALLS: [(&str, &str); 16] = [
     ("memfd_create", "memfd_create"),
     ("fallocate", "fallocate"),

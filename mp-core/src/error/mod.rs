@@ -145,14 +145,16 @@ pub enum Error {
     Unsendable(String),
     /// Received bytes, or words in shared memory, are invalid.
     Malformed(String),
-    /// The referenced object no longer exists: it was taken back or released.
+    /// The referenced object no longer exists. For example, a message was already received, or withdrawn
+    /// by its sender.
     Stale(String),
     /// There is no invitation that this process can accept. The text names the cause and the remedy.
     NoInvitation(String),
     /// A message can't be decoded as its type. The error contains the bytes of the message.
     Undecodable(Box<Undecodable>),
-    /// A message was not put into a queue; the text names the cause. The queue's own error contains the
-    /// message. Its conversion to this error, for example by `?`, has dropped the message.
+    /// A message was not put into a queue; the text names the cause. The message itself is lost: the queue's
+    /// own error type contains it, but converting that error to this type, for example by `?`, drops the
+    /// message.
     NotPut(String),
     /// A wait was ended by SIGINT (Ctrl-C) or SIGTERM, in a process that asked to be notified of these
     /// signals ([`interrupted`](crate::interrupted)).

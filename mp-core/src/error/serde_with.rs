@@ -141,7 +141,7 @@ pub mod shared {
     }
 }
 
-/// Bytes in the format's own byte strings, if it has them.
+/// Bytes, serialized as a byte string if the format has byte strings, else as a sequence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ByteString(pub Vec<u8>);
 
@@ -217,8 +217,8 @@ impl ErrorChain {
     }
 }
 
-/// Converts from a list with the outermost error first. As a list, a long chain is not nested deeply in a
-/// message.
+/// Converts from a list of messages with their `Debug` outputs, with the outermost error first. Chains are
+/// sent in the form of lists, because nested values could exceed the nesting limit of messages.
 impl From<Vec<(String, String)>> for ErrorChain {
     fn from(mut all: Vec<(String, String)>) -> Self {
         all.truncate(MAX_SOURCES);
@@ -257,8 +257,8 @@ impl Error for ErrorChain {
     }
 }
 
-/// Maximum number of texts, and maximum length of a text. This library has some hundreds of texts. Only a
-/// program that does not use this library sends more.
+/// Maximum number of texts, and maximum length of a text in bytes. This library has some hundreds of texts,
+/// so only another program can exceed the limits.
 const MAX_TEXTS: usize = 4096;
 const LONGEST: usize = 4096;
 /// Replacement for texts beyond the limits.
@@ -282,11 +282,11 @@ fn interned(text: String) -> &'static str {
 /// Representation of an [`std::io::Error`] in a message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum IoError {
-    /// An error of the system, given by its number.
+    /// Error of the system, with its number.
     Os(i32),
-    /// A kind without a text.
+    /// Name of an [`std::io::ErrorKind`], for an error without a text.
     Kind(String),
-    /// A kind with a text, and possibly with sources.
+    /// Name of an [`std::io::ErrorKind`], and the error's text with its sources.
     Text(String, ErrorChain),
 }
 
@@ -294,7 +294,8 @@ macro_rules! kinds {
     ($($kind:ident)*) => { &[$((stringify!($kind), ErrorKind::$kind)),*] };
 }
 
-/// Names of the kinds: their numbers are private to the compiler.
+/// Kinds of I/O errors, by name. Messages contain names, because the numbers of kinds are private to the
+/// compiler.
 const KINDS: &[(&str, ErrorKind)] = kinds! {
     AddrInUse AddrNotAvailable AlreadyExists ArgumentListTooLong BrokenPipe ConnectionAborted
     ConnectionRefused ConnectionReset CrossesDevices Deadlock DirectoryNotEmpty ExecutableFileBusy
@@ -304,7 +305,7 @@ const KINDS: &[(&str, ErrorKind)] = kinds! {
     StorageFull TimedOut TooManyLinks UnexpectedEof Unsupported WouldBlock WriteZero
 };
 
-/// Returns the kind of this name; `Other` for a kind that is missing in this list.
+/// Returns the kind with this name, or `Other` for a name that [`KINDS`] lacks.
 fn kind(name: &str) -> ErrorKind {
     KINDS.iter().find(|(known, _)| *known == name).map_or(ErrorKind::Other, |(_, kind)| *kind)
 }

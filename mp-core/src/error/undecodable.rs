@@ -36,7 +36,7 @@ impl Undecodable {
         Error::Undecodable(Box::new(Self { bytes: bytes.to_vec(), ..Self::new::<T>(path, why) }))
     }
 
-    /// Converts any error in decoding a message of type `T` with these bytes.
+    /// Converts any error that occurred while decoding a message of type `T` with these bytes.
     #[cold]
     pub fn of_message<T>(error: Error, bytes: &[u8]) -> Error {
         let mut all = match error {
