@@ -1,4 +1,4 @@
-//! Fuzz targets: hostile packets in place of invitations, and values of the variable `MP_INVITATION`.
+//! Fuzz targets for invitations: hostile packets, and values of the variable `MP_INVITATION`.
 
 use super::*;
 

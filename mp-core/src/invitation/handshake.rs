@@ -34,15 +34,15 @@ const VERSION: u32 = 2;
 const MAGIC: &[u8; 8] = b"mp-guest";
 const PACKET: usize = MAGIC.len() + 4 + EnvelopeTicket::BYTES;
 
-/// Answers of the process that has received the packet.
+/// Answer byte of the invited process: the value was read.
 pub(super) const READ: u8 = 1;
 pub(super) const NOT_READ: u8 = 0;
 
 /// Error for an invitation that was not sent, and the message, if this process still owns it.
 type InviteError = (Error, Option<Envelope>);
 
-/// Adds an invitation to a command. The value goes to the first process of the command that accepts the
-/// invitation.
+/// Adds an invitation to a command. The first process of the command that accepts the invitation receives the
+/// message in `envelope`.
 ///
 /// # Errors
 /// The same as for [`invite_by_socket`]; the command is unchanged then.
@@ -61,8 +61,8 @@ pub fn invite_command(command: &mut Command, envelope: Envelope) -> Result<Invit
     Ok(invitation)
 }
 
-/// Creates an invitation for the first process that accepts it from the returned socket. The caller must hand
-/// the socket to a process of this user.
+/// Creates an invitation to receive the message in `envelope`. The first process that accepts the invitation
+/// from the returned socket receives it. The caller must pass the socket to a process of this user.
 ///
 /// # Errors
 /// [`Error::Local`](crate::Error::Local), and [`Error::Os`](crate::Error::Os) if no descriptor is available.
@@ -218,7 +218,7 @@ fn packet_of(ticket: EnvelopeTicket) -> Vec<u8> {
     [&MAGIC[..], &VERSION.to_le_bytes(), &ticket.to_bytes()].concat()
 }
 
-/// Decodes the received bytes of a packet. `is_cut`: the packet had more bytes than the kernel returned.
+/// Decodes the received bytes of a packet. `is_cut` is `true` if the kernel has truncated the packet.
 fn read_packet(bytes: &[u8], is_cut: bool) -> Result<EnvelopeTicket> {
     let got = bytes.len();
     let short = || none(&format!("only {got} of the {PACKET} bytes of an invitation were sent"));
@@ -251,11 +251,11 @@ const TAKEN: &str = "its socket is empty: another process has accepted it, or wa
 const NOT_FILLED: &str = "the other program has sent a socket with no invitation in it. It has to call \
                           `Connection::invite`, which fills the socket before it sends it";
 
-/// Reason for which a member of the same arena can't accept an invitation.
+/// Error text for a process that is a member of the inviting program through another copy of this library.
 const OTHER_COPY: &str = "another copy of this library in this process is a member of the program that \
                           invites: accept the invitation with that copy, or use its objects";
 
-/// Checks that this process has no arena: otherwise it can't join another one.
+/// Returns an error if this process has an arena. A process can't join a second one.
 fn no_arena_yet() -> Result<()> {
     if open::has_or_will() {
         return Err(Error::ArenaExists("accept the invitation before anything uses shared memory"));
@@ -323,7 +323,7 @@ mod tests {
         }
     }
 
-    /// The sockets are streams, as between two processes of this library, or preserve packets.
+    /// Tests stream sockets, which this library uses, and sockets that preserve packets.
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no such sockets")]
     fn invalid_packets_are_refused() {

@@ -1,42 +1,42 @@
-//! Invitations: a value for a process that another program starts, or that was started independently, and
-//! that joins the arena to receive it.
+//! Invitations: one value for a process that does not belong to the program yet. The process was started by
+//! another program, or by `std::process::Command`. It joins the arena to receive the value.
 //!
 //! # Layout
 //! The inviting process packs the value into an envelope, and promises the envelope
 //! ([`Promise`](crate::Promise)), of which it remains the owner. It writes one packet into a socket: magic,
 //! version, the ticket of the envelope, and, as `SCM_RIGHTS`, the arena's file. The invited process gets the
-//! other end of the socket. A child started by `std::process::Command` inherits it, and finds its number in
-//! the variable `MP_INVITATION`. A connected program of the same user receives it over its connection. An
-//! accepting process receives the whole packet by one `recvmsg`. So only one process gets the packet, even if
-//! several have the socket.
+//! other end of the socket. A child started by `std::process::Command` inherits this end, and finds the
+//! number of its descriptor in the variable `MP_INVITATION`. A connected program of the same user receives it
+//! over its connection. An accepting process receives the whole packet by one `recvmsg`. So only one process
+//! gets the packet, even if several have the socket.
 //!
 //! `MP_INVITATION` is `v1:FD:PID`: format, number of the socket, process that created it. The socket is
-//! close-on-exec in the inviting process. The child makes it inheritable between `fork` and `exec`, only in
-//! its own table of files.
+//! close-on-exec in the inviting process. The child makes it inheritable between `fork` and `exec`, only
+//! in its own table of files.
 //!
 //! # States
 //! | state | situation | changed by |
 //! |---|---|---|
 //! | open | the inviter owns the envelope, which is promised; the packet is in the socket | an accepting process: receives the packet (which no other process can receive after that), joins, claims the envelope by one swap → claimed; the inviter: takes the envelope back by the same swap → lapsed |
 //! | claimed | the invited process owns the envelope and reads the value; the inviter reports the invitation as open | the invited process: has read the value, and sends [`handshake::READ`] → accepted; can't read it, and sends [`handshake::NOT_READ`], or ends → lapsed |
-//! | accepted | the invited process has the value | final |
-//! | lapsed | the envelope was emptied, and the objects held by the value are released | final |
+//! | accepted | the invited process has the value | no process: final |
+//! | lapsed | the envelope was emptied, and the objects held by the value are released | no process: final |
 //!
 //! The inviter takes the envelope back when the invitation is withdrawn, or when the other end of the socket
-//! is closed everywhere. That is the case when the `Command` was dropped, and each process that has inherited
-//! the socket has closed it or ended. The inviter detects this when it checks ([`Invitation::state`],
-//! [`Arena::reclaim`](crate::Arena::reclaim), the next invitation). Only the swap decides which process owns
-//! the envelope. The byte reports the result of reading the value.
+//! is closed everywhere. This end is closed once the `Command` was dropped, and each process that has
+//! inherited the socket has closed it or ended. The inviter detects this when it checks
+//! ([`Invitation::state`], [`Arena::reclaim`](crate::Arena::reclaim), the next invitation). Only the swap
+//! decides which process owns the envelope. The answer byte reports only the result of reading the value.
 //!
 //! # Deaths
 //! | killed process | state left behind | released by |
 //! |---|---|---|
-//! | the inviter, before the claim | an envelope of the dead inviter: a process that accepts before the recovery gets the value, after it an error; one swap decides | the reclaim by any member |
-//! | the inviter, after the claim | nothing | |
-//! | the child, before it accepts: by a signal, or because the program could not be executed | a closed end, once the `Command` is dropped as well | the inviter, when it checks |
-//! | the child, between receiving and claiming | the same; it may be a member, without any blocks | the inviter, when it checks; the reclaim |
-//! | the child, after the claim | the same as any member | the reclaim |
-//! | the child, before it sends the byte | the same, and a closed end: the inviter can't take the envelope back, and the invitation lapses once the `Command` is dropped as well | the reclaim |
+//! | the inviter, before the claim | an envelope owned by the dead inviter. A process that accepts gets the value if its swap precedes the recovery of the inviter, and an error otherwise | the reclaim by any member |
+//! | the inviter, after the claim | nothing | no process |
+//! | the child, before it accepts: by a signal, or because the program could not be executed | a closed end of the socket, once the `Command` is dropped as well | the inviter, when it checks |
+//! | the child, after it has received the packet and before the claim | a closed end of the socket, as above; possibly a dead member without blocks | the inviter, when it checks; the reclaim |
+//! | the child, after the claim | a dead member that owns the envelope | the reclaim |
+//! | the child, before it sends the answer byte | a dead member that owns the envelope, and a closed end of the socket. The inviter can't take the envelope back, and the invitation lapses once the `Command` is dropped as well | the reclaim |
 //!
 //! The kernel frees the arena's file in a socket whose ends are both closed.
 
@@ -62,14 +62,14 @@ static OPEN: PerProcess<Mutex<Vec<Arc<InvitationInner>>>> = per_process!(Mutex::
 /// State of an [`Invitation`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum InvitationState {
-    /// Can be accepted: it is in a command that may start a process, or a process has it and has not accepted
-    /// it.
+    /// Can be accepted. Either the invitation is in a command that may start a process, or some process
+    /// has it and has not accepted it.
     Open,
     /// A process has accepted the invitation and read its value. That process may have died since.
     Accepted,
-    /// Can no longer be accepted, and was not: it was withdrawn, all processes that had it have ended, or the
-    /// process that took it could not read its value, for example because of its type. The objects held by
-    /// the value are released.
+    /// Can no longer be accepted, and no process has received the value. The invitation was withdrawn, or all
+    /// processes that had it have ended, or the accepting process could not read the value, for example
+    /// because of its type. The objects held by the value are released.
     Lapsed,
 }
 
@@ -81,7 +81,8 @@ pub enum InvitationState {
 /// Dropping the handle changes nothing: the invitation stays open until a process accepts it, or no process
 /// can accept it any more. [`withdraw`](Self::withdraw) ends it.
 ///
-/// An invitation can be [waited for](crate::wait()): it is ready once it was accepted, or can no longer be accepted.
+/// An invitation can be [waited for](crate::wait()). It is ready once it was accepted, or can no longer be
+/// accepted.
 #[derive(Clone)]
 pub struct Invitation(Arc<InvitationInner>);
 
