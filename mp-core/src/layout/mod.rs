@@ -76,28 +76,28 @@ const _: () = assert!(WAIT_NOTES_AT + 8 * WaitNotesAt::WORDS * WaitNotesAt::ENTR
 const _: () = assert!(LANES_AT + LANE_STRIDE * LANES as u64 <= 8 * wait_table::FIRST);
 const _: () = assert!(8 * wait_table::END <= MEMBER_STRIDE);
 
-/// Control words, as byte offsets.
+/// Byte offsets of the control words. The documentation of an offset describes the contents of the word.
 pub(crate) mod control {
-    /// Offset of the number of the current multi-word update.
+    /// Number of the current multi-word update.
     pub(crate) const UPDATE: u64 = 4096;
-    /// Offset of the next slab's memory.
+    /// Frontier: offset of the memory of the next slab.
     pub(crate) const FRONTIER: u64 = 4096 + 256;
     /// Number of slabs.
     pub(crate) const SLABS: u64 = 4096 + 256 + 8;
     /// Number of envelopes that have been used at least once, in steps of 64.
     pub(crate) const ENVELOPES: u64 = 4096 + 384;
-    /// Groups of envelopes below this are not absent. The low 32 bits are the number of a group, the high
-    /// bits count how often a group became absent. A hint.
+    /// Hint: number of a group of envelopes (low 32 bits). No group below it is absent. The high bits
+    /// count the groups that became absent.
     pub(crate) const ABSENT_FROM: u64 = 4096 + 384 + 8;
-    /// Groups of envelopes from this number on are absent. A hint.
+    /// Hint: number of a group of envelopes. This group and all groups above it are absent (have no memory).
     pub(crate) const ABSENT_TO: u64 = 4096 + 384 + 16;
-    /// Number of groups that were free at the last checks: see `groups`. A hint.
+    /// Counts of groups that were free in the last second: see `envelopes::groups`. A hint.
     pub(crate) const IDLE_GROUPS: u64 = 4096 + 384 + 24;
     /// Number of times that free memory was returned to the kernel.
     pub(crate) const TRIMS: u64 = 4096 + 512;
-    /// Member slots below this may be in use.
+    /// Upper bound of the member slots in use: the number of the highest slot that was ever used, + 1.
     pub(crate) const MEMBERS: u64 = 4096 + 896;
-    /// Highest number of bytes in held blocks at one time, as measured by the checks of threads.
+    /// Highest number of bytes in held blocks at one time, as far as threads have checked it.
     pub(crate) const PEAK_ALLOCATED: u64 = 4096 + 1152;
     /// Highest number of bytes that had pages at one time.
     pub(crate) const PEAK_RESERVED: u64 = 4096 + 1280;
@@ -121,13 +121,13 @@ pub(crate) mod control {
     /// Number of failures of processes, followed by rows of the last failures: see
     /// `blocking::reports::failures`.
     pub(crate) const FAILURES: u64 = 4096 + 2048;
-    /// For each class, a number above the numbers of its slabs.
+    /// For each size class, one word: an exclusive upper bound of the numbers of its slabs.
     pub(crate) const CLASS_ENDS: u64 = 8192;
     /// The table of extents.
     pub(crate) const EXTENTS: u64 = 12288;
-    /// Seats of spinning threads, one for each processor: `parking::spin`.
+    /// Seats for spinning threads, one for each processor: see `parking::spin`.
     pub(crate) const SPINNING: u64 = EXTENTS + 2048;
-    /// Size of the part that is needed from the start: everything above.
+    /// Number of bytes that need pages as soon as the arena exists: the header and the control words above.
     pub(crate) const FIRST_BYTES: u64 = 16384;
     /// Directories of extents. Pages are reserved when a directory is first needed.
     pub(crate) const PATHS: u64 = 16384;
@@ -136,18 +136,18 @@ pub(crate) mod control {
     pub(crate) const LOCKER: u64 = 4096 + 1536;
     /// Words of the locker's compartments. Pages are reserved when a compartment is first needed.
     pub(crate) const COMPARTMENTS: u64 = PATHS + 8192;
-    /// Clocks below this may have had an owner. The next word is a hint: the first clock that may be free
-    /// (`clocks`).
+    /// Upper bound of the clocks that ever had an owner. The next word is a hint: the first clock that may be
+    /// free (`clocks`).
     pub(crate) const CLOCKS_USED: u64 = 4096 + 1664;
     pub(crate) const CLOCKS_HINT: u64 = CLOCKS_USED + 8;
-    /// Number of clocks that ended with unfinished work. A clock may be counted twice.
+    /// Number of clocks whose owner ended with unfinished work. A clock may be counted twice.
     pub(crate) const UNFINISHED_ENDS: u64 = CLOCKS_USED + 16;
     /// Clocks, in separate pages that devices access. The pages are reserved when a clock is first needed,
     /// and never returned.
     pub(crate) const CLOCKS: u64 = COMPARTMENTS + 8 * super::COMPARTMENTS;
-    /// Words of the devices: ordering of each device's streams. One page.
+    /// Page with one word for each device, which orders the work of the device's streams.
     pub(crate) const ORDERS: u64 = CLOCKS + super::CLOCK * super::CLOCKS as u64;
-    /// Events of each clock that other processes open. Pages are reserved when an event is first needed.
+    /// Events of each clock, for other processes to open. Pages are reserved when an event is first needed.
     pub(crate) const EVENTS: u64 = ORDERS + super::PAGE;
     /// Offset of the first table.
     pub(crate) const END: u64 = EVENTS + super::EVENTS * super::CLOCKS as u64;
@@ -156,7 +156,7 @@ pub(crate) mod control {
 /// Number of compartments of the locker: the maximum number of messages in flight with descriptors, and of
 /// kept descriptors, together.
 pub(crate) const COMPARTMENTS: u64 = 1 << 13;
-/// Number of clocks, and the size of each in bytes.
+/// Number of clocks, and the size of a clock in bytes.
 pub(crate) const CLOCKS: u32 = 1 << Tick::CLOCK_BITS;
 pub(crate) const CLOCK: u64 = 8 * ClockAt::WORDS;
 const _: () = assert!(control::CLOCKS.is_multiple_of(PAGE));
@@ -181,7 +181,7 @@ pub(crate) struct ArenaLayout {
     pub(crate) members_at: u64,
     pub(crate) touched_at: u64,
     pub(crate) touched_groups_at: u64,
-    /// Distance in bytes between the touched bits of two members.
+    /// Distance in bytes from one member's row of touched bits to the next member's.
     pub(crate) touched_stride: u64,
     pub(crate) class_maps_at: u64,
     pub(crate) slabs_at: u64,
@@ -375,14 +375,14 @@ impl ArenaLayout {
         Word::at(table + u64::from(slot) * stride).plus(word)
     }
 
-    /// Returns the offset and the length in bytes of the page of heads that begins with a member's head, if
-    /// there is one.
+    /// Returns the offset and the length in bytes of the page of heads that this member's head begins.
+    /// Returns `None` if the head is inside a page.
     pub(crate) fn heads_from(&self, slot: u32) -> Option<(u64, u64)> {
         let at = self.member(slot, 0).offset();
         at.is_multiple_of(PAGE).then_some((at, PAGE))
     }
 
-    /// Returns the position of the words of updates.
+    /// Returns the positions of the words for multi-word updates.
     pub(crate) fn updates(&self) -> UpdateAt {
         let own = Column { base: Word::at(self.members_at + UPDATES_AT), stride: MEMBER_STRIDE };
         UpdateAt { current: Word::at(control::UPDATE), own }
@@ -399,18 +399,18 @@ impl ArenaLayout {
         (self.members_at + u64::from(slot) * MEMBER_STRIDE, MEMBER_STRIDE)
     }
 
-    /// Returns the word with a member's bits for a slab and its neighbours.
+    /// Returns the word with a member's touched bits for a slab and its neighbours.
     pub(crate) fn touched(&self, slot: u32, slab: u32) -> Word {
         let row = self.touched_at + u64::from(slot) * self.touched_stride;
         Word::at(row).plus(u64::from(slab / 64))
     }
 
-    /// Returns the position of a member's bits for groups of envelopes.
+    /// Returns the position of a member's touched bits for groups of envelopes.
     pub(crate) fn touched_groups(&self, slot: u32) -> TouchedGroups {
         TouchedGroups::at(Word::at(self.touched_groups_at + u64::from(slot) * self.touched_stride))
     }
 
-    /// Returns the offset and the length in bytes of a member's bits for slabs and groups.
+    /// Returns the offset and the length in bytes of a member's touched bits.
     pub(crate) fn touched_bytes(&self, slot: u32) -> (u64, u64) {
         (self.touched(slot, 0).offset(), self.touched_stride)
     }
@@ -447,7 +447,7 @@ mod tests {
     use super::*;
     use crate::mem::HeapMem;
 
-    /// Headers that are not from this library, from another build, or from another user.
+    /// Tests headers that are not from this library, from another build, or from another user.
     #[test]
     fn header_of_another_build_or_user_is_refused() {
         let layout = ArenaLayout::new(ArenaLayout::MIN, 8, ArenaLayout::envelopes_for(ArenaLayout::MIN));

@@ -1,8 +1,8 @@
 //! Size classes: sizes of blocks, and numbers of blocks in a slab.
 //!
 //! A class also determines the kind of memory of its slabs. Each size has one class in the arena's own file
-//! and one in named files. So blocks of the two kinds never mix, and a search for one kind never meets the
-//! other.
+//! and one in named files. So no slab contains blocks of both kinds, and a search for one kind never reads
+//! slabs of the other kind.
 
 /// Blocks smaller than this get their pages slab by slab, others block by block.
 pub(crate) const SLAB_COMMIT: u64 = 16 << 10;
@@ -15,8 +15,8 @@ const SMALL_CLASSES: u32 = (SMALL / 64) as u32;
 const MEDIUM_CLASSES: u32 = 4 * 10;
 const LARGE_DOUBLINGS: u32 = 22;
 
-/// Class of pages of seats. The class has no other use, so a page of seats is never used for other data. A
-/// process that follows a link that has changed meanwhile reads seats, never a tensor's data.
+/// Class of pages of seats. The class has no other use, so a page of seats is never used for other data. So a
+/// process that follows an outdated link to such a page still reads seats, never a tensor's data.
 pub(crate) const SEAT_PAGES: u32 = SIZES;
 /// Size of a page of seats in bytes.
 pub(crate) const SEAT_PAGE: u64 = 2048;
@@ -62,7 +62,7 @@ pub(crate) fn class_of(len: u64) -> Option<u32> {
     (class < SEAT_PAGES).then_some(class)
 }
 
-/// Properties of a class. They are looked up for each allocation, because computing them takes divisions.
+/// Properties of a class. Allocations read them from a table, because computing them takes divisions.
 struct Class {
     size: u64,
     blocks: u32,

@@ -18,7 +18,7 @@ pub(crate) const NAME: u64 = 8;
 /// Maximum length of a name in bytes.
 pub(crate) const NAME_BYTES: usize = 32;
 pub(crate) const SERVICES: u64 = 12;
-/// Value of a structure's first word, and the position of its name.
+/// Value of the first word of every structure, and the position of a structure's name.
 pub(crate) const STRUCTURE: u64 = 6;
 pub(crate) const STRUCTURE_NAME: u64 = 3;
 /// Number of header words of a structure.
