@@ -205,7 +205,8 @@ pub trait Steps {
     /// Result of the algorithm.
     type Out;
 
-    /// Makes one step. Returns `Some` at the end; the caller makes no further steps.
+    /// Makes one step. Returns `Some` with the result after the last step. The caller must not call it again
+    /// then.
     fn step<M: Mem + ?Sized>(&mut self, mem: &M) -> Option<Self::Out>;
 }
 
@@ -226,8 +227,8 @@ pub fn run_straight<S: Steps + Clone, M: Mem + ?Sized>(mut steps: S, mem: &M) ->
     rest(steps.clone(), mem)
 }
 
-/// Runs the steps after the unrolled ones: another thread or process interfered, or the operation takes more
-/// steps than usual.
+/// Runs the steps after the unrolled ones. Needed if another thread or process interfered, or if the
+/// operation takes more steps than usual.
 #[cold]
 #[inline(never)]
 fn rest<S: Steps, M: Mem + ?Sized>(steps: S, mem: &M) -> S::Out {

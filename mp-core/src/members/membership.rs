@@ -76,7 +76,8 @@ impl Members {
         self.map().cas(self.layout().member(slot, STATE), from.pack(), to.pack()).is_ok()
     }
 
-    /// Makes this process a member, and returns its tag. Takes both locks of a slot first, then its epoch.
+    /// Makes this process a member, and returns its tag. Takes both locks of a slot before the slot gets a
+    /// new epoch.
     pub(crate) fn join(self) -> Result<Member> {
         for slot in 0..self.layout().members {
             if u64::from(slot) >= self.map().load(Word::at(control::MEMBERS)) {
@@ -127,7 +128,8 @@ impl Members {
         (limit as usize, used as usize)
     }
 
-    /// Takes the locks of a slot. In a local arena no other process can have them.
+    /// Takes the locks of a slot. Returns `false` if another process has them. In a local arena there are no
+    /// locks.
     fn lock_slot(self, slot: u32) -> Result<bool> {
         let Ok(file) = self.0.file() else { return Ok(true) };
         locks::acquire(file, slot)
@@ -195,7 +197,8 @@ impl Members {
         }
     }
 
-    /// Returns `true` if a member was declared dead, or is found dead by its locks (1–3 µs).
+    /// Returns `true` if a member is marked as dead, or if its locks show that it is dead (this check takes
+    /// 1–3 µs).
     ///
     /// A stopped process is not dead. Returns `false` when in doubt.
     pub fn is_dead(self, m: Member) -> bool {
@@ -219,11 +222,12 @@ impl Members {
         self.live_members().all(|member| member.slot() == me.slot() || self.is_dead(member))
     }
 
-    /// Returns process IDs and start times of live members. The times are read here, not by each member when
-    /// it joins: few programs need them, and reading `/proc` is a fifth of joining.
+    /// Returns process IDs and start times of live members. The start times are read from `/proc` here, not
+    /// stored by each member when it joins: few programs need them, and reading `/proc` takes a fifth of the
+    /// time of joining.
     ///
-    /// Without `/proc`, the start time is 0. A file that lists these processes then has no namespace, and no
-    /// process reads its times.
+    /// Without `/proc`, the start time is 0. A named file that lists these processes then has no process
+    /// namespace, and readers of the file ignore the times.
     pub(crate) fn live_processes(self) -> impl Iterator<Item = (Member, u32, u64)> + use<> {
         self.live_members().filter_map(move |member| {
             let pid = self.map().load(self.layout().member(member.slot(), PID)) as u32;

@@ -1,19 +1,19 @@
 //! Processes of the arena.
 //!
-//! `membership` records members and detects their deaths. `intents` has the announcements of threads
-//! before changes that take more than one access.
+//! `membership` records members and detects their deaths. `intents` has the announcements of threads before
+//! changes that take more than one access.
 //!
 //! # Slabs in which a member may hold something
 //! Each member has a bit for each slab. It sets the bit **before** its first action in the slab that a
 //! reclaim would have to undo. These actions are: taking a hint, claiming a block, taking a seat for itself,
 //! and releasing the seat of a message or child object. (After the release, the member may have to free the
-//! block.) The member never clears a bit, so the bits describe a superset of what it may hold, and a reclaim
-//! reads no other slabs.
+//! block.) The member never clears a bit, so its bits include every slab in which it may hold something, and
+//! a reclaim reads no other slabs.
 //!
-//! | word | changed by | if killed | consequence |
-//! |---|---|---|---|
-//! | bits of a member | the member sets | after the bit, before the announced action | the reclaim reads 64 blocks without result |
-//! | | the reclaiming process clears, when all blocks are reclaimed | half way | the next reclaiming process repeats the work for the remaining bits |
+//! | change | killed | consequence |
+//! |---|---|---|
+//! | the member sets its bit | after the bit, before the announced action | the reclaim reads 64 blocks without result |
+//! | the reclaiming process clears all bits, when all blocks are reclaimed | half way | the next reclaiming process repeats the work for the remaining bits |
 //!
 //! For the same reason each member has a bit for each group of 64 envelopes. It sets the bit before it owns
 //! or leases an envelope of the group, or announces that it may do so ([`TouchedGroups`]). It also sets the
@@ -54,7 +54,8 @@ impl Members {
 }
 
 impl Members {
-    /// Records that this process may soon hold a block or seat in a slab. Must be called before it does.
+    /// Sets this process's bit for a slab. Must be called before the process holds a block or seat in the
+    /// slab.
     #[inline]
     pub(crate) fn touch(self, me: Member, slab: u32) {
         let (at, bit) = (self.layout().touched(me.slot(), slab), 1 << (slab % 64));
@@ -80,7 +81,8 @@ impl Members {
         self.layout().touched_groups(m.slot())
     }
 
-    /// Records that this process may soon own or lease an envelope. Must be called before it does.
+    /// Sets this process's bit for the group of an envelope. Must be called before the process owns or leases
+    /// the envelope.
     pub(crate) fn touch_group_of(self, me: Member, e: EnvelopeId) {
         self.touched_groups(me).touch(self.map(), e);
     }
@@ -103,7 +105,7 @@ impl Members {
         }
     }
 
-    /// Clears a dead member's bits, after all work for them is done.
+    /// Clears all bits of a dead member, after everything that the member held was reclaimed.
     pub(crate) fn forget_touched(self, slot: u32) {
         // One more than the count: the member may have died while it added that slab.
         let slabs = (0..=slab_count(self.map())).step_by(64).map(|slab| self.layout().touched(slot, slab));

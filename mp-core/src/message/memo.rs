@@ -38,7 +38,7 @@ pub fn with<M: Any + Default, R>(f: impl FnOnce(&mut M) -> R) -> Option<R> {
     .ok()
 }
 
-/// Drops the memo at the end of a message.
+/// Drops the memo, if there is one, at the end of a message.
 #[inline]
 pub(super) fn end() {
     if IS_THERE.get() {
@@ -46,7 +46,7 @@ pub(super) fn end() {
     }
 }
 
-/// Drops the memo, which may contain user values.
+/// Drops the memo. It may contain user values, whose panics are caught.
 #[cold]
 #[inline(never)]
 fn forget() {

@@ -177,8 +177,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Message for T {
     }
 }
 
-/// Writes a value like [`Message::encode`], but with a fixed size for all numbers of a type. A sequence of
-/// numbers is written and read faster this way, and needs no positions of its elements.
+/// Writes a value like [`Message::encode`], but writes all numbers of a type in the same number of bytes. So
+/// a sequence of numbers is written and read faster, and the positions of its elements need not be stored.
 ///
 /// # Errors
 /// The same as for `encode`.
@@ -432,7 +432,7 @@ pub trait Codec {
 /// Implements [`Message::decode`] by [`Message::decode_into`].
 ///
 /// # Errors
-/// The same as for both.
+/// Any error of `decode_into`, and [`Error::Malformed`] if it leaves the slot empty.
 #[doc(hidden)]
 #[inline]
 pub fn decode_by_slot<T: Message, C: Codec>(inc: &mut Incoming) -> Result<T> {

@@ -39,7 +39,8 @@ thread_local! {
 
 /// Number of levels that are entered without a check of the stack.
 const FREE: u16 = 12;
-/// Stack bytes reserved for one level and for an error, but at most a quarter of the stack.
+/// Number of stack bytes reserved for the code of one level and for creating an error. At most a quarter of
+/// the stack is reserved.
 const RESERVE: usize = 128 << 10;
 
 /// Enters a level if `left` and the stack allow it. Returns `true` if the level was entered; the caller
@@ -196,8 +197,8 @@ pub fn with_message<R>(f: impl FnOnce(&Cell<u16>) -> R) -> R {
     with_depth(f)
 }
 
-/// Calls `f` for an independent message. A value that sends or receives messages while it is written or read
-/// does not share its levels and its memo with them.
+/// Calls `f` for an independent message, with its own levels and its own memo. For values that send or
+/// receive messages while they are written or read themselves.
 #[inline]
 pub fn with_nested_message<R>(f: impl FnOnce() -> R) -> R {
     let _before = Restore(LEFT.replace(MAX_NESTING));

@@ -191,7 +191,7 @@ pub struct SmallBytes {
 impl SmallBytes {
     /// Maximum number of bytes.
     pub const MOST: usize = 10;
-    /// No bytes.
+    /// Value with a length of 0.
     pub const EMPTY: Self = Self { bytes: [0; Self::MOST], len: 0 };
 
     /// Creates a value with these bytes. Returns `None` if there are more than `MOST`.

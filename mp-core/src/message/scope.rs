@@ -63,7 +63,8 @@ pub fn with_outgoing<R>(out: &mut Outgoing, f: impl FnOnce(&mut Vec<u8>) -> R) -
     with_value(&ATTACHED, attached, || f(bytes))
 }
 
-/// Calls `f` while the variable has the value of `place`.
+/// Calls `f` while the thread-local `variable` contains the value of `place`. Moves the value back
+/// afterwards.
 #[inline(always)]
 fn with_value<T: Default, R>(
     variable: &'static LocalKey<Cell<Option<Box<T>>>>,
@@ -88,8 +89,8 @@ pub fn with_incoming<R>(inc: &mut Incoming, f: impl FnOnce(&[u8]) -> R) -> Resul
     result
 }
 
-/// Calls `f` to read serde values without attachments. They find no attachments, not even those of an
-/// enclosing message.
+/// Calls `f` to read serde values that can't have attachments. They can't take attachments of an enclosing
+/// message either.
 #[inline]
 pub fn with_nothing<R>(f: impl FnOnce() -> R) -> R {
     match ARRIVED.try_with(Cell::take) {
