@@ -1,6 +1,6 @@
 //! Test only: counts waits that missed their wake-up. Such a wait sleeps for a whole poll interval without a
-//! wake-up, and then finds its condition true. This distinguishes a missing wake-up from one that is late
-//! because the machine is busy, which a clock can't do.
+//! wake-up, and then finds its condition true. A measurement of time can't replace this count, because on a
+//! busy machine a wake-up may also arrive late.
 
 use crate::sync::shared::AtomicU32;
 #[cfg(feature = "inject")]

@@ -3,8 +3,8 @@
 //! A parking word counts wake-ups and marks whether a thread may be asleep: `asleep 1 bit | count 31`, in the
 //! low half of a 64-bit word. The high half is the time at which the last wake-up was begun, so that sleepers
 //! can measure its cost (`spin`). A sleeper sets the bit, checks its condition again, and sleeps while the
-//! word is unchanged. A waker makes its change. Only if it finds the bit set does it increment the word and
-//! make a system call. If the call woke no thread, the bit is cleared.
+//! word is unchanged. A waker makes its change. If the waker then finds the bit set, it increments the word
+//! and makes a system call. If the call woke no thread, the waker clears the bit.
 //!
 //! No wait relies on a wake-up: a process can be killed between its change and the call, and a woken sleeper
 //! can be killed before it does anything. So no thread sleeps longer than a poll interval ([`POLL_INTERVAL`])
@@ -17,12 +17,12 @@
 //!
 //! | word | changed by | killed | consequence |
 //! |---|---|---|---|
-//! | noticed: count, low 32 bits to sleep on | the process that swaps a member's word from `LIVE` to `DEAD`: afterwards adds 1 and wakes all | between the two | waiters check after a poll interval, as if the word did not exist |
-//! | | the process that has released its seat of a queue, if a waiter has asked meanwhile: adds 1 and wakes all | between the release and the addition | the same |
-//! | asked: count | a waiter that finds a process which is leaving the queue and may still hold it: adds 1 | before the addition | the same as without this waiter |
+//! | *noticed*: count, low 32 bits to sleep on | the process that swaps a member's word from `LIVE` to `DEAD`: afterwards adds 1 and wakes all | after the swap, before the addition | waiters check after a poll interval, as if *noticed* did not exist |
+//! | *noticed* | the process that has released its seat of a queue, if a waiter has asked meanwhile: adds 1 and wakes all | after the release, before the addition | waiters check after a poll interval |
+//! | *asked*: count | a waiter that finds a process which is leaving the queue and may still hold it: adds 1 | before the addition | none |
 //!
-//! A waiter reads the count, *then* checks whether the holder is dead, then sleeps while the count is
-//! unchanged. So a death that the check missed ends the sleep.
+//! A waiter reads the count *noticed*, *then* checks whether the holder is dead, then sleeps while the count
+//! is unchanged. So a death that the check missed ends the sleep.
 //!
 //! The release of a queue is also counted in *noticed*, if a waiter may wait for it: see
 //! [`detach_notice`](self::detach_notice). All waiters of the queue check once more when the count changes.
@@ -50,7 +50,7 @@ const ASLEEP: u64 = 1;
 const COUNT: u64 = 2;
 const LOW: u64 = u32::MAX as u64;
 
-/// Returns the high half of the word: the present time.
+/// Returns the present time, in the form of the high half of a parking word.
 fn begun<M: Mem + ?Sized>(m: &M) -> u64 {
     u64::from(m.ticks()) << 32
 }
@@ -99,7 +99,7 @@ impl Steps for Announce {
 pub struct NotifyOne {
     word: Word,
     seen: Option<u64>,
-    /// Bits of the word that remain.
+    /// Mask of the word's bits that the increment keeps.
     keep: u64,
 }
 
@@ -137,7 +137,7 @@ impl Steps for NotifyOne {
     }
 }
 
-/// Steps like [`NotifyOne`], for all sleepers: they clear the announcement.
+/// Steps like [`NotifyOne`], for all sleepers. They also clear the mark that a thread may be asleep.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NotifyAll(NotifyOne);
 
@@ -157,7 +157,7 @@ impl Steps for NotifyAll {
     }
 }
 
-/// Counts a wake-up of all sleepers at a parking word, before they are woken.
+/// Increments a parking word, before the caller wakes all sleepers on it.
 #[doc(hidden)]
 pub fn count_up<M: Mem + ?Sized>(m: &M, word: Word) {
     let count = COUNT;
@@ -291,7 +291,8 @@ impl Parking {
 }
 
 view! {
-    /// Count of the deaths that were detected in an arena, and of releases of queues that waiters asked for.
+    /// Count in an arena of two kinds of events: detected deaths, and releases of queues that waiters asked
+    /// for.
     pub struct Notices;
 }
 
@@ -329,7 +330,7 @@ mod tests {
     const WORD: Word = Word::at(0);
 
     /// A process that has announced itself, and does not sleep yet, must not fall asleep after a wake-up for
-    /// all. This holds even if another process announces itself afterwards.
+    /// all, even if another process announces itself after this wake-up.
     #[test]
     fn notify_all_prevents_an_announced_sleep() {
         let m = HeapMem::new(1);

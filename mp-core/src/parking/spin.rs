@@ -1,44 +1,46 @@
 //! Spin time before a sleep.
 //!
 //! A sleep costs a wake-up: the time from the moment at which another process begins it until the sleeper
-//! runs, and the system call of that other process. So a thread spins for as long as both take, and then
-//! sleeps. However long the wait is, it costs at most twice as much as the better choice (Karlin et al.,
-//! *Competitive randomized algorithms for non-uniform problems*, 1990). If spinning never pays, the thread
-//! spins for less, down to [`LEAST`]. If the thread slept, but would have found its result within twice the
-//! cost of a wake-up, it then spins for up to twice that cost. Such a wait also costs at most twice as much
-//! as the better choice.
+//! runs, and the system call of that other process. A thread can't know in advance which is cheaper: spinning
+//! until the result arrives, or sleeping at once. So it spins for as long as a wake-up costs, and then
+//! sleeps. This costs at most twice as much as the cheaper choice (Karlin et al., *Competitive randomized
+//! algorithms for non-uniform problems*, 1990).
 //!
-//! # Two sides that both sleep
+//! If spinning never pays, the thread spins for less, down to [`LEAST`]. If the thread slept, but would have
+//! found its result within twice the cost of a wake-up, it next spins for up to twice that cost. This also
+//! costs at most twice as much as the cheaper choice.
+//!
+//! # Two processes that both sleep
 //! If two processes answer each other, and each sleeps while the other works, each answer arrives later, by
-//! the wake-up of its sender. For each side alone, sleeping is the better choice, so the two would never stop
+//! the wake-up of its sender. For each process alone, sleeping is cheaper, so the two would never stop
 //! sleeping. Spinning for twice as long finds an answer even if its sender had to be woken. Once one such
-//! answer is found by spinning, neither side sleeps.
+//! answer is found by spinning, neither process sleeps.
 //!
 //! # A processor that other threads need
-//! A spinning thread yields to other threads. If one of them runs for the rest of the spin time or longer,
-//! the spin has not paid, even if it found a result. No process wakes a spinning thread, so it runs only
-//! after the other thread has left the processor. The kernel could have run a sleeper on another processor,
-//! or on this one sooner.
+//! A spinning thread yields to other threads. If another thread then runs for the rest of the spin time or
+//! longer, the spin has not paid, even if it found a result. No process wakes a spinning thread, so it runs
+//! only after the other thread has left the processor. The kernel could have run a sleeper on another
+//! processor, or on this one sooner.
 //!
 //! If this happens again and again, the thread moves to another processor: [`migration`].
 //!
 //! # Cost of a wake-up
-//! The cost is measured by each wake-up, since it differs tenfold between machines and workloads. A process
-//! that wakes a sleeper writes the time into the parking word (`parking`), and the sleeper subtracts. The
-//! waking process also measures its system call, which on a virtual machine is a third of the total. [`COST`]
-//! follows these figures in each process.
+//! The cost is measured by each wake-up, since it differs tenfold between machines and workloads. A
+//! process that wakes a sleeper writes the time into the parking word (`parking`). The sleeper subtracts it
+//! from the time at which it runs. The waking process also measures its system call, which on a virtual
+//! machine is a third of the total. [`COST`] is a moving average of these figures in each process.
 //!
 //! # No more spinning threads than processors
 //! A thread that is about to spin for longer than [`LEAST`] takes the *seat* of the processor that it runs
 //! on: one word of the arena for each of the first [`SEATS`] processors. If the seat is taken, another thread
-//! already spins there, and this one sleeps at once. (A thread that moves to another processor meanwhile
-//! keeps its seat: there are as many as processors.)
+//! already spins on this processor, and the thread sleeps at once. (A thread that moves to another processor
+//! meanwhile keeps its seat, so there are never more spinning threads than seats.)
 //!
-//! | seat | changed by | if the process is killed |
-//! |---|---|---|
-//! | 0: free → owner: member + 1 | a thread of that member, by one swap | the seat names a dead member: threads on that processor sleep at once, until the member is reclaimed |
-//! | owner → 0 | the same thread, by one store | before the store: the same |
-//! | dead owner → 0 | the process that reclaims the member, before its slot gets another member, by one swap | another process reclaims the member |
+//! | change of a seat | made by | killed before it | consequence |
+//! |---|---|---|---|
+//! | 0 (free) → member + 1 | a thread of that member, by one swap | | |
+//! | member + 1 → 0 | the same thread, by one store | the seat names a dead member | threads on that processor sleep at once, until the member is reclaimed |
+//! | dead member + 1 → 0 | the process that reclaims the member, before the member's slot is reused, by one swap | the seat names a dead member | another process reclaims the member |
 //!
 //! Seats affect only timing.
 
@@ -79,8 +81,8 @@ pub enum Spin {
     /// processor, unless its affinity is restricted.
     #[default]
     Adaptive,
-    /// Spins for this time (at most 4 s), whether that pays or not. At most as many threads spin at once as
-    /// there are processors.
+    /// Spins for this time (at most 4 s), even if spinning never pays. At most as many threads spin at
+    /// once as there are processors.
     For(Duration),
     /// Never sleeps: a wait uses a processor for its whole duration. Wake-ups then cost nothing for either
     /// side.
@@ -128,7 +130,8 @@ pub struct AdaptiveSpin {
 
 /// Spin time in nanoseconds if spinning never pays.
 const LEAST: u32 = 500;
-/// Maximum number of pauses between two rare polls: about 3 µs on the processors with the longest pause.
+/// Maximum number of spin-loop hints between two checks of [`AdaptiveSpin::look_rarely`]: about 3 µs on the
+/// processors with the longest `pause` instruction.
 const PAUSES: u32 = 64;
 /// Spin time in nanoseconds of a thread that never sleeps, before it checks for dead peers.
 const BUSY: u32 = 1_000_000;
@@ -202,8 +205,8 @@ impl AdaptiveSpin {
         }
     }
 
-    /// Same as [`look`](Self::look), with growing pauses: for a word that its owner changes often. Each read
-    /// moves the word's cache line away from the owner.
+    /// Same as [`look`](Self::look), with growing pauses between the checks. For a word that its owner
+    /// changes often: each check moves the word's cache line away from the owner.
     pub fn look_rarely<R>(&self, mut look: impl FnMut() -> Option<R>) -> Option<R> {
         let nanos = self.nanos.load(Ordering::Relaxed);
         if nanos == 0 {
@@ -260,8 +263,8 @@ fn after_nothing(nanos: u32) -> u32 {
     (nanos / 2).max(LEAST)
 }
 
-/// Returns the spin time after a sleep of this length, if it should exceed `nanos`, which is half of the spin
-/// before the sleep.
+/// Returns the spin time after a sleep of `slept` nanoseconds, or `None` if the time should stay as it is.
+/// The spin before the sleep took `2 * nanos` without success, so the spin time is `nanos` now.
 fn after_a_sleep(nanos: u32, slept: u32, cost: u32) -> Option<u32> {
     let most = 2 * cost;
     // The wake-up itself is part of the sleep.
@@ -316,8 +319,8 @@ impl SpinState {
         migration::record_wait(self.shared);
     }
 
-    /// Makes a last check when the spin time has expired, possibly long ago. The result is returned, but does
-    /// not count as the result of a spin that paid.
+    /// Makes a last check when the spin time has expired, possibly long ago. A result is returned, but does
+    /// not increase the spin time of later waits.
     fn last<R>(&self, look: &mut impl FnMut() -> Option<R>) -> Option<R> {
         let found = look();
         if found.is_some() {
@@ -381,9 +384,9 @@ pub(crate) fn free_processors(arena: Arena, dead: Member) {
 /// Cost of a wake-up, in nanoseconds.
 #[derive(Debug)]
 pub(crate) struct Cost {
-    /// Time until the sleeper runs.
+    /// Time from the beginning of a wake-up until the sleeper runs.
     wake_up: AtomicU32,
-    /// Duration of the waking process's system call.
+    /// Duration of the system call of the process that wakes.
     call: AtomicU32,
 }
 
@@ -403,14 +406,14 @@ impl Cost {
         Self { wake_up: AtomicU32::new(Self::FIRST), call: AtomicU32::new(0) }
     }
 
-    /// Returns the sum of both times. The call counts at most as much as the wake-up: in a longer call, the
-    /// sleeper ran on the waker's processor.
+    /// Returns the sum of wake-up time and system call. The call counts at most as much as the wake-up time.
+    /// In a longer call, the sleeper ran on the waker's processor, and its work is part of the measured time.
     fn now(&self) -> u32 {
         let wake_up = self.wake_up.load(Ordering::Relaxed);
         wake_up + self.call.load(Ordering::Relaxed).min(wake_up)
     }
 
-    /// Records the time after which a woken sleeper ran.
+    /// Records the measured time from a wake-up until the sleeper ran.
     pub(crate) fn measured(&self, nanos: u32) {
         let after = follows(self.wake_up.load(Ordering::Relaxed), nanos);
         self.wake_up.store(after.clamp(Self::LEAST, Self::MOST), Ordering::Relaxed);
@@ -423,8 +426,8 @@ impl Cost {
     }
 }
 
-/// Returns a moving average that falls faster than it rises: a busy machine adds time that spinning would not
-/// avoid.
+/// Returns the next value of a moving average. It falls faster than it rises, because a busy machine adds
+/// times that spinning would not avoid.
 fn follows(before: u32, measured: u32) -> u32 {
     if measured < before {
         before - (before - measured) / 8

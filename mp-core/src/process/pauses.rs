@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const LONGEST_PIECE: Duration = Duration::from_secs(1);
 /// Shortest piece of a sleep.
 const SHORTEST_PIECE: Duration = Duration::from_millis(20);
-/// Delay of a sleep that is not yet a pause.
+/// Maximum delay of a sleep that does not count as a pause.
 const LATE: Duration = Duration::from_millis(20);
 
 /// Sleeps of one thread.
@@ -21,8 +21,8 @@ pub struct PauseDetector {
 }
 
 impl PauseDetector {
-    /// Returns the end of the next piece of a sleep until `until`. `shortest` is the shortest time that the
-    /// thread watches.
+    /// Returns the end of the next piece of a sleep until `until`. `shortest` is the shortest time limit that
+    /// the thread enforces, and determines the length of a piece.
     pub fn piece(&mut self, now: Instant, until: Instant, shortest: Duration) -> Instant {
         let piece = (shortest / 8).clamp(SHORTEST_PIECE, LONGEST_PIECE);
         let until = until.min(now + piece);

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use crate::sys::affinity::leave_processor;
 
-/// Shortest yield in which another thread runs.
+/// Minimum duration of a yield after which the thread assumes that another thread has run on its processor.
 pub(super) const MIN_SHARED_YIELD: Duration = Duration::from_micros(1);
-/// Number of successive waits that a thread on the same processor has ended, before the waiting thread moves.
+/// Number of successive waits ended by a thread on the same processor, after which the waiting thread moves.
 const WAITS_BEFORE_MOVE: u32 = 16;
 /// Time after a move in which the thread does not move again. Doubled by each move that does not help.
 const PAUSE: Duration = Duration::from_millis(5);

@@ -193,8 +193,8 @@ fn preempted_spin_is_not_recorded_as_a_hit() {
     assert!(longer < LATE / 2, "{longer} of {LATE}");
 }
 
-/// Returns `true` if the next spin takes longer, and the time that this spin took. `None` if the spin found
-/// no result.
+/// Spins while another thread needs the processor. Returns the duration of the spin, and `true` if the next
+/// spin takes longer. Returns `None` if the spin found no result.
 fn while_another_thread_runs() -> Option<(bool, Duration)> {
     const LOOK: u32 = 20_000;
     let (asked, answered) = (AtomicU32::new(0), AtomicU32::new(0));
