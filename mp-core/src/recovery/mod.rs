@@ -12,6 +12,7 @@ mod tests;
 use crate::arena::{Arena, view};
 
 view! {
-    /// Recovery of an arena after the death of members.
+    /// Recovery of an arena after the death of members: restores the waits of living members, and frees
+    /// memory.
     pub struct Recovery;
 }

@@ -3,21 +3,21 @@
 //! First any number of processes at once [recover](super::recover) everything that others wait for. Then one
 //! process reclaims each dead member: it releases the member's memory. No process waits for a reclaim. If the
 //! reclaiming process dies as well, another process starts again from the beginning. Every step may be done
-//! twice. All members to be reclaimed are reclaimed in one pass:
+//! twice. A pass reclaims all dead members together, in this order:
 //!
-//! 1. the multi-word update that one of them had begun, if no process has completed it;
-//! 2. the envelopes that they owned: taken over by the reclaiming process, then emptied;
-//! 3. the blocks that they were claiming or freeing, and blocks that recovering processes have claimed for
-//!    them: taken over and freed. The members' seats, which by now are in pages of seats only, are
-//!    released. (A live block without seats, which may be a queue, stays: recovering processes have
-//!    handled all such blocks that existed. A process that has released the last seat since then handles
-//!    the block itself.)
-//! 4. hints of free blocks and envelopes that were lost: set again;
-//! 5. their slots: freed.
+//! 1. Multi-word updates that a dead member had begun, and that no process has completed, are completed.
+//! 2. Envelopes that dead members owned are taken over by the reclaiming process, then emptied.
+//! 3. Blocks that dead members were claiming or freeing, and blocks that recovering processes have claimed
+//!    for dead members, are taken over and freed. The remaining seats of dead members, which by now are only
+//!    in pages of seats, are released. (A live block without seats, which may be a queue, stays: recovering
+//!    processes have handled all such blocks that existed. A process that has released the last seat since
+//!    then handles the block itself.)
+//! 4. Lost hints of free blocks and envelopes are set again.
+//! 5. The slots of the dead members are freed.
 //!
-//! The reclaim reads the blocks in slabs that a dead member has touched (see [`Members`]). So its cost
-//! depends on the actions of the dead members, not on the contents of the arena. The same holds for groups of
-//! 64 envelopes.
+//! The reclaim reads only the blocks in slabs, and the envelopes in groups, that a dead member has touched
+//! (see [`Members`]). So its cost depends on the actions of the dead members, not on the contents of the
+//! arena.
 
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -44,12 +44,12 @@ use crate::words::{
     BlockId, BlockKind, BlockLife, BlockState, EnvelopeId, Holder, Member, Owner, Presence, Seat, Tenancy,
 };
 
-/// Maximum number of recoveries by a process if other processes recover at the same time. After that the dead
-/// members' memory is freed a little later.
+/// Maximum number of recoveries by one process while other processes recover at the same time. After that, a
+/// later reclaim frees the dead members' memory.
 const ATTEMPTS: u32 = 4;
 
-/// Function that this process calls before it reclaims dead members: it checks the envelopes promised to
-/// processes that are not members yet.
+/// Function that this process calls before it reclaims dead members. The function checks the envelopes
+/// promised to processes that are not members yet.
 static PROMISES: PerProcess<OnceLock<fn()>> = per_process!(OnceLock::new());
 
 /// Function that this process calls after members were reclaimed, and the number of reclaimed members at its
@@ -57,7 +57,8 @@ static PROMISES: PerProcess<OnceLock<fn()>> = per_process!(OnceLock::new());
 static ON_DEATHS: PerProcess<OnceLock<fn()>> = per_process!(OnceLock::new());
 static DEATHS_SEEN: PerProcess<AtomicU64> = per_process!(AtomicU64::new(0));
 
-/// Calls the hook, in one thread of this process, if members were reclaimed since its last call.
+/// Calls the hook of [`Recovery::on_deaths`], in one thread of this process, if members were reclaimed since
+/// the last call.
 fn tell_of_deaths(deaths: u64) {
     if DEATHS_SEEN.load(Ordering::Relaxed) != deaths
         && DEATHS_SEEN.swap(deaths, Ordering::Relaxed) != deaths
@@ -71,7 +72,7 @@ fn tell_of_deaths(deaths: u64) {
 /// it recovers.
 static RECOVERIES: PerProcess<Mutex<()>> = per_process!(Mutex::new(()));
 
-/// Plan without changes, to complete an update that another process had begun.
+/// Plan of an update without changes. Running it completes an update that another process had begun.
 struct Complete;
 impl UpdatePlan for Complete {
     fn reads(&self) -> &[Word] {

@@ -1,7 +1,7 @@
 //! Events of reclaimed members for the `tracing` crate. Without the feature `tracing`, nothing is counted.
 //!
-//! A reclaim only counts. The events are emitted later, by a thread that holds no lock of this library,
-//! because subscribers are code of users.
+//! During a reclaim, the released resources are only counted. The events are emitted later, by a thread that
+//! holds no lock of this library, because subscribers are code of users.
 
 use std::time::Instant;
 
@@ -59,7 +59,8 @@ impl Tally {
         self.members.iter_mut().filter(|dead| dead.member == _of).for_each(|dead| dead.envelopes += 1);
     }
 
-    /// Ends the counts of a reclaim, which began with a recovery at `since`, and prepares the events.
+    /// Ends the counts of a reclaim, and prepares the events. `_since` is the beginning of the recovery that
+    /// preceded the reclaim.
     pub(super) fn end(self, _since: Instant) {
         #[cfg(feature = "tracing")]
         PENDING.lock().extend(self.members.into_iter().map(|mut dead| {

@@ -3,42 +3,44 @@
 //! [`BeginRecovery`] describes the interplay of recovery and reclaim, and the state after a death or a stop.
 //! A recovery makes these steps in order:
 //!
-//! 1. The intents of the dead member's threads: each names the one envelope whose owner may be in doubt. The
-//!    ring layer decides, and gives the envelope to the dead member or to others. (If it can't yet, because a
-//!    living thread is handling that envelope, all other steps are done, and another recovery follows.)
-//! 2. The envelopes: those that the member had leased return to their queues. The attachments of those that
-//!    it owned are released. The handle of a queue is given to the dead member instead, so that step 3
-//!    notifies that queue, whether this process holds it or not.
-//! 3. The blocks: the member's seats are released, except in queues. The queues are notified of the death,
-//!    and of returned messages. (The notification is written into the queue's memory, which is not reused as
-//!    long as that seat is there.)
-//! 4. Messages that no process will ever get, because they are in a queue held only by dead members: their
+//! 1. **Intents.** Each intent of the dead member's threads names one envelope whose owner may be in doubt.
+//!    The ring layer decides who owns it. (If a living thread is handling the envelope, the ring layer can't
+//!    decide yet. Then all other steps are done, and another recovery follows.)
+//! 2. **Envelopes.** Envelopes that the member had leased return to their queues. For envelopes that it
+//!    owned, the attachments are released. An attached handle of a queue is given to the dead member instead,
+//!    so that step 3 notifies that queue, even if this process does not hold the queue.
+//! 3. **Blocks.** The member's seats are released, except seats of queues. The queues are notified of the
+//!    death, and of returned messages. (The notification is written into the queue's memory, which is not
+//!    reused as long as the dead member has a seat of the queue.)
+//! 4. **Deserted queues.** Messages in a queue that only dead members hold will never be received. Their
 //!    attachments are released as in step 2.
 //!
 //! Once a process has completed these steps while no other process was recovering, recoveries make this step:
 //!
-//! 5. The blocks: the member's seats in queues are released. A queue without any holder then belongs to the
-//!    dead member, and the attachments of its messages are released. This process takes the handle of a queue
-//!    in such a message itself, notifies that queue, and drops the handle.
+//! 5. **Seats of queues.** The member's seats of queues are released. A queue without any holder then belongs
+//!    to the dead member, and the attachments of its messages are released. If such a message contains the
+//!    handle of another queue, this process takes the handle itself, notifies that queue, and drops the
+//!    handle.
 //!
-//! In steps 2 and 4 the seat of a message becomes the dead member's by one swap. So the queue exists until
-//! all recovering processes have notified it, and no process waits for a stopped one. After step 4 no
-//! recovering process writes into a queue in which the dead member has a seat. So a handle found in step 5
-//! becomes an ordinary handle of this process. A model covers both cases:
+//! In steps 2 and 4, one swap changes the seat of a message into a seat of the dead member. So the queue
+//! exists until all recovering processes have notified it, and no process waits for a stopped one. After step
+//! 4, no recovering process writes into a queue in which the dead member has a seat. So in step 5 the process
+//! may take handles of queues as ordinary handles of its own. A model covers both cases:
 //! `tools/models/tests/models/lost_handles.rs`.
 //!
-//! Step 4 exists although step 5 does the same, since step 4 need not wait until all recoveries have ended.
-//! In step 5 a process may leave a queue at any time. If it finds the dead member's seat released, it is the
-//! last holder, and owns the queue. If the seat is not released yet, the recovering process that releases it
-//! claims the queue for the dead member. Then every recovering process releases the attachments of the
-//! queue's messages.
+//! Step 4 is necessary although step 5 does the same, since step 4 need not wait until all recoveries have
+//! ended. In step 5, other processes may release their seats of a queue at any time. If such a process finds
+//! the dead member's seat already released, it is the last holder, and owns the queue. If the seat is not
+//! released yet, the recovering process that releases it claims the queue for the dead member. Then every
+//! recovering process releases the attachments of the queue's messages.
 //!
 //! A block that loses its last holder in a recovery is claimed for the dead member (`BUSY(dead)`), and left
 //! to the reclaim.
 //!
-//! An envelope of the dead member may be promised to a child, which takes it by a swap of exactly the owner
-//! word that it received. So the word's sequence is incremented first. After that no living process can take
-//! the envelope, and its list of attachments stays.
+//! An envelope of the dead member may be promised to a child. The child takes it by a swap that expects
+//! exactly the owner word that the child has received. So a recovery first increments the sequence in the
+//! owner word. After that, no living process can take the envelope, and its list of attachments stays
+//! unchanged.
 
 use crate::alloc::Allocator;
 use crate::arena::Arena;
@@ -63,7 +65,7 @@ use crate::words::{
 struct DeadInRecovery {
     dead: Dead,
     counted: Tenancy,
-    /// `true` if no other process was recovering it.
+    /// `true` if no other process was recovering this member.
     alone: bool,
 }
 
@@ -158,8 +160,8 @@ impl Recovery {
         run(CheckSoleRecovery::new(slot, others, |m| Members(self.0).is_dead(m)), self.map())
     }
 
-    /// Recovers everything that others wait for. Returns the remaining doubts for each member, and the queues
-    /// that the members hold.
+    /// Recovers everything that others wait for. Returns the location of unsettled messages for each member,
+    /// and the queues in which dead members have seats.
     fn recover_for(self, dead: &[Dead]) -> (Vec<InDoubt>, Vec<BlockId>) {
         let settled = dead.iter().map(|d| self.settle_intents(d.member)).collect();
         let mut pass = Pass::new(self.0, dead, Queues::Tell);
@@ -168,7 +170,7 @@ impl Recovery {
         (settled, pass.to_wake)
     }
 
-    /// Settles the intents of a dead member. Returns the location of envelopes that could not be settled,
+    /// Settles the intents of a dead member. Returns the location of messages that could not be settled,
     /// because a living thread is handling them.
     fn settle_intents(self, dead: Member) -> InDoubt {
         let Some(rings) = RINGS.get() else { return InDoubt::Nothing };
@@ -190,8 +192,8 @@ impl<'a> Pass<'a> {
         self.dead.iter().any(|d| d.member == member)
     }
 
-    /// Recovers all blocks in slabs that the dead members have touched, even if other recovering processes
-    /// were killed or stopped while they did the same.
+    /// Recovers all blocks in slabs that the dead members have touched. Also completes the work of other
+    /// recovering processes that were killed or stopped.
     fn recover_touched_blocks(&mut self) {
         let (arena, slots) = (self.arena, self.dead.iter().map(|d| d.member.slot()));
         Members(arena).each_touched_slab(slots, |slab| {
@@ -202,7 +204,7 @@ impl<'a> Pass<'a> {
         self.recover_deserted();
     }
 
-    /// Releases the attachments of messages that no process will ever get.
+    /// Releases the attachments of all messages in deserted queues.
     fn recover_deserted(&mut self) {
         while let (Some((ring, had)), Some(rings)) = (self.deserted.pop(), RINGS.get()) {
             let (arena, memory) = (self.arena, Blocks(self.arena).memory_of(ring));
@@ -280,7 +282,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Releases a seat. If it was the last one, the block then belongs to the dead member.
+    /// Releases a seat of a block. If the block then has no holder, it is claimed for the dead member.
     fn give_up_for(&mut self, dead: Member, block: BlockId, seat: (Word, Seat)) {
         // So the process that reclaims that member finds it.
         Members(self.arena).touch(dead, block / SLAB_BLOCKS);
@@ -345,7 +347,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Records that a queue was notified, in which a dead member has a seat.
+    /// Records a queue to wake again: it was notified, and a dead member still has a seat in it.
     fn record_ring_to_wake(&mut self, block: BlockId, had: Member) {
         self.to_wake.push(block);
         if self.only_dead_hold(block) {
@@ -353,7 +355,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Returns `true` if all holders of a live block are dead members. The block then never gets a living
+    /// Returns `true` if all holders of a live block are known to be dead. Such a block never gets a living
     /// holder again.
     fn only_dead_hold(&self, block: BlockId) -> bool {
         let at = Blocks(self.arena).block_at(block).state;

@@ -28,7 +28,7 @@ fn one() -> (MutexGuard<'static, ()>, Arena) {
     (ONE.lock().unwrap_or_else(PoisonError::into_inner), Arena::current().unwrap())
 }
 
-/// Adds a live member, which has its locks.
+/// Adds a live member, which holds the locks of its slot.
 fn living(arena: Arena) -> Dead {
     let member = Members(arena).join().unwrap();
     Dead { member, pid: std::process::id(), epoch: Members(arena).tenancy(member.slot()).epoch }
@@ -81,7 +81,8 @@ fn touched(arena: Arena, d: Dead, blocks: &[BlockId]) {
     blocks.iter().for_each(|block| Members(arena).touch(d.member, block / SLAB_BLOCKS));
 }
 
-/// Returns an envelope of this member, to which `block` is attached, in its second seat.
+/// Returns an envelope of this member, with `block` as an attachment. The envelope has the block's second
+/// seat.
 fn envelope_with(arena: Arena, d: Dead, block: BlockId) -> (EnvelopeId, Owner) {
     let (e, owner) = Messages(arena).pack(&mut Outgoing::default(), 7).unwrap().into_raw();
     let attach = Attachment { block, seat: SeatAt::inline(1), grant: Grant::new(Access::Frozen, 0) };
@@ -107,7 +108,7 @@ fn is_hinted(arena: Arena, block: BlockId) -> bool {
     arena.map().load(Blocks(arena).slab_word(block / SLAB_BLOCKS, 1)) >> (block % SLAB_BLOCKS) & 1 == 1
 }
 
-/// Returns a free envelope, and the word of its hint in the map, which is cleared.
+/// Returns a free envelope whose hint was cleared, and the word of the hint.
 fn lose_hint(arena: Arena) -> (EnvelopeId, Word) {
     // A thread returns its retained envelopes when it ends.
     std::thread::spawn(move || drop(Messages(arena).pack(&mut Outgoing::default(), 7).unwrap()))
@@ -124,7 +125,7 @@ fn lose_hint(arena: Arena) -> (EnvelopeId, Word) {
     panic!("no envelope is free");
 }
 
-/// An object of each kind that a dead member may have, each at the worst moment.
+/// Creates an object of each kind that a dead member may hold, in its least complete state.
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
 fn recovery_frees_everything_of_a_dead_member() {
