@@ -1,7 +1,8 @@
-//! An arena that this process joins when it first needs one.
+//! Deferred attachment: the arena that this process joins when it first needs one.
 //!
-//! Many workers never need the arena, and joining it costs more than the rest of starting a worker. A process
-//! that has not joined is not a member. It holds no blocks or messages, so its death releases nothing.
+//! Many workers never need the arena, and joining it costs more than the rest of starting a worker. A
+//! process that has not joined is not a member. It holds no blocks or messages, so its death releases
+//! nothing.
 
 use std::os::fd::OwnedFd;
 

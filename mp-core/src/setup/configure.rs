@@ -1,14 +1,14 @@
 //! Size of an arena and its number of messages, which are chosen before it is created.
 //!
-//! | | set by | priority |
+//! | priority | source of the numbers | set by |
 //! |---|---|---|
-//! | [`Arena::configure`](crate::Arena::configure) | the program, before it uses shared memory | first |
-//! | `MP_ARENA_SIZE`, `MP_ARENA_MESSAGES` | the environment of the program that creates the arena | second |
-//! | neither | | 1 TiB of addresses, or as much as the limits of the process allow; messages by that size |
+//! | 1 | [`Arena::configure`](crate::Arena::configure) | the program, before it uses shared memory |
+//! | 2 | `MP_ARENA_SIZE`, `MP_ARENA_MESSAGES` | the environment of the program that creates the arena |
+//! | 3 | defaults: 1 TiB of addresses, or as much as the limits of the process allow; a number of messages that depends on the size | nobody |
 //!
 //! Both numbers are in the arena's header. A process that joins reads the number of messages there, computes
-//! the positions of all tables, and checks the whole header against them. So children have the same layout as
-//! their parent.
+//! the positions of all tables, and checks the whole header against them. So children have the same
+//! layout as their parent.
 
 use std::env::{VarError, var};
 
@@ -41,16 +41,17 @@ impl ArenaOptions {
         Self { size: None, messages: None }
     }
 
-    /// Sets the number of bytes of addresses, rounded up to 2 MiB: 64 MiB to 1 TiB. They contain all queues
-    /// and messages of the program, and its tensors, except tensors in
-    /// [files](crate::SharingStrategy::FileSystem). Only used addresses take memory.
+    /// Sets the size of the arena's address range in bytes: from 64 MiB to 1 TiB, and rounded up to a
+    /// multiple of 2 MiB. The range contains all queues and messages of the program, and its tensors, except
+    /// tensors in [files](crate::SharingStrategy::FileSystem). Only used addresses take memory.
     pub const fn size(self, bytes: u64) -> Self {
         Self { size: Some(bytes), ..self }
     }
 
-    /// Sets the maximum number of messages in flight, in all queues together, rounded up to 512: 1,024 to
-    /// 15,728,640. Small messages (on x86-64, of up to 10 bytes when encoded) are stored in their queues and
-    /// don't count, but an unbounded queue can have at most this many of them.
+    /// Sets the maximum number of messages in flight, in all queues together: from 1,024 to 15,728,640, and
+    /// rounded up to a multiple of 512. Small messages (on x86-64, of up to 10 bytes when encoded) are stored
+    /// in their queues and don't count. Nevertheless, an unbounded queue can contain at most this number of
+    /// small messages.
     pub const fn messages(self, messages: u32) -> Self {
         Self { messages: Some(messages), ..self }
     }

@@ -6,12 +6,12 @@
 //! drops a tensor, or reclaims a dead member, need not have the file open.
 //!
 //! # States of an extent's word
-//! | state | changed by | killed here |
+//! | state | changed by | file after a kill in this state |
 //! |---|---|---|
-//! | `FREE` | a process that needs an extent → `MAKING(me)` | |
-//! | `MAKING(m)` | `m`, which records directory and name, the length of the directory last, then creates the file and locks it → `NAMED(m)`; or, if that fails, removes it → `FREE` | a file of that name, or none |
-//! | `NAMED(m)` | `m`, which writes the present members into the file → `OPEN`; or, if that fails, removes the file → `FREE` | the file, without a slab in it |
-//! | `OPEN` | no process: it stays as long as the arena | |
+//! | `FREE` | a process that needs an extent → `MAKING(me)` | none |
+//! | `MAKING(m)` | `m`: records directory and name (the length of the directory last), creates the file and locks it → `NAMED(m)`; on failure, removes the file → `FREE` | none, or a file with the recorded name |
+//! | `NAMED(m)` | `m`: writes the present members into the file → `OPEN`; on failure, removes the file → `FREE` | a file without a slab |
+//! | `OPEN` | no process: the extent stays as long as the arena | a file in use, or left (see below) |
 //!
 //! The reclaim takes over `MAKING(dead)` and `NAMED(dead)` by compare-and-swap to `MAKING(me)`. Then it
 //! removes the file if its name was recorded, clears the length of the directory, and then frees the extent.
@@ -19,42 +19,43 @@
 //!
 //! # Lifetime of the file
 //! The file's name must exist as long as any member may have to open it: a tensor may be in flight to a
-//! member that hasn't opened it, and its sender may be dead. So a file is in use while any process has its
-//! lock, **or** any process listed in the file lives: the members at the time of its creation. A process that
-//! joins later takes the locks of all extents:
+//! member that hasn't opened the file, and its sender may be dead. So a file is in use while any process has
+//! the file's lock, **or** any process listed in the file lives. The list contains the members at the time of
+//! the file's creation. A process that joins later takes the locks of all extents:
 //!
-//! | the maker | a process that joins |
-//! |---|---|
-//! | state → `NAMED` | state of its member slot → `LIVE` |
-//! | reads the member table, writes the live members into the file | reads the states of all extents, takes the locks of extents that are `NAMED` or `OPEN` |
-//! | state → `OPEN` | |
+//! | order | the process that makes the extent | a process that joins |
+//! |---|---|---|
+//! | 1 | state of the extent → `NAMED` | state of its member slot → `LIVE` |
+//! | 2 | reads the member table, writes the live members into the file | reads the states of all extents, takes the locks of extents that are `NAMED` or `OPEN` |
+//! | 3 | state of the extent → `OPEN` | |
 //!
 //! Both processes write before they read, and all these accesses have one total order. So at least one of the
 //! two detects the other.
 //!
 //! # Foreign process namespaces
-//! A program that cleans up may be in another process namespace (a container that shares `/dev/shm`), or have
-//! no `/proc`. Such a program can't check if a process listed in a file lives. Then the locks decide, once
-//! they are conclusive:
+//! A program that removes files of dead programs may be in another process namespace (a container that shares
+//! `/dev/shm`), or have no `/proc`. Such a program can't check if a process listed in a file lives. It
+//! decides by the locks alone, and only if every process listed in the file has marked itself as a holder of
+//! the file's lock:
 //!
-//! | word of the file | written by | killed before | consequence there |
-//! |---|---|---|---|
-//! | an owner: pid, [`HOLDS`] | the maker; the owner sets `HOLDS` when it has the lock of the file | it is set | the file stays: that owner may live |
-//! | first: name of the program's first file in the same directory; 0 if this file is the first | the maker | | |
+//! | word of the file | written by | killed before the last write |
+//! |---|---|---|
+//! | entry of a listed process: pid, bit [`HOLDS`] | the maker writes the pid; the listed process sets `HOLDS` when it has the lock of the file | the file stays, because this process may live |
+//! | *first*: name of the program's first file in the same directory, or 0 in the first file itself | the maker | the file is incomplete: its lock decides |
 //!
-//! - **The first file of a program decides for all of them.** A member that joined after its creation holds
-//!   its lock from then on, whether or not it has opened later files. A program that uses files creates the
-//!   first file before it starts a process that joins. So the only earlier member is the maker, which holds
-//!   the lock.
-//! - Owners that were already members set `HOLDS` when they open the file, or, if they don't need it, the
-//!   next time that they check for dead members (`reclaim_if_due`). When all have set it, and the lock is
-//!   free, none of them lives.
+//! - **The first file of a program decides for all its files.** A process that joins after the creation of
+//!   the first file holds the lock of that file from then on, whether or not it has opened later files. A
+//!   program that uses files creates the first file before it starts a process that joins. So the only
+//!   member that was there before the first file is the maker, which holds the lock.
+//! - **A process that was a member before the first file** sets `HOLDS` when it opens the file, or at its
+//!   next check for dead members (`reclaim_if_due`). If all listed processes have set `HOLDS`, and the lock
+//!   is free, all of them are dead.
 //! - **A starting process** may not have the lock yet when its parent ends. So the parent updates the file's
 //!   time at each start, and a file whose time is less than [`GRACE`](directory::GRACE) ago stays.
 //!
 //! On hugetlbfs, which has no `write(2)`, only the maker sets `HOLDS`.
 //!
-//! A file stays forever if its program was killed before all of its members had set `HOLDS`. This affects
+//! A file stays forever if its program was killed before all listed processes had set `HOLDS`. This affects
 //! only programs that began to use files after they had started processes. The started processes detect the
 //! first file after about 100 ms, or later if they are stopped or compute.
 //!
@@ -92,7 +93,7 @@ const FIRST_AT: usize = 32;
 const LIST_AT: usize = 48;
 /// Bit in an owner's word: the owner has the lock of the file, and keeps it as long as it lives.
 const HOLDS: u64 = 1 << 63;
-/// Size of the header in bytes: a page more than 1024 members need.
+/// Size of the header in bytes. The header lists at most 1024 members.
 const HEADER: u64 = directory::HEAD as u64;
 
 /// Maximum time to wait for an extent that another process is creating in the same directory.
@@ -289,7 +290,8 @@ impl Backing {
         ours.map_or(0, |(_, name)| name)
     }
 
-    /// Writes the present members and the name of the first file into a new file, which this process holds.
+    /// Writes the present members and the name of the first file into a new file, whose lock this process
+    /// holds.
     fn write_owners(self, base: u64, first_file: u128, me: Member) {
         let first = Word::at(base);
         let live: Vec<_> = Members(self.0).live_processes().collect();
@@ -349,7 +351,7 @@ pub(crate) fn note_held(fd: BorrowedFd<'_>) {
     }
 }
 
-/// Returns the state of the processes that may use a file with these first bytes.
+/// Returns the state of the processes listed in a file, by the file's first bytes.
 pub(crate) fn owners_live(head: &[u8]) -> Owners {
     owners(head, |_| true)
 }
@@ -364,7 +366,7 @@ fn word(head: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.try_into().ok()?))
 }
 
-/// Returns the offsets of the words of the owners.
+/// Returns the offsets in a file's header of the words that list processes.
 fn listed(head: &[u8]) -> impl Iterator<Item = usize> + use<> {
     let listed = word(head, 24).unwrap_or(0).min(1024) as usize;
     (0..listed).map(|i| LIST_AT + 16 * i)

@@ -1,11 +1,11 @@
-//! The locker: storage for descriptors in messages, and this process's handles to it.
-//! `transport::attachments` describes its contents and the order of changes. The design is
+//! The locker, which stores descriptors of messages, and this process's handles to the locker.
+//! `transport::attachments` describes the contents of the locker and the order of changes. The design is
 //! explained in docs/reference/descriptors.md.
 //!
-//! The locker is a socket, the *table*, whose packets contain pairs of sockets. Every member has the table.
-//! Table and arena's file are passed on together, in the only packet of a third socket, the *parcel*, which a
-//! process receives by any means. The process peeks at the packet and leaves it in the parcel, so it can
-//! pass the same parcel to its own children.
+//! The locker is a socket, the *table*, whose packets contain pairs of sockets. Every member has the table. A
+//! process gets the table together with the arena's file, in the only packet of a third socket, the *parcel*.
+//! The process peeks at the packet and leaves it in the parcel, so it can pass the same parcel to its own
+//! children.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -13,7 +13,7 @@ use crate::arena::state::Files;
 use crate::error::{Error, Result};
 use crate::sys::{Errno, memory, os, packets};
 
-/// Number of a parcel's packet.
+/// Number in the packet of a parcel, which identifies parcels.
 pub(crate) const PARCEL: u64 = u64::from_ne_bytes(*b"mpparcel");
 
 /// Sockets that were received with the arena's file.
@@ -24,7 +24,7 @@ pub(crate) struct Parcel {
 }
 
 impl Parcel {
-    /// Returns the arena's file, and the rest of the parcel if the file arrived in one.
+    /// Returns the arena's file, and the parcel with the locker's table if `fd` is a parcel and not a file.
     ///
     /// # Errors
     /// [`Error::Os`] if this process has no free descriptors, [`Error::NotAnArena`] if `fd` is neither a file

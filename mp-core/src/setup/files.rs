@@ -25,8 +25,8 @@ use crate::sys::directory::{self, Directory, Owners, Reader};
 use crate::sys::{Errno, Mapping, at_exit, foreign, memory, os};
 use crate::words::Member;
 
-/// Directory and name of the arena's file, if this process has created a named one: its path can't be read
-/// without `/proc`.
+/// Directory and name of the arena's own file, if this process has created it as a named file. Stored because
+/// the path can't be read from the descriptor without `/proc`.
 static MADE: PerProcess<Mutex<Option<(PathBuf, u128)>>> = per_process!(Mutex::new(None));
 
 /// Open files of this process. While this value lives, no other file is opened.
@@ -69,7 +69,7 @@ impl Backing {
         files.make_parcel().map(AsFd::as_fd)
     }
 
-    /// Ensures that a range of bytes, all in one file, has memory.
+    /// Reserves memory for a range of bytes, all in one file.
     pub(crate) fn commit_at(self, at: u64, len: u64) -> Result<()> {
         let Some(i) = self.extent_of(at) else { return self.0.commit(at, len) };
         let file = self.opened(i)?;
@@ -206,7 +206,7 @@ impl Backing {
         Ok(slot.get_or_init(|| OpenedFile { fd, parent }))
     }
 
-    /// Keeps a file that this process has created, and maps it.
+    /// Stores the file of an extent that this process has created, and maps the file.
     pub(crate) fn use_extent(self, i: u32, fd: OwnedFd, parent: PathBuf, len: u64) -> Result<()> {
         let mut opening = self.0.files().opening.lock();
         self.0.files().named[i as usize].get_or_init(|| OpenedFile { fd, parent });

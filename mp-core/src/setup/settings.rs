@@ -22,9 +22,9 @@ use crate::sys::memory;
 /// Settings of this process. `None` means the defaults.
 static SETTINGS: PerProcess<Mutex<Option<Settings>>> = per_process!(Mutex::new(None));
 /// Stamp of the present settings. The lowest bit is set if tensors are allocated in files. The other bits
-/// count the changes.
+/// count the changes of the settings.
 static STAMP: PerProcess<AtomicU64> = per_process!(AtomicU64::new(UNSET));
-/// Stamp before any setting.
+/// Stamp before the first change of the settings.
 const UNSET: u64 = (!cfg!(feature = "file_descriptor") && cfg!(feature = "file_system")) as u64;
 
 /// Returns `true` if tensors are allocated in files, and a number that changes with every setting.
@@ -175,7 +175,8 @@ impl Default for Settings {
     }
 }
 
-/// Words in a member's slot: count, strategy, length of the directory's path, the path.
+/// Position in a member's slot of the count of changes. The next words are the strategy, the length of the
+/// directory's path, and the path.
 const COUNT: u64 = 64;
 const STRATEGY: u64 = 65;
 const PATH_LEN: u64 = 66;
