@@ -78,7 +78,8 @@ pub struct ProcessSnapshot {
     pub parent: u32,
     /// Number of blocks that the process holds.
     pub blocks: u64,
-    /// Number of bytes in these blocks. Blocks that several processes hold count for each.
+    /// Number of bytes in the blocks that the process holds. Blocks that several processes hold count for
+    /// each.
     pub bytes: u64,
     /// Waits that have lasted for 100 ms. For a dead process: its waits at the time of its death.
     pub waits: Vec<WaitSnapshot>,
@@ -136,7 +137,7 @@ pub struct WaitSnapshot {
     pub waited_ms: u64,
     /// Start of the wait, in milliseconds of the monotonic clock.
     pub since_ms: u64,
-    /// Number of the thread's checks that found its condition not met, over all of its waits.
+    /// Number of checks in which the thread found its condition not met, over all of its waits.
     pub checks: u64,
     /// `true` if the wait has no time-out.
     pub forever: bool,
@@ -156,7 +157,8 @@ pub struct WaitSnapshot {
 pub struct HoldersSnapshot {
     /// Process IDs.
     pub processes: Vec<u32>,
-    /// Number of messages and blocks that hold the object, and of processes that have just joined.
+    /// Number of messages and blocks that hold the object. Includes processes that joined during the
+    /// snapshot.
     pub messages: u64,
 }
 
@@ -164,11 +166,11 @@ pub struct HoldersSnapshot {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct QueueSnapshot {
-    /// Number of its block.
+    /// Number of the queue's block.
     pub block: u32,
-    /// Name, or an empty string.
+    /// Name of the queue, or an empty string.
     pub name: String,
-    /// Processes and messages that hold it.
+    /// Processes and messages that hold the queue.
     pub holders: HoldersSnapshot,
     /// State of the ring. `None` in a program without the layer of queues.
     #[serde(flatten)]
@@ -179,13 +181,13 @@ pub struct QueueSnapshot {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ObjectSnapshot {
-    /// Number of its block.
+    /// Number of the object's block.
     pub block: u32,
     /// Kind of object, such as `lock` or `event`; `object` if it is not known.
     pub kind: String,
-    /// Name, or an empty string.
+    /// Name of the object, or an empty string.
     pub name: String,
-    /// Processes and messages that hold it.
+    /// Processes and messages that hold the object.
     pub holders: HoldersSnapshot,
     /// Thread that holds the lock, if the object is a lock and is held.
     pub owner: Option<OwnerSnapshot>,
@@ -195,9 +197,9 @@ pub struct ObjectSnapshot {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct OwnerSnapshot {
-    /// Process ID.
+    /// Process ID of the holder.
     pub pid: u32,
-    /// Thread ID.
+    /// Thread ID of the holder in the kernel.
     pub thread: u32,
 }
 
@@ -205,11 +207,11 @@ pub struct OwnerSnapshot {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PoolSnapshot {
-    /// Number of its block.
+    /// Number of the pool's block.
     pub block: u32,
-    /// Name, or an empty string.
+    /// Name of the pool, or an empty string.
     pub name: String,
-    /// Holders of its block: the process that created the pool.
+    /// Holders of the pool's block: the process that created the pool.
     pub holders: HoldersSnapshot,
     /// Number of workers that the pool should have.
     pub wanted_workers: u64,
@@ -221,13 +223,13 @@ pub struct PoolSnapshot {
     pub failed: u64,
     /// Number of tasks that were lost with their worker.
     pub lost: u64,
-    /// Number of tasks that were cancelled, refused, or ended with the pool.
+    /// Number of tasks that were cancelled or refused, or that ended because the pool ended.
     pub cancelled: u64,
-    /// Number of retries.
+    /// Number of retries of tasks.
     pub retried: u64,
-    /// Number of replaced workers.
+    /// Number of workers that were replaced.
     pub restarts: u64,
-    /// Workers by number.
+    /// Workers of the pool, ordered by number.
     pub workers: Vec<PoolWorkerSnapshot>,
 }
 
@@ -250,9 +252,10 @@ pub struct PoolWorkerSnapshot {
     pub ready: bool,
     /// Number of chunks of tasks that were sent to the worker and have no answer yet.
     pub chunks: u64,
-    /// Milliseconds since the worker received the first of these chunks or last answered. 0 without chunks.
+    /// Time in milliseconds since the worker last answered, or, if later, since it received its first
+    /// unanswered chunk. 0 without unanswered chunks.
     pub busy_ms: u64,
-    /// Note of the running task.
+    /// Number that the running task has set as its note, if any.
     pub note: Option<u64>,
 }
 
@@ -260,14 +263,14 @@ pub struct PoolWorkerSnapshot {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct StorageSnapshot {
-    /// Number of its block.
+    /// Number of the block that contains the elements.
     pub block: u32,
     /// `exclusive` for elements with one owner, `frozen` for elements that are no longer written, `shared`
     /// for elements that any holder may write.
     pub kind: String,
     /// Size of the block in bytes: the size of the tensor, rounded up to a size class.
     pub bytes: u64,
-    /// Processes and messages that hold it.
+    /// Processes and messages that hold the elements.
     pub holders: HoldersSnapshot,
 }
 
@@ -285,9 +288,9 @@ pub struct FailureSnapshot {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MemorySnapshot {
-    /// Size of the arena: addresses, most of them without memory.
+    /// Size of the arena's address range in bytes. Most addresses have no memory.
     pub size: u64,
-    /// Number of bytes that have pages.
+    /// Number of bytes of the arena that have pages.
     pub reserved: u64,
     /// Number of bytes in held blocks.
     pub allocated: u64,
@@ -297,14 +300,14 @@ pub struct MemorySnapshot {
     pub blocks: u64,
     /// Number of messages in queues.
     pub queued: u64,
-    /// Number of bytes in the blocks of these messages. Small messages have none.
+    /// Number of bytes in the blocks that messages in queues hold. Small messages hold no blocks.
     pub queued_bytes: u64,
     /// Number of dead processes whose resources were released.
     pub deaths: u64,
 }
 
 impl Snapshot {
-    /// Largest number of [`storages`](Self::storages).
+    /// Maximum number of elements in [`storages`](Self::storages).
     pub const STORAGES: usize = 100;
 
     /// Returns the present state of the program of this process. Takes some microseconds for each object,

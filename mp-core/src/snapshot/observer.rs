@@ -1,8 +1,9 @@
+//! Observers: read-only views of the arena of another program.
+//!
 //! # Safety
-//! A view of the arena of another program. Unsafe, because a handle of an arena refers to a state that is
-//! assumed to live as long as the process, but an observer's state is freed with the observer. Sound, because
-//! the handle stays in this module's type: it is used only during a call, and no value that refers to the
-//! state is returned.
+//! The code is `unsafe` because a handle of an arena refers to a state that is assumed to live as long as the
+//! process, but an observer's state is freed with the observer. It is sound because the handle stays in this
+//! module's type. The handle is used only during a call, and no value that refers to the state is returned.
 //!
 //! The mapping has no write access, so that not even an error in this library changes the arena. The handle
 //! has no identity: each function that would change the arena returns [`Error::Forked`] instead, as in a
@@ -22,7 +23,7 @@ use crate::sync::shared::AtomicU64;
 use crate::sys::identity::Identity;
 use crate::sys::{Mapping, memory};
 
-/// Identity of a process that is not a member.
+/// Identity in the handle of an observer: a process that is not a member.
 // fork: never changes.
 static NO_MEMBER: AtomicU64 = AtomicU64::new(0);
 
@@ -47,7 +48,7 @@ enum Observed {
     /// The arena of this process. It is not opened a second time: closing another descriptor of the arena's
     /// file would drop the locks of this process.
     Own(Arena),
-    /// State from [`Box::into_raw`].
+    /// State of the observer's handle, from [`Box::into_raw`].
     Other(*mut State),
 }
 
@@ -103,7 +104,7 @@ impl Observer {
         read::storage(self.arena(), block)
     }
 
-    /// Returns the arena, for a call that keeps no reference to it.
+    /// Returns the handle of the arena, for a call that keeps no reference to the state.
     fn arena(&self) -> Arena {
         match self.0 {
             Observed::Own(arena) => arena,

@@ -3,20 +3,20 @@
 //! | word of a pool | content | changed by |
 //! |---|---|---|
 //! | 0 | wanted number of workers | the pool's process, under its locks |
-//! | 1 | tasks without an outcome | the same |
-//! | 2 – 5 | tasks that are done, failed, lost, cancelled | the same |
-//! | 6, 7 | retries, replaced workers | the same |
+//! | 1 | number of tasks without an outcome | the pool's process, under its locks |
+//! | 2 – 5 | numbers of tasks that are done, failed, lost, cancelled | the pool's process, under its locks |
+//! | 6, 7 | numbers of retries and of replaced workers | the pool's process, under its locks |
 //!
 //! | word of a worker | content | changed by |
 //! |---|---|---|
 //! | 2 | note of the running task; 0: none | the worker |
 //! | 8 | `number 32, block of the pool + 1 32` | the pool's process, before the worker starts |
 //! | 9 | `ready 1, pid 32`; 0: no process | the pool's process |
-//! | 10 | number of chunks of tasks that the worker has | the same |
-//! | 11 | time when the worker received the first of these chunks or last answered, in ms of the monotonic clock | the same |
+//! | 10 | number of chunks of tasks that the worker has | the pool's process |
+//! | 11 | time when the worker received the first of these chunks or last answered, in ms of the monotonic clock | the pool's process |
 //!
 //! Each word has one writer, so each change is one store. No step of the pool reads these words. If the
-//! pool's process dies, the words keep their values until its blocks are released.
+//! pool's process dies, the words keep their values until the pool's blocks are released.
 
 use super::{PoolSnapshot, PoolWorkerSnapshot};
 use crate::mem::Mem;

@@ -113,7 +113,7 @@ fn waits_of(arena: Arena, member: Member) -> Vec<ShownWait> {
     waits
 }
 
-/// Describes a process. `before`: the waits of the process before the objects were read.
+/// Describes a process. `before` lists the waits that the process had before the objects were read.
 fn process(arena: Arena, info: &MemberInfo, before: &[ShownWait]) -> ProcessSnapshot {
     let (member, pid) = (info.member, info.pid);
     let (is_stopped, parent) = memory::stopped_and_parent(pid);
@@ -209,7 +209,7 @@ fn describe(arena: Arena, pid: u32, wait: &ShownWait, steady: bool) -> WaitSnaps
     }
 }
 
-/// An object that was read.
+/// Result of reading one object.
 enum FoundObject {
     Other(ObjectSnapshot),
     Pool(PoolSnapshot),
@@ -278,7 +278,8 @@ impl<'a> ObjectReader<'a> {
         }
     }
 
-    /// Returns the kind and the generation of a live block. Another allocation has another generation.
+    /// Returns the kind and the generation of a live block. The generation changes when the block is
+    /// allocated again.
     fn state_of(&self, block: BlockId) -> Option<(BlockKind, u64)> {
         let (map, at) = (self.arena.map(), Blocks(self.arena).block_at(block));
         let state = BlockState::unpack(map.load(at.state));
@@ -317,7 +318,8 @@ impl<'a> ObjectReader<'a> {
         }
     }
 
-    /// Returns the memory of a block. Its slab may have another class by now.
+    /// Returns the position and the length of a block's memory. Checks the bounds, because the block's slab
+    /// may have got another class.
     fn memory(&self, block: BlockId) -> Option<(Word, u64)> {
         let (at, len) = Blocks(self.arena).existing(block)?;
         let end = at.checked_add(len)?;
@@ -359,8 +361,8 @@ impl<'a> ObjectReader<'a> {
         Some(FoundObject::Other(ObjectSnapshot { block, kind: kind.into(), name, holders, owner }))
     }
 
-    /// Returns the thread that holds the lock at the beginning of a structure. The holder writes its
-    /// signature into the lock, so other words are not mistaken for a held lock.
+    /// Returns the thread that holds the lock at the beginning of a structure. A held lock contains a
+    /// signature of its holder, so words that are not a lock are not mistaken for one.
     fn owner(&self, base: Word, len: u64) -> Option<OwnerSnapshot> {
         let (map, at) = (self.arena.map(), LockAt(base.plus(wait_table::STRUCTURE_WORDS)));
         if len < 8 * (wait_table::STRUCTURE_WORDS + LockAt::WORDS) {
