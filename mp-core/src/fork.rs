@@ -131,19 +131,20 @@ extern "C" fn map_in_child() {
     }
 }
 
-/// Id of the process that inherited no state of this library from another process.
+/// ID of the process that has inherited no state of this library: this process or an original of it. 0 before
+/// the first check.
 // fork: a process id, which differs from the id of a copy.
 static CLEAN_PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// Records that this process was copied from a process in which nothing was in use, so that it inherits as
-/// little as an executed process.
+/// Records that this process is a copy of a process in which no code of the user has run. So this process has
+/// inherited as little as a process after `exec`.
 #[doc(hidden)]
 pub fn record_clean_copy() {
     CLEAN_PROCESS.store(std::process::id(), Ordering::Relaxed);
 }
 
-/// Returns `true` if this process was executed, or is equivalent to an executed one. In a copy, the files of
-/// a runtime may also be open in the original.
+/// Returns `true` if this process was executed, or is equivalent to an executed one. In other copies, the
+/// files of an async runtime may also be open in the original process.
 #[cfg(feature = "tokio")]
 pub(crate) fn inherits_nothing() -> bool {
     const NO_PROCESS: u32 = u32::MAX;
@@ -217,7 +218,8 @@ impl Fork {
     }
 }
 
-/// Arena of a process that is about to fork. While this value lives, no arena is created, and no file opened.
+/// Arena of a process that is about to fork. While this value lives, no arena is created, and no file of an
+/// arena is opened.
 #[derive(Debug)]
 pub(crate) struct ForkState {
     _making: MutexGuard<'static, ()>,
@@ -235,8 +237,8 @@ impl ForkState {
         Self { _making: making, arena, mapped: MAPPED.lock() }
     }
 
-    /// Reserves the addresses of the arena and of mappings of it in the child, so that nothing else is mapped
-    /// there. Allocates no memory before that.
+    /// Reserves the addresses of the arena, and of the arena's mappings for private writes, so that nothing
+    /// else is mapped there. Called in the child, before the child allocates memory.
     pub(crate) fn reserve_addresses(&self) -> Result<()> {
         // An arena in private memory has no file, and its mapping is not inherited either.
         self.arena.as_ref().map_or(Ok(()), |(arena, _)| arena.map().reserve_in_copy())?;

@@ -39,8 +39,8 @@ fn name_seeds() -> Vec<Vec<u8>> {
     ["/psm_1234abcd", "a name", "..", "a/../b"].map(|name| name.as_bytes().to_vec()).to_vec()
 }
 
-/// Returns samples of the envelopes, and of the packets that lead processes to the arena, for
-/// docs/reference/wire.md.
+/// Returns sample packets for docs/reference/wire.md: envelopes, invitations, and packets that pass the
+/// arena's file to a process.
 pub fn samples() -> Vec<(&'static str, Vec<u8>)> {
     [envelope_samples(), parcel_samples(), invitation_samples()].concat()
 }

@@ -1,11 +1,11 @@
 //! Test only: descriptors, blocks and messages that this process still has when it ends.
 //!
 //! `cargo xtask leaks PROGRAM`, the runner of `cargo test`, requests the report by the environment variable
-//! `MP_LEAKS`. The variable contains the runner's process id, the descriptors that the program inherits, and
-//! the path of the report. Only children of the runner write a report: in their own children, the variable
-//! names a process that isn't the parent. Orphans become children of the runner, too, so each process appends
-//! its id to the name of its report. The last of all exit functions writes the report, after all threads and
-//! callbacks of the library have run.
+//! `MP_LEAKS`. The variable contains the runner's process ID, the descriptors that the program inherits, and
+//! the path of the report. Only children of the runner write a report. Grandchildren also inherit the
+//! variable, but the runner is not their parent. Orphans become children of the runner, too, so each process
+//! appends its ID to the name of its report. The last exit function of the process writes the report, after
+//! all threads and callbacks of the library have run.
 
 use std::fmt::Write;
 use std::fs;
@@ -81,8 +81,8 @@ pub(crate) fn register(what: &'static str, fd: RawFd) {
     all.push(LongLivedFd { what, fd, target });
 }
 
-/// Implements [`register_made`](crate::long_lived_fds::register_made). A descriptor that another thread opens
-/// meanwhile is recorded as well.
+/// Implements [`register_made`](crate::long_lived_fds::register_made). Also records descriptors that other
+/// threads open at the same time.
 pub(crate) fn register_made<R>(what: &'static str, make: impl FnOnce() -> R) -> R {
     if CHECK.get().is_none() {
         return make();
@@ -110,7 +110,8 @@ pub(crate) fn skip_memory_check() {
     _ = MEMORY_SKIPPED.set(());
 }
 
-/// Returns the kernel's description of a descriptor. The description of an eventfd contains an identifier.
+/// Returns the kernel's description of a descriptor. For an eventfd, it contains an identifier of the
+/// eventfd.
 fn info(fd: RawFd) -> String {
     fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default()
 }

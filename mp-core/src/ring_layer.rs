@@ -1,8 +1,8 @@
 //! Operations that the arena needs from the layer that implements rings.
 //!
 //! # Safety
-//! Nothing here is dereferenced. The trait is `unsafe` because an implementation that breaks its contract
-//! could create two owners of the same memory.
+//! This module dereferences no pointers. The trait is `unsafe` because an implementation that breaks its
+//! contract could create two owners of the same memory.
 #![allow(unsafe_code)]
 
 use crate::arena::Arena;
@@ -13,7 +13,7 @@ use crate::wait_times::WaitTimes;
 use crate::words::{BlockId, EnvelopeId, Member, Owner};
 use serde::{Deserialize, Serialize};
 
-/// The ring layer, in a program that is linked with it.
+/// The ring layer, if this program is linked with one.
 // fork: a reference to code, which a child has as well.
 pub(crate) static RINGS: SetOnce<&'static dyn RingLayer> = SetOnce::new();
 
@@ -21,7 +21,7 @@ pub(crate) static RINGS: SetOnce<&'static dyn RingLayer> = SetOnce::new();
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InDoubt {
-    /// There is no such message.
+    /// No message is in doubt.
     Nothing,
     /// A message that was sent to this ring, and may return to this ring only.
     Ring(BlockId),
@@ -88,12 +88,12 @@ pub unsafe trait RingLayer: Send + Sync {
     fn settle(&self, arena: Arena, dead: (Member, &[Word]), others: &dyn Fn() -> Vec<Word>) -> InDoubt;
 
     /// Returns an envelope that a dead member leased to its queue, if its owner word is still `owner`.
-    /// Changes no word of that queue, because this process may not hold it: a call of
-    /// [`holder_gone`](Self::holder_gone) follows, if the dead member had a seat there.
+    /// Changes no word of that queue, because this process may not hold the queue. If the dead member has a
+    /// seat of the queue, a call of [`holder_gone`](Self::holder_gone) follows.
     fn take_back(&self, arena: Arena, envelope: EnvelopeId, owner: Owner);
 
-    /// Removes and drops every envelope in a ring that has no holders. One process may begin this and another
-    /// may finish it.
+    /// Removes and drops every envelope in a ring that has no holders. If this process is killed, another
+    /// process repeats the call.
     fn drain(&self, arena: Arena, memory: (Word, u64), block: BlockId);
 
     /// Calls `each` with every message that is in a ring or was returned to it. No living process holds that

@@ -46,7 +46,7 @@ use crate::sys::futex;
 use crate::transport::attachments::Descriptors;
 use crate::words::{BlockId, BlockKind, Member, Seat};
 
-/// Bytes before the words.
+/// Size of the header in bytes.
 const HEADER: u64 = 8 * STRUCTURE_WORDS;
 const NONE: &str = "it is no structure at all";
 

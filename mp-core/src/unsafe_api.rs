@@ -48,9 +48,11 @@ impl Leased {
     /// process reads it.
     ///
     /// # Safety
-    /// `id` and `owner` come from a protocol that has just made this process the leaseholder, and are made
-    /// into a [`Leased`] once. Or they come from a protocol that keeps the message unchanged, whole and
-    /// published until the [`Leased`] is dropped. That [`Leased`] is only read.
+    /// Either of these conditions holds:
+    /// - A protocol has just made this process the leaseholder, and has returned `id` and `owner`. The caller
+    ///   makes only one [`Leased`] of them.
+    /// - A protocol keeps the message unchanged, whole and published until the [`Leased`] is dropped. The
+    ///   caller only reads from this [`Leased`].
     pub unsafe fn from_raw(arena: Arena, id: EnvelopeId, owner: Owner) -> Self {
         Self { arena, id: id.min(arena.layout().envelopes - 1), owner }
     }

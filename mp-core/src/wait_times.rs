@@ -79,8 +79,8 @@ impl WaitTimes {
         self.counts.iter().copied().chain(std::iter::repeat(0)).take(Self::BUCKETS)
     }
 
-    /// Returns the buckets that are not empty. Each is a duration that exceeds all waits of the bucket, and
-    /// their number. Waits in the last bucket may be longer than its duration.
+    /// Returns the buckets that are not empty: for each, an upper bound of the durations, and the number of
+    /// waits. Waits in the last bucket may be longer than its bound.
     pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> {
         let counts = self.counts().enumerate().filter(|(_, count)| *count > 0);
         counts.map(|(i, count)| (Duration::from_micros(1 << i), count))
