@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn wake_up_polls_and_interval_checks_peers() {
+    fn peers_are_checked_after_a_sleep_without_wake_up() {
         let (found, calls) = run(Noted { wakes: true, ..Noted::finding(3) }, Wait::Forever);
         assert_eq!((found, calls.last()), (Some(3), Some(&"woken")));
         let (found, calls) = run(Noted::finding(4), Wait::Forever);

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_set_value_wins() {
+    fn concurrent_sets_keep_the_first_value() {
         static SET: SetOnce<u32> = SetOnce::new();
         let all = std::thread::scope(|threads| {
             let set = (1..=8).map(|n| threads.spawn(move || *SET.set(n))).collect::<Vec<_>>();
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn first_set_static_value_wins() {
+    fn set_static_keeps_an_earlier_value() {
         static VALUES: [u32; 2] = [7, 8];
         static SET: SetOnce<u32> = SetOnce::new();
         SET.set_static(&VALUES[0]);

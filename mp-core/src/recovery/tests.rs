@@ -231,7 +231,7 @@ fn seat_page_linked_by_a_dead_member_is_kept() {
 /// recovered in any case.
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
-fn awaited_recovery_runs_during_another_recovery() {
+fn reclaim_waits_for_all_recovering_processes() {
     let (_one, arena) = one();
     let m = arena.map();
     let (dead, recoverer) = (living(arena), living(arena));
@@ -307,7 +307,7 @@ fn reclaimer_is_replaced_only_after_its_death() {
 /// This process has no ring layer, and leaves a dead member that used queues to other processes.
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
-fn member_with_queues_is_left_without_ring_layer() {
+fn reclaim_without_ring_layer_skips_queue_members() {
     let (_one, arena) = one();
     let dead = living(arena);
     Members(arena).note_rings(dead.member);

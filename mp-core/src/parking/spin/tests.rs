@@ -60,7 +60,7 @@ fn sleeps_of_two_sides(cost: u32, work: u32) -> usize {
 }
 
 #[test]
-fn two_sleeping_sides_return_to_spinning() {
+fn two_sleeping_processes_return_to_spinning() {
     for cost in [5_000, 25_000, 50_000, 200_000] {
         for work in [300, 1_000, cost / 4, cost / 2, cost * 3 / 4] {
             let sleeps = sleeps_of_two_sides(cost, work);
