@@ -191,8 +191,8 @@ impl Arena {
         Allocator(*self).empty_cache()
     }
 
-    /// Limits the number of bytes of large free blocks (2 MiB and more) that may keep their pages, for all
-    /// members.
+    /// Sets a limit for all members: the number of bytes of large free blocks (2 MiB and more) that may keep
+    /// their pages.
     ///
     /// ```
     /// use mp_core::{Arena, Storage};
@@ -224,8 +224,8 @@ impl Arena {
         self.map().store(Word::at(control::BUDGET), bytes);
     }
 
-    /// Enables or disables requests for huge pages (2 MiB on x86-64) for blocks of at least that size, for
-    /// all members.
+    /// Enables or disables huge pages (2 MiB on x86-64) for all members. If enabled, members request huge
+    /// pages for blocks that are at least as large as one.
     ///
     /// ```
     /// let arena = mp_core::Arena::current()?;
@@ -240,7 +240,7 @@ impl Arena {
     ///
     /// Huge pages take less time at the first touch and cause fewer TLB misses afterwards. They are a hint
     /// (`MADV_HUGEPAGE`): if memory is too fragmented, the kernel uses small pages. Existing pages, including
-    /// those of cached blocks, are unchanged (see [`empty_cache`](Self::empty_cache)). Each run of up to 64
+    /// pages of cached blocks, are unchanged (see [`empty_cache`](Self::empty_cache)). Each run of up to 64
     /// blocks of one size counts as one more mapping in the process that allocated it.
     ///
     /// Only pages of a hugetlbfs are certainly huge: mount one, and select it with
@@ -251,7 +251,7 @@ impl Arena {
     ///
     /// # Errors
     /// [`Error::Os`] if this kernel does not support huge pages for shared memory. Nothing is changed then.
-    /// [`Error::Local`] for an arena of this process alone.
+    /// [`Error::Local`] if the arena's memory is private to this process.
     pub fn set_huge_pages(&self, on: bool) -> Result<()> {
         Allocator(*self).set_huge_pages(on)
     }
@@ -287,9 +287,10 @@ impl Arena {
     /// # Ok::<(), mp_core::Error>(())
     /// ```
     ///
-    /// A process with `MP_DEADLOCK=off` in its environment never searches, and is part of no deadlock that
-    /// others find. The detection costs nothing while locks are acquired within 100 ms, and some microseconds
-    /// each 100 ms after that. A deadlock is returned as [`LockError::Deadlock`](crate::LockError::Deadlock).
+    /// A process with `MP_DEADLOCK=off` in its environment never searches for deadlocks, and no other process
+    /// finds a deadlock that includes it. The detection costs nothing for a lock that is acquired within 100
+    /// ms, and some microseconds each 100 ms after that. A deadlock is returned as
+    /// [`LockError::Deadlock`](crate::LockError::Deadlock).
     pub fn set_deadlock_detection(&self, on: bool) {
         self.map().store(Word::at(control::NO_DEADLOCKS), u64::from(!on));
     }

@@ -36,14 +36,17 @@ use crate::sys::region::{MapMode, Region};
 ///
 /// # Lifetime of names
 /// A name exists until a process [`unlink`](Self::unlink)s it, or the machine restarts. The library never
-/// unlinks a name by itself, neither when the last process closes it nor when its creator crashes. (Python's
-/// resource tracker does: a Python before 3.13 that merely *opened* a name unlinks it when it exits, cpython
-/// #82300. Pass `track=False` there, or unregister it.) To remove the name together with the handle, call
-/// [`unlink_on_drop`](Self::unlink_on_drop). The name remains if the process is killed by SIGKILL.
+/// unlinks a name by itself, neither when the last process closes the memory nor when its creator crashes. To
+/// remove the name together with the handle, call [`unlink_on_drop`](Self::unlink_on_drop). The name remains
+/// if the process is killed by SIGKILL.
+///
+/// Python may unlink a name: when a Python process exits, its resource tracker unlinks every name that the
+/// process has opened (cpython #82300). To prevent that, pass `track=False` (Python 3.13), or unregister the
+/// name.
 ///
 /// # When a process dies
-/// Data that it has written remains; a write in progress is partly visible. The memory contains no lock; an
-/// [`atomic`](Self::atomic) word can serve as one.
+/// Data that the dead process has written remains. A write in progress is partly visible. The memory contains
+/// no lock, but an [`atomic`](Self::atomic) word can serve as a lock.
 ///
 /// # When the file shrinks
 /// Pages are reserved when the file is created and when it is opened, so a full `/dev/shm` is reported as an

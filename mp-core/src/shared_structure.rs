@@ -159,9 +159,9 @@ impl Structure {
     /// # Ok::<(), mp_core::Error>(())
     /// ```
     ///
-    /// Call it at most once, before any other process, thread or handle has the child. This rule is the only
-    /// reason for the exclusive borrow. If the caller is killed, the structure is either a complete child or
-    /// not a child (table: `alloc::children`).
+    /// Call this method at most once, before any other process, thread or handle has the child. Only
+    /// because of this rule, the method borrows `self` exclusively. If the caller is killed, the structure is
+    /// either a complete child or not a child (table: `alloc::children`).
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if others hold this structure, it is already
@@ -264,8 +264,8 @@ impl Structure {
         Self::open(hold, name).map_err(D::Error::custom)
     }
 
-    /// Moves the structure into a message. Returns the number of the attachment. The structure has no words
-    /// afterwards. If the message can't be sent, the block is returned, and the caller [opens](Self::open) it
+    /// Moves the structure into a message, and returns the number of the attachment. After that, `self` has
+    /// no words. If the message can't be sent, the block is returned, and the caller [opens](Self::open) it
     /// again.
     ///
     /// ```
@@ -283,8 +283,8 @@ impl Structure {
     /// # Ok::<(), mp_core::Error>(())
     /// ```
     ///
-    /// If the process dies before the message was sent, the structure is freed. After that, it belongs to the
-    /// receiver.
+    /// If the process dies before the message is sent, the structure is freed. Once the message is sent, the
+    /// structure belongs to the receiver.
     ///
     /// # Errors
     /// The same as for [`Attached::attach_object_exclusive`]; above all, if another handle, process or
@@ -296,9 +296,9 @@ impl Structure {
         Ok(attachment)
     }
 
-    /// Returns the identity of the structure among all that ever existed in this arena, as one word that is
-    /// never 0. With this word, any member can check if the structure [lives](crate::Blocks::lives), and get
-    /// its [kept descriptor](crate::Descriptors::kept_descriptor), without holding the structure.
+    /// Returns a word that identifies this structure among all structures that ever existed in this arena,
+    /// and is never 0. With this word, any member can check if the structure [lives](crate::Blocks::lives),
+    /// and get its [kept descriptor](crate::Descriptors::kept_descriptor), without holding the structure.
     ///
     /// ```
     /// use mp_core::{Arena, Blocks, Structure};

@@ -22,10 +22,10 @@ use crate::error::Error;
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///
-/// Tensors of both kinds can coexist, and can be in one message. The memory of queues and messages is always
-/// in the arena.
+/// Tensors of both strategies can coexist, and can be in one message. The memory of queues and messages is
+/// always in the arena.
 ///
-/// | | [`FileDescriptor`](Self::FileDescriptor) | [`FileSystem`](Self::FileSystem) |
+/// | property | [`FileDescriptor`](Self::FileDescriptor) | [`FileSystem`](Self::FileSystem) |
 /// |---|---|---|
 /// | memory | one anonymous file | some files in a directory of the user, of 64 GiB of addresses each |
 /// | a new process | receives the file's descriptor | opens each file by name when it first uses a tensor in it |

@@ -61,8 +61,8 @@ pub struct MemberStats {
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///
-/// Blocks are counted one by one while other processes continue, so the numbers are exact only if these are
-/// idle.
+/// Blocks are counted one by one while other processes continue. So the numbers are exact only if no other
+/// process allocates or frees a block during the count.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct MemoryStats {

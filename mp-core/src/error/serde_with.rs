@@ -185,7 +185,7 @@ impl<'de> Deserialize<'de> for ByteString {
 /// assert_eq!(chain.to_string(), "invalid digit found in string");
 /// ```
 ///
-/// `Debug` prints the message of the first error, followed by those of the sources.
+/// `Debug` prints the message of the first error, followed by the messages of the sources.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<(String, String)>", into = "Vec<(String, String)>")]
 pub struct ErrorChain {

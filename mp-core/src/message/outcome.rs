@@ -7,8 +7,12 @@ use std::time::Duration;
 
 use super::{AsBytes, Message};
 
-/// Return type of the function of a process or of a pool's task: `Result<T, E>`, whose error is sent to the
-/// caller; `()`; a type of the standard library or of `mp` that can be sent; or `!`.
+/// Return type of the function of a process, or of a pool's task. One of these types:
+///
+/// - `Result<T, E>`, whose error is sent to the caller;
+/// - `()`;
+/// - a type of the standard library or of `mp` that can be sent;
+/// - `!`.
 ///
 /// ```
 /// use mp_core::message::IntoOutcome;
@@ -24,8 +28,8 @@ use super::{AsBytes, Message};
 ///
 /// `T` is any type that can be sent; tensors in it are not copied. `E` is any type that converts into a boxed
 /// error: an error type, a `Box<dyn Error + Send + Sync>`, an `anyhow::Error`, a `String`. The caller
-/// receives its `Display`, its `Debug` and all its sources. Return your own type in a `Result`, or implement
-/// [`PlainOutcome`] for it.
+/// receives the error's `Display` and `Debug` texts and all its sources. To return your own type, return it
+/// in a `Result`, or implement [`PlainOutcome`] for it.
 #[diagnostic::on_unimplemented(
     message = "the function of a process or a task cannot return `{Self}`",
     note = "it may return numbers, strings, collections, tensors, nothing, or `Result<T, E>` where `T` can \
@@ -78,7 +82,8 @@ mod never {
     }
 }
 
-/// Type that functions return directly. None of its values is treated as an error.
+/// Type that the function of a process or task may return without a `Result`. All its values count as
+/// success.
 ///
 /// ```
 /// use mp_core::message::{IntoOutcome, PlainOutcome};

@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, HashMap};
 ///
 /// The text is the same in every program, for any compiler and in any language.
 ///
-/// | Rust | text |
+/// | Rust type | text |
 /// |---|---|
-/// | `u8` to `u64`, `i8` to `i64`, `f32`, `f64`, `bool` | the same |
+/// | `u8` to `u64`, `i8` to `i64`, `f32`, `f64`, `bool` | the name of the Rust type |
 /// | `String` | `str` |
 /// | `Vec<T>` | `list<T>` |
 /// | `Option<T>` | `option<T>` |

@@ -22,8 +22,8 @@
 //! assert_eq!(*count.lock(), 1);
 //! ```
 //!
-//! A panic of the holder unlocks the lock without poisoning it. So between two changes that belong together,
-//! a thread calls no code that can panic.
+//! A panic of the holder unlocks the lock without poisoning it. So a thread must not call code that can panic
+//! while the protected value is inconsistent.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{

@@ -72,8 +72,8 @@ impl<T> Deref for PerProcess<T> {
 
 /// Value that is set once in the life of a process, and never freed.
 ///
-/// An unset value consists of zero bytes, unlike [`OnceLock`](std::sync::OnceLock). So the variable is in
-/// memory that is not read from the program's file, which shortens the start of a process.
+/// An unset value consists of zero bytes, unlike an unset [`OnceLock`](std::sync::OnceLock). So the linker
+/// puts the variable into memory that is not read from the program's file, and a process starts faster.
 ///
 /// ```
 /// use mp_core::fork::SetOnce;

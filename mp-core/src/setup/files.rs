@@ -324,7 +324,7 @@ fn clean(parent: &Path) {
 }
 
 /// Finds the files that crashed programs of this user left below a sharing directory, and removes them if
-/// `remove`. Returns their paths, and the number of bytes of memory of each.
+/// `remove` is `true`. Returns the path and the size in memory of each file, in bytes.
 ///
 /// ```
 /// let left = mp_core::leftovers(&mp_core::get_sharing_directory(), false)?;
@@ -333,7 +333,8 @@ fn clean(parent: &Path) {
 /// ```
 ///
 /// A program leaves files only if it uses the strategy `file_system` and all its processes are killed. The
-/// user's next program that uses the directory removes them, too. Files of live programs are never touched.
+/// user's next program that uses the directory removes these files, too. Files of live programs are never
+/// removed.
 ///
 /// # Errors
 /// [`Error::Directory`] if this user's directory below `parent` can't be opened, or does not have this user

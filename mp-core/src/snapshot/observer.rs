@@ -38,8 +38,8 @@ static NO_MEMBER: AtomicU64 = AtomicU64::new(0);
 /// ```
 ///
 /// An observer is not a member of the program, and can't change its data: the mapping has no write access. It
-/// stops no process, and the program can't detect it. If the observing process dies, nothing of it remains in
-/// the program.
+/// stops no process, and the program can't detect it. The death of the observing process does not affect the
+/// program.
 #[derive(Debug)]
 pub struct Observer(Observed);
 

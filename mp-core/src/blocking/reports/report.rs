@@ -1,4 +1,4 @@
-//! Text of a report: one block, written at once.
+//! Text of a report: one or more lines, printed by one call. For example:
 //!
 //! ```text
 //! mp: thread `main` of pid 4711 has waited 10 s in Queue::get of queue "results" (#12, 0 of 64 messages)

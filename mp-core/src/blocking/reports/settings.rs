@@ -89,9 +89,9 @@ pub(super) fn hook() -> Option<Hook> {
     HOOK.get().copied()
 }
 
-/// Enables reports of each wait of this process that lasts for this time, repeated after twice the time, and
-/// so on. `None` disables these reports, regardless of `MP_STALL`. Idle waits are also reported, such as the
-/// wait of a consumer for work.
+/// Enables reports of each wait of this process that lasts for the time `after`. A wait is reported again
+/// when it has lasted twice as long, four times as long, and so on. `None` disables these reports,
+/// regardless of `MP_STALL`. Idle waits are also reported, such as the wait of a consumer for work.
 ///
 /// ```
 /// use std::time::Duration;
