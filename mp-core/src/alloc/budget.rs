@@ -68,7 +68,8 @@ pub fn held_memory_limit() -> Option<u64> {
 }
 
 impl Allocator {
-    /// Adds a block to which this process has got its first handle.
+    /// Adds the size of a block to the held bytes. Called when this process gets its first handle to the
+    /// block.
     #[inline(always)]
     pub(crate) fn charge(self, block: BlockId) {
         if self.0.alloc_state().budget.is_limited() {
@@ -76,7 +77,8 @@ impl Allocator {
         }
     }
 
-    /// Subtracts a block whose last handle is being dropped. This process must still hold the block.
+    /// Subtracts the size of a block from the held bytes. Called when the last handle is dropped, while this
+    /// process still holds the block.
     #[inline(always)]
     pub(crate) fn credit(self, block: BlockId) {
         if self.0.alloc_state().budget.is_limited() {
@@ -96,7 +98,7 @@ impl Allocator {
         self.0.alloc_state().budget.held.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Allocates a block for a tensor, within the limit.
+    /// Allocates a block for a tensor, and returns an error if the limit would be exceeded.
     #[inline]
     pub(crate) fn alloc_in_budget(self, class: u32) -> Result<Hold> {
         if self.0.alloc_state().budget.is_limited() {

@@ -35,7 +35,7 @@ use crate::members::Members;
 use crate::steps::{AttachRecord, JoinOutcome, JoinParent, LeaveOutcome, LeaveParent};
 use crate::words::{Attachment, BlockId, BlockKind, BlockState, Member};
 
-/// Word of a structure's header that stores the seat of its parent.
+/// Index of the word in a structure's header that stores the seat of the structure's parent.
 const WHOLE: u64 = 7;
 
 impl Allocator {
@@ -104,7 +104,7 @@ impl Allocator {
         Ok(Blocks(self.0).mark_of(self.parent_of(child)?.block))
     }
 
-    /// Releases the seat that a child has of its parent. This process has claimed the child to free it.
+    /// Releases the seat that a child has of its parent. This process must have claimed the child to free it.
     pub(crate) fn leave_parent(self, child: BlockId) {
         let Ok(me) = self.me() else { return };
         let at = |parent| {

@@ -22,7 +22,7 @@ pub(crate) const PAIRS: Word = Word::at(control::LOCKER);
 pub(crate) const HINT: Word = Word::at(control::LOCKER + 32);
 /// Maximum number of attempts to peek at a packet while other processes peek at the same socket.
 const TRIES: u32 = 10_000;
-/// Word of a structure's header that names the compartment of its long-lived descriptor.
+/// Index of the word in a structure's header that names the compartment of its long-lived descriptor.
 pub(crate) const KEPT: u64 = 7;
 
 /// Blocks that this process could not free yet, because opening their compartments failed.
@@ -32,7 +32,7 @@ pub(crate) fn compartment(i: u64) -> Word {
     Word::at(control::COMPARTMENTS).plus(i)
 }
 
-/// Returns the value by which a compartment's word names a block.
+/// Returns the value that a compartment's word contains if the compartment belongs to this block.
 pub(crate) fn name_of(block: BlockId) -> u64 {
     u64::from(block) + 1
 }

@@ -48,8 +48,8 @@ const fn seat(e: u64) -> SeatAt {
 /// nothing.
 ///
 /// A handle keeps memory alive, but gives no access to it. The tensor that owns the handle decides whether
-/// the caller may read and write. A block has one exclusive tensor, which moves, regardless of the number of
-/// handles.
+/// the caller may read and write. For example, only one exclusive tensor of a block exists at a time, even if
+/// the block has several handles.
 pub struct Hold {
     arena: Arena,
     block: BlockId,
@@ -68,7 +68,7 @@ impl Hold {
         self.block
     }
 
-    /// Takes the handle, and leaves one that holds nothing.
+    /// Moves the handle out of `self`, and leaves a handle that holds nothing.
     #[inline]
     pub(crate) fn take(&mut self) -> Self {
         let left = Self::nowhere(self.arena);
@@ -146,7 +146,7 @@ impl Hold {
     }
 
     /// Returns `true` if no other process or message holds this ring. `last` is the ring's record of the
-    /// process that released it last.
+    /// process that last announced its release of the ring.
     ///
     /// If the result is `false`, each process that is about to release the ring will notify the ring's
     /// waiters. The waiters include tasks, and threads that wait for several objects. A caller that sleeps
@@ -214,7 +214,7 @@ impl Drop for Hold {
 }
 
 impl Allocator {
-    /// Returns the first handle of this process to a block that it has just claimed.
+    /// Returns the first handle of this process to a block. The process has just claimed the block.
     pub(crate) fn first_hold(self, block: BlockId, kind: BlockKind) -> Hold {
         let first = entry(kind == BlockKind::Ring, SeatAt::inline(0));
         self.0.holds()[block as usize].store(first, Ordering::Release);
@@ -245,7 +245,8 @@ impl Allocator {
         (Blocks(self.0).generation(block) == generation).then_some(hold)
     }
 
-    /// Releases the seat in the entry of the last handle.
+    /// Releases this process's seat of a block, after the last handle was dropped. `e` is the entry of the
+    /// block in the table of held blocks, which contains the seat.
     fn give_up_seat(self, block: BlockId, e: u64) {
         let Ok(me) = self.me() else { return };
         let Some(word) = Blocks(self.0).seat_word(block, seat(e)) else { return };

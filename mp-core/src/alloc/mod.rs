@@ -158,7 +158,7 @@ impl Allocator {
         Ok(hold)
     }
 
-    /// Allocates a block that the caller charges to the budget.
+    /// Allocates a block without counting it in the budget. The caller counts it.
     #[inline]
     fn alloc_uncounted(self, class: u32, kind: BlockKind) -> Result<Hold> {
         match self.alloc_once(class, kind) {

@@ -44,7 +44,7 @@ pub struct MemberStats {
     /// Number of blocks that the member holds, directly or through a message that it is filling or emptying.
     /// A block with several holders counts for each.
     pub blocks: u64,
-    /// Size of these blocks in bytes.
+    /// Number of bytes in the blocks that the member holds.
     pub bytes: u64,
 }
 
@@ -90,7 +90,7 @@ pub struct MemoryStats {
     pub queued: u64,
     /// Number of blocks that messages in flight hold.
     pub queued_blocks: u64,
-    /// Size of these blocks in bytes.
+    /// Number of bytes in the blocks that messages in flight hold.
     pub queued_bytes: u64,
     /// Number of envelopes owned by processes: being filled or emptied, or idle.
     pub owned: u64,

@@ -1,15 +1,15 @@
 //! Return of memory to the kernel: on demand, when memory is exhausted, and when too much of it is idle.
 //!
 //! Free blocks keep their pages, because the next tensor of that size then fills warm memory, at five times
-//! the speed. Large blocks are returned when all of them together exceed the limit of the cache. A thread
-//! that has freed an eighth of the limit checks, and returns blocks from the end of the arena until three
-//! quarters of the limit remain.
+//! the speed. Large blocks are returned when all of them together exceed the limit of the cache. A
+//! thread that has freed an eighth of the limit checks for an excess. It then returns blocks, from the end of
+//! the arena, until three quarters of the limit remain.
 //!
-//! | word | change | if the process is killed | consequence |
+//! | word | change | killed | consequence |
 //! |---|---|---|---|
 //! | state of a block | the block is claimed, as if to allocate it | after the claim: `BUSY(dead)` | the reclaim frees the block |
-//! | pages bit | cleared before the pages are released | between the two | the pages stay, and the next owner reserves them again |
-//! | trims | incremented after the pages were released | before the increment | other processes keep page tables of that range until the next trim |
+//! | bit of a block that has pages | cleared before the pages are released | after clearing, before the release | the pages stay, and the next owner reserves them again |
+//! | number of trims | incremented after the pages were released | before the increment | other processes keep page tables of these addresses until the next trim |
 //!
 //! The kernel removes the pages from every process's page tables, but not the tables themselves, each for 2
 //! MiB of addresses. Each process drops the tables for the blocks that it had mapped, after it detects a
@@ -146,8 +146,8 @@ mod tests {
     use super::*;
     use crate::arena::Arena;
 
-    /// A search finds the trimmed block, even if its hint was cleared before, and this process drops its
-    /// mapping.
+    /// Checks that a search finds the trimmed block, although the block's hint was cleared before, and that
+    /// this process drops its mapping of the block.
     #[test]
     #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]
     fn trimmed_block_is_hinted_and_unmapped() {

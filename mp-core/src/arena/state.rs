@@ -12,7 +12,8 @@ use crate::sys::Mapping;
 use crate::sys::identity::Identity;
 use crate::words::BlockId;
 
-/// Cursor of a class in which this process has not yet searched for a block.
+/// Value of `AllocState::cursors` for a class in which this process has not searched for a block
+/// yet.
 pub(crate) const NO_CURSOR: u32 = u32::MAX;
 
 /// Mapping, layout and identity of this process in its arena, and its state for each part of the arena.
@@ -23,7 +24,8 @@ pub(crate) struct State {
     /// Random ID of the arena.
     pub(crate) id: u64,
     pub(crate) identity: Identity,
-    /// Handles of this process to each block.
+    /// For each block, the number of this process's handles and the seat that they share: see
+    /// `alloc::handles`.
     pub(crate) holds: &'static [AtomicU64],
     pub(crate) files: Files,
     pub(crate) alloc: AllocState,
@@ -36,7 +38,7 @@ pub(crate) struct AllocState {
     /// Block that was last found in `populated` or added to it, and the count of trims: `block + 1` in 24
     /// bits, the trims in 40 bits.
     pub(crate) last_populated: AtomicU64,
-    /// Most recent block that this process found, for each class.
+    /// For each class, the block that this process found last.
     pub(crate) cursors: Box<[AtomicU32]>,
     pub(crate) budget: Budget,
 }
@@ -70,7 +72,7 @@ pub(crate) struct Budget {
 #[derive(Debug)]
 pub(crate) struct OpenedFile {
     pub(crate) fd: OwnedFd,
-    /// Directory chosen by the user.
+    /// Sharing directory that contains the file, as chosen by the user.
     pub(crate) parent: PathBuf,
 }
 
@@ -79,9 +81,10 @@ pub(crate) struct OpenedFile {
 pub(crate) struct Files {
     /// The arena's own file. `None` for private memory.
     pub(crate) own: Option<OwnedFd>,
-    /// The same file under a separate open file description, for children and for mappings that a raw fork
-    /// inherits. With this process's description, children would keep its locks, which signal that this
-    /// process lives. Never closed, because closing it would drop this process's POSIX locks on the file.
+    /// The arena's own file under a separate open file description, for children and for mappings that a raw
+    /// fork inherits. With this process's description, children would keep the description's locks, which
+    /// show that this process lives. Never closed, because closing it would drop this process's POSIX locks
+    /// on the file.
     pub(crate) unlocked: OnceLock<OwnedFd>,
     /// Socket passed to children. It contains the descriptors of the arena's file and of the locker.
     pub(crate) parcel: OnceLock<OwnedFd>,
@@ -91,7 +94,8 @@ pub(crate) struct Files {
     pub(crate) named: [OnceLock<OpenedFile>; EXTENTS as usize],
     /// Bit map of the mapped extents.
     pub(crate) mapped: AtomicU64,
-    /// Extents in the selected directory (low half), and the stamp of that setting (high half).
+    /// Bit map of the extents in the selected directory (low half), and the stamp of the settings for which
+    /// the bit map is valid (high half).
     pub(crate) chosen: AtomicU64,
     /// Number of reserved bytes of private memory, for an arena without a file.
     pub(crate) local: AtomicU64,

@@ -69,7 +69,7 @@ impl UpdatePlan for NewSlab {
     }
 }
 
-/// Source of the live and dead members of an arena, for updates.
+/// Liveness of the members of an arena, for updates.
 struct MemberOracle(Arena);
 
 impl DeathOracle for MemberOracle {

@@ -7,13 +7,13 @@
 //! process that claims the block reserves pages as for a new block. Every part of the block reads as zeros
 //! until it is written.
 //!
-//! | killed | state left behind | consequence |
+//! | a process is killed | state left behind | consequence |
 //! |---|---|---|
-//! | at any step of its creation | the block is `BUSY(dead)`, some pages may be reserved | freed by the reclaim |
-//! | while it grows | reserved pages that no process uses yet | the next process reserves them once more, which changes nothing |
-//! | while it is freed | `BUSY(dead)`, some pages returned | returned once more |
+//! | at any step of the block's creation | the block is `BUSY(dead)`, some pages may be reserved | the reclaim frees the block |
+//! | while the block grows | reserved pages that no process uses yet | the next process that grows the block reserves these pages once more, which changes nothing |
+//! | while the block is freed | the block is `BUSY(dead)`, some pages were returned | the reclaim returns all pages once more |
 //!
-//! In an arena of private memory, the whole block is present from the start.
+//! In an arena of private memory, the whole block has pages from the start.
 
 use crate::alloc::Allocator;
 use crate::alloc::handles::Hold;
@@ -58,8 +58,8 @@ impl Allocator {
         Ok(fresh)
     }
 
-    /// Checks a large growth against the budget, the cgroup and the machine, and against the file system if
-    /// `at` is in a file.
+    /// Checks that the arena may grow by `len` bytes at offset `at`. The budget is checked each time. The
+    /// cgroup, the machine and the file system of a named file are checked once every 16 MiB.
     pub(crate) fn reserve(self, at: u64, len: u64) -> Result<()> {
         let budget = self.map().load(Word::at(control::BUDGET));
         if budget != 0 {

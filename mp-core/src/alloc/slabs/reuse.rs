@@ -2,13 +2,15 @@
 //!
 //! Addresses are handed out once, from the start of the arena to its end. When the end is reached, or the
 //! table of slabs has no free row, the addresses of neighbouring slabs whose blocks are all free are reused.
-//! Each of these slabs is *retired* (it then has addresses but no class). The retired slabs are joined, the
-//! surplus is split off, and the rest gets the requested class. The addresses beyond the frontier count as a
-//! neighbour of the last slab. Each step is one [`Update`](crate::steps::Update), which is checked against
-//! the values that were read, and leaves a correct table. A process that is killed between two steps leaves
-//! retired slabs, which the next process that runs out of addresses finds. These updates are exclusive,
-//! because a slab's words may return to an earlier value. So a process that is stopped in an update, of this
-//! or any other kind, blocks processes that need addresses of unused slabs.
+//! Each of these slabs is *retired*: it then has addresses but no class. The retired slabs are joined
+//! into one, surplus addresses are split off, and the joined slab gets the requested class. The addresses
+//! beyond the frontier count as a neighbour of the last slab.
+//!
+//! Each step is one [`Update`](crate::steps::Update), which is checked against the values that were read, and
+//! leaves a correct table. A process that is killed between two steps leaves retired slabs, which the next
+//! process that runs out of addresses finds. These updates are exclusive, because a slab's words may return
+//! to an earlier value. So a process that is stopped during any update blocks processes that need
+//! addresses of unused slabs.
 //!
 //! | slab: class, base; span | meaning | changed by |
 //! |---|---|---|
@@ -18,23 +20,24 @@
 //!
 //! | killed | state left behind | action of the reclaim or the next process |
 //! |---|---|---|
-//! | while claiming the blocks | `BUSY(dead)` | frees them: the slab is unchanged |
-//! | after its pages were returned | the same, without pages | the same |
-//! | after it was retired | `BUSY(dead)` in a slab without a class | frees them: the reclaim checks all 64 |
-//! | between joining, taking addresses beyond the frontier, splitting, giving a class | retired slabs | used by the next process |
-//! | before the hints of the new class | free blocks without hints | sets the hints |
+//! | while claiming the blocks | blocks `BUSY(dead)` | the reclaim frees the blocks: the slab is unchanged |
+//! | after the slab's pages were returned | blocks `BUSY(dead)` without pages | the reclaim frees the blocks |
+//! | after the slab was retired | blocks `BUSY(dead)` in a slab without a class | the reclaim frees the blocks: it checks all 64 |
+//! | between joining, taking addresses beyond the frontier, splitting, giving a class | retired slabs | the next process uses the slabs |
+//! | before the hints of the new class | free blocks without hints | the reclaim sets the hints |
 //!
 //! **Each address below the frontier belongs to one slab**, retired or in use: addresses skipped before an
-//! aligned slab become a retired slab in the same update. Slabs are read one by one while others change them,
-//! so one may be missed. Therefore two slabs are joined only if, at the time they were read, the second began
-//! at the end of the first.
+//! aligned slab become a retired slab in the same update. Slabs are read one by one while other processes
+//! change them, so one may be missed. Therefore two slabs are joined only if, at the time they were read, the
+//! second began at the end of the first.
 //!
 //! **Stale hints are harmless.** A process that takes a hint reads the slab's word, claims the block, and
-//! reads the word again ([`ClaimBlock`]). If the word has changed, the process returns the block. While
-//! the block is claimed, the word can't change, because retiring needs all blocks. In `models::reuse` a
-//! claimer loses this race. Without the second read, blocks of two sizes would overlap.
+//! reads the word again ([`ClaimBlock`]). If the word has changed, the process returns the block. While the
+//! block is claimed, the word can't change, because retiring needs all blocks. Without the second read,
+//! blocks of two sizes would overlap. The model `models::reuse` covers this race.
 //!
-//! Slabs of pages of seats are never retired: a process that follows a link that has changed must find seats.
+//! Slabs of pages of seats are never retired, because a process that follows an outdated link must find
+//! seats.
 
 use std::time::{Duration, Instant};
 
@@ -72,7 +75,7 @@ struct Change {
     writes: Vec<(usize, u64)>,
 }
 
-/// A word, its old value, and its new value.
+/// Change of a word: the word, its old value, and its new value.
 type WordChange = (Word, u64, u64);
 
 impl Change {
@@ -102,7 +105,7 @@ impl UpdatePlan for Change {
 struct Range {
     /// Slab number or [`BEYOND`].
     slab: u32,
-    /// Values of the slab word and the span word.
+    /// Values of the slab's two words when it was read: slab word and span word.
     word: u64,
     span_word: u64,
     base: u64,
@@ -117,11 +120,11 @@ impl Range {
     }
 }
 
-/// Returns the first neighbouring ranges that are all idle and together have room for `need` bytes at a
-/// multiple of `align`. Not the smallest such ranges: after the first ones, the remainder is next to the
-/// range that the next search uses, and is not lost.
+/// Returns the first run of neighbouring idle ranges that together have room for `need` bytes at a
+/// multiple of `align`. The first run is chosen, not the smallest. So the remainder is next to the
+/// ranges that the next search uses, and is not lost.
 ///
-/// Two consecutive ranges may be separated by a gap: a slab that another process split off during the
+/// Two consecutive ranges may be separated by a gap, because a slab between them was split off during the
 /// read. They do not count as neighbours.
 fn room(extents: &[Range], need: u64, align: u64) -> Option<&[Range]> {
     let neighbours = extents.chunk_by(|a, b| a.idle && b.idle && a.end() == b.base);
