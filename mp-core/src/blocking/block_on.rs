@@ -39,7 +39,7 @@ pub trait Blocking {
         patience.look(|| self.attempt())
     }
 
-    /// Checks for dead peers if a check is due at `now`, or if the time of the wait is `over`. Returns the
+    /// Checks for dead peers if a check is due at `now`, or if the wait's time is `over`. Returns the
     /// result of the wait if the check ends it.
     fn on_interval(&mut self, now: Instant, over: bool) -> Option<Self::Found>;
 
@@ -157,7 +157,7 @@ fn wait_on<B: Blocking>(
     }
 }
 
-/// Time until a waiter first checks for dead processes.
+/// Time from the beginning of a wait until the waiter first checks for dead processes.
 const FIRST: Duration = Duration::from_millis(1);
 
 /// Timer for a waiter's checks for dead processes. The timer uses the clock and the count of detected deaths.

@@ -165,8 +165,8 @@ pub struct LockWait {
     me: Member,
     goal: WaitGoal,
     endless: bool,
-    /// Time of the first call of `look`, a millisecond after the wait began: a short wait does not read the
-    /// clock.
+    /// Time of the first call of `look`, about a millisecond after the wait began. Not the beginning itself,
+    /// because short waits do not read the clock.
     begun: Option<Instant>,
     note: Option<WrittenNote>,
 }

@@ -284,7 +284,8 @@ impl Blocking for Waiter<'_> {
         run(SetParked::new(self.lock.at, self.seen), self.lock.arena.map()).map(|parked| parked.0)
     }
 
-    /// Not needed: the announcement is a swap of the lock word, which was held at that time.
+    /// Returns `None`. No check is needed, because the announcement was a swap of the lock word that found
+    /// the lock held.
     fn last_look(&mut self) -> Option<Self::Found> {
         None
     }

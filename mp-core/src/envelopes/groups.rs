@@ -35,7 +35,8 @@ use crate::words::{EnvelopeId, GroupState, Member, Owner};
 const KEPT: u32 = 64;
 /// Maximum number of groups returned in one part: 256 KiB.
 const AT_ONCE: usize = 16;
-/// Number of groups that a waiting process returns per check: 4 MiB, which takes about a millisecond.
+/// Maximum number of groups that a waiting process returns in one check: 4 MiB, which takes about a
+/// millisecond.
 const AT_A_LOOK: u32 = 256;
 /// Number of counts of idle groups in a second.
 const SCANS: u64 = 10;
@@ -100,7 +101,7 @@ impl Envelopes {
         Word::at(self.layout().group_map_at).plus(u64::from(group / 64))
     }
 
-    /// Returns the positions of a group's hints and of its bit.
+    /// Returns the positions of a group's hints, and of the group's bit in the group map.
     pub(crate) fn hints_at(self, group: u32) -> HintsAt {
         HintsAt { hints: self.group_hints(group), map: self.group_map(group), bit: 1 << (group % 64) }
     }
@@ -187,8 +188,8 @@ impl Envelopes {
         used < of.end || of.any(|group| matches!(self.group(group), GroupState::Absent { .. }))
     }
 
-    /// Adds 64 envelopes by filling a group of this range. With `all`, searches the whole range, otherwise
-    /// only the groups from the hint of absent groups on.
+    /// Adds 64 envelopes by filling an absent group of this range. With `all`, searches the whole range for
+    /// such a group. Otherwise begins the search at the hint *absent from*.
     pub(crate) fn more_envelopes(self, of: Range<u32>, all: bool) -> Result<()> {
         let me = self.me()?;
         let hint_at = Word::at(control::ABSENT_FROM);
@@ -260,8 +261,8 @@ impl Envelopes {
         self.map().load_relaxed(self.group_hints(group)) == u64::MAX && self.group(group) == GroupState::InUse
     }
 
-    /// Returns the memory of free groups to the kernel, last groups first, except `kept` groups, and at most
-    /// `most`. Returns the number of groups.
+    /// Returns the memory of free groups to the kernel, beginning with the last group. Keeps `kept` free
+    /// groups, and returns at most `most` groups. The result is the number of returned groups.
     pub(crate) fn trim_envelopes(self, me: Member, kept: u32, most: u32) -> u32 {
         if self.0.is_local() {
             return 0;

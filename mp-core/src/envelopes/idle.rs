@@ -309,7 +309,7 @@ mod tests {
         envelopes.idle_envelope(share, || Ok(0)).ok()
     }
 
-    /// Runs a test in a process whose arena has few envelopes, with all ordinary ones in use.
+    /// Runs a test in a process whose arena has few envelopes. All envelopes outside of the share are in use.
     fn exhausted(name: &str, test: impl FnOnce(Envelopes, Vec<EmptyEnvelope>)) {
         const SIZED: (&str, &str) = ("MP_ARENA_MESSAGES", "32768");
         if std::env::var(SIZED.0).is_ok_and(|set| set == SIZED.1) {

@@ -66,7 +66,7 @@ impl Envelopes {
         }
     }
 
-    /// Prefetches an envelope that another process emptied, before it is filled.
+    /// Prefetches an envelope that another process has emptied, before this process fills it.
     #[inline]
     pub(crate) fn fetch_empty(self, e: EnvelopeId) {
         (0..ENVELOPE / LINE).for_each(|i| self.map().will_write(self.envelope_word(e, LINE * i)));
@@ -83,7 +83,7 @@ pub(crate) const DESCRIPTORS: Grant = Grant::new(Access::Object, 1);
 
 /// Number of inline bytes of an envelope.
 pub(crate) const INLINE: usize = (ENVELOPE - field::INLINE) as usize;
-/// Number of inline bytes at the end that a queue may use if the message does not.
+/// Number of bytes at the end of an envelope that a queue may use, if the message does not extend into them.
 pub(crate) const TAIL: usize = 16;
 /// Version of the format and meaning of the bytes in an envelope.
 ///
@@ -119,13 +119,13 @@ impl Meta {
         Ok(Self::of_any_version(w))
     }
 
-    /// Unpacks the parts of the word that all wire versions share.
+    /// Unpacks those parts of a meta word that all wire versions share.
     pub(crate) fn of_any_version(w: u64) -> Self {
         Self { attachments: (w & 0xffff) as usize, spilled: w >> 16 & 1 == 1, bytes: (w >> 32) as usize }
     }
 
-    /// Returns the offset of the bytes: in the envelope, after its attachments, or in a spill block of
-    /// `spill` bytes.
+    /// Returns the offset of the message's bytes. The offset is in the envelope, after the attachments, or,
+    /// if `spill` is set, in a spill block of this size in bytes.
     pub(crate) fn bytes_at(self, spill: Option<u64>) -> Result<usize> {
         let listed = 8 * self.attachments;
         let inline = if self.spilled { 0 } else { listed };

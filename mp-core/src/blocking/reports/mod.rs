@@ -61,7 +61,7 @@ pub enum WaitObject {
     Block(Arena, BlockId),
     /// The end of these processes, which this process has started.
     Processes(Vec<u32>),
-    /// Anything else.
+    /// An object of any other kind.
     Other,
 }
 

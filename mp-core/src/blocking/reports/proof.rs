@@ -6,16 +6,17 @@
 //! process:
 //!
 //! 1. A **suspicion** is one pass over the processes, beginning with this one. Each thread of a process
-//!    (`/proc/PID/task`) must have a row in the [`table`](super::table) that shows such a wait. All members
-//!    that hold the object in a row belong to the set, too. No hang is suspected if a message in flight has
-//!    a handle, a thread has no row, a wait has a time-out or another kind of object, or the recovery of a
-//!    dead member is not complete. Threads of this library that run no user code and free nothing that a
-//!    waiter waits for need no row ([`serves`](super::serves)).
+//!    (`/proc/PID/task`) must have a row in the [`table`](super::table) that shows a wait without a time-out.
+//!    All members that hold the object of such a wait belong to the set, too. No hang is suspected if a
+//!    message in flight has a handle to one of the objects, a thread has no row, a wait has a time-out or is
+//!    for an object of another kind, or the recovery of a dead member is not complete. Threads of this
+//!    library that run no user code and free nothing that a waiter waits for need no row
+//!    ([`serves`](super::serves)).
 //! 2. The suspicion is **confirmed** by a second pass that finds the same rows of the same waits, each with
 //!    at least two more checks counted. A thread with the same row at both times was in its wait all the time
 //!    between: it put, set or released nothing. So from the end of the first pass to the beginning of the
-//!    second, no thread of the set ended a wait, and no other process could. Each thread also began at least
-//!    one check after the first pass, and found nothing: an earlier put would have been found.
+//!    second, no thread of the set ended a wait, and no other process could. Each thread also began at
+//!    least one check after the first pass, and found nothing: an earlier put would have been found.
 //!
 //! A stopped process checks nothing: its row counts no checks, and the suspicion is never confirmed. Signal
 //! handlers, debuggers and another user's `kill` are not considered: a hang is a wait that doesn't end *by

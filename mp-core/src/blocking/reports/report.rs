@@ -38,7 +38,7 @@ impl std::fmt::Display for Time {
     }
 }
 
-/// Appends ` of queue "results" (#12, 0 of 64 messages)`.
+/// Appends the object of a wait, for example ` of queue "results" (#12, 0 of 64 messages)`.
 fn object(into: &mut String, call: BlockingCall, arena: Arena, block: BlockId, state: &str) {
     let name = table::name_in(arena, block);
     _ = write!(into, " of {}", call.text().object);
@@ -146,7 +146,8 @@ fn list(
     described
 }
 
-/// Appends `pid 4712 (worker 1, running; thread 4712 has waited 9 s in lock of lock "weights" (#14))`.
+/// Appends the description of a process, for example `pid 4712 (worker 1, running; thread 4712 has waited 9 s
+/// in lock of lock "weights" (#14))`.
 pub(super) fn process(text: &mut String, arena: Arena, pid: u32, member: Option<Member>) {
     _ = write!(text, "pid {pid} (");
     let name = member.map(|member| Members(arena).name_of(member)).unwrap_or_default();

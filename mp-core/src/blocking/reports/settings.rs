@@ -113,8 +113,8 @@ pub fn report_hangs_after(after: Option<Duration>) {
     set(&HANGS, after);
 }
 
-/// Returns the time after which the first report of a wait is due, of either kind, or `None` if reports are
-/// disabled.
+/// Returns the time after which a wait may first be reported, as a long wait or as a hang. Returns `None` if
+/// reports are disabled.
 #[doc(hidden)]
 pub fn reported_after() -> Option<Duration> {
     hangs_after().into_iter().chain(waits_after()).min()

@@ -5,15 +5,15 @@
 //! |---|---|---|
 //! | `NAME`, four words | the name of the process, in UTF-8, cut at 32 bytes; zero: no name | the process, when it joins, and when it is named |
 //! | `SERVICES`, two words | the threads of this library that run no user code: see [`serves`] | the process, before each row |
-//! | a row, ten words for each of `ROWS` lanes | below | the thread that has the lane |
+//! | a row, ten words for each of `ROWS` lanes | the wait of the lane's thread: see the next table | the thread that has the lane |
 //!
 //! | word of a row | states | changed by |
 //! |---|---|---|
-//! | 0 | zero: its thread has no shown wait; else `thread 32, block + 1 24, call 7, forever 1` | its thread: last when a wait is shown, first when the wait has ended |
-//! | 1 | start of the wait, in ms of the monotonic clock | its thread, while word 0 is zero |
-//! | 2 | number of the thread's checks that found nothing; continues from wait to wait | its thread, after each such check |
-//! | 3 – 5 | the processes whose end the thread waits for, two in a word; zeros: none; `u32::MAX`: more | as word 1 |
-//! | 6 – 9 | line and end of the path of the source file that contains the call; zeros: unknown | as word 1 |
+//! | 0 | zero: the thread has no shown wait; else `thread 32, block + 1 24, call 7, forever 1` | the thread: last when a wait is shown, first when the wait has ended |
+//! | 1 | start of the wait, in ms of the monotonic clock | the thread, while word 0 is zero |
+//! | 2 | number of the thread's checks that found nothing; continues from wait to wait | the thread, after each such check |
+//! | 3 – 5 | the processes whose end the thread waits for, two in a word; zeros: none; `u32::MAX`: more | the thread, while word 0 is zero |
+//! | 6 – 9 | line and end of the path of the source file that contains the call; zeros: unknown | the thread, while word 0 is zero |
 //!
 //! Each word has one writer, so each change is one store. A reader loads word 0, the other words, and word 0
 //! again. Word 1 distinguishes two waits of a thread: a wait is shown after it has lasted for 100 ms.
@@ -72,14 +72,14 @@ impl ShownWait {
         Duration::from_millis(memory::monotonic_ms().saturating_sub(self.since))
     }
 
-    /// Returns `true` if both are the same wait of the same thread.
+    /// Returns `true` if `self` and `other` show the same wait of the same thread.
     pub(crate) fn is_same_wait(&self, other: &Self) -> bool {
         let of = |seen: &Self| (seen.thread, seen.call, seen.block, seen.forever, seen.since);
         of(self) == of(other)
     }
 
     /// Returns the processes whose end the thread waits for, and `true` if there are more. If the thread has
-    /// begun another wait, the result may be that wait's.
+    /// begun another wait, the result may belong to that wait.
     pub(crate) fn processes(&self, arena: Arena) -> (Vec<u32>, bool) {
         let words = (0..PROCESSES as u64 / 2).map(|i| arena.map().load(self.row.plus(ROW_PROCESSES + i)));
         let mut pids: Vec<u32> = words.flat_map(|word| [word as u32, (word >> 32) as u32]).collect();
@@ -89,7 +89,7 @@ impl ShownWait {
     }
 
     /// Returns the place of the call in the source, such as `src/train.rs:88`, if it is known. If the thread
-    /// has begun another wait, the result may be that wait's.
+    /// has begun another wait, the result may belong to that wait.
     pub(crate) fn place(&self, arena: Arena) -> Option<String> {
         let bytes = Members(arena).read_bytes::<{ PLACE_BYTES + 4 }>(self.row.plus(ROW_PLACE));
         let (line, path) = bytes.split_at(4);
@@ -213,7 +213,7 @@ pub(super) fn write_bytes<const N: usize>(arena: Arena, at: Word, bytes: [u8; N]
     }
 }
 
-/// Writes the processes whose end is waited for.
+/// Writes the IDs of the processes whose end the thread waits for.
 fn write_processes(arena: Arena, at: Word, on: &WaitObject) {
     let mut pids = [0; PROCESSES];
     if let WaitObject::Processes(all) = on {

@@ -1,5 +1,6 @@
-//! Events of waits for the `tracing` crate. Subscribers are code of users: the waiting thread calls them
-//! after its wait, or for a report, and holds no lock of this process. Their panics are caught.
+//! Events of waits for the `tracing` crate. The waiting thread calls the subscribers, which are code of
+//! users, after its wait or for a report. During the call, it holds no lock of this process, and panics are
+//! caught.
 
 use std::time::Instant;
 
