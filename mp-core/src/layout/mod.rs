@@ -76,78 +76,82 @@ const _: () = assert!(WAIT_NOTES_AT + 8 * WaitNotesAt::WORDS * WaitNotesAt::ENTR
 const _: () = assert!(LANES_AT + LANE_STRIDE * LANES as u64 <= 8 * wait_table::FIRST);
 const _: () = assert!(8 * wait_table::END <= MEMBER_STRIDE);
 
-/// Byte offsets of the control words. The documentation of an offset describes the contents of the word.
+/// Byte offsets of the control words.
 pub(crate) mod control {
-    /// Number of the current multi-word update.
+    /// Offset of the number of the current multi-word update.
     pub(crate) const UPDATE: u64 = 4096;
-    /// Frontier: offset of the memory of the next slab.
+    /// Offset of the frontier: the offset of the memory of the next slab.
     pub(crate) const FRONTIER: u64 = 4096 + 256;
-    /// Number of slabs.
+    /// Offset of the number of slabs.
     pub(crate) const SLABS: u64 = 4096 + 256 + 8;
-    /// Number of envelopes that have been used at least once, in steps of 64.
+    /// Offset of the number of envelopes that have been used at least once, a multiple of 64.
     pub(crate) const ENVELOPES: u64 = 4096 + 384;
-    /// Hint: number of a group of envelopes (low 32 bits). No group below it is absent. The high bits
-    /// count the groups that became absent.
+    /// Offset of a hint: the number of a group of envelopes (low 32 bits). No group below it is absent. The
+    /// high bits count the groups that became absent.
     pub(crate) const ABSENT_FROM: u64 = 4096 + 384 + 8;
-    /// Hint: number of a group of envelopes. This group and all groups above it are absent (have no memory).
+    /// Offset of a hint: the number of a group of envelopes. This group and all groups above it are absent
+    /// (have no memory).
     pub(crate) const ABSENT_TO: u64 = 4096 + 384 + 16;
-    /// Counts of groups that were free in the last second: see `envelopes::groups`. A hint.
+    /// Offset of the counts of groups that were free in the last second: see `envelopes::groups`. A hint.
     pub(crate) const IDLE_GROUPS: u64 = 4096 + 384 + 24;
-    /// Number of times that free memory was returned to the kernel.
+    /// Offset of the number of times that free memory was returned to the kernel.
     pub(crate) const TRIMS: u64 = 4096 + 512;
-    /// Upper bound of the member slots in use: the number of the highest slot that was ever used, + 1.
+    /// Offset of an upper bound of the member slots in use: the number of the highest slot that was ever
+    /// used, + 1.
     pub(crate) const MEMBERS: u64 = 4096 + 896;
-    /// Highest number of bytes in held blocks at one time, as far as threads have checked it.
+    /// Offset of the highest number of bytes in held blocks at one time, as far as threads have checked it.
     pub(crate) const PEAK_ALLOCATED: u64 = 4096 + 1152;
-    /// Highest number of bytes that had pages at one time.
+    /// Offset of the highest number of bytes that had pages at one time.
     pub(crate) const PEAK_RESERVED: u64 = 4096 + 1280;
-    /// Maximum number of bytes of free memory that keep their pages.
+    /// Offset of the maximum number of bytes of large free blocks that keep their pages.
     pub(crate) const CACHE_LIMIT: u64 = 4096 + 1408;
-    /// Time at which a member last checked for dead members, in ms of the monotonic clock.
+    /// Offset of the time at which a member last checked for dead members, in ms of the monotonic clock.
     pub(crate) const LOOKED: u64 = 4096 + 1024;
-    /// Number of members that were reclaimed.
+    /// Offset of the number of members that were reclaimed.
     pub(crate) const DEATHS: u64 = 4096 + 640;
-    /// Number of detected deaths. Waiters sleep on its low half: see `parking`.
+    /// Offset of the number of detected deaths. Waiters sleep on the low half of this word: see `parking`.
     pub(crate) const NOTICED: u64 = 4096 + 640 + 8;
-    /// Number of requests by waiters to be notified when a process has released a queue: see
+    /// Offset of the number of requests by waiters to be notified when a process has released a queue: see
     /// `parking::detach_notice`.
     pub(crate) const ASKED: u64 = 4096 + 640 + 16;
-    /// Maximum number of bytes that the arena may have pages for. 0 means no budget.
+    /// Offset of the arena's budget: the maximum number of bytes that have pages. 0 means no budget.
     pub(crate) const BUDGET: u64 = 4096 + 768;
-    /// 1 if large blocks should have huge pages, else 0.
+    /// Offset of a flag: 1 if large blocks should have huge pages, else 0.
     pub(crate) const HUGE: u64 = 4096 + 768 + 8;
-    /// 1 if deadlock checks of threads that wait for locks are disabled, else 0.
+    /// Offset of a flag: 1 if the detection of deadlocks is disabled, else 0.
     pub(crate) const NO_DEADLOCKS: u64 = 4096 + 768 + 16;
-    /// Number of failures of processes, followed by rows of the last failures: see
+    /// Offset of the number of failures of processes, followed by rows of the last failures: see
     /// `blocking::reports::failures`.
     pub(crate) const FAILURES: u64 = 4096 + 2048;
-    /// For each size class, one word: an exclusive upper bound of the numbers of its slabs.
+    /// Offset of one word for each size class: an exclusive upper bound of the numbers of the class's slabs.
     pub(crate) const CLASS_ENDS: u64 = 8192;
-    /// The table of extents.
+    /// Offset of the table of extents.
     pub(crate) const EXTENTS: u64 = 12288;
-    /// Seats for spinning threads, one for each processor: see `parking::spin`.
+    /// Offset of the seats for spinning threads, one for each processor: see `parking::spin`.
     pub(crate) const SPINNING: u64 = EXTENTS + 2048;
     /// Number of bytes that need pages as soon as the arena exists: the header and the control words above.
     pub(crate) const FIRST_BYTES: u64 = 16384;
-    /// Directories of extents. Pages are reserved when a directory is first needed.
+    /// Offset of the directories of extents. Pages are reserved when a directory is first needed.
     pub(crate) const PATHS: u64 = 16384;
-    /// Number of socket pairs in the locker. The next three words are the lock for adding a pair. The word
-    /// after these is a hint: the first compartment that may be free (`fd_store`).
+    /// Offset of the number of socket pairs in the locker. The next three words are the lock for adding a
+    /// pair. The word after these is a hint: the first compartment that may be free (`fd_store`).
     pub(crate) const LOCKER: u64 = 4096 + 1536;
-    /// Words of the locker's compartments. Pages are reserved when a compartment is first needed.
+    /// Offset of the words of the locker's compartments. Pages are reserved when a compartment is first
+    /// needed.
     pub(crate) const COMPARTMENTS: u64 = PATHS + 8192;
-    /// Upper bound of the clocks that ever had an owner. The next word is a hint: the first clock that may be
-    /// free (`clocks`).
+    /// Offset of an upper bound of the clocks that ever had an owner. The next word is a hint: the first
+    /// clock that may be free (`clocks`).
     pub(crate) const CLOCKS_USED: u64 = 4096 + 1664;
     pub(crate) const CLOCKS_HINT: u64 = CLOCKS_USED + 8;
-    /// Number of clocks whose owner ended with unfinished work. A clock may be counted twice.
+    /// Offset of the number of clocks whose owner ended with unfinished work. A clock may be counted twice.
     pub(crate) const UNFINISHED_ENDS: u64 = CLOCKS_USED + 16;
-    /// Clocks, in separate pages that devices access. The pages are reserved when a clock is first needed,
-    /// and never returned.
+    /// Offset of the clocks, which are in separate pages that devices access. The pages are reserved when a
+    /// clock is first needed, and never returned.
     pub(crate) const CLOCKS: u64 = COMPARTMENTS + 8 * super::COMPARTMENTS;
-    /// Page with one word for each device, which orders the work of the device's streams.
+    /// Offset of a page with one word for each device, which orders the work of the device's streams.
     pub(crate) const ORDERS: u64 = CLOCKS + super::CLOCK * super::CLOCKS as u64;
-    /// Events of each clock, for other processes to open. Pages are reserved when an event is first needed.
+    /// Offset of the events of each clock, for other processes to open. Pages are reserved when an event is
+    /// first needed.
     pub(crate) const EVENTS: u64 = ORDERS + super::PAGE;
     /// Offset of the first table.
     pub(crate) const END: u64 = EVENTS + super::EVENTS * super::CLOCKS as u64;
@@ -195,17 +199,17 @@ pub(crate) struct ArenaLayout {
 
 /// Offsets of the words within an envelope.
 pub(crate) mod envelope {
-    /// Owner word.
+    /// Offset of the owner word.
     pub(crate) const OWNER: u64 = 0;
-    /// Place word.
+    /// Offset of the place word.
     pub(crate) const PLACE: u64 = 8;
-    /// Number of attachments (16 bits), flags (16 bits), number of bytes (32 bits).
+    /// Offset of the meta word: number of attachments (16 bits), flags (16 bits), number of bytes (32 bits).
     pub(crate) const META: u64 = 16;
-    /// Fingerprint of the message's type.
+    /// Offset of the fingerprint of the message's type.
     pub(crate) const TYPE: u64 = 24;
-    /// Attachment that holds the data that did not fit. 0 if everything fitted.
+    /// Offset of the attachment for the bytes that do not fit into the envelope. 0 if all bytes fit.
     pub(crate) const SPILL: u64 = 32;
-    /// Attachments, followed by bytes.
+    /// Offset of the list of attachments, which is followed by the message's bytes.
     pub(crate) const INLINE: u64 = 40;
 }
 
@@ -217,7 +221,8 @@ const fn bit_pages(bits: u32) -> u64 {
 impl ArenaLayout {
     /// Minimum size of an arena in bytes.
     pub(crate) const MIN: u64 = 64 << 20;
-    /// Minimum and maximum number of envelopes in an arena. A slot of a queue can't address more.
+    /// Minimum and maximum number of envelopes in an arena. A slot of a queue can't address more than the
+    /// maximum.
     pub(crate) const LEAST_ENVELOPES: u32 = 1 << 10;
     pub(crate) const MOST_ENVELOPES: u32 = 0xf0_0000;
 

@@ -21,14 +21,14 @@ pub(crate) const SEAT_PAGES: u32 = SIZES;
 /// Size of a page of seats in bytes.
 pub(crate) const SEAT_PAGE: u64 = 2048;
 
-/// Number of sizes.
+/// Number of block sizes.
 ///
-/// Multiples of 64 bytes up to 1 KiB, then four steps per doubling up to 1 MiB, then eight up to 4 TiB. At
-/// most a fifth of a block is unused, and of large blocks a ninth.
+/// The sizes are multiples of 64 bytes up to 1 KiB, then four steps per doubling up to 1 MiB, then eight up
+/// to 4 TiB. At most a fifth of a block is unused, and of large blocks a ninth.
 const SIZES: u32 = SMALL_CLASSES + MEDIUM_CLASSES + 8 * LARGE_DOUBLINGS;
 /// First class of blocks in named files.
 const IN_FILES: u32 = SIZES + 1;
-/// Number of classes: the sizes, pages of seats, and the sizes again for named files.
+/// Number of classes: one for each size, one for pages of seats, and one for each size in named files.
 pub(crate) const CLASSES: u32 = IN_FILES + SIZES;
 
 /// Returns the class of blocks of the same size in named files.

@@ -2,18 +2,18 @@
 //!
 //! `blocking::reports::table` describes the states of the words.
 
-/// Number of lanes with a row. The first is lane 1, since threads share lane 0.
+/// Number of lanes that have a row. The first of these is lane 1, since lane 0 is shared by several threads.
 pub(crate) const ROWS: u32 = 48;
 pub(crate) const ROW_WORDS: u64 = 10;
-/// Position in a row of the processes that are waited for: two process IDs a word.
+/// Position in a row of the IDs of the processes that the thread waits for, two in a word.
 pub(crate) const ROW_PROCESSES: u64 = 3;
-/// Maximum number of processes in a row.
+/// Maximum number of process IDs in a row.
 pub(crate) const PROCESSES: usize = 6;
 /// Position in a row of the place of the call in the source: the line, and the end of the file's path.
 pub(crate) const ROW_PLACE: u64 = 6;
-/// Maximum length of the path in bytes.
+/// Maximum length in bytes of the path in a row.
 pub(crate) const PLACE_BYTES: usize = 28;
-/// First word of the name of the process.
+/// Position in a member's slot of the name of the process.
 pub(crate) const NAME: u64 = 8;
 /// Maximum length of a name in bytes.
 pub(crate) const NAME_BYTES: usize = 32;
@@ -25,7 +25,7 @@ pub(crate) const STRUCTURE_NAME: u64 = 3;
 pub(crate) const STRUCTURE_WORDS: u64 = 8;
 /// Position of the name of a queue, relative to its first word.
 pub const RING_NAME: u64 = 100;
-/// Position of the first row, after the lanes.
+/// Position in a member's slot of the first row, after the lanes.
 pub(crate) const FIRST: u64 = 1024;
-/// First word after the rows.
+/// Position in a member's slot of the first word after the rows.
 pub(crate) const END: u64 = FIRST + ROW_WORDS * ROWS as u64;
