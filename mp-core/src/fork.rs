@@ -51,8 +51,8 @@ pub use crate::process::{GENERATIONS, PerProcess, SetOnce};
 // fork: the state that forbids copying is in the process's memory, so a copy inherits it, too.
 static FORBIDDEN: OnceLock<&'static str> = OnceLock::new();
 
-/// Forbids copying this process from now on, with a reason: something in it, for example a driver's memory,
-/// doesn't survive a copy. The first reason is kept.
+/// Forbids copying this process from now on, and records the reason. For processes with state that doesn't
+/// survive a copy, for example a driver's memory. The first reason is kept.
 pub fn forbid(why: &'static str) {
     _ = FORBIDDEN.set(why);
 }
@@ -67,7 +67,7 @@ pub fn forbidden() -> Option<&'static str> {
     last.then_some("it is a copy of a copy, 15 times over; start one by another method in between")
 }
 
-/// `true` while this process may not create an arena.
+/// `true` while this process must not create an arena.
 // fork: always `false` when a copy is made.
 static CREATION_REFUSED: AtomicBool = AtomicBool::new(false);
 

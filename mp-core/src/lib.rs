@@ -13,7 +13,7 @@
 //! The three main types are [`Arena`], the shared region and its statistics, [`Storage`], a block of the
 //! arena held by processes, and [`Error`]. An error names the request, the state found and the remedy.
 //!
-//! | | |
+//! | items | purpose |
 //! |---|---|
 //! | [`Storage`] | a block of memory that processes hold; the tensors of `mp-tensor` are views of a storage |
 //! | [`WeakStorage`], [`SharedCache`], [`storage_from_cache`] | weak references to storages |

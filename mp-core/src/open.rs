@@ -191,8 +191,8 @@ impl Arena {
         Allocator(*self).empty_cache()
     }
 
-    /// Sets a limit for all members: the number of bytes of large free blocks (2 MiB and more) that may keep
-    /// their pages.
+    /// Sets the number of bytes of large free blocks (2 MiB and more) that may keep pages. The limit applies
+    /// to the sum over all members.
     ///
     /// ```
     /// use mp_core::{Arena, Storage};

@@ -72,8 +72,8 @@ impl SharingStrategy {
         Self::ALL
     }
 
-    /// Test only: returns only the strategy in the environment variable `MP_STRATEGY`, if set, like a build
-    /// with only its feature.
+    /// Test only: returns only the strategy in the environment variable `MP_STRATEGY`, if set, as in a build
+    /// with only that strategy's feature.
     #[cfg(feature = "inject")]
     pub(crate) fn all() -> &'static [Self] {
         // fork: a child inherits the environment, which determines this value.

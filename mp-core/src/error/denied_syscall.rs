@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 
-/// Error numbers of Linux, the same on all supported processors.
+/// Error numbers of refused system calls in Linux, the same on all supported processors.
 const EPERM: i32 = 1;
 const ENOSYS: i32 = 38;
 

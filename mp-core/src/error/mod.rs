@@ -163,9 +163,9 @@ pub enum Error {
     NotShareable(String),
     /// The requested sharing strategy is not supported.
     Strategy {
-        /// Requested name.
+        /// Requested name of a strategy.
         asked: String,
-        /// Supported names.
+        /// Names of the supported strategies.
         #[serde(with = "serde_with::texts")]
         supported: Vec<&'static str>,
     },

@@ -315,7 +315,7 @@ fn name(kind: ErrorKind) -> String {
 }
 
 impl IoError {
-    /// Converts an error.
+    /// Converts an I/O error, to put it into a message.
     #[must_use]
     pub fn from_error(error: &std::io::Error) -> Self {
         match (error.raw_os_error(), error.get_ref()) {
@@ -330,8 +330,8 @@ impl IoError {
     }
 }
 
-/// A system error keeps its number. Any other error has the same kind, and its text and sources as an
-/// [`ErrorChain`].
+/// Converts back. A system error keeps its number. Any other error has the same kind, and its text and
+/// sources as an [`ErrorChain`].
 impl From<IoError> for std::io::Error {
     fn from(sent: IoError) -> Self {
         match sent {

@@ -42,7 +42,7 @@ pub fn write<M: Mem + ?Sized>(m: &M, base: Word, at: u64, from: &[u8]) {
     }
 }
 
-/// Replaces some bytes of a word.
+/// Replaces the bytes of a word from byte `skip` on by `bytes`.
 fn part<M: Mem + ?Sized>(m: &M, w: Word, skip: usize, bytes: &[u8]) {
     let mut seen = m.load_relaxed(w);
     loop {

@@ -157,7 +157,8 @@ macro_rules! atomic_accesses {
 }
 pub(crate) use atomic_accesses;
 
-/// Orders of all accesses, the same for every [`Mem`] over atomics: the arena, regions, and the loom models.
+/// Memory orders of all accesses, the same for every [`Mem`] over atomics: the arena, regions, and the loom
+/// models.
 pub(crate) mod order {
     use crate::sync::Ordering::{self, AcqRel, Acquire, Relaxed, Release};
 
@@ -178,7 +179,7 @@ pub(crate) mod order {
         AcqRel
     }
 
-    /// Order of a compare-and-swap that finds another value.
+    /// Memory order of a compare-and-swap that finds another value.
     #[inline(always)]
     pub(crate) const fn cas_failure() -> Ordering {
         Acquire

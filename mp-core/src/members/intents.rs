@@ -9,7 +9,7 @@ use crate::layout::LANES;
 use crate::process::mutex::Mutex;
 use crate::process::{PerProcess, per_process};
 
-/// Lane shared by threads without a separate one.
+/// Lane shared by all threads that found no free lane.
 const COMMON: u32 = 0;
 
 #[derive(Debug)]

@@ -1,13 +1,13 @@
 //! Members, and detection of dead members.
 //!
 //! # States of a member's word
-//! | state | by | changed by |
+//! | state | member named in the word | changed by |
 //! |---|---|---|
-//! | `FREE(epoch)` | | a joiner that holds both locks of the slot → `LIVE(epoch + 1)` |
-//! | `LIVE(epoch)` | | a process that has detected the member's death → `DEAD` |
-//! | `DEAD(epoch)` | | recovering processes count themselves in the word; a process that is the only one counted, and has recovered everything → `VACATING` |
-//! | `VACATING(epoch)` | | recovering processes count themselves in the word; a process that is the only one counted, and has recovered everything → `RECLAIMING(me)` |
-//! | `RECLAIMING(epoch)` | reclaiming process | that process → `FREE`; if it is dead, another process → `RECLAIMING(me)` |
+//! | `FREE(epoch)` | none | a joiner that holds both locks of the slot → `LIVE(epoch + 1)` |
+//! | `LIVE(epoch)` | none | a process that has detected the member's death → `DEAD` |
+//! | `DEAD(epoch)` | none | recovering processes count themselves in the word; a process that is the only one counted, and has recovered everything → `VACATING` |
+//! | `VACATING(epoch)` | none | recovering processes count themselves in the word; a process that is the only one counted, and has recovered everything → `RECLAIMING(me)` |
+//! | `RECLAIMING(epoch)` | the reclaiming process | the reclaiming process → `FREE`; if it is dead, another process → `RECLAIMING(me)` |
 //!
 //! The module `recovery` recovers and reclaims. [`BeginRecovery`](crate::steps::BeginRecovery) describes how
 //! the reclaim follows the recoveries.
@@ -255,12 +255,13 @@ impl Members {
         self.read_name(self.layout().member(m.slot(), wait_table::NAME))
     }
 
-    /// Reads the name in four words. A name that is being changed may be read as a mixture.
+    /// Reads a name of [`NAME_BYTES`](wait_table::NAME_BYTES) bytes at `at`. A name that is being changed may
+    /// be read as a mixture.
     pub(crate) fn read_name(self, at: Word) -> String {
         self.read_text::<{ wait_table::NAME_BYTES }>(at)
     }
 
-    /// Reads a text, which ends before the first zero.
+    /// Reads a text of at most `N` bytes at `at`. The text ends before the first zero byte.
     pub(crate) fn read_text<const N: usize>(self, at: Word) -> String {
         let bytes = self.read_bytes::<N>(at);
         let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -284,7 +285,7 @@ impl Members {
         }
     }
 
-    /// Returns the slots that may have a member.
+    /// Returns the slots that may have a member, each with its state.
     pub(crate) fn used_slots(self) -> impl Iterator<Item = (u32, Tenancy)> + use<> {
         let used = self.map().load(Word::at(control::MEMBERS)).min(u64::from(self.layout().members));
         (0..used as u32).map(move |slot| (slot, self.tenancy(slot)))

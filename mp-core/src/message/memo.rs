@@ -58,7 +58,7 @@ fn take() -> Option<Box<dyn Any>> {
     MEMO.try_with(Cell::take).ok().flatten()
 }
 
-/// Hides the memo of the enclosing message until it is dropped.
+/// Memo of the enclosing message, hidden until this value is dropped.
 #[derive(Debug)]
 #[must_use = "dropping the guard makes the memo visible again"]
 pub(super) struct HiddenMemo(Option<Box<dyn Any>>);

@@ -97,8 +97,8 @@ pub trait Message: Sized + 'static {
     /// [`Error::Malformed`] if the bytes or attachments do not encode a `Self`.
     fn decode<C: Codec>(inc: &mut Incoming) -> Result<Self>;
 
-    /// Reads the value like [`decode`](Self::decode), into the empty `slot`. Several callers would each copy
-    /// a returned value.
+    /// Reads the value like [`decode`](Self::decode), into the empty `slot`. Faster than `decode` if the
+    /// value passes through several callers, because each of them would copy a returned value.
     ///
     /// # Errors
     /// The same as for `decode`.
@@ -384,7 +384,8 @@ pub trait Codec {
         Ok(())
     }
 
-    /// Reads the next value. If it was written as [a few bytes](Self::write_bytes), `read` converts them.
+    /// Reads the next value. If [`write_bytes`](Self::write_bytes) wrote it, passes the bytes to
+    /// `read`, which converts them.
     ///
     /// # Errors
     /// The same as for [`read`](Self::read), and any error of the closure.

@@ -158,7 +158,7 @@ pub fn read_as_bytes_into<T: Pod, C: Codec>(inc: &mut Incoming, slot: &mut Optio
     Ok(())
 }
 
-/// Reads a value from a message without attachments.
+/// Reads a value that `write_as_bytes` wrote, from the bytes of a message without attachments.
 #[doc(hidden)]
 #[inline]
 pub fn read_as_bytes_plain<T: Pod, C: Codec>(bytes: &[u8]) -> Result<T> {

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 /// Type of a field of a named message: see `name` in `#[derive(Message)]`.
 ///
-/// The text is the same in every program, for any compiler and in any language.
+/// The schema contains a text for each type, which is the same in every program, for any compiler and in any
+/// language.
 ///
 /// | Rust type | text |
 /// |---|---|
@@ -29,7 +30,7 @@ use std::collections::{BTreeMap, HashMap};
             `Option` and maps by `String` of these"
 )]
 pub trait Schema {
-    /// Returns the text.
+    /// Returns the text for the type in schemas.
     fn schema_text() -> String;
 }
 

@@ -13,7 +13,7 @@ thread_local! {
     static ARRIVED: Cell<Option<Box<ReceivedAttachments>>> = const { Cell::new(None) };
 }
 
-/// Previous value of the variable, restored on drop, even after a panic.
+/// Previous value of a thread-local variable, restored on drop, even after a panic.
 struct Scope<T: 'static> {
     variable: &'static LocalKey<Cell<Option<Box<T>>>>,
     before: Option<Box<T>>,

@@ -111,7 +111,7 @@ impl LastDetached {
         }
     }
 
-    /// Returns the process that was noted last.
+    /// Returns the process that last announced its leaving.
     pub fn read<M: Mem + ?Sized>(self, m: &M) -> Option<DetachedProcess> {
         Self::of(m.load(self.0))
     }

@@ -377,7 +377,8 @@ mod tests {
         assert_eq!(took(second, asleep), None);
     }
 
-    /// A wake-up is lost if its process is killed. A sleeper wakes by itself after a poll interval.
+    /// A wake-up is lost if the waking process is killed. The sleeper then wakes by itself after a poll
+    /// interval.
     #[test]
     fn sleeper_rechecks_without_a_wake_up() {
         let (send, woken) = mpsc::channel();

@@ -74,11 +74,11 @@ use crate::words::Member;
 pub enum Spin {
     /// Sleeps at once.
     Never,
-    /// Spins for as long as a wake-up costs on this machine, as measured while the program runs. The time
-    /// grows up to twice this cost if spinning succeeds, and falls to half a microsecond if it doesn't. At
-    /// most as many threads spin at once as there are processors, and a spinning thread yields to threads
-    /// with work. A spinning thread that shares its processor with the thread it waits for moves to another
-    /// processor, unless its affinity is restricted.
+    /// Spins for as long as a wake-up costs on this machine, as measured while the program runs. The time is
+    /// up to twice this cost if slightly longer spinning would have avoided a sleep, and falls to half a
+    /// microsecond if spinning doesn't pay. At most as many threads spin at once as there are processors, and
+    /// a spinning thread yields to threads with work. A spinning thread that shares its processor with the
+    /// thread it waits for moves to another processor, unless its affinity is restricted.
     #[default]
     Adaptive,
     /// Spins for this time (at most 4 s), even if spinning never pays. At most as many threads spin at
@@ -143,8 +143,8 @@ impl Default for AdaptiveSpin {
 }
 
 impl AdaptiveSpin {
-    /// Creates an adaptive strategy that begins with the maximum time. Does not spin if there is only one
-    /// processor.
+    /// Creates an adaptive strategy that begins with the cost of a wake-up as its spin time. Does not spin if
+    /// there is only one processor.
     pub fn new() -> Self {
         Self::with(Spin::Adaptive)
     }
@@ -276,7 +276,7 @@ fn after_a_sleep(nanos: u32, slept: u32, cost: u32) -> Option<u32> {
 struct SpinState {
     since: Instant,
     nanos: u32,
-    /// Seat of the thread, if it spins for long.
+    /// Processor seat of the thread, if it spins for longer than [`LEAST`].
     seat: Option<Seat>,
     limited: bool,
     /// `true` if another thread ran on this processor during the last yield.

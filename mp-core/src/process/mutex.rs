@@ -33,9 +33,9 @@ use std::sync::{
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// First pause of a waiter with a deadline; doubled each time.
+/// First pause between two attempts of a waiter with a deadline. Each later pause is twice as long.
 const SHORTEST: Duration = Duration::from_micros(20);
-/// Longest pause.
+/// Longest pause between two attempts of a waiter with a deadline.
 const LONGEST: Duration = Duration::from_millis(1);
 
 /// Mutual exclusion lock.

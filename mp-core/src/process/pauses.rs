@@ -6,17 +6,17 @@
 
 use std::time::{Duration, Instant};
 
-/// Longest piece of a sleep.
+/// Maximum duration of one piece of a sleep.
 const LONGEST_PIECE: Duration = Duration::from_secs(1);
-/// Shortest piece of a sleep.
+/// Minimum duration of one piece of a sleep.
 const SHORTEST_PIECE: Duration = Duration::from_millis(20);
 /// Maximum delay of a sleep that does not count as a pause.
 const LATE: Duration = Duration::from_millis(20);
 
-/// Sleeps of one thread.
+/// Detects pauses of this process, by the delays of one thread's sleeps.
 #[derive(Debug, Default)]
 pub struct PauseDetector {
-    /// Planned end of the present piece.
+    /// Planned end of the current piece of a sleep.
     until: Option<Instant>,
 }
 

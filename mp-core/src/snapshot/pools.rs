@@ -29,9 +29,10 @@ pub const POOL: &str = "mp_pool::Pool";
 pub const POOL_WORDS: u64 = 8;
 /// Name of the structure of a pool's worker.
 pub const WORKER: &str = "mp_pool::Watch";
-/// Word of the note of the running task.
+/// Position in a worker's words of the note of the running task.
 pub const NOTE: u64 = 2;
-/// First of the four words that the pool's process writes. They are on a cache line of their own.
+/// Position in a worker's words of the first of four words that the pool's process writes. These words have a
+/// separate cache line.
 pub const WORKER_STATE: u64 = 8;
 
 /// Reads a pool, without its workers.

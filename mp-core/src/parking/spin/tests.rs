@@ -125,7 +125,7 @@ fn looks_for(patience: &AdaptiveSpin) -> Duration {
     since.elapsed()
 }
 
-/// Held by tests that take seats, or need one.
+/// Lock held by tests that take seats of processors, or need a free seat.
 // fork: no copy is made here.
 static SEATS_OF_TESTS: Mutex<()> = Mutex::new(());
 
