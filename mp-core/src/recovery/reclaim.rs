@@ -118,9 +118,9 @@ impl Recovery {
     }
 
     /// Same as [`reclaim_unreported`](Self::reclaim_unreported), after the end of the process `pid`. Checks
-    /// this process and members that are known to be dead, and, [at most every 100 ms](Self::reclaim_if_due),
-    /// all other members. The check of each other member takes a system call, whose time grows with the
-    /// number of members.
+    /// the member of that process, and members that are known to be dead. Checks all other members [at most
+    /// every 100 ms](Self::reclaim_if_due), because the check of each takes a system call, whose time grows
+    /// with the number of members.
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked).
