@@ -3,8 +3,8 @@
 //!
 //! A child has a seat of its parent, as processes and messages have. The child gets this seat before any
 //! other process has access to the child. The process that frees the child also releases the seat. This is
-//! the child's last holder, or the process that reclaims a dead one. So a message with a child need not carry
-//! the parent.
+//! the child's last holder, or the process that reclaims a dead holder. So a message with a child need not
+//! carry the parent.
 //!
 //! Word 7 of the child's header stores the position of the seat. The kind [`BlockKind::Child`] marks a block
 //! whose word 7 may store one.

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | 1 | [`Arena::configure`](crate::Arena::configure) | the program, before it uses shared memory |
 //! | 2 | `MP_ARENA_SIZE`, `MP_ARENA_MESSAGES` | the environment of the program that creates the arena |
-//! | 3 | defaults: 1 TiB of addresses, or as much as the limits of the process allow; a number of messages that depends on the size | nobody |
+//! | 3 | defaults: 1 TiB of addresses, or as much as the limits of the process allow; a number of messages that depends on the size | no setting |
 //!
 //! Both numbers are in the arena's header. A process that joins reads the number of messages there, computes
 //! the positions of all tables, and checks the whole header against them. So children have the same
