@@ -42,7 +42,7 @@ pub struct MemberStats {
     /// `true` if the member is not known to be dead.
     pub live: bool,
     /// Number of blocks that the member holds, directly or through a message that it is filling or emptying.
-    /// A block with several holders counts for each.
+    /// A block with several holders counts for each of them.
     pub blocks: u64,
     /// Number of bytes in the blocks that the member holds.
     pub bytes: u64,

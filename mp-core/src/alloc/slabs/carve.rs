@@ -26,8 +26,8 @@ static UPDATES: PerProcess<Mutex<()>> = per_process!(Mutex::new(()));
 /// a retired slab. So each address below the frontier belongs to some slab, and neighbouring slabs can be
 /// joined without reading other slabs.
 ///
-/// None of these words ever returns to an earlier value: the count and the frontier only grow, and the rows
-/// are used for the first time.
+/// None of the changed words ever returns to an earlier value: the count and the frontier only grow, and the
+/// rows are used for the first time.
 struct NewSlab {
     class: u32,
     slab: u32,

@@ -22,7 +22,7 @@ static HANGS: AtomicU64 = AtomicU64::new(UNSET);
 // fork: a child reports like its parent.
 static VERSION: AtomicU32 = AtomicU32::new(1);
 
-/// Function called with each report, and `true` for a report of a hang.
+/// Function called with the text of each report, and with `true` for a report of a hang.
 type Hook = fn(&str, bool);
 static HOOK: PerProcess<OnceLock<Hook>> = per_process!(OnceLock::new());
 
@@ -120,8 +120,8 @@ pub fn reported_after() -> Option<Duration> {
     hangs_after().into_iter().chain(waits_after()).min()
 }
 
-/// Passes each report to `hook` as well, with `true` for a hang. The waiting thread calls the hook. Only the
-/// first call of this function has an effect.
+/// Sets a function that the waiting thread calls with each report. The second argument is `true` for a report
+/// of a hang. Only the first call of this function has an effect.
 #[doc(hidden)]
 pub fn on_report(hook: Hook) {
     _ = HOOK.set(hook);
