@@ -9,12 +9,14 @@
 //! | `args.rs` | arguments of the command |
 //! | `programs.rs` | search for programs and their processes in `/proc` |
 //! | `program_report.rs` | snapshot of a program, which `record` writes and `show` reads |
-//! | `why.rs` | chain of waits of a process, and the proof that the chain can't end |
+//! | `why.rs` | chain of waits of a process |
+//! | `hang_proof.rs` | proof that waits can't end by themselves |
 //! | `whole_file.rs` | atomic creation of files |
 //! | `tables.rs` | tables that the other commands print |
 //! | `top` | live view of a program |
 
 mod args;
+mod hang_proof;
 mod program_report;
 mod programs;
 mod tables;
@@ -216,7 +218,7 @@ fn why(target: &str, json: bool, repeated: bool) -> Result<Output> {
         std::thread::sleep(Duration::from_millis(100));
         let mut later = program_report::of_program(Some(&first.program.root.to_string()))?;
         let cycle = why::explain(&later.snapshot, &pids);
-        why::confirm(&mut later.snapshot, &first.snapshot);
+        hang_proof::confirm(&mut later.snapshot, &first.snapshot);
         let confirmed = why::explain(&later.snapshot, &pids);
         proved = confirmed.hangs;
         found = if proved { confirmed } else { cycle };

@@ -17,7 +17,8 @@ use crate::protocol::message::{
     StartMessage, unpack,
 };
 use crate::protocol::outbox::ReceivedFiles;
-use crate::protocol::payload::{ParentPayload, TICKET};
+use crate::protocol::payload::ParentPayload;
+use crate::protocol::payload::arguments::TICKET;
 use crate::protocol::report::Report;
 use crate::protocol::resource_limits::Limits;
 use crate::protocol::token::{Token, TokenTarget};

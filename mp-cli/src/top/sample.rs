@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use mp_core::{Observer, ProcessState, Snapshot, WaitTimes};
 
 use crate::programs::{Process, Program};
-use crate::{Result, program_report, why};
+use crate::{Result, hang_proof, program_report};
 
 /// Program that is sampled repeatedly, through one observer.
 pub(super) struct LiveProgram {
@@ -48,15 +48,15 @@ impl LiveProgram {
 
     /// Marks the waits of a snapshot as steady only if an earlier snapshot confirms them.
     fn prove(&mut self, snapshot: &mut Snapshot, at: Instant) {
-        let cycles = why::hanging(snapshot);
+        let cycles = hang_proof::hanging(snapshot);
         if cycles.is_empty() {
             self.cycle = None;
             return;
         }
         let (first, since) = self.cycle.get_or_insert_with(|| (snapshot.clone(), at));
         let mut next = (at.saturating_duration_since(*since) > RENEWED_AFTER).then(|| snapshot.clone());
-        why::confirm(snapshot, first);
-        if let Some(next) = next.take_if(|_| why::hanging(snapshot) != cycles) {
+        hang_proof::confirm(snapshot, first);
+        if let Some(next) = next.take_if(|_| hang_proof::hanging(snapshot) != cycles) {
             self.cycle = Some((next, at));
         }
     }
@@ -188,7 +188,7 @@ impl TopSample {
             objects: objects.map(|(i, _)| i).collect(),
             waits: snapshot.queues.iter().map(|queue| Some(before?.waits(now, queue.block))).collect(),
             done_rates: snapshot.pools.iter().map(|pool| before?.done_rate(now, pool.block)).collect(),
-            hanging: why::hanging(&snapshot),
+            hanging: hang_proof::hanging(&snapshot),
             waiters,
             snapshot,
         }

@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::hang_proof::confirm;
 
 fn wait(thread: u32, object: u32, waited: u64, checks: u64) -> Value {
     json!({

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::child::clock;
 use crate::dispatcher::shutdown::Shutdown;
 use crate::dispatcher::thread::Dispatcher;
+use crate::steps::chunk::ItemPosition;
 
 /// Time between two sleeps of the pool's thread above which the program may have been stopped.
 const LONG_WORK: Duration = Duration::from_millis(20);
@@ -85,6 +86,59 @@ impl Dispatcher {
         }
         if let Shutdown::Finishing(until) | Shutdown::Terminated(until) = &mut self.shutdown {
             *until += pause;
+        }
+    }
+
+    /// Condemns tasks that have exceeded their time limit, and kills their workers. Kills workers that are
+    /// not ready in time.
+    pub(super) fn enforce_time_limits(&mut self, now: Instant) {
+        let start_timeout = self.shared.settings.start_timeout;
+        let state = &mut *self.shared.state.lock();
+        for found in &mut state.workers {
+            if found.ready_until(start_timeout).is_some_and(|until| until <= now) {
+                (found.start_timed_out, found.starts_since) = (true, None);
+                found.kill();
+            }
+            let watched = found.watched;
+            let Some((chunk, _, timeout)) = found.deadline().filter(|(_, at, _)| watched && *at <= now)
+            else {
+                continue;
+            };
+            let (id, reported, end) = (chunk.id, chunk.reported, chunk.end);
+            let word = found.shared_words.word();
+            let over = match word.place(id, reported) {
+                ItemPosition::Running(item) => {
+                    // The worker may have been stopped, or busy with reading a function, before it began.
+                    let since = found.shared_words.since();
+                    let within = |end: u64| Duration::from_nanos(end.saturating_sub(since));
+                    let paused = self.paused.iter().map(|(end, time)| within(*end).min(*time)).sum();
+                    let elapsed = Duration::from_nanos(clock::now().saturating_sub(since));
+                    let run_time = found.counted(elapsed.saturating_sub(paused), now);
+                    if run_time < timeout {
+                        found.since = now.checked_sub(run_time + found.moved()).unwrap_or(now);
+                        continue;
+                    }
+                    Some(item)
+                }
+                // The worker is about to begin, or is done and its reply is about to arrive.
+                ItemPosition::Next(_) if !mp_spawn::is_stopped(found.pid) => None,
+                // The worker is done, and was stopped before or after it could answer. Its sent replies are
+                // handled before its death.
+                ItemPosition::Next(item) if item >= end => {
+                    found.kill();
+                    None
+                }
+                ItemPosition::Next(item) => Some(item),
+            };
+            // A stopped worker may resume at this moment: either it begins the task, or it is condemned,
+            // never both.
+            if let Some(item) = over.filter(|_| found.shared_words.condemn(word)) {
+                found.condemned = Some((id, item));
+                found.kill();
+            } else {
+                let later = now + (timeout / 8).max(Duration::from_millis(1));
+                found.since = later.checked_sub(timeout + found.moved()).unwrap_or(now);
+            }
         }
     }
 }

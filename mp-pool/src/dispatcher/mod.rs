@@ -8,6 +8,7 @@ mod feed;
 mod forwarders;
 #[cfg(feature = "net")]
 pub(crate) mod hosts;
+mod retry;
 mod room_queue;
 #[cfg(feature = "net")]
 pub(crate) mod served;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::child::message::SingleValue;
 use crate::child::values::ReceivedValues;
+use crate::dispatcher::retry::FailedTask;
 use crate::dispatcher::shared::PoolShared;
 use crate::error::TaskError;
 use crate::metrics::meter::TaskCounts;
@@ -17,21 +18,6 @@ use crate::tasks::call_state::CallState;
 use crate::tasks::chunk::{Chunk, ChunkMessage, ReadyChunk};
 use crate::tasks::outcome_run::{OutcomeData, OutcomeRun};
 use crate::tasks::source::{SavedArgs, UnneededValues};
-
-/// Delay that stands for infinity: a century.
-const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
-
-/// Returns the time `delay` after `now`, or a far time if the clock can't represent it.
-pub(super) fn after(now: Instant, delay: Duration) -> Instant {
-    now.checked_add(delay).unwrap_or_else(|| now + NEVER)
-}
-
-/// Failed task that a worker had begun, and that may be retried. The chunk contains only this task.
-pub(crate) struct FailedTask {
-    pub(crate) chunk: Chunk,
-    pub(crate) error: TaskError,
-    pub(crate) run_time: Option<Duration>,
-}
 
 /// Outcomes to be delivered when no lock is held. Delivered when this value is dropped, also during a panic.
 /// The value must be created before a lock is taken, so that it is dropped after the lock.
@@ -137,34 +123,6 @@ impl Drop for Settlements<'_> {
 }
 
 impl PoolShared {
-    /// Schedules a failed task again, or returns it if it has its final outcome. No lock may be held.
-    fn retry(&self, mut failed: FailedTask) -> Option<FailedTask> {
-        let FailedTask { chunk, error, .. } = &mut failed;
-        let (job, index) = (Arc::clone(&chunk.job), chunk.first);
-        chunk.tries += 1;
-        let attempts = error.record_attempt(job.outcomes().failed.remove(&index));
-        if matches!(chunk.saved, SavedArgs::None) {
-            return Some(failed);
-        }
-        let Some(delay) = job.options.retry.wait(chunk.tries, error) else { return Some(failed) };
-        let mut state = self.state.lock();
-        if state.phase.error().is_some() || job.is_cancelled() || self.is_interrupted() {
-            return Some(failed);
-        }
-        state.retried += 1;
-        state.publish();
-        job.outcomes().failed.insert(index, attempts);
-        if delay.is_zero() && matches!(failed.error, TaskError::WorkerLost(_)) {
-            // The task was begun before the tasks in its worker's queue, so callers wait for it.
-            state.tasks.put_first([ReadyChunk::unpacked(failed.chunk)].into_iter());
-        } else if delay.is_zero() {
-            state.tasks.ready.push_back(ReadyChunk::unpacked(failed.chunk));
-        } else {
-            state.tasks.schedule(after(Instant::now(), delay), failed.chunk);
-        }
-        None
-    }
-
     /// Delivers outcomes to their calls. All are settled before user code runs: callbacks, wakers, and drops
     /// of kept values. No lock may be held.
     fn deliver_outcomes(&self, outcomes: Vec<(Arc<CallState>, Vec<OutcomeRun>)>) {
@@ -439,12 +397,5 @@ mod tests {
         settled.deliver();
         let state = shared.state.lock();
         assert_eq!(state.tasks.ready.iter().map(|ready| ready.chunk.first).collect::<Vec<_>>(), [0, 1, 2]);
-    }
-
-    #[test]
-    fn longest_delay_ends_in_the_far_future() {
-        let now = Instant::now();
-        assert_eq!(after(now, Duration::from_secs(3)), now + Duration::from_secs(3));
-        assert!(after(now, Duration::MAX) >= now + NEVER);
     }
 }

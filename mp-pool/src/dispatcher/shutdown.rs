@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::dispatcher::settlements::{Settlements, after};
+use crate::dispatcher::retry::after;
+use crate::dispatcher::settlements::Settlements;
 use crate::dispatcher::shared::PoolShared;
 use crate::error::TaskError;
 use crate::slots::slot::WorkerSlot;

@@ -22,10 +22,10 @@ use mp_queue::GetError;
 use mp_reduce::Unread;
 use mp_spawn::{CallFailure, ExitStatus, FailureReports, ProcessName, ProcessStatus, SpawnError};
 
-use crate::child::clock;
 use crate::child::message::{ManyValues, PoolReply, SingleValue, TaskReply, WorkerRequest};
+use crate::dispatcher::retry::FailedTask;
 use crate::dispatcher::settlements::{
-    FailedTask, Settlements, cut_if_cancelled, report_items, report_journal, take_apart,
+    Settlements, cut_if_cancelled, report_items, report_journal, take_apart,
 };
 use crate::dispatcher::shared::{PoolShared, WorkerExit};
 use crate::dispatcher::shutdown::Shutdown;
@@ -35,7 +35,6 @@ use crate::dispatcher::start::{
 use crate::error::{Attempts, BrokenPool, EncodeError, PoolError, TaskError, TaskRaised, WorkerLost};
 use crate::slots::slot::NO_CODE;
 use crate::slots::start_backoff::back_off;
-use crate::steps::chunk::ItemPosition;
 use crate::tasks::chunk::ReadyChunk;
 use crate::tasks::outcome_run::{OutcomeData, OutcomeRun};
 
@@ -445,59 +444,6 @@ impl Dispatcher {
             let (why, cause) = (std::mem::take(&mut self.why), self.cause.take());
             let pool = self.shared.settings.name.clone();
             self.shared.break_pool(BrokenPool { pool, why, starts, cause });
-        }
-    }
-
-    /// Condemns tasks that have exceeded their time limit, and kills their workers. Kills workers that are
-    /// not ready in time.
-    fn enforce_time_limits(&mut self, now: Instant) {
-        let start_timeout = self.shared.settings.start_timeout;
-        let state = &mut *self.shared.state.lock();
-        for found in &mut state.workers {
-            if found.ready_until(start_timeout).is_some_and(|until| until <= now) {
-                (found.start_timed_out, found.starts_since) = (true, None);
-                found.kill();
-            }
-            let watched = found.watched;
-            let Some((chunk, _, timeout)) = found.deadline().filter(|(_, at, _)| watched && *at <= now)
-            else {
-                continue;
-            };
-            let (id, reported, end) = (chunk.id, chunk.reported, chunk.end);
-            let word = found.shared_words.word();
-            let over = match word.place(id, reported) {
-                ItemPosition::Running(item) => {
-                    // The worker may have been stopped, or busy with reading a function, before it began.
-                    let since = found.shared_words.since();
-                    let within = |end: u64| Duration::from_nanos(end.saturating_sub(since));
-                    let paused = self.paused.iter().map(|(end, time)| within(*end).min(*time)).sum();
-                    let elapsed = Duration::from_nanos(clock::now().saturating_sub(since));
-                    let run_time = found.counted(elapsed.saturating_sub(paused), now);
-                    if run_time < timeout {
-                        found.since = now.checked_sub(run_time + found.moved()).unwrap_or(now);
-                        continue;
-                    }
-                    Some(item)
-                }
-                // The worker is about to begin, or is done and its reply is about to arrive.
-                ItemPosition::Next(_) if !mp_spawn::is_stopped(found.pid) => None,
-                // The worker is done, and was stopped before or after it could answer. Its sent replies are
-                // handled before its death.
-                ItemPosition::Next(item) if item >= end => {
-                    found.kill();
-                    None
-                }
-                ItemPosition::Next(item) => Some(item),
-            };
-            // A stopped worker may resume at this moment: either it begins the task, or it is condemned,
-            // never both.
-            if let Some(item) = over.filter(|_| found.shared_words.condemn(word)) {
-                found.condemned = Some((id, item));
-                found.kill();
-            } else {
-                let later = now + (timeout / 8).max(Duration::from_millis(1));
-                found.since = later.checked_sub(timeout + found.moved()).unwrap_or(now);
-            }
         }
     }
 

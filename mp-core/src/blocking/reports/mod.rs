@@ -11,8 +11,8 @@
 pub(crate) mod call;
 mod dump;
 pub(crate) mod failures;
+mod own_hang;
 mod place;
-mod proof;
 mod report;
 mod settings;
 mod slices;
@@ -130,7 +130,7 @@ struct WatchState {
     next_report: Option<Instant>,
     /// Time of the next test whether the wait can end.
     next_check: Option<Instant>,
-    suspicion: Option<(proof::Suspicion, Instant)>,
+    suspicion: Option<(own_hang::Suspicion, Instant)>,
     settings: u32,
 }
 
@@ -325,7 +325,7 @@ impl WatchState {
         let mut hang = None;
         match self.suspicion.take() {
             None if check && forever => {
-                self.suspicion = proof::suspect(subject).map(|suspicion| (suspicion, now));
+                self.suspicion = own_hang::suspect(subject).map(|suspicion| (suspicion, now));
             }
             Some((suspicion, begun)) => match suspicion.is_confirmed(subject) {
                 None if now.saturating_duration_since(begun) < UNDECIDED => {

@@ -11,7 +11,7 @@ use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use crate::arena::Arena;
-use crate::blocking::reports::proof::Suspicion;
+use crate::blocking::reports::own_hang::Suspicion;
 use crate::blocking::reports::table::{self, ShownWait};
 use crate::blocking::reports::{ActiveWait, BlockingCall, Subject, WaitObject, settings};
 use crate::members::Members;
