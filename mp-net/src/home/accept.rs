@@ -1,9 +1,9 @@
 //! Acceptance of connections, and limits for peers that have not proved who they are.
 //!
 //! A connection has a [`Gate`], which opens when its peer has greeted with a valid proof. Until then the
-//! connection ends after the lease, or after [`MOST_BYTES`] received bytes. If there are [`MOST_UNPROVEN`]
-//! such connections, the next one waits until a gate opens, or the oldest connection has had [`OWN_TIME`] and
-//! ends.
+//! connection ends after the lease, or after [`MOST_BYTES`] received bytes. If [`MOST_UNPROVEN`] gates are
+//! closed, the next connection waits until a gate opens. After [`OWN_TIME`], the oldest connection with a
+//! closed gate is ended instead.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -28,8 +28,8 @@ use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// Maximum number of connections whose peers have not proved who they are.
 const MOST_UNPROVEN: usize = 256;
-/// Minimum time for the handshake of an unproven connection, however many peers connect. [`MOST_UNPROVEN`]
-/// simultaneous handshakes of members take less.
+/// Minimum time for the handshake of an unproven connection, regardless of the number of peers. The time is
+/// sufficient for [`MOST_UNPROVEN`] simultaneous handshakes of members.
 const OWN_TIME: Duration = Duration::from_millis(500);
 /// Maximum number of bytes that an unproven peer may send: a greeting of 64 KiB, and frames of TLS and
 /// HTTP/2.
@@ -40,7 +40,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_s
 /// Connections whose peers have not proved who they are.
 #[derive(Default)]
 pub(crate) struct UnprovenConnections {
-    /// Oldest connection first.
+    /// All unproven connections, the oldest first.
     all: Mutex<VecDeque<UnprovenConnection>>,
     /// Wakes the task that accepts connections if there may be room for another connection.
     freed: Notify,
@@ -75,7 +75,8 @@ impl UnprovenConnections {
         self.all.lock().clear();
     }
 
-    /// Waits until there is room for a connection.
+    /// Waits until there are fewer than [`MOST_UNPROVEN`] unproven connections. After [`OWN_TIME`], ends the
+    /// oldest of them.
     async fn room(&self) {
         let mut has_yielded = false;
         loop {
@@ -104,7 +105,7 @@ impl UnprovenConnections {
         }
     }
 
-    /// Adds a connection.
+    /// Adds an unproven connection, which ends after `limit`.
     fn add(self: &Arc<Self>, socket: TcpStream, peer: SocketAddr, limit: Duration) -> GatedSocket {
         let (is_open, why) = (AtomicBool::new(false), OnceLock::new());
         let gate = Arc::new(Gate { peer, is_open, why, unproven: self.clone() });
@@ -145,9 +146,9 @@ impl Drop for Gate {
 struct GateLimits {
     end: Pin<Box<Sleep>>,
     replaced: oneshot::Receiver<()>,
-    /// Number of bytes that may still be received.
+    /// Number of bytes that the peer may still send.
     left: usize,
-    /// Limit that was exceeded.
+    /// Text that names the exceeded limit.
     exceeded: Option<&'static str>,
 }
 
@@ -245,7 +246,7 @@ impl AsyncWrite for HomeSocket {
     forward_writes!();
 }
 
-/// The gate is an extension of each request.
+/// Adds the gate of the connection to the extensions of each request.
 impl Connected for HomeSocket {
     type ConnectInfo = Arc<Gate>;
 
@@ -265,7 +266,7 @@ impl futures_core::Stream for AcceptedSockets {
     }
 }
 
-/// Accepts connections until the task ends.
+/// Accepts connections and sends them to `to`, until the task is dropped.
 pub(crate) async fn accept(
     me: Arc<NodeIdentity>,
     unproven: Arc<UnprovenConnections>,
@@ -292,7 +293,8 @@ pub(crate) async fn accept(
     }
 }
 
-/// Begins TLS if this process has certificates.
+/// Performs the TLS handshake if this process has certificates, and sends the accepted socket to `to`.
+/// Refuses a peer that uses TLS only on its own side.
 async fn begin(me: Arc<NodeIdentity>, mut socket: GatedSocket, to: UnboundedSender<HomeSocket>) {
     let gate = socket.gate.clone();
     _ = socket.socket.set_nodelay(true);

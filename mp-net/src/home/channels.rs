@@ -15,11 +15,12 @@ use crate::wire::held::HeldSource;
 use crate::wire::messages::{CallOutcome, ObjectMethod};
 use crate::wire::value::{describe, parts, size_of};
 
-/// Maximum number of bytes that are sent to a subscription and not yet received by its caller. A larger
+/// Maximum number of bytes of a subscription that are sent and that the caller has not received. A larger
 /// message is sent alone, after all earlier messages were received.
 const UNRECEIVED: u32 = 1 << 20;
 
-/// Watch channel, or one subscription to it. The receiver of a subscription tracks which value was sent.
+/// Watch channel, or a caller's subscription to it. The receiver of a subscription records the value that was
+/// sent last.
 pub(crate) struct SharedWatch<T>(pub(crate) watch::Receiver<T>);
 
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> SharedObject for SharedWatch<T> {
@@ -73,7 +74,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> SharedObject for S
 /// wait for the next message, they are answered in the order of their arrival.
 struct BroadcastSubscription<T> {
     receiver: broadcast::Receiver<T>,
-    /// Message that is sent when the caller has received enough of the earlier ones.
+    /// Next message. It is sent when the caller has received enough bytes of earlier messages.
     next: Mutex<Option<Outgoing>>,
     /// Permits for bytes that may still be sent.
     unreceived: Arc<Semaphore>,
@@ -159,7 +160,7 @@ mod tests {
         }
     }
 
-    /// Returns the number in the message of an answer.
+    /// Returns the last byte of an answer's message, which is the number in the tuple `(Vec<u8>, u8)`.
     fn number(answer: &Answer) -> Option<u8> {
         answer.reply.values.first()?.bytes.last().copied()
     }

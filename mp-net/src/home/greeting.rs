@@ -63,7 +63,7 @@ impl Home {
     }
 }
 
-/// Checks a hello.
+/// Checks the greeting of a caller: its version, proof, cluster and job.
 fn check(me: &NodeIdentity, nonce: &[u8], hello: &CallerGreeting) -> Result<(), (CallOutcome, String)> {
     if hello.version != VERSION {
         let why =

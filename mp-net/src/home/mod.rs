@@ -46,10 +46,10 @@ use crate::wire::receive::{Part, StreamEnd, StreamReader};
 use crate::wire::send::{FrameBody, StreamPacket};
 use crate::wire::value::{ArrivalError, ArrivingValues};
 
-/// Additional time for a caller to reconnect: the caller may detect the end of its stream later than the
-/// home.
+/// Minimum time, in addition to the grace, in which a caller can reconnect. The caller may detect the end of
+/// its stream later than this process.
 const RETURN: Duration = Duration::from_millis(400);
-/// Additional time for a caller to reconnect if no grace is configured.
+/// Time in which a caller can reconnect if no grace is configured.
 const SHORT_RETURN: Duration = Duration::from_millis(60);
 /// Maximum number of streams of a connection. A link uses one.
 const MOST_STREAMS: u32 = 4;
@@ -75,7 +75,7 @@ impl Home {
         Arc::new(Self { me, objects, sessions, registry, unproven, closed: watch::Sender::new(false) })
     }
 
-    /// Ends all sessions.
+    /// Ends all sessions and unproven connections, and drops the objects.
     pub(crate) fn close(&self) {
         self.closed.send_replace(true);
         let objects = std::mem::take(&mut *self.objects.lock());
@@ -106,7 +106,8 @@ impl Home {
         }
     }
 
-    /// Reads a stream.
+    /// Serves one stream: greets the caller, and handles its calls until the stream ends. If the caller does
+    /// not reconnect in time, ends the session.
     async fn read(
         self: Arc<Self>,
         me: Arc<NodeIdentity>,
@@ -201,7 +202,7 @@ impl Home {
         }
     }
 
-    /// Runs a call whose values, if any, have arrived.
+    /// Runs a call. All its values have arrived.
     fn call(
         self: &Arc<Self>,
         session: &Arc<Session>,
@@ -343,7 +344,7 @@ fn time_to_return(me: &NodeIdentity) -> Duration {
     }
 }
 
-/// Returns a number that no other session has while this session exists.
+/// Returns a number that identifies the session. It is unique while the session exists.
 fn session_key(session: &Session) -> usize {
     std::ptr::from_ref(session) as usize
 }

@@ -19,20 +19,21 @@ use crate::wire::messages::{CallOutcome, CallReply, Node, ObjectMethod, Value};
 use crate::wire::value::{describe, heads, parts, size_of};
 use crate::wire::{LONGEST, MOST_VALUES, TOGETHER};
 
-/// Pause between two attempts to return a message.
+/// Pause between two attempts to return a message to its queue.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Answer of an object, and the message whose memory follows it.
+/// Answer to a call: the reply, and the memory that is sent after the reply.
 pub(crate) struct Answer {
     pub(crate) reply: CallReply,
     pub(crate) memory: Option<Arc<HeldMessage>>,
-    /// Lease of the message or another part of the object, until it is acknowledged.
+    /// Resource of the object that the caller holds after this answer, such as a leased message or a permit.
     pub(crate) hold: Option<Box<dyn CallerHold>>,
 }
 
-/// Part of an object that a caller holds. Dropping this value gives the part back to the object.
+/// Leased message, permit, subscription or another resource of an object that a caller holds. Dropping this
+/// value gives the resource back to the object.
 pub(crate) trait CallerHold: Send {
-    /// Removes the part from the object, so that the part is not given back.
+    /// Removes the resource from the object, so that it is not given back.
     fn acknowledge(self: Box<Self>);
 }
 
@@ -121,7 +122,7 @@ pub(crate) struct MethodCall {
     pub(crate) number: u64,
     /// `true` after the session of the caller has ended.
     pub(crate) lost: Arc<AtomicBool>,
-    /// Process of the session.
+    /// Process that calls the method.
     pub(crate) caller: Arc<Node>,
 }
 
@@ -144,11 +145,12 @@ pub(crate) trait SharedObject: Send + Sync {
         drop(request);
         Box::pin(std::future::ready(Answer::plain(CallOutcome::NotFound)))
     }
-    /// Returns a subscription, and the capacity of the channel, if it is one.
+    /// Creates a subscription to a channel. Returns the subscription and the capacity of the channel, or
+    /// `None` if the object is not a channel.
     fn subscribe(&self) -> Option<(Arc<dyn SharedObject>, usize)> {
         None
     }
-    /// Returns the object as a queue, if it is one.
+    /// Returns the object as a queue, or `None` if the object is not a queue.
     fn as_queue(self: Arc<Self>) -> Option<Arc<dyn SharedMessages>> {
         None
     }
@@ -156,14 +158,17 @@ pub(crate) trait SharedObject: Send + Sync {
 
 /// A queue of this process, of any type.
 pub(crate) trait SharedMessages: Send + Sync {
-    /// Puts messages in their order, and counts them in `put`. Messages that find no room wait.
+    /// Puts messages in their order, and counts them in `put`. If the queue becomes full, returns a future
+    /// that puts the remaining messages.
     fn put_now(self: Arc<Self>, messages: ArrivedMessages, put: Arc<AtomicU64>) -> PutNow;
-    /// Puts messages in their order, and counts them in `put`. Pending while the queue is full.
+    /// Returns a future that puts messages in their order, and counts them in `put`. The future is pending
+    /// while the queue is full.
     fn put(self: Arc<Self>, messages: ArrivedMessages, put: Arc<AtomicU64>) -> Answering;
-    /// Takes between one and `most` available messages. Only the first may exceed `largest` bytes. Pending
-    /// while the queue is empty. Dropping the future loses no message.
+    /// Returns a future that takes between one and `most` available messages. Only the first of them may
+    /// exceed `largest` bytes. The future is pending while the queue is empty. Dropping it loses no message.
     fn get(self: Arc<Self>, most: u64, largest: u64) -> Answering;
-    /// Takes a message with acknowledgement, like [`get`](Self::get).
+    /// Returns a future that takes one message, which stays in the queue until the caller acknowledges it.
+    /// Otherwise like [`get`](Self::get).
     fn lease(self: Arc<Self>) -> Answering;
     /// Closes the queue. Returns `true` if it was open.
     fn close(&self) -> bool;
@@ -182,8 +187,8 @@ impl<T: Message> SharedQueue<T> {
         Self(queue.clone().deserted_when(DesertedWhen::Never))
     }
 
-    /// Puts messages until the queue is full. If all messages are put, or one can't be put, returns the
-    /// answer without the number of messages put.
+    /// Puts messages until the queue is full, and then returns `None`. After the last message, or at a
+    /// message that can't be put, returns the answer. The caller adds the number of messages put to it.
     fn advance(&self, run: &mut PutRun<T>) -> Option<Box<Answer>> {
         loop {
             self.pack(run);
@@ -215,7 +220,7 @@ impl<T: Message> SharedQueue<T> {
         }
     }
 
-    /// Packs messages until the memory for messages is used up, or a message is refused.
+    /// Packs arrived messages, until the memory for messages is exhausted or a message is refused.
     fn pack(&self, run: &mut PutRun<T>) {
         while let Some(next) = run.arrived.front_mut() {
             let Ok(message) = next else { return };
@@ -255,7 +260,7 @@ struct PutRun<T: Message> {
     put: Arc<AtomicU64>,
 }
 
-/// A message that was taken for another member.
+/// A message that was taken out of `queue` for another member.
 struct TakenFrom<T: Message> {
     message: EncodedMessage<T>,
     queue: Queue<T>,
@@ -306,8 +311,9 @@ impl TakenRun {
         (self.values.len() as u64) < most.min(MOST_VALUES as u64) && self.size <= TOGETHER / 2
     }
 
-    /// Adds a message. If the message can't be sent, or it is not the first one and makes the size exceed
-    /// `largest` bytes or a frame, gives it back. Returns `true` if the message was added.
+    /// Adds a message to the messages of the call. Returns `true` if it was added. Otherwise gives the
+    /// message back to its queue: if it can't be sent, or if it is not the first message and exceeds
+    /// `largest` bytes or a frame.
     fn take<T: Message>(
         &mut self,
         message: EncodedMessage<T>,
@@ -349,7 +355,7 @@ fn put_refusal(error: PutError<()>) -> Box<Answer> {
     })
 }
 
-/// Sets the number of messages that were put.
+/// Stores the number of messages that were put in an answer.
 fn with_count(mut answer: Box<Answer>, put: &AtomicU64) -> Box<Answer> {
     answer.reply.put = put.load(Ordering::Relaxed);
     answer

@@ -15,7 +15,7 @@ use crate::wire::messages::CallOutcome;
 pub(super) struct ObjectTable {
     pub(super) by_name: BTreeMap<String, u64>,
     pub(super) by_number: HashMap<u64, Arc<dyn SharedObject>>,
-    /// Withdrawn objects, which exist while their calls run.
+    /// Withdrawn objects by number. Each exists only while one of its calls runs.
     withdrawn: HashMap<u64, Weak<dyn SharedObject>>,
     subscriptions: HashMap<u64, ChannelSubscription>,
     last: u64,
@@ -84,7 +84,7 @@ impl Home {
         self.objects.lock().withdrawn.get(&number)?.upgrade()
     }
 
-    /// Subscribes a caller to a channel.
+    /// Subscribes a caller to the channel with this number.
     pub(super) fn subscribe(self: &Arc<Self>, channel: u64) -> Answer {
         let mut objects = self.objects.lock();
         let Some(object) = objects.by_number.get(&channel) else {
@@ -101,7 +101,8 @@ impl Home {
         answer
     }
 
-    /// Returns a future that waits until the channel of a subscription is withdrawn, if the number names one.
+    /// Returns a future that waits until the channel of subscription `number` is withdrawn. Returns `None` if
+    /// no subscription has this number.
     pub(super) fn withdrawal(&self, number: u64) -> Option<impl Future<Output = ()> + use<>> {
         let mut end = self.objects.lock().subscriptions.get(&number)?.end.subscribe();
         let closed = self.closed.subscribe();

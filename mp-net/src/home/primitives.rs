@@ -16,7 +16,7 @@ use crate::sync::{AtomicBool, Ordering};
 use crate::type_and_build::ObjectType;
 use crate::wire::messages::{Node, ObjectMethod};
 
-/// Maximum number of permits that are added before other calls may run.
+/// Number of permits that are added in one step. Other calls can run between two steps.
 const AT_ONCE: u64 = 64;
 /// Pause between two attempts to arrive while the last party of the previous phase runs its action.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -26,7 +26,7 @@ fn ready(answer: Answer) -> Answering {
     Box::pin(std::future::ready(answer))
 }
 
-/// Returns the answer of a method that returns a boolean.
+/// Converts the boolean result of a method into an answer.
 fn changed(result: mp_core::Result<bool>) -> Answer {
     result.map_or_else(|error| Answer::failed(&error), |changed| Answer::number(changed.into()))
 }
@@ -87,7 +87,7 @@ impl SharedSemaphore {
         }
     }
 
-    /// Adds permits, and lets other calls run meanwhile.
+    /// Adds permits in steps of [`AT_ONCE`], so that other calls can run in between.
     async fn add_permits(&self, permits: u64) -> Answer {
         let Self::Growing(semaphore) = self else {
             return Answer::failed(&"a BoundedSemaphore gets no more permits: publish a Semaphore");
@@ -125,8 +125,8 @@ pub(crate) struct SharedBarrier {
     callers: Arc<BarrierCallers>,
 }
 
-/// Callers that are enrolled, and callers that have arrived. The barrier itself records this process for
-/// each.
+/// Callers that are enrolled, and callers that have arrived. The barrier does not know them: it records this
+/// process as the party of each caller.
 #[derive(Default)]
 struct BarrierCallers {
     enrolled: Mutex<Vec<Arc<Node>>>,
@@ -157,7 +157,7 @@ impl Drop for ListedCaller {
     }
 }
 
-/// Removes a caller once. Returns `false` if the list does not contain it.
+/// Removes the first entry of a caller from a list. Returns `false` if the list has no such entry.
 fn remove(list: &mut Vec<Arc<Node>>, caller: &Arc<Node>) -> bool {
     let at = list.iter().position(|other| Arc::ptr_eq(other, caller));
     at.map(|at| list.swap_remove(at)).is_some()
@@ -210,7 +210,7 @@ fn deadline_of(limit: u64) -> Option<Instant> {
     limit.and_then(|limit| Instant::now().checked_add(Duration::from_micros(limit)))
 }
 
-/// Returns the answer to a party: its index, or the error of the broken barrier.
+/// Returns the answer to a party: the party's index, or the error of the broken barrier.
 fn passed(end: Result<usize, PartyError>) -> Answer {
     match end {
         Ok(index) => Answer::number(index as u64),
@@ -309,7 +309,7 @@ pub(crate) struct SharedParty {
 #[derive(Default)]
 struct PartyState {
     enrolled: Option<EnrolledParty>,
-    /// Arrival of the last party, while the caller runs its action.
+    /// Arrival of the caller as the last party. Present while the caller runs its action.
     acting: Option<CallerArrival>,
 }
 
@@ -332,7 +332,7 @@ impl Drop for EnrolledParty {
     }
 }
 
-/// Breaks the barrier as the death of an enrolled party does.
+/// Breaks the barrier with the error that the death of an enrolled party causes.
 async fn lose(member: BarrierMember) {
     loop {
         match member.arrive_timeout(Duration::ZERO, true) {

@@ -15,19 +15,19 @@ const MOST_NAMES: usize = 16;
 #[derive(Default)]
 struct Tables {
     members: BTreeMap<u32, Node>,
-    /// Sessions by which members have joined.
+    /// For each member, by the session number of its home: key of the session in which it joined.
     sessions: HashMap<u64, usize>,
-    /// Members that have named objects, and the numbers of their publications.
+    /// Published names, each with the member that has the object and the number of the publication.
     names: BTreeMap<String, (Node, u64)>,
-    /// Number of publications so far.
+    /// Number of the last publication. Publications are counted from 1.
     published: u64,
 }
 
-/// Members and names.
+/// Members of a cluster, and published names.
 pub(crate) struct ClusterRegistry {
     ranks: u32,
     tables: Mutex<Tables>,
-    /// Number of changes so far.
+    /// Number of changes of members and names so far.
     changes: watch::Sender<u64>,
 }
 
@@ -93,8 +93,8 @@ impl ClusterRegistry {
         }
     }
 
-    /// Returns the members when their list has changed after change `seen`. If `prefix` isn't empty, also
-    /// returns all names that begin with it.
+    /// Returns a future of the members, which is ready after there are more than `seen` changes. If `prefix`
+    /// isn't empty, the answer also has all names that begin with `prefix`.
     pub(crate) fn watch(self: Arc<Self>, seen: u64, prefix: String) -> Answering {
         Box::pin(async move {
             let mut changes = self.changes.subscribe();
@@ -113,7 +113,7 @@ impl ClusterRegistry {
         })
     }
 
-    /// Names an object of a member.
+    /// Registers a name for an object of a member.
     pub(crate) fn publish(&self, name: String, node: Node) -> Answer {
         let mut tables = self.tables.lock();
         let is_member =

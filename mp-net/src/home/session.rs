@@ -1,15 +1,15 @@
 //! Calls of one process, across its streams.
 //!
-//! | state of a call | changed by | kept until |
+//! | state of a call | event | next state |
 //! |---|---|---|
-//! | unknown | the call arrives: running, or answered at once | |
-//! | running | its object answers; the caller cancels it: answered without an effect | |
-//! | answered | the answer is sent, and again after each reconnect in which the call arrives once more | the caller has received it |
-//! | received | | forgotten |
+//! | unknown | the call arrives | running, or answered if the object answers at once |
+//! | running | the object answers, or the caller cancels the call | answered: the answer is sent |
+//! | answered | the caller reconnects, and the call arrives again | answered: the answer is sent again |
+//! | answered | the caller has received the answer | unknown: the home forgets the call |
 //!
-//! A session whose caller doesn't reconnect in time ends. Running calls then end without an effect. Messages
-//! that were taken and not received, or leased and not acknowledged, go back to their queues. Permits and
-//! other parts of objects that the caller holds return, too.
+//! A cancelled call has no effect. A session whose caller doesn't reconnect in time ends. Running calls then
+//! end without an effect. Messages that were taken and not received, or leased and not acknowledged, go back
+//! to their queues. Permits and other resources that the caller holds are given back, too.
 
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use std::collections::HashMap;
@@ -32,8 +32,8 @@ use crate::wire::messages::{
 use crate::wire::send::StreamPacket;
 use crate::wire::value::size_of;
 
-/// Maximum number of calls of a session that are not answered, or whose answers were not received. There may
-/// be twice as many with acknowledgements.
+/// Maximum number of calls of a session that are unanswered, or whose answers the caller has not received.
+/// Calls that acknowledge have a limit that is twice as high.
 const MOST_CALLS: usize = 1 << 16;
 /// State of a call.
 enum CallProgress {
@@ -44,12 +44,13 @@ enum CallProgress {
 #[derive(Default)]
 struct SessionState {
     calls: HashMap<u64, CallProgress>,
-    /// Parts of objects that the caller holds, by the calls that returned them.
+    /// Permits, leased messages and other resources that the caller holds, by the number of the call that
+    /// returned them.
     holds: HashMap<u64, Box<dyn CallerHold>>,
-    /// Sender of the present stream, and the number of streams so far.
+    /// Sender of the current stream. The next field is the number of streams so far.
     to: Option<UnboundedSender<StreamPacket>>,
     streams: u64,
-    /// For each object, the lock that keeps puts in their order.
+    /// Lock of each object that keeps the puts of this caller in their order.
     orders: HashMap<u64, Arc<tokio::sync::Mutex<()>>>,
     ended: bool,
 }
@@ -131,8 +132,8 @@ impl Session {
         true
     }
 
-    /// Runs a put, unless the session has already recorded it. Puts of one caller into one queue stay in
-    /// order.
+    /// Runs a put, unless the session has already recorded this call. Puts of one caller into one queue stay
+    /// in order.
     pub(crate) fn put(
         self: &Arc<Self>,
         call: &RemoteCall,
@@ -172,8 +173,8 @@ impl Session {
         }
     }
 
-    /// Gives back the messages of an answer if one is too large for the caller, and answers with the size of
-    /// the largest.
+    /// Returns the answer, if the caller accepts the size of each message in it. Otherwise gives the messages
+    /// back, and returns an answer with the size of the largest message.
     fn fit(&self, answer: Answer) -> Answer {
         let size = answer.reply.values.iter().map(size_of).max().unwrap_or(0);
         let is_long = answer.reply.values.iter().any(|value| value.bytes.len() > LONGEST);
@@ -188,7 +189,7 @@ impl Session {
         refusal
     }
 
-    /// Runs a call, unless the session has already recorded it.
+    /// Runs a call, unless the session has already recorded this call.
     pub(crate) fn run(self: &Arc<Self>, call: &RemoteCall, answering: impl FnOnce() -> Answering) {
         let Some(cancelled) = self.state.lock().begin(call) else { return };
         self.finish(call, cancelled, Arc::default(), answering());
@@ -260,9 +261,9 @@ impl Session {
         self.state.lock().calls.retain(|id, call| is_wanted(id) || matches!(call, CallProgress::Running(_)));
     }
 
-    /// Gives back the message that a call leased, the part of an object that it holds, or the messages that
-    /// it took, except for the first `kept`. The call is not recorded and does not count towards the limit on
-    /// calls, since repeating it has no effect.
+    /// Gives back the resources of call `call.number`: the message that it leased, the permit or subscription
+    /// that it holds, or the messages that it took, except for the first `call.kept` messages. `call` itself
+    /// is not recorded and does not count towards the limit on calls, since repeating it has no effect.
     pub(crate) fn give_back(&self, call: &RemoteCall) {
         let (id, mut state) = (call.number, self.state.lock());
         let hold = state.holds.remove(&id);
@@ -280,7 +281,8 @@ impl Session {
         self.state.lock().send(encode(call.id, answer.reply), None);
     }
 
-    /// Acknowledges the message that a call leased, or removes the part that it holds from its object.
+    /// Acknowledges the message that call `id` leased, or removes the permit or other resource that the call
+    /// holds from its object.
     pub(crate) fn acknowledge(&self, id: u64) -> Answer {
         let hold = self.state.lock().holds.remove(&id);
         match hold {
@@ -294,9 +296,9 @@ impl Session {
 }
 
 impl SessionState {
-    /// Records a new call as running, and returns its cancellation. Returns `None` for a call that is
-    /// recorded already (its answer, if any, is sent again), exceeds the limit on calls, or belongs to an
-    /// ended session.
+    /// Records a new call as running, and returns the `Notify` that cancels it. Returns `None` for a call
+    /// that is recorded already (its answer, if any, is sent again), exceeds the limit on calls, or belongs
+    /// to an ended session.
     fn begin(&mut self, call: &RemoteCall) -> Option<Arc<Notify>> {
         let id = call.id;
         let most = match call.operation() {

@@ -4,7 +4,7 @@ use super::checked_vars::{Reading, Variable, Vars};
 use super::slurm_lists::{first_host, tasks_of_node};
 use super::{DEFAULT_PORT, HostAddress, Launcher, LauncherError, Placement};
 
-/// Advice if only one of the rank and the number of ranks is set.
+/// Advice for the error that only the rank or only the number of ranks is set.
 const PAIR: &str = "a launcher sets both; set both, or none";
 
 /// Variables of one launcher.
@@ -15,7 +15,7 @@ pub(super) struct Claim {
     size: Option<Variable<usize>>,
     local_rank: Option<Variable<usize>>,
     local_size: Option<Variable<usize>>,
-    /// Host of rank 0, if the launcher sets a variable for it that no other launcher sets.
+    /// Host of rank 0, from a variable that only this launcher sets.
     host: Option<String>,
     job_id: Option<String>,
 }
@@ -233,7 +233,7 @@ fn pair(
     }
 }
 
-/// Returns `true` if two launchers give the process the same rank, and numbers of ranks that don't differ.
+/// Returns `true` if two launchers set the same rank, and not two different numbers of ranks.
 fn is_same(one: &Claim, other: &Claim) -> bool {
     let sizes = one.size.as_ref().zip(other.size.as_ref());
     one.rank.value == other.rank.value && sizes.is_none_or(|(one, other)| one.value == other.value)
@@ -283,7 +283,8 @@ impl Claim {
         Self { launcher, rank, size, local_rank: None, local_size: None, host: None, job_id: None }
     }
 
-    /// Checks the variables, adds those that belong to no launcher, and returns the placement.
+    /// Checks the variables of the launcher, adds the variables that belong to no launcher, and returns the
+    /// placement.
     pub(super) fn into_placement(self, vars: &Vars<'_>) -> Result<Placement, LauncherError> {
         let size = self.world_size(vars)?;
         check_below(&self.rank, &size, "a rank is below the number of ranks")?;
@@ -327,8 +328,8 @@ impl Claim {
         })
     }
 
-    /// Returns the number of ranks. If the launcher sets it, `MP_WORLD_SIZE` and `WORLD_SIZE` have to agree
-    /// with it. Otherwise one of these two variables is used.
+    /// Returns the number of ranks. If the launcher sets it, `MP_WORLD_SIZE` and `WORLD_SIZE` must have the
+    /// same value. Otherwise one of these two variables is used.
     fn world_size(&self, vars: &Vars<'_>) -> Result<Variable<usize>, LauncherError> {
         let mut size = self.size.clone();
         if self.launcher != Launcher::Explicit {
@@ -354,7 +355,7 @@ impl Claim {
     }
 }
 
-/// Returns the port of the home.
+/// Returns the port at which rank 0 listens.
 fn port(vars: &Vars<'_>) -> Result<u16, LauncherError> {
     if let Some(port) = vars.port("MP_PORT")? {
         return Ok(port.value);

@@ -88,7 +88,7 @@ use std::fmt;
 use checked_vars::Vars;
 pub(crate) use key::key;
 
-/// Port of the home if neither `MP_PORT` nor `MASTER_PORT` is set.
+/// Port at which rank 0 listens if neither `MP_PORT` nor `MASTER_PORT` is set.
 ///
 /// IANA has assigned none of the ports 29170 to 29998. They are below 32768, where Linux begins to take ports
 /// for outgoing connections, and below 30000, where the node ports of Kubernetes begin. torchrun uses 29400
@@ -110,9 +110,9 @@ pub struct Placement {
     pub local_rank: Option<usize>,
     /// Number of the job's processes on this host, if the launcher sets it.
     pub local_world_size: Option<usize>,
-    /// Address on which rank 0 is to listen, and to which all others are to connect.
+    /// Address at which rank 0 listens, and to which all other ranks connect.
     pub home: HostAddress,
-    /// Identifier that the launcher gave the job. A restarted job can have the same one.
+    /// Identifier that the launcher gave the job. A restarted job can have the same identifier.
     pub job_id: Option<String>,
     /// Launcher whose variables were used.
     pub launcher: Launcher,
@@ -160,7 +160,7 @@ pub enum LauncherError {
         /// Text that describes valid values.
         reason: &'static str,
     },
-    /// A variable that others need is not set.
+    /// A variable is missing that must be set together with other variables.
     #[error("the environment has {found}, but {missing} is not set: {advice}")]
     Incomplete {
         /// Variables that are set, with their values.
@@ -175,7 +175,7 @@ pub enum LauncherError {
     Contradiction {
         /// Variables with their values.
         first: String,
-        /// Variables with their values that contradict the first ones.
+        /// Variables with their values that contradict `first`.
         second: String,
         /// Text that describes the rule.
         reason: &'static str,
