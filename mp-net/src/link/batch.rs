@@ -7,7 +7,7 @@
 //! | reclaimed | the putting thread, after the call's outcome | the putting thread |
 //!
 //! A batch is sent as soon as the driver can send it, however few messages it has. Messages that are put
-//! before that join the batch.
+//! until then are added to the batch.
 
 use std::sync::Arc;
 
@@ -33,15 +33,16 @@ impl EncodedPut {
     }
 }
 
-/// Messages that were not sent.
+/// Messages of a batch before it is sent.
 #[derive(Default)]
 struct OpenBatch {
     heads: Vec<Value>,
     messages: Vec<Outgoing>,
     sizes: Vec<u64>,
-    /// Size in bytes, with attachments.
+    /// Size of the messages in bytes, with attachments.
     size: u64,
-    /// Upper bound in bytes for the descriptions of the values.
+    /// Upper bound in bytes for the lengths and lists of attachments that are sent with the messages
+    /// ([`heads`]).
     described: u64,
 }
 
@@ -67,7 +68,7 @@ enum BatchState {
     Reclaimed,
 }
 
-/// Messages of one call.
+/// Messages that one call puts.
 pub(crate) struct PutBatch(Mutex<BatchState>);
 
 impl PutBatch {
@@ -88,8 +89,8 @@ impl PutBatch {
         }
     }
 
-    /// Returns the size in bytes of a batch that was not sent, at least 1, and `true` if the batch has only
-    /// one message.
+    /// Returns the size of the batch in bytes (at least 1), and `true` if the batch has only one message.
+    /// After the batch was sent, returns `(1, true)`.
     pub(super) fn size(&self) -> (u64, bool) {
         match &*self.0.lock() {
             BatchState::Open(open) => (open.size.max(1), open.heads.len() == 1),
@@ -97,7 +98,8 @@ impl PutBatch {
         }
     }
 
-    /// Closes the batch. Returns its values and their size, and the memory of their attachments.
+    /// Closes the batch. Returns its values, their size in bytes, and the memory of their attachments.
+    /// Returns `None` if the batch was closed before.
     pub(super) fn send(&self) -> Option<(Vec<Value>, u64, Arc<HeldMessage>)> {
         let mut state = self.0.lock();
         let BatchState::Open(open) = &mut *state else { return None };

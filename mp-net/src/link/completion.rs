@@ -21,7 +21,7 @@ const INTERRUPT_CHECK: Duration = Duration::from_millis(50);
 struct CompletionState {
     result: Option<CallResult>,
     waker: Option<Waker>,
-    /// `true` after the outcome was set or the caller has stopped waiting.
+    /// `true` if the outcome was set, or the caller has stopped waiting.
     is_over: bool,
 }
 
@@ -98,7 +98,7 @@ impl Completion {
         }
     }
 
-    /// Records that the caller has stopped waiting, and drops an outcome that it did not take.
+    /// Records that the caller has stopped waiting, and drops the outcome if the caller has not taken it.
     fn abandon(&self) {
         let mut state = self.state.lock();
         state.is_over = true;

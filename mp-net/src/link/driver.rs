@@ -24,16 +24,16 @@ use crate::wire::receive::{Part, StreamEnd};
 use crate::wire::send::StreamPacket;
 use crate::wire::value::{ArrivalError, ArrivingValues};
 
-/// Numbers of the driver's own calls have this bit.
+/// Bit that is set in the numbers of calls that the driver itself makes.
 const OWN: u64 = 1 << 63;
-/// Number of replies without a value that are acknowledged together, if no call is sent before.
+/// Number of replies without a value that are acknowledged together, unless a call is sent earlier.
 const ACKNOWLEDGED: usize = 64;
 /// Pause between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Minimum time for an attempt to reconnect.
+/// Minimum time limit of an attempt to reconnect.
 const ATTEMPT: Duration = Duration::from_millis(200);
 
-/// Calls of one object that carry a value, which the credits of the home limit.
+/// Calls with a value to one object. The credits of the home limit these calls.
 #[derive(Default)]
 struct PutQueue {
     /// Calls that wait for credits, in the order of their arrival.
@@ -50,12 +50,12 @@ struct LinkDriver {
     ended: Arc<EndedSessions>,
     /// `true` after the first connection.
     was_connected: bool,
-    /// Calls without their replies.
+    /// Calls whose replies have not arrived.
     pending: BTreeMap<u64, Box<PendingCall>>,
     /// Calls without a value that were not sent.
     unsent: VecDeque<u64>,
     puts: HashMap<u64, PutQueue>,
-    /// Replies with a value, or with a part of the object, that their callers have not taken.
+    /// Replies with a value or a permit, which their callers have not taken.
     unreceived: BTreeMap<u64, Operation>,
     /// Replies to be acknowledged, and `true` if the acknowledgement is urgent.
     received: (Vec<u64>, bool),
@@ -149,8 +149,8 @@ impl LinkDriver {
         Some(())
     }
 
-    /// Connects, and handles commands meanwhile. Returns `None` if the link's handle was dropped and no
-    /// session has begun. A session has to be finished, so that its home records which messages were
+    /// Connects, and handles commands meanwhile. Returns `None` if the link's handle was dropped before a
+    /// session has begun. Otherwise the session is resumed, so that its home records which messages were
     /// received.
     async fn connect(
         &mut self,
@@ -231,8 +231,8 @@ impl LinkDriver {
         (self.receipts, self.took) = (SentReceipts::default(), false);
     }
 
-    /// Connects again to the same session of the home. Returns the cause of a failure if it is more specific
-    /// than the end of the former stream. Returns `None` if the link's handle was dropped.
+    /// Connects again to the same session of the home. `Err` has the cause of the failure, or `None` if the
+    /// home did not answer. Returns `None` if the link's handle was dropped.
     async fn resume(
         &mut self,
         session: u64,
@@ -258,7 +258,7 @@ impl LinkDriver {
         }
     }
 
-    /// Begins to send the calls without replies again. The home runs each call only once.
+    /// Begins to resend the calls without replies. The home runs each call only once.
     fn send_again(&mut self, to: &UnboundedSender<StreamPacket>) {
         self.resend.start(&mut self.pending);
         let sent = self.pending.values().filter(|pending| pending.sent);
@@ -269,7 +269,7 @@ impl LinkDriver {
         self.received = (Vec::new(), false);
     }
 
-    /// Sends the next calls again, if the home has read the last ones.
+    /// Resends the next group of calls, if the home has read the last group.
     fn send_group(&mut self, to: &UnboundedSender<StreamPacket>) {
         let group = self.resend.next_group(&self.pending);
         if group.is_empty() {
@@ -331,7 +331,7 @@ impl LinkDriver {
         _ = tokio::time::timeout(self.me.config.lease, end).await;
     }
 
-    /// Waits for the first deadline of a call that waits for credits.
+    /// Waits until the earliest deadline of the calls that wait for credits.
     fn deadline(&self) -> impl Future<Output = ()> + use<> {
         let waiting = self.puts.values().flat_map(|queue| &queue.waiting);
         let first = waiting.filter_map(|id| self.pending.get(id)?.deadline).min();
@@ -352,7 +352,7 @@ impl LinkDriver {
         late.into_iter().for_each(|id| self.withdraw(id));
     }
 
-    /// Handles a part, and all others that have arrived.
+    /// Handles a part of the stream, and all further parts that have already arrived.
     fn take_all(
         &mut self,
         part: Result<Part<HomeMessage>, StreamEnd>,
@@ -380,7 +380,8 @@ impl LinkDriver {
         Ok(())
     }
 
-    /// Begins to receive the values of a reply. `complete` skips a reply whose call already has one.
+    /// Begins to receive the values of a reply. [`complete`](Self::complete) ignores a second reply to a
+    /// call.
     fn replied(&mut self, mut reply: CallReply) -> Result<(), StreamEnd> {
         if self.arriving.is_some() {
             return Err(StreamEnd::Malformed("a reply within another one"));
@@ -423,8 +424,7 @@ impl LinkDriver {
         }
     }
 
-    /// Gives back the messages of a reply after the first `kept`, or the part of an object that its caller
-    /// holds.
+    /// Gives back the messages of the reply to call `id` after the first `kept`, or the permit in the reply.
     fn give_back(&mut self, id: u64, kept: u64) {
         self.next_own += 1;
         let mut call = RemoteCall { id: self.next_own, number: id, kept, ..RemoteCall::default() };
@@ -487,7 +487,7 @@ impl LinkDriver {
         }
     }
 
-    /// Ends a call that was not sent.
+    /// Ends a call before it is sent.
     fn withdraw(&mut self, id: u64) {
         let Some(pending) = self.pending.remove(&id) else { return };
         self.unsent.retain(|unsent| *unsent != id);
@@ -556,7 +556,7 @@ impl LinkDriver {
         refused.into_iter().for_each(|id| self.withdraw(id));
     }
 
-    /// Ends all calls with an error. `error` is called with `true` for calls that may have had their effect.
+    /// Ends all calls with an error. `error` gets `true` for calls that may have had their effect.
     fn fail(&mut self, error: impl Fn(bool) -> NetError) {
         self.ended.add(self.last);
         self.unsent.clear();

@@ -1,5 +1,5 @@
-//! Ended sessions of a link, and receipts that a home has not confirmed. A receipt is a list of messages that
-//! this process has received.
+//! Ended sessions of a link, and unconfirmed receipts. A receipt is a list of messages that this process has
+//! received. The home confirms that it has read the list.
 
 use mp_core::mutex::Mutex;
 
@@ -11,7 +11,8 @@ use crate::sync::{AtomicU64, Ordering};
 pub(crate) struct EndedSessions {
     /// Number of the last call of the latest ended session.
     last: AtomicU64,
-    /// Loss of a home that may have given back messages which this process has received since its last flush.
+    /// Loss of a home, if the home may have given back messages that this process has received since the last
+    /// flush.
     unflushed: Mutex<Option<PeerLost>>,
 }
 
@@ -31,7 +32,7 @@ impl EndedSessions {
         *self.unflushed.lock() = Some(lost);
     }
 
-    /// Takes the recorded loss.
+    /// Removes and returns the recorded loss.
     pub(crate) fn take_unflushed(&self) -> Option<PeerLost> {
         self.unflushed.lock().take()
     }
@@ -42,12 +43,12 @@ impl EndedSessions {
 pub(crate) struct SentReceipts {
     /// Number of receipts sent.
     pub(crate) sent: u64,
-    /// Number of receipts that the home has read, because it has answered a later call.
+    /// Number of receipts that the home has read: it has answered a call that was sent after them.
     known: u64,
 }
 
 impl SentReceipts {
-    /// Records the answer to a call before which `sent` receipts were sent.
+    /// Records that the home has answered a call, before which `sent` receipts were sent.
     pub(crate) fn answered(&mut self, sent: u64) {
         self.known = self.known.max(sent);
     }

@@ -64,14 +64,14 @@ pub(crate) struct PendingCall {
     id: u64,
     operation: Operation,
     object: u64,
-    /// Call that is encoded only when it is sent, because it may wait before.
+    /// Call before its encoding. A call with a deadline or a batch is encoded when it is sent.
     unencoded: Option<RemoteCall>,
     bytes: Bytes,
-    /// Message whose memory follows the call.
+    /// Message whose attachments are sent after the call.
     memory: Option<Arc<HeldMessage>>,
     /// Values of the call, until it is sent.
     batch: Option<Arc<PutBatch>>,
-    /// Number of bytes of the credits that the call uses. For a batch, set when it is sent.
+    /// Number of bytes that the call counts against the credits. For a batch, set when it is sent.
     size: u64,
     deadline: Option<Instant>,
     /// `true` if the call fails instead of waiting for credits.
@@ -79,13 +79,14 @@ pub(crate) struct PendingCall {
     completion: Arc<Completion>,
     /// `true` if the call was sent in this session.
     sent: bool,
-    /// Number of the [group](resend) with which the home has read the call, or 0 if it has not.
+    /// Number of the [group](resend) in which the home has read the resent call, or 0 if the home has not
+    /// read it.
     group: u64,
-    /// Number of lists of received messages that were sent before this call.
+    /// Number of [receipts](ended) that were sent before this call.
     receipts: u64,
     /// `true` if the caller has cancelled the call.
     cancelled: bool,
-    /// Call whose messages this call gives back, and the number of messages that the caller keeps.
+    /// Number of the call whose messages this call gives back, and number of messages that the caller keeps.
     gives_back: Option<(u64, u64)>,
 }
 
@@ -122,7 +123,7 @@ impl PendingCall {
         pending
     }
 
-    /// Encodes the call, with the time that is left.
+    /// Encodes the call, with the time that remains until its deadline.
     fn encode(&mut self) {
         let Some(mut call) = self.unencoded.take() else { return };
         if let Some((values, size, memory)) = self.batch.take().and_then(|batch| batch.send()) {
@@ -136,8 +137,9 @@ impl PendingCall {
         self.bytes = message.encode_to_vec().into();
     }
 
-    /// Ends the wait of an interrupted caller if the outcome can take long and nothing is lost without it: a
-    /// message that arrives later is given back. For other operations, the caller waits for the outcome.
+    /// Completes the call of an interrupted process with [`NetError::Interrupted`], if the operation can wait
+    /// for long and its outcome may be dropped: a message that arrives later is given back. The callers of
+    /// other operations wait for the outcome.
     fn interrupt(&self) {
         use Operation::{Find, Get, Lease, Wait, Watch};
         if matches!(self.operation, Get | Lease | Wait | Watch | Find) {
@@ -145,14 +147,15 @@ impl PendingCall {
         }
     }
 
-    /// Sends the call for the first time, after this number of lists of received messages.
+    /// Sends the call for the first time. `receipts` is the number of [receipts](ended) that were sent
+    /// before.
     fn send(&mut self, receipts: u64, to: &UnboundedSender<StreamPacket>) {
         (self.sent, self.receipts) = (true, receipts);
         self.encode();
         self.send_again(to);
     }
 
-    /// Sends the call again. If its caller has cancelled it, then sends the cancellation.
+    /// Sends the call again, and after it the cancellation if the caller has cancelled the call.
     fn send_again(&self, to: &UnboundedSender<StreamPacket>) {
         _ = to.send(StreamPacket { message: self.bytes.clone(), memory: self.memory.clone() });
         if self.cancelled {
@@ -170,7 +173,7 @@ pub(crate) enum CallValues {
     None,
     /// Memory of the call's only value.
     Held(Arc<HeldMessage>),
-    /// The values of a batch are added when the call is sent.
+    /// Batch, whose values are added when the call is sent.
     Batch(Arc<PutBatch>),
 }
 
@@ -184,17 +187,18 @@ impl Drop for PendingCall {
 /// A message of a caller to the driver.
 pub(crate) enum Command {
     Call(Box<PendingCall>),
-    /// The caller has the value of the reply.
+    /// Number of a call whose caller has received the value of the reply.
     Received(u64),
-    /// The caller keeps this number of the messages of the reply, and gives back the others.
+    /// Number of a call, and number of messages of its reply that the caller keeps. The caller gives back the
+    /// other messages.
     GiveBack(u64, u64),
-    /// The process of the caller was interrupted. The caller waits for the outcome.
+    /// Number of a call whose caller was interrupted. The caller continues to wait for the outcome.
     Interrupt(u64),
-    /// The caller has stopped waiting, and did not take the reply.
+    /// Number of a call whose caller has stopped waiting, and has not taken the reply.
     Abandon(u64),
 }
 
-/// A call whose outcome is not yet awaited.
+/// A call that was sent, before the caller waits for its outcome.
 pub(crate) struct PendingReply {
     id: u64,
     completion: Arc<Completion>,
@@ -236,7 +240,8 @@ pub(crate) struct HomeLink {
     ended: Arc<EndedSessions>,
     peer: Arc<Mutex<HomePeer>>,
     me: Arc<NodeIdentity>,
-    /// Relays of channels of the home, by the numbers of the channels, as long as this process has handles.
+    /// Relays of the home's channels, by the number of the channel. A relay exists while this process has a
+    /// handle to the channel.
     pub(crate) relays: Mutex<HashMap<u64, Weak<dyn Any + Send + Sync>>>,
 }
 
@@ -253,7 +258,7 @@ impl HomeLink {
         Ok(Arc::new(Self { to, ids: AtomicU64::new(1), ended, peer, me, relays: Mutex::default() }))
     }
 
-    /// Allows the next connection to reach any session of a home at the address.
+    /// Forgets the session number of the home, so that the next connection accepts any home at the address.
     pub(crate) fn forget_home(&self) {
         self.peer.lock().home = 0;
     }
@@ -285,7 +290,7 @@ impl HomeLink {
         !self.ended.contains(id)
     }
 
-    /// Returns the identity of this process that its home receives.
+    /// Returns the identity of this process, which the link sends to the home.
     pub(crate) fn me(&self) -> &NodeIdentity {
         &self.me
     }
@@ -361,7 +366,7 @@ impl HomeLink {
         result
     }
 
-    /// Acknowledges a reply that has a value or a part of an object, so that the home forgets the reply.
+    /// Acknowledges a reply that has a value or a permit, so that the home forgets the reply.
     fn received(&self, id: u64, result: &CallResult) {
         if result.as_ref().is_ok_and(|(reply, values)| !values.is_empty() || reply.holds) {
             _ = self.to.send(Command::Received(id));

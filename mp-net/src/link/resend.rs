@@ -5,9 +5,9 @@
 //! one call, and each further group has twice as many. A call without an effect (a probe) follows each group
 //! but the last. Its reply confirms that the home has read the group, whose own calls may wait for long.
 //!
-//! Calls that the home has read are sent again after those that it has not read, so each connection makes
-//! progress. Calls that give messages back come before others of the same group, although their numbers are
-//! higher: a later flush must not overtake them.
+//! Calls that the home has not read are sent first, so each connection makes progress. Calls that give
+//! messages back are sent before other calls of the same group, although their numbers are higher: a later
+//! flush must not overtake them.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -28,7 +28,7 @@ pub(super) struct ResendQueue {
 }
 
 impl ResendQueue {
-    /// Begins a stream. Removes the probe of the former stream.
+    /// Begins a new stream with a group of one call. Removes the probe of the former stream.
     pub(super) fn start(&mut self, pending: &mut BTreeMap<u64, Box<PendingCall>>) {
         if let Some(probe) = self.probe.take() {
             pending.remove(&probe);
@@ -40,7 +40,8 @@ impl ResendQueue {
         (self.group, self.size) = (Vec::new(), 1);
     }
 
-    /// Returns the calls of the next group, or none while the home has not read the last group.
+    /// Returns the calls of the next group. Returns no calls while the probe after the last group is
+    /// unanswered.
     pub(super) fn next_group(&mut self, pending: &BTreeMap<u64, Box<PendingCall>>) -> &[u64] {
         if self.probe.is_some() {
             return &[];
@@ -51,7 +52,8 @@ impl ResendQueue {
         &self.group
     }
 
-    /// Makes all remaining calls the next group, which does not wait for the last group.
+    /// Puts all remaining calls into the next group. That group is sent without waiting for the last group's
+    /// probe.
     pub(super) fn skip_probes(&mut self) {
         (self.probe, self.size) = (None, usize::MAX);
     }
@@ -79,7 +81,8 @@ impl ResendQueue {
         }
     }
 
-    /// Returns `true` while calls wait that the home has not read. New calls must not overtake them.
+    /// Returns `true` while the queue has calls that the home has not read. New calls must not overtake these
+    /// calls.
     pub(super) fn delays_new_calls(&self, pending: &BTreeMap<u64, Box<PendingCall>>) -> bool {
         let first = self.waiting.iter().find_map(|id| pending.get(id));
         first.is_some_and(|first| first.group == 0)

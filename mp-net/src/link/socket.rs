@@ -23,7 +23,8 @@ pub(crate) struct CallerSocket {
 }
 
 impl CallerSocket {
-    /// Connects to an address, within `limit`. The second value is empty until the home refuses this process.
+    /// Connects to an address, within `limit`. The second value is the home's refusal, which is set only if
+    /// the home refuses this process later.
     ///
     /// # Errors
     /// `Err(Ok(refusal))` if the home refused this process, and `Err(Err(error))` if the socket failed.

@@ -34,7 +34,8 @@ pub(crate) const CONNECTION_WINDOW: u32 = 8 << 20;
 pub(crate) const FRAME: u32 = 128 << 10;
 /// Maximum length in bytes of a message that comes before the proof.
 const GREETING: usize = 1 << 16;
-/// Additional bytes that a message may have for the description of values that have the maximum size.
+/// Number of bytes that a message may have in addition to values of the maximum size, for their lengths and
+/// lists of attachments.
 pub(crate) const BESIDE: u64 = 1 << 16;
 
 /// A connected stream.
@@ -56,7 +57,7 @@ pub(crate) enum StreamError {
     Silent(String),
 }
 
-/// Connector that returns a socket once.
+/// Connector for tonic that returns an existing socket at its first call.
 struct ConnectedSocket(Option<CallerSocket>);
 
 impl Service<Uri> for ConnectedSocket {

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use crate::wire::messages::Value;
 
-/// A message that was taken out of a queue.
+/// A message that was taken out of a queue or channel, and whose attachments are being sent.
 pub(crate) trait HeldSource: Send + Sync {
     /// Returns the memory of an attachment.
     fn memory(&self, attachment: usize) -> &[u8];
@@ -28,13 +28,13 @@ enum Source {
 /// Use of the message after the last reference is dropped.
 enum Release {
     Reclaim(Box<dyn FnOnce(Vec<Outgoing>) + Send>),
-    /// Gives the messages back, except for the first ones, whose number this is.
+    /// Gives the messages back, except for the first messages. The number of these is the field.
     GiveBack(usize),
 }
 
 /// Messages that are being sent. The stream keeps references while it reads the memory of the attachments. So
 /// the messages are [reclaimed](Self::reclaim) or [given back](Self::give_back) only after the last reference
-/// is dropped. Without such a request, the messages are dropped with the last reference.
+/// is dropped. Without `reclaim` and `give_back`, the messages are dropped with the last reference.
 pub(crate) struct HeldMessage {
     source: Option<Source>,
     /// Index in `sizes` of the first attachment of each message.
@@ -131,7 +131,7 @@ impl Drop for HeldMessage {
     }
 }
 
-/// Returns the number of the first attachment of each message.
+/// Returns the index of the first attachment of each message.
 fn firsts(heads: &[Value]) -> Vec<usize> {
     let first = |next: &mut usize, head: &Value| Some(std::mem::replace(next, *next + head.blocks.len()));
     heads.iter().scan(0, first).collect()

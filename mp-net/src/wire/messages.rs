@@ -26,7 +26,7 @@ pub(crate) enum CallerMessageKind {
     /// A call of an object.
     #[prost(message, tag = "2")]
     Call(RemoteCall),
-    /// Calls whose replies the caller has. The home forgets them.
+    /// Calls whose replies have arrived. The home forgets these calls.
     #[prost(message, tag = "3")]
     Received(CallList),
     /// Call that its caller has cancelled.
@@ -35,10 +35,11 @@ pub(crate) enum CallerMessageKind {
     /// End of the session: the caller has received all replies that it needs.
     #[prost(bool, tag = "6")]
     Finished(bool),
-    /// After a reconnect: calls whose replies the caller does not have. The home forgets all others.
+    /// Calls whose replies have not arrived, sent after a reconnect. The home forgets all other calls.
     #[prost(message, tag = "5")]
     Wanted(CallRuns),
-    /// Memory of attachments of the last message. Written and read without this type.
+    /// Memory of attachments of the previous message. This variant is never built: `send` writes the bytes,
+    /// and `receive` reads them.
     #[prost(bytes = "vec", tag = "15")]
     Data(Vec<u8>),
 }
@@ -62,7 +63,8 @@ pub(crate) enum HomeMessageKind {
     /// Outcome of a call.
     #[prost(message, tag = "3")]
     Reply(CallReply),
-    /// Memory of attachments of the last message. Written and read without this type.
+    /// Memory of attachments of the previous message. This variant is never built: `send` writes the bytes,
+    /// and `receive` reads them.
     #[prost(bytes = "vec", tag = "15")]
     Data(Vec<u8>),
 }
@@ -166,7 +168,7 @@ pub(crate) struct RemoteCall {
     /// Object that is called, 0 for the home itself.
     #[prost(uint64, tag = "3")]
     pub(crate) object: u64,
-    /// Longest wait in microseconds. Missing: no limit.
+    /// Time limit in microseconds. `None` means no limit.
     #[prost(uint64, optional, tag = "4")]
     pub(crate) wait: Option<u64>,
     /// Number whose meaning the operation defines.
@@ -175,7 +177,7 @@ pub(crate) struct RemoteCall {
     /// Name that the operation needs.
     #[prost(string, tag = "6")]
     pub(crate) name: String,
-    /// Name of a type.
+    /// Name of the type that the caller expects, for [`Operation::Open`].
     #[prost(string, tag = "7")]
     pub(crate) type_name: String,
     #[prost(message, optional, tag = "8")]
@@ -200,7 +202,7 @@ pub(crate) struct Value {
     pub(crate) blocks: Vec<Block>,
 }
 
-/// Memory of an attachment.
+/// Description of an attachment. Its memory follows in messages of data.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub(crate) struct Block {
     #[prost(uint64, tag = "1")]
@@ -222,7 +224,7 @@ pub(crate) struct CallReply {
     pub(crate) outcome: i32,
     #[prost(uint64, tag = "3")]
     pub(crate) number: u64,
-    /// Text of an error.
+    /// Text of the error, or names for error texts.
     #[prost(string, tag = "4")]
     pub(crate) text: String,
     /// Values of the reply: several only for [`Operation::Get`].
@@ -233,7 +235,8 @@ pub(crate) struct CallReply {
     /// Size of a message that is too large, in bytes.
     #[prost(uint64, tag = "7")]
     pub(crate) size: u64,
-    /// `true` if the caller holds a part of the object until it is acknowledged or given back.
+    /// `true` if the caller holds a resource of the object, such as a permit, until it acknowledges the reply
+    /// or gives it back.
     #[prost(bool, tag = "8")]
     pub(crate) holds: bool,
     /// Names of objects, and the numbers of their publications.
@@ -315,10 +318,11 @@ pub(crate) enum Operation {
     Get = 3,
     /// Takes a message that has to be acknowledged.
     Lease = 4,
-    /// Acknowledges the message that call `number` leased, or removes the part that it holds from its object.
+    /// Acknowledges the message that call `number` leased, or removes the permit or other resource of that
+    /// call from its object.
     Acknowledge = 5,
-    /// Gives back the message that call `number` leased, the part of an object that it holds, or the messages
-    /// that it took, except for the first `kept`.
+    /// Gives back the message that call `number` leased, the permit or other resource that it holds, or the
+    /// messages that it took, except for the first `kept`.
     GiveBack = 6,
     /// Closes the object.
     Close = 7,
@@ -326,7 +330,7 @@ pub(crate) enum Operation {
     Len = 8,
     /// Calls `method`. An interrupted caller waits for the outcome.
     Call = 9,
-    /// Calls `method`, which may wait, and has no effect that an interrupted caller has to learn of.
+    /// Calls `method`, which may wait. An interrupted caller may ignore the outcome.
     Wait = 10,
     /// Subscribes to a channel, or becomes a party of a barrier. Returns the number of the subscription or
     /// party, an object that the caller holds. `size` is the capacity of the channel, or the number of
@@ -369,9 +373,9 @@ pub(crate) enum ObjectMethod {
     Available = 17,
     /// Semaphore: adds `number` permits.
     AddPermits = 18,
-    /// Barrier: arrives, and waits for up to `number` microseconds. `u64::MAX`: no limit. Returns the index.
-    /// Party of a barrier: arrives with an action. The last party runs its action, and then calls `Arrive`
-    /// again.
+    /// Barrier: arrives, and waits for up to `number` microseconds, or without a limit if `number` is
+    /// `u64::MAX`. Returns the index of the party. Party of a barrier: arrives with an action. The last party
+    /// runs its action, and then calls `Arrive` again.
     Arrive = 32,
     /// Barrier: breaks it.
     Abort = 33,
@@ -396,25 +400,25 @@ pub(crate) enum CallOutcome {
     Unknown = 0,
     /// Success.
     Done = 1,
-    /// No room within the wait.
+    /// The queue was full until the time limit.
     Full = 2,
-    /// No message within the wait.
+    /// No message or permit was available until the time limit, or the call was cancelled.
     Empty = 3,
     /// The object is closed.
     Closed = 4,
     /// All messages are taken, and none will follow.
     End = 5,
-    /// Failed: `text`.
+    /// The call has failed. `text` is the error.
     Failed = 6,
     /// No object has this name or number.
     NotFound = 7,
     /// The name is taken.
     Taken = 8,
-    /// Another type: `text` has its name.
+    /// The object has another type. `text` is the name of that type.
     WrongType = 9,
-    /// The message of the call exceeds a limit: `number`.
+    /// The message of the call exceeds the limit of `number` bytes.
     TooLarge = 10,
-    /// The home has too little memory: `text`.
+    /// The home has too little memory. `text` is the error.
     OutOfMemory = 11,
     /// The versions differ.
     WrongVersion = 12,
@@ -422,11 +426,11 @@ pub(crate) enum CallOutcome {
     WrongKey = 13,
     /// Another cluster or session listens at this address.
     WrongCluster = 14,
-    /// Failed: `value` has the error.
+    /// The call has failed. The only value is the encoded error.
     Raised = 15,
     /// `number` messages were replaced before they were read.
     Lagged = 16,
-    /// The reply has `size` bytes, which exceed the caller's limit: `number`.
+    /// The reply has `size` bytes, and exceeds the caller's limit of `number` bytes.
     ReplyTooLarge = 17,
 }
 

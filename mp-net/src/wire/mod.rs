@@ -13,14 +13,14 @@ pub(crate) mod value;
 
 /// Maximum number of bytes of the arena in a message of data.
 pub(crate) const CHUNK: usize = 1 << 20;
-/// Field of the bytes in a message of data, as protobuf writes it: field 15, bytes.
+/// Protobuf tag of the bytes in a message of data: field 15, wire type 2 (length-delimited).
 pub(crate) const DATA: u8 = 15 << 3 | 2;
 /// Maximum number of values of a call or reply.
 pub(crate) const MOST_VALUES: usize = 256;
 /// Maximum size in bytes of all values of a call or reply except the last value, with attachments. It is less
 /// than the [additional bytes](crate::link::stream::BESIDE) of a message.
 pub(crate) const TOGETHER: u64 = 32 << 10;
-/// Length of the head of a frame.
+/// Length in bytes of the head of a gRPC frame.
 pub(crate) const HEAD: usize = 5;
 /// Maximum number of bytes of a message without its attachments: less than a frame of gRPC holds.
 pub(crate) const LONGEST: usize = u32::MAX as usize - (1 << 16);

@@ -43,7 +43,7 @@ pub(crate) fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Part of a stream.
+/// Message or data that were read from a stream.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Part<M> {
     /// A message.
@@ -224,7 +224,7 @@ mod tests {
     use crate::wire::messages::{CallerMessage, CallerMessageKind};
     use crate::wire::send::head_of_data;
 
-    /// Returns all parts of `bytes`, which arrive in pieces of up to `piece` bytes. Data are joined.
+    /// Parses `bytes` in pieces of up to `piece` bytes. Returns all messages, and all data in one vector.
     fn parts(bytes: &[u8], piece: usize) -> Result<(Vec<CallerMessage>, Vec<u8>), String> {
         let (mut parser, mut messages, mut all) = (FrameParser::new(1000), Vec::new(), Vec::new());
         for piece in bytes.chunks(piece) {

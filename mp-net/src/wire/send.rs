@@ -15,21 +15,21 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::wire::held::HeldMessage;
 use crate::wire::{CHUNK, DATA};
 
-/// Number of bytes after which small messages are not collected in one frame of HTTP/2.
+/// Length in bytes from which a frame of HTTP/2 gets no further small messages.
 const FULL: usize = 32 << 10;
 /// Maximum size in bytes of an attachment that is copied into a shared frame. A larger attachment is read
 /// in place, and has its own frame.
 const COPIED: u64 = 4 << 10;
 
-/// An encoded message to send, and the memory that follows it.
+/// An encoded message to send, and the message whose attachments follow it.
 pub(crate) struct StreamPacket {
     pub(crate) message: Bytes,
-    /// Message whose attachments follow.
+    /// Message whose attachments are sent after `message`.
     pub(crate) memory: Option<Arc<HeldMessage>>,
 }
 
 impl StreamPacket {
-    /// Encodes a message that no memory follows.
+    /// Encodes a message without attachments.
     pub(crate) fn of(message: &impl Message) -> Self {
         Self { message: message.encode_to_vec().into(), memory: None }
     }
@@ -56,7 +56,7 @@ pub(crate) static SENT: AtomicU64 = AtomicU64::new(0);
 /// Body of a stream. Ends when all senders of its channel are dropped.
 pub(crate) struct FrameBody {
     from: UnboundedReceiver<StreamPacket>,
-    /// Frames of memory that follow.
+    /// Frames that are sent next: memory of attachments, and the heads of messages of data.
     next: VecDeque<Bytes>,
 }
 
@@ -65,7 +65,7 @@ impl FrameBody {
         Self { from, next: VecDeque::new() }
     }
 
-    /// Appends a message, and prepares the memory that follows it.
+    /// Appends a message, and prepares the frames with the memory of its attachments.
     fn append(&mut self, packet: &StreamPacket, to: &mut BytesMut) {
         to.put_u8(0);
         to.put_u32(packet.message.len() as u32);
@@ -98,14 +98,14 @@ impl FrameBody {
     }
 }
 
-/// Returns the bytes of a frame before its data.
+/// Returns the head of a gRPC frame with this number of bytes of data.
 pub(crate) fn head_of_data(bytes: usize) -> Bytes {
     let mut head = BytesMut::with_capacity(16);
     put_head_of_data(bytes, &mut head);
     head.freeze()
 }
 
-/// Appends the bytes of a frame before its data.
+/// Appends the head of a gRPC frame with this number of bytes of data.
 fn put_head_of_data(bytes: usize, to: &mut BytesMut) {
     to.put_u8(0);
     to.put_u32((1 + prost::length_delimiter_len(bytes) + bytes) as u32);

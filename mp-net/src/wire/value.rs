@@ -14,7 +14,8 @@ use crate::wire::{MOST_VALUES, TOGETHER};
 // fork: a count, which a child continues.
 pub(crate) static RECEIVED: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the head of a message, and the sizes of its attachments in bytes.
+/// Returns a message in the form in which it is sent before its attachments, and the sizes of the attachments
+/// in bytes.
 pub(crate) fn describe((bytes, blocks): RelayedMessage) -> (Value, Vec<u64>) {
     let sizes = blocks.iter().map(|(_, bytes)| *bytes).collect();
     let block = |(grant, bytes): (Grant, u64)| Block {
@@ -25,7 +26,7 @@ pub(crate) fn describe((bytes, blocks): RelayedMessage) -> (Value, Vec<u64>) {
     (Value { bytes, blocks: blocks.into_iter().map(block).collect() }, sizes)
 }
 
-/// Returns the parts of an encoded value.
+/// Returns the bytes and the descriptions of the attachments of an encoded value.
 ///
 /// # Errors
 /// [`Error::Unsendable`] if an attachment can't leave this arena.
@@ -38,7 +39,7 @@ pub(crate) fn size_of(value: &Value) -> u64 {
     value.blocks.iter().fold(value.bytes.len() as u64, |sum, block| sum.saturating_add(block.bytes))
 }
 
-/// Returns an upper bound in bytes for the description of a value: its length and its attachments.
+/// Returns an upper bound in bytes for the length and the list of attachments that are sent with a value.
 pub(crate) fn heads(value: &Value) -> u64 {
     (1 + value.blocks.len() as u64) * 16
 }
@@ -46,7 +47,7 @@ pub(crate) fn heads(value: &Value) -> u64 {
 /// Maximum number of attachments of a message.
 const MOST_BLOCKS: usize = u16::MAX as usize;
 
-/// Reason why a value that arrived is not in the arena.
+/// Reason why a value could not be received into the arena.
 #[derive(Debug)]
 pub(crate) enum ArrivalError {
     /// Value with this many bytes, which is above the limit.
@@ -60,14 +61,14 @@ pub(crate) struct ArrivingValue {
     bytes: Vec<u8>,
     sizes: Vec<u64>,
     blocks: Result<Vec<NewBlock>, ArrivalError>,
-    /// Block that is being written, and offset in it.
+    /// Index of the block that is being written. The next field is the offset in this block.
     block: usize,
     at: u64,
 }
 
 impl ArrivingValue {
-    /// Allocates the blocks of a value of up to `largest` bytes. If the allocation fails, the data of the
-    /// value are skipped, and [`finish`](Self::finish) returns the error.
+    /// Allocates the blocks of a value of up to `largest` bytes. If the value is larger, or the allocation
+    /// fails, its data are skipped, and [`finish`](Self::finish) returns the error.
     pub(crate) fn new(value: Value, largest: u64) -> Self {
         let size = size_of(&value);
         let blocks = if size > largest || value.blocks.len() > MOST_BLOCKS {
