@@ -30,18 +30,20 @@ fn mac(key: &AuthKey, prover: ProofSide, own: &[u8], other: &[u8]) -> Hmac<Sha25
     mac
 }
 
-/// Returns the proof of `prover`, whose random bytes are `own`.
+/// Returns the proof of the side `prover`. `own` has the random bytes of this side, and `other` has the
+/// random bytes of the other side.
 pub(crate) fn prove(key: &AuthKey, prover: ProofSide, own: &[u8], other: &[u8]) -> Vec<u8> {
     mac(key, prover, own, other).finalize().into_bytes().to_vec()
 }
 
-/// Returns `true` if `proof` is the proof of `prover`, whose random bytes are `own`. Takes constant time.
+/// Returns `true` if `proof` equals the result of [`prove`] for these arguments. The comparison takes
+/// constant time.
 pub(crate) fn is_proof(key: &AuthKey, prover: ProofSide, own: &[u8], other: &[u8], proof: &[u8]) -> bool {
     mac(key, prover, own, other).verify_slice(proof).is_ok()
 }
 
-/// Masks bytes with a pad that the key and `nonce` determine, or removes the mask. A nonce must mask only one
-/// text.
+/// Masks `bytes`: computes XOR with a pad that the key and `nonce` determine. A second call removes the mask.
+/// A nonce must be used for one text only.
 pub(crate) fn mask(key: &AuthKey, nonce: &[u8], bytes: &[u8]) -> Vec<u8> {
     let pad = (0_u64..).flat_map(|block| {
         let mut mac =

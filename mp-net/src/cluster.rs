@@ -44,7 +44,7 @@ pub enum ClusterEvent {
     FirstRankLost,
 }
 
-/// Members of the cluster, in the last list that rank 0 has sent.
+/// Members of the cluster, according to the last list from rank 0.
 #[derive(Default)]
 struct MemberTable {
     members: HashMap<u32, Node>,
@@ -302,8 +302,8 @@ impl Cluster {
         &self.0.me.node.address
     }
 
-    /// Returns the number of connections whose peers this process has refused, or which ended before their
-    /// peers had proved who they are. Each one is logged with its reason.
+    /// Returns the number of refused connections. A connection also counts as refused if it ends before its
+    /// peer has proved its identity. Each refusal is logged with its reason.
     ///
     /// ```
     /// # let config = mp_net::ClusterConfig::new(0, 1, "127.0.0.1:0").key(b"secret");
@@ -364,7 +364,7 @@ impl Cluster {
         }
     }
 
-    /// Returns a receiver of all further changes of the members. The receiver ends after
+    /// Returns a receiver of all changes of the members after this call. The receiver ends after
     /// [`FirstRankLost`](ClusterEvent::FirstRankLost).
     pub fn events(&self) -> Receiver<ClusterEvent> {
         let (to, from) = channel();
@@ -376,7 +376,8 @@ impl Cluster {
     }
 
     /// Leaves the cluster: other members get an event, and the names of this process are withdrawn. Blocks
-    /// until the homes of all open queues have confirmed which messages this process has received.
+    /// until each member whose queues this process has used has confirmed which messages this process has
+    /// received.
     ///
     /// # Errors
     /// [`NetError::PeerLost`] if rank 0 was lost.
@@ -390,9 +391,10 @@ impl Cluster {
         done(&self.0.first, reply)
     }
 
-    /// Gives an object of this process a name, by which other members
-    /// [connect](crate::RemoteQueue::connect) to it: a queue, or another [`Publish`] object. The cluster
-    /// keeps a handle to the object until the name is [withdrawn](Self::withdraw).
+    /// Publishes an object of this process under a name, for example a queue. Other members
+    /// [connect](crate::RemoteQueue::connect) to the object by that name. [`Publish`] lists all objects that
+    /// can be published. The cluster keeps a handle to the object until the name is
+    /// [withdrawn](Self::withdraw).
     ///
     /// # Errors
     /// [`NetError::NameTaken`]. [`NetError::PeerLost`] if rank 0 was lost.
@@ -422,7 +424,8 @@ impl Cluster {
         }
     }
 
-    /// Withdraws a name. Later calls of processes that have opened the object return an error.
+    /// Withdraws the name of an object. Afterwards, calls of processes that have opened the object return an
+    /// error.
     ///
     /// # Errors
     /// [`NetError::PeerLost`] if rank 0 was lost.
@@ -506,8 +509,9 @@ pub(crate) fn failed(home: &HomePeer, reply: CallReply) -> NetError {
     NetError::Home { rank: home.rank, host: home.host.clone(), text }
 }
 
-/// Updates the members and reports their changes until rank 0 is lost. Rank 0 itself (`is_first`) can lose
-/// its connection to itself if it is stopped for longer than the lease, and then connects again.
+/// Updates the members and reports their changes until rank 0 is lost. If this process is rank 0
+/// (`is_first`), its connection to itself can break when it is stopped for longer than the lease. In that
+/// case it connects again.
 async fn watch(first: Arc<HomeLink>, known: Arc<(Mutex<MemberTable>, Condvar)>, is_first: bool) {
     loop {
         let seen = known.0.lock().changes;

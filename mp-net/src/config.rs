@@ -11,10 +11,10 @@ use crate::tls::ClusterTls;
 
 /// Longest time that a configuration accepts: a year.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Size of the largest message in bytes. The bytes of a message without its tensors are in one frame of gRPC,
-/// whose length has 32 bits.
+/// Upper bound in bytes for [`largest_message`](ClusterConfig::largest_message). (Without its tensors, a
+/// message must also fit into one frame of gRPC, whose length has 32 bits.)
 const MOST_BYTES: u64 = 1 << 40;
-/// Maximum length of a job's identifier in bytes: it is part of a greeting.
+/// Maximum length of a job's identifier in bytes. The greeting of a connection contains the identifier.
 const MOST_JOB_BYTES: usize = 1 << 12;
 
 /// Rank of this process in a cluster, addresses, credentials and limits.
@@ -125,9 +125,8 @@ impl ClusterConfig {
         Self { insecure: true, ..self }
     }
 
-    /// Sets an identifier of the job. Members with different identifiers refuse each other, so that two jobs
-    /// which use one port by mistake are not mixed. A member without an identifier accepts members of any
-    /// job.
+    /// Sets an identifier of the job. Members with different identifiers refuse each other. So two jobs that
+    /// use one port by mistake are not mixed. A member without an identifier accepts members of any job.
     /// `from_env` sets the identifier of Slurm or torchrun.
     ///
     /// ```
@@ -146,30 +145,31 @@ impl ClusterConfig {
         Self { listen: Some(address.to_owned()), ..self }
     }
 
-    /// Sets the address that other members connect to, if it differs from the one at which this process
+    /// Sets the address that other members connect to, if it differs from the address at which this process
     /// listens.
     #[must_use]
     pub fn advertise(self, address: &str) -> Self {
         Self { advertise: Some(address.to_owned()), ..self }
     }
 
-    /// Sets the time after which a silent connection counts as interrupted: 2 s by default, at least 20 ms.
-    /// After the lease and the [grace](Self::grace), the peer is lost.
+    /// Sets the lease: the time after which a silent connection counts as interrupted. The default is 2 s,
+    /// and the minimum is 20 ms. If the peer is silent for the lease and the [grace](Self::grace), it is
+    /// lost.
     #[must_use]
     pub fn lease(self, lease: Duration) -> Self {
         Self { lease: lease.clamp(Duration::from_millis(20), LONGEST), ..self }
     }
 
-    /// Sets the time that calls wait after the [lease](Self::lease) for an interrupted peer to return: 0 by
-    /// default. If the peer returns in time, calls continue, and nothing is lost or repeated. Otherwise the
-    /// calls return [`PeerLost`](crate::PeerLost).
+    /// Sets the grace: the time, after the [lease](Self::lease), in which an interrupted connection can be
+    /// restored. The default is 0. If it is restored in time, calls continue, and nothing is lost or
+    /// repeated. Otherwise the calls return [`PeerLost`](crate::PeerLost).
     #[must_use]
     pub fn grace(self, grace: Duration) -> Self {
         Self { grace: grace.min(LONGEST), ..self }
     }
 
-    /// Sets how long [`Cluster::join`](crate::Cluster::join) waits for rank 0, and
-    /// [`RemoteQueue::connect`](crate::RemoteQueue::connect) for a name: 60 s by default.
+    /// Sets the time limit for [`Cluster::join`](crate::Cluster::join), which waits for rank 0, and for
+    /// [`RemoteQueue::connect`](crate::RemoteQueue::connect), which waits for a name. The default is 60 s.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout: timeout.min(LONGEST), ..self }
@@ -182,18 +182,18 @@ impl ClusterConfig {
         Self { largest: bytes.min(MOST_BYTES), ..self }
     }
 
-    /// Sets the number of unanswered puts (4,096 by default) and of their bytes (64 MiB) that this process
-    /// accepts from one other process. A larger message is sent alone.
+    /// Limits the unanswered puts that this process accepts from one other process: their number (4,096 by
+    /// default) and their bytes (64 MiB by default). A message with more bytes is sent alone.
     ///
-    /// The number of all unanswered calls of one process, also of waits for events and permits, is limited to
-    /// 65,536. A further call returns [`NetError::Home`](crate::NetError::Home). Calls that acknowledge or
-    /// give back messages and permits are not limited.
+    /// One process can have at most 65,536 unanswered calls of all kinds, including waits for events and
+    /// permits. An additional call returns [`NetError::Home`](crate::NetError::Home). Calls that acknowledge
+    /// or give back messages and permits are not limited.
     #[must_use]
     pub fn credits(self, calls: u32, bytes: u64) -> Self {
         Self { calls: calls.max(1), bytes, ..self }
     }
 
-    /// Checks what doesn't depend on the network.
+    /// Validates the settings, without using the network.
     pub(crate) fn check(&self) -> Result<(), NetError> {
         let invalid = |why: String| Err(NetError::Configuration(why));
         if self.ranks == 0 || self.rank >= self.ranks || u32::try_from(self.ranks).is_err() {

@@ -15,12 +15,12 @@ use crate::type_and_build::BUILD;
 pub struct PeerLost {
     /// Rank of the lost member.
     pub rank: usize,
-    /// Host and process id, as the member named itself.
+    /// Host and process id, according to the member.
     pub host: String,
-    /// Time that this process has waited for a sign of life. Zero if the connection was closed, which means
-    /// that the member's process has ended.
+    /// Time that this process has waited for bytes from the member. Zero if the connection was closed because
+    /// the member's process has ended.
     pub silent: Duration,
-    /// `true` if the call may have had its effect: the call was sent, and its outcome is unknown.
+    /// `true` if the call was sent and its outcome is unknown, so that it may have had its effect.
     pub in_doubt: bool,
     /// Cause, such as an error of the connection.
     pub cause: String,
@@ -43,7 +43,7 @@ impl fmt::Display for PeerLost {
 
 impl std::error::Error for PeerLost {}
 
-/// Returns the remedy if two types differ only by their builds, otherwise an empty text.
+/// Returns the text of a remedy if two types differ only by their builds. Otherwise returns an empty text.
 fn build_hint(theirs: &str, ours: &str) -> &'static str {
     let same = |(theirs, _): (&str, _)| ours.rsplit_once(BUILD).is_some_and(|(ours, _)| ours == theirs);
     match theirs.rsplit_once(BUILD).is_some_and(same) {
@@ -108,13 +108,13 @@ pub enum NetError {
         name: String,
         /// Kind of the object and type of its messages, such as `a queue of u64`.
         theirs: String,
-        /// Kind and type for which the caller asked.
+        /// Kind and type that the caller expected.
         ours: String,
     },
     /// The configuration is invalid.
     #[error("{0}")]
     Configuration(String),
-    /// The message exceeds a limit of its home.
+    /// The message exceeds the limit of the member that has the object.
     #[error(
         "{bytes} bytes in a message are above the limit of its home, {limit} (ClusterConfig::largest_message)"
     )]
@@ -127,7 +127,7 @@ pub enum NetError {
     /// The value could not be encoded or decoded, or this process has too little memory.
     #[error(transparent)]
     Value(#[from] mp_reduce::Error),
-    /// The home returned an error.
+    /// The member that has the object (its home) returned an error.
     #[error("rank {rank} ({host}): {text}")]
     Home {
         /// Rank of the home.
@@ -184,14 +184,15 @@ pub enum RemotePutError<T> {
     Full(T),
     /// The queue is closed.
     Closed(T),
-    /// The home was lost. If the loss is [in doubt](PeerLost::in_doubt), the value may have been put.
+    /// The member that has the queue was lost. If the loss is [in doubt](PeerLost::in_doubt), the value may
+    /// have been put.
     PeerLost {
         /// The value.
         value: T,
         /// Lost member.
         lost: PeerLost,
     },
-    /// The value could not be encoded, is too large, or the home failed.
+    /// The value could not be encoded, it is too large, or the member that has the queue returned an error.
     Failed {
         /// The value.
         value: T,
@@ -221,7 +222,7 @@ impl<T> RemotePutError<T> {
         matches!(self, Self::Closed(_))
     }
 
-    /// Returns the member that was lost, if that is the cause.
+    /// Returns the lost member, if the value was not put because a member was lost.
     pub fn peer_lost(&self) -> Option<&PeerLost> {
         match self {
             Self::PeerLost { lost, .. } => Some(lost),
@@ -229,12 +230,12 @@ impl<T> RemotePutError<T> {
         }
     }
 
-    /// Drops the value, and returns the same error without a value.
+    /// Drops the value in this error, and returns the error without a value.
     pub fn forget(self) -> RemotePutError<()> {
         self.with(())
     }
 
-    /// Returns the same error with another value.
+    /// Replaces the value in this error.
     pub(crate) fn with<U>(self, value: U) -> RemotePutError<U> {
         match self {
             Self::Full(_) => RemotePutError::Full(value),
@@ -275,7 +276,8 @@ pub enum RemoteGetError {
     /// The home was lost.
     #[error(transparent)]
     PeerLost(#[from] PeerLost),
-    /// The message can't be decoded, this process has too little memory, or the home failed.
+    /// The message can't be decoded, this process has too little memory, or the member that has the queue
+    /// returned an error.
     #[error(transparent)]
     Failed(NetError),
 }
@@ -306,19 +308,19 @@ pub enum RemoteAcquireError {
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteBarrierError {
-    /// The barrier is broken, or was reset. Process ids in the error belong to the home's host.
+    /// The barrier is broken, or was reset. Process ids in the error are valid on the host of the barrier.
     #[error(transparent)]
     Barrier(BarrierError),
     /// The caller timed out. The barrier is now broken for all parties.
     #[error("{error}{}", missing_text(missing))]
     TimedOut {
-        /// Number of parties that had arrived, and missing parties of the home's host.
+        /// Number of parties that had arrived, and the missing processes on the host of the barrier.
         error: BarrierError,
-        /// Processes that had [enrolled](crate::RemoteBarrier::enroll) by a `RemoteBarrier`, and had not
-        /// arrived.
+        /// Missing processes on other hosts: they had [enrolled](crate::RemoteBarrier::enroll) by a
+        /// `RemoteBarrier` and had not arrived.
         missing: Vec<ClusterMember>,
     },
-    /// The home was lost, and the barrier with the home.
+    /// The member that has the barrier was lost, and the barrier with it.
     #[error(transparent)]
     PeerLost(#[from] PeerLost),
     /// The home failed, or this process was interrupted.
@@ -342,20 +344,21 @@ impl RemoteBarrierError {
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteRecvError {
-    /// The receiver was too slow: exactly this number of messages were replaced before it read them. The next
-    /// call continues with the oldest message that is left.
+    /// The receiver was too slow. The number is the exact count of messages that were replaced before this
+    /// receiver read them. The next call returns the oldest message that the channel still has.
     #[error(
         "the receiver was too slow and has missed {}: receive faster, or keep more messages",
         mp_core::quantity(.0, "message")
     )]
     Lagged(u64),
-    /// The channel has no senders, and nothing more to receive.
+    /// The channel has no senders, and all messages were received.
     #[error("the channel has no sender any more")]
     Closed,
     /// Nothing arrived during the wait.
     #[error("nothing arrived in the time given")]
     Empty,
-    /// The home was lost. Messages that had arrived before are received first.
+    /// The member that has the channel was lost. Messages that had already arrived are received before this
+    /// error.
     #[error(transparent)]
     PeerLost(#[from] PeerLost),
     /// The message can't be decoded or can't leave its host, the channel was withdrawn, or this process was
@@ -371,7 +374,7 @@ impl RemoteRecvError {
     }
 }
 
-/// Implements `From<NetError>` for errors that have the loss of the home as a variant of their own.
+/// Implements `From<NetError>` for error types with a variant `PeerLost`.
 macro_rules! from_net_error {
     ($($error:ident),*) => {$(
         impl From<NetError> for $error {

@@ -1,5 +1,5 @@
-//! Fuzz targets for this crate's parsers, used by `cargo xtask fuzz` and the unit tests: the stream of a
-//! caller, as a home reads and runs it, and the stream of a home, as a caller reads it.
+//! Fuzz targets for this crate's parsers, used by `cargo xtask fuzz` and the unit tests. `calls` reads and
+//! runs the stream from a caller to a home. `outcomes` reads the stream from a home to a caller.
 
 use std::convert::Infallible;
 use std::fmt::Debug;
@@ -45,7 +45,7 @@ pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] =
 const LARGEST: u64 = 1 << 17;
 /// Limit of the semaphore.
 const MOST_PERMITS: u32 = 100;
-/// Maximum length of a message without its data in bytes.
+/// Maximum length in bytes of a message, without its data.
 const LONGEST: usize = 1 << 16;
 
 /// Body that arrives in pieces, whose lengths `seed` chooses. If `seed` is 0, there is one piece.
@@ -77,7 +77,8 @@ fn reader(bytes: &[u8], seed: u8) -> StreamReader {
     StreamReader::new(tonic::body::Body::new(body), LONGEST)
 }
 
-/// Returns the parts of a stream, and the text of its end. All data between two messages are one part.
+/// Returns the parts of a stream, and the text of the [`StreamEnd`](crate::wire::receive::StreamEnd) after
+/// them. All data between two messages are one part.
 fn parts<M: Message + Default>(bytes: &[u8], seed: u8) -> (Vec<Part<M>>, String) {
     let (mut from, mut parts) = (reader(bytes, seed), Vec::new());
     loop {
@@ -98,8 +99,8 @@ fn parts<M: Message + Default>(bytes: &[u8], seed: u8) -> (Vec<Part<M>>, String)
     }
 }
 
-/// Returns the parts of a stream. Panics if the parts depend on the pieces in which the stream arrives, or if
-/// a message changes when it is encoded and decoded.
+/// Returns the parts of a stream. Panics if the result depends on the pieces in which the bytes arrive, or if
+/// a message changes when it is encoded and decoded again.
 fn same_parts<M>(bytes: &[u8], seed: u8) -> Vec<Part<M>>
 where
     M: Message + Default + PartialEq + Debug,
@@ -121,7 +122,7 @@ static ME: LazyLock<Arc<NodeIdentity>> = LazyLock::new(|| {
     Arc::new(NodeIdentity { config, node: Node { ranks: 2, home: 7, ..Node::default() } })
 });
 
-/// Reads the stream of a caller, and runs its calls at a home with one object of each kind.
+/// Reads the bytes of a caller's stream, and runs the calls in them. The home has one object of each kind.
 fn calls(bytes: &[u8]) {
     let Some((seed, bytes)) = bytes.split_first() else { return };
     same_parts::<CallerMessage>(bytes, *seed);
@@ -160,7 +161,7 @@ fn calls(bytes: &[u8]) {
     drop((newest, news));
 }
 
-/// Reads the stream of a home, and the values of its replies.
+/// Reads the bytes of a home's stream, and decodes the values of the replies in them.
 fn outcomes(bytes: &[u8]) {
     let Some((seed, bytes)) = bytes.split_first() else { return };
     let mut arriving: Option<ArrivingValues> = None;
@@ -193,7 +194,7 @@ fn data(bytes: &[u8]) -> Vec<u8> {
     [&head_of_data(bytes.len()), bytes].concat()
 }
 
-/// Returns an encoded number, as it is in a queue, with attachments of these sizes.
+/// Returns an encoded number in the format of a message of a queue, with attachments of these sizes in bytes.
 fn value(sizes: &[u64]) -> Value {
     let mut out = Outgoing::default();
     QueueMessage::encode::<MessagePack>(&mut 7_u64, &mut out).expect("a number");

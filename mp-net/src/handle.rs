@@ -22,8 +22,8 @@ use crate::link::{HomeLink, HomePeer, NodeIdentity, host_name};
 use crate::tls::ClusterTls;
 use crate::wire::messages::Node;
 
-/// Links by the session numbers of this process's home and of the other home, and memberships of this
-/// process.
+/// Links and memberships of this process. The key of a link consists of two session numbers: first the number
+/// of this process's home, and then the number of the home at the other end.
 #[derive(Default)]
 struct LinkTable {
     links: HashMap<(u64, u64), Weak<HomeLink>>,
@@ -32,7 +32,7 @@ struct LinkTable {
 
 static TABLE: PerProcess<Mutex<Option<LinkTable>>> = mp_core::per_process!(Mutex::new(None));
 
-/// Calls `with` with the table of this process.
+/// Calls `with` on the locked table of this process.
 fn table<R>(with: impl FnOnce(&mut LinkTable) -> R) -> R {
     let mut table = TABLE.lock();
     with(table.get_or_insert_default())
@@ -70,7 +70,7 @@ pub(crate) fn link(me: &Arc<NodeIdentity>, peer: HomePeer) -> Result<Arc<HomeLin
     })
 }
 
-/// Bytes that only the family of processes of their sender can read.
+/// Masked bytes, which only the sender and its family of processes can read.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct MaskedBytes {
     nonce: Vec<u8>,
@@ -127,7 +127,7 @@ pub(crate) struct HandleParts {
 }
 
 impl HandleParts {
-    /// Returns the parts of a handle of an object at the other end of a link.
+    /// Creates the serialized form of a handle. The object is at the other end of the link.
     ///
     /// # Errors
     /// Returns an error if the system has no random bytes.
@@ -173,7 +173,8 @@ impl HandleParts {
 }
 
 impl Membership {
-    /// Returns the membership of this process in the cluster, or else the membership of the sender.
+    /// Returns the membership of this process in the cluster. If this process is not a member, returns the
+    /// membership of the handle's sender.
     fn identity(&self) -> Result<Arc<NodeIdentity>, NetError> {
         let joined: Vec<_> = table(|table| table.members.iter().filter_map(Weak::upgrade).collect());
         let same = joined.iter().find(|me| me.node.home == self.home);

@@ -19,7 +19,7 @@ pub(crate) mod sealed {
 
     use crate::home::object::SharedObject;
 
-    /// Published object without its type, as its home calls it.
+    /// Published object without its type. Its methods are called by the process that has published it.
     pub struct PublishedObject(pub(crate) Arc<dyn SharedObject>);
 
     impl fmt::Debug for PublishedObject {

@@ -11,7 +11,7 @@ use tokio::runtime::{Builder, Handle};
 /// Runtime of this process.
 static HANDLE: PerProcess<OnceLock<Result<Handle, String>>> = mp_core::per_process!(OnceLock::new());
 
-/// Returns the runtime of the thread, which the first call starts.
+/// Returns the handle of the runtime that runs this process's connections. The first call starts its thread.
 ///
 /// # Errors
 /// [`Error::Unsupported`] if the thread or its runtime can't be started.

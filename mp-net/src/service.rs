@@ -26,10 +26,10 @@ use crate::wire::value::{describe, parts};
 /// Future reply of a service. Dropping it cancels the call.
 pub type Replying<R> = Pin<Box<dyn Future<Output = R> + Send>>;
 
-/// Value of a service that a caller holds, until the caller drops its [`ServiceHold`] or is lost.
+/// Value that a service keeps for a caller, until the caller drops its [`ServiceHold`] or is lost.
 pub type HeldValue = Box<dyn Send>;
 
-/// Future reply of a service, with a value that the caller holds from then on.
+/// Future reply of a service, with a value that the service keeps for the caller.
 pub type HeldReplying<R> = Pin<Box<dyn Future<Output = (R, Option<HeldValue>)> + Send>>;
 
 /// A function of a member that others call.
@@ -42,8 +42,8 @@ pub trait NetService: Send + Sync + 'static {
     /// Answers a request. The future is dropped when the caller is lost, or cancels the call.
     fn serve(self: Arc<Self>, request: Self::Request) -> Replying<Self::Reply>;
 
-    /// Answers a request like [`serve`](Self::serve), and may return a value that the caller holds. A value
-    /// whose reply can't be sent is dropped.
+    /// Answers a request like [`serve`](Self::serve), and may return a value that is kept for the caller. If
+    /// the reply can't be sent, the value is dropped.
     fn serve_held(self: Arc<Self>, request: Self::Request) -> HeldReplying<Self::Reply> {
         let reply = self.serve(request);
         Box::pin(async move { (reply.await, None) })
@@ -57,19 +57,20 @@ pub trait NetService: Send + Sync + 'static {
     }
 }
 
-/// Value that a caller holds.
+/// Value that this process keeps for a caller.
 struct CallerValue(#[allow(dead_code, reason = "it is only dropped")] HeldValue);
 
 impl CallerHold for CallerValue {
     fn acknowledge(self: Box<Self>) {}
 }
 
-/// Value of a service that this process holds. Dropping the hold makes the service drop the value, and does
-/// not block. The service also drops the value when this process is lost.
+/// Handle to a value that a service of another member keeps for this process. Dropping the handle makes the
+/// service drop the value, and does not block. The service also drops the value if this process is lost.
 pub struct ServiceHold(HeldCall);
 
 impl ServiceHold {
-    /// Returns `true` if the session that received the value has ended. The service then drops the value.
+    /// Returns `true` if the session in which the handle was received has ended. The service drops the value
+    /// of an ended session.
     pub fn is_lost(&self) -> bool {
         self.0.lost().is_some()
     }
@@ -183,7 +184,7 @@ impl<Q, R> RemoteService<Q, R> {
     }
 }
 
-/// Error of a call, with the request if it may be sent elsewhere.
+/// Error of a call. It contains the request, if the request may be sent to another service.
 pub struct UnservedRequest<Q> {
     /// Request. `None` if it could not be encoded, or if the service has answered it.
     pub request: Option<Q>,
@@ -325,7 +326,7 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
         failed(&self.object.link.peer(), reply)
     }
 
-    /// Returns the hold of the value that the service has attached to a reply.
+    /// Returns the handle to the value that the service has attached to a reply, if any.
     fn hold(&self, reply: &CallReply) -> Option<ServiceHold> {
         let (link, id) = (self.object.link.clone(), reply.id);
         reply.holds.then(|| ServiceHold(HeldCall { link, id, is_over: false }))
@@ -417,8 +418,9 @@ impl Cluster {
         self.publish_object(name, Arc::new(SharedService(service)))
     }
 
-    /// Calls `seen` with all published names that begin with `prefix`, and the numbers of their publications,
-    /// now and after each change. After rank 0 is lost, calls `seen` once more, without names.
+    /// Calls `seen` with all published names that begin with `prefix`, and the numbers of their publications.
+    /// `seen` is called at once, and again after each change. After rank 0 is lost, it is called a last time,
+    /// without names.
     ///
     /// # Errors
     /// Returns an error if the thread for the network can't be started.

@@ -60,7 +60,7 @@ macro_rules! forward_writes {
 }
 pub(crate) use forward_writes;
 
-/// Returns an error of a socket.
+/// Creates the error of a broken socket, with this reason.
 pub(crate) fn broken(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why.to_owned())
 }
@@ -76,7 +76,8 @@ pub(crate) async fn resolve(address: &str, limit: Duration) -> Result<Vec<Socket
     found_within(limit, tokio::net::lookup_host((host, port))).await.map_err(unreachable)
 }
 
-/// Returns the addresses that a name service has found. The error is the cause.
+/// Returns the addresses of a host name from the name service, within the time limit. The error is the text
+/// of the cause.
 async fn found_within(
     limit: Duration,
     lookup: impl Future<Output = io::Result<impl Iterator<Item = SocketAddr>>>,

@@ -46,15 +46,15 @@ const HTTP2: &[u8] = b"h2";
 /// So one certificate can serve all hosts. If the certificate has an extended key usage, it must include
 /// `serverAuth` and `clientAuth`.
 ///
-/// Files that have changed are read again before the next connection, so certificates can be renewed while
-/// the members run: see [`from_pem_files`](Self::from_pem_files).
+/// Changed files are read again before the next connection. So certificates can be renewed while the members
+/// run: see [`from_pem_files`](Self::from_pem_files).
 ///
 /// Connections use TLS 1.3. A process with such a certificate is trusted as a member: use a CA that signs
 /// certificates of one cluster only.
 #[derive(Clone)]
 pub struct ClusterTls(Arc<TlsFiles>);
 
-/// Files of an identity, and the identity that was read from them last.
+/// Files of a TLS identity, and the identity that was read last.
 struct TlsFiles {
     /// Files of the CA, the certificate and the private key, and their versions; `None` for an identity from
     /// texts.
@@ -124,7 +124,8 @@ impl ClusterTls {
         tls.map(Some).map_err(|e| LauncherError::Certificates(e.to_string()))
     }
 
-    /// Returns the identity, from the present files if they have changed and are valid.
+    /// Returns the TLS identity. Reads the files again if they have changed, and keeps the former identity if
+    /// they are invalid.
     fn identity(&self) -> Arc<TlsIdentity> {
         let TlsFiles { files, identity } = &*self.0;
         if let Some((files, known)) = files {

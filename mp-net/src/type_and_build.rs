@@ -17,12 +17,12 @@ pub(crate) struct ObjectType {
     pub(crate) name: String,
 }
 
-/// Returns the fingerprint of a kind of objects that have no messages.
+/// Returns the type of objects of this kind, which have no messages.
 fn plain(kind: &[u8; 8], name: &str) -> ObjectType {
     ObjectType { fingerprint: u64::from_le_bytes(*kind), name: name.into() }
 }
 
-/// Returns `true` if all builds of all programs encode a type alike.
+/// Returns `true` if all builds of all programs encode the type in the same way.
 fn is_portable<T: Message>() -> bool {
     T::DYNAMIC || T::schema().is_some() || has_stable_name(std::any::type_name::<T>())
 }
@@ -47,7 +47,8 @@ impl ObjectType {
         Self { fingerprint, name }.in_build(is_portable::<Q>() && is_portable::<R>())
     }
 
-    /// Returns this type if all builds encode it alike. Otherwise adds the build to the type.
+    /// Returns this type, unchanged if `is_portable`. Otherwise adds the number of this program's build to
+    /// it.
     fn in_build(self, is_portable: bool) -> Self {
         let Some(build) = mp_spawn::build_number().filter(|_| !is_portable) else { return self };
         let (fingerprint, name) = (self.fingerprint ^ build, self.name);

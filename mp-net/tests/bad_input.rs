@@ -1,4 +1,5 @@
-//! Peers that are not members, and unreachable addresses: joining returns an error within the time limit.
+//! Joining at an unreachable address, or at a peer that is not a member, returns an error within the time
+//! limit.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -56,7 +57,7 @@ fn peers_without_the_protocol_are_refused() -> Outcome {
     Ok(())
 }
 
-/// Each of these programs listens at the port, and answers with the bytes.
+/// Each program in the table listens at a port, and answers a caller with the bytes in the table.
 #[test]
 fn programs_without_the_protocol_are_errors() -> Outcome {
     let answers = [

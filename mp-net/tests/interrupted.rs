@@ -54,7 +54,7 @@ fn next(state: &AtomicU64) -> u64 {
     x ^ x >> 31
 }
 
-/// Ends the proxy.
+/// Ends the proxy's threads.
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
@@ -337,7 +337,7 @@ fn is_waiting(call: &mut (impl Future + Unpin)) -> bool {
     Pin::new(call).poll(&mut Context::from_waker(Waker::noop())).is_pending()
 }
 
-/// Each connection transfers fewer bytes than all unanswered calls together have.
+/// Each connection breaks before it can transfer all unanswered calls.
 #[test]
 fn resent_calls_advance_with_each_connection() -> Outcome {
     let (first, second, proxy) = two(10, 3_000);

@@ -158,9 +158,9 @@ impl RemoteBarrier {
 
     /// Enrolls this process as a party until the returned handle is dropped or
     /// [leaves](RemoteBarrierMember::leave): if the home loses this process, the barrier breaks, even while
-    /// the process does not wait at it. Each process enrolls itself once. Blocks until the home has answered.
-    /// [`RemoteBarrierError::TimedOut`] names enrolled processes that are missing. On the home's host,
-    /// [`BarrierError::TimedOut`] names the home's process instead of those on other hosts.
+    /// the process does not wait at it. A process needs only one enrollment. Blocks until the home has
+    /// answered. [`RemoteBarrierError::TimedOut`] names enrolled processes that are missing. On the home's
+    /// host, [`BarrierError::TimedOut`] names the home's process instead of those on other hosts.
     ///
     /// ```
     /// use mp_net::{Cluster, ClusterConfig, RemoteBarrier};
@@ -231,8 +231,9 @@ impl RemoteBarrier {
 /// Enrollment of this process as a party of a [`RemoteBarrier`]: the barrier breaks if the home loses the
 /// process, even while the process does not wait.
 ///
-/// The enrollment dereferences to the barrier. Dropping it leaves the barrier unbroken, without waiting for
-/// the home. Call [`leave`](Self::leave), or leave the cluster, if the process ends soon after the drop.
+/// The enrollment dereferences to the barrier. Dropping this value ends the enrollment, without breaking the
+/// barrier and without waiting for the home. Call [`leave`](Self::leave), or leave the cluster, if the
+/// process ends soon after the drop.
 #[must_use = "dropping it leaves the barrier"]
 pub struct RemoteBarrierMember {
     barrier: RemoteBarrier,
@@ -240,14 +241,14 @@ pub struct RemoteBarrierMember {
 }
 
 impl RemoteBarrierMember {
-    /// Returns `true` if, as far as this process knows, the home has not lost it since it enrolled. After a
-    /// loss, the barrier breaks. A process that continues after a [`reset`](RemoteBarrier::reset) must enroll
-    /// again.
+    /// Returns `true` if the enrollment is still valid, as far as this process knows. It ends if the home
+    /// loses this process. In that case the barrier breaks, and a process that continues after a
+    /// [`reset`](RemoteBarrier::reset) must enroll again.
     pub fn is_enrolled(&self) -> bool {
         self.held.link.lasts(self.held.id)
     }
 
-    /// Leaves the barrier unbroken. Blocks until the home has ended the enrollment.
+    /// Ends the enrollment without breaking the barrier. Blocks until the home has answered.
     ///
     /// # Errors
     /// [`NetError::PeerLost`] if the home was lost. [`NetError::Home`] if the home had lost this process. The
@@ -292,7 +293,7 @@ fn index(barrier: &ConnectedObject, result: CallResult) -> Result<usize, RemoteB
     }
 }
 
-/// Returns the error that the home has sent.
+/// Decodes the error of a barrier that the home has sent.
 fn broken(error: Outgoing, missing: &[Node]) -> RemoteBarrierError {
     match decode_relayed::<BarrierError>(error) {
         Ok(error @ BarrierError::TimedOut { .. }) => {

@@ -45,9 +45,10 @@ use crate::type_and_build::ObjectType;
 /// The member relays the messages into a broadcast channel of its own shared memory, with the same capacity.
 /// All receivers of the member read this copy in place, and so do worker processes that receive a handle.
 ///
-/// A handle can be sent to processes of the same program, which start at the next message of the sent
-/// handle. If the last call of that handle returned `Lagged`, the message after the gap counts as missed
-/// there. A message to another host can't contain a handle: connect there by the name.
+/// A handle can be sent to processes of the same program. Their handles start at the next message of the sent
+/// handle. If the last call of the sent handle returned `Lagged`, the first message after the gap counts as
+/// missed in the receiving process. A message to another host can't contain a handle: connect there by the
+/// name.
 ///
 /// # Slow receivers and links
 /// A sender waits for no receiver. A receiver that falls behind, or whose link is too slow, gets
@@ -59,13 +60,13 @@ use crate::type_and_build::ObjectType;
 /// | a member that receives | none |
 /// | a process with a sender | none, unless it was the last: [`RemoteRecvError::Closed`], after all messages |
 /// | the home | [`RemoteRecvError::PeerLost`] within lease and grace, after the messages that had arrived |
-/// | the process that connected, without its workers | an error in the workers, after the messages that had arrived |
+/// | the process that connected, while its workers live | an error in the workers, after the messages that had arrived |
 pub struct RemoteBroadcast<T> {
     messages: broadcast::Receiver<T>,
     end: RelayEndReceiver,
     name: Arc<str>,
     state: Mutex<BroadcastState>,
-    /// Relay of this process. Missing in a process that has received the handle.
+    /// Relay of this process. `None` in a process that has received the handle in a message.
     relay: Option<Arc<BroadcastRelay<T>>>,
 }
 
@@ -73,12 +74,13 @@ pub struct RemoteBroadcast<T> {
 /// channel of a relay. A gap in the numbers is a message that did not arrive.
 const NUMBER: usize = size_of::<u64>();
 
-/// State of a receiver. It is locked while a message is taken, so numbers are compared in their order. No
-/// code of the message runs meanwhile.
+/// State of a receiver. The state is locked while a message is taken, so that numbers are compared in their
+/// order. The lock is not held while user code decodes the message.
 struct BroadcastState {
     /// Number of the next message.
     next: u64,
-    /// Message, with its number, that is returned after the number of missed messages.
+    /// Next message and its number. It was read already, and is returned by the call after the call that
+    /// returned `Lagged`.
     unread: Option<(u64, Outgoing)>,
 }
 
@@ -212,7 +214,7 @@ impl<T: Serialize + DeserializeOwned + 'static> RemoteBroadcast<T> {
         }
     }
 
-    /// Takes the next message, or returns the error of a receiver. Returns `None` if nothing has arrived.
+    /// Takes the next message, without decoding it. Returns `None` if no message has arrived.
     fn take(&self) -> Option<Result<Outgoing, RemoteRecvError>> {
         let mut state = self.state.lock();
         if let Some((_, message)) = state.unread.take() {
@@ -243,7 +245,7 @@ impl<T: Serialize + DeserializeOwned + 'static> RemoteBroadcast<T> {
         Some(Err(RemoteRecvError::Lagged(missed)))
     }
 
-    /// Returns the error of a receiver for an error of the channel of the relay.
+    /// Converts an error of the relay's channel into an error of this receiver.
     fn error(&self, error: RecvError) -> RemoteRecvError {
         match error {
             RecvError::Closed => relay::end_of(&self.end),

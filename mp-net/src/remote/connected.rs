@@ -115,7 +115,8 @@ impl ConnectedObject {
     }
 
     /// Subscribes this process to the object, until the returned [`HeldCall`] is dropped. Blocks until the
-    /// home has answered. Returns the object of the subscription, and the capacity or number of parties.
+    /// home has answered. Returns the object to call for the subscription, the capacity of the channel or the
+    /// number of parties of the barrier, and the `HeldCall`.
     pub(crate) fn subscribe(&self) -> Result<(Self, u64, HeldCall), NetError> {
         let call = self.call_of(Operation::Subscribe, ObjectMethod::NoMethod, 0);
         let (reply, _) = self.done(self.link.call(call, Wait::Forever))?;
@@ -133,7 +134,8 @@ impl ConnectedObject {
     }
 }
 
-/// Part of an object that this process holds by a call. Dropping it gives the part back.
+/// Permit, leased message, subscription or other resource that the home has given to a call of this process.
+/// Dropping this value gives the resource back.
 pub(crate) struct HeldCall {
     pub(crate) link: Arc<HomeLink>,
     pub(crate) id: u64,
@@ -141,15 +143,15 @@ pub(crate) struct HeldCall {
 }
 
 impl HeldCall {
-    /// Returns the loss of the home, if the session of the call has ended.
+    /// Returns the error [`PeerLost`] if the session of the call has ended.
     pub(crate) fn lost(&self) -> Option<PeerLost> {
         let (HomePeer { rank, host, .. }, silent) = (self.link.peer(), Duration::ZERO);
         let cause = "the connection was lost while no call waited".to_owned();
         (!self.link.lasts(self.id)).then_some(PeerLost { rank, host, silent, in_doubt: true, cause })
     }
 
-    /// Removes the lease or permit from the object. After a refusal, or without a reply, the lease or permit
-    /// is given back.
+    /// Removes the held resource from the object: acknowledges the leased message, or removes the permit. If
+    /// the home refuses, or no reply arrives, the resource is given back.
     ///
     /// # Errors
     /// [`NetError::Home`] with `ended` if the home holds nothing for this call any more.
@@ -177,7 +179,7 @@ impl Drop for HeldCall {
     }
 }
 
-/// Implements `Debug`, and handles in messages, for a type with a [`ConnectedObject`] as its field.
+/// Implements `Debug`, `Serialize` and `Deserialize` for a type whose only field is a [`ConnectedObject`].
 macro_rules! remote_handle {
     ($name:ident, $of:expr) => {
         impl ::std::fmt::Debug for $name {
@@ -186,8 +188,8 @@ macro_rules! remote_handle {
             }
         }
 
-        /// Handles can be part of messages and arguments. A worker process that receives one connects to the
-        /// home by itself, with the rank of its parent, and so does another member of the cluster.
+        /// Handles can be part of messages and arguments. The receiver connects to the home itself. A worker
+        /// process uses the rank of its parent, and another member uses its own rank.
         impl ::serde::Serialize for $name {
             fn serialize<S: ::serde::Serializer>(&self, s: S) -> ::std::result::Result<S::Ok, S::Error> {
                 self.0.serialize($of, s)

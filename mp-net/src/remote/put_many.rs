@@ -30,9 +30,10 @@ pub struct RemotePutManyError<T, I> {
     pub put: usize,
     /// Error of the first value that was not put, with that value.
     pub error: RemotePutError<T>,
-    /// Values after the failed one that were not put, in their order, and the rest of the iterator.
+    /// Values that were not put after the value in `error`, in their order, and then the rest of the
+    /// iterator.
     pub rest: Chain<IntoIter<T>, Fuse<I>>,
-    /// `true` if the home was lost, and values that came out of the iterator may have been put.
+    /// `true` if the home was lost, so that values in `error` and `rest` may have been put.
     pub in_doubt: bool,
 }
 
@@ -55,15 +56,15 @@ impl<T, I> std::error::Error for RemotePutManyError<T, I> {
 }
 
 impl<T: Message> RemoteQueue<T> {
-    /// Puts messages in their order, many of them at a time: up to the
-    /// [credits](crate::ClusterConfig::credits) of the home, and about 4,096 messages and 64 MiB, are
-    /// unanswered. Blocks until all are put. Returns their number.
+    /// Puts messages in their order. Blocks until all are put, and returns their number. The messages are
+    /// sent without waiting for each reply: about 4,096 messages and 64 MiB can be unanswered, or fewer if
+    /// the [credits](crate::ClusterConfig::credits) of the home are lower.
     ///
-    /// Small messages share a call: until it is sent, a call accepts up to 256 messages and 32 KiB.
+    /// Small messages are sent together, up to 256 messages and 32 KiB in one call.
     ///
     /// # Errors
-    /// [`RemotePutManyError`] with the first error, its value, and all others that were not put. Values after
-    /// the failed one may have been put, if they were sent before this process received the error. The
+    /// [`RemotePutManyError`] with the first error, the value that caused it, and all other values that were
+    /// not put. Later values may have been put, if they were sent before this process received the error. The
     /// variants with a time limit send one call at a time, so no later value was put.
     pub fn put_many<I: IntoIterator<Item = T>>(
         &self,
@@ -123,7 +124,7 @@ impl<T: Message> RemoteQueue<T> {
     }
 }
 
-/// Values of one call without its reply.
+/// Values of one call whose reply has not arrived.
 struct SentPuts<T> {
     values: Vec<T>,
     size: u64,
@@ -131,7 +132,7 @@ struct SentPuts<T> {
     pending: PendingReply,
 }
 
-/// Puts of [`RemoteQueue::put_many`].
+/// State of one [`RemoteQueue::put_many`]: its calls without replies, and its results so far.
 struct UnansweredPuts<'q, T> {
     queue: &'q RemoteQueue<T>,
     wait: Wait,
@@ -141,10 +142,10 @@ struct UnansweredPuts<'q, T> {
     size: u64,
     /// Number of messages that were put.
     put: usize,
-    /// First error, with its value, and the values after it that were not put.
+    /// First error, with its value. The next field has the later values that were not put.
     failed: Option<RemotePutError<T>>,
     unsent: Vec<T>,
-    /// `true` if a value that was not put may have been put.
+    /// `true` if the home was lost, so that values in `failed` and `unsent` may have been put.
     in_doubt: bool,
 }
 
@@ -153,7 +154,7 @@ impl<T: Message> UnansweredPuts<'_, T> {
         self.count >= most || (self.size > 0 && self.size + next > AHEAD_BYTES)
     }
 
-    /// Sends a put with the last call, or with a new one when there is room.
+    /// Adds a put to the last call if that call was not sent and has room. Otherwise begins a new call.
     fn add(&mut self, mut value: T, put: EncodedPut) {
         let size = put.size();
         let unsent = match self.calls.back() {
@@ -180,7 +181,7 @@ impl<T: Message> UnansweredPuts<'_, T> {
         self.size += size;
     }
 
-    /// Waits for replies if too many puts are unanswered, until a put fails.
+    /// Waits for replies while too many puts are unanswered. Returns early if a put fails.
     fn make_room(&mut self, size: u64) {
         // With a time limit, an earlier call may fail and a later one succeed, which would change the order.
         let is_limited = !matches!(self.wait, Wait::Forever);

@@ -95,8 +95,8 @@ impl<T> fmt::Debug for RemoteQueue<T> {
     }
 }
 
-/// Handles can be part of messages and arguments. A worker process that receives one connects to the home by
-/// itself, with the rank of its parent, and so does another member of the cluster.
+/// Handles can be part of messages and arguments. The receiver connects to the home itself. A worker process
+/// uses the rank of its parent, and another member uses its own rank.
 impl<T: Message> Serialize for RemoteQueue<T> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         self.object.serialize(queue_type::<T>(), s)
@@ -151,14 +151,14 @@ impl<T: Message> RemoteQueue<T> {
         Ok(EncodedPut { head, message, sizes })
     }
 
-    /// Returns the call of one put, and the message whose memory follows it.
+    /// Returns the call of one put, and the message whose attachments are sent after the call.
     fn put_call(&self, put: EncodedPut) -> (RemoteCall, Arc<HeldMessage>) {
         let EncodedPut { head, message, sizes } = put;
         let call = RemoteCall { values: vec![head], ..self.call(Operation::Put) };
         (call, HeldMessage::value(message, sizes))
     }
 
-    /// Returns the end of a put without its value, or `None` if the value was put.
+    /// Returns the error of a put, without the value. Returns `None` if the value was put.
     pub(super) fn put_end(&self, result: CallResult) -> Option<RemotePutError<()>> {
         let (reply, _) = match result {
             Ok(reply) => reply,
@@ -392,9 +392,8 @@ fn decode<T: Message>(message: Outgoing) -> Result<T, RemoteGetError> {
     decode_relayed(message).map_err(|error: Error| RemoteGetError::Failed(error.into()))
 }
 
-/// Message of another member's queue that this process is working on. [`ack`](Self::ack) removes the message
-/// from the queue. If the lease is dropped before, or this process or its host is lost, the message goes to
-/// another consumer.
+/// Leased message of another member's queue. [`ack`](Self::ack) removes the message from the queue. If the
+/// lease is dropped without `ack`, or this process or its host is lost, another consumer gets the message.
 pub struct RemoteLease<T> {
     value: T,
     deliveries: u32,

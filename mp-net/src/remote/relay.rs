@@ -2,17 +2,17 @@
 //! a channel in its own shared memory. All receivers of its processes read that channel, so a message crosses
 //! the link once, and tensors are read in place.
 //!
-//! A relay of a broadcast channel asks for up to 64 messages before they exist, so that they follow each
-//! other without round trips. The home limits the bytes that the relay has not received. Receivers call no
-//! home, so any number of them wait for one relay. A home accepts 65,536 waiting calls of a process. With
-//! more than 1,024 such relays, a relay ends with the error of a refused call.
+//! A relay of a broadcast channel requests up to 64 messages in advance, so that no round trip delays them.
+//! The home limits the bytes that the relay has not received. Receivers call no home, so any number of them
+//! wait for one relay. A home accepts 65,536 waiting calls of a process. With more than 1,024 such relays, a
+//! relay ends with the error of a refused call.
 //!
 //! | ended by | receivers get |
 //! |---|---|
-//! | no process has a receiver | |
-//! | the channel has no sender | the rest, and then the end |
-//! | the home is lost, or withdraws the channel | the rest, and then the error |
-//! | the process of the relay is killed | the rest, and then an error |
+//! | no process has a receiver | – |
+//! | the channel has no sender | the remaining messages, and then the end of the channel |
+//! | the home is lost, or withdraws the channel | the remaining messages, and then the error |
+//! | the process of the relay is killed | the remaining messages, and then an error |
 //!
 //! If this process has too little memory for a message, its receivers miss the message, as slow receivers do.
 //! The newest value of a watch channel is then requested again.
@@ -43,18 +43,18 @@ const CHECK: Duration = Duration::from_secs(1);
 /// Pause between two attempts to forward a message. While memory is short, the pause doubles up to [`CHECK`].
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Maximum number of messages of a broadcast channel that a relay asks for before they exist.
+/// Maximum number of messages that a relay of a broadcast channel requests in advance.
 pub(super) const AHEAD: usize = 64;
 
 /// Sending side of the channel of a relay.
 pub(crate) trait RelayTarget: Send + 'static {
-    /// Maximum number of messages that are asked for at a time.
+    /// Maximum number of messages that are requested in advance.
     const AHEAD: usize;
     /// Counts a message before it is sent.
     fn prepare(&mut self, message: &mut Outgoing);
     /// Sends a message. If there are too few envelopes, leaves the message unchanged.
     fn send(&self, message: &mut Outgoing) -> Result<(), PutError<()>>;
-    /// Counts messages that were missed.
+    /// Counts messages that the receivers miss.
     fn skip(&mut self, missed: u64);
     /// Returns `true` if no process has a receiver.
     fn is_closed(&self) -> bool;
@@ -80,7 +80,7 @@ pub(crate) enum RelayEnd {
 /// Receiver of the reason for the end of a relay.
 pub(crate) type RelayEndReceiver = watch::Receiver<Option<RelayEnd>>;
 
-/// Returns the error of a receiver whose relay has ended.
+/// Returns the error for receivers of a relay that has ended.
 pub(crate) fn end_of(end: &RelayEndReceiver) -> RemoteRecvError {
     match end.borrow().map(|end| (*end).clone()) {
         Ok(Some(RelayEnd::Closed)) => RemoteRecvError::Closed,
@@ -99,7 +99,7 @@ pub(crate) fn end_of(end: &RelayEndReceiver) -> RemoteRecvError {
     }
 }
 
-/// Returns the error of a receiver for an error of the channel of the relay.
+/// Converts an error of the relay's channel into an error of its receivers.
 pub(crate) fn get_error(error: GetError, end: &RelayEndReceiver) -> RemoteRecvError {
     match error {
         GetError::Empty => RemoteRecvError::Empty,
@@ -113,7 +113,7 @@ pub(crate) fn get_error(error: GetError, end: &RelayEndReceiver) -> RemoteRecvEr
 /// Subscription to a channel of another member.
 pub(crate) struct Subscription {
     object: ConnectedObject,
-    /// Number of messages that the channel keeps.
+    /// Capacity of the channel in messages.
     pub(crate) capacity: usize,
     /// Ends the subscription at the home when it is dropped.
     _held: HeldCall,
@@ -205,7 +205,7 @@ impl Subscription {
         None
     }
 
-    /// Asks for the next message.
+    /// Requests the next message. If `again` is 1, a watch channel sends its newest value again.
     fn call_next(&self, again: u64) -> NextCall {
         let (link, call) =
             (self.object.link.clone(), self.object.call_of(Operation::Wait, ObjectMethod::Next, again));
@@ -217,8 +217,8 @@ impl Subscription {
         }
     }
 
-    /// Forwards a message, and waits while there are too few envelopes. Returns `Some` error if there is too
-    /// little memory, so that the message is missed.
+    /// Forwards a message, and waits while there are too few envelopes. Returns `Ok(Some(error))` if there is
+    /// too little memory. The receivers miss that message.
     async fn send(
         &self,
         target: &mut impl RelayTarget,
@@ -282,7 +282,7 @@ enum ChannelReply {
     TooLittleMemory(mp_reduce::Error),
 }
 
-/// Returns `true` if a later message may find enough memory.
+/// Returns `true` if the error reports exhausted memory or descriptors, so that a later attempt may succeed.
 fn is_memory(error: &mp_reduce::Error) -> bool {
     use mp_core::Error::{ArenaFull, OutOfDescriptors, OutOfMemory, TooManyDescriptors};
     let mp_reduce::Error::Memory(error) = error else { return false };

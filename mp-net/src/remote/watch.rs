@@ -55,12 +55,12 @@ use crate::type_and_build::ObjectType;
 /// | a member that receives | none |
 /// | a process with a sender | none, unless it was the last: [`RemoteRecvError::Closed`] |
 /// | the home | waits end with [`RemoteRecvError::PeerLost`] within lease and grace; the last value stays readable |
-/// | the process that connected, without its workers | waits of the workers end with an error; the last value stays readable |
+/// | the process that connected, while its workers live | waits of the workers end with an error; the last value stays readable |
 pub struct RemoteWatch<T> {
     values: watch::Receiver<T>,
     end: RelayEndReceiver,
     name: Arc<str>,
-    /// Relay of this process. Missing in a process that has received the handle.
+    /// Relay of this process. `None` in a process that has received the handle in a message.
     _relay: Option<Arc<WatchRelay<T>>>,
 }
 
@@ -152,8 +152,8 @@ impl<T: Serialize + DeserializeOwned + 'static> RemoteWatch<T> {
     /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     ///
-    /// Returns an error of [`wait_changed`](Self::wait_changed) if the channel ends before a value satisfies
-    /// `wanted`. Otherwise the same as for [`borrow`](Self::borrow).
+    /// Returns the errors of [`borrow`](Self::borrow). Returns the errors of
+    /// [`wait_changed`](Self::wait_changed) if the channel ends before a value satisfies `wanted`.
     #[track_caller]
     pub fn wait_for(&self, wanted: impl FnMut(&T) -> bool) -> Result<Arc<T>, RemoteRecvError> {
         self.wait_value(wanted, Wait::Forever)
