@@ -11,12 +11,13 @@ use crate::{Dataset, LoadError, LoadedBatch, OnError};
 /// Iterator over the batches of one or several epochs, returned by
 /// [`DataLoader::epoch`](crate::DataLoader::epoch).
 ///
-/// Dropping the iterator cancels batches that no worker has begun. Nothing waits for batches that were begun.
+/// Dropping the iterator cancels batches that no worker has begun. It does not wait for the batches that
+/// workers are making.
 ///
 /// If a caller waits longer than 10 s for a batch, a report on stderr names the worker, its process and the
-/// sample. Several calls that return without a batch count as one wait. With the feature `log`, the report is
-/// also in the log. The report is repeated after 20 s, 40 s and so on. `MP_STALL=off` in the environment
-/// disables it.
+/// sample. A series of calls that return without a batch counts as one wait. With the feature `log`, the
+/// report is also in the log. The report is repeated after 20 s, 40 s and so on. `MP_STALL=off` in the
+/// environment disables it.
 pub struct Batches<D: Dataset>(pub(super) Prefetch<IndexedSource<D>>);
 
 impl<D: Dataset> fmt::Debug for Batches<D> {

@@ -8,7 +8,8 @@ use crate::plan::{Plan, PlanBuilder, plan_settings};
 use crate::settings::{LoaderSettings, settings};
 use crate::{BuildError, Dataset};
 
-/// Builder of a [`DataLoader`]. Without settings: batches of one sample, in order, made by the caller.
+/// Builder of a [`DataLoader`]. By default a batch has one sample, samples are in order, and the caller makes
+/// the batches.
 ///
 /// ```
 /// # use mp_data::{AnyResult, Context, Dataset, Item};

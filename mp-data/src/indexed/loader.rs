@@ -34,7 +34,7 @@ use crate::{BuildError, Dataset};
 /// | all workers fail to start: `init` fails five times | the iterator returns the error and ends. The state does not count that batch as delivered |
 /// | SIGINT (Ctrl-C), SIGTERM | workers ignore them from their first instruction on. The handler of this process decides |
 /// | this process is killed | the workers exit, and the kernel frees the memory after the last one |
-/// | the epoch is dropped before its end | batches that no worker has begun are cancelled. Nothing waits for batches that were begun |
+/// | the epoch is dropped before its end | batches that no worker has begun are cancelled. The drop does not wait for the batches that workers are making |
 #[doc(alias = "StatefulDataLoader")]
 #[doc(alias = "persistent_workers")]
 pub struct DataLoader<D: Dataset> {

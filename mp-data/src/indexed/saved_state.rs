@@ -14,14 +14,14 @@ pub struct LoaderState {
     pub(crate) plan: PlanState,
     /// Rank that `out_of_order` belongs to.
     pub(crate) rank: u32,
-    /// Later batches that were delivered before the next batch.
+    /// Numbers of batches that were delivered before an earlier batch, in ascending order.
     #[serde(rename = "beyond")]
     pub(crate) out_of_order: Vec<u64>,
     /// Checksum of all other fields.
     check: u64,
 }
 
-/// Name of the format of a state.
+/// Number of the format of a state.
 pub(crate) const FORMAT: u32 = 1;
 
 impl LoaderState {
@@ -29,7 +29,7 @@ impl LoaderState {
         LoaderState { format: FORMAT, plan, rank, out_of_order, check: 0 }.sealed()
     }
 
-    /// Returns a state with its checksum.
+    /// Computes the checksum of a state, and returns the complete state.
     #[doc(hidden)]
     #[must_use]
     pub fn sealed(mut self) -> Self {
@@ -44,7 +44,7 @@ impl LoaderState {
         checksum(numbers.into_iter().chain(out_of_order.iter().copied()))
     }
 
-    /// Checks the checksum.
+    /// Returns an error if the checksum is wrong.
     pub(crate) fn check_whole(&self) -> Result<(), PlanError> {
         if self.check == self.content() {
             return Ok(());

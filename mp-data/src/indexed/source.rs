@@ -14,7 +14,7 @@ use crate::plan::{EpochOrder, Plan, PlanError, PlannedBatch, WindowStart};
 use crate::worker::batch_maker::WorkerReply;
 use crate::{BatchInfo, Dataset, Item};
 
-/// Maximum number of batches that may be delivered before an earlier batch, if the order is free. A state
+/// Maximum number of batches that may be delivered before an earlier batch, with `in_order(false)`. A state
 /// lists these batches.
 const AHEAD: u64 = 1024;
 
@@ -64,7 +64,7 @@ impl<D> IndexedSource<D> {
         catch_panic(|| self.order.batches()).flatten()
     }
 
-    /// Returns `true` if no epoch has a batch, so that a search for one would not end.
+    /// Returns `true` if no epoch has a batch. A search for a batch would not end.
     fn is_always_empty(&self) -> bool {
         self.order.has_fixed_length() && self.order.batches() == Some(0)
     }
@@ -221,14 +221,14 @@ impl<D: Dataset> BatchSource for IndexedSource<D> {
 /// Epoch, and number of a batch in it.
 pub(crate) type BatchId = (u64, u64);
 
-/// Batches that were delivered before earlier ones in flight.
+/// Batches that were delivered while an earlier batch was in flight.
 #[derive(Debug, Default)]
 pub(crate) struct DeliveredSet {
     out_of_order: BTreeSet<BatchId>,
 }
 
 impl DeliveredSet {
-    /// Creates the set from a state.
+    /// Creates the set from the list in a saved state.
     pub(crate) fn new(epoch: u64, out_of_order: &[u64]) -> DeliveredSet {
         let out_of_order = out_of_order.iter().map(|number| (epoch, *number)).collect();
         DeliveredSet { out_of_order }
@@ -248,7 +248,7 @@ impl DeliveredSet {
         batch
     }
 
-    /// Returns the numbers of the delivered batches of the epoch, from `next` on.
+    /// Returns the numbers of the delivered batches of the epoch that are not less than `next`.
     pub(crate) fn out_of_order(&self, (epoch, next): BatchId) -> Vec<u64> {
         self.out_of_order.range((epoch, next)..=(epoch, u64::MAX)).map(|given| given.1).collect()
     }

@@ -17,7 +17,7 @@ pub(crate) struct IndexedWorker<D> {
     dataset: D,
     info: WorkerInfo,
     row_threads: Arc<RowThreads>,
-    /// Nanoseconds that the start of the worker took.
+    /// Duration of the worker's start in nanoseconds: decoding of the dataset, and `init`.
     began: u64,
 }
 

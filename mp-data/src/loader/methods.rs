@@ -3,8 +3,8 @@
 /// Methods of a loader with its plan, dataset and workers in a field `inner`.
 macro_rules! loader_methods {
     ($batches:ident, $state:ident, $epochs_end:literal) => {
-        /// Returns an iterator over the batches of an epoch. Workers begin with them immediately. Nothing
-        /// waits for the results of an iterator that was dropped before its end.
+        /// Returns an iterator over the batches of an epoch. Workers begin to make the batches immediately.
+        /// Dropping the iterator before its end does not wait for workers.
         pub fn epoch(&self, epoch: u64) -> $batches<D> {
             self.from(self.start_of(epoch), Some(epoch))
         }
@@ -103,8 +103,8 @@ macro_rules! batches_methods {
         }
 
         /// Returns the state after the delivery of this batch, for programs that queue batches themselves.
-        /// Returns `None` if that was more than 1024 batches ago. With several epochs, the last batch of this
-        /// number counts.
+        /// Returns `None` if the batch is not among the last 1024 delivered batches. With several epochs, the
+        /// last batch with this number counts.
         #[must_use]
         pub fn state_after(&self, number: u64) -> Option<$state> {
             self.0.place_after(number).map(|place| self.state_at(place.clone()))
@@ -116,7 +116,7 @@ macro_rules! batches_methods {
             &self.0.skipped_batches
         }
 
-        /// Returns the next batch, and blocks no longer than this.
+        /// Returns the next batch. Blocks for at most this duration.
         ///
         /// # Errors
         /// [`NotReadyError`](crate::NotReadyError) after the time-out. Without workers the caller makes the

@@ -14,13 +14,14 @@ const MOST_TIMES: usize = 1024;
 /// fewer batches.
 const FEW: u64 = 10;
 
-/// Time below which sending a batch from a worker costs more than making it.
+/// Upper bound of the time to make a batch for which workers don't pay off: sending the batch to the trainer
+/// costs more.
 const SMALL: Duration = Duration::from_micros(50);
 
-/// Maximum size, and upper bound of the time to make a batch, for which eight batches are prefetched for each
-/// worker instead of two. A number set by the user takes precedence. If threads sleep between two batches, a
-/// batch costs two context switches, about 15 µs. Eight such batches need little memory, and little work is
-/// lost if the loop ends.
+/// Limits of a small batch: maximum size in bytes, and upper bound of the time to make the batch. Eight small
+/// batches are prefetched for each worker instead of two, unless the user sets a number. If threads sleep
+/// between two batches, a batch costs two context switches, about 15 µs. Eight small batches need little
+/// memory, and little work is lost if the loop ends.
 const LITTLE: (usize, Duration) = (64 << 10, Duration::from_micros(200));
 
 /// Counters of a running loader.
@@ -28,11 +29,11 @@ const LITTLE: (usize, Duration) = (64 << 10, Duration::from_micros(200));
 pub(crate) struct LoaderMeter {
     /// Current counts and times, except for the percentiles of batch times and the counts of the pool.
     pub(crate) counts: LoaderMetrics,
-    /// Bytes of the largest batch; `None` before the first.
+    /// Size of the largest batch in bytes. `None` before the first batch.
     pub(crate) most_bytes: Option<usize>,
     took: VecDeque<Duration>,
-    /// Moving average of the time of a batch. Each batch counts an eighth less than the next one, and at most
-    /// as one millisecond, since a worker may have had no processor for a while.
+    /// Moving average of the time to make a batch. The weight of each batch is 7/8 of the next batch's
+    /// weight. A longer time counts as one millisecond, since the worker may not have had a processor.
     usual: Duration,
 }
 
@@ -71,9 +72,9 @@ impl LoaderMeter {
         if are_small && self.usual < time { 8 } else { 2 }
     }
 
-    /// Records the delivery of a batch after a wait; `ready` of the `in_flight` other batches are ready.
-    /// `counted` is the time of the previous delivery of the same iterator, and is set to now. Time between
-    /// iterators is not counted.
+    /// Records the delivery of a batch at `now`, after a wait that began at `since`. `ready` of the
+    /// `in_flight` other batches are ready. `counted` is the time of the iterator's previous delivery, and is
+    /// set to `now`. Time between two iterators is not counted.
     pub(crate) fn record_delivery(
         &mut self,
         (since, now): (Instant, Instant),
@@ -151,8 +152,8 @@ pub struct LoaderMetrics {
     pub batch_p99: Duration,
     /// Number of batches for which the iterator returned an error.
     pub failed: u64,
-    /// Number of skipped samples, in delivered batches and in batches that were skipped because no sample was
-    /// left.
+    /// Number of skipped samples. Includes samples of batches that were skipped because all of their samples
+    /// were skipped.
     pub skipped_samples: u64,
     /// Number of skipped batches.
     pub skipped_batches: u64,
@@ -172,8 +173,8 @@ impl LoaderMetrics {
         share(self.waited, self.elapsed, 1)
     }
 
-    /// Returns the share of the time in which workers made batches, from 0 to 1. Workers that fail to start
-    /// don't count.
+    /// Returns the share of the workers' time in which they made batches, from 0 to 1. Workers that fail to
+    /// start are excluded.
     #[must_use]
     pub fn busy_share(&self) -> f64 {
         let begun = self.workers.saturating_sub(self.failed_starts.len());

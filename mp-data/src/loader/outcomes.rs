@@ -36,8 +36,8 @@ impl<K: BatchSource> Prefetch<K> {
         }
     }
 
-    /// Records a reply: a batch, or that the batch doesn't exist because its lane has ended or all of its
-    /// samples were skipped.
+    /// Records the reply to a task. The reply contains the batch, unless the batch doesn't exist because its
+    /// lane has ended or all of its samples were skipped.
     fn arrived(&mut self, i: usize, mut made: ReplyOf<K>) {
         let slot = &mut self.slots[i];
         let continues = self.source.record_arrival(&mut slot.contents, &mut made);
@@ -83,8 +83,8 @@ impl<K: BatchSource> Prefetch<K> {
         self.start_next_in_lane(lane, continues);
     }
 
-    /// Sends the next batch of a lane, whose previous batch has arrived or is lost. Without `continues`, the
-    /// lane has ended, and its waiting batches are removed.
+    /// Sends the next batch of a lane after the previous batch has arrived or is lost. If `continues` is
+    /// `false`, the lane has ended, and its waiting batches are removed.
     fn start_next_in_lane(&mut self, lane: Option<u64>, continues: bool) {
         let is_its = |slot: &BatchSlot<K>| K::lane(&slot.contents) == lane;
         let waits = |slot: &BatchSlot<K>| matches!(slot.state, BatchSlotState::Waiting) && is_its(slot);
@@ -95,8 +95,8 @@ impl<K: BatchSource> Prefetch<K> {
         }
     }
 
-    /// Handles a batch for which shared memory was exhausted. It waits for the memory of other batches, if
-    /// any.
+    /// Handles a batch for which shared memory was exhausted. The batch waits while other batches can free
+    /// memory. If none can, the batch is sent once more, and fails if memory is exhausted again.
     fn no_memory(&mut self, i: usize, why: String, worker: Option<usize>) {
         self.slots[i].state = BatchSlotState::OutOfMemory;
         let first = self.slots.front().map(|slot| (slot.epoch, slot.turn));
@@ -172,8 +172,8 @@ impl<K: BatchSource> Prefetch<K> {
         self.start_next_in_lane(lane, true);
     }
 
-    /// Returns the error in the place of a batch that can't be made. After a panic of `describe` it has no
-    /// description.
+    /// Returns the error that replaces a batch that can't be made. The error has no description if the
+    /// dataset's `describe` panics.
     pub(crate) fn error(
         &self,
         slot: &BatchSlot<K>,
@@ -207,9 +207,10 @@ impl<K: BatchSource> Prefetch<K> {
         self.skipped_batches.push(error);
     }
 
-    /// Returns an error in the place of this slot, because the turn before it delivered no batch.
+    /// Returns the error that ends an iterator in the place of this slot: all batches of the previous epoch
+    /// or pass were skipped.
     ///
-    /// `turn` is that turn, an epoch and a pass. It is `None` if the shards have too few samples for a batch.
+    /// `turn` is that epoch and pass. `None` means that the shards have too few samples for a batch.
     pub(crate) fn no_batch_error(&self, slot: &BatchSlot<K>, turn: Option<(u64, u64)>) -> LoadError {
         let other_epoch = turn.map(|turn| turn.0).filter(|epoch| *epoch != slot.epoch);
         let mut reason = match (turn, other_epoch) {
@@ -230,8 +231,8 @@ impl<K: BatchSource> Prefetch<K> {
         self.error(slot, None, BatchFailure { attempts: 0, ..failure })
     }
 
-    /// Ends the iterator, since no batch can be made. Ready batches before the first unfinished one are
-    /// delivered, and then the error of the unfinished batch, which does not count as delivered.
+    /// Ends the iterator, since no batch can be made. Ready batches before the first unfinished batch are
+    /// delivered, and after them the error of the unfinished batch. That batch does not count as delivered.
     pub(crate) fn fail_all(&mut self, failure: BatchFailure) {
         self.planning_ended = true;
         if !matches!(self.break_state, BreakState::Working) {

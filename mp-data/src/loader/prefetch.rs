@@ -31,7 +31,7 @@ pub type NextBatch<B> = Option<Result<LoadedBatch<B>, LoadError>>;
 /// Iterator over the batches of one or several epochs.
 pub(crate) struct Prefetch<K: BatchSource> {
     pub(crate) inner: Arc<LoaderShared<K>>,
-    /// `None` without workers.
+    /// Stream of tasks for the workers. `None` in a loader without workers.
     pub(crate) stream: Option<TaskStream<TaskOf<K>, ReplyOf<K>>>,
     pub(crate) source: K,
     /// Last epoch of the iterator.
@@ -39,26 +39,28 @@ pub(crate) struct Prefetch<K: BatchSource> {
     /// `true` if all batches are planned.
     pub(crate) planning_ended: bool,
     pub(crate) slots: VecDeque<BatchSlot<K>>,
-    /// Numbers of the last delivered batches, and the positions after them.
+    /// Numbers of the last delivered batches, each with the iterator's position after the batch.
     history: VecDeque<(u64, K::Position)>,
     pub(crate) skipped_batches: Vec<LoadError>,
     pub(crate) break_state: BreakState,
     turn: CurrentTurn,
     /// Number of skipped batches since the last delivery.
     pub(crate) skipped_since: u64,
-    /// Time up to which iteration is counted; `None` before the first call.
+    /// Time of the previous delivery. The metrics count iteration up to this time. `None` before the first
+    /// call.
     counted: Option<Instant>,
-    /// Time spent waiting since then without a delivery.
+    /// Time spent in calls since the previous delivery that have returned without a batch.
     fruitless_wait: Duration,
-    /// Schedule of reports, if all calls since the last delivery have returned without a batch. Such calls
+    /// Schedule of the reports of a wait, after a call without a batch. All calls between two deliveries
     /// count as one wait.
     unanswered: Option<ReportSchedule>,
 }
 
-/// Turn (epoch, or pass of an epoch) whose batches are delivered.
+/// Turn whose batches are being delivered. A turn is an epoch, or one pass over the shards if an epoch has
+/// several.
 ///
-/// A turn without a delivery ends the iterator with an error if another turn follows. If all batches were
-/// skipped, an endless loader would otherwise search for a batch forever.
+/// If all batches of a turn were skipped and another turn follows, the iterator ends with an error. Otherwise
+/// an endless loader could search for a batch forever.
 struct CurrentTurn {
     /// Epoch and pass of the turn; `None` before the first slot.
     of: Option<(u64, u64)>,
@@ -105,7 +107,7 @@ impl<K: BatchSource> Prefetch<K> {
         window
     }
 
-    /// Returns one error in a forked copy of the process, and then the end.
+    /// Returns the next item in a forked copy of the process: first one error, and then the end.
     fn next_in_fork(&mut self) -> NextBatch<BatchOf<K>> {
         if matches!(std::mem::replace(&mut self.break_state, BreakState::Reported), BreakState::Reported) {
             return None;
@@ -206,8 +208,8 @@ impl<K: BatchSource> Prefetch<K> {
         }
     }
 
-    /// Waits for an outcome, at most until `until`, or until the wait is to be reported. Without workers,
-    /// makes the batch in this thread.
+    /// Waits for the outcome of a task, at most until `until` or the next report of the wait. Without
+    /// workers, makes the batch in this thread.
     fn wait(&mut self, until: Option<Instant>, reports: &ReportSchedule, shown: &mut SlicedWait) {
         let Some(stream) = &self.stream else {
             self.make_in_process();

@@ -22,7 +22,7 @@ const TICK: Duration = Duration::from_millis(500);
 pub struct WithProgress<B> {
     batches: B,
     bar: ProgressBar,
-    /// Time from which samples and waits are counted.
+    /// Time since which the displayed samples and waits are counted.
     since: Option<Instant>,
     samples: usize,
     waited: Duration,

@@ -11,7 +11,8 @@ use crate::loader::shared::Workers;
 use crate::loader::source::{BatchSlot, BatchSlotState, BatchSource};
 
 impl<K: BatchSource> Prefetch<K> {
-    /// Returns the next batch: the first unfinished one, or the next one to plan.
+    /// Returns epoch and number of the batch that the iterator waits for: the first unfinished batch, or the
+    /// next batch to plan.
     fn awaited(&self) -> (u64, u64) {
         self.front().map_or_else(|| self.source.next(), |slot| (slot.epoch, slot.number))
     }
@@ -24,8 +25,8 @@ impl<K: BatchSource> Prefetch<K> {
         NotReadyError { batch: Some(self.awaited()), running: self.running() }
     }
 
-    /// Returns the activities of the workers that make these batches, or the states of all workers if no
-    /// worker has a batch.
+    /// Returns lines about the workers: the activity of each worker that makes a batch, or the states of all
+    /// workers if no worker makes a batch.
     fn running(&self) -> Vec<String> {
         let running = self.stream.as_ref().map(|stream| stream.running()).unwrap_or_default();
         let mut lines: Vec<String> = running.iter().map(|task| self.line(task)).collect();

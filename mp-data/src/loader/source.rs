@@ -14,15 +14,16 @@ pub(crate) const HISTORY: usize = 1024;
 pub(crate) enum PlanStep<P> {
     Batch {
         epoch: u64,
-        /// Turn of the batch: its pass in the epoch, or 0. Batches of one turn may be delivered out of order.
+        /// Pass over the shards in the epoch, or 0 for a dataset with indices. Batches of one pass may be
+        /// delivered out of order.
         turn: u64,
         number: u64,
         contents: P,
-        /// `true` if the previous batch of the lane is in flight: this batch begins where the previous batch
-        /// ends.
+        /// `true` if the batch can't be sent yet: it begins at the end of the lane's previous batch, which is
+        /// in flight.
         waits: bool,
     },
-    /// The next step is unknown until batches in flight have arrived.
+    /// The next batch is unknown until batches in flight have arrived.
     Blocked,
     End,
     /// No batch can be made in this pass over the data, or in any later pass.
@@ -82,7 +83,7 @@ pub(crate) struct BatchSlot<K: BatchSource> {
     pub(crate) contents: K::Contents,
     pub(crate) skipped: Vec<SkippedSample>,
     pub(crate) threads: usize,
-    /// Number of attempts before it was sent last.
+    /// Number of failed attempts to make the batch with its present samples.
     pub(crate) attempts: usize,
     /// `true` if shared memory was exhausted while no other batch was in flight.
     pub(crate) alone: bool,
@@ -166,8 +167,8 @@ pub(crate) trait BatchSource: Sized + 'static {
 
     /// Returns the seed, and the plan for workers.
     fn worker_plan(plan: &Self::Plan) -> (u64, WorkerPlanOf<Self>);
-    /// Returns a description of the dataset and its order. Loaders of two hosts work together only if it is
-    /// equal.
+    /// Returns a description of the dataset and its order. Loaders of two hosts work together only if their
+    /// descriptions are equal.
     fn kind(plan: &Self::Plan) -> String;
     fn describe(dataset: &DatasetOf<Self>, failed: &FailedSample) -> Option<String>;
     /// Plans the next batch of the epochs up to `last`. `window` has the batches in flight.
@@ -178,29 +179,33 @@ pub(crate) trait BatchSource: Sized + 'static {
     fn fill_info(contents: &mut Self::Contents, info: &mut BatchInfo);
     fn locate_failure(contents: &Self::Contents, note: u64) -> Option<FailedSample>;
     fn skip_sample(&mut self, contents: &mut Self::Contents, failed: &FailedSample) -> AfterSkip;
-    /// Records the delivery of a batch or of an error in its place, or a skipped batch.
+    /// Records that a batch, or an error in its place, was delivered, or that the batch was skipped. `front`
+    /// is the first remaining slot.
     fn record_delivery(&mut self, slot: &mut BatchSlot<Self>, front: Option<&BatchSlot<Self>>);
-    /// Returns `true` if the iterator begins at the start of a turn, so no batch of that turn was delivered
-    /// before.
+    /// Returns `true` if the iterator begins at the start of an epoch or pass, of which no batch was
+    /// delivered before.
     fn begins_turn(&self) -> bool;
     /// Returns epoch and number of the next batch to plan.
     fn next(&self) -> (u64, u64);
-    /// Returns the position of the iterator; `front` is the first slot that was not delivered.
+    /// Returns the position of the iterator. `front` is the first slot that was not delivered.
     fn position(&self, front: Option<&BatchSlot<Self>>) -> Self::Position;
-    /// Returns the maximum number of remaining batches, of which `in_flight` are planned, if it is known.
+    /// Returns the maximum number of remaining batches, or `None` if it is unknown. `in_flight` of them are
+    /// planned.
     fn remaining(&self, in_flight: usize, last: u64) -> Option<usize>;
 
     /// Returns the lane of a batch. Each batch of a lane begins where the previous one ends.
     fn lane(_: &Self::Contents) -> Option<u64> {
         None
     }
-    /// Records the arrival of a batch, or that it doesn't exist. Returns `true` if its lane has more batches.
+    /// Records the reply for a batch, which may be that the batch doesn't exist. Returns `true` if the lane
+    /// of the batch has more batches.
     fn record_arrival(&mut self, _: &mut Self::Contents, _: &mut ReplyOf<Self>) -> bool {
         true
     }
     /// Records that a batch can't be made. The batch's lane continues after it.
     fn record_loss(&mut self, _: &mut Self::Contents, _: Option<&FailedSample>) {}
-    /// Returns `true` if the planned batches after the first slot are as many as a state can list.
+    /// Returns `true` if no further batch may be planned while this slot is the first one, because a saved
+    /// state could not list all batches after it.
     fn is_too_far_ahead(&self, _: &BatchSlot<Self>) -> bool {
         false
     }
@@ -210,7 +215,7 @@ pub(crate) trait BatchSource: Sized + 'static {
     }
 }
 
-/// Returns the report of a skipped sample.
+/// Creates the description of a skipped sample.
 pub(crate) fn skipped(failed: &FailedSample, why: String) -> SkippedSample {
     SkippedSample { item: failed.item, shard: failed.shard, rest_of_shard: failed.reading, why }
 }

@@ -12,7 +12,7 @@ use crate::loader::shared::{LoaderShared, Workers};
 use crate::loader::source::{BatchSlot, BatchSource, FailedSample, PlanStep, ReplyOf};
 use crate::{Batch, Item, LoadError};
 
-/// Contents of unwritten rows in the first and in the second attempt.
+/// Bytes that fill unwritten rows in the first and in the second attempt.
 pub(crate) const POISON: [u8; 2] = [FIRST_FILL, SECOND_FILL];
 
 /// Result of [`DataLoader::verify`](crate::DataLoader::verify).
@@ -22,8 +22,8 @@ pub(crate) const POISON: [u8; 2] = [FIRST_FILL, SECOND_FILL];
 pub struct VerifyReport {
     /// Number of batches that were made twice.
     pub batches: usize,
-    /// Number of these batches that were made twice by the same process, because the loader has no workers.
-    /// For these batches, differences between processes are not found.
+    /// Number of batches for which both attempts were made by the same process, because the loader has no
+    /// workers. Differences between processes are not found in these batches.
     pub by_one_worker: usize,
     /// First difference of each batch that differs.
     pub differences: Vec<Difference>,

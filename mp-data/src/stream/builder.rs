@@ -9,8 +9,8 @@ use super::plan::StreamPlan;
 use crate::BuildError;
 use crate::settings::{LoaderSettings, settings};
 
-/// Builder of a [`StreamLoader`], created by [`StreamLoader::builder`](crate::StreamLoader::builder). Without
-/// settings: batches of one sample, of up to 16 lanes, made by the caller.
+/// Builder of a [`StreamLoader`], created by [`StreamLoader::builder`](crate::StreamLoader::builder). By
+/// default a batch has one sample, there are up to 16 lanes, and the caller makes the batches.
 #[must_use = "options do nothing until `build` is called"]
 pub struct StreamLoaderBuilder<D> {
     dataset: D,
@@ -66,7 +66,8 @@ impl<D: IterableDataset> StreamLoaderBuilder<D> {
     }
 
     /// Shuffles the samples of a lane within windows of this size; 0 disables it. Turns `shuffle` on. A
-    /// worker keeps a window of each open lane in memory. After a death or a resume the window is read again.
+    /// worker keeps one window of each open lane in memory. After the death of the worker, or a resume, the
+    /// window is read again.
     #[doc(alias = "shuffle_buffer")]
     pub fn shuffle_window(mut self, samples: u64) -> Self {
         self.window = Some(samples);

@@ -87,10 +87,10 @@ pub type SampleOf<D> = <<D as IterableDataset>::Reader as ShardReader>::Sample;
 /// | event | loss |
 /// |---|---|
 /// | `fetch`, or a row, or `read` returns an error; a row panics or kills its worker | that batch, or, with [`SkipSample`](crate::OnError::SkipSample), that sample |
-/// | `open` returns an error, or panics; `read` panics; a worker dies in them each time, or is too slow | the rest of that shard. The lane continues with its next shard |
+/// | `open` returns an error, or panics; `read` panics; a worker dies in them each time, or exceeds the time-out | the rest of that shard. The lane continues with its next shard |
 ///
-/// The error in a batch's place names shard and sample, and the epoch continues. The loss of a shard's rest
-/// loses no sample of another shard, and repeats none. If a shard ends earlier after one of its batches was
+/// The error in a batch's place names shard and sample, and the epoch continues. If the rest of a shard is
+/// lost, no sample of another shard is lost or repeated. If a shard ends earlier after one of its batches was
 /// lost, samples of that batch may be read once more.
 pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Type of the batches.
@@ -101,8 +101,9 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     /// Returns the number of shards. The loader calls this once.
     fn shards(&self) -> usize;
 
-    /// Opens a shard. The reader must return sample number `at.sample` next. That number is 0 without a
-    /// token: the loader itself skips samples if readers have no [`token`](ShardReader::token).
+    /// Opens a shard. The reader's first sample must be sample number `at.sample`. That number is 0 if
+    /// `at.token` is `None`: the loader itself skips samples of readers without a
+    /// [`token`](ShardReader::token).
     ///
     /// # Errors
     /// Any error: the shard can't be opened.

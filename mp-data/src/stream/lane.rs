@@ -10,11 +10,12 @@ use serde::{Deserialize, Serialize};
 use crate::Item;
 use crate::dataset::stream_position::MOST_SAMPLES;
 
-/// Upper bound of the number of rounds. Rounds are multiplied by the number of lanes.
+/// Upper bound of the number of rounds. A round is one batch of each lane. The product of a round and the
+/// number of lanes must not overflow.
 pub(crate) const MOST_ROUNDS: u64 = 1 << 40;
 
-/// Position of a lane: the start of a window of samples, and two counts. `done` of the window's samples were
-/// taken, in the permuted order. The next `lost` samples are skipped.
+/// Position of a lane: the start of a window of samples, and two counts. `done` is the number of the window's
+/// samples that were taken, in the permuted order. `lost` is the number of samples to skip next.
 ///
 /// Saved in states: names and order of the fields are part of the format, and a change needs a new format.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,18 +26,20 @@ pub(crate) struct LanePosition {
     pub(crate) sample: u64,
     pub(crate) token: Option<u64>,
     pub(crate) done: u64,
-    /// Number of samples of lost batches: this many of the next samples that can be read are skipped.
+    /// Number of samples of lost batches. The same number of readable samples is skipped next.
     pub(crate) lost: u64,
-    /// Samples of the window, if some of them were taken: the number in the lane of each shard, and the end
-    /// of its samples. A window that is read again then has the same samples, and a sample that can no longer
-    /// be read leaves its place empty.
+    /// Shards of the window, if some of its samples were taken: the shard's number in the lane, and the end
+    /// of its samples. With this list, a window that is read again has the same samples. Their order does not
+    /// change if one of them can no longer be read.
     pub(crate) window: Vec<(u64, u64)>,
-    /// Shards that can't be read to their end: the number in the lane, and the first sample that is left out.
+    /// Shards that can't be read to their end: the shard's number in the lane, and the first sample that is
+    /// left out.
     pub(crate) cuts: Vec<(u64, u64)>,
 }
 
 impl LanePosition {
-    /// Returns the sample before which this shard of the lane ends, if it was cut.
+    /// Returns the sample before which this shard of the lane was [cut](Self::cut), or `u64::MAX` if it was
+    /// not cut.
     pub(crate) fn end_of(&self, shard_in_lane: u64) -> u64 {
         let cut = self.cuts.iter().find(|cut| cut.0 == shard_in_lane);
         cut.map_or(u64::MAX, |cut| cut.1)
@@ -45,8 +48,9 @@ impl LanePosition {
     /// Ends this shard of the lane before `sample`. Returns `false` if the shard was already cut there or
     /// earlier.
     ///
-    /// After a cut other samples come next, so the samples of lost batches are unknown. None of them was
-    /// delivered. They are tried once more, so that no sample of another shard is skipped in their place.
+    /// After a cut, the lane continues with other samples, so the samples of lost batches are unknown.
+    /// Samples of lost batches were not delivered. They are read once more, so that no sample of another
+    /// shard is skipped instead.
     pub(crate) fn cut(&mut self, shard_in_lane: u64, sample: u64) -> bool {
         if self.end_of(shard_in_lane) <= sample {
             return false;
@@ -64,7 +68,7 @@ impl LanePosition {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Lane {
     pub(crate) at: LanePosition,
-    /// Round of the lane's next batch.
+    /// Round of the lane's next batch. In each round, each lane has one batch.
     pub(crate) round: u64,
     pub(crate) ended: bool,
 }

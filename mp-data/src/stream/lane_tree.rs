@@ -2,8 +2,8 @@
 //!
 //! A stream may have 2^22 lanes, and most of them are at the beginning of the pass for a long time. Such a
 //! lane has no node. A copy of the tree shares all nodes, and a change copies the nodes between the root and
-//! the lane. A node stores the earliest round of the lanes below it, so the next batch's lane is found from
-//! the root.
+//! the lane. A node stores the earliest round of the lanes below it. So the lane of the next batch is found
+//! by one descent from the root.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ enum LaneNode {
 
 #[derive(Clone)]
 struct InnerNode {
-    /// Earliest round of the lanes below that have not ended.
+    /// Earliest round of the lanes below this node that have not ended.
     earliest: u64,
     below: [LaneNode; FAN],
 }
@@ -124,7 +124,7 @@ impl LaneTree {
         self.root = root;
     }
 
-    /// Sets a lane below a node, whose first lane and level are `at`.
+    /// Sets a lane below a node. `first` is the node's first lane, and `level` is the node's level.
     fn set_below(&self, node: &mut LaneNode, (first, level): (usize, u32), number: usize, lane: Arc<Lane>) {
         visit();
         let Some(level) = level.checked_sub(1) else {
@@ -268,7 +268,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Shards of one sample.
+    /// Dataset with this number of shards, each with one sample.
     #[derive(Serialize, Deserialize)]
     pub(in crate::stream) struct Singles(usize);
 

@@ -27,7 +27,7 @@ use mp_core::quantity;
 /// number of lanes, plus its lane, so the numbers of ended lanes are missing.
 pub struct StreamLoader<D: IterableDataset> {
     pub(super) inner: Arc<LoaderShared<StreamSource<D>>>,
-    /// Plan without the number of shards.
+    /// Plan before it is completed with the number of shards.
     plan: StreamPlan,
 }
 
@@ -90,8 +90,8 @@ impl<D: IterableDataset> StreamLoader<D> {
 
 /// Iterator over the batches of one or several epochs of a stream, returned by [`StreamLoader::epoch`].
 ///
-/// Dropping the iterator cancels batches that no worker has begun. Nothing waits for batches that were begun.
-/// A wait longer than 10 s is reported as for [`Batches`](crate::Batches).
+/// Dropping the iterator cancels batches that no worker has begun. It does not wait for the batches that
+/// workers are making. A wait longer than 10 s is reported as for [`Batches`](crate::Batches).
 pub struct StreamBatches<D: IterableDataset>(Prefetch<StreamSource<D>>);
 
 impl<D: IterableDataset> fmt::Debug for StreamBatches<D> {

@@ -1,4 +1,4 @@
-//! A lane that a worker has open: its reader, and the samples that were read but not taken.
+//! Open lane of a worker: its reader, and the samples that were read and not yet taken.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -10,7 +10,7 @@ use crate::dataset::context::Context;
 use crate::dataset::stream_position::{MOST_SAMPLES, Moment, position};
 use crate::{AnyResult, Item};
 
-/// A sample, or the error of reading it.
+/// A sample that was read, or the error of the read.
 pub(crate) struct ReadSample<S> {
     pub(crate) item: Item,
     pub(crate) shard: usize,
@@ -33,7 +33,7 @@ type Window<D> = Vec<Option<ReadSample<SampleOf<D>>>>;
 
 pub(crate) struct OpenLane<D: IterableDataset> {
     reader: Option<D::Reader>,
-    /// Position of the reader, or of the reader that is opened next.
+    /// Position of the reader, or, without a reader, the position at which the next reader is opened.
     now: LanePosition,
     /// Start of the current window, and the number of its samples that were taken.
     begins: LanePosition,
@@ -61,7 +61,8 @@ impl<D: IterableDataset> OpenLane<D> {
         LanePosition { token, done: 0, lost: 0, window: Vec::new(), ..self.now.clone() }
     }
 
-    /// Returns the next samples after the lost batches: `most` samples unless the lane ends.
+    /// Takes the next samples, after skipping the samples of lost batches. Returns `most` samples, or fewer
+    /// if the lane ends.
     pub(crate) fn take(
         &mut self,
         most: u64,

@@ -23,7 +23,7 @@ use crate::{BatchInfo, Item};
 pub(crate) struct StreamPosition {
     pub(super) epoch: u64,
     pub(super) pass: u64,
-    /// First round of the pass.
+    /// Round of the first batch in the pass.
     pub(super) first: u64,
     /// Number of delivered batches of the epoch.
     pub(super) batches: u64,
@@ -35,7 +35,7 @@ impl StreamPosition {
         StreamPosition { epoch, pass: 0, first: 0, batches: 0, lanes: LaneTree::new(lanes, 0) }
     }
 
-    /// Returns the start of the slot's pass, if this position is in another pass.
+    /// If the slot is in a later pass than this position, returns the position at the start of that pass.
     fn behind<D: IterableDataset>(&self, slot: &BatchSlot<StreamSource<D>>) -> Option<StreamPosition> {
         let (epoch, pass, first) = (slot.epoch, slot.turn, slot.contents.first);
         if (epoch, pass) == (self.epoch, self.pass) {
@@ -58,7 +58,7 @@ pub(crate) struct StreamSource<D> {
     plan: StreamPlan,
     /// Position after the batches that have arrived.
     now: StreamPosition,
-    /// Order of the shards in this pass; `None` until a shard is cut.
+    /// Order of the shards in this pass. `None` until it is needed to end a shard early.
     order: Option<ShardOrder>,
     /// Round and lane from which the next batch is planned.
     next: (u64, usize),
@@ -81,7 +81,7 @@ impl<D> StreamSource<D> {
         self.now = StreamPosition { epoch, pass, first, batches: 0, lanes };
     }
 
-    /// Changes a lane of this pass in the position after the arrived batches.
+    /// Changes a lane in `self.now`, the position after the arrived batches.
     fn change(&mut self, number: usize, change: impl FnOnce(&mut Lane)) -> Arc<Lane> {
         let mut lane = self.now.lanes.get(number).clone();
         change(&mut lane);
@@ -90,7 +90,8 @@ impl<D> StreamSource<D> {
         lane
     }
 
-    /// Ends a shard before the sample that can't be read. Returns `false` if it ended there before.
+    /// Ends a shard before the sample that can't be read. Returns `false` if the shard already ended at that
+    /// sample or earlier.
     fn cut(&mut self, contents: &StreamContents, failed: &FailedSample) -> bool {
         let plan = &self.plan;
         let order = self.order.get_or_insert_with(|| plan.order(self.now.epoch, self.now.pass));
@@ -182,7 +183,7 @@ impl<D: IterableDataset> BatchSource for StreamSource<D> {
         }
     }
 
-    /// A slot without a batch is always in the current pass.
+    /// Returns the task for a slot. The slot's pass is always the current pass.
     fn task(&self, slot: &BatchSlot<Self>) -> StreamTask {
         let contents = &slot.contents;
         StreamTask {

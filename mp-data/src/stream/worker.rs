@@ -7,7 +7,7 @@
 //! | before the reply is put | the batch's memory is freed | is opened again by another worker at the position of the task, with the same samples |
 //! | after the reply is put | none | continues after the batch: the reply has the batch and the new position |
 //!
-//! Open readers are a cache: a reader is used if its position is exactly that of the task.
+//! Open readers are a cache: a reader is used only if its position is equal to the position of the task.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -51,19 +51,19 @@ pub(crate) struct StreamWorker<D: IterableDataset> {
     info: WorkerInfo,
     row_threads: Arc<RowThreads>,
     plan: StreamPlan,
-    /// Nanoseconds that the start of the worker took.
+    /// Duration of the worker's start in nanoseconds: decoding of the dataset, and `init`.
     began: u64,
     /// Epoch and pass of the last batch, and the order of their shards.
     order: Option<((u64, u64), ShardOrder)>,
-    /// Lanes of that pass.
+    /// Open lanes of the last batch's epoch and pass.
     open: OpenLanes<D>,
 }
 
 /// Open lanes of a worker, with their positions.
 struct OpenLanes<D: IterableDataset> {
-    /// Lanes by the time of their last use, the latest at the end.
+    /// Open lanes by the number of their last use, the latest last.
     by_use: BTreeMap<u64, (u64, LanePosition, OpenLane<D>)>,
-    /// Number of the last use of a lane.
+    /// Key in `by_use` of each lane.
     used: HashMap<u64, u64>,
     next_use: u64,
 }
@@ -101,8 +101,8 @@ impl<D: IterableDataset> StreamWorker<D> {
         found.filter(|_| !opens).map_or_else(|| OpenLane::new(&task.at), |(_, open)| open)
     }
 
-    /// Keeps a lane open. At most twice this worker's share of the lanes stay open, since other workers may
-    /// continue some of them.
+    /// Keeps a lane open. The limit is twice this worker's share of the lanes, since other workers may
+    /// continue some of the open lanes.
     fn keep(&mut self, task: &StreamTask, at: LanePosition, run: OpenLane<D>) {
         let most = 2 * self.plan.lanes.div_ceil(self.info.num_workers.max(1) as u64);
         self.open.keep(task.lane, at, run, most.max(2));

@@ -43,7 +43,7 @@ pub(crate) fn make<W: BatchMaker>(
     worker.make(&task, &mut cx)
 }
 
-/// Dataset that is sent to workers: encoded once, decoded by each.
+/// Dataset that is sent to workers. The dataset is encoded once, and each worker decodes it.
 #[derive(Serialize, Deserialize)]
 #[serde(bound(serialize = "D: Serialize", deserialize = "D: Deserialize<'de>"), transparent)]
 pub(crate) struct SharedDataset<D>(#[serde(with = "mp_core::serde_with::shared")] pub(crate) Arc<D>);
@@ -114,14 +114,14 @@ pub(crate) struct WorkerReply<B, A> {
     pub(crate) worker: Option<usize>,
     pub(crate) pid: u32,
     pub(crate) nanos: u64,
-    /// Nanoseconds that the start of the worker took.
+    /// Duration of the worker's start in nanoseconds: decoding of the dataset, and `init`.
     pub(crate) began: u64,
     /// Samples of a stream's batch, and the position of the lane after them.
     pub(crate) progress: Option<A>,
 }
 
 impl<B, A> WorkerReply<B, A> {
-    /// Wraps the result of `fetch`, which was called at `start`.
+    /// Creates the reply from the result of `fetch`, which was called at `start`.
     pub(crate) fn of(fetched: AnyResult<B>, info: &WorkerInfo, start: Instant) -> AnyResult<Self> {
         let (batch, no_memory) = match fetched {
             Ok(batch) => (Some(batch), None),

@@ -10,8 +10,8 @@ use crate::error::failure::{BatchFailure, panic_error};
 use crate::error::text::CLOSED;
 use crate::worker::batch_maker::{BatchMaker, InitOf, WorkerReply};
 
-/// Worker of a loader without worker processes: threads that iterate over the same loader make their batches
-/// one at a time.
+/// Worker of a loader without worker processes. If several threads iterate over the loader, the lock lets
+/// only one thread make a batch at a time.
 pub(crate) struct InProcessWorker<W>(Mutex<InProcessState<W>>);
 
 struct InProcessState<W> {
@@ -21,8 +21,8 @@ struct InProcessState<W> {
 }
 
 thread_local! {
-    /// Addresses of the in-process workers that are making a batch in this thread. A dataset that reads from
-    /// a loader of its own adds a second address.
+    /// Addresses of the in-process workers that are making a batch in this thread. If the dataset itself
+    /// reads from another loader, the list has a second address.
     static MAKING: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -30,8 +30,8 @@ thread_local! {
 struct MakingGuard;
 
 impl MakingGuard {
-    /// Returns `None` if this thread is already making a batch with the worker, because locking the worker
-    /// again would be a deadlock.
+    /// Marks this thread as making a batch with the worker. Returns `None` if the thread is already marked:
+    /// locking the worker again would be a deadlock.
     fn with<W>(here: &InProcessWorker<W>) -> Option<Self> {
         let address = std::ptr::from_ref(here).addr();
         MAKING.with_borrow_mut(|making| {
