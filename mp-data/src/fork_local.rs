@@ -1,13 +1,13 @@
-//! Values that each forked copy of the process replaces by a fresh one.
+//! Values that are reset in each forked copy of the process.
 
 use mp_core::fork::SetOnce;
 
-/// Value of the process that made it. A copy (`fork`) of that process begins with a fresh value. A thread of
-/// the original may have been changing the value or holding a lock during the fork, and the copy does not
+/// Value that belongs to the process that made it. A forked copy of that process gets a fresh value. A thread
+/// of the original may have been changing the value or holding a lock during the fork, and the copy does not
 /// have that thread.
 ///
-/// The fresh value of a copy is never freed. A copy has few of them: only values that the original had made
-/// and that the copy uses.
+/// The fresh values of a copy are never freed. They are few: only for values that the original had made and
+/// that the copy uses.
 #[derive(Debug)]
 pub(crate) struct ForkLocal<T: 'static> {
     owner: u32,

@@ -8,7 +8,7 @@ use std::fmt;
 pub struct ColumnInfo {
     /// Path of struct fields and tuple places, separated by points. Empty if the column is the whole batch.
     name: String,
-    /// `None` if the column has no rows.
+    /// Number of rows. `None` for a column whose rows are not compared with the samples.
     pub(super) rows: Option<usize>,
 }
 
@@ -50,7 +50,7 @@ pub fn prefix_columns(field: &str, columns: Vec<ColumnInfo>) -> Vec<ColumnInfo> 
     named.collect()
 }
 
-/// Removes the numbers of rows, so that they are not compared with the number of samples.
+/// Removes the numbers of rows from columns, so that they are not compared with the number of samples.
 pub(crate) fn without_rows(columns: Vec<ColumnInfo>) -> Vec<ColumnInfo> {
     columns.into_iter().map(|column| ColumnInfo { rows: None, ..column }).collect()
 }
@@ -76,7 +76,7 @@ pub fn prefix_unwritten(field: &str, rows: Vec<UnwrittenRow>) -> Vec<UnwrittenRo
         .collect()
 }
 
-/// Error returned when the function for a row did not write it.
+/// Error returned when the function that writes a row has left the row unwritten.
 pub(crate) struct UnwrittenRowError {
     pub(crate) row: usize,
     column: String,

@@ -78,7 +78,7 @@ pub enum Fill {
 /// a `Tensor`, texts `Strings`, and anything else `Objects`. A mapping or a named tuple becomes a struct of
 /// columns, and a sequence a tuple of columns.
 ///
-/// The methods are for the loader's own use.
+/// Only the loader calls the methods.
 #[doc(alias = "default_collate")]
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a column of a batch",
@@ -117,7 +117,8 @@ pub trait Batch: Send + Sized + 'static {
     /// Returns the number of bytes of shared memory.
     #[doc(hidden)]
     fn bytes(&self) -> usize;
-    /// Returns the bytes of a row of each column, for comparison. `rows` is the number of rows of the batch.
+    /// Returns the bytes of row `row` in each column, to compare two batches. `rows` is the number of rows of
+    /// the batch.
     #[doc(hidden)]
     fn row_bytes(&self, row: usize, rows: usize) -> Vec<Vec<u8>>;
     /// Returns the columns, in the order of `row_bytes`.

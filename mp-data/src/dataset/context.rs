@@ -31,9 +31,10 @@ pub struct Context<B> {
     fill: Fill,
     /// `true` if the context searches for rows that contain only the fill byte.
     checks_unwritten: bool,
-    /// Rows of a stream's samples that contain only the fill byte, with their samples.
+    /// In a stream: rows that contain only the fill byte, each with the item of its sample.
     unwritten: Vec<(Item, UnwrittenRow)>,
-    /// Note of the current item: its number in the batch, from 1, or in a stream a [`Moment`] and a position.
+    /// Note: number that identifies the current item in errors. Number of the item in the batch, from 1, or
+    /// in a stream a [`Moment`] and a position.
     at: AtomicU64,
     in_stream: bool,
     batch: PhantomData<fn() -> B>,
@@ -102,13 +103,13 @@ impl<B> Context<B> {
         Context { in_stream: true, ..self }
     }
 
-    /// Returns the items of the batch; of a stream, the items that were read.
+    /// Returns the items of the batch. In a stream, returns the items that were read so far.
     pub(crate) fn items(&self) -> Arc<[Item]> {
         Arc::clone(&self.items)
     }
 
-    /// Calls `make`, which makes the batch of the items `inner`. Errors name the corresponding items of
-    /// `items`.
+    /// Calls `make` for a dataset inside another one: `make` makes the batch of the items `inner`. Errors
+    /// name the corresponding items of `items`.
     pub(crate) fn with_items<R>(
         &mut self,
         items: &[Item],
@@ -130,12 +131,13 @@ impl<B> Context<B> {
         self.items = items.into();
     }
 
-    /// Records the current position in a stream.
+    /// Records the activity and the position of this worker in a stream, for errors.
     pub(crate) fn note_moment(&self, moment: Moment, position: u64) {
         self.note(moment.note(position));
     }
 
-    /// Returns the note of the current item, or of the item that failed; 0 if it is unknown.
+    /// Returns the note (number for errors) of the current item, or of the item that failed. Returns 0 if the
+    /// item is unknown.
     pub(crate) fn last_note(&self) -> u64 {
         self.at.load(Ordering::Relaxed)
     }
@@ -169,10 +171,11 @@ impl<B> Context<B> {
     /// have arbitrary contents. In builds with debug assertions, rows are filled with the byte 0xa5. A row of
     /// a tensor that is not written at all is then an error, which names the sample and the column.
     ///
-    /// A written row may also contain only 0xa5. So its sample is made again in memory that is filled with
-    /// 0x5a, and the row counts as unwritten if it then contains only 0x5a. This check never fails for a
-    /// written row of a reproducible sample. In a stream, the whole batch is made again, by readers that are
-    /// opened where the batch begins. [`DataLoader::verify`] finds rows that are written in part.
+    /// A written row may also contain only 0xa5. So the sample of such a row is made again in memory that is
+    /// filled with 0x5a. The row counts as unwritten if it contains only 0x5a afterwards. This check never
+    /// fails for a written row of a reproducible sample. In a stream, the whole batch is made again, by
+    /// readers that are opened where the batch begins. [`DataLoader::verify`] finds rows that are written in
+    /// part.
     ///
     /// [`DataLoader::verify`]: crate::DataLoader::verify
     pub fn zeroed(&mut self) -> &mut Self {
@@ -185,8 +188,8 @@ impl<B> Context<B> {
         mp_pool::note(note);
     }
 
-    /// Returns the note of an item: its number among the items of the task, from 1, or its position in a
-    /// stream. The search for the number begins at index `n`.
+    /// Returns the note (number for errors) of an item: its number in the task, from 1, or its position in a
+    /// stream. Returns 0 for an unknown item. The search for the item begins at index `n`.
     fn note_of(&self, n: usize, item: Item) -> u64 {
         if self.in_stream {
             return Moment::Row.note(item.position);
@@ -322,8 +325,8 @@ impl<B: Batch> Context<B> {
         }
     }
 
-    /// Makes a row again, in memory with another fill byte. Returns `true` if the row then contains only this
-    /// byte, and `false` if the row can't be made.
+    /// Makes a row again, in memory with another fill byte. Returns `true` if the row contains only the new
+    /// byte. Returns `false` if it contains other bytes or can't be made.
     fn is_unwritten_again<F>(&self, item: Item, column: &str, shapes: B::Shapes<'_>, function: &F) -> bool
     where
         F: for<'r> Fn(Item, &mut SampleRng, B::Row<'r>) -> AnyResult<()>,
@@ -338,7 +341,7 @@ impl<B: Batch> Context<B> {
         matches!(catch_panic(again), Some(Ok(true)))
     }
 
-    /// Finishes the batch. If a row is missing, the error names that row's sample.
+    /// Returns the finished batch. If a row is missing, the error names the sample of the row.
     fn finish(&self, items: &[Item], builder: B::Builder) -> AnyResult<B> {
         B::finish(builder).inspect_err(|why| {
             let row = why.downcast_ref::<UnwrittenRowError>().map(|not_written| not_written.row);

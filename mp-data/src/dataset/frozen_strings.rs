@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::AnyResult;
 
-/// List of strings that is in shared memory once, for any number of workers. Use it for datasets of many
-/// paths or texts. Sending the list sends a handle.
+/// List of strings in shared memory. All workers use one copy. Use it for datasets of many paths or texts. A
+/// message with the list contains only a handle.
 ///
 /// ```
 /// use mp_data::FrozenStrings;
@@ -28,7 +28,7 @@ use crate::AnyResult;
 #[derive(Clone, Serialize, Deserialize)]
 pub struct FrozenStrings {
     bytes: FrozenTensor<u8>,
-    /// End of each string.
+    /// End of each string, as an offset in `bytes`.
     ends: FrozenTensor<u64>,
 }
 

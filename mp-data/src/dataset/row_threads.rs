@@ -1,14 +1,14 @@
 //! Additional threads of a worker that write rows at the same time as the thread that makes the batch. The
 //! threads are reused by later batches.
 //!
-//! | state of the work | may change it | next state |
+//! | state of the work | changed by | next state |
 //! |---|---|---|
 //! | none | the caller of `run` | posted |
 //! | posted, and up to `wanted` threads may begin with it | a thread, which decrements `wanted` and increments `active` | posted |
 //! | posted | the caller, after its own call of the function | none: no further thread begins, and the caller waits for the `active` threads |
 //!
-//! A thread that wakes too late finds no work, and the caller does not wait for it. On a busy machine the
-//! caller has written the rows by then.
+//! The caller does not wait for a thread that wakes after the caller's own call: the thread finds no work.
+//! This is common on a busy machine.
 //!
 //! # Safety
 //! A row thread outlives `run`, but calls a function that borrows from the stack of the caller of `run`.
@@ -29,15 +29,15 @@ use mp_core::mutex::{Condvar, Mutex};
 
 use crate::fork_local::ForkLocal;
 
-/// Function that each thread calls.
+/// Function that the caller and the row threads call concurrently.
 type RowWork<'w> = &'w (dyn Fn() + Sync);
 
 /// Row threads, started on demand.
 #[derive(Default)]
 pub(crate) struct RowThreads {
     shared: Arc<RowThreadsShared>,
-    /// Process that started the threads. A forked copy of it has no row threads, and does not wait for locks
-    /// that they held.
+    /// Process that started the threads. A forked copy of this process has no row threads, and does not wait
+    /// for locks that the original's row threads held.
     owner: ForkLocal<()>,
 }
 
@@ -50,7 +50,7 @@ struct RowThreadsShared {
 
 #[derive(Default)]
 struct WorkState {
-    /// Number of threads.
+    /// Number of row threads that were started.
     threads: usize,
     /// `true` while a call of `run` that posted work has not returned.
     running: bool,

@@ -24,12 +24,12 @@ use crate::{AnyResult, Context, Dataset, Item, WorkerInfo};
 /// ```
 ///
 /// # Errors of batches
-/// A sample is an error if the shapes of its dataset's rows differ from the shapes of the first dataset that
-/// is not empty.
+/// A sample fails if the shapes of its dataset's rows differ from the shapes of the first dataset that is not
+/// empty.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct ConcatDataset<D> {
     datasets: Vec<D>,
-    /// End of each dataset.
+    /// Index of the sample after the last one of each dataset.
     ends: Vec<usize>,
 }
 
@@ -65,7 +65,7 @@ impl<D: RowDataset> ConcatDataset<D> {
         &self.datasets
     }
 
-    /// Returns the dataset of a sample, and the sample's index there.
+    /// Returns the dataset that has a sample, and the index of the sample in that dataset.
     fn find(&self, index: usize) -> Option<(&D, usize)> {
         let number = self.ends.partition_point(|end| *end <= index);
         let before = number.checked_sub(1).map_or(Some(0), |before| self.ends.get(before).copied())?;

@@ -65,10 +65,10 @@ impl SplitLength for f64 {
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// As in torch, each part of a split into fractions has `floor(len * fraction)` samples, and the samples that
-/// are left go to the first parts, one each. Each part has a clone of the dataset: paths and tensors that lie
-/// in shared memory ([`FrozenStrings`](crate::FrozenStrings), [`FrozenTensor`](mp_tensor::FrozenTensor)) are
-/// not copied.
+/// As in torch, each part of a split into fractions has `floor(len * fraction)` samples, and each of the
+/// first parts gets one of the remaining samples. Each part has a clone of the dataset: paths and tensors
+/// that lie in shared memory ([`FrozenStrings`](crate::FrozenStrings),
+/// [`FrozenTensor`](mp_tensor::FrozenTensor)) are not copied.
 ///
 /// # Errors
 /// [`DatasetError::Split`] if the lengths don't add up to the length of the dataset, or the fractions to 1,

@@ -24,8 +24,8 @@ use crate::{AnyResult, Context, Dataset, Item, WorkerInfo};
 /// ```
 ///
 /// A saved state is refused by a loader whose subset has other indices
-/// ([`allow_changed_dataset`](crate::DataLoaderBuilder::allow_changed_dataset)). Indices of batches
-/// ([`BatchInfo`](crate::BatchInfo)) and of errors count the samples of the subset.
+/// ([`allow_changed_dataset`](crate::DataLoaderBuilder::allow_changed_dataset)). Indices in
+/// [`BatchInfo`](crate::BatchInfo) and in errors are indices in the subset, not in the dataset.
 ///
 /// [`Sampler::Subset`](crate::plan::Sampler::Subset) draws from a part of a dataset without another dataset.
 #[derive(Clone, Serialize, Deserialize)]
@@ -61,7 +61,7 @@ impl<D: Dataset> Subset<D> {
         Subset::of(dataset, &taken)
     }
 
-    /// Creates a subset. The caller has checked the indices.
+    /// Creates a subset without checking the indices.
     pub(super) fn of(dataset: D, indices: &[u64]) -> Result<Self, DatasetError> {
         let check = checksum(indices.iter().copied());
         let indices = Tensor::from_slice(indices, [indices.len()]);

@@ -7,20 +7,21 @@ use mp_spawn::{CallFailure, ProcessName, SpawnError};
 
 pub(crate) type DynError = Box<dyn Error + Send + Sync>;
 
-/// Maximum number of sources of an error that are read, because an error may be its own source.
+/// Maximum number of sources of an error that are read. A limit is needed because an error may be its own
+/// source.
 pub(crate) const SOURCES: usize = 64;
 
-/// Causes of failed batches.
+/// Cause of a failed batch.
 pub(crate) struct BatchFailure {
-    /// Note of the item at which the batch failed: its number from 1 or, in a stream, a `Moment` and a
-    /// position.
+    /// Note (number for errors) of the item at which the batch failed: number of the item in the batch, from
+    /// 1, or in a stream a `Moment` and a position.
     pub(crate) note: Option<u64>,
     pub(crate) worker: Option<usize>,
     pub(crate) attempts: usize,
-    /// `true` if the worker died or exceeded the time-out. With several threads, the note is the last note of
-    /// any thread.
+    /// `true` if the worker died or exceeded the time-out. If the worker has several threads, `note` is the
+    /// last note of any thread, and may name another item.
     pub(crate) lost: bool,
-    /// `true` if no other batch can be made either.
+    /// `true` if no batch can be made any more.
     pub(crate) fatal: bool,
     /// `true` if the cause is missing shared memory.
     pub(crate) no_memory: bool,

@@ -78,7 +78,7 @@ pub struct LoadError {
 }
 
 impl LoadError {
-    /// Creates an error in the place of a batch, without a sample and a worker.
+    /// Creates the error of a batch, without a sample and a worker.
     pub(crate) fn new(epoch: u64, batch: u64, attempts: usize, source: failure::DynError) -> LoadError {
         let (item, shard, description, worker) = (None, None, None, None);
         LoadError { epoch, batch, item, shard, description, worker, attempts, source }

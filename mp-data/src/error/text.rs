@@ -9,11 +9,11 @@ use mp_spawn::{ExitReport, ProcessName, SpawnError};
 use crate::LoadError;
 use crate::error::failure::SOURCES;
 
-/// Error of an inherited loader in a forked copy of the process.
+/// Text of the error of a loader that a forked copy of the process has inherited.
 pub(crate) const FORKED: &str =
     "the loader belongs to the process from which this one was forked: build one in this process";
 
-/// Error returned in place of a batch of a closed loader without workers.
+/// Text of the error that replaces a batch if a loader without workers was closed.
 pub(crate) const CLOSED: &str = "the loader is closed: it makes no more batches";
 
 /// Error of a batch whose samples were all skipped, with the cause for each.
@@ -28,7 +28,7 @@ fn batch_name(epoch: u64, batch: u64) -> String {
     format!("batch {batch} of epoch {epoch}")
 }
 
-/// Returns a text about a batch without the batch's name, for places that have named it.
+/// Removes the name of a batch from a text about the batch. Used after a text that has named the batch.
 pub(crate) fn without_batch_name(text: &str, epoch: u64, batch: u64) -> &str {
     let rest = text.strip_prefix(&batch_name(epoch, batch));
     rest.and_then(|rest| rest.strip_prefix(", ").or(rest.strip_prefix(": "))).unwrap_or(text)

@@ -1,4 +1,4 @@
-//! Contents of a plan.
+//! Plan of a loader: settings that determine the samples of each batch.
 
 use std::sync::Arc;
 

@@ -10,19 +10,20 @@ use super::sampler::{Batching, Uneven};
 use super::saved_state::WindowStart;
 use crate::fork_local::ForkLocal;
 
-/// Known windows of an epoch. All windows of `BucketByLength` have equally many batches, so each of them is
-/// made directly. The start of a window of `MaxTokens` depends on all windows before it. To find batch k, all
-/// windows from the last known start on are cut into batches. States save a start ([`WindowStart`]).
+/// Windows of an epoch whose starts are known. All windows of `BucketByLength` have equally many batches, so
+/// each start is computed. The start of a window of `MaxTokens` depends on all earlier windows. To find batch
+/// k, the windows after the last known start are divided into batches. Saved states contain a start
+/// ([`WindowStart`]).
 #[derive(Debug, Default)]
 pub(super) struct Windows(ForkLocal<Mutex<KnownWindows>>);
 
 #[derive(Debug, Default)]
 struct KnownWindows {
-    /// Number of the first window of `MaxTokens` whose start is known. `before` has the number of batches
-    /// before this window, and before each later window that was cut.
+    /// Number of the first window of `MaxTokens` whose start is known. For this window and each later known
+    /// window, `before` has the number of batches in all earlier windows.
     first: u64,
     before: Vec<u64>,
-    /// Window that was cut last.
+    /// Window that was divided into batches last.
     window: Option<Window>,
 }
 
@@ -54,7 +55,7 @@ impl KnownWindows {
 struct Window {
     start: WindowStart,
     batches: Vec<Vec<Item>>,
-    /// Batches that could not be divided among all ranks. They become part of the next window.
+    /// Last batches, which are too few to give one to each rank. They become part of the next window.
     left: Vec<Vec<Item>>,
     last: bool,
 }
@@ -73,7 +74,7 @@ impl Window {
 }
 
 impl Windows {
-    /// Locks the known windows. A forked copy of the process begins without any.
+    /// Locks the known windows. In a forked copy of the process, no windows are known at first.
     fn known(&self) -> MutexGuard<'_, KnownWindows> {
         self.0.get().lock()
     }
@@ -83,7 +84,8 @@ impl Windows {
         self.known().begins(start);
     }
 
-    /// Stores the start of a window from a state. An impossible start is ignored, and all windows are cut.
+    /// Stores the start of a window from a saved state. An impossible start is ignored: in that case all
+    /// windows from the first on are divided into batches.
     pub(super) fn begins(&self, order: &DrawOrder, start: WindowStart) {
         let Some(Batching::MaxTokens { window, .. }) = &order.plan.batching else { return };
         let draws = start.number.checked_mul(*window);

@@ -84,7 +84,7 @@ macro_rules! plan_settings {
             self
         }
 
-        /// Sets the treatment of draws that can't be divided evenly among the ranks.
+        /// Sets how draws are treated that can't be divided evenly among the ranks.
         pub fn uneven(mut self, uneven: crate::plan::Uneven) -> Self {
             self$(.$plan)?.uneven = Some(uneven);
             self

@@ -53,7 +53,7 @@ impl EpochOrder {
         self.windows().start(self.order(), batch)
     }
 
-    /// Stores the start of a window from a state.
+    /// Stores the start of a window from a saved state, so that earlier windows are not computed.
     pub(crate) fn begins(&self, window: Option<WindowStart>) {
         window.into_iter().for_each(|window| self.windows().begins(self.order(), window));
     }

@@ -5,15 +5,15 @@
 
 use super::philox::{RngPurpose, Words, below, epoch_key, pair, philox, unit};
 
-/// `fisher-yates/1`: from the end to the beginning, each place is swapped with a random place at or before
-/// it.
+/// Returns a permutation of the numbers below n by algorithm `fisher-yates/1`: from the last element to the
+/// second, each element is swapped with a random element at the same or a lower index.
 pub(crate) fn fisher_yates(n: u32, seed: u64, epoch: u64) -> Vec<u32> {
     let mut list: Vec<u32> = (0..n).collect();
     shuffle(&mut list, epoch_key(seed, epoch, RngPurpose::FisherYates));
     list
 }
 
-/// Shuffles a list by the same algorithm under any key.
+/// Shuffles a list by the algorithm `fisher-yates/1`, with random numbers from `key`.
 pub(crate) fn shuffle<T>(list: &mut [T], key: u64) {
     let mut words = Words::new(key);
     for i in (1..list.len()).rev() {
@@ -21,8 +21,9 @@ pub(crate) fn shuffle<T>(list: &mut [T], key: u64) {
     }
 }
 
-/// `feistel/1`: eight rounds over two halves of equally many bits, whose round function is Philox. The rounds
-/// are repeated until the result is below n.
+/// Returns element `at` of a permutation of the numbers below n by algorithm `feistel/1`: a Feistel network
+/// of eight rounds over two halves of equally many bits, with Philox as the round function. The rounds are
+/// repeated until the result is below n.
 pub(crate) fn feistel(n: u64, at: u64, seed: u64, epoch: u64) -> u64 {
     let bits = (64 - n.saturating_sub(1).leading_zeros()).max(2).div_ceil(2);
     let mask = (1u64 << bits) - 1;
@@ -42,7 +43,9 @@ pub(crate) fn feistel(n: u64, at: u64, seed: u64, epoch: u64) -> u64 {
     }
 }
 
-/// `alias/1`: each column returns its own index below its threshold, and its alias above.
+/// Table for weighted draws with replacement, algorithm `alias/1`: threshold and alias of each column. A draw
+/// selects a column and a random number. It returns the column's index if the number is below the threshold,
+/// and otherwise the alias.
 #[derive(Debug)]
 pub(crate) struct AliasTable(Vec<(f64, u32)>);
 
@@ -81,12 +84,13 @@ impl AliasTable {
     }
 }
 
-/// `replace/1`: returns draw `k` from the numbers below n.
+/// Returns draw `k`, with replacement, from the numbers below n by algorithm `replace/1`.
 pub(crate) fn with_replacement(n: u64, k: u64, seed: u64, epoch: u64) -> u64 {
     ((u128::from(pair(epoch_key(seed, epoch, RngPurpose::Replace), k).0) * u128::from(n)) >> 64) as u64
 }
 
-/// `exponential-keys/1`: returns the indices in ascending order of -ln(u)/w.
+/// Returns `draws` indices, drawn by weight without replacement, by algorithm `exponential-keys/1`: the
+/// indices in ascending order of -ln(u)/w, for uniform random numbers u.
 pub(crate) fn without_replacement(weights: &[f64], draws: u64, seed: u64, epoch: u64) -> Vec<u32> {
     let key = epoch_key(seed, epoch, RngPurpose::ExponentialKeys);
     let most = weights.iter().copied().fold(0.0, f64::max);

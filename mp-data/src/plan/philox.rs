@@ -5,7 +5,8 @@ pub(crate) fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
     philox_blocks(counter.map(|word| [word]), key).map(|[word]| word)
 }
 
-/// Computes `N` counters at once: an array of `N` words for each word of a counter.
+/// Computes [`philox`] for `N` counters at once. Element i of the argument and the result has word i of all
+/// counters.
 fn philox_blocks<const N: usize>(mut counters: [[u32; N]; 4], mut key: [u32; 2]) -> [[u32; N]; 4] {
     for round in 0..10 {
         if round > 0 {
@@ -24,10 +25,12 @@ fn philox_blocks<const N: usize>(mut counters: [[u32; N]; 4], mut key: [u32; 2])
     counters
 }
 
-/// Number of counters that are computed together, so that the compiler uses vector instructions.
+/// Number of counters that are computed together. It is large enough for the compiler to use vector
+/// instructions.
 const BLOCKS: usize = 16;
 
-/// Sequence of the words of [`SampleRng::next_u64`] under one key, for long lists: computes many at once.
+/// Sequence of the same words as [`SampleRng::next_u64`] returns for a key. Faster for long lists, because
+/// many words are computed at once.
 pub(super) struct Words {
     key: [u32; 2],
     counter: u64,
@@ -81,8 +84,8 @@ pub(crate) fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Purpose of a key: no two purposes share numbers. The values are part of the algorithms' definitions
-/// (docs/data.md). Never change a value or reuse it for another purpose.
+/// Purpose of a key. Keys for different purposes give independent random numbers. The values are part of the
+/// algorithms' definitions (docs/data.md). Never change a value or reuse it for another purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum RngPurpose {
@@ -110,7 +113,8 @@ pub(crate) fn pair(key: u64, at: u64) -> (u64, u64) {
     (u64::from(a) | u64::from(b) << 32, u64::from(c) | u64::from(d) << 32)
 }
 
-/// Random numbers of one sample: the same for the same seed, epoch and position, in any process.
+/// Random number generator of one sample. The numbers are the same for the same seed, epoch and position, in
+/// any process.
 ///
 /// ```
 /// # use mp_data::plan::SampleRng;

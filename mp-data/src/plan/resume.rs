@@ -42,7 +42,7 @@ impl Plan {
     /// # Errors
     /// `StateDiffers` names the first property in which the state's plan differs from this plan.
     /// `StateChanged` if the checksum is wrong. `world` and `batch_size` may differ if the global batch is
-    /// the same and neither windows nor the user determine the batches.
+    /// the same, unless the batches are made in windows or by a sampler of the user.
     pub fn next_batch(&self, state: &PlanState) -> Result<(u64, u64), PlanError> {
         let plan = &self.inner.template;
         same("format", &state.format, &plan.format)?;
@@ -66,8 +66,8 @@ impl Plan {
     /// order, in which an already delivered sample may be repeated and other samples may be missing.
     ///
     /// # Errors
-    /// `StateDiffers` if the global batch differs or, with batches in windows or of the user, the number of
-    /// ranks. `StateChanged` if the checksum is wrong.
+    /// `StateDiffers` if the global batch differs. `StateDiffers` if the number of ranks differs, and batches
+    /// are made in windows or by a sampler of the user. `StateChanged` if the checksum is wrong.
     pub fn next_batch_in_changed(&self, state: &PlanState) -> Result<(u64, u64), PlanError> {
         same("format", &state.format, &self.inner.template.format)?;
         self.check_sizes(state)?;

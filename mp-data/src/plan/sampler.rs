@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Choice of the index at each position.
+/// Rule that chooses the index at each position.
 ///
 /// ```
 /// use mp_data::plan::{Plan, Sampler};
@@ -32,7 +32,7 @@ pub enum Sampler {
     #[doc(alias = "WeightedRandomSampler")]
     #[allow(missing_docs)]
     Weighted { weights: Arc<[f64]>, draws: u64, replacement: bool },
-    /// Only these indices; in this order, or shuffled with `shuffle(true)`.
+    /// Only these indices, in this order. With `shuffle(true)` they are shuffled.
     #[doc(alias = "SubsetRandomSampler")]
     Subset(Arc<[u64]>),
     /// A sampler of the user.
@@ -41,7 +41,8 @@ pub enum Sampler {
 
 /// Sampler of the user: a pure function of epoch and position.
 pub trait IndexSampler: fmt::Debug + Send + Sync + 'static {
-    /// Returns the name for states. Another algorithm needs another name.
+    /// Returns the name of the algorithm, which is stored in saved states. If the algorithm changes, the name
+    /// must change.
     fn name(&self) -> &str;
     /// Returns the number of draws in the epoch.
     fn len(&self, epoch: u64) -> u64;
@@ -56,10 +57,10 @@ pub trait IndexSampler: fmt::Debug + Send + Sync + 'static {
 /// Algorithm of a shuffled order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shuffle {
-    /// `FisherYates` up to 2²⁴ samples, `Feistel` above.
+    /// `FisherYates` for up to 2²⁴ samples, and `Feistel` for more.
     #[default]
     Auto,
-    /// Table of all indices in memory, made once an epoch. At most 2³² − 1 samples.
+    /// Table of all indices in memory, which is made once for each epoch. For at most 2³² − 1 samples.
     FisherYates,
     /// Keyed bijection: needs no memory and computes any position directly.
     Feistel,
@@ -73,7 +74,7 @@ pub enum Uneven {
     /// repeated.
     #[default]
     Pad,
-    /// Drops these draws.
+    /// Drops the draws that can't be divided evenly.
     Drop,
     /// Returns an error: from `build` if all epochs have equally many draws, else in place of the last batch.
     Error,
@@ -98,7 +99,8 @@ pub enum Batching {
 /// Batch sampler of the user: a pure function of epoch and number. With several ranks, rank r has batches k ·
 /// world + r.
 pub trait BatchSampler: fmt::Debug + Send + Sync + 'static {
-    /// Returns the name for states. Another algorithm needs another name.
+    /// Returns the name of the algorithm, which is stored in saved states. If the algorithm changes, the name
+    /// must change.
     fn name(&self) -> &str;
     /// Returns the number of batches in the epoch, over all ranks, if known. Otherwise each rank calls
     /// `batch` until it returns `None`, and the sampler must give all ranks equally many batches.

@@ -35,7 +35,7 @@ pub struct PlanState {
 }
 
 impl PlanState {
-    /// Returns a state with its checksum.
+    /// Computes the checksum of a state, and returns the complete state.
     #[doc(hidden)]
     #[must_use]
     pub fn sealed(self) -> Self {
@@ -66,7 +66,7 @@ impl PlanState {
         checksum(texts.chain(numbers).chain(hashes))
     }
 
-    /// Checks that the state was not changed after it was made.
+    /// Returns an error if the checksum is wrong, so that the state was changed after it was made.
     pub(super) fn check_whole(&self) -> Result<(), PlanError> {
         if self.check == self.content() {
             return Ok(());
@@ -89,7 +89,7 @@ impl PlanState {
         self.next
     }
 
-    /// Returns a state with the start of a window at or before the next batch.
+    /// Adds the start of a window to a state. The window begins at or before the next batch.
     pub(crate) fn in_window(self, window: Option<WindowStart>) -> Self {
         PlanState { window, ..self }.sealed()
     }

@@ -29,7 +29,8 @@ pub enum OnError {
     SkipBatch,
 }
 
-/// Calls code of the user for a setting. A panic becomes an error of that setting.
+/// Calls code of the user that belongs to a setting, such as a sampler. A panic becomes an error of that
+/// setting.
 pub(crate) fn call_user<R>(setting: &'static str, ask: impl FnOnce() -> R) -> Result<R, BuildError> {
     CallFailure::catch(ask)
         .map_err(|panic| BuildError::Setting { setting, reason: panic_error(*panic).to_string() })
@@ -106,8 +107,9 @@ macro_rules! settings {
         }
 
         /// Sets the number of processes that make batches. With 0, the default, the caller of `next` makes
-        /// them, equal bit by bit. Then [`LoadError::source`](crate::LoadError::source) is the error value of
-        /// `fetch`, which `downcast_ref` finds. A worker sends only the texts of an error and its sources.
+        /// the batches. They are equal bit by bit to the batches of workers. Without workers,
+        /// [`LoadError::source`](crate::LoadError::source) is the error value of `fetch`, which
+        /// `downcast_ref` finds. A worker sends only the texts of an error and of its sources.
         pub fn num_workers(mut self, workers: usize) -> Self {
             self.settings.num_workers = workers;
             self
@@ -158,8 +160,8 @@ macro_rules! settings {
 
         /// Sets the number of batches that are planned, running or ready for each worker. 0 means 1, and the
         /// maximum is 65,536 for all workers together. The default is 2, or 8 while batches are usually made
-        /// in less than 200 µs and have at most 64 KiB of tensors. With 2 such batches, threads would sleep
-        /// between batches, and a sleep takes longer than such a batch.
+        /// in less than 200 µs and have at most 64 KiB of tensors. With only 2 small batches, threads would
+        /// sleep between batches, and a sleep takes longer than a small batch.
         pub fn prefetch_factor(mut self, batches: usize) -> Self {
             self.settings.prefetch = Some(batches.max(1));
             self
@@ -174,7 +176,8 @@ macro_rules! settings {
 
         /// Sets whether batches are delivered in the order of their numbers, which is the default. With
         /// `false`, a slow batch delays no other batch until 1024 later batches were delivered. In a stream,
-        /// a slow batch delays its lane. The batches are the same, and their `state` is equally exact.
+        /// a slow batch delays its lane. The contents of the batches don't change, and the saved `state`
+        /// remains exact.
         pub fn in_order(mut self, in_order: bool) -> Self {
             self.settings.in_order = in_order;
             self
