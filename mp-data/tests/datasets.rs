@@ -20,7 +20,7 @@ struct Rows {
     name: u64,
     len: usize,
     width: usize,
-    /// Sample with a fault, and the number of times that the fault still happens.
+    /// Sample with a fault, and the remaining number of times that the fault happens.
     fault: Option<(usize, Fault, SharedTensor<i64>)>,
     #[serde(skip)]
     begun: bool,

@@ -1,4 +1,5 @@
-//! Shared memory for fewer batches than are prefetched: batches are made one by one, and are the same.
+//! Shared memory that is too small for all prefetched batches: batches are made one by one, with the same
+//! contents.
 
 mod common;
 
@@ -10,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 const ROW: usize = 1 << 20;
 
-/// Number of other batches, which the first batch waits for. The number only grows: memory that other batches
-/// have may be released before a worker looks.
+/// Number of other batches that were made. The first batch waits until there are `wanted`. The number never
+/// falls, although the memory of other batches may be released before the first batch checks it.
 #[derive(Serialize, Deserialize)]
 struct Others {
     seen: SharedTensor<i64>,
@@ -32,7 +33,7 @@ impl Others {
     }
 }
 
-/// Rows of a mebibyte. Optionally, the first batch begins when others have been made.
+/// Dataset with rows of one MiB. Optionally, the first batch waits until other batches were made.
 #[derive(Serialize, Deserialize)]
 struct Large(usize, Option<Others>);
 
@@ -121,8 +122,8 @@ fn too_little_to_make_what_is_prefetched() {
     assert_eq!(numbers, [0, 1, 2, 3, 4, 5]);
 }
 
-/// Rows of a mebibyte. The first batch begins when others have been made. Each other batch has a sample that
-/// fails.
+/// Dataset with rows of one MiB. The first batch waits until other batches were made. Each other batch has a
+/// sample that fails.
 #[derive(Serialize, Deserialize)]
 struct Lacking(Others);
 
@@ -169,7 +170,7 @@ fn remade_batch_skips_the_same_samples() {
     assert_eq!(loader.metrics().skipped_samples, 5);
 }
 
-/// Texts of this number of bytes, which are encoded. The first text is sent when others have been sent.
+/// Dataset with encoded texts of this number of bytes. The first batch waits until other batches were sent.
 #[derive(Serialize, Deserialize)]
 struct Texts(usize, Others);
 
@@ -209,7 +210,7 @@ fn reply_without_memory_is_sent_again() {
     println!("{}", loader.metrics());
 }
 
-/// Memory of a loader that is dropped before or after its iterator.
+/// A loader frees its memory, also if it is dropped before its iterator.
 fn dropped_loader_frees_its_memory() {
     let in_use = || {
         let arena = Arena::current().unwrap();

@@ -55,7 +55,8 @@ fn named_orders_match_the_golden_files() {
     assert_eq!((0..4).map(|_| rng.next_u64()).collect::<Vec<_>>(), golden("philox-1"));
 }
 
-/// Lines with rank, number and valid rows, and then index and position of each draw.
+/// A line of the golden file has the rank, the number of the batch, the number of valid rows, and the index
+/// and position of each draw.
 #[test]
 fn max_tokens_order_matches_the_golden_file() {
     let path = format!("{}/tests/golden/max-tokens-1.txt", env!("CARGO_MANIFEST_DIR"));

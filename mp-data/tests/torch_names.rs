@@ -86,7 +86,7 @@ fn batches_are_sequential_or_shuffled() {
     }
 }
 
-/// Batches of one, two, three samples.
+/// Batch sampler whose batches have one, two, three samples and so on.
 #[derive(Debug)]
 struct Growing;
 

@@ -28,12 +28,12 @@ impl Measured {
         self.counts.fetch_sub(0, bytes as i64);
     }
 
-    /// Returns the bytes of the batches that are in flight now.
+    /// Returns the number of bytes of the batches in flight.
     pub fn now(&self) -> i64 {
         self.counts.load(0)
     }
 
-    /// Returns the maximum since the last call, and resets it.
+    /// Returns the maximum number of bytes in flight since the last call, and resets it.
     pub fn most(&self) -> i64 {
         let most = self.counts.load(1);
         self.counts.fetch_min(1, 0);
@@ -58,7 +58,7 @@ impl Dataset for Measured {
     }
 }
 
-/// The same dataset as shards: shard s of n has samples s, s + n, s + 2n.
+/// Dataset [`Measured`] as n shards: shard s has samples s, s + n, s + 2n and so on.
 #[derive(Serialize, Deserialize)]
 pub struct InShards(pub Measured, pub usize);
 

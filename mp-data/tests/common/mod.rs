@@ -47,13 +47,13 @@ impl Fault {
     }
 }
 
-/// Samples whose bytes depend on index, position, seed and epoch. A sample may have a fault, which happens as
-/// often as `times` allows.
+/// Dataset whose samples have bytes that depend on index, position, seed and epoch. A sample may have a
+/// fault, which happens at most `times` times.
 #[derive(Serialize, Deserialize)]
 pub struct Samples {
     pub len: usize,
     pub faults: Vec<(usize, Fault)>,
-    /// Number of times that each fault still happens.
+    /// Remaining number of times that each fault happens.
     pub times: Vec<SharedTensor<i64>>,
     #[serde(skip)]
     pub fetched: u64,
@@ -155,7 +155,7 @@ pub fn kept(state: &LoaderState) -> LoaderState {
     serde_json::from_str(&serde_json::to_string(state).unwrap()).unwrap()
 }
 
-/// Returns the counts that a leak would change in shared memory.
+/// Returns counts of shared memory that a leak would change.
 pub fn in_use() -> (u64, u64, u64) {
     let MemoryStats { live_blocks, queued, members, .. } = Arena::current().unwrap().memory_stats();
     (live_blocks, queued, members)

@@ -21,14 +21,14 @@ pub enum When {
     Fetch,
 }
 
-/// Matches each shard, or each sample.
+/// Number in a fault that matches each shard. The next constant matches each sample.
 pub const ANY_SHARD: usize = usize::MAX;
 pub const ANY_SAMPLE: u64 = u64::MAX;
 
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Faults {
     at: Vec<(When, usize, u64, Fault)>,
-    /// Number of times that each fault still happens.
+    /// Remaining number of times that each fault happens.
     times: Vec<SharedTensor<i64>>,
 }
 
@@ -45,7 +45,7 @@ impl Faults {
     }
 }
 
-/// Shards with these numbers of samples.
+/// Dataset of shards, with these numbers of samples.
 #[derive(Serialize, Deserialize)]
 pub struct Shards {
     pub sizes: Vec<u64>,

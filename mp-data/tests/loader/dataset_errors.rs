@@ -27,7 +27,7 @@ pub(crate) enum Wrong {
     Init,
 }
 
-/// Numbers, with a mistake at sample 5.
+/// Dataset of numbers, with a mistake at sample 5.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Numbers(usize, Wrong);
 
@@ -282,7 +282,7 @@ fn broken_loader_ends_with_an_exact_state() {
     }
 }
 
-/// Panics when it is sent, received or dropped.
+/// Dataset that panics when it is sent, received or dropped.
 struct Bomb(u8);
 
 impl Serialize for Bomb {
@@ -371,7 +371,7 @@ impl Dataset for AsksItsLoader {
     }
 }
 
-/// With a plain lock around the worker, the thread would wait for itself.
+/// Without the guard of the in-process worker, the thread would wait for a lock that it holds.
 #[test]
 fn dataset_calling_its_own_loader_gets_an_error() {
     let loader = DataLoader::builder(AsksItsLoader).batch_size(2).num_workers(0).build().unwrap();

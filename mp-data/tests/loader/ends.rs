@@ -9,12 +9,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::common::{DEADLINE, eventually, next};
 
-/// Counts the initialised and dropped copies in shared memory.
+/// Dataset that counts its initialised and dropped copies in shared memory.
 #[derive(Serialize, Deserialize)]
 struct Counted {
     /// Number of initialised copies, and of dropped copies.
     counts: SharedTensor<i64>,
-    /// Queues for the start of each batch, and for the message that lets the batch end.
+    /// Two queues: each batch puts a message into the first one, and then waits for a message in the second
+    /// one.
     gate: Option<(Queue<()>, Queue<()>)>,
     #[serde(skip)]
     is_initialised: bool,

@@ -11,7 +11,7 @@ use crate::common::next;
 /// Number of buffers of the decoder below, eight at a time.
 const BUFFERS: usize = 1000;
 
-/// Simulates a decoder of images. The sample is the number of page faults.
+/// Dataset that simulates a decoder of images. A sample is the number of page faults during its decoding.
 #[derive(Serialize, Deserialize)]
 struct Decoder;
 
@@ -42,7 +42,7 @@ fn faults() -> AnyResult<u64> {
     Ok(fields.split_whitespace().nth(7).ok_or("no such field")?.parse()?)
 }
 
-/// Returns the number of page faults of a worker that retains freed memory or not.
+/// Returns the number of page faults of a worker. The worker retains freed memory if `keep` is set.
 fn faults_of_a_worker((method, keep, threads): (StartMethod, bool, usize)) -> AnyResult<u64> {
     if method == StartMethod::Fork {
         // SAFETY: the dataset uses no state of other threads, and nothing that two processes must not share.

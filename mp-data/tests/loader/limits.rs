@@ -34,7 +34,7 @@ fn hanging_batch_does_not_delay_the_next_1024() {
     assert!(rest.iter().any(|batch| batch.1 == 0));
 }
 
-/// Batches without any shared memory.
+/// Dataset whose batches need no shared memory.
 #[derive(Serialize, Deserialize)]
 struct Texts;
 
@@ -256,7 +256,7 @@ fn endless_empty_epochs_are_an_error() {
     assert!(next(&mut loader.epochs(0..3)).is_none(), "three empty epochs are not an error");
 }
 
-/// Dataset whose first sample does not arrive, and whose other samples take a while.
+/// Dataset whose first sample never arrives, and whose other samples arrive slowly.
 #[derive(Serialize, Deserialize)]
 struct Slow(SharedTensor<i64>);
 

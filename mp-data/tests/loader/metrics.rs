@@ -8,7 +8,7 @@ use crate::common::measured::Measured;
 use crate::common::{Fault, NoDecoder, Samples, builder, builder_of, eventually, next, signal, threads_are};
 use rustix::process::Signal;
 
-/// Repeated calls with a short time-out count as waiting, also if the trainer works in between.
+/// Calls that time out count as waiting, also if the trainer does other work between them.
 #[test]
 fn waits_without_a_batch_and_pauses_are_counted() {
     let samples = Samples::new(12).with(6, Fault::Stop, 1);

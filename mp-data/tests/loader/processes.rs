@@ -1,4 +1,4 @@
-//! Loaders in processes of all kinds, several at once, and interrupts while workers run.
+//! Loaders in main, worker and forked processes, several loaders at once, and interrupts while workers run.
 
 use std::collections::BTreeSet;
 

@@ -16,11 +16,11 @@ struct Named {
     number: Tensor<i64>,
     more: (Ragged<u8>, Strings),
     r#type: Objects<Option<u8>>,
-    /// Column of the batch as a whole.
+    /// Column that does not have one row for each sample.
     once: Tensor<u64>,
 }
 
-/// Numbers. `less` is the number of missing rows of each column.
+/// Dataset of numbers. `less` is the number of missing rows of each column.
 #[derive(Serialize, Deserialize)]
 struct Less {
     less: [usize; 4],
@@ -78,7 +78,7 @@ fn column_with_missing_rows_is_an_error_by_name() {
     }
 }
 
-/// Writes a value for each sample except one.
+/// Dataset that writes a value for each sample except one.
 #[derive(Serialize, Deserialize)]
 struct Forgets;
 
@@ -163,7 +163,7 @@ fn first_of_two_failed_rows_is_reported() {
     }
 }
 
-/// Writes all rows, and then fails.
+/// Dataset whose `fetch` writes all rows, and then fails.
 #[derive(Serialize, Deserialize)]
 struct FailsBehindRows;
 
@@ -251,8 +251,8 @@ fn difference_names_the_field_of_its_column() {
     assert!(found.to_string().contains("sample 0: column `number` is not the same twice"), "{found}");
 }
 
-/// Dataset with a column of the batch as a whole, which has more rows than samples, and a column of rows of
-/// any length.
+/// Dataset with two columns. The first one has more rows than the batch has samples, and the rows of the
+/// second one differ in length.
 #[derive(Serialize, Deserialize)]
 struct Anew {
     whole: bool,
@@ -294,7 +294,7 @@ enum Five {
     NotInOne,
     /// Writes only the byte 0xa5, the fill byte of unwritten rows in a build with debug assertions.
     WrittenSo,
-    /// Writes the same bytes, with a function that fails if it is called again.
+    /// Writes only the byte 0xa5, with a function that fails if it is called again.
     WrittenOnce,
     Zeroed,
 }
@@ -399,7 +399,8 @@ fn row_equal_to_the_fill_pattern_is_accepted() {
     }
 }
 
-/// Rows of three numbers. Sample 5 has two, and returns an error or panics.
+/// Dataset with rows of three numbers. Sample 5 has only two numbers: its function returns an error or
+/// panics.
 #[derive(Serialize, Deserialize)]
 struct Uneven {
     checks: bool,

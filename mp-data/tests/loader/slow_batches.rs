@@ -31,7 +31,8 @@ fn listen() {
     on_report(|text, _| SAID.lock().unwrap().push(text.to_owned()));
 }
 
-/// Dataset of numbers. Worker 1 can't start. Optionally, a worker stops in `init` until it is continued.
+/// Dataset of numbers for one worker: worker 1 can't start. Optionally, a worker is stopped in `init` until
+/// the test continues it.
 #[derive(Serialize, Deserialize)]
 struct ForOne(usize, bool);
 

@@ -155,7 +155,8 @@ fn skipped_samples_are_reported() {
     assert_eq!(places(&all_of(loader.resume(&state).unwrap())), [(1, 2), (1, 3), (1, 4), (1, 5)]);
 }
 
-/// Skipped batches don't count, both while earlier batches are pending and after their delivery.
+/// Skipped batches don't count towards `steps`, whether they are skipped before or after the delivery of
+/// earlier batches.
 #[test]
 fn steps_do_not_count_skipped_batches() {
     // The last of four batches of each pass fails. At first lane 0 is stopped, and lane 1 has ended.
@@ -208,7 +209,7 @@ impl IterableDataset for SaysTheFirst {
     }
 }
 
-/// After the named sample was skipped once, the same failure is an error.
+/// The failure names a sample. If skipping that sample does not remove the failure, it is an error.
 #[test]
 fn batch_failing_without_its_sample_is_an_error() {
     let loader = StreamLoader::builder(SaysTheFirst).batch_size(4).num_workers(1);

@@ -84,7 +84,7 @@ fn states_of_many_lanes_are_kept_for_1024_batches() {
     }
 }
 
-/// Another epoch may have a lane at the same position.
+/// Lanes of two epochs may have the same position. A worker must not confuse them.
 #[test]
 fn open_lane_belongs_to_its_epoch() {
     let of = || streaming(&[9; 4], 0).lanes(1).shuffle(true).build().unwrap();

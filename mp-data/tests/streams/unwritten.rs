@@ -8,7 +8,8 @@ use crate::common::shards::next_of;
 
 type Hundred = std::iter::Map<std::ops::Range<u8>, fn(u8) -> AnyResult<u8>>;
 
-/// Two shards of numbers of one byte, including 0xa5, the filling of unwritten rows.
+/// Dataset with two shards of numbers of one byte. One of the numbers is 0xa5, the fill byte of unwritten
+/// rows.
 #[derive(Serialize, Deserialize)]
 struct Bytes {
     /// Number whose row is not written.

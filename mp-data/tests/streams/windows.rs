@@ -14,13 +14,13 @@ struct Given {
     places: Vec<(u64, u64)>,
     /// Skipped samples: shard, sample, and `true` if later samples of the shard may be missing, too.
     reported: Vec<(u64, u64, bool)>,
-    /// Number of batches with an error in their place, and of skipped batches.
+    /// Number of lost batches: skipped batches, and batches that were replaced by an error.
     lost: u64,
 }
 
 impl Given {
-    /// Takes at most `most` batches from a state on. Returns the new state, and `true` if there are more
-    /// batches.
+    /// Takes at most `most` batches, beginning at the state `from`. Returns the new state, and `true` if
+    /// there are more batches.
     fn take(
         &mut self,
         loader: StreamLoaderBuilder<Shards>,
