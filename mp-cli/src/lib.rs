@@ -201,7 +201,8 @@ fn execute(arguments: &Arguments) -> Result<Output> {
 /// Maximum time to prove that a wait can't end. Each thread checks its condition at least once a second.
 const PROVED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Explains the waits of a target. Prints the explanation before the proof that the waits can't end.
+/// Explains the waits of a target. If the waits form a cycle, prints the explanation first, and then takes
+/// more snapshots for the proof that the waits can't end.
 fn why(target: &str, json: bool, repeated: bool) -> Result<Output> {
     let (first, pids) = program_report::of_target(target)?;
     let seen = why::explain(&first.snapshot, &pids);
@@ -246,8 +247,8 @@ fn chosen<'a, T>(
     all.iter().filter(is_chosen).collect()
 }
 
-/// Returns the output of `queue`, `lock`, `pool` or `tensor`. It is an error if the requested object was not
-/// found.
+/// Returns the output of `queue`, `lock`, `pool` or `tensor`. Returns an error if the requested object does
+/// not exist.
 fn listed<T: serde::Serialize>(
     what: &str,
     found: &[&T],

@@ -50,7 +50,8 @@ pub(crate) fn all() -> (Vec<Report>, Vec<String>) {
     (reports, unreadable)
 }
 
-/// Returns the program of a target, and the processes that the target names: one, or all of the program.
+/// Returns the program that a target names, and the processes: the named process, or all processes of a named
+/// program.
 pub(crate) fn of_target(target: &str) -> Result<(Report, Vec<u32>)> {
     if let Ok(pid) = target.parse::<u32>() {
         let program = programs::all().into_iter().find(|program| program.pids.contains(&pid));

@@ -171,7 +171,7 @@ fn processes(report: &Report) -> String {
     table(&rows)
 }
 
-/// Returns the waits of a process in a line.
+/// Returns one line with all waits of a process.
 fn waits_of(snapshot: &Snapshot, process: &ProcessSnapshot) -> String {
     let name = |block: u32| {
         let queues = snapshot.queues.iter().map(|queue| (queue.block, &queue.name));
@@ -185,7 +185,7 @@ fn waits_of(snapshot: &Snapshot, process: &ProcessSnapshot) -> String {
     waits.collect::<Vec<_>>().join("; ")
 }
 
-/// Returns the last failures in order, each with its age and its error.
+/// Returns a line for each of the last failures, the oldest first, with its age and its error.
 pub(crate) fn failures(snapshot: &Snapshot) -> impl DoubleEndedIterator<Item = String> {
     snapshot.failures.iter().map(|failure| {
         let ago = duration(snapshot.taken_ms.saturating_sub(failure.at_ms));
@@ -193,7 +193,7 @@ pub(crate) fn failures(snapshot: &Snapshot) -> impl DoubleEndedIterator<Item = S
     })
 }
 
-/// Returns the processes that have an object.
+/// Returns a list of an object's holders: names of up to six processes, and the number of messages.
 pub(crate) fn holders(snapshot: &Snapshot, holders: &mp_core::HoldersSnapshot) -> String {
     let name = |pid: &u32| {
         let process = snapshot.processes.iter().find(|process| process.pid == *pid);
@@ -261,7 +261,7 @@ pub(crate) fn queues_with_waits(snapshot: &Snapshot, shown: &[&QueueSnapshot]) -
     text
 }
 
-/// Returns a picture of the durations of waits, or an empty text if there were none.
+/// Returns a histogram of the durations of waits. Returns an empty text if there were no waits.
 fn histogram(call: &str, queue: &QueueSnapshot, waits: &WaitTimes) -> String {
     const WIDTH: usize = 40;
     let (Some(median), Some(p99)) = (waits.percentile(50), waits.percentile(99)) else {

@@ -30,7 +30,7 @@ pub(crate) struct Explanation {
     waits: bool,
     /// Last failures of processes.
     failures: Vec<String>,
-    /// Conclusion, if the snapshot was confirmed.
+    /// Text of the conclusion. It is valid only if the snapshot was confirmed.
     #[serde(skip)]
     reason: &'static str,
 }
@@ -40,7 +40,7 @@ pub(crate) struct Explanation {
 pub(crate) struct Node {
     text: String,
     place: Option<String>,
-    /// Remark after the text.
+    /// Remark that is printed after the text.
     mark: String,
     needs: Vec<Node>,
 }
@@ -123,7 +123,8 @@ fn advice(snapshot: &Snapshot, wait: &WaitSnapshot) -> Vec<String> {
 struct WaitKey(String, Option<u32>, Option<String>);
 
 impl WaitKey {
-    /// Returns the wait of a process that has no other wait, and does not hold the awaited object.
+    /// Returns the key of the only wait of a process. Returns `None` if the process has several waits, or
+    /// holds the object that it waits for.
     fn of(snapshot: &Snapshot, process: &ProcessSnapshot) -> Option<Self> {
         let owner = |wait| object_of(snapshot, wait).and_then(|object| object.owner).map(|owner| owner.pid);
         match process.waits.as_slice() {
@@ -142,12 +143,13 @@ impl WaitKey {
 /// State of the traversal of a chain of waits.
 struct Chain<'a> {
     snapshot: &'a Snapshot,
-    /// Processes that were described or are going to be.
+    /// Processes that the text already describes or will describe.
     shown: &'a mut BTreeSet<u32>,
 }
 
 impl Chain<'_> {
-    /// Describes the threads of a process. `title` is the process, if the text begins with its name.
+    /// Describes the threads of a process. `title` is the same process if the text begins with its name, and
+    /// otherwise `None`.
     fn of_process(&mut self, process: &ProcessSnapshot, title: Option<&ProcessSnapshot>) -> Vec<Node> {
         self.shown.insert(process.pid);
         let text_of = |process| format!("{}: ", named(process));
@@ -211,7 +213,7 @@ impl Chain<'_> {
         process_of(self.snapshot, pid).map_or_else(|| format!("{pid} (ended)"), named)
     }
 
-    /// Returns the names of processes, or the number of many.
+    /// Returns the names of processes, or only their number if there are many.
     fn list(&self, pids: &[u32]) -> String {
         match pids {
             [first, _, _, .., last] => {
@@ -324,7 +326,7 @@ impl Chain<'_> {
 const CIRCLE: &str = "These processes wait for each other: this can't end by itself.";
 const OPEN: &str = "This may end: it isn't proved that all of these wait for each other.";
 const ALONE: &str = "No other process can end this wait: it can't end by itself.";
-/// Remark on processes if no other process can end a wait.
+/// Remark after a list of processes, if no other process can end the wait.
 const ONLY: &str = "← no other process";
 
 /// Returns the process ID and the name of a process.
@@ -336,7 +338,7 @@ fn named(process: &ProcessSnapshot) -> String {
 }
 
 impl Explanation {
-    /// Returns the conclusion, if the snapshot was confirmed.
+    /// Returns the text of the conclusion. It is valid only if the snapshot was confirmed.
     pub(crate) fn conclusion(&self) -> String {
         let lines = [self.reason].into_iter().chain(self.advice.iter().map(String::as_str));
         match self.hangs {

@@ -163,7 +163,7 @@ impl std::hash::BuildHasher for Fixed {
     }
 }
 
-/// Returns the processes that any thread of a process has started.
+/// Returns the child processes of all threads of a process.
 fn children_of(pid: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let of = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).unwrap_or_default();
@@ -199,7 +199,8 @@ enum Moment {
     File,
 }
 
-/// Starts a command and kills it. `top` runs in a process of its own below the one that is started.
+/// Starts a command and kills it at `moment`. For `top`, the started process is `script`, and the killed
+/// process is its child.
 fn kill(mut command: Command, moment: Moment, folder: &Path) -> u32 {
     let is_top = command.get_program() == "script";
     let mut child = command.spawn().unwrap();

@@ -73,7 +73,7 @@ impl Top {
 
 /// Time without output after which the test makes `top` redraw the screen.
 const REDRAWN: Duration = Duration::from_millis(200);
-/// Leaves the alternate screen.
+/// Escape sequence that leaves the alternate screen of a terminal.
 const RESTORED: &str = "\x1b[?1049l";
 
 #[test]

@@ -69,7 +69,7 @@ fn why(name: &str, parts: &[&str]) {
     }
 }
 
-/// Runs a program to its end, and checks its output.
+/// Runs a program of `examples/hangs.rs` to its end, and checks that its output contains `part`.
 #[track_caller]
 fn ends(name: &str, part: &str) {
     let mut program = Program::start(name, &[]);

@@ -139,7 +139,7 @@ impl TopTable {
         }
     }
 
-    /// Returns the process ID or the block of a row.
+    /// Returns the process ID of a row of processes, or the number of the block of another row.
     pub(super) fn id(self, sample: &TopSample, row: usize) -> u32 {
         match self {
             Self::Processes => sample.snapshot.processes[row].pid,

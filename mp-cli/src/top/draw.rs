@@ -15,7 +15,7 @@ use super::sample::TopSample;
 use super::ui_state::{TopScreen, TopView};
 use crate::tables::{bytes, cut, duration};
 
-/// Height from which all tables are on the screen.
+/// Minimum height of a screen, in lines, that shows all tables at once.
 const TALL: u16 = 40;
 /// Maximum number of processes named in the line about a hang.
 const NAMES: usize = 3;
@@ -268,8 +268,8 @@ fn style(table: TopTable, sample: &TopSample, row: usize, column: usize, palette
     }
 }
 
-/// Draws a text in front of the tables, scrolled to line `first`, or less far if the text would not fill the
-/// area.
+/// Draws a text in front of the tables, from line `first` on. Decreases `first` if the text would not fill
+/// the area.
 fn popup(frame: &mut Frame<'_>, area: Rect, title: &str, first: &mut u16, text: &str, palette: TopPalette) {
     frame.render_widget(Clear, area);
     let [head, body] = Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(area);
@@ -288,7 +288,8 @@ fn popup(frame: &mut Frame<'_>, area: Rect, title: &str, first: &mut u16, text: 
     frame.render_widget(text.scroll((*first, 0)), body);
 }
 
-/// Returns a line, without the spaces that align its end if it is too long.
+/// Returns a line. In a line of more than `width` characters, each run of spaces after the indentation
+/// becomes one space.
 fn narrowed(line: &str, width: usize) -> String {
     if line.chars().count() <= width {
         return line.to_owned();

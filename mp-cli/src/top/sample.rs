@@ -19,7 +19,8 @@ pub(super) struct LiveProgram {
     cycle: Option<(Snapshot, Instant)>,
 }
 
-/// Age at which the earlier snapshot of a cycle is replaced, if no later snapshot has proved the cycle.
+/// Age at which the earlier snapshot of a cycle is replaced, if no later snapshot has proved that the cycle
+/// can't end.
 const RENEWED_AFTER: Duration = Duration::from_secs(5);
 
 impl LiveProgram {
@@ -46,7 +47,8 @@ impl LiveProgram {
         Some(sample)
     }
 
-    /// Marks the waits of a snapshot as steady only if an earlier snapshot confirms them.
+    /// If processes wait in a cycle, marks exactly those waits of the snapshot as steady that an earlier
+    /// snapshot confirms.
     fn prove(&mut self, snapshot: &mut Snapshot, at: Instant) {
         let cycles = hang_proof::hanging(snapshot);
         if cycles.is_empty() {
@@ -151,9 +153,9 @@ pub(super) struct TopSample {
     pub(super) waits: Vec<Option<[WaitTimes; 2]>>,
     /// Tasks done per second, in the order of the pools.
     pub(super) done_rates: Vec<Option<f64>>,
-    /// Waits for each block, as positions of the process and of the wait.
+    /// Waits for each block: index of the process in the snapshot, and index of the wait in the process.
     waiters: HashMap<u32, Vec<(usize, usize)>>,
-    /// Positions of the objects that are named, owned or waited for.
+    /// Indices in the snapshot of the objects that are named, owned or waited for.
     pub(super) objects: Vec<usize>,
     /// Processes that wait for each other and can't continue.
     pub(super) hanging: BTreeSet<u32>,
@@ -194,7 +196,7 @@ impl TopSample {
         }
     }
 
-    /// Returns the positions of the waits for a block.
+    /// Returns the waits for a block: index of the process, and index of the wait in the process.
     pub(super) fn waits_for(&self, block: u32) -> &[(usize, usize)] {
         self.waiters.get(&block).map_or(&[], Vec::as_slice)
     }

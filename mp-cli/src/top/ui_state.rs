@@ -21,7 +21,7 @@ pub(super) enum TopScreen {
     Tables,
     /// The user types a filter. Contains the previous filter.
     Filter(String),
-    /// The output of `why`, from this line.
+    /// The output of `why`. The number is the first visible line.
     Explanation(u16),
     Help,
 }
@@ -57,9 +57,9 @@ pub(super) struct TopView {
     pub(super) filter: String,
     pub(super) screen: TopScreen,
     pub(super) paused: bool,
-    /// Requested interval.
+    /// Interval that the user has requested, or 1 s.
     pub(super) interval: Duration,
-    /// Shortest interval at which reading the program costs little.
+    /// Shortest interval at which reading the program needs little processor time.
     least: Duration,
     /// `true` if the user chose the interval.
     is_chosen: bool,
@@ -120,7 +120,7 @@ impl TopView {
         keys.into_iter().map(|(_, row)| row).collect()
     }
 
-    /// Returns the position of the selected row among these.
+    /// Returns the position of the selected row in `rows`.
     pub(super) fn position(&mut self, sample: &TopSample, table: TopTable, rows: &[usize]) -> usize {
         let sheet = self.sheet(table);
         let is_selected = |row: &usize| Some(table.id(sample, *row)) == sheet.selected;

@@ -25,7 +25,7 @@ impl Program {
         self.0.id().to_string()
     }
 
-    /// Waits for the end of the process.
+    /// Waits until the process ends, and returns its exit status.
     #[track_caller]
     pub(crate) fn end(&mut self) -> ExitStatus {
         let until = Instant::now() + DEADLINE;
