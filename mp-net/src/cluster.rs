@@ -91,11 +91,11 @@ impl Drop for JoinedCluster {
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// A cluster has a fixed number of ranks. Rank 0 stores the lists of members and of names. A rank that was
-/// lost may be started again, and then joins under the same number.
+/// A cluster has a fixed number of ranks. Rank 0 stores the lists of members and of names. A process that was
+/// lost may be started again with the same rank.
 ///
-/// Clones are handles to one membership, which ends when the last clone is dropped. Other members then report
-/// this process as [lost](ClusterEvent::Lost), unless it has [left](Self::leave) before.
+/// Clones are handles to one membership, which ends when the last clone is dropped. If this process has not
+/// [left](Self::leave) the cluster before that, other members report it as [lost](ClusterEvent::Lost).
 #[derive(Clone)]
 pub struct Cluster(Arc<JoinedCluster>);
 
@@ -143,7 +143,7 @@ async fn resolve_first(config: &ClusterConfig) -> Result<SocketAddr, NetError> {
     }
 }
 
-/// Returns `true` if the address of rank 0 is a loopback address: then all members are on this host.
+/// Returns `true` if the address of rank 0 is a loopback address, so that all members are on this host.
 fn is_loopback_only(config: &ClusterConfig) -> bool {
     let host = config.first.rsplit_once(':').map_or("", |(host, _)| host);
     let is_protected = config.key.is_some() || config.tls.is_some() || config.insecure;

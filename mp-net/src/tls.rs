@@ -83,10 +83,10 @@ impl ClusterTls {
     /// Reads PEM files: one or more CA certificates, the certificate of this process followed by its
     /// intermediate certificates, and its unencrypted private key.
     ///
-    /// Before each later connection, files that have changed are read again. While they can't be read, or the
-    /// key belongs to another certificate, because only some of them were replaced yet, connections use the
-    /// previous identity. Connections that exist keep their certificates. A worker process that receives a
-    /// handle keeps the texts of that time.
+    /// Before each later connection, changed files are read again. New connections use the previous identity
+    /// while a file can't be read, or while the key and the certificate don't match because only one of them
+    /// was replaced. Existing connections keep their certificates. A worker process that receives a handle
+    /// keeps the contents that the files had at that time.
     ///
     /// # Errors
     /// [`NetError::Configuration`] if a file can't be read, and the errors of [`from_pem`](Self::from_pem).

@@ -90,7 +90,7 @@ mod tests {
     struct Job;
 
     #[test]
-    fn type_of_the_program_belongs_to_its_build() {
+    fn unstable_type_name_contains_the_build() {
         let stable = std::any::type_name::<(Vec<Option<[u8; 4]>>, std::time::Duration, &str)>();
         assert!(has_stable_name(stable), "{stable}");
         let mixed = std::any::type_name::<(u8, Option<Job>)>();

@@ -155,7 +155,7 @@ fn members_connect_over_link_local_addresses() -> Outcome {
 }
 
 #[test]
-fn refusals_have_a_kind() -> Outcome {
+fn join_error_has_the_kind_of_refusal() -> Outcome {
     let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
     let why = |config: ClusterConfig| match Cluster::join(&config.timeout(Duration::from_millis(200))) {
         Err(NetError::Refused { why, .. }) => Ok(why),

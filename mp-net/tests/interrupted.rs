@@ -139,7 +139,7 @@ fn two(seed: u64, most: u64) -> (Cluster, Cluster, Proxy) {
     two_with(seed, most, |config| config)
 }
 
-/// Does the same as `two`, with a configuration that `change` adapts.
+/// Returns ranks 0 and 1 and the proxy like `two`. `change` adapts the configuration of both ranks.
 fn two_with(
     seed: u64,
     most: u64,

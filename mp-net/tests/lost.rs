@@ -209,7 +209,7 @@ fn killed_home_is_lost_to_all_waiters() -> Outcome {
 }
 
 #[test]
-fn channels_of_a_killed_home_end_after_the_rest() -> Outcome {
+fn channels_of_killed_home_end_after_all_messages() -> Outcome {
     let (home, address) = Member::start("home", "");
     let cluster = Cluster::join(&config(1, &address).lease(LONG))?;
     let newest = RemoteWatch::<u32>::connect(&cluster, "newest")?;

@@ -207,7 +207,7 @@ fn message_above_the_limit_is_returned() -> Outcome {
 }
 
 #[test]
-fn futures_put_and_get() -> Outcome {
+fn put_async_and_get_async_move_messages() -> Outcome {
     let (first, second) = two();
     let queue = Queue::<u32>::bounded(2)?;
     first.publish("numbers", &queue)?;
@@ -242,7 +242,7 @@ fn assert_tensors(Bundle(value): &Bundle<Vec<Tensor<u32>>>, i: usize) {
 }
 
 #[test]
-fn put_many_to_closed_queue_returns_first_unput() -> Outcome {
+fn put_many_to_closed_queue_returns_unput_values() -> Outcome {
     // The home accepts one call at a time, so that messages wait and share calls.
     let first = first_of_two(|config| config.credits(1, 1 << 20));
     let second = Cluster::join(&config(1, 2, first.address()))?;

@@ -17,7 +17,7 @@ fn two(change: impl Fn(ClusterConfig) -> ClusterConfig) -> (Cluster, Cluster) {
     (first, second)
 }
 
-/// Time longer than a home waits for a caller whose stream has broken.
+/// Duration that is longer than a home waits for a caller to reconnect.
 const RETURN: Duration = Duration::from_millis(700);
 
 #[test]

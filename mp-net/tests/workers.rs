@@ -61,7 +61,7 @@ fn tensor_in_a_file_of_a_worker_is_relayed() -> Outcome {
     Ok(())
 }
 
-/// A worker that receives a handle also gets the certificates, which replace a key here.
+/// A worker that receives a handle also gets the certificates. This cluster has no key.
 #[test]
 fn worker_shows_the_certificate_of_its_parent() -> Outcome {
     let file = |name| format!("{}/tests/certificates/{name}", env!("CARGO_MANIFEST_DIR"));
@@ -80,7 +80,7 @@ fn worker_shows_the_certificate_of_its_parent() -> Outcome {
 }
 
 #[test]
-fn handle_travels_to_another_member() -> Outcome {
+fn handle_in_a_message_works_in_another_member() -> Outcome {
     let first = Cluster::join(&ClusterConfig::new(0, 2, "127.0.0.1:0").key(b"secret"))?;
     let second = Cluster::join(&ClusterConfig::new(1, 2, first.address()).key(b"secret"))?;
     let (handles, tensors) =

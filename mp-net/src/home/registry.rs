@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_are_not_listed_are_counted() {
+    fn names_beyond_the_limit_are_counted() {
         let registry = ClusterRegistry::new(1);
         assert_eq!(registry.names(), "none");
         registry.join(Node { ranks: 1, ..Node::default() }, 1);

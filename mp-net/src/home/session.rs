@@ -82,8 +82,8 @@ impl Session {
         self.joined.load(Ordering::Relaxed)
     }
 
-    /// Begins a stream, which replaces an earlier one. Returns its number, or `None` if the session has
-    /// ended.
+    /// Begins a stream, which replaces the former stream of the session. Returns the number of the new
+    /// stream, or `None` if the session has ended.
     pub(crate) fn begin_stream(&self, to: UnboundedSender<StreamPacket>) -> Option<u64> {
         let mut state = self.state.lock();
         if state.ended {
@@ -94,8 +94,8 @@ impl Session {
         Some(state.streams)
     }
 
-    /// Returns `true` if no later stream has begun, and the session has not ended. Messages of other streams
-    /// must have no effect: the caller has sent them again.
+    /// Returns `true` if no later stream has begun, and the session has not ended. Messages of an older
+    /// stream must be ignored, since the caller sends them again in the new stream.
     pub(crate) fn accepts(&self, stream: u64) -> bool {
         let state = self.state.lock();
         state.streams == stream && !state.ended

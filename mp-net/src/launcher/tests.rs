@@ -134,7 +134,7 @@ fn env_of_nested_launchers_gives_the_inner_one() {
 }
 
 #[test]
-fn env_of_steps_wins_over_the_job() {
+fn slurm_step_variables_override_job_variables() {
     check(&[
         (
             &[

@@ -48,7 +48,7 @@ use crate::wire::messages::{CallOutcome, Node, ObjectMethod, Operation, RemoteCa
 /// | a member that waits | soon after lease and grace, the barrier breaks: the others get [`BarrierError::MemberDied`], without the rank |
 /// | a member that has not arrived | none: the others wait until another party arrives or their time-out expires |
 /// | a member that is [enrolled](Self::enroll) | soon after lease and grace, the barrier breaks as above |
-/// | the member that runs its action in [`wait_then`](Self::wait_then) | soon after lease and grace, the barrier breaks as above; another member does not run its action |
+/// | the member that runs its action in [`wait_then`](Self::wait_then) | soon after lease and grace, the barrier breaks as above; no other member runs its action instead |
 /// | the home | all calls end with `PeerLost` |
 ///
 /// A broken barrier stays broken until a process calls [`reset`](Self::reset), as on one machine.
@@ -160,7 +160,7 @@ impl RemoteBarrier {
     /// [leaves](RemoteBarrierMember::leave): if the home loses this process, the barrier breaks, even while
     /// the process does not wait at it. A process needs only one enrollment. Blocks until the home has
     /// answered. [`RemoteBarrierError::TimedOut`] names enrolled processes that are missing. On the home's
-    /// host, [`BarrierError::TimedOut`] names the home's process instead of those on other hosts.
+    /// host, [`BarrierError::TimedOut`] names the home's process instead of processes on other hosts.
     ///
     /// ```
     /// use mp_net::{Cluster, ClusterConfig, RemoteBarrier};

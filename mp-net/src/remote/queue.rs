@@ -405,8 +405,8 @@ impl<T> RemoteLease<T> {
     /// done so.
     ///
     /// # Errors
-    /// [`NetError::PeerLost`] if the home was lost, and [`NetError::Home`] if it has given the message to
-    /// another consumer, because it was without a connection to this process for longer than lease and grace.
+    /// [`NetError::PeerLost`] if the home was lost, and [`NetError::Home`] if the home has given the message
+    /// to another consumer, because the connection was interrupted for longer than lease and grace.
     pub fn ack(self) -> Result<T, NetError> {
         let Self { value, token, .. } = self;
         token.acknowledge("the lease has ended, and the message went to another consumer")?;

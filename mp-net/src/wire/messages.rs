@@ -314,7 +314,7 @@ pub(crate) enum Operation {
     Open = 1,
     /// Puts `values` in their order, until one can't be put. Returns the number of values put.
     Put = 2,
-    /// Takes the oldest message, and further available ones up to `number`.
+    /// Takes the oldest message. If more messages are available, takes up to `number` messages.
     Get = 3,
     /// Takes a message that has to be acknowledged.
     Lease = 4,
@@ -340,8 +340,8 @@ pub(crate) enum Operation {
     Serve = 12,
     /// Adds `member` to the cluster. Sent to the first rank only.
     Join = 16,
-    /// Returns the members, and the names that begin with `name`, when there is a change after change
-    /// `number`. Sent to the first rank only.
+    /// Waits until there have been more than `number` changes. Returns the members, and the names that begin
+    /// with `name`. Sent to the first rank only.
     Watch = 17,
     /// Registers `name` for an object of `member`. Sent to the first rank only.
     Publish = 18,
@@ -406,7 +406,7 @@ pub(crate) enum CallOutcome {
     Empty = 3,
     /// The object is closed.
     Closed = 4,
-    /// All messages are taken, and none will follow.
+    /// All messages were taken, and no message will follow.
     End = 5,
     /// The call has failed. `text` is the error.
     Failed = 6,

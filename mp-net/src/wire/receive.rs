@@ -58,11 +58,11 @@ enum ParserState {
     Head,
     /// Reading the first byte of a message of this length.
     Kind(usize),
-    /// Reading a message.
+    /// Reading a message of which this number of bytes is unread.
     Message { left: usize },
-    /// Reading the length of data in a message with this number of bytes left.
+    /// Reading the length of data, in a message of which this number of bytes is unread.
     DataLength { left: usize },
-    /// Reading data.
+    /// Reading data of which this number of bytes is unread.
     Data { left: usize },
 }
 
@@ -81,7 +81,8 @@ impl FrameParser {
         Self { state: ParserState::Head, read: Vec::new(), longest }
     }
 
-    /// Takes the next part from the front of `from`. Returns `None` if `from` is used up.
+    /// Removes the next message or piece of data from the front of `from`. Returns `None` if `from` is used
+    /// up.
     ///
     /// # Errors
     /// [`StreamEnd::Malformed`].
@@ -177,7 +178,7 @@ impl StreamReader {
         Self { body, piece: Bytes::new(), frames: FrameParser::new(longest) }
     }
 
-    /// Returns the next part.
+    /// Waits for the next message or piece of data, and returns it.
     ///
     /// # Errors
     /// [`StreamEnd`].
@@ -207,7 +208,7 @@ impl StreamReader {
         self.frames.longest = longest;
     }
 
-    /// Returns the next part if it has arrived already.
+    /// Returns the next message or piece of data if it has already arrived.
     ///
     /// # Errors
     /// [`StreamEnd::Malformed`].
