@@ -329,8 +329,8 @@ fn test_distributed_sampler_uneven() {
     assert_eq!(of(0, Uneven::Drop).epoch(0).batches(), Some(1));
 }
 
-/// Draws that can't be divided are an error of the plan if all epochs have equally many, else in place of the
-/// incomplete batch.
+/// If all epochs have equally many draws, draws that can't be divided are an error of `build`. Otherwise the
+/// error replaces the incomplete batch.
 #[test]
 fn uneven_epoch_is_reported_as_early_as_possible() {
     let of = |n, size| Plan::builder(n).batch_size(size).uneven(Uneven::Error);

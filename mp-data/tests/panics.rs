@@ -1,5 +1,5 @@
 //! Locations of panics in a dataset's code: errors have file and line, and the program's own panic hook is
-//! called. A program of its own, because the hook belongs to the whole process.
+//! called. The test is a separate program, because the hook belongs to the whole process.
 
 #[path = "common/mod.rs"]
 mod common;

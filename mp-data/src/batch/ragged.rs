@@ -1,4 +1,4 @@
-//! Columns whose rows have any length: a buffer of values, and the start of each row.
+//! Columns whose rows have any length: one buffer of values, and the offset of each row.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use super::spare_rows;
 use super::traits::{Batch, ColumnData, Fill};
 use crate::AnyResult;
 
-/// Column of rows of any length: all values in one buffer, and the start of each row. Nested tensors of the
+/// Column of rows of any length: all values in one buffer, and the offset of each row. Nested tensors of the
 /// layout "jagged" have the same form.
 ///
 /// ```
@@ -95,7 +95,7 @@ impl<T: Element> Ragged<T> {
         &self.values
     }
 
-    /// Returns the start of each row, and the end of the last row.
+    /// Returns the offset of each row in [`values`](Self::values), and the end of the last row.
     #[must_use]
     pub fn offsets(&self) -> &Tensor<i64> {
         &self.offsets

@@ -1,4 +1,4 @@
-//! Row buffers of finished batches, for the next batch of the same thread.
+//! Row buffers of finished batches. The same thread reuses them for its next batch.
 
 use std::any::{Any, TypeId};
 use std::cell::RefCell;
@@ -8,7 +8,7 @@ use std::collections::HashMap;
 const MOST: usize = 16 << 20;
 
 thread_local! {
-    /// Lists of rows, by the type of a row.
+    /// Lists of empty row buffers, by the type of the row.
     static SPARE: RefCell<HashMap<TypeId, Vec<Box<dyn Any>>>> = RefCell::default();
 }
 

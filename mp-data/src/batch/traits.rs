@@ -100,8 +100,8 @@ pub trait Batch: Send + Sized + 'static {
     fn begin(rows: usize, shapes: Self::Shapes<'_>, fill: Fill) -> AnyResult<Self::Builder>;
     #[doc(hidden)]
     fn rows(builder: &mut Self::Builder) -> AnyResult<Vec<Self::Row<'_>>>;
-    /// Returns the rows of tensors that contain only the given byte. If it is the fill byte, these rows were
-    /// probably not written. Empty rows are excluded.
+    /// Returns the rows of tensors that contain only this byte, except empty rows. With the fill byte, these
+    /// rows were probably not written.
     #[doc(hidden)]
     fn unwritten(_: &mut Self::Builder, _: u8) -> AnyResult<Vec<rows::UnwrittenRow>> {
         Ok(Vec::new())
@@ -146,18 +146,18 @@ pub trait Batch: Send + Sized + 'static {
 pub enum ColumnData {
     /// Elements of any type.
     Numbers(AnyTensor),
-    /// Rows of any length: all values, and the start of each row with the end of the last one.
+    /// Rows of any length: all values in one buffer, and the offsets of the rows.
     Ragged {
         /// All values, one row after the other.
         values: AnyTensor,
-        /// Start of each row, and end of the last row.
+        /// Offset of each row in elements, and the end of the last row.
         offsets: Tensor<i64>,
     },
     /// Texts.
     Strings {
         /// All texts in UTF-8, one after the other.
         text: Tensor<u8>,
-        /// Start of each text, and end of the last one.
+        /// Offset of each text in bytes, and the end of the last text.
         offsets: Tensor<i64>,
     },
     /// Values of a serde type, each as MessagePack.

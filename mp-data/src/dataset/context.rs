@@ -98,7 +98,8 @@ impl<B> Context<B> {
         &self.unwritten
     }
 
-    /// Marks the context as the context of a stream, whose items are unknown until they have been read.
+    /// Marks the context as the context of a stream. The items of a stream are unknown until they have been
+    /// read.
     pub(crate) fn for_stream(self) -> Self {
         Context { in_stream: true, ..self }
     }
@@ -168,8 +169,8 @@ impl<B> Context<B> {
     }
 
     /// Fills rows with zeros, so that `fetch` may leave them unwritten. Without this call, unwritten rows
-    /// have arbitrary contents. In builds with debug assertions, rows are filled with the byte 0xa5. A row of
-    /// a tensor that is not written at all is then an error, which names the sample and the column.
+    /// have arbitrary contents. In builds with debug assertions, rows are filled with the byte 0xa5. In such
+    /// builds, a tensor's row that is not written at all is an error, which names the sample and the column.
     ///
     /// A written row may also contain only 0xa5. So the sample of such a row is made again in memory that is
     /// filled with 0x5a. The row counts as unwritten if it contains only 0x5a afterwards. This check never

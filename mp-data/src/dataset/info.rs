@@ -86,7 +86,8 @@ pub struct SkippedSample {
     pub item: Item,
     /// Shard of the sample; `None` for datasets with indices.
     pub shard: Option<usize>,
-    /// `true` if the rest of the shard from this sample on is missing because it can't be opened or read.
+    /// `true` if the shard can't be opened or read at this sample, so that all later samples of the shard are
+    /// missing, too.
     pub rest_of_shard: bool,
     /// Error of the sample.
     pub why: String,

@@ -56,7 +56,7 @@ use crate::{AnyResult, Batch, Item};
 /// # Inputs of `fetch`
 /// `fetch` may depend on the dataset as it was sent, on the items, and on their random numbers. State that it
 /// stores in `self` is a cache only: any worker may make any batch, and a batch whose worker died is made
-/// again. Then batches are equal bit by bit for any number of workers.
+/// again. If `fetch` follows this rule, batches are equal bit by bit for any number of workers.
 /// [`DataLoader::verify`](crate::DataLoader::verify) checks this.
 ///
 /// # A file or a decoder that needs `&mut`
@@ -155,7 +155,7 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch>;
 
     /// Prepares a worker before its first batch, for example opens files and makes decoders in fields with
-    /// `#[serde(skip)]`. Each worker calls it once, also a worker that replaces another.
+    /// `#[serde(skip)]`. Each worker calls this once, also a worker that replaces another worker.
     ///
     /// Take random numbers from the `rng` of each row. A generator that is seeded here with
     /// [`WorkerInfo::seed`] returns the same numbers in each worker, and in its replacement.
@@ -165,7 +165,7 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// loader and its last iterator are dropped, when it has made
     /// [`max_tasks_per_child`](crate::DataLoaderBuilder::max_tasks_per_child) batches, and after a panic of
     /// `fetch`. A dropped loader waits one second for workers that are making a batch. A killed worker
-    /// doesn't drop its dataset. Workers are killed after that second, by a signal, by the time-out of a
+    /// doesn't drop its dataset. Workers are killed if they need longer, by a signal, by the time-out of a
     /// batch, or when the program exits without dropping its loader.
     ///
     /// # Time
@@ -189,7 +189,7 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
         None
     }
 
-    /// Returns a checksum of the choice of samples, for a dataset that takes some samples of another one,
+    /// Returns a checksum of the selection, for a dataset that is a selection of another dataset's samples,
     /// such as [`Subset`](crate::Subset). A loader refuses a saved state if its dataset returns another
     /// value. A dataset that forwards its calls to other datasets must forward this call, too.
     fn selection_checksum(&self) -> Option<u64> {

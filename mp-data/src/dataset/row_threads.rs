@@ -157,7 +157,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the threads in which a function was called. Each call waits until all calls have begun.
+    /// Calls a function in this thread and in up to `others` row threads. Returns the ids of these threads.
+    /// Each call waits until all calls have begun.
     fn called(threads: &RowThreads, others: usize) -> HashSet<String> {
         let (all, seen) = (Barrier::new(others + 1), Mutex::new(HashSet::new()));
         threads.run(others, &|| {

@@ -29,7 +29,7 @@ use crate::{AnyResult, Context, Dataset, Item, WorkerInfo};
 #[derive(Clone, Serialize, Deserialize)]
 pub struct ConcatDataset<D> {
     datasets: Vec<D>,
-    /// Index of the sample after the last one of each dataset.
+    /// For each dataset, the index after its last sample.
     ends: Vec<usize>,
 }
 

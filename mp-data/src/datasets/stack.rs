@@ -8,8 +8,8 @@ use super::{DatasetError, RowDataset, RowOf, ShapesOf};
 use crate::plan::{SampleRng, checksum};
 use crate::{AnyResult, Context, Dataset, Item, WorkerInfo};
 
-/// Up to six datasets of equal length, whose samples with equal index belong together. A batch is a tuple
-/// with one batch of each dataset.
+/// Dataset that combines up to six datasets of equal length. A sample consists of the samples with the same
+/// index in all datasets. A batch is a tuple with one batch of each dataset.
 ///
 /// ```
 /// use mp_data::{DataLoader, StackDataset, Subset, Tensor};

@@ -10,8 +10,8 @@ use super::{DatasetError, RowDataset, RowOf, ShapesOf};
 use crate::plan::{SampleRng, checksum};
 use crate::{AnyResult, Context, Dataset, Item, WorkerInfo};
 
-/// Samples of a dataset at some indices, in the order of these indices. The list of indices is in shared
-/// memory once, for any number of workers.
+/// Dataset of the samples that another dataset has at some indices, in the order of these indices. The list
+/// of indices is in shared memory once, for any number of workers.
 ///
 /// ```
 /// use mp_data::{DataLoader, Subset, Tensor};

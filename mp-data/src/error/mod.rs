@@ -72,8 +72,8 @@ pub struct LoadError {
     /// Cause: a [`TaskError`], a [`PlanError`], or, in a loader without workers, the error of `fetch`. The
     /// text of a panic includes its file and line. In a loader without workers, a panic hook records file and
     /// line for panics of `init`, `open`, `fetch` and rows, and then calls the previous hook. The first batch
-    /// that this process makes installs the hook. If the program installs another hook after that, these
-    /// errors have the panic's message only.
+    /// that this process makes installs the hook. If the program installs another hook later, errors of
+    /// panics contain only the message.
     pub source: Box<dyn Error + Send + Sync>,
 }
 

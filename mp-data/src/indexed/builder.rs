@@ -71,8 +71,8 @@ impl<D: Dataset> DataLoaderBuilder<D> {
     settings!();
 
     /// Sets whether [`resume`](DataLoader::resume) accepts a state that was saved with another dataset,
-    /// weights, lengths, subset or sampler. The iterator then starts at the next batch of the state, in the
-    /// new order. By default such a state is refused.
+    /// weights, lengths, subset or sampler. If accepted, the iterator starts at the next batch of the state,
+    /// in the new order. By default, such a state is refused.
     pub fn allow_changed_dataset(mut self, allow: bool) -> Self {
         self.settings.allow_changed_dataset = allow;
         self
@@ -82,8 +82,8 @@ impl<D: Dataset> DataLoaderBuilder<D> {
     /// [`Dataset::init`] after this function has returned.
     ///
     /// # Errors
-    /// A setting is invalid, or has no effect in combination with another one (`shuffle` or `batch_size` with
-    /// `batch_sampler`): the error names both. The epochs are uneven with
+    /// A setting is invalid, or has no effect in combination with another setting (`shuffle` or `batch_size`
+    /// with `batch_sampler`). The error names both settings. The epochs are uneven with
     /// [`Uneven::Error`](crate::plan::Uneven::Error). The dataset can't be encoded, or a process can't be
     /// started.
     pub fn build(self) -> Result<DataLoader<D>, BuildError> {

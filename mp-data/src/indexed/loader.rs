@@ -30,9 +30,9 @@ use crate::{BuildError, Dataset};
 /// | a worker is killed, crashes, or exceeds the time-out | it is replaced, and another worker makes its batch again, up to [`retries`](crate::DataLoaderBuilder::retries) times. After that, the batch is a [`LoadError`](crate::LoadError) |
 /// | a worker is stopped (SIGSTOP, a debugger) | its batch waits until the worker continues, or for the [time-out](crate::DataLoaderBuilder::timeout). Other workers continue. After 10 s a report on stderr names the batch, the sample and the process |
 /// | a row kills its worker each time | [`on_error`](crate::DataLoaderBuilder::on_error): an error, or the batch without that row. With several threads, one thread first makes the batch again to find the sample |
-/// | shared memory is exhausted | the batch is made again after another batch was made or taken. Batches that were made early are freed for it. When no other batch is left, it is made once more, and then fails |
+/// | shared memory is exhausted | the batch is made again after another batch was made or taken. Prefetched batches are freed to get memory. If no other batch is in flight, the batch is made once more, and fails if memory is exhausted again |
 /// | all workers fail to start: `init` fails five times | the iterator returns the error and ends. The state does not count that batch as delivered |
-/// | SIGINT (Ctrl-C), SIGTERM | workers ignore them from their first instruction on. The handler of this process decides |
+/// | SIGINT (Ctrl-C), SIGTERM | workers ignore these signals from their first instruction on. Only the handler of this process runs |
 /// | this process is killed | the workers exit, and the kernel frees the memory after the last one |
 /// | the epoch is dropped before its end | batches that no worker has begun are cancelled. The drop does not wait for the batches that workers are making |
 #[doc(alias = "StatefulDataLoader")]

@@ -81,8 +81,8 @@ pub(crate) struct IndexedContents {
     window: Option<WindowStart>,
 }
 
-/// Position of an iterator: the first undelivered batch, later batches that were delivered before it, and its
-/// window, if the order has windows.
+/// Position of an iterator: the first undelivered batch, the later batches that were already delivered, and,
+/// if the order has windows, the window of the first undelivered batch.
 #[derive(Clone)]
 pub(crate) struct IndexedPosition {
     pub(crate) next: (u64, u64),

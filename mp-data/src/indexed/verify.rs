@@ -37,8 +37,8 @@ impl<D: Dataset> DataLoader<D> {
     /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     ///
-    /// Two workers make the two batches if two are free. If one worker makes both, this process makes the
-    /// batch a third time: it decodes the dataset and calls its `init`.
+    /// Two workers make the two copies of a batch if two workers are free. If one worker makes both copies,
+    /// this process makes a third one. For that it decodes the dataset and calls its `init`.
     ///
     /// # Errors
     /// A batch can't be made.

@@ -35,7 +35,7 @@ macro_rules! loader_methods {
         /// the old dataset and its workers.
         ///
         /// # Errors
-        /// The errors of the builder's `build`. The loader is unchanged then.
+        /// The errors of the builder's `build`. In case of an error, the loader is unchanged.
         pub fn set_dataset(&mut self, dataset: D) -> Result<(), crate::BuildError> {
             *self = Self::start(Arc::new(dataset), self.plan.clone(), self.inner.settings.clone())?;
             Ok(())
@@ -120,7 +120,7 @@ macro_rules! batches_methods {
         ///
         /// # Errors
         /// [`NotReadyError`](crate::NotReadyError) after the time-out. Without workers the caller makes the
-        /// batch, which may take longer: then the time-out applies only after a
+        /// batch, which may take longer: in that case the time-out is checked only after a
         /// [skipped](crate::OnError) batch.
         #[track_caller]
         pub fn next_timeout(

@@ -41,14 +41,14 @@ impl EpochOrder {
 
     /// Returns the position of a consumer whose next batch is `next`, as [`Plan::state`](super::Plan::state)
     /// does. With [`MaxTokens`](Batching::MaxTokens), the state also has the start of the last known window
-    /// at or before that batch. [`Plan::resume`](super::Plan::resume) then does not cut the windows before
-    /// it.
+    /// at or before that batch. With this start, [`Plan::resume`](super::Plan::resume) does not compute
+    /// earlier windows.
     pub fn state(&self, next: u64) -> PlanState {
         self.order().plan.state(self.order().epoch, next).in_window(self.window(next))
     }
 
-    /// Returns the start of the last known window at or before this batch, unless the start follows from the
-    /// batch number.
+    /// Returns the start of the last known window at or before this batch. Returns `None` if the start can be
+    /// computed from the batch number.
     pub(crate) fn window(&self, batch: u64) -> Option<WindowStart> {
         self.windows().start(self.order(), batch)
     }

@@ -26,7 +26,7 @@ pub struct PlannedBatch {
 pub(super) struct DrawOrder {
     pub(super) plan: Arc<PlanData>,
     pub(super) epoch: u64,
-    /// Number of draws; `None` if the user's sampler panicked. Then each use calls the sampler again.
+    /// Number of draws. `None` if the user's sampler has panicked: each use calls the sampler again.
     pub(super) draw_count: Option<u64>,
     table: ForkLocal<OnceLock<Vec<u32>>>,
 }
@@ -172,7 +172,7 @@ impl DrawOrder {
     }
 }
 
-/// Draw of one sample.
+/// One draw: index of a sample in the dataset, and position of the draw in the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Item {
     /// Index of the sample in the dataset.

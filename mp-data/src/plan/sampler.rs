@@ -28,7 +28,7 @@ pub enum Sampler {
     /// This number of draws over all ranks, each from all samples.
     #[doc(alias = "RandomSampler")]
     WithReplacement(u64),
-    /// This number of draws over all ranks by weight. Each sample has one weight.
+    /// Draws by weight: `draws` is their number over all ranks, and `weights` has one weight for each sample.
     #[doc(alias = "WeightedRandomSampler")]
     #[allow(missing_docs)]
     Weighted { weights: Arc<[f64]>, draws: u64, replacement: bool },
@@ -76,7 +76,8 @@ pub enum Uneven {
     Pad,
     /// Drops the draws that can't be divided evenly.
     Drop,
-    /// Returns an error: from `build` if all epochs have equally many draws, else in place of the last batch.
+    /// Returns an error. `build` returns it if all epochs have equally many draws. Otherwise the error
+    /// replaces the last batch.
     Error,
 }
 
@@ -85,11 +86,12 @@ pub enum Uneven {
 #[non_exhaustive]
 pub enum Batching {
     /// Samples of similar lengths in one batch: windows of `window` global batches are sorted by length and
-    /// cut, and the batches are permuted.
+    /// divided into batches, which are permuted.
     #[allow(missing_docs)]
     BucketByLength { lengths: Arc<[u32]>, window: u64 },
-    /// Batches of at most `tokens` tokens, if each sample is padded to the longest. Windows of `window` draws
-    /// are sorted by length. A sample longer than `tokens` is a batch of its own.
+    /// Batches of at most `tokens` tokens, counted as if each sample were padded to the length of the longest
+    /// one. Windows of `window` draws are sorted by length. A sample longer than `tokens` is a batch of its
+    /// own.
     #[allow(missing_docs)]
     MaxTokens { lengths: Arc<[u32]>, tokens: u64, window: u64 },
     /// A batch sampler of the user.

@@ -66,7 +66,7 @@ impl PlanState {
         checksum(texts.chain(numbers).chain(hashes))
     }
 
-    /// Returns an error if the checksum is wrong, so that the state was changed after it was made.
+    /// Returns an error if the checksum is wrong, which means that the state was changed.
     pub(super) fn check_whole(&self) -> Result<(), PlanError> {
         if self.check == self.content() {
             return Ok(());

@@ -58,7 +58,7 @@ pub(crate) struct LoaderSettings {
     pub(crate) allow_changed_dataset: bool,
     pub(crate) affinity: Affinity,
     pub(crate) keep_freed_memory: bool,
-    /// Cluster whose served loaders make batches, too.
+    /// Cluster with loaders of other hosts that also make batches for this loader.
     #[cfg(feature = "net")]
     pub(crate) hosts: Option<mp_net::Cluster>,
 }
@@ -183,8 +183,8 @@ macro_rules! settings {
             self
         }
 
-        /// Limits the time that a worker may take for one batch. When it expires, the worker is killed, and
-        /// another worker makes the batch again. The limit does not apply to `init`.
+        /// Limits the time that a worker may take for one batch. If the worker exceeds the limit, it is
+        /// killed, and another worker makes the batch again. The limit does not apply to `init`.
         #[doc(alias = "batch_timeout")]
         pub fn timeout(mut self, time: std::time::Duration) -> Self {
             self.settings.timeout = Some(time);
@@ -219,9 +219,9 @@ macro_rules! settings {
 
         /// Sets whether a worker keeps freed memory for later allocations, which is the default: up to 64 MiB
         /// at the end of each heap of glibc's allocator (other allocators are unchanged). With `false`, image
-        /// decoders return memory to the kernel after each image and fault it in again page by page, a
-        /// quarter of the time of such workers. `MALLOC_TRIM_THRESHOLD_`, `MALLOC_MMAP_THRESHOLD_`, or either
-        /// in `GLIBC_TUNABLES`, take precedence.
+        /// decoders return memory to the kernel after each image and fault it in again page by page, which
+        /// takes a quarter of the workers' time. `MALLOC_TRIM_THRESHOLD_`, `MALLOC_MMAP_THRESHOLD_`, or
+        /// either in `GLIBC_TUNABLES`, take precedence.
         pub fn keep_freed_memory(mut self, keep: bool) -> Self {
             self.settings.keep_freed_memory = keep;
             self

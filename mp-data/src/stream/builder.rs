@@ -52,8 +52,8 @@ impl<D: IterableDataset> StreamLoaderBuilder<D> {
 
     /// Sets the number of lanes, which divide the shards and are read concurrently. The default is 16, or the
     /// number of shards of this rank if that is less. Batches are taken from the lanes in turn. The order
-    /// depends on the number of lanes, which states contain, and never on the number of workers. At most this
-    /// many workers are busy at the same time.
+    /// depends on the number of lanes, which states contain, and never on the number of workers. At most one
+    /// worker for each lane is busy at the same time.
     pub fn lanes(mut self, lanes: u64) -> Self {
         self.plan.lanes = lanes;
         self

@@ -80,8 +80,9 @@ pub type SampleOf<D> = <<D as IterableDataset>::Reader as ShardReader>::Sample;
 /// # Inputs of a batch
 /// A batch may depend on the dataset as it was sent, on the samples, and on their random numbers. State that
 /// is stored in `self` is a cache only. A shard must return the same samples in the same order each time, and
-/// a reader that is opened at a token must continue after that token. Then batches are equal bit by bit for
-/// any number of workers. [`StreamLoader::verify`](crate::StreamLoader::verify) checks this.
+/// a reader that is opened at a token must continue after that token. If the dataset follows these rules,
+/// batches are equal bit by bit for any number of workers.
+/// [`StreamLoader::verify`](crate::StreamLoader::verify) checks this.
 ///
 /// # Failure
 /// | event | loss |
@@ -137,8 +138,8 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         None
     }
 
-    /// Returns a dataset with the shards of this dataset, followed by the shards of another one with the same
-    /// sample type.
+    /// Returns a dataset with the shards of this dataset, followed by the shards of `other`, which has the
+    /// same sample type.
     #[doc(alias = "ChainDataset")]
     fn chain<B>(self, other: B) -> ChainDataset<Self, B>
     where
@@ -166,14 +167,15 @@ pub trait ShardReader: 'static {
     /// Returns the next sample, or `None` at the end.
     ///
     /// # Errors
-    /// Any error if this sample can't be read. The sample is counted, and the loader reads the next one. A
-    /// reader that can't continue must return `None`.
+    /// Any error if this sample can't be read. The unreadable sample is counted, and the loader reads the
+    /// next sample. A reader that can't continue must return `None`.
     #[doc(alias = "__next__")]
     fn read(&mut self) -> AnyResult<Option<Self::Sample>>;
 
     /// Returns the reader's position as a token, for example an offset in the file or the number of a record.
-    /// [`open`](IterableDataset::open) continues there without reading earlier samples. With `None`, the
-    /// default, `open` begins at the start, and the loader skips samples.
+    /// [`open`](IterableDataset::open) gets the token, and begins at that position without reading earlier
+    /// samples. With `None`, the default, `open` begins at the start of the shard, and the loader skips
+    /// samples.
     ///
     /// A reader that was opened at a token must return the same token before it has read anything. Another
     /// token is an error.

@@ -223,7 +223,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn tree_behaves_like_a_list() {
+    fn lane_tree_returns_the_same_as_a_list() {
         let mut state = 17u64;
         let mut random = move |below: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -21,10 +21,10 @@ use mp_core::quantity;
 /// [`IterableDataset`] has an example, and a table of the losses after a failure. In all other respects it
 /// works like a [`DataLoader`](crate::DataLoader).
 ///
-/// Each *lane* is a sequence of this rank's shards, which are read one after the other. Batches are taken
-/// from the lanes in turn, without lanes that have ended. One worker at a time reads a lane, usually the
-/// worker that has the lane's shard open. A batch's [number](crate::BatchInfo::number) is its round times the
-/// number of lanes, plus its lane, so the numbers of ended lanes are missing.
+/// Each *lane* is a sequence of this rank's shards, which are read one after the other. Batches are taken in
+/// turn from the lanes that have not ended. One worker at a time reads a lane, usually the worker that has
+/// the lane's shard open. A batch's [number](crate::BatchInfo::number) is its round times the number of
+/// lanes, plus its lane, so the numbers of ended lanes are missing.
 pub struct StreamLoader<D: IterableDataset> {
     pub(super) inner: Arc<LoaderShared<StreamSource<D>>>,
     /// Plan before it is completed with the number of shards.

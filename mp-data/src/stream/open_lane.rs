@@ -35,7 +35,8 @@ pub(crate) struct OpenLane<D: IterableDataset> {
     reader: Option<D::Reader>,
     /// Position of the reader, or, without a reader, the position at which the next reader is opened.
     now: LanePosition,
-    /// Start of the current window, and the number of its samples that were taken.
+    /// Position of the lane in the current window: start of the window, and number of its samples that were
+    /// taken.
     begins: LanePosition,
     /// Samples of the current window that were not taken. `None` for a sample that can no longer be read.
     window: VecDeque<Option<ReadSample<SampleOf<D>>>>,

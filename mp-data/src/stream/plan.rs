@@ -23,7 +23,7 @@ pub(crate) struct StreamPlan {
     pub(crate) shuffle: bool,
     /// Number of samples of a lane that are permuted together, or 0.
     pub(crate) window: u64,
-    /// Number of batches of an epoch, if an epoch isn't one pass.
+    /// Number of batches of an epoch. `None` if an epoch is one pass over the shards.
     pub(crate) steps: Option<u64>,
 }
 

@@ -12,9 +12,9 @@ use crate::plan::{PlanError, checksum, same};
 const FORMAT: &str = "stream/1";
 
 /// Saved state of an iterator over a stream, with the position of each lane: see
-/// [`StreamBatches::state`](crate::StreamBatches::state). In any format of serde it takes a few hundred
-/// bytes, and less than a hundred bytes for each lane. With shuffled windows it also takes some bytes for
-/// each shard in the current windows.
+/// [`StreamBatches::state`](crate::StreamBatches::state). In any format of serde, the state has a few hundred
+/// bytes, and up to 100 bytes more for each lane. With shuffled windows, each shard in a current window needs
+/// some additional bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[doc(alias = "state_dict")]
 pub struct StreamState {

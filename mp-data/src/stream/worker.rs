@@ -41,7 +41,7 @@ pub(crate) struct StreamTask {
     pub(super) skip: Vec<u64>,
     pub(super) threads: u32,
     pub(super) poison: Option<u8>,
-    /// `true` if the lane is opened again even if it is open.
+    /// `true` if the worker must open the lane again, even if the lane is already open.
     pub(super) opens: bool,
 }
 
@@ -78,7 +78,7 @@ impl<D: IterableDataset> OpenLanes<D> {
         self.by_use.remove(&used).map(|(_, at, open)| (at, open))
     }
 
-    /// Stores an open lane, and closes the least recently used lane if there are `most` already.
+    /// Stores an open lane. If `most` lanes are already open, closes the least recently used lane first.
     fn keep(&mut self, lane: u64, at: LanePosition, open: OpenLane<D>, most: u64) {
         if self.by_use.len() as u64 >= most
             && let Some((_, (oldest, ..))) = self.by_use.pop_first()

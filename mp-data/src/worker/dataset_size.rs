@@ -1,4 +1,4 @@
-//! Warning about a dataset that is large in each worker's own memory.
+//! Warning about a large dataset, of which each worker has a copy in its own memory.
 
 use mp_core::message::{Codec, Outgoing};
 use mp_reduce::MessagePack;

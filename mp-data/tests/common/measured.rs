@@ -4,7 +4,7 @@ use mp_data::{AnyResult, Context, Dataset, Item, IterableDataset, Samples, Shard
 use mp_tensor::{SharedTensor, Tensor};
 use serde::{Deserialize, Serialize};
 
-/// Dataset in which each batch is one sample, whose number of bytes is listed.
+/// Dataset whose batches have one sample each. `sizes` has the number of bytes of each sample.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Measured {
     pub sizes: Vec<usize>,

@@ -1,4 +1,4 @@
-//! Limits of batches in flight, and of batches delivered before an earlier one.
+//! Limits of batches in flight, and of batches that are delivered before an earlier batch.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

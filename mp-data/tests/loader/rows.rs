@@ -119,8 +119,8 @@ fn unwritten_value_is_an_error_of_its_sample() {
     }
 }
 
-/// Dataset in which both rows of a batch fail, each after the other row has begun. In each second batch the
-/// second row fails first.
+/// Dataset with batches of two rows, which both fail. A row fails only after the other row has begun. In
+/// every second batch, the second row fails first.
 #[derive(Default, Serialize, Deserialize)]
 struct BothFail {
     #[serde(skip)]

@@ -98,7 +98,7 @@ fn sampler_panic_keeps_batches_of_this_epoch() {
     }
 }
 
-/// Sampler that panics in one of its functions, in epoch 1 or in all.
+/// Sampler that panics in the named function, in one epoch or in all epochs.
 #[derive(Debug)]
 struct PanicsIn(&'static str, Option<u64>);
 

@@ -35,7 +35,7 @@ fn saved_map_state_resumes() {
 /// Numbers of samples of the dataset's shards.
 const SIZES: [u64; 4] = [7, 5, 0, 9];
 
-/// State within a window, with a shard that ends early, and a shard that is read again in the next pass.
+/// The saved position is within a window. One shard ends early, and one shard is read again in the next pass.
 #[test]
 fn saved_stream_state_resumes() {
     let of = |shards| streaming_of(shards, 0).lanes(2).shuffle_window(6).shuffle(true).steps(9);

@@ -14,7 +14,7 @@ use crate::common::next;
 use crate::common::shards::{all_of, next_of, streamed, streaming};
 use crate::shuffled;
 
-/// Shards that count from one number to another, with iterators as readers, without tokens.
+/// Dataset of shards: shard `(a, b)` has the numbers from a to b. The readers are iterators, without tokens.
 #[derive(Serialize, Deserialize)]
 struct Counting(Vec<(i64, i64)>);
 
