@@ -13,7 +13,8 @@ use mp::{
 };
 use serde::{Deserialize, Serialize};
 
-/// `join` before the results are taken: the worker waits for room in the queue (cpython#73983).
+/// The program calls `join` before it takes the results: the worker waits for room in the queue
+/// (cpython#73983).
 fn join() -> AnyResult<()> {
     let results = Queue::<u64>::bounded(64)?.named("results");
     let worker = Process::builder()
@@ -300,7 +301,8 @@ impl Dataset for Samples {
     }
 }
 
-/// No hang: all workers of a data loader are killed. Others make their batches (pytorch#21554).
+/// No hang: all workers of a data loader are killed. Other workers make the batches of the killed ones
+/// (pytorch#21554).
 fn loader() -> AnyResult<()> {
     let loader = DataLoader::builder(Samples { fast: 100 }).batch_size(5).num_workers(2).build()?;
     let mut sum = 0;

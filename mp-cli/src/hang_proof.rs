@@ -2,10 +2,10 @@
 //!
 //! A set of processes *hangs* if all their threads wait, without a time-out and in calls of the library, for
 //! actions that only processes of the set can take. One snapshot shows such a *cycle*. A second snapshot
-//! proves it ([`confirm`]), as in the library's own reports: the same threads are in the same waits, need the
-//! same processes, and each has checked its condition at least twice in between. So no thread of the set has
-//! made progress, no other process can help, and each condition was still unmet at the last check. No process
-//! is stopped for the proof.
+//! proves it ([`confirm`]), as in the library's own reports: the same threads are in the same waits and need
+//! the same processes, and each thread has checked its condition at least twice between the two snapshots. So
+//! no thread of the set has made progress, no other process can help, and each condition was still unmet at
+//! the last check. No process is stopped for the proof.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -62,8 +62,8 @@ fn is_met(snapshot: &Snapshot, wait: &WaitSnapshot) -> bool {
     owner.is_some_and(|owner| !is_alive(&owner.pid))
 }
 
-/// Returns a list of processes, at least one of which has to act before a process can continue. Returns
-/// `None` if the process can continue without another process of this program.
+/// Returns the processes on which `process` depends: it can continue only after at least one of them has
+/// acted. Returns `None` if it can continue without another process of this program.
 pub(crate) fn needs_of(snapshot: &Snapshot, process: &ProcessSnapshot) -> Option<Vec<u32>> {
     let is_waiting = process.state == ProcessState::Running
         && process.other_threads.as_ref().is_some_and(Vec::is_empty)

@@ -301,7 +301,7 @@ impl Chain<'_> {
         if is_owned { "holds it" } else { &wait.ended_by }
     }
 
-    /// Describes, in one line, processes that are described in full elsewhere.
+    /// Returns a line about processes that the text describes in full at another point.
     fn of_shown(&self, pids: &[u32], wait: &WaitSnapshot, only: bool) -> Option<Node> {
         let mut calls: Vec<(&str, Vec<u32>)> = Vec::new();
         for pid in pids {

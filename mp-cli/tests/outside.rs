@@ -242,7 +242,7 @@ fn check_record(target: &Target) -> bool {
 }
 
 #[test]
-fn killed_command_leaves_nothing() {
+fn killed_command_leaves_no_files() {
     let target = Target::start("killed");
     let before = target.open_files();
     let polls = (0..12).map(|power| Moment::Polls((1 << power) - 1));

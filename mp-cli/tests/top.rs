@@ -110,7 +110,7 @@ fn terminal_is_restored_after_sigterm() {
 }
 
 #[test]
-fn ctrl_z_gives_the_terminal_back() {
+fn ctrl_z_restores_the_terminal() {
     let program = hangs();
     let Some(mut top) = Top::start(&program) else { return };
     top.expect("Queue::put");
@@ -124,7 +124,7 @@ fn ctrl_z_gives_the_terminal_back() {
 }
 
 #[test]
-fn top_without_a_terminal_names_show() {
+fn top_without_a_terminal_suggests_show() {
     let output = Command::new(env!("CARGO_BIN_EXE_mp")).arg("top").stdin(Stdio::null()).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("`mp show --watch`"));

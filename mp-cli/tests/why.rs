@@ -29,8 +29,8 @@ fn check_place(part: &str, text: &str) {
     assert!(calls.iter().any(|name| call.contains(name)), "{line} is not in {call:?}");
 }
 
-/// Runs `mp why`. Returns its output and exit code, the part of the output that it wrote first, and the time
-/// until then.
+/// Runs `mp why`. Returns the output and exit code, the part of the output that was written first, and the
+/// time until that part was written.
 fn ask(pid: &str) -> (String, Option<i32>, String, Duration) {
     let begun = Instant::now();
     let mut command = Command::new(env!("CARGO_BIN_EXE_mp"));

@@ -29,7 +29,8 @@ pub(super) enum TopTable {
 /// A column of a table.
 pub(super) struct TopColumn {
     pub(super) title: &'static str,
-    /// Widths on a screen of 80 columns and on a wide one. A column without width is not shown.
+    /// Widths of the column on a screen of 80 columns, and on a wide screen. With width 0, the column is not
+    /// shown.
     pub(super) widths: (u16, u16),
     /// `true` for numbers: they are aligned to the right.
     pub(super) right: bool,

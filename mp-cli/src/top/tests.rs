@@ -206,7 +206,7 @@ fn any_size_of_the_terminal_is_drawn() {
 }
 
 #[test]
-fn colours_follow_the_terminal() {
+fn colours_are_used_only_if_enabled() {
     for (colors, expected) in [(true, vec![Color::Cyan, Color::Magenta, Color::Red]), (false, vec![])] {
         let buffer = drawn(&mut view(), &sample(), (200, 50), colors);
         let mut found: Vec<Color> = Vec::new();

@@ -9,7 +9,7 @@ use super::sample::TopSample;
 use crate::tables::workers;
 use crate::why;
 
-/// Intervals between which `+` and `-` choose, in milliseconds.
+/// Intervals in milliseconds that the keys `+` and `-` select.
 const INTERVALS: [u64; 9] = [100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000];
 
 /// Minimum interval between two readings, as a multiple of the processor time of a reading.

@@ -27,8 +27,8 @@ fn lock(block: u32, owner: u32) -> Value {
     })
 }
 
-/// Returns a program in which each of two processes wants the lock of the other, with these numbers of
-/// checks.
+/// Returns a program with two processes, each of which waits for the lock that the other one owns. `checks`
+/// has the number of times that each has checked its condition.
 fn cycle(checks: [u64; 2]) -> Snapshot {
     let processes = [process(10, &wait(10, 2, 7, checks[0])), process(20, &wait(20, 1, 8, checks[1]))];
     let memory = json!({
