@@ -1,4 +1,4 @@
-//! Members of a cluster.
+//! Membership in a cluster: joining, members, events, and published names.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -29,7 +29,7 @@ use crate::wire::messages::{CallOutcome, CallReply, MemberPresence, Node, Operat
 /// Pause between two attempts to join.
 pub(crate) const PAUSE: Duration = Duration::from_millis(50);
 
-/// Change of the members of a cluster.
+/// Change in the list of a cluster's members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ClusterEvent {
@@ -50,7 +50,7 @@ struct MemberTable {
     members: HashMap<u32, Node>,
     changes: u64,
     subscribers: Vec<Sender<ClusterEvent>>,
-    /// `true` after rank 0 was lost.
+    /// `true` after rank 0 was lost: the list receives no further updates.
     is_over: bool,
 }
 
@@ -118,7 +118,7 @@ fn check_exposure(config: &ClusterConfig, address: SocketAddr) -> Result<(), Net
     )))
 }
 
-/// Returns the address of the local interface that reaches `there`.
+/// Returns the address of the local network interface from which packets to `there` are sent.
 async fn address_towards(there: SocketAddr) -> std::io::Result<SocketAddr> {
     let any: SocketAddr = if there.is_ipv6() { ([0; 8], 0).into() } else { ([0; 4], 0).into() };
     let socket = UdpSocket::bind(any).await?;
@@ -256,7 +256,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Asks rank 0 to add this process to the members.
+    /// Sends rank 0 the request to add this process to the members.
     fn announce(&self) -> Result<(), NetError> {
         let since = Instant::now();
         let NodeIdentity { config, node } = &*self.0.me;

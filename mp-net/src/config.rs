@@ -9,7 +9,7 @@ use crate::error::NetError;
 use crate::launcher::{self, LauncherError};
 use crate::tls::ClusterTls;
 
-/// Longest time that a configuration accepts: a year.
+/// Maximum value of the time settings: a year.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Upper bound in bytes for [`largest_message`](ClusterConfig::largest_message). (Without its tensors, a
 /// message must also fit into one frame of gRPC, whose length has 32 bits.)
@@ -17,7 +17,7 @@ const MOST_BYTES: u64 = 1 << 40;
 /// Maximum length of a job's identifier in bytes. The greeting of a connection contains the identifier.
 const MOST_JOB_BYTES: usize = 1 << 12;
 
-/// Rank of this process in a cluster, addresses, credentials and limits.
+/// Configuration of one process in a cluster: rank, addresses, credentials and limits.
 ///
 /// ```
 /// use mp_net::ClusterConfig;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::member::ClusterMember;
 use crate::type_and_build::BUILD;
 
-/// A member of the cluster that can't be reached.
+/// Error returned when a member of the cluster was killed or can't be reached.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PeerLost {
@@ -55,7 +55,7 @@ fn build_hint(theirs: &str, ours: &str) -> &'static str {
     }
 }
 
-/// Error of an operation across hosts.
+/// Error of an operation on a cluster or on an object of another host.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum NetError {
@@ -68,35 +68,35 @@ pub enum NetError {
          and that the address, the port and the firewall allow connections"
     )]
     Unreachable {
-        /// Address.
+        /// Address to which this process tried to connect.
         address: String,
         /// Time that the call waited.
         waited: Duration,
-        /// Last error.
+        /// Error of the last attempt to connect.
         cause: String,
     },
     /// The member at the address refused this process.
     #[error("{address} refused this process: {why}")]
     Refused {
-        /// Address.
+        /// Address to which this process tried to connect.
         address: String,
-        /// Reason.
+        /// Reason for the refusal.
         why: Refusal,
     },
-    /// No object was published under a name within the time limit.
+    /// No object was published under the name within the time limit.
     #[error("no member published {name:?} within {waited:?}; published are: {published}")]
     NotPublished {
-        /// Name.
+        /// Name of the object.
         name: String,
         /// Time that the call waited.
         waited: Duration,
-        /// Names that are published.
+        /// Names that are published, as a text for the error.
         published: String,
     },
     /// The name is taken by another object.
     #[error("the name {name:?} is taken by {by}: choose another name, or withdraw it there first")]
     NameTaken {
-        /// Name.
+        /// Name of the object.
         name: String,
         /// Member that published the name.
         by: String,
@@ -161,7 +161,7 @@ pub enum Refusal {
     /// A certificate was refused, or only one side uses TLS.
     #[error("{0}")]
     Certificate(String),
-    /// The protocol has another version.
+    /// The peer uses another version of the protocol.
     #[error("the protocols differ: theirs is {theirs}, ours is {ours}; run one version on all hosts")]
     Version {
         /// Version of the other side.
@@ -187,16 +187,16 @@ pub enum RemotePutError<T> {
     /// The member that has the queue was lost. If the loss is [in doubt](PeerLost::in_doubt), the value may
     /// have been put.
     PeerLost {
-        /// The value.
+        /// Value that was not put.
         value: T,
         /// Lost member.
         lost: PeerLost,
     },
     /// The value could not be encoded, it is too large, or the member that has the queue returned an error.
     Failed {
-        /// The value.
+        /// Value that was not put.
         value: T,
-        /// Cause.
+        /// Cause of the failure.
         error: NetError,
     },
 }
@@ -257,7 +257,7 @@ impl<T> fmt::Display for RemotePutError<T> {
     }
 }
 
-/// Same text as `Display`, since `unwrap` and `main` print the `Debug` output.
+/// `Debug` prints the same text as `Display`, because `unwrap` and `main` print the `Debug` output.
 impl<T> fmt::Debug for RemotePutError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -273,7 +273,7 @@ pub enum RemoteGetError {
     /// The queue was empty during the whole wait.
     #[error("the queue is empty")]
     Empty,
-    /// The home was lost.
+    /// The member that has the object was lost.
     #[error(transparent)]
     PeerLost(#[from] PeerLost),
     /// The message can't be decoded, this process has too little memory, or the member that has the queue
@@ -296,10 +296,10 @@ pub enum RemoteAcquireError {
     /// All permits were taken during the whole wait.
     #[error("all permits are taken: wait longer for their holders")]
     Held,
-    /// The home was lost.
+    /// The member that has the object was lost.
     #[error(transparent)]
     PeerLost(#[from] PeerLost),
-    /// The home failed, or this process was interrupted.
+    /// The member that has the object returned an error, or this process was interrupted.
     #[error(transparent)]
     Failed(NetError),
 }
@@ -311,7 +311,7 @@ pub enum RemoteBarrierError {
     /// The barrier is broken, or was reset. Process ids in the error are valid on the host of the barrier.
     #[error(transparent)]
     Barrier(BarrierError),
-    /// The caller timed out. The barrier is now broken for all parties.
+    /// The wait of this process timed out. The barrier is broken for all parties.
     #[error("{error}{}", missing_text(missing))]
     TimedOut {
         /// Number of parties that had arrived, and the missing processes on the host of the barrier.
@@ -323,7 +323,7 @@ pub enum RemoteBarrierError {
     /// The member that has the barrier was lost, and the barrier with it.
     #[error(transparent)]
     PeerLost(#[from] PeerLost),
-    /// The home failed, or this process was interrupted.
+    /// The member that has the object returned an error, or this process was interrupted.
     #[error(transparent)]
     Failed(NetError),
 }
@@ -334,7 +334,7 @@ fn missing_text(missing: &[ClusterMember]) -> String {
 }
 
 impl RemoteBarrierError {
-    /// Returns `true` if the barrier stays broken until a process resets it.
+    /// Returns `true` if the barrier is broken. It stays broken until a process resets it.
     pub fn is_broken(&self) -> bool {
         matches!(self, Self::Barrier(error) | Self::TimedOut { error, .. } if error.is_broken())
     }

@@ -33,7 +33,8 @@ use crate::wire::receive::{Part, StreamEnd, StreamReader};
 use crate::wire::send::head_of_data;
 use crate::wire::value::ArrivingValues;
 
-/// Name, function to test with bytes, and encoded seeds.
+/// Fuzz targets. Each has a name, a function that is tested with arbitrary bytes, and a function that returns
+/// seeds.
 #[allow(
     clippy::type_complexity,
     reason = "the harness defines this type, and only tests depend on the harness"
@@ -41,9 +42,9 @@ use crate::wire::value::ArrivingValues;
 pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] =
     &[("calls", calls, call_seeds), ("outcomes", outcomes, outcome_seeds)];
 
-/// Size of the largest message in bytes.
+/// Size in bytes of the largest message that the home accepts.
 const LARGEST: u64 = 1 << 17;
-/// Limit of the semaphore.
+/// Maximum number of permits of the home's semaphore.
 const MOST_PERMITS: u32 = 100;
 /// Maximum length in bytes of a message, without its data.
 const LONGEST: usize = 1 << 16;
@@ -115,7 +116,7 @@ where
     whole.0
 }
 
-/// Identity of the home.
+/// Identity of the home that runs the calls.
 // fork: a constant.
 static ME: LazyLock<Arc<NodeIdentity>> = LazyLock::new(|| {
     let config = ClusterConfig::new(0, 2, "127.0.0.1:0").largest_message(LARGEST);

@@ -38,7 +38,7 @@ fn table<R>(with: impl FnOnce(&mut LinkTable) -> R) -> R {
     with(table.get_or_insert_default())
 }
 
-/// Records a membership of this process.
+/// Adds a membership of this process to the table.
 pub(crate) fn add_member(me: &Arc<NodeIdentity>) {
     table(|table| {
         table.members.retain(|member| member.strong_count() > 0);
@@ -103,7 +103,7 @@ struct Membership {
     address: String,
     home: u64,
     key: Option<MaskedBytes>,
-    /// CA, certificate and private key.
+    /// CA, certificate and private key of the sender, if it uses TLS.
     tls: Option<[MaskedBytes; 3]>,
     lease: Duration,
     grace: Duration,

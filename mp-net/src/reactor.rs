@@ -8,7 +8,7 @@ use mp_core::fork::PerProcess;
 use mp_core::long_lived_fds;
 use tokio::runtime::{Builder, Handle};
 
-/// Runtime of this process.
+/// Handle of this process's tokio runtime for connections, or the text of the error.
 static HANDLE: PerProcess<OnceLock<Result<Handle, String>>> = mp_core::per_process!(OnceLock::new());
 
 /// Returns the handle of the runtime that runs this process's connections. The first call starts its thread.

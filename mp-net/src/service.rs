@@ -49,8 +49,8 @@ pub trait NetService: Send + Sync + 'static {
         Box::pin(async move { (reply.await, None) })
     }
 
-    /// Answers a request after the service was withdrawn, while an earlier request is being answered. Returns
-    /// `None` for a request that a withdrawn service refuses.
+    /// Answers a request that arrives after the service was withdrawn, while an earlier request is still
+    /// being answered. Returns `None` for a request that a withdrawn service refuses.
     fn serve_withdrawn(self: Arc<Self>, request: Self::Request) -> Option<Replying<Self::Reply>> {
         drop(request);
         None
@@ -191,7 +191,7 @@ pub struct UnservedRequest<Q> {
     /// `true` if the service has answered the request, and the reply is too large for this process or can't
     /// be decoded.
     pub is_served: bool,
-    /// Error.
+    /// Cause of the failure.
     pub error: NetError,
 }
 
@@ -294,7 +294,7 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
         begun.into_iter().map(end).collect()
     }
 
-    /// Blocks until the reply to a call arrives. Returns `None` if it has not arrived at `until`.
+    /// Blocks until the reply to a call arrives. Returns `None` if the reply has not arrived by `until`.
     fn end(
         &self,
         pending: PendingReply,
@@ -357,13 +357,14 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
     }
 }
 
-/// Runs a function on a thread where it may block, and returns its result. Returns `None` if it panicked.
+/// Runs a function on a separate thread, where it may block. Returns the function's result, or `None` if it
+/// panicked.
 pub async fn blocking<R: Send + 'static>(function: impl FnOnce() -> R + Send + 'static) -> Option<R> {
     let runtime = crate::reactor::handle().ok()?;
     runtime.spawn_blocking(function).await.ok()
 }
 
-/// Runs a function on a thread where it may block.
+/// Runs a function on a separate thread, where it may block.
 pub fn spawn_blocking(function: impl FnOnce() + Send + 'static) {
     if let Ok(runtime) = crate::reactor::handle() {
         drop(runtime.spawn_blocking(function));

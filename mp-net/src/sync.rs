@@ -1,2 +1,2 @@
-//! Atomics of this crate.
+//! Atomic types that this crate uses.
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -27,7 +27,7 @@ use crate::socket::AsyncSocket;
 
 /// Name that all certificates of members contain.
 const NAME: &str = "mp-cluster";
-/// Protocol inside TLS, as ALPN names it.
+/// ALPN name of the protocol inside TLS.
 const HTTP2: &[u8] = b"h2";
 
 /// Certificate of this process, its private key, and the CA of the cluster.
@@ -56,8 +56,8 @@ pub struct ClusterTls(Arc<TlsFiles>);
 
 /// Files of a TLS identity, and the identity that was read last.
 struct TlsFiles {
-    /// Files of the CA, the certificate and the private key, and their versions; `None` for an identity from
-    /// texts.
+    /// Files of the CA, the certificate and the private key, and their versions; `None` for an identity that
+    /// was created from texts.
     files: Option<([PathBuf; 3], Mutex<[FileVersion; 3]>)>,
     identity: Mutex<Arc<TlsIdentity>>,
 }
@@ -176,7 +176,7 @@ impl ClusterTls {
     }
 }
 
-/// Returns the versions of files.
+/// Returns the version of each file.
 fn versions(files: &[PathBuf; 3]) -> [FileVersion; 3] {
     files.each_ref().map(|file| {
         let meta = std::fs::metadata(file).ok()?;

@@ -9,7 +9,7 @@ pub(crate) const BUILD: &str = " of build ";
 /// Crates whose types have the same encoding in each build.
 const STABLE: [&str; 4] = ["alloc", "core", "mp_tensor", "std"];
 
-/// Kind of an object and type of its messages.
+/// Type of an object: its kind, and the type of its messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ObjectType {
     pub(crate) fingerprint: u64,

@@ -21,7 +21,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
-/// Objects of a home.
+/// Objects that the home publishes.
 type Objects = (Event, BoundedSemaphore, Barrier, watch::Sender<u32>, broadcast::Sender<u32>);
 
 fn publish(cluster: &Cluster) -> Result<Objects, Box<dyn std::error::Error + Send + Sync>> {

@@ -14,7 +14,7 @@ type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Number of services.
+/// Number of services that the test publishes.
 const SERVICES: usize = 3;
 
 /// Service that answers after all services were called. Replies with the number of called services.

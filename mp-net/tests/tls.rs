@@ -126,7 +126,7 @@ fn key_is_proved_inside_tls() {
     assert_eq!(second.rank(), 1);
 }
 
-/// A peer that trusts the CA, and shows no certificate.
+/// The peer trusts the CA, but shows no certificate.
 #[test]
 fn peer_without_a_certificate_is_refused() -> Outcome {
     let first = Cluster::join(&config(0, "127.0.0.1:0", Some(identity("member", "ca"))))?;

@@ -34,7 +34,8 @@ const OWN_TIME: Duration = Duration::from_millis(500);
 /// Maximum number of bytes that an unproven peer may send: a greeting of 64 KiB, and frames of TLS and
 /// HTTP/2.
 const MOST_BYTES: usize = 192 << 10;
-/// Shortest and longest pause after a failed attempt to accept a connection.
+/// Shortest and longest pause after a failed attempt to accept a connection. The pause doubles after each
+/// failure.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 
 /// Connections whose peers have not proved who they are.
@@ -55,11 +56,12 @@ struct UnprovenConnection {
     _keeper: oneshot::Sender<()>,
 }
 
-/// State of a connection, shared with its stream.
+/// Gate of an accepted connection: open after the peer has proved its identity. The gate is shared by the
+/// socket and the requests of the connection.
 pub(crate) struct Gate {
     peer: SocketAddr,
     is_open: AtomicBool,
-    /// First reason for a refusal.
+    /// Reason why the connection was refused. Only the first reason is stored.
     why: OnceLock<String>,
     unproven: Arc<UnprovenConnections>,
 }
@@ -119,13 +121,13 @@ impl UnprovenConnections {
 }
 
 impl Gate {
-    /// Lifts the limits: the peer has proved who it is.
+    /// Opens the gate: the limits of the connection end, because the peer has proved its identity.
     pub(crate) fn open(&self) {
         self.is_open.store(true, Ordering::Relaxed);
         self.unproven.freed.notify_one();
     }
 
-    /// Records the reason for a refusal.
+    /// Records the reason why the connection is refused.
     pub(crate) fn refuse(&self, why: String) {
         _ = self.why.set(why);
     }
@@ -226,7 +228,7 @@ impl AsyncWrite for GatedSocket {
     forward_writes!(check);
 }
 
-/// An accepted connection.
+/// Accepted connection, with or without TLS, and its gate.
 pub(crate) struct HomeSocket {
     socket: Box<dyn AsyncSocket>,
     gate: Arc<Gate>,

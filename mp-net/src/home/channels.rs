@@ -53,7 +53,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> SharedObject for S
     }
 }
 
-/// A broadcast channel.
+/// A broadcast channel that other members receive.
 pub(crate) struct SharedBroadcast<T>(pub(crate) broadcast::Receiver<T>);
 
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> SharedObject for SharedBroadcast<T> {
@@ -70,8 +70,8 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> SharedObject for S
     }
 }
 
-/// Subscription of a caller. Its receiver stores the position of the caller in the channel. If several calls
-/// wait for the next message, they are answered in the order of their arrival.
+/// Subscription of a caller. Its receiver stores the position of the caller in the channel. Several calls
+/// that wait for the next message are answered in the order of their arrival.
 struct BroadcastSubscription<T> {
     receiver: broadcast::Receiver<T>,
     /// Next message. It is sent when the caller has received enough bytes of earlier messages.
@@ -80,7 +80,7 @@ struct BroadcastSubscription<T> {
     unreceived: Arc<Semaphore>,
 }
 
-/// A message that the caller has not received.
+/// Sent message that the caller has not received yet.
 struct UnreceivedMessage {
     message: Outgoing,
     _bytes: Option<OwnedSemaphorePermit>,

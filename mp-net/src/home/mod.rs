@@ -56,7 +56,7 @@ const MOST_STREAMS: u32 = 4;
 /// Maximum length in bytes of a message that comes before the proof.
 const GREETING: usize = 1 << 16;
 
-/// Objects of this process, and the sessions of their callers.
+/// Objects that this process has published, and the sessions of their callers.
 pub(crate) struct Home {
     pub(crate) me: OnceLock<Arc<NodeIdentity>>,
     objects: Mutex<ObjectTable>,
@@ -68,7 +68,7 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    /// Creates a home. The first rank has the registry.
+    /// Creates a home without objects. Only rank 0 has a registry.
     pub(crate) fn new(registry: Option<Arc<ClusterRegistry>>) -> Arc<Self> {
         let (me, objects, sessions) = (OnceLock::new(), Mutex::default(), Mutex::default());
         let unproven = Arc::default();
@@ -152,7 +152,7 @@ impl Home {
         }
     }
 
-    /// Handles the messages of a stream until it ends.
+    /// Handles the messages of a stream until the stream ends. Returns the reason for the end.
     pub(crate) async fn take(
         self: &Arc<Self>,
         me: &NodeIdentity,
@@ -362,7 +362,7 @@ fn refuse(me: Option<&Arc<NodeIdentity>>, error: ArrivalError) -> Answer {
     }
 }
 
-/// The service of a home.
+/// HTTP/2 service that handles the streams of a home.
 #[derive(Clone)]
 struct HomeService {
     home: Arc<Home>,

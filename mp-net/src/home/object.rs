@@ -105,28 +105,28 @@ impl Answer {
 /// that refuses it.
 pub(crate) type ArrivedMessages = VecDeque<Result<Outgoing, Box<Answer>>>;
 
-/// Outcome of an attempt to put.
+/// Outcome of [`SharedMessages::put_now`].
 pub(crate) enum PutNow {
     Done(Box<Answer>),
     /// The queue is full.
     Waits(Answering),
 }
 
-/// A future answer.
+/// Future that returns the answer to a call.
 pub(crate) type Answering = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
-/// A call of a method.
+/// Method to call, its argument, and its caller.
 pub(crate) struct MethodCall {
     pub(crate) method: ObjectMethod,
     /// Number whose meaning the method defines.
     pub(crate) number: u64,
-    /// `true` after the session of the caller has ended.
+    /// Becomes `true` when the session of the caller ends.
     pub(crate) lost: Arc<AtomicBool>,
     /// Process that calls the method.
     pub(crate) caller: Arc<Node>,
 }
 
-/// An object of this process.
+/// Object of this process that other members call.
 pub(crate) trait SharedObject: Send + Sync {
     /// Returns the kind of the object and the type of its messages.
     fn object_type(&self) -> ObjectType;
@@ -235,7 +235,8 @@ impl<T: Message> SharedQueue<T> {
         }
     }
 
-    /// Puts all messages. Waits for room if the queue is full.
+    /// Puts all messages of a run, and waits for room while the queue is full. Returns the answer without the
+    /// number of messages put.
     async fn put_when_possible(&self, mut run: PutRun<T>) -> Box<Answer> {
         let mut watch: Option<WakeRegistration> = None;
         let queue = &self.0;
@@ -302,7 +303,7 @@ struct TakenRun {
     messages: Vec<Box<dyn HeldSource>>,
     values: Vec<Value>,
     sizes: Vec<u64>,
-    /// Size in bytes, with attachments and [`heads`].
+    /// Size of all messages in bytes, including attachments and [`heads`].
     size: u64,
 }
 

@@ -10,7 +10,7 @@ use super::Home;
 use crate::home::object::{Answer, CallerHold, SharedObject};
 use crate::wire::messages::CallOutcome;
 
-/// Objects of a process by name and by number.
+/// Objects that this process has published, by name and by number.
 #[derive(Default)]
 pub(super) struct ObjectTable {
     pub(super) by_name: BTreeMap<String, u64>,

@@ -58,7 +58,7 @@ pub(crate) enum SharedSemaphore {
     Bounded(BoundedSemaphore),
 }
 
-/// Permit of a caller. Dropping it releases it.
+/// Permit that a caller holds. Dropping it returns the permit to the semaphore.
 impl CallerHold for Permit {
     fn acknowledge(self: Box<Self>) {
         self.forget();
@@ -133,7 +133,7 @@ struct BarrierCallers {
     arrived: Mutex<Vec<Arc<Node>>>,
 }
 
-/// Entry of a list of callers. Dropping it removes the caller.
+/// Entry for a caller in one of the lists of [`BarrierCallers`]. Dropping it removes the entry.
 struct ListedCaller {
     callers: Arc<BarrierCallers>,
     list: fn(&BarrierCallers) -> &Mutex<Vec<Arc<Node>>>,
@@ -185,9 +185,9 @@ impl From<BarrierError> for PartyError {
     }
 }
 
-/// Arrival of a caller. If it is dropped because the session has ended, the barrier breaks as after the death
-/// of a party. If it is dropped because the caller has cancelled the call, the barrier breaks as by
-/// [`Barrier::abort`].
+/// Arrival of a caller. If this value is dropped because the session has ended, the barrier breaks as after
+/// the death of a party. If the value is dropped because the caller has cancelled the call, the barrier
+/// breaks as after [`Barrier::abort`].
 struct CallerArrival {
     arrival: Option<BarrierArrival>,
     lost: Arc<AtomicBool>,
@@ -253,7 +253,8 @@ impl SharedBarrier {
         Self { barrier, callers: Arc::default() }
     }
 
-    /// Arrives, and waits for up to `limit` microseconds.
+    /// Arrives at the barrier for a caller, and waits for up to `limit` microseconds. Returns the index of
+    /// the party.
     async fn arrive(&self, limit: u64, who: (Arc<Node>, Arc<AtomicBool>)) -> Result<usize, PartyError> {
         let deadline = deadline_of(limit);
         let arrived = match deadline {

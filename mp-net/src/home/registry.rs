@@ -31,7 +31,7 @@ pub(crate) struct ClusterRegistry {
     changes: watch::Sender<u64>,
 }
 
-/// Returns a member as text.
+/// Returns a description of a member for texts, such as `rank 1 (host b, process 12)`.
 pub(crate) fn describe(node: &Node) -> String {
     format!("rank {} ({}, process {})", node.rank, node.host, node.pid)
 }
@@ -135,7 +135,7 @@ impl ClusterRegistry {
         Answer::plain(CallOutcome::Done)
     }
 
-    /// Withdraws a name of a member.
+    /// Removes a name, if the member with this home has published it.
     pub(crate) fn withdraw(&self, name: &str, home: u64) -> Answer {
         let mut tables = self.tables.lock();
         if tables.names.get(name).is_none_or(|(node, _)| node.home != home) {
@@ -164,7 +164,8 @@ impl ClusterRegistry {
         })
     }
 
-    /// Returns a text for errors: the first names, and the number of further names.
+    /// Returns a text with the published names for errors. If there are many, it has the first names and the
+    /// number of the others.
     fn names(&self) -> String {
         let tables = self.tables.lock();
         let names: Vec<_> = tables.names.keys().take(MOST_NAMES).map(|name| format!("{name:?}")).collect();

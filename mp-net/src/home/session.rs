@@ -7,9 +7,10 @@
 //! | answered | the caller reconnects, and the call arrives again | answered: the answer is sent again |
 //! | answered | the caller has received the answer | unknown: the home forgets the call |
 //!
-//! A cancelled call has no effect. A session whose caller doesn't reconnect in time ends. Running calls then
-//! end without an effect. Messages that were taken and not received, or leased and not acknowledged, go back
-//! to their queues. Permits and other resources that the caller holds are given back, too.
+//! A cancelled call has no further effect. A session whose caller doesn't reconnect in time ends. Running
+//! calls of an ended session have no further effect. Messages that were taken and not received, or leased and
+//! not acknowledged, go back to their queues. Permits and other resources that the caller holds are given
+//! back, too.
 
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use std::collections::HashMap;
@@ -35,7 +36,7 @@ use crate::wire::value::size_of;
 /// Maximum number of calls of a session that are unanswered, or whose answers the caller has not received.
 /// Calls that acknowledge have a limit that is twice as high.
 const MOST_CALLS: usize = 1 << 16;
-/// State of a call.
+/// State of a recorded call.
 enum CallProgress {
     Running(Arc<Notify>),
     Answered(Bytes, Option<Arc<HeldMessage>>),
@@ -55,7 +56,7 @@ struct SessionState {
     ended: bool,
 }
 
-/// Calls of one process.
+/// Session of a caller: the calls of one process, and the resources that it holds.
 pub(crate) struct Session {
     pub(crate) caller: Arc<Node>,
     /// Size of the largest message that the caller accepts, in bytes.
@@ -195,7 +196,8 @@ impl Session {
         self.finish(call, cancelled, Arc::default(), answering());
     }
 
-    /// Waits for the answer of a running call. `put` counts the messages that the call has put.
+    /// Waits for the answer to a running call, its time limit or its cancellation, and records the answer.
+    /// `put` counts the messages that the call has put.
     fn finish(
         self: &Arc<Self>,
         call: &RemoteCall,
@@ -234,7 +236,7 @@ impl Session {
         });
     }
 
-    /// Ends a running call without an effect.
+    /// Cancels a running call. Its answer is the same as after an expired time limit.
     pub(crate) fn cancel(&self, id: u64) {
         if let Some(CallProgress::Running(cancelled)) = self.state.lock().calls.get(&id) {
             cancelled.notify_one();
@@ -350,7 +352,7 @@ fn encode(id: u64, reply: CallReply) -> Bytes {
     HomeMessage { kind: Some(HomeMessageKind::Reply(reply)) }.encode_to_vec().into()
 }
 
-/// Returns the outcome of a call whose time limit has expired.
+/// Returns the outcome of a call that was cancelled, or whose time limit has expired.
 fn unmet(call: &RemoteCall) -> CallOutcome {
     match call.operation() {
         Operation::Put => CallOutcome::Full,

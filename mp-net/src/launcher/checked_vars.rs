@@ -9,7 +9,7 @@ use super::LauncherError;
 /// Longest printed part of a value, in bytes.
 const PRINTED: usize = 48;
 
-/// Result of reading variables that may be unset.
+/// Result of reading a variable. `None` if the variable is not set.
 pub(super) type Reading<T> = Result<Option<T>, LauncherError>;
 
 /// Access to the variables of an environment. An empty variable counts as unset.
@@ -76,7 +76,7 @@ impl Vars<'_> {
 }
 
 impl Variable<String> {
-    /// Returns an error about this value.
+    /// Returns the error that the value of this variable is invalid.
     pub(super) fn invalid(&self, reason: &'static str) -> LauncherError {
         invalid(self.name, OsStr::new(&self.value), reason)
     }
@@ -94,25 +94,26 @@ impl fmt::Display for Variable<String> {
     }
 }
 
-/// Returns an error about the value of a variable.
+/// Returns the error that the value of a variable is invalid.
 fn invalid(variable: &'static str, value: &OsStr, reason: &'static str) -> LauncherError {
     LauncherError::Invalid { variable, value: printable(value), reason }
 }
 
-/// Returns the beginning of a value in ASCII.
+/// Returns the beginning of a value as printable ASCII text, with escapes.
 fn printable(value: &OsStr) -> String {
     let bytes = value.as_encoded_bytes();
     let shown = bytes[..bytes.len().min(PRINTED)].escape_ascii();
     if bytes.len() > PRINTED { format!("{shown}… ({} bytes)", bytes.len()) } else { shown.to_string() }
 }
 
-/// Returns the number in a text of decimal digits.
+/// Returns the number in a text, or `None` if the text has other characters than decimal digits.
 pub(super) fn number(text: &str) -> Option<usize> {
     // `parse` alone accepts a sign.
     if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
 }
 
-/// Returns the host in a text: a host name, or an address, of which brackets are removed.
+/// Returns the host in a text: a host name, or an address without its brackets. Returns `None` if the text is
+/// neither.
 pub(super) fn host(text: &str) -> Option<&str> {
     let inner = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
     let address = inner.unwrap_or(text);

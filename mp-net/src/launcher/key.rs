@@ -11,9 +11,9 @@ use rustix::fs::{Mode, OFlags};
 
 use super::LauncherError;
 
-/// Variable with the key.
+/// Name of the variable that contains the key.
 const KEY: &str = "MP_CLUSTER_KEY";
-/// Variable that names the file with the key.
+/// Name of the variable with the path of the key file.
 const KEY_FILE: &str = "MP_CLUSTER_KEY_FILE";
 /// Length of the longest key in a file, in bytes.
 const LONGEST: u64 = 4096;

@@ -7,7 +7,7 @@ use super::{DEFAULT_PORT, HostAddress, Launcher, LauncherError, Placement};
 /// Advice for the error that only the rank or only the number of ranks is set.
 const PAIR: &str = "a launcher sets both; set both, or none";
 
-/// Variables of one launcher.
+/// Rank and other facts that one launcher has set in its variables.
 pub(super) struct Claim {
     launcher: Launcher,
     rank: Variable<usize>,
@@ -58,7 +58,8 @@ pub(super) fn find(vars: &Vars<'_>) -> Reading<Claim> {
     }
 }
 
-/// Returns the variables of the first launcher other than torchrun.
+/// Returns the variables of the first launcher, in the order of the manual and without torchrun, that has set
+/// its rank.
 fn find_other(vars: &Vars<'_>) -> Reading<Claim> {
     if let Some(claim) = open_mpi(vars)? {
         return Ok(Some(claim));
@@ -79,7 +80,7 @@ fn find_other(vars: &Vars<'_>) -> Reading<Claim> {
     }
 }
 
-/// Returns the variables `MP_…`.
+/// Returns the facts in the variables `MP_RANK`, `MP_WORLD_SIZE` and so on, which users set.
 fn explicit(vars: &Vars<'_>) -> Reading<Claim> {
     let Some(rank) = vars.number("MP_RANK")? else { return Ok(None) };
     let Some(size) = vars.number("MP_WORLD_SIZE")? else {
@@ -219,7 +220,8 @@ fn kubernetes(vars: &Vars<'_>) -> Reading<Claim> {
     Ok(Some(Claim::new(Launcher::Kubernetes, rank, None)))
 }
 
-/// Returns a rank and a number of ranks, or `None` if neither is set.
+/// Returns the rank and the number of ranks in two variables. Returns `None` if neither is set, and an error
+/// if only one is set.
 fn pair(
     vars: &Vars<'_>,
     rank: &'static str,
@@ -252,12 +254,12 @@ fn check_agreement(torchrun: &Claim, other: &Claim) -> Result<(), LauncherError>
     })
 }
 
-/// Returns an error about a missing variable.
+/// Returns the error that a variable is missing which must be set together with `found`.
 fn incomplete(found: &Variable<usize>, missing: &'static str, advice: &'static str) -> LauncherError {
     LauncherError::Incomplete { found: found.to_string(), missing, advice }
 }
 
-/// Returns an error if `index` is not below `count`.
+/// Returns an error if `index`, such as a rank, is not below `count`.
 fn check_below(
     index: &Variable<usize>,
     count: &Variable<usize>,

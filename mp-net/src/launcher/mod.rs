@@ -98,7 +98,7 @@ pub const DEFAULT_PORT: u16 = 29700;
 /// Variables that name the files of the CA, the certificate and the private key.
 const TLS_VARIABLES: [&str; 3] = ["MP_TLS_CA", "MP_TLS_CERT", "MP_TLS_KEY"];
 
-/// Position of this process among the processes of a job.
+/// Rank of this process in a job, and the address of rank 0.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Placement {
@@ -124,7 +124,7 @@ pub struct Placement {
 pub struct HostAddress {
     /// Name or address of the host, without brackets.
     pub host: String,
-    /// Port.
+    /// Port number.
     pub port: u16,
 }
 
@@ -170,14 +170,14 @@ pub enum LauncherError {
         /// Text that describes a remedy.
         advice: &'static str,
     },
-    /// Variables exclude each other.
+    /// Two variables, or groups of variables, contradict each other.
     #[error("the environment contradicts itself: it has {first} and {second}, but {reason}")]
     Contradiction {
         /// Variables with their values.
         first: String,
         /// Variables with their values that contradict `first`.
         second: String,
-        /// Text that describes the rule.
+        /// Text that describes the violated rule.
         reason: &'static str,
     },
     /// The files that `MP_TLS_CA`, `MP_TLS_CERT` and `MP_TLS_KEY` name can't be used.

@@ -51,7 +51,8 @@ const HYDRA: &str = "MPI_LOCALNRANKS=3 MPI_LOCALRANKID=2 PMI_RANK=2 PMI_SIZE=3 S
     SLURM_NODEID=0 SLURM_NTASKS=4 SLURM_PROCID=0 SLURM_STEP_ID=1 SLURM_STEP_NODELIST=node003 \
     SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1";
 
-/// Returns the result for variables `NAME=value`, separated by spaces. The last value of a name counts.
+/// Returns the placement for an environment of variables `NAME=value`, separated by spaces. If a name occurs
+/// twice, the last value counts.
 fn place(env: &str) -> Result<Option<Placement>, LauncherError> {
     from_vars(|name| {
         let mut pairs = env.split_whitespace().rev().filter_map(|pair| pair.split_once('='));
@@ -59,7 +60,7 @@ fn place(env: &str) -> Result<Option<Placement>, LauncherError> {
     })
 }
 
-/// Returns a text for the result, or the text of the error.
+/// Returns the placement for an environment as text, or the text of the error.
 fn shown(env: &str) -> String {
     let placement = match place(env) {
         Ok(Some(placement)) => placement,

@@ -45,7 +45,7 @@ struct PutQueue {
 struct LinkDriver {
     me: Arc<NodeIdentity>,
     peer: Arc<Mutex<HomePeer>>,
-    /// Number of the last call of a caller.
+    /// Highest number of a call that a caller has made.
     last: u64,
     ended: Arc<EndedSessions>,
     /// `true` after the first connection.
@@ -395,7 +395,7 @@ impl LinkDriver {
         Ok(())
     }
 
-    /// Passes a whole reply to its caller.
+    /// Passes a reply to its caller after all its values have arrived.
     fn complete(&mut self, reply: CallReply, values: ArrivingValues) {
         let id = reply.id;
         let Some(pending) = self.pending.remove(&id) else { return };
@@ -502,7 +502,7 @@ impl LinkDriver {
         pending.completion.complete(Ok((reply, Vec::new())));
     }
 
-    /// Sends acknowledgements, and calls within the credits.
+    /// Sends the acknowledgements, and as many calls as the credits allow.
     fn flush(&mut self, to: &UnboundedSender<StreamPacket>) {
         self.send_group(to);
         let delayed = self.resend.delays_new_calls(&self.pending);
@@ -567,7 +567,7 @@ impl LinkDriver {
         }
     }
 
-    /// Ends all calls after a refusal.
+    /// Ends all calls with the error of a refused connection.
     fn refuse(&mut self, error: &NetError) {
         self.fail(|_| match error {
             NetError::Refused { address, why } => {
@@ -577,7 +577,7 @@ impl LinkDriver {
         });
     }
 
-    /// Ends all calls because the home was lost.
+    /// Ends all calls with [`PeerLost`].
     fn lose(&mut self, cause: &str, silent: Duration) {
         let HomePeer { rank, host, .. } = self.peer();
         log::warn!("rank {rank} ({host}) was lost: {cause}");

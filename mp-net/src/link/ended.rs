@@ -17,7 +17,7 @@ pub(crate) struct EndedSessions {
 }
 
 impl EndedSessions {
-    /// Records the end of a session, by its last call.
+    /// Records the end of a session. `last` is the number of its last call.
     pub(crate) fn add(&self, last: u64) {
         self.last.store(last, Ordering::Relaxed);
     }
@@ -41,7 +41,7 @@ impl EndedSessions {
 /// Receipts that were sent to a home in a session.
 #[derive(Default)]
 pub(crate) struct SentReceipts {
-    /// Number of receipts sent.
+    /// Number of receipts that were sent in this session.
     pub(crate) sent: u64,
     /// Number of receipts that the home has read: it has answered a call that was sent after them.
     known: u64,

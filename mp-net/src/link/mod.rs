@@ -59,7 +59,7 @@ pub(crate) struct HomePeer {
     pub(crate) home: u64,
 }
 
-/// A call without its reply.
+/// Call whose reply has not arrived.
 pub(crate) struct PendingCall {
     id: u64,
     operation: Operation,
@@ -69,7 +69,7 @@ pub(crate) struct PendingCall {
     bytes: Bytes,
     /// Message whose attachments are sent after the call.
     memory: Option<Arc<HeldMessage>>,
-    /// Values of the call, until it is sent.
+    /// Batch with the values of the call. `None` after the call was sent.
     batch: Option<Arc<PutBatch>>,
     /// Number of bytes that the call counts against the credits. For a batch, set when it is sent.
     size: u64,
@@ -168,7 +168,7 @@ fn up(kind: CallerMessageKind) -> StreamPacket {
     StreamPacket::of(&CallerMessage { kind: Some(kind) })
 }
 
-/// Values of a call.
+/// Values that are sent with a call.
 pub(crate) enum CallValues {
     None,
     /// Memory of the call's only value.

@@ -68,7 +68,8 @@ impl ResendQueue {
         self.probe = Some(id);
     }
 
-    /// Records a reply.
+    /// Records a reply. If it is the reply to the probe, the home has read the last group, and the next group
+    /// can be sent.
     pub(super) fn replied(&mut self, id: u64, pending: &mut BTreeMap<u64, Box<PendingCall>>) {
         if self.probe != Some(id) {
             return;

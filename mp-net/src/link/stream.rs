@@ -25,8 +25,9 @@ use crate::wire::messages::{
 use crate::wire::receive::{Part, StreamReader, causes};
 use crate::wire::send::{FrameBody, StreamPacket};
 
-/// Windows of HTTP/2 in bytes. With the default ones, large messages wait for each other. With windows larger
-/// than the kernel's (6 MiB, `tcp_rmem` in tcp(7)), unread data leaves the cache.
+/// Flow-control windows of HTTP/2 in bytes. With the defaults of HTTP/2, large messages delay each other. If
+/// the windows exceed the kernel's receive buffer (6 MiB, `tcp_rmem` in tcp(7)), unread data is evicted from
+/// the processor's cache.
 pub(crate) const STREAM_WINDOW: u32 = 6 << 20;
 pub(crate) const CONNECTION_WINDOW: u32 = 8 << 20;
 /// Maximum size in bytes of a frame of HTTP/2. With the default of 16 KiB, each frame costs a system call.
@@ -38,7 +39,7 @@ const GREETING: usize = 1 << 16;
 /// lists of attachments.
 pub(crate) const BESIDE: u64 = 1 << 16;
 
-/// A connected stream.
+/// Stream to a home that has accepted this process.
 pub(crate) struct Stream {
     pub(crate) to: UnboundedSender<StreamPacket>,
     pub(crate) from: StreamReader,
@@ -49,7 +50,7 @@ pub(crate) struct Stream {
 pub(crate) enum StreamError {
     /// The home refused this process: trying again is useless.
     Refused(NetError),
-    /// No process listens at the address, or a process with another session does.
+    /// No process listens at the address, or the process at the address has another session.
     Gone(String),
     /// The connection ended before the home answered.
     Reset(String),
@@ -74,7 +75,7 @@ impl Service<Uri> for ConnectedSocket {
     }
 }
 
-/// Connects, within `limit`.
+/// Connects to a home, and performs the handshake in which both sides prove the key, within `limit`.
 pub(crate) async fn connect(
     me: &NodeIdentity,
     peer: &HomePeer,
@@ -95,7 +96,7 @@ struct ChallengedStream {
     refusal: Arc<OnceLock<Refusal>>,
 }
 
-/// Returns the error of a connection that has ended.
+/// Returns the error of a connection that has ended: the refusal, if the home has refused this process.
 fn failed(peer: &HomePeer, refusal: &OnceLock<Refusal>, error: &dyn std::error::Error) -> StreamError {
     match refusal.get() {
         Some(why) => refused(peer, why.clone()),
@@ -196,7 +197,8 @@ fn hello(
     Ok(CallerGreeting { version, nonce, proof, session, home, from, largest, job })
 }
 
-/// Checks the answer of a home.
+/// Checks the answer of a home. Returns an error if the home refuses this process, or its proof of the key is
+/// wrong.
 fn check(
     me: &NodeIdentity,
     peer: &HomePeer,

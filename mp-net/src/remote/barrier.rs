@@ -272,7 +272,8 @@ impl fmt::Debug for RemoteBarrierMember {
     }
 }
 
-/// Returns the call of a party. The home breaks the barrier when the time limit has expired.
+/// Returns the call with which a party arrives at the barrier. The home breaks the barrier when the time
+/// limit has expired.
 fn arrival(barrier: &ConnectedObject, wait: Wait) -> RemoteCall {
     let limit = match wait {
         Wait::Never => 0,

@@ -71,13 +71,13 @@ pub struct RemoteBroadcast<T> {
 }
 
 /// Length in bytes of the number of a message in its subscription. The number precedes the message in the
-/// channel of a relay. A gap in the numbers is a message that did not arrive.
+/// channel of a relay. A gap in the numbers means that messages did not arrive.
 const NUMBER: usize = size_of::<u64>();
 
 /// State of a receiver. The state is locked while a message is taken, so that numbers are compared in their
 /// order. The lock is not held while user code decodes the message.
 struct BroadcastState {
-    /// Number of the next message.
+    /// Number of the message that this receiver expects next.
     next: u64,
     /// Next message and its number. It was read already, and is returned by the call after the call that
     /// returned `Lagged`.
@@ -88,7 +88,7 @@ struct BroadcastState {
 struct BroadcastRelay<T> {
     messages: broadcast::Receiver<T>,
     end: RelayEndReceiver,
-    /// Number of the last message that was sent.
+    /// Number of the last message that was sent into the relay's channel.
     last: Arc<AtomicU64>,
 }
 

@@ -18,7 +18,7 @@ use crate::link::{CallValues, HomeLink, HomePeer};
 use crate::type_and_build::ObjectType;
 use crate::wire::messages::{CallOutcome, CallReply, ObjectMethod, Operation, RemoteCall};
 
-/// An object of another member.
+/// Object of another member that this process has opened.
 #[derive(Clone)]
 pub(crate) struct ConnectedObject {
     pub(crate) link: Arc<HomeLink>,
@@ -83,7 +83,7 @@ impl ConnectedObject {
         Ok(Self { link, name: parts.name.into(), number: parts.object })
     }
 
-    /// Returns a call of a method.
+    /// Creates the call of a method of this object.
     pub(crate) fn call_of(&self, operation: Operation, method: ObjectMethod, number: u64) -> RemoteCall {
         let mut call = RemoteCall { object: self.number, number, ..RemoteCall::default() };
         call.set_method(method);
@@ -108,7 +108,7 @@ impl ConnectedObject {
         }
     }
 
-    /// Calls a method that waits, asynchronously. Dropping the future cancels the call.
+    /// Calls a waiting method asynchronously. Dropping the future cancels the call.
     pub(crate) async fn wait_async(&self, method: ObjectMethod) -> Result<CallReply, NetError> {
         let call = self.call_of(Operation::Wait, method, 0);
         Ok(self.done(self.link.call_async(call, CallValues::None).await)?.0)

@@ -305,13 +305,14 @@ impl<T: Message> RemoteQueue<T> {
         Ok(into.len() - before)
     }
 
-    /// Returns the number of the call and the message that it took.
+    /// Converts the reply to a `Get` or `Lease`. Returns the number of the call and the message that the call
+    /// took.
     fn taken(&self, result: CallResult) -> Result<Option<(u64, Outgoing)>, RemoteGetError> {
         let taken = self.taken_many(result)?;
         Ok(taken.map(|(id, mut messages)| (id, messages.pop().unwrap_or_default())))
     }
 
-    /// Returns the number of the call and the messages that it took.
+    /// Converts the reply to a `Get`. Returns the number of the call and the messages that the call took.
     fn taken_many(&self, result: CallResult) -> Result<Option<(u64, Vec<Outgoing>)>, RemoteGetError> {
         let (reply, messages) = result?;
         match reply.outcome() {

@@ -71,9 +71,9 @@ pub(crate) trait RelayedChannel: Send + Sync + 'static {
 pub(crate) enum RelayEnd {
     /// The channel has no sender.
     Closed,
-    /// The home was lost.
+    /// The member that has the channel was lost.
     Lost { rank: usize, host: String, silent: Duration, cause: String },
-    /// The home or the relay failed.
+    /// The member that has the channel, or the relay, returned an error.
     Failed { rank: usize, host: String, text: String },
 }
 
@@ -274,7 +274,7 @@ impl Subscription {
 /// Future reply to a call for the next message. Dropping it cancels the call.
 type NextCall = Pin<Box<dyn Future<Output = CallResult> + Send>>;
 
-/// Reply to a subscription.
+/// Reply to the request for the next message of a subscription.
 enum ChannelReply {
     Message(Outgoing),
     Missed(u64),

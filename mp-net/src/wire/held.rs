@@ -28,7 +28,8 @@ enum Source {
 /// Use of the message after the last reference is dropped.
 enum Release {
     Reclaim(Box<dyn FnOnce(Vec<Outgoing>) + Send>),
-    /// Gives the messages back, except for the first messages. The number of these is the field.
+    /// Gives back all messages except the first ones. The field is the number of messages that are not given
+    /// back.
     GiveBack(usize),
 }
 

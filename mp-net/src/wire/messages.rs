@@ -7,7 +7,7 @@ use prost::{Enumeration, Message, Oneof};
 
 /// Version of the protocol. Both sides compare it before anything else.
 pub(crate) const VERSION: u32 = 3;
-/// Path of the call.
+/// HTTP path of the gRPC call `Calls`.
 pub(crate) const PATH: &str = "/mp.net.v1.Cluster/Calls";
 
 /// Message of a caller.
@@ -32,7 +32,7 @@ pub(crate) enum CallerMessageKind {
     /// Call that its caller has cancelled.
     #[prost(uint64, tag = "4")]
     Cancel(u64),
-    /// End of the session: the caller has received all replies that it needs.
+    /// End of the session: the caller has received all replies that it needs. The value is always `true`.
     #[prost(bool, tag = "6")]
     Finished(bool),
     /// Calls whose replies have not arrived, sent after a reconnect. The home forgets all other calls.
@@ -93,7 +93,7 @@ pub(crate) struct CallerGreeting {
     /// Number of the caller's session, chosen at random.
     #[prost(fixed64, tag = "4")]
     pub(crate) session: u64,
-    /// Session of the home that the caller expects, or 0.
+    /// Session number of the home that the caller expects. 0 if it accepts any home.
     #[prost(fixed64, tag = "5")]
     pub(crate) home: u64,
     #[prost(message, optional, tag = "6")]
@@ -126,12 +126,12 @@ pub(crate) struct Welcome {
     /// Number of bytes of unanswered calls. A larger call is sent when all others are answered.
     #[prost(uint64, tag = "6")]
     pub(crate) bytes: u64,
-    /// Size of the largest message in bytes.
+    /// Size in bytes of the largest message that the home accepts.
     #[prost(uint64, tag = "7")]
     pub(crate) largest: u64,
     #[prost(message, optional, tag = "8")]
     pub(crate) from: Option<Node>,
-    /// Kind of the refusal.
+    /// Kind of the refusal, as a [`CallOutcome`].
     #[prost(enumeration = "CallOutcome", tag = "9")]
     pub(crate) outcome: i32,
 }
@@ -148,7 +148,7 @@ pub(crate) struct Node {
     /// Address at which the process listens.
     #[prost(string, tag = "4")]
     pub(crate) address: String,
-    /// Session of the member's home.
+    /// Session number of the process's home.
     #[prost(fixed64, tag = "5")]
     pub(crate) home: u64,
     #[prost(uint32, tag = "6")]
@@ -210,7 +210,7 @@ pub(crate) struct Block {
     /// `true` if the memory is frozen, else it has one owner.
     #[prost(bool, tag = "2")]
     pub(crate) frozen: bool,
-    /// Number of the element type.
+    /// Number that identifies the element type of a tensor.
     #[prost(uint32, tag = "3")]
     pub(crate) element: u32,
 }
@@ -239,12 +239,12 @@ pub(crate) struct CallReply {
     /// or gives it back.
     #[prost(bool, tag = "8")]
     pub(crate) holds: bool,
-    /// Names of objects, and the numbers of their publications.
+    /// Published names. The next field has the number of each publication.
     #[prost(string, repeated, tag = "9")]
     pub(crate) names: Vec<String>,
     #[prost(uint64, repeated, tag = "10")]
     pub(crate) publications: Vec<u64>,
-    /// Number of messages that were put.
+    /// Number of messages that were put, for [`Operation::Put`].
     #[prost(uint64, tag = "11")]
     pub(crate) put: u64,
 }
@@ -308,9 +308,10 @@ pub(crate) enum MemberPresence {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
 pub(crate) enum Operation {
-    /// Not sent.
+    /// Default value, which is never sent.
     Nothing = 0,
-    /// Opens the object of a name: `name`, `type_name`, `number` (fingerprint). Returns its number.
+    /// Opens the object that was published as `name`. `type_name` and `number` (a fingerprint) are the
+    /// expected type. Returns the number of the object.
     Open = 1,
     /// Puts `values` in their order, until one can't be put. Returns the number of values put.
     Put = 2,
@@ -345,7 +346,7 @@ pub(crate) enum Operation {
     Watch = 17,
     /// Registers `name` for an object of `member`. Sent to the first rank only.
     Publish = 18,
-    /// Returns the member that has published a name. Waits until a member has. Sent to the first rank only.
+    /// Waits until a member has published a name, and returns that member. Sent to the first rank only.
     Find = 19,
     /// Withdraws a name. Sent to the first rank only.
     Withdraw = 20,
@@ -357,7 +358,7 @@ pub(crate) enum Operation {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
 pub(crate) enum ObjectMethod {
-    /// Not sent.
+    /// Default value, which is never sent.
     NoMethod = 0,
     /// Event: returns 1 if the event is set.
     IsSet = 1,
@@ -377,15 +378,15 @@ pub(crate) enum ObjectMethod {
     /// `u64::MAX`. Returns the index of the party. Party of a barrier: arrives with an action. The last party
     /// runs its action, and then calls `Arrive` again.
     Arrive = 32,
-    /// Barrier: breaks it.
+    /// Barrier: breaks the barrier.
     Abort = 33,
-    /// Barrier: repairs it.
+    /// Barrier: repairs the barrier.
     Reset = 34,
     /// Barrier: returns the number of parties.
     Parties = 35,
     /// Barrier: returns the number of parties that wait.
     Waiting = 36,
-    /// Barrier: returns 1 if it is broken.
+    /// Barrier: returns 1 if the barrier is broken.
     IsBroken = 37,
     /// Subscription: waits for the next message. With `number` 1, a watch channel sends its newest value
     /// again.
@@ -396,9 +397,9 @@ pub(crate) enum ObjectMethod {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
 pub(crate) enum CallOutcome {
-    /// Unknown outcome: the caller returns an error.
+    /// Outcome that this build doesn't know: the caller returns an error.
     Unknown = 0,
-    /// Success.
+    /// The call has succeeded.
     Done = 1,
     /// The queue was full until the time limit.
     Full = 2,

@@ -1,4 +1,4 @@
-//! Reader of a stream.
+//! Reading of a stream: a body of HTTP/2 is split into messages and data.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -72,7 +72,7 @@ pub(crate) struct FrameParser {
     state: ParserState,
     /// Bytes of the head, length or message that is being read.
     read: Vec<u8>,
-    /// Maximum length of a message, without data.
+    /// Maximum length in bytes of a message, without data.
     longest: usize,
 }
 
@@ -166,7 +166,7 @@ impl FrameParser {
     }
 }
 
-/// A body being read.
+/// Reader of the messages and data in a body.
 pub(crate) struct StreamReader {
     body: tonic::body::Body,
     piece: Bytes,

@@ -1,4 +1,4 @@
-//! Body of a stream: messages of a channel, as frames.
+//! Writing of a stream: the messages of a channel become frames in a body of HTTP/2.
 
 use crate::sync::{AtomicU64, Ordering};
 use std::collections::VecDeque;

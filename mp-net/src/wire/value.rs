@@ -56,7 +56,7 @@ pub(crate) enum ArrivalError {
     Memory(Error),
 }
 
-/// A value that is arriving.
+/// Value whose data is arriving.
 pub(crate) struct ArrivingValue {
     bytes: Vec<u8>,
     sizes: Vec<u64>,
@@ -82,7 +82,7 @@ impl ArrivingValue {
         arriving
     }
 
-    /// Advances to the next block with room.
+    /// Advances to the next block that is not full.
     fn skip_full(&mut self) {
         while self.sizes.get(self.block) == Some(&self.at) {
             (self.block, self.at) = (self.block + 1, 0);
@@ -115,7 +115,7 @@ impl ArrivingValue {
         Ok(self.is_whole())
     }
 
-    /// Returns the whole value.
+    /// Returns the value after all its data has arrived.
     ///
     /// # Errors
     /// [`ArrivalError`].
@@ -129,7 +129,7 @@ impl ArrivingValue {
     }
 }
 
-/// Values of a call that are arriving.
+/// Values of a call or reply whose data is arriving.
 pub(crate) struct ArrivingValues {
     values: Vec<ArrivingValue>,
     /// Index of the value that is being written.
@@ -177,7 +177,7 @@ impl ArrivingValues {
         Ok(self.are_whole())
     }
 
-    /// Returns the values.
+    /// Returns the values after all their data has arrived.
     pub(crate) fn finish(self) -> impl Iterator<Item = Result<Outgoing, ArrivalError>> {
         self.values.into_iter().map(ArrivingValue::finish)
     }
