@@ -29,7 +29,7 @@ impl<T> ForkLocal<T> {
 }
 
 impl<T: Default> ForkLocal<T> {
-    /// Returns the value of this process.
+    /// Returns the value of this process. A forked copy creates a fresh value at its first call.
     pub(crate) fn get(&self) -> &T {
         if !self.is_forked() {
             return &self.value;
@@ -47,7 +47,7 @@ impl<T: Default> Default for ForkLocal<T> {
 
 #[cfg(test)]
 impl<T> ForkLocal<T> {
-    /// Returns the value in the state of a forked copy of the process.
+    /// Converts the value into the state that a forked copy of the process has, for tests.
     pub(crate) fn into_forked(mut self) -> Self {
         self.owner = 0;
         self

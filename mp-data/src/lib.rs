@@ -52,7 +52,7 @@ pub use loader::progress::WithProgress;
 pub use loader::verify::{Difference, VerifyReport};
 pub use mp_macros::Batch;
 pub use mp_reduce::AnyResult;
-/// Column of a batch in most datasets.
+/// Most common type of a batch's column.
 #[doc(no_inline)]
 pub use mp_tensor::Tensor;
 pub use plan::Item;

@@ -157,7 +157,7 @@ fn index_out_of_range_is_an_error_with_its_batch() {
     assert_eq!(found, PlanError::IndexOutOfRange { epoch: 4, batch: 2, index: 8, len: 8 });
 }
 
-/// Sampler in order that counts its calls.
+/// Sampler that chooses the samples in order and counts its calls.
 #[derive(Debug)]
 struct Counted(Arc<AtomicU64>, u64);
 

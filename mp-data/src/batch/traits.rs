@@ -124,7 +124,7 @@ pub trait Batch: Send + Sized + 'static {
     /// Returns the columns, in the order of `row_bytes`.
     #[doc(hidden)]
     fn columns(&self) -> Vec<rows::ColumnInfo>;
-    /// Takes the batch apart, for programs that pass its columns to another language.
+    /// Converts the batch into columns without Rust types, for programs that pass them to another language.
     ///
     /// ```
     /// use mp_data::{Batch, ColumnData, Tensor};
@@ -144,7 +144,7 @@ pub trait Batch: Send + Sized + 'static {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ColumnData {
-    /// Elements of any type.
+    /// Tensor with elements of any type.
     Numbers(AnyTensor),
     /// Rows of any length: all values in one buffer, and the offsets of the rows.
     Ragged {
@@ -153,7 +153,7 @@ pub enum ColumnData {
         /// Offset of each row in elements, and the end of the last row.
         offsets: Tensor<i64>,
     },
-    /// Texts.
+    /// Texts in one buffer, and their offsets.
     Strings {
         /// All texts in UTF-8, one after the other.
         text: Tensor<u8>,
@@ -251,7 +251,7 @@ tuples! {
     A 0 B 1 C2 2 D 3 E 4 F 5;
 }
 
-/// Checks that each column has a row for each sample.
+/// Returns the batch if each column has as many rows as there are samples. Otherwise returns an error.
 pub(crate) fn check<B: Batch>(batch: B, samples: usize) -> AnyResult<B> {
     let columns = batch.columns();
     let is_wrong = |column: &&ColumnInfo| column.rows.is_some_and(|rows| rows != samples);

@@ -51,7 +51,7 @@ pub(crate) const FIRST_FILL: u8 = 0xa5;
 /// Byte that fills unwritten rows when a batch is made again to find them.
 pub(crate) const SECOND_FILL: u8 = 0x5a;
 
-/// Failure of a row.
+/// Error or panic of the function that writes a row.
 enum RowFailure {
     Error(Box<dyn std::error::Error + Send + Sync>),
     Panic(CaughtPanic),
@@ -220,8 +220,9 @@ impl<B> Context<B> {
         Ok(results.into_iter().flatten().collect())
     }
 
-    /// Calls a function for each item, and returns the results in the order of the items. Several threads
-    /// call it if the loader [has them](crate::DataLoaderBuilder::threads_per_worker).
+    /// Calls a function for each item, and returns the results in the order of the items. If the loader has
+    /// several [threads for each worker](crate::DataLoaderBuilder::threads_per_worker), these call the
+    /// function concurrently.
     ///
     /// # Errors
     /// The error of the first item that fails.

@@ -48,7 +48,7 @@ impl<B> DerefMut for LoadedBatch<B> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BatchInfo {
-    /// The epoch.
+    /// Epoch of the batch.
     pub epoch: u64,
     /// Number of the batch in the epoch, from 0.
     pub number: u64,
@@ -64,7 +64,7 @@ pub struct BatchInfo {
     pub skipped: Vec<SkippedSample>,
     /// Worker that made the batch; `None` in a loader without workers.
     pub worker: Option<usize>,
-    /// Process that made the batch.
+    /// Id of the process that made the batch.
     pub pid: u32,
     /// Time in which the batch was made.
     pub elapsed: Duration,
@@ -89,7 +89,7 @@ pub struct SkippedSample {
     /// `true` if the shard can't be opened or read at this sample, so that all later samples of the shard are
     /// missing, too.
     pub rest_of_shard: bool,
-    /// Error of the sample.
+    /// Text of the error because of which the sample is missing.
     pub why: String,
 }
 

@@ -62,7 +62,7 @@ struct WorkState {
 }
 
 impl RowThreadsShared {
-    /// Runs work until the threads are dropped.
+    /// Loop of a row thread: runs posted work until the threads must end.
     fn serve(&self) {
         let mut state = self.state.lock();
         while !state.stopping {
@@ -101,8 +101,8 @@ impl Drop for WorkGuard<'_> {
 }
 
 impl RowThreads {
-    /// Calls the function in this thread and in up to `others` more threads, which call it concurrently if
-    /// they wake soon enough. Returns after all of these calls.
+    /// Calls the function in this thread, and concurrently in up to `others` row threads that wake soon
+    /// enough. Returns after all of these calls.
     ///
     /// # Panics
     /// Panics if the call in this thread panics.

@@ -141,7 +141,7 @@ mp_core::readable_debug!(BuildError);
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct NotReadyError {
-    /// Epoch and number of the next batch.
+    /// Epoch and number of the batch for which the caller waited.
     pub batch: Option<(u64, u64)>,
     /// Activity of each worker that makes a batch, with batch and sample. If no worker has a batch, the state
     /// of each worker, such as `starting`.

@@ -49,7 +49,7 @@ pub(crate) struct Prefetch<K: BatchSource> {
     /// Time of the previous delivery. The metrics count iteration up to this time. `None` before the first
     /// call.
     counted: Option<Instant>,
-    /// Time spent in calls since the previous delivery that have returned without a batch.
+    /// Total time of the calls since the previous delivery, which have all returned without a batch.
     fruitless_wait: Duration,
     /// Schedule of the reports of a wait, after a call without a batch. All calls between two deliveries
     /// count as one wait.
@@ -62,7 +62,7 @@ pub(crate) struct Prefetch<K: BatchSource> {
 /// If all batches of a turn were skipped and another turn follows, the iterator ends with an error. Otherwise
 /// an endless loader could search for a batch forever.
 struct CurrentTurn {
-    /// Epoch and pass of the turn; `None` before the first slot.
+    /// Epoch and pass of this turn. `None` before the first batch.
     of: Option<(u64, u64)>,
     /// `true` if a batch of the turn was delivered, by this iterator or before its state was saved.
     delivered: bool,
@@ -231,7 +231,7 @@ impl<K: BatchSource> Prefetch<K> {
         }
     }
 
-    /// Receives the outcomes that have arrived.
+    /// Receives all outcomes that have arrived, without waiting.
     fn receive_ready(&mut self) {
         while let Some(Ok(Some((ticket, result)))) = self.stream.as_ref().map(TaskStream::try_next) {
             self.receive_reply(ticket.number(), result.map_err(BatchFailure::from));

@@ -25,13 +25,13 @@ const THREADS: [&str; 4] =
 /// Time in which workers of a dropped loader may finish their current batches.
 const FINISH: Duration = Duration::from_secs(1);
 
-/// Makers of batches.
+/// Workers of a loader: a pool of processes, or the caller itself.
 pub(crate) enum Workers<K: BatchSource> {
     Pool {
         pool: StatePool<K::Worker>,
         call: Call<TaskOf<K>, ReplyOf<K>>,
     },
-    /// The caller of `next`.
+    /// No worker processes: the caller of `next` makes the batches.
     InProcess(InProcessWorker<K::Worker>),
 }
 
@@ -51,7 +51,7 @@ fn environment(threads: usize, process: ProcessBuilder) -> ProcessBuilder {
     unset.fold(process, |process, name| process.env(name, threads.to_string()))
 }
 
-/// Starts a worker of a pool.
+/// Start function of a pool's worker: opens the dataset and calls its `init`.
 fn begin<W: BatchMaker>(worker_init: InitOf<W>) -> AnyResult<W> {
     if worker_init.keep_freed_memory {
         crate::worker::keep_freed::keep();
@@ -114,8 +114,9 @@ impl<K: BatchSource> LoaderShared<K> {
         Ok(Arc::new(LoaderShared { dataset, plan, settings, workers, meter, owner }))
     }
 
-    /// Returns `true` if this process is a forked copy of the loader's process. A copy doesn't have the
-    /// original's threads, and their locks stay locked. So a copy locks nothing, and makes no batch.
+    /// Returns `true` if this process is a forked copy of the loader's process. A forked copy doesn't have
+    /// the original's threads, so the locks of these threads stay locked. Therefore the copy locks nothing,
+    /// and makes no batches.
     pub(crate) fn is_forked(&self) -> bool {
         self.owner.is_forked()
     }

@@ -10,7 +10,7 @@ use crate::{BatchInfo, Item, LoadError, LoadedBatch, SkippedSample};
 /// Number of delivered batches whose position is retained, and of skipped batches whose error is retained.
 pub(crate) const HISTORY: usize = 1024;
 
-/// Result of planning.
+/// Result of planning the next batch.
 pub(crate) enum PlanStep<P> {
     Batch {
         epoch: u64,
@@ -51,7 +51,7 @@ pub(crate) struct FailedSample {
     pub(crate) reading: bool,
 }
 
-/// Next step for a batch after the removal of the sample at which it failed.
+/// Next step for a batch, after the sample at which it failed was removed.
 pub(crate) enum AfterSkip {
     Retry,
     Empty,
@@ -85,14 +85,14 @@ pub(crate) struct BatchSlot<K: BatchSource> {
     pub(crate) threads: usize,
     /// Number of failed attempts to make the batch with its present samples.
     pub(crate) attempts: usize,
-    /// `true` if shared memory was exhausted while no other batch was in flight.
+    /// `true` if the batch was sent while no other batch was in flight, after memory had been exhausted.
     pub(crate) alone: bool,
     pub(crate) state: BatchSlotState<BatchOf<K>>,
 }
 
 pub(crate) enum BatchSlotState<B> {
     Waiting,
-    /// Sent to a worker, with this ticket.
+    /// Sent to a worker. The number is the task's ticket.
     Sent(usize),
     OutOfMemory,
     Ready(Box<Result<LoadedBatch<B>, LoadError>>),
@@ -149,7 +149,7 @@ pub(crate) type DatasetOf<K> = <WorkerOf<K> as BatchMaker>::Dataset;
 pub(crate) type WorkerPlanOf<K> = <WorkerOf<K> as BatchMaker>::Plan;
 pub(crate) type BatchOf<K> = <WorkerOf<K> as BatchMaker>::Batch;
 pub(crate) type TaskOf<K> = <WorkerOf<K> as BatchMaker>::Task;
-/// Result of a loader's task.
+/// Reply of a worker to a loader's task.
 pub(crate) type ReplyOf<K> = WorkerReply<BatchOf<K>, <WorkerOf<K> as BatchMaker>::Progress>;
 
 /// Source of the batches of one iterator: a dataset with indices, or a stream, and the position of planned,

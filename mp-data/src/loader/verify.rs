@@ -155,7 +155,8 @@ fn name_of<B: Batch>(batch: &B, column: usize) -> String {
     named.map_or_else(|| format!("column {column}"), |column| column.named())
 }
 
-/// Returns row and column of the first difference, and `true` if that column of the row was not written.
+/// Returns the row and the column of the first difference, and `true` if the row was not written in that
+/// column.
 fn difference<B: Batch>(items: &[Item], first: &B, second: &B) -> Option<(usize, usize, bool)> {
     for row in 0..items.len() {
         let (one, other) = (first.row_bytes(row, items.len()), second.row_bytes(row, items.len()));

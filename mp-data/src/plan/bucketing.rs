@@ -28,7 +28,8 @@ struct KnownWindows {
 }
 
 impl KnownWindows {
-    /// Returns the last known window that begins at or before group `k` of `world` batches.
+    /// Returns the last known window that begins at or before group `k`. A group is `world` batches, one for
+    /// each rank.
     fn last_before(&self, k: u64, world: u64) -> WindowStart {
         let behind = self.before.partition_point(|before| before / world <= k);
         let Some(i) = behind.checked_sub(1) else { return WindowStart::START };
@@ -61,7 +62,7 @@ struct Window {
 }
 
 impl Window {
-    /// Returns the number of the first group of `world` batches in this window.
+    /// Returns the number of the first group in this window. A group is `world` batches, one for each rank.
     fn group(&self, world: u64) -> u64 {
         self.start.before / world
     }

@@ -28,7 +28,7 @@ macro_rules! plan_settings {
             self
         }
 
-        /// Sets whether a short last batch is dropped.
+        /// Sets whether the last batch is dropped if it has too few samples.
         pub fn drop_last(mut self, drop: bool) -> Self {
             self$(.$plan)?.drop_last = drop;
             self
@@ -119,7 +119,7 @@ fn setting(setting: &'static str, reason: impl Into<String>) -> PlanError {
     PlanError::Setting { setting, reason: reason.into() }
 }
 
-/// Returns an error that names a setting, unless a condition holds.
+/// Returns an error that names the setting, if `holds` is `false`.
 fn check(holds: bool, name: &'static str, reason: impl FnOnce() -> String) -> Result<(), PlanError> {
     if holds { Ok(()) } else { Err(setting(name, reason())) }
 }

@@ -1,11 +1,11 @@
 //! Errors of plans, samplers and states.
 
-/// Returns the text for a rank that is not among the ranks.
+/// Returns the text of the error that `rank` is not below `world`.
 pub(crate) fn no_such_rank(rank: u32, world: u32) -> String {
     format!("rank {rank} with {world} ranks: a rank is below their number")
 }
 
-/// Error of a plan that can't be made, an order that can't continue, or a state of another plan.
+/// Error returned when a plan can't be made, a batch can't be planned, or a saved state doesn't fit the plan.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
@@ -31,7 +31,7 @@ pub enum PlanError {
     )]
     #[allow(missing_docs)]
     StateDiffers { what: &'static str, state: String, plan: String },
-    /// A state has a position that no loader can have reached.
+    /// A saved state has a position that no loader can have reached.
     #[error("the state names a place that no loader can have reached ({what}): no loader made it")]
     #[allow(missing_docs)]
     StateImpossible { what: &'static str },

@@ -11,14 +11,15 @@ use super::permutation;
 use super::sampler::{BatchSampler, Sampler, Shuffle, Uneven};
 use crate::fork_local::ForkLocal;
 
-/// Samples of a batch that is not made yet.
+/// Planned batch: its samples, before it is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedBatch {
     /// Number of the batch in the epoch; with several ranks, each rank has a batch of this number.
     pub number: u64,
     /// Samples of the batch.
     pub items: Vec<Item>,
-    /// Number of samples before the padding. Padding repeats samples, so that each rank has equally many.
+    /// Number of samples without padding. The samples after them are padding: repeated samples, so that each
+    /// rank has equally many.
     pub valid: usize,
 }
 
@@ -50,7 +51,7 @@ impl DrawOrder {
         }
     }
 
-    /// Returns the number of rows of each rank in the last global batch, if that batch is incomplete.
+    /// Returns the number of rows that each rank has in the last global batch, if that batch is incomplete.
     pub(super) fn last_rows(&self) -> u64 {
         let (left, world) = (self.draws() % self.plan.global, u64::from(self.plan.world));
         if self.plan.drop_last {

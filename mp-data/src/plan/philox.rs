@@ -1,6 +1,6 @@
 //! Philox4x32-10: random numbers as a function of a key and a counter.
 
-/// Returns the four words of `counter` under `key`, after ten rounds.
+/// Returns the four random words of Philox4x32-10 for a counter and a key.
 pub(crate) fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
     philox_blocks(counter.map(|word| [word]), key).map(|[word]| word)
 }
@@ -65,7 +65,8 @@ impl Words {
     }
 }
 
-/// Returns a uniform number below `end`, which is above 0, from random words.
+/// Returns a uniform random number below `end`, computed from the random words of `next`. `end` must not be
+/// 0.
 pub(super) fn below(end: u64, mut next: impl FnMut() -> u64) -> u64 {
     loop {
         let wide = u128::from(next()) * u128::from(end);
@@ -107,7 +108,7 @@ pub(crate) fn epoch_key(seed: u64, epoch: u64, purpose: RngPurpose) -> u64 {
     mix(mix(inner.wrapping_add(epoch)).wrapping_add((purpose as u64).wrapping_mul(0xD1B5_4A32_D192_ED03)))
 }
 
-/// Returns two words at counter `at`, under `key`.
+/// Returns the two random words for counter `at` and `key`.
 pub(crate) fn pair(key: u64, at: u64) -> (u64, u64) {
     let [a, b, c, d] = philox([at as u32, (at >> 32) as u32, 0, 1], [key as u32, (key >> 32) as u32]);
     (u64::from(a) | u64::from(b) << 32, u64::from(c) | u64::from(d) << 32)
@@ -136,7 +137,7 @@ impl SampleRng {
         Self::at(epoch_key(seed, epoch, RngPurpose::Sample), position)
     }
 
-    /// Creates the generator of the draw at `position`, under the key of its epoch's samples.
+    /// Creates the generator of the draw at `position`. `key` is the key of the epoch for samples.
     pub(crate) fn at(key: u64, position: u64) -> Self {
         // A bijection of the position: two samples of an epoch never share a key.
         Self::keyed(mix(key.wrapping_add(position)))
@@ -165,12 +166,12 @@ impl SampleRng {
         u64::from(low) | u64::from(self.next_u32()) << 32
     }
 
-    /// Returns a multiple of 2⁻²⁴ in [0, 1).
+    /// Returns a uniform random number in [0, 1), a multiple of 2⁻²⁴.
     pub fn f32(&mut self) -> f32 {
         (self.next_u32() >> 8) as f32 / (1u32 << 24) as f32
     }
 
-    /// Returns a multiple of 2⁻⁵³ in [0, 1).
+    /// Returns a uniform random number in [0, 1), a multiple of 2⁻⁵³.
     pub fn f64(&mut self) -> f64 {
         unit(self.next_u64())
     }

@@ -25,7 +25,7 @@ pub enum Sampler {
     /// Each sample once, in a random order that differs between epochs.
     #[doc(alias = "RandomSampler")]
     Random,
-    /// This number of draws over all ranks, each from all samples.
+    /// This number of draws over all ranks. Each draw chooses from all samples.
     #[doc(alias = "RandomSampler")]
     WithReplacement(u64),
     /// Draws by weight: `draws` is their number over all ranks, and `weights` has one weight for each sample.

@@ -153,7 +153,7 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
 /// Position of a reader in a shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ShardPosition {
-    /// Number of the next sample.
+    /// Number of the next sample in the shard, from 0.
     pub sample: u64,
     /// Token that [`ShardReader::token`] returned before that sample.
     pub token: Option<u64>,
@@ -213,7 +213,7 @@ impl<A: IterableDataset, B> ChainDataset<A, B> {
 pub enum ChainDatasetReader<A, B> {
     /// Reader of a shard of the first dataset.
     First(A),
-    /// Reader of a shard of the second.
+    /// Reader of a shard of the second dataset.
     Second(B),
 }
 

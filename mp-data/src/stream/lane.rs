@@ -74,8 +74,8 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// Returns `true` if a lane can have reached this position since round `first`. The plan has this number
-    /// of shards, windows of this number of samples, and `batch_size` samples in each batch.
+    /// Returns `true` if a lane that began with round `first` can have reached this position. `shards`,
+    /// `window` and `batch_size` are settings of the plan. Used for saved states.
     pub(crate) fn is_possible(&self, shards: u64, window: u64, first: u64, batch_size: u64) -> bool {
         let Lane {
             at: LanePosition { shard_in_lane, sample, done, lost, window: ends, cuts, .. },
@@ -100,7 +100,7 @@ impl Lane {
             && (first..MOST_ROUNDS).contains(round)
     }
 
-    /// Returns all fields as numbers.
+    /// Returns all fields as numbers, for checksums.
     pub(crate) fn words(&self) -> impl Iterator<Item = u64> {
         let Lane {
             at: LanePosition { shard_in_lane, sample, token, done, lost, window, cuts },

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::lane::Lane;
 
-/// Number of nodes below a node, and its logarithm.
+/// Number of children of a node. The next constant is its binary logarithm.
 const FAN: usize = 1 << FAN_BITS;
 const FAN_BITS: u32 = 4;
 
@@ -31,7 +31,7 @@ struct InnerNode {
     below: [LaneNode; FAN],
 }
 
-/// Lanes by their number.
+/// All lanes of a pass, by their number.
 #[derive(Clone)]
 pub(super) struct LaneTree {
     count: usize,
@@ -47,7 +47,7 @@ pub(super) struct LaneTree {
 }
 
 impl LaneTree {
-    /// Lanes at the beginning of a pass, with round `first`.
+    /// Creates the tree of a pass in which `count` lanes are at the beginning, with round `first`.
     pub(super) fn new(count: u64, first: u64) -> LaneTree {
         // There are no more lanes than shards, whose number was a `usize`.
         let count = usize::try_from(count).unwrap_or(usize::MAX);
@@ -209,7 +209,7 @@ pub(super) mod tests {
         Arc::new(Lane { round, ended, ..Lane::default() })
     }
 
-    /// Compares the results of the tree with the results of a list.
+    /// Checks that the tree and the list of lanes give the same results.
     #[track_caller]
     fn assert_same(lanes: &LaneTree, list: &[Lane], from: usize, round: u64) {
         assert!(lanes.iter().eq(list));

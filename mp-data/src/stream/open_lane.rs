@@ -17,7 +17,7 @@ pub(crate) struct ReadSample<S> {
     pub(crate) sample: AnyResult<S>,
 }
 
-/// Borrowed state for reading a lane.
+/// Borrowed values that are needed to read a lane.
 pub(crate) struct ReadContext<'a, D: IterableDataset> {
     pub(crate) dataset: &'a mut D,
     pub(crate) plan: &'a StreamPlan,
@@ -113,7 +113,7 @@ impl<D: IterableDataset> OpenLane<D> {
         self.skip(missing as u64);
     }
 
-    /// Reads the next window: the window of a saved position, or a new window that begins here.
+    /// Reads the next window: the rest of a saved window, or a new window that begins at the lane's position.
     fn fill(&mut self, reading: &mut ReadContext<'_, D>) -> AnyResult<()> {
         let plan = reading.plan;
         let saved = std::mem::take(&mut self.now.window);
@@ -132,8 +132,8 @@ impl<D: IterableDataset> OpenLane<D> {
         Ok(())
     }
 
-    /// Reads the next samples. Returns the position of the first sample, and the end of the samples of each
-    /// shard.
+    /// Reads the samples of a new window. Returns the position of the first sample, and the end of the read
+    /// samples in each shard.
     fn read_next(
         &mut self,
         reading: &mut ReadContext<'_, D>,
@@ -199,7 +199,7 @@ impl<D: IterableDataset> OpenLane<D> {
         Ok(first.unwrap_or_default())
     }
 
-    /// Reads the next sample of this shard, which is the lane's current shard.
+    /// Reads the next sample of shard `shard`, the current shard of the lane.
     fn read(
         &mut self,
         shard: usize,

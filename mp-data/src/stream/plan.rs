@@ -43,7 +43,7 @@ impl StreamPlan {
         }
     }
 
-    /// Returns all fields as numbers.
+    /// Returns all fields as numbers, for checksums.
     pub(crate) fn words(&self) -> [u64; 9] {
         let StreamPlan { seed, shards, rank, world, lanes, batch_size, drop_last, shuffle, window, steps } =
             *self;
@@ -100,7 +100,8 @@ impl StreamPlan {
         ShardOrder(Some(shards))
     }
 
-    /// Returns a shard of a lane.
+    /// Returns the shard with number `shard_in_lane` in a lane. Returns `None` after the last shard of the
+    /// lane.
     pub(crate) fn shard(&self, order: &ShardOrder, lane: u64, shard_in_lane: u64) -> Option<usize> {
         let at = shard_in_lane.checked_mul(self.lanes)?.checked_add(lane)?;
         let shard = match &order.0 {

@@ -8,7 +8,7 @@ use super::plan::StreamPlan;
 use super::source::StreamPosition;
 use crate::plan::{PlanError, checksum, same};
 
-/// Names of the format of a state, and of the version of the order.
+/// Name of the format of a saved state and of the version of the order.
 const FORMAT: &str = "stream/1";
 
 /// Saved state of an iterator over a stream, with the position of each lane: see
@@ -38,7 +38,7 @@ impl StreamState {
         StreamState { format, plan, epoch, pass, first, batches, lanes, check: 0 }.sealed()
     }
 
-    /// Returns a state with its checksum.
+    /// Computes the checksum of a state, and returns the complete state.
     #[doc(hidden)]
     #[must_use]
     pub fn sealed(self) -> Self {
@@ -63,7 +63,7 @@ impl StreamState {
         self.batches
     }
 
-    /// Returns the position, if it is valid for this plan.
+    /// Returns the saved position. Returns an error if it is not valid for this plan.
     pub(super) fn place(&self, plan: &StreamPlan) -> Result<StreamPosition, PlanError> {
         let StreamState { format, plan: mine, epoch, pass, first, batches, lanes, check } = self;
         same("format", &format.as_str(), &FORMAT)?;

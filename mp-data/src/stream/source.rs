@@ -53,7 +53,7 @@ impl StreamPosition {
     }
 }
 
-/// Batches of a dataset of shards.
+/// Source of the batches of a stream.
 pub(crate) struct StreamSource<D> {
     plan: StreamPlan,
     /// Position after the batches that have arrived.

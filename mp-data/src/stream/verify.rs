@@ -12,10 +12,10 @@ use crate::worker::in_process::make_in_process;
 
 impl<D: IterableDataset> StreamLoader<D> {
     /// Makes the first `batches` batches of epoch 0 twice, in memory with different initial contents, and
-    /// compares them. The first is made in this process by readers that continue, the second in a worker by
-    /// readers that are opened at the start of the batch. Reports tokens of wrong positions, rows that are
-    /// not written, and samples that depend on more than their position and random numbers. Values of
-    /// [`Objects`](crate::Objects) that contain tensors are not compared.
+    /// compares them. The first copy of a batch is made in this process, by readers that stay open. The
+    /// second copy is made in a worker, by readers that are opened at the start of the batch. Reports tokens
+    /// of wrong positions, rows that are not written, and samples that depend on more than their position and
+    /// random numbers. Values of [`Objects`](crate::Objects) that contain tensors are not compared.
     ///
     /// ```
     /// # use mp_data::{AnyResult, Context, StreamLoader, IterableDataset, ShardPosition, Samples};

@@ -19,7 +19,7 @@ pub(crate) trait BatchMaker: Sized + 'static {
     type Plan: Clone + Serialize + DeserializeOwned + Send + Sync + 'static;
     type Batch: Batch;
     type Task: Message + Send;
-    /// Position after a batch, which is sent with the batch.
+    /// Position after a batch. It is sent together with the batch.
     type Progress: Serialize + DeserializeOwned + Send + 'static;
 
     fn begin(init: InitOf<Self>) -> AnyResult<Self>;

@@ -15,7 +15,7 @@ use crate::worker::batch_maker::{BatchMaker, InitOf, WorkerReply};
 pub(crate) struct InProcessWorker<W>(Mutex<InProcessState<W>>);
 
 struct InProcessState<W> {
-    /// `None` before the first batch, and after a panic.
+    /// Worker with its dataset. `None` before the first batch, and after a panic.
     worker: Option<W>,
     closed: bool,
 }

@@ -89,7 +89,7 @@ fn resume_repeats_no_delivered_batch() {
     }
 }
 
-/// Sampler in order that counts its calls.
+/// Sampler that chooses the samples in order and counts its calls.
 #[derive(Debug)]
 struct Counted(Arc<AtomicU64>);
 
@@ -280,7 +280,7 @@ impl Dataset for Slow {
     }
 }
 
-/// Other batches that arrive do not extend the wait.
+/// The arrival of other batches does not extend the wait.
 #[test]
 fn timed_wait_ends_in_time() {
     let made = Tensor::zeros([1]).unwrap().share();

@@ -170,7 +170,7 @@ fn batches_are_equal_despite_random_faults() {
     }
 }
 
-/// A trainer with some ranks stops at some batch, another number of ranks resumes, and so on.
+/// Trainers stop at random batches, and are resumed with other numbers of ranks.
 #[test]
 fn repeated_resume_yields_the_same_epoch() {
     let begun = Instant::now();

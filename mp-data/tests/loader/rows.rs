@@ -290,7 +290,7 @@ fn verify_compares_whole_columns_and_row_lengths() {
 #[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
 enum Five {
     NotWritten,
-    /// Leaves each byte of the second column unwritten.
+    /// The row of the second column is not written at all.
     NotInOne,
     /// Writes only the byte 0xa5, the fill byte of unwritten rows in a build with debug assertions.
     WrittenSo,
@@ -353,7 +353,7 @@ impl Dataset for Leaves {
     }
 }
 
-/// Numbers of workers and threads.
+/// Tested combinations: number of workers, and number of threads of each.
 const PLACES: [(usize, usize); 3] = [(0, 1), (1, 1), (1, 3)];
 
 fn leaves(five: Five, (workers, threads): (usize, usize), how: OnError) -> DataLoader<Leaves> {

@@ -124,7 +124,8 @@ fn set_dataset_keeps_settings_and_recounts_lanes() {
     assert!(loader.resume(&state).is_err());
 }
 
-/// With several threads, each sample of a batch has all its attempts, independent of other samples.
+/// With several threads, each sample of a batch gets the full number of attempts, also after another sample
+/// was skipped.
 #[test]
 fn skipped_sample_does_not_reduce_others_attempts() {
     let (always, twice) = (0, 3);

@@ -17,7 +17,7 @@ fn first_error(samples: Samples, workers: usize) -> LoadError {
     std::iter::from_fn(|| next(&mut batches)).find_map(Result::err).unwrap()
 }
 
-/// Returns `true` if the error has no terms of the layers below.
+/// Returns `true` if the error's text has no terms of the pool or of other layers below the loader.
 fn is_of_a_loader(error: &LoadError) -> bool {
     let (text, debug) = (error.to_string(), format!("{error:?}"));
     let foreign = ["rank", "task", "pool", "LoadError", "data loader-"];

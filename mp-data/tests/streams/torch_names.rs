@@ -202,7 +202,7 @@ struct Text {
     path: Strings,
 }
 
-/// Struct with a nested struct.
+/// Batch that is a struct with a nested struct.
 #[derive(Batch)]
 struct Images {
     pixels: Tensor<f32>,

@@ -71,8 +71,8 @@ impl Given {
         }
     }
 
-    /// Checks that no sample was delivered twice, and that each missing sample was reported, except `batch`
-    /// samples for each lost batch. Returns the missing samples.
+    /// Checks that no sample was delivered twice, and that missing samples were reported. For each lost
+    /// batch, up to `batch` missing samples need no report. Returns the missing samples.
     fn check(&self, sizes: &[u64], batch: u64, what: &str) -> BTreeSet<(u64, u64)> {
         let given: BTreeSet<_> = self.places.iter().copied().collect();
         assert_eq!(given.len(), self.places.len(), "{what}: none twice in {:?}", self.places);
