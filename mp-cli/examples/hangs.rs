@@ -155,7 +155,7 @@ fn worker() -> AnyResult<()> {
     Ok(pool.join()?)
 }
 
-/// The barrier has more parties than processes arrive.
+/// A barrier has more parties than processes that arrive.
 fn barrier() -> AnyResult<()> {
     let all = Barrier::new(3)?.named("epoch");
     mp::spawn(|_: usize, all: Barrier| all.wait().map(|_| ()), all.clone(), 2)?;
@@ -207,7 +207,7 @@ fn exhausted() -> AnyResult<()> {
     Ok(())
 }
 
-/// No hang: parts of one tensor travel through a queue whose tasks are counted (pytorch#95606).
+/// No hang: parts of one tensor are sent through a `JoinableQueue` (pytorch#95606).
 fn split() -> AnyResult<()> {
     let parts = JoinableQueue::<FrozenTensor<f32>>::bounded(8)?.named("parts");
     let workers = Pool::builder().processes(2).build()?;
@@ -338,7 +338,7 @@ fn computes() -> AnyResult<()> {
     Ok(worker.join()?)
 }
 
-/// No hang: memory in a file, which a crash leaves.
+/// No hang: a program keeps memory in a file, which remains after a crash.
 fn files() -> AnyResult<()> {
     let directory = std::env::var("MP_SHARING_DIRECTORY")?;
     mp::memory::set_sharing_directory(&directory)?;

@@ -42,7 +42,7 @@ const FAILED: u8 = 1;
 /// Exit code of `why` for a wait that can't end by itself.
 const HANGS: u8 = 3;
 
-/// Result with an error text that is printed.
+/// Result of a command. The error is a text for the user.
 type Result<T, E = String> = std::result::Result<T, E>;
 
 /// Runs the command with these arguments. The first argument is the name of the program. Returns its exit

@@ -1,4 +1,4 @@
-//! The command `mp`.
+//! Entry point of the command `mp`.
 
 fn main() -> std::process::ExitCode {
     multiproc_cli::run(std::env::args_os()).into()

@@ -1,4 +1,4 @@
-//! Snapshots of programs.
+//! Reports about programs: snapshots, and the kernel's data about processes.
 
 use std::path::Path;
 

@@ -11,7 +11,7 @@ use mp_core::{
 
 use crate::program_report::Report;
 
-/// Formats a number of bytes.
+/// Formats a number of bytes with a unit, such as `1.5 MiB`.
 pub(crate) fn bytes(bytes: u64) -> String {
     let (mut value, mut units) = (bytes as f64, ["KiB", "MiB", "GiB", "TiB"].into_iter());
     let mut unit = "B";
@@ -318,7 +318,7 @@ pub(crate) fn pools_with_workers(snapshot: &Snapshot, shown: &[&PoolSnapshot]) -
     pools(shown) + &workers.collect::<String>()
 }
 
-/// Returns the workers of a pool.
+/// Returns the table of a pool's workers.
 pub(crate) fn workers(snapshot: &Snapshot, pool: &PoolSnapshot) -> String {
     let mut rows = vec![row(["WORKER", "PID", "STATE", "CHUNKS", "BUSY FOR", "NOTE", "WAITS"])];
     for worker in &pool.workers {

@@ -112,7 +112,7 @@ impl Drop for Target {
 /// Memory and processes of a program whose processes are stopped.
 #[derive(PartialEq, Debug)]
 struct State {
-    /// Non-zero pages of the arena by their offset, as hashes.
+    /// Hashes of the non-zero pages of the arena, by offset.
     pages: BTreeMap<u64, u64>,
     /// Number of blocks of the arena's file, and its times of modification and change.
     file: [i64; 5],

@@ -130,7 +130,7 @@ impl TopTable {
         }
     }
 
-    /// Returns the number of rows.
+    /// Returns the number of rows of this table in a sample.
     pub(super) fn len(self, sample: &TopSample) -> usize {
         match self {
             Self::Processes => sample.snapshot.processes.len(),

@@ -81,7 +81,7 @@ pub(crate) fn run(target: Option<&str>, interval: Option<Duration>) -> Result<()
     restored.map_err(|e| format!("terminal: {e}"))
 }
 
-/// The terminal.
+/// The terminal, in the alternate screen, and the signals that end the command.
 struct Screen {
     terminal: DefaultTerminal,
     /// Receives a byte when a signal requests the end of the command.

@@ -15,7 +15,7 @@ const INTERVALS: [u64; 9] = [100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 60
 /// Minimum interval between two readings, as a multiple of the processor time of a reading.
 const COST: u32 = 120;
 
-/// Screen in front of the tables.
+/// Text or input that `top` shows in front of the tables.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum TopScreen {
     Tables,
@@ -35,7 +35,7 @@ pub(super) struct TopSheet {
     position: usize,
     /// First row on the screen.
     pub(super) first: usize,
-    /// Number of rows that fit.
+    /// Number of rows that fit on the screen.
     pub(super) page: usize,
     pub(super) column: usize,
     reversed: bool,
@@ -170,7 +170,7 @@ impl TopView {
         found.to_string() + &found.conclusion()
     }
 
-    /// Applies a key.
+    /// Changes the view according to a key. Returns an action for the caller.
     pub(super) fn key(&mut self, key: KeyEvent, sample: &TopSample) -> TopAction {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return match key.code {
