@@ -130,9 +130,9 @@ pub enum NetError {
     /// The member that has the object (its home) returned an error.
     #[error("rank {rank} ({host}): {text}")]
     Home {
-        /// Rank of the home.
+        /// Rank of the member that has the object.
         rank: usize,
-        /// Host and process id of the home.
+        /// Host and process id of the member that has the object.
         host: String,
         /// Text of the error.
         text: String,

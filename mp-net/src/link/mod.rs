@@ -1,7 +1,8 @@
 //! Calls of objects of another member.
 //!
-//! A link belongs to one process and one home. `driver` connects when there is a call, and reconnects within
-//! the lease and the grace of the [configuration](crate::ClusterConfig). `completion` has the outcomes.
+//! A link connects one process with one home: the process that has the objects and runs their calls. `driver`
+//! connects when there is a call, and reconnects within the lease and the grace of the
+//! [configuration](crate::ClusterConfig). `completion` has the outcomes.
 //!
 //! | state of a call | after a reconnect in time | after the peer is lost |
 //! |---|---|---|
@@ -138,7 +139,7 @@ impl PendingCall {
     }
 
     /// Completes the call of an interrupted process with [`NetError::Interrupted`], if the operation can wait
-    /// for long and its outcome may be dropped: a message that arrives later is given back. The callers of
+    /// for long and its outcome may be dropped. A message that arrives later is given back. The callers of
     /// other operations wait for the outcome.
     fn interrupt(&self) {
         use Operation::{Find, Get, Lease, Wait, Watch};
@@ -232,7 +233,7 @@ impl Drop for UnreadMessages<'_> {
     }
 }
 
-/// Connection to one home, opened at the first call.
+/// Handle to a link. The link connects to its home at the first call.
 #[derive(Debug)]
 pub(crate) struct HomeLink {
     to: UnboundedSender<Command>,

@@ -49,7 +49,7 @@ use crate::wire::messages::{CallOutcome, Node, ObjectMethod, Operation, RemoteCa
 /// | a member that has not arrived | none: the others wait until another party arrives or their time-out expires |
 /// | a member that is [enrolled](Self::enroll) | soon after lease and grace, the barrier breaks as above |
 /// | the member that runs its action in [`wait_then`](Self::wait_then) | soon after lease and grace, the barrier breaks as above; no other member runs its action instead |
-/// | the home | all calls end with `PeerLost` |
+/// | the home (the member that has the barrier) | all calls end with `PeerLost` |
 ///
 /// A broken barrier stays broken until a process calls [`reset`](Self::reset), as on one machine.
 #[derive(Clone)]
@@ -72,7 +72,7 @@ impl RemoteBarrier {
     ///
     /// # Errors
     /// [`RemoteBarrierError::Barrier`] with the cause if the barrier is broken.
-    /// [`RemoteBarrierError::PeerLost`] if the home was lost.
+    /// [`RemoteBarrierError::PeerLost`] if the member that has the barrier was lost.
     pub fn wait(&self) -> Result<usize, RemoteBarrierError> {
         self.wait_with(Wait::Forever)
     }
@@ -103,7 +103,7 @@ impl RemoteBarrier {
     /// before the others continue.
     ///
     /// Each party may pass an action. Only the action of the last party runs. If the last party called
-    /// [`wait`](Self::wait), no action runs. Parties of the home's host take part by
+    /// [`wait`](Self::wait), no action runs. Parties on the host of the barrier take part by
     /// [`Barrier::wait_then`](mp_sync::Barrier::wait_then).
     ///
     /// ```
@@ -124,8 +124,8 @@ impl RemoteBarrier {
     ///
     /// # Errors
     /// The same as for [`wait`](Self::wait). The other parties get [`BarrierError::Aborted`] if `action`
-    /// panics or [aborts](Self::abort), and [`BarrierError::MemberDied`] if the home loses the member that
-    /// runs it. With [`RemoteBarrierError::PeerLost`], `action` may have run.
+    /// panics or [aborts](Self::abort), and [`BarrierError::MemberDied`] if the member that runs it is lost.
+    /// With [`RemoteBarrierError::PeerLost`], `action` may have run.
     #[doc(alias = "action")]
     pub fn wait_then(&self, action: impl FnOnce()) -> Result<usize, RemoteBarrierError> {
         self.act_with(Wait::Forever, action)
@@ -157,10 +157,11 @@ impl RemoteBarrier {
     }
 
     /// Enrolls this process as a party until the returned handle is dropped or
-    /// [leaves](RemoteBarrierMember::leave): if the home loses this process, the barrier breaks, even while
-    /// the process does not wait at it. A process needs only one enrollment. Blocks until the home has
-    /// answered. [`RemoteBarrierError::TimedOut`] names enrolled processes that are missing. On the home's
-    /// host, [`BarrierError::TimedOut`] names the home's process instead of processes on other hosts.
+    /// [leaves](RemoteBarrierMember::leave): if this process is lost, the barrier breaks, even while the
+    /// process does not wait at it. A process needs only one enrollment. Blocks until the member that has the
+    /// barrier has answered. [`RemoteBarrierError::TimedOut`] names enrolled processes that are missing. On
+    /// the host of the barrier, [`BarrierError::TimedOut`] names the process that has published the barrier
+    /// instead of processes on other hosts.
     ///
     /// ```
     /// use mp_net::{Cluster, ClusterConfig, RemoteBarrier};
@@ -178,7 +179,7 @@ impl RemoteBarrier {
     ///
     /// # Errors
     /// [`BarrierError::TooMany`] in [`RemoteBarrierError::Barrier`] if as many processes are enrolled as
-    /// there are parties. [`RemoteBarrierError::PeerLost`] if the home was lost.
+    /// there are parties. [`RemoteBarrierError::PeerLost`] if the member that has the barrier was lost.
     pub fn enroll(&self) -> Result<RemoteBarrierMember, RemoteBarrierError> {
         let (party, _, held) = self.0.subscribe()?;
         let call = party.call_of(Operation::Call, ObjectMethod::Acquire, 0);
@@ -190,7 +191,7 @@ impl RemoteBarrier {
     /// Breaks the barrier: parties that wait or arrive get [`BarrierError::Aborted`].
     ///
     /// # Errors
-    /// [`NetError::PeerLost`] if the home was lost.
+    /// [`NetError::PeerLost`] if the member that has the barrier was lost.
     pub fn abort(&self) -> Result<(), NetError> {
         self.0.call(ObjectMethod::Abort, 0).map(drop)
     }
@@ -198,7 +199,7 @@ impl RemoteBarrier {
     /// Repairs the barrier. Parties that wait get [`BarrierError::Reset`].
     ///
     /// # Errors
-    /// [`NetError::PeerLost`] if the home was lost.
+    /// [`NetError::PeerLost`] if the member that has the barrier was lost.
     pub fn reset(&self) -> Result<(), NetError> {
         self.0.call(ObjectMethod::Reset, 0).map(drop)
     }
@@ -206,7 +207,7 @@ impl RemoteBarrier {
     /// Returns the number of parties.
     ///
     /// # Errors
-    /// [`NetError::PeerLost`] if the home was lost.
+    /// [`NetError::PeerLost`] if the member that has the barrier was lost.
     pub fn parties(&self) -> Result<usize, NetError> {
         Ok(self.0.call(ObjectMethod::Parties, 0)? as usize)
     }
@@ -214,7 +215,7 @@ impl RemoteBarrier {
     /// Returns the number of parties that wait: a snapshot. 0 if the barrier is broken.
     ///
     /// # Errors
-    /// [`NetError::PeerLost`] if the home was lost.
+    /// [`NetError::PeerLost`] if the member that has the barrier was lost.
     pub fn n_waiting(&self) -> Result<usize, NetError> {
         Ok(self.0.call(ObjectMethod::Waiting, 0)? as usize)
     }
@@ -222,18 +223,18 @@ impl RemoteBarrier {
     /// Returns `true` if the barrier is broken: a snapshot.
     ///
     /// # Errors
-    /// [`NetError::PeerLost`] if the home was lost.
+    /// [`NetError::PeerLost`] if the member that has the barrier was lost.
     pub fn is_broken(&self) -> Result<bool, NetError> {
         Ok(self.0.call(ObjectMethod::IsBroken, 0)? != 0)
     }
 }
 
-/// Enrollment of this process as a party of a [`RemoteBarrier`]: the barrier breaks if the home loses the
-/// process, even while the process does not wait.
+/// Enrollment of this process as a party of a [`RemoteBarrier`]: the barrier breaks if the process is lost,
+/// even while the process does not wait.
 ///
 /// The enrollment dereferences to the barrier. Dropping this value ends the enrollment, without breaking the
-/// barrier and without waiting for the home. Call [`leave`](Self::leave), or leave the cluster, if the
-/// process ends soon after the drop.
+/// barrier and without waiting for a reply. Call [`leave`](Self::leave), or leave the cluster, if the process
+/// ends soon after the drop.
 #[must_use = "dropping it leaves the barrier"]
 pub struct RemoteBarrierMember {
     barrier: RemoteBarrier,
@@ -241,18 +242,19 @@ pub struct RemoteBarrierMember {
 }
 
 impl RemoteBarrierMember {
-    /// Returns `true` if the enrollment is still valid, as far as this process knows. It ends if the home
-    /// loses this process. In that case the barrier breaks, and a process that continues after a
-    /// [`reset`](RemoteBarrier::reset) must enroll again.
+    /// Returns `true` if the enrollment is still valid, as far as this process knows. It ends if the member
+    /// that has the barrier loses this process. In that case the barrier breaks, and a process that continues
+    /// after a [`reset`](RemoteBarrier::reset) must enroll again.
     pub fn is_enrolled(&self) -> bool {
         self.held.link.lasts(self.held.id)
     }
 
-    /// Ends the enrollment without breaking the barrier. Blocks until the home has answered.
+    /// Ends the enrollment without breaking the barrier. Blocks until the member that has the barrier has
+    /// answered.
     ///
     /// # Errors
-    /// [`NetError::PeerLost`] if the home was lost. [`NetError::Home`] if the home had lost this process. The
-    /// barrier was then broken.
+    /// [`NetError::PeerLost`] if the member that has the barrier was lost. [`NetError::Home`] if that member
+    /// had lost this process, which has broken the barrier.
     pub fn leave(self) -> Result<(), NetError> {
         self.held.acknowledge("the enrollment has ended, and the barrier was broken")
     }

@@ -59,7 +59,7 @@ use crate::type_and_build::ObjectType;
 /// |---|---|
 /// | a member that receives | none |
 /// | a process with a sender | none, unless it was the last: [`RemoteRecvError::Closed`], after all messages |
-/// | the home | [`RemoteRecvError::PeerLost`] within lease and grace, after the messages that had arrived |
+/// | the home (the member that has the channel) | [`RemoteRecvError::PeerLost`] within lease and grace, after the messages that had arrived |
 /// | the process that connected, while its workers live | an error in the workers, after the messages that had arrived |
 pub struct RemoteBroadcast<T> {
     messages: broadcast::Receiver<T>,
@@ -130,8 +130,8 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> RemoteBroadcast<T>
     /// Blocks until the name is published, for up to the [time limit](crate::ClusterConfig::timeout).
     ///
     /// # Errors
-    /// [`RemoteRecvError::PeerLost`] if rank 0 or the home was lost. [`RemoteRecvError::Failed`] with the
-    /// errors of [`RemoteQueue::connect`](crate::RemoteQueue::connect).
+    /// [`RemoteRecvError::PeerLost`] if rank 0 or the member that has the channel was lost.
+    /// [`RemoteRecvError::Failed`] with the errors of [`RemoteQueue::connect`](crate::RemoteQueue::connect).
     pub fn connect(cluster: &Cluster, name: &str) -> Result<Self, RemoteRecvError> {
         let channel = ConnectedObject::connect(cluster, name, ObjectType::broadcast::<T>())?;
         let relay = relay::shared(&channel, |subscription| {
@@ -175,8 +175,8 @@ impl<T: Serialize + DeserializeOwned + 'static> RemoteBroadcast<T> {
     /// # Errors
     /// [`RemoteRecvError::Lagged`] if messages were replaced before this receiver read them.
     /// [`RemoteRecvError::Closed`] if there are no messages and no senders. [`RemoteRecvError::PeerLost`] if
-    /// the home was lost. [`RemoteRecvError::Failed`] if the message can't be decoded, which skips it, or if
-    /// it could not leave its host, which ends the channel.
+    /// the member that has the channel was lost. [`RemoteRecvError::Failed`] if the message can't be decoded,
+    /// which skips it, or if it could not leave its host, which ends the channel.
     #[track_caller]
     pub fn recv(&self) -> Result<T, RemoteRecvError> {
         self.recv_wait(Wait::Forever)

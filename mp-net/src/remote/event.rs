@@ -31,16 +31,16 @@ use crate::wire::messages::ObjectMethod;
 /// ```
 ///
 /// # Blocking
-/// Each method blocks until the home has answered. [`wait`](Self::wait) also returns if the event was set
-/// after the home had received the call, even if it was cleared again at once. If the connection is
-/// interrupted, a call ends with [`PeerLost`](crate::PeerLost) after the
+/// Each method blocks until the member that has the event (its home) has answered. [`wait`](Self::wait) also
+/// returns if the event was set after the home had received the call, even if the event was cleared again at
+/// once. If the connection is interrupted, a call ends with [`PeerLost`](crate::PeerLost) after the
 /// [lease](crate::ClusterConfig::lease) and the [grace](crate::ClusterConfig::grace) at the latest.
 ///
 /// # When a process or its host is lost
 /// | lost | effect |
 /// |---|---|
 /// | a member that waits, or has set the event | none: an event has no owner |
-/// | the home | all calls end with [`NetError::PeerLost`]; a `set` or `clear` that was sent is [in doubt](crate::PeerLost::in_doubt) |
+/// | the home (the member that has the event) | all calls end with [`NetError::PeerLost`]; a `set` or `clear` that was sent is [in doubt](crate::PeerLost::in_doubt) |
 #[derive(Clone)]
 pub struct RemoteEvent(ConnectedObject);
 
@@ -59,7 +59,7 @@ impl RemoteEvent {
     /// Returns `true` if the event is set: a snapshot.
     ///
     /// # Errors
-    /// [`NetError::PeerLost`] if the home was lost.
+    /// [`NetError::PeerLost`] if the member that has the event was lost.
     pub fn is_set(&self) -> Result<bool, NetError> {
         Ok(self.0.call(ObjectMethod::IsSet, 0)? != 0)
     }
@@ -67,7 +67,7 @@ impl RemoteEvent {
     /// Sets the event, and wakes all waiters. Returns `true` if it was not set before.
     ///
     /// # Errors
-    /// [`NetError::PeerLost`] if the home was lost.
+    /// [`NetError::PeerLost`] if the member that has the event was lost.
     pub fn set(&self) -> Result<bool, NetError> {
         Ok(self.0.call(ObjectMethod::Set, 0)? != 0)
     }
@@ -75,7 +75,7 @@ impl RemoteEvent {
     /// Clears the event. Returns `true` if it was set.
     ///
     /// # Errors
-    /// [`NetError::PeerLost`] if the home was lost.
+    /// [`NetError::PeerLost`] if the member that has the event was lost.
     pub fn clear(&self) -> Result<bool, NetError> {
         Ok(self.0.call(ObjectMethod::Clear, 0)? != 0)
     }
@@ -83,7 +83,7 @@ impl RemoteEvent {
     /// Blocks until the event is set.
     ///
     /// # Errors
-    /// [`NetError::PeerLost`] if the home was lost.
+    /// [`NetError::PeerLost`] if the member that has the event was lost.
     pub fn wait(&self) -> Result<(), NetError> {
         self.0.wait(ObjectMethod::WaitSet, Wait::Forever).map(drop)
     }
@@ -91,7 +91,7 @@ impl RemoteEvent {
     /// Blocks until the event is set, at most `timeout`. Returns `true` if it was set.
     ///
     /// # Errors
-    /// [`NetError::PeerLost`] if the home was lost.
+    /// [`NetError::PeerLost`] if the member that has the event was lost.
     pub fn wait_timeout(&self, timeout: Duration) -> Result<bool, NetError> {
         Ok(self.0.wait(ObjectMethod::WaitSet, Wait::at_most(timeout))?.is_some())
     }
@@ -99,7 +99,7 @@ impl RemoteEvent {
     /// Blocks until the event is set, or until `deadline`. Returns `true` if it was set.
     ///
     /// # Errors
-    /// [`NetError::PeerLost`] if the home was lost.
+    /// [`NetError::PeerLost`] if the member that has the event was lost.
     pub fn wait_deadline(&self, deadline: Instant) -> Result<bool, NetError> {
         Ok(self.0.wait(ObjectMethod::WaitSet, Wait::Until(deadline))?.is_some())
     }
@@ -107,7 +107,7 @@ impl RemoteEvent {
     /// Waits asynchronously until the event is set.
     ///
     /// # Errors
-    /// [`NetError::PeerLost`] if the home was lost.
+    /// [`NetError::PeerLost`] if the member that has the event was lost.
     pub async fn wait_async(&self) -> Result<(), NetError> {
         self.0.wait_async(ObjectMethod::WaitSet).await.map(drop)
     }

@@ -33,7 +33,8 @@ pub struct RemotePutManyError<T, I> {
     /// Values that were not put after the value in `error`, in their order, and then the rest of the
     /// iterator.
     pub rest: Chain<IntoIter<T>, Fuse<I>>,
-    /// `true` if the home was lost, so that values in `error` and `rest` may have been put.
+    /// `true` if the member that has the queue was lost, so that values in `error` and `rest` may have been
+    /// put.
     pub in_doubt: bool,
 }
 
@@ -58,7 +59,7 @@ impl<T, I> std::error::Error for RemotePutManyError<T, I> {
 impl<T: Message> RemoteQueue<T> {
     /// Puts messages in their order. Blocks until all are put, and returns their number. The messages are
     /// sent without waiting for each reply: about 4,096 messages and 64 MiB can be unanswered, or fewer if
-    /// the [credits](crate::ClusterConfig::credits) of the home are lower.
+    /// the [credits](crate::ClusterConfig::credits) of the member that has the queue are lower.
     ///
     /// Small messages are sent together, up to 256 messages and 32 KiB in one call.
     ///
@@ -145,7 +146,8 @@ struct UnansweredPuts<'q, T> {
     /// First error, with its value. The next field has the later values that were not put.
     failed: Option<RemotePutError<T>>,
     unsent: Vec<T>,
-    /// `true` if the home was lost, so that values in `failed` and `unsent` may have been put.
+    /// `true` if the member that has the queue was lost, so that values in `failed` and `unsent` may have
+    /// been put.
     in_doubt: bool,
 }
 

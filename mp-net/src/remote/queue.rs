@@ -45,8 +45,8 @@ use crate::wire::value::{describe, parts};
 /// # What travels
 /// A message may contain everything that a local queue accepts, except shared tensors, handles (queues,
 /// locks, events), files and device tensors. `put` returns such a value in an error. An exclusive tensor
-/// moves: its memory is copied into a frame, and from there into the arena of the home, once on each side. A
-/// frozen tensor is copied.
+/// moves: its memory is copied into a frame, and from there into the arena of the member that has the queue
+/// (its home), once on each side. A frozen tensor is copied.
 ///
 /// # Blocking
 /// [`put`](Self::put) blocks until the home has put the message into its queue, and [`get`](Self::get) until
@@ -125,8 +125,8 @@ impl<T: Message> RemoteQueue<T> {
     ///
     /// # Errors
     /// [`NetError::NotPublished`] with the names that are published. [`NetError::WrongType`] with both types.
-    /// [`NetError::PeerLost`], [`NetError::Unreachable`] or [`NetError::Refused`] if rank 0 or the home can't
-    /// be reached.
+    /// [`NetError::PeerLost`], [`NetError::Unreachable`] or [`NetError::Refused`] if rank 0 or the member
+    /// that has the queue can't be reached.
     pub fn connect(cluster: &Cluster, name: &str) -> Result<Self, NetError> {
         ConnectedObject::connect(cluster, name, queue_type::<T>()).map(Self::of)
     }
@@ -178,7 +178,8 @@ impl<T: Message> RemoteQueue<T> {
         Some(RemotePutError::Failed { value: (), error })
     }
 
-    /// Puts a message. Blocks until the home has put the message into its queue, which may be full.
+    /// Puts a message. Blocks until the member that has the queue has stored the message in it. The queue may
+    /// be full.
     ///
     /// # Errors
     /// [`RemotePutError`], with the value.
@@ -349,7 +350,7 @@ impl<T: Message> RemoteQueue<T> {
     /// Returns `true` if it was open.
     ///
     /// # Errors
-    /// [`NetError::PeerLost`] if the home was lost.
+    /// [`NetError::PeerLost`] if the member that has the queue was lost.
     pub fn close(&self) -> Result<bool, NetError> {
         Ok(self.number(Operation::Close)? != 0)
     }
@@ -357,7 +358,7 @@ impl<T: Message> RemoteQueue<T> {
     /// Returns the number of messages in the queue: a snapshot.
     ///
     /// # Errors
-    /// [`NetError::PeerLost`] if the home was lost.
+    /// [`NetError::PeerLost`] if the member that has the queue was lost.
     #[doc(alias = "qsize")]
     pub fn len(&self) -> Result<usize, NetError> {
         Ok(self.number(Operation::Len)? as usize)
@@ -366,20 +367,20 @@ impl<T: Message> RemoteQueue<T> {
     /// Returns `true` if the queue has no messages: a snapshot.
     ///
     /// # Errors
-    /// [`NetError::PeerLost`] if the home was lost.
+    /// [`NetError::PeerLost`] if the member that has the queue was lost.
     pub fn is_empty(&self) -> Result<bool, NetError> {
         Ok(self.len()? == 0)
     }
 
-    /// Blocks until the home has recorded which messages this process has received. Call it, or
-    /// [`Cluster::leave`], before the process ends: otherwise messages that it has just received may return
-    /// to the queue.
+    /// Blocks until the member that has the queue has recorded which messages this process has received. Call
+    /// it, or [`Cluster::leave`], before the process ends: otherwise messages that it has just received may
+    /// return to the queue.
     ///
     /// # Errors
-    /// [`NetError::PeerLost`] if, since the last flush, the home was lost before it had recorded all received
-    /// messages. These messages may have returned to the queue. If several threads flush, only one of them
-    /// gets the error. [`Cluster::leave`] does not report it. [`NetError::Interrupted`] if the process is
-    /// interrupted while there is no connection.
+    /// [`NetError::PeerLost`] if, since the last flush, that member was lost before it had recorded all
+    /// received messages. These messages may have returned to the queue. If several threads flush, only one
+    /// of them gets the error. [`Cluster::leave`] does not report it. [`NetError::Interrupted`] if the
+    /// process is interrupted while there is no connection.
     pub fn flush(&self) -> Result<(), NetError> {
         self.object.link.flush()
     }
@@ -402,12 +403,12 @@ pub struct RemoteLease<T> {
 }
 
 impl<T> RemoteLease<T> {
-    /// Acknowledges the message: removes it from the queue and returns its value. Blocks until the home has
-    /// done so.
+    /// Acknowledges the message: removes it from the queue and returns its value. Blocks until the member
+    /// that has the queue has confirmed this.
     ///
     /// # Errors
-    /// [`NetError::PeerLost`] if the home was lost, and [`NetError::Home`] if the home has given the message
-    /// to another consumer, because the connection was interrupted for longer than lease and grace.
+    /// [`NetError::PeerLost`] if the member that has the queue was lost, and [`NetError::Home`] if another
+    /// consumer has got the message, because the connection was interrupted for longer than lease and grace.
     pub fn ack(self) -> Result<T, NetError> {
         let Self { value, token, .. } = self;
         token.acknowledge("the lease has ended, and the message went to another consumer")?;

@@ -31,8 +31,8 @@ use crate::wire::messages::{CallReply, ObjectMethod};
 /// ```
 ///
 /// # Blocking
-/// [`acquire`](Self::acquire) blocks until the home has a permit. If the connection is interrupted, a call
-/// ends with [`PeerLost`](crate::PeerLost) after the [lease](crate::ClusterConfig::lease) and the
+/// [`acquire`](Self::acquire) blocks until the semaphore has a permit. If the connection is interrupted, a
+/// call ends with [`PeerLost`](crate::PeerLost) after the [lease](crate::ClusterConfig::lease) and the
 /// [grace](crate::ClusterConfig::grace) at the latest. Waiters are served in no particular order.
 ///
 /// # When a process or its host is lost
@@ -40,12 +40,12 @@ use crate::wire::messages::{CallReply, ObjectMethod};
 /// |---|---|
 /// | a member with permits | they return to the semaphore, soon after lease and grace |
 /// | a member that waits | none: it gets no permit |
-/// | the home | all calls end with `PeerLost`; permits that were taken protect nothing from then on |
+/// | the home (the member that has the semaphore) | all calls end with `PeerLost`; permits that were taken protect nothing from then on |
 ///
-/// A member that the home can't reach for longer than lease and grace loses its permits, too. Calls succeed
-/// again after it has connected again. [`RemotePermit::is_held`] returns `false` after the member has noticed
-/// the loss. Before that, a second holder is possible: don't use a permit to protect what two holders would
-/// damage.
+/// If a member and the home can't reach each other for longer than lease and grace, the member loses its
+/// permits, too. Calls succeed again after it has connected again. [`RemotePermit::is_held`] returns `false`
+/// after the member has noticed the loss. Before that, a second holder is possible: don't use a permit to
+/// protect what two holders would damage.
 ///
 /// For the home, all permits of members are permits of its own process:
 /// [`holders`](mp_sync::Semaphore::holders) names that process.
@@ -54,7 +54,7 @@ pub struct RemoteSemaphore(ConnectedObject);
 
 remote_handle!(RemoteSemaphore, ObjectType::semaphore());
 
-/// A permit of a [`RemoteSemaphore`]. Dropping it releases the permit, without waiting for the home.
+/// A permit of a [`RemoteSemaphore`]. Dropping it releases the permit, without waiting for a reply.
 #[must_use = "dropping it gives it back"]
 pub struct RemotePermit(HeldCall);
 
@@ -66,17 +66,19 @@ impl fmt::Debug for RemotePermit {
 }
 
 impl RemotePermit {
-    /// Returns `true` if this process holds the permit, as far as this process knows. A connection to the
-    /// home that is interrupted for longer than lease and grace ends the permit.
+    /// Returns `true` if this process holds the permit, as far as this process knows. The permit ends if the
+    /// connection to the semaphore's member is interrupted for longer than lease and grace.
     pub fn is_held(&self) -> bool {
         self.0.link.lasts(self.0.id)
     }
 
-    /// Removes the permit: the semaphore has one permit less. Blocks until the home has done so.
+    /// Removes the permit: the semaphore has one permit less. Blocks until the member that has the semaphore
+    /// has confirmed this.
     ///
     /// # Errors
-    /// [`NetError::PeerLost`] if the home was lost, and [`NetError::Home`] if the permit has returned to the
-    /// semaphore, because the connection was interrupted for longer than lease and grace.
+    /// [`NetError::PeerLost`] if the member that has the semaphore was lost, and [`NetError::Home`] if the
+    /// permit has returned to the semaphore, because the connection was interrupted for longer than lease and
+    /// grace.
     pub fn forget(self) -> Result<(), NetError> {
         self.0.acknowledge("the permit has returned to the semaphore")
     }
@@ -129,17 +131,17 @@ impl RemoteSemaphore {
     /// Returns the number of available permits: a snapshot.
     ///
     /// # Errors
-    /// [`NetError::PeerLost`] if the home was lost.
+    /// [`NetError::PeerLost`] if the member that has the semaphore was lost.
     pub fn available(&self) -> Result<usize, NetError> {
         Ok(self.0.call(ObjectMethod::Available, 0)? as usize)
     }
 
-    /// Adds permits. Blocks until the home has added all of them. If the process is interrupted, fewer may
-    /// have been added.
+    /// Adds permits. Blocks until all of them were added. If the process is interrupted, fewer may have been
+    /// added.
     ///
     /// # Errors
     /// [`NetError::Home`] at the limit, when fewer or no permits were added, and for a `BoundedSemaphore`.
-    /// [`NetError::PeerLost`] if the home was lost.
+    /// [`NetError::PeerLost`] if the member that has the semaphore was lost.
     pub fn add_permits(&self, permits: u32) -> Result<(), NetError> {
         self.0.call(ObjectMethod::AddPermits, permits.into()).map(drop)
     }

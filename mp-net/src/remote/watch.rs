@@ -47,14 +47,14 @@ use crate::type_and_build::ObjectType;
 ///
 /// # Blocking
 /// [`connect`](Self::connect) blocks until the first value has arrived. [`borrow`](Self::borrow) reads the
-/// newest value that has arrived, and never waits for the home.
+/// newest value that has arrived, and never waits for the other host.
 ///
 /// # When a process or its host is lost
 /// | lost | effect |
 /// |---|---|
 /// | a member that receives | none |
 /// | a process with a sender | none, unless it was the last: [`RemoteRecvError::Closed`] |
-/// | the home | waits end with [`RemoteRecvError::PeerLost`] within lease and grace; the last value stays readable |
+/// | the home (the member that has the channel) | waits end with [`RemoteRecvError::PeerLost`] within lease and grace; the last value stays readable |
 /// | the process that connected, while its workers live | waits of the workers end with an error; the last value stays readable |
 pub struct RemoteWatch<T> {
     values: watch::Receiver<T>,
@@ -99,8 +99,9 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> RemoteWatch<T> {
     /// value has arrived, which counts as seen.
     ///
     /// # Errors
-    /// [`RemoteRecvError::PeerLost`] if rank 0 or the home was lost. [`RemoteRecvError::Failed`] with the
-    /// errors of [`RemoteQueue::connect`](crate::RemoteQueue::connect), or if the value can't leave its host.
+    /// [`RemoteRecvError::PeerLost`] if rank 0 or the member that has the channel was lost.
+    /// [`RemoteRecvError::Failed`] with the errors of [`RemoteQueue::connect`](crate::RemoteQueue::connect),
+    /// or if the value can't leave its host.
     pub fn connect(cluster: &Cluster, name: &str) -> Result<Self, RemoteRecvError> {
         let channel = ConnectedObject::connect(cluster, name, ObjectType::watch::<T>())?;
         let relay = relay::shared(&channel, |subscription| {
@@ -190,9 +191,9 @@ impl<T> RemoteWatch<T> {
     /// Blocks until a value has arrived that was not seen, and marks it as seen.
     ///
     /// # Errors
-    /// Returns an error if the newest value was seen: [`RemoteRecvError::PeerLost`] if the home was lost, and
-    /// [`RemoteRecvError::Closed`] if there are no senders. [`RemoteRecvError::Failed`] if a value could not
-    /// leave its host, or the channel was withdrawn.
+    /// Returns an error if the newest value was seen: [`RemoteRecvError::PeerLost`] if the member that has
+    /// the channel was lost, and [`RemoteRecvError::Closed`] if there are no senders.
+    /// [`RemoteRecvError::Failed`] if a value could not leave its host, or the channel was withdrawn.
     #[track_caller]
     pub fn wait_changed(&self) -> Result<(), RemoteRecvError> {
         self.wait(Wait::Forever)
