@@ -5,7 +5,7 @@
 
 use super::philox::{RngPurpose, Words, below, epoch_key, pair, philox, unit};
 
-/// Returns a permutation of the numbers below n by algorithm `fisher-yates/1`: from the last element to the
+/// Returns a permutation of the numbers below n by algorithm `fisher-yates/1`. From the last element to the
 /// second, each element is swapped with a random element at the same or a lower index.
 pub(crate) fn fisher_yates(n: u32, seed: u64, epoch: u64) -> Vec<u32> {
     let mut list: Vec<u32> = (0..n).collect();
@@ -21,9 +21,9 @@ pub(crate) fn shuffle<T>(list: &mut [T], key: u64) {
     }
 }
 
-/// Returns element `at` of a permutation of the numbers below n by algorithm `feistel/1`: a Feistel network
-/// of eight rounds over two halves of equally many bits, with Philox as the round function. The rounds are
-/// repeated until the result is below n.
+/// Returns element `at` of a permutation of the numbers below n by algorithm `feistel/1`. The algorithm is a
+/// Feistel network of eight rounds over two halves of equally many bits, with Philox as the round function.
+/// The rounds are repeated until the result is below n.
 pub(crate) fn feistel(n: u64, at: u64, seed: u64, epoch: u64) -> u64 {
     let bits = (64 - n.saturating_sub(1).leading_zeros()).max(2).div_ceil(2);
     let mask = (1u64 << bits) - 1;
