@@ -95,7 +95,7 @@ impl<T: Element> Ragged<T> {
         &self.values
     }
 
-    /// Returns the offset of each row in [`values`](Self::values), and the end of the last row.
+    /// Returns the offset of each row in `self.values()`, and the end of the last row.
     #[must_use]
     pub fn offsets(&self) -> &Tensor<i64> {
         &self.offsets

@@ -66,16 +66,17 @@ pub(crate) enum AfterSkip {
 /// | | `Waiting` | in a stream, if the previous batch of its lane has not arrived |
 /// | `Waiting` | `Sent` | the previous batch of its lane has arrived, or an error in its place |
 /// | | removed | the previous batch was the last of the lane |
-/// | `Sent` | `Ready` | the worker has made the batch, or it can't be made |
-/// | | `Sent` | it is made again without a sample, or by one thread |
+/// | `Sent` | `Ready` | the worker has made the batch, or the batch can't be made and the error is delivered |
+/// | | `Sent` | the batch is made again without a failed sample, or by one thread |
 /// | | `OutOfMemory` | shared memory is exhausted, and other batches are in flight or ready |
-/// | | `Skipped` | it can't be made, and errors are skipped |
-/// | | removed | in a stream, if its lane has no more samples |
-/// | `OutOfMemory` | `Sent` | another batch was delivered or made, or has released its memory |
-/// | `Ready` | `OutOfMemory` | an earlier batch has no memory, and nothing else is in flight: it is made again later. Not in a stream, whose lane has continued after it |
-/// | `Ready`, `Skipped` | removed | delivery, in order or as soon as it is ready |
+/// | | `Skipped` | the batch can't be made, and the setting is to skip such batches |
+/// | | removed | in a stream, if the lane of the batch has no more samples |
+/// | `OutOfMemory` | `Sent` | another batch was delivered or made, or was dropped to release its memory |
+/// | `Ready` | `OutOfMemory` | an earlier batch has no memory, and no other batch is in flight: the ready batch is dropped, and made again later. Not in a stream, because the lane has continued after the batch |
+/// | `Ready`, `Skipped` | removed | the batch was delivered or passed over, in order or as soon as it was ready |
 ///
-/// If no worker can run, slots keep their state, and the saved state does not count them as delivered.
+/// If no worker can run, slots keep their state, and the saved state does not count their batches as
+/// delivered.
 pub(crate) struct BatchSlot<K: BatchSource> {
     pub(crate) epoch: u64,
     pub(crate) turn: u64,

@@ -165,7 +165,7 @@ impl<D: IterableDataset> OpenLane<D> {
         Ok((first, ends))
     }
 
-    /// Reads the samples of a saved window again, without those that can no longer be read. Returns the
+    /// Reads the samples of a saved window again, except samples that can no longer be read. Returns the
     /// position of the first sample.
     fn read_again(
         &mut self,

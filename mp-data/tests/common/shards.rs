@@ -21,7 +21,7 @@ pub enum When {
     Fetch,
 }
 
-/// Number in a fault that matches each shard. The next constant matches each sample.
+/// Wildcard for the shard number of a fault. The next constant is the wildcard for the sample number.
 pub const ANY_SHARD: usize = usize::MAX;
 pub const ANY_SAMPLE: u64 = u64::MAX;
 

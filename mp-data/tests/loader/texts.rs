@@ -130,7 +130,7 @@ fn long(begins: bool, workers: usize) -> LoadError {
     next(&mut loader.epoch(0)).unwrap().unwrap_err()
 }
 
-/// Returns the short and the full text of an error, in a process whose workers have backtraces.
+/// Returns the short and the full text of an error. Runs in a process whose workers record backtraces.
 fn backtraces(_: ()) -> (String, String) {
     let error = long(true, 1);
     (error.to_string(), format!("{error:#}"))

@@ -124,9 +124,9 @@ fn epoch_ends_at_any_combination_of_failures() {
     }
 }
 
-/// Batches that were delivered before the resume count as progress.
+/// If batches of a pass were delivered before the resume, the pass does not count as skipped.
 #[test]
-fn resumed_steps_count_the_passes_first_batches() {
+fn batches_before_a_resume_count_for_their_pass() {
     for first in 0..4_u64 {
         // Of four batches, the batches after the first ones fail, in the first pass only.
         let mut shards = Shards::new(&[16]);
