@@ -173,7 +173,7 @@ impl DrawOrder {
     }
 }
 
-/// One draw: index of a sample in the dataset, and position of the draw in the epoch.
+/// Draw: index of a sample in the dataset, and position of the draw in the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Item {
     /// Index of the sample in the dataset.
