@@ -1,6 +1,6 @@
-//! Image files, which are removed at the end: JPEG, 400 × 300 pixels.
+//! JPEG files of 400 × 300 pixels for the rows that decode images. The files are removed at the end.
 //!
-//! Decoders round differently: the bytes of another decoder are close, but not equal.
+//! Image decoders round differently. The bytes of two decoders are close, but not equal.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -15,17 +15,18 @@ const FILES: usize = 64;
 /// Quality that cameras and most data sets use.
 const QUALITY: u8 = 90;
 
-/// Folder with images.
+/// Folder with the generated image files, which is removed on drop.
 #[derive(Debug)]
 pub(crate) struct Images {
     folder: PathBuf,
 }
 
 impl Images {
-    /// Writes them: colour gradients with some noise, so that decoding takes as long as for photographs.
+    /// Writes image files of colour gradients with some noise. Decoding them takes as long as decoding
+    /// photographs.
     ///
     /// # Errors
-    /// If a file can't be written.
+    /// Returns an error if a file can't be written.
     pub(crate) fn write() -> Result<Self> {
         let images =
             Self { folder: std::env::temp_dir().join(format!("mp-bench-images-{}", std::process::id())) };
@@ -45,10 +46,10 @@ impl Images {
         Ok(images)
     }
 
-    /// Returns the checksum of each image's middle, by the common decoder.
+    /// Returns the checksum of the middle part of each image, decoded by `mp_bench_decoder`.
     ///
     /// # Errors
-    /// If one can't be decoded.
+    /// Returns an error if an image can't be decoded.
     pub(crate) fn sums(&self) -> Result<Vec<u64>> {
         let mut row = vec![0; mp_bench_decoder::ROW];
         self.paths()
@@ -60,7 +61,7 @@ impl Images {
         &self.folder
     }
 
-    /// Returns the files, ordered by name.
+    /// Returns the paths of the image files, ordered by name.
     pub(crate) fn paths(&self) -> impl Iterator<Item = PathBuf> {
         (0..FILES).map(|file| self.folder.join(format!("{file:03}.jpg")))
     }

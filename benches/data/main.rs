@@ -1,14 +1,15 @@
-//! Comparison of data loaders: mp's, torch's, SPDL's, and threads of one process.
+//! Comparison of the data loaders of mp, torch and SPDL, and of threads in one process.
 //!
 //! `cargo run --release --manifest-path benches/Cargo.toml --features data --bin data -- --json figures.json`
 //!
-//! The figures of a row come from one run, in which the contenders take turns. Before that, each is tried at
-//! several settings, and the best is used. The process that would train with a batch reads it. The checksums
-//! of all loaders of a row are equal (except for decoders that round differently). Ours are also compared
-//! with the plan, batch by batch and row by row. Any difference ends the program with an error.
+//! First, each contender of a row is tried at several settings. The best setting of each is then measured in
+//! rounds, in which the contenders take turns. The process that would train with a batch reads it. The
+//! checksums of all loaders of a row must be equal (except for decoders that round differently). The batches
+//! of mp's loader must also equal the plan, batch by batch and row by row. Any difference ends the program
+//! with an error.
 //!
-//! torch and SPDL run in one Python, `MP_PYTHON` or `benches/target/peers/bin/python`. Without it they are
-//! left out, with a message:
+//! torch and SPDL run in one Python interpreter: `MP_PYTHON`, or `benches/target/peers/bin/python`. If the
+//! interpreter is missing, a message reports that torch and SPDL are left out. Commands that install both:
 //!
 //! `python3 -m venv benches/target/peers && benches/target/peers/bin/pip install torch torchvision pillow
 //! spdl spdl-core spdl-io`
@@ -31,7 +32,7 @@ use mp_bench::{machine, stats};
 /// Any error, with its message.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Result of every fallible function here.
+/// Result of every fallible function of this program.
 type Result<T> = std::result::Result<T, Failure>;
 
 const USAGE: &str = "\

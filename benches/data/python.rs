@@ -1,4 +1,4 @@
-//! Loaders in Python, each in a process that lives as long as its row.
+//! Contenders in Python, each in a process that runs as long as its row is measured.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use crate::Result;
 use crate::run::{Contender, Round};
 
-/// Returns the Python that has the peers, if there is one.
+/// Returns the path of the Python interpreter for torch and SPDL, or `None` if it does not run.
 pub(crate) fn find() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/peers/bin/python");
     let python = std::env::var_os("MP_PYTHON").map_or(folder, PathBuf::from);
@@ -24,7 +24,7 @@ pub(crate) fn find() -> Option<PathBuf> {
     }
 }
 
-/// Common arguments of scripts.
+/// Script of a contender, and the arguments that all scripts have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Task<'a> {
     pub(crate) python: &'a Path,
@@ -59,10 +59,10 @@ impl Drop for Script {
     }
 }
 
-/// Starts a loader in Python, and adds its versions to `versions`.
+/// Starts the script of a contender, and adds the versions of its libraries to `versions`.
 ///
 /// # Errors
-/// If it does not start: most likely the library is not installed.
+/// Returns an error if the script does not start, most likely because its library is not installed.
 pub(crate) fn start(task: Task<'_>, versions: &mut Vec<String>) -> Result<Contender> {
     let mut process = Command::new(task.python)
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("data").join(task.script))
@@ -95,7 +95,7 @@ pub(crate) fn start(task: Task<'_>, versions: &mut Vec<String>) -> Result<Conten
     }))
 }
 
-/// Returns the library of the decoder, which was built along.
+/// Returns the path of the shared library of `mp_bench_decoder`, which is built together with this program.
 fn decoder() -> Result<PathBuf> {
     let program = std::env::current_exe()?;
     let folder = program.parent().ok_or("no folder")?;

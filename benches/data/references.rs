@@ -1,5 +1,5 @@
-//! Threads of one process as a reference: no start, no communication between processes, no protection from a
-//! crash.
+//! References: the same work done by threads of one process. Threads need no start of processes and no
+//! communication between processes, and have no protection from crashes.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -17,7 +17,8 @@ use crate::run::{Contender, Round};
 const THREADS: usize = 2;
 /// Number of images in a batch of the row `decode`.
 pub(crate) const BATCH: usize = 16;
-/// Number of batches, as for a loader of two workers with a prefetch factor of 2.
+/// Number of finished batches that a channel holds, as for a loader of two workers with a prefetch factor of
+/// 2.
 const AHEAD: usize = 4;
 
 /// Returns the checksum of an image.
@@ -25,12 +26,13 @@ pub(crate) fn sum(row: &[u8]) -> u64 {
     row.iter().map(|byte| u64::from(*byte)).sum()
 }
 
-/// Returns the checksum of the first and the last row of a batch of images.
+/// Returns the checksums of the first and of the last image of a batch.
 pub(crate) fn ends(batch: &[u8]) -> [u64; 2] {
     [sum(&batch[..ROW]), sum(&batch[batch.len() - ROW..])]
 }
 
-/// Buffers that are reused: their pages exist.
+/// Buffers that are reused, so that their pages are mapped already. The fields are the free buffers and the
+/// length of a buffer.
 struct Buffers<T>(Mutex<Vec<Vec<T>>>, usize);
 
 impl<T: Copy + Default> Buffers<T> {
@@ -48,7 +50,8 @@ impl<T: Copy + Default> Buffers<T> {
     }
 }
 
-/// `transfer`: two threads fill batches that are already in memory.
+/// Returns the contender `threads` of the row `transfer`: two threads fill buffers that are in memory
+/// already.
 pub(crate) fn fill(batches: usize) -> Contender {
     let buffers = Buffers::<f32>::new(64 * 3 * (SIDE * SIDE) as usize);
     Contender::new("2 threads", move || {
@@ -82,7 +85,8 @@ pub(crate) fn fill(batches: usize) -> Contender {
     })
 }
 
-/// `decode`, by rayon: each batch by one thread, or the rows of each by both.
+/// Returns the contender `rayon` of the row `decode`. With `by_rows`, two threads share the rows of each
+/// batch. Otherwise, one thread decodes all rows of a batch.
 pub(crate) fn decode(images: &Images, batches: usize, by_rows: bool) -> Result<Contender> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(THREADS).build()?;
     let paths: Vec<PathBuf> = images.paths().collect();
@@ -130,8 +134,8 @@ pub(crate) fn decode(images: &Images, batches: usize, by_rows: bool) -> Result<C
     }))
 }
 
-/// `uneven`, `uneven_any_order`: threads that take one number after the other, and wait for its time. This is
-/// the maximum rate.
+/// Returns the contender `threads` of the rows `uneven` and `uneven_any_order`. Each thread takes the next
+/// number and sleeps for its time, which gives the maximum rate.
 pub(crate) fn uneven(threads: usize, batches: usize, takes: Takes) -> Contender {
     Contender::new("", move || {
         let (start, next, check) = (Instant::now(), AtomicUsize::new(0), AtomicU64::new(0));

@@ -1,4 +1,4 @@
-//! Figures: stored in a file, and as a table.
+//! Figures of a run, stored in a JSON file and printed as a table.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use crate::Result;
 use crate::machine::Machine;
 use crate::rows::{self, Better, Row};
 
-/// Marks of the table in a page.
+/// Marks that enclose the table in a page.
 const BEGIN: &str = "<!-- figures of data loaders: begin -->";
 const END: &str = "<!-- figures of data loaders: end -->";
 
@@ -29,23 +29,23 @@ pub(crate) struct RowResult {
     pub(crate) higher_is_better: bool,
     pub(crate) rounds: usize,
     pub(crate) contenders: Vec<ContenderFigures>,
-    /// Goal, actual value, and whether it is met.
+    /// Goals of the row: a description with the measured value, and `true` if the goal is met.
     pub(crate) goals: Vec<(String, bool)>,
     /// Versions of the peers.
     pub(crate) versions: Vec<String>,
     pub(crate) machine: BTreeMap<String, String>,
 }
 
-/// Contender of a row, at its best setting.
+/// Figures of one contender of a row at its best setting.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ContenderFigures {
     pub(crate) name: String,
     pub(crate) setting: String,
-    /// Median of the rounds.
+    /// Median of the rounds. `None` if the contender has failed.
     pub(crate) figure: Option<f64>,
-    /// (p90 − p10) / median.
+    /// Spread of the rounds: (p90 − p10) / median.
     pub(crate) spread: Option<f64>,
-    /// Factor by which ours is better: the median over the rounds.
+    /// Factor by which mp's figure is better: the median of the rounds' factors. `None` for mp.
     pub(crate) times: Option<f64>,
     pub(crate) times_spread: Option<f64>,
     pub(crate) failed: Option<String>,
@@ -74,7 +74,7 @@ impl RowResult {
         }
     }
 
-    /// Records the machine.
+    /// Stores the description of the machine in the row.
     pub(crate) fn on(mut self, machine: &Machine) -> Self {
         let words = [
             ("cpu", machine.cpu.clone()),
@@ -90,20 +90,20 @@ impl RowResult {
     }
 }
 
-/// Reads a file.
+/// Reads the figures in a file.
 ///
 /// # Errors
-/// If it can't be read, or has another format.
+/// Returns an error if the file can't be read or has another format.
 pub(crate) fn read(path: &Path) -> Result<Results> {
     let text = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
     Ok(serde_json::from_slice(&text).map_err(|e| format!("{}: {e}", path.display()))?)
 }
 
 impl Results {
-    /// Writes them to a file, and replaces the same rows there.
+    /// Writes the rows to a file. Rows of the file with other ids stay.
     ///
     /// # Errors
-    /// If the file can't be written, or has another format.
+    /// Returns an error if the file can't be written, or has another format.
     pub(crate) fn write(mut self, path: &Path) -> Result<()> {
         if path.exists() {
             let before = read(path)?.rows.into_iter();
@@ -114,7 +114,7 @@ impl Results {
         Ok(std::fs::write(path, serde_json::to_string_pretty(&self)? + "\n")?)
     }
 
-    /// Returns a table in Markdown, with goals.
+    /// Returns the figures as a table in Markdown, followed by the goals and the description of the machine.
     pub(crate) fn table(&self) -> String {
         let mut text = String::from("| work | contender | figure | mp is better by |\n|---|---|---|---|\n");
         for row in &self.rows {
@@ -152,7 +152,7 @@ impl Results {
         text
     }
 
-    /// Returns the range of a setting that differs between rows.
+    /// Returns the text `NAME FIRST to LAST` for a property that may differ between rows, such as the date.
     fn range(&self, name: &str) -> Option<String> {
         let words = self.rows.iter().filter_map(|row| match name {
             "rounds" => Some(row.rounds.to_string()),
@@ -168,10 +168,10 @@ impl Results {
         Some(if first == last { format!("{name} {first}") } else { format!("{name} {first} to {last}") })
     }
 
-    /// Writes the table into a page, between [`BEGIN`] and [`END`], and replaces the text there.
+    /// Replaces the text between [`BEGIN`] and [`END`] in a page with the table.
     ///
     /// # Errors
-    /// If the page can't be read or written, or lacks a mark.
+    /// Returns an error if the page can't be read or written, or lacks a mark.
     pub(crate) fn publish(&self, page: &Path) -> Result<()> {
         let text = std::fs::read_to_string(page).map_err(|e| format!("{}: {e}", page.display()))?;
         let lacks = || format!("{} has no {BEGIN} before an {END}", page.display());
@@ -182,7 +182,7 @@ impl Results {
 }
 
 impl ContenderFigures {
-    /// Formats its figure, or the reason why there is none.
+    /// Formats the figure, or the reason why the contender has no figure.
     pub(crate) fn words(&self, unit: &str) -> String {
         match (self.figure, &self.failed) {
             (Some(figure), _) => {

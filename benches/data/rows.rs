@@ -9,7 +9,7 @@ use crate::python::{self, Task};
 use crate::run::{Contender, Entrant};
 use crate::{Result, ours, references};
 
-/// Resources for contenders.
+/// Resources that contenders need: image files, and a Python interpreter, if there is one.
 #[derive(Debug)]
 pub(crate) struct Setup<'a> {
     pub(crate) images: &'a Images,
@@ -37,15 +37,15 @@ impl Better {
 pub(crate) enum Goal {
     /// Maximum in the row's unit.
     AtMost(f64),
-    /// Multiple of how good as the named contender.
+    /// Minimum factor by which our figure is better than the figure of the named contender.
     Times(&'static str, f64),
-    /// At most that much above the named contender.
+    /// Maximum difference between our figure and the figure of the named contender, in the row's unit.
     LaterBy(&'static str, f64),
 }
 
 type Contenders = fn(&Setup<'_>, &mut Vec<String>) -> Result<Vec<Entrant>>;
 
-/// Row. Its first contender is ours.
+/// Description of a row. The first contender is mp.
 pub(crate) struct Row {
     pub(crate) id: &'static str,
     pub(crate) unit: &'static str,
@@ -223,7 +223,8 @@ fn entrant(name: &'static str, variants: Vec<Contender>) -> Entrant {
     Entrant { name, variants }
 }
 
-/// Returns a library in Python at these settings. Empty without Python.
+/// Starts a Python library at each of these settings, and returns it as a contender. Returns an empty list if
+/// Python is missing or no setting starts.
 fn python(
     setup: &Setup<'_>,
     versions: &mut Vec<String>,
@@ -243,7 +244,7 @@ fn python(
     Ok(if begun.is_empty() { Vec::new() } else { vec![entrant(name, begun)] })
 }
 
-/// Settings of torch, which makes lists of strings in either.
+/// Settings of torch in the rows of strings. With both, torch makes a list of strings for each batch.
 const LISTS: [&str; 2] = ["default 2", "default 4"];
 const TORCH: &str = "torch_loader.py";
 const SPDL: &str = "spdl_loader.py";

@@ -1,4 +1,4 @@
-//! Tries settings, then takes turns.
+//! Measurement of a row: tries the settings of each contender, and then lets the contenders take turns.
 
 use crate::results::{ContenderFigures, RowResult};
 use crate::rows::{Better, Goal, Row, Setup};
@@ -14,10 +14,10 @@ pub(crate) enum Round {
     Failed(String),
 }
 
-/// Loader at one setting.
+/// Loader of a contender at one setting.
 pub(crate) struct Contender {
     pub(crate) setting: String,
-    /// `true` if its checksum may differ by 1/200.
+    /// `true` if the checksum may differ from the other contenders' by 1/200.
     roughly: bool,
     round: Box<dyn FnMut() -> Result<Round>>,
 }
@@ -27,12 +27,12 @@ impl Contender {
         Self { setting: setting.into(), roughly: false, round: Box::new(round) }
     }
 
-    /// Marks a contender with another decoder, which rounds differently.
+    /// Allows a checksum that differs slightly, because the contender's decoder rounds differently.
     pub(crate) fn roughly(self) -> Self {
         Self { roughly: true, ..self }
     }
 
-    /// Converts its figure.
+    /// Converts the figure of each round by `function`.
     pub(crate) fn map(self, function: impl Fn(f64) -> Result<f64> + 'static) -> Self {
         let (roughly, mut round) = (self.roughly, self.round);
         let mapped = Self::new(self.setting, move || {
@@ -44,7 +44,7 @@ impl Contender {
         Self { roughly, ..mapped }
     }
 
-    /// Requires this checksum.
+    /// Returns an error in each round whose checksum differs from `right`.
     pub(crate) fn checked(self, right: u64) -> Self {
         let (setting, mut round) = (self.setting, self.round);
         Self::new(setting, move || match round()? {
@@ -63,13 +63,13 @@ pub(crate) struct Entrant {
 }
 
 impl Entrant {
-    /// Converts each of its settings.
+    /// Converts each variant by `of`.
     pub(crate) fn each(self, of: impl Fn(Contender) -> Contender) -> Self {
         Self { variants: self.variants.into_iter().map(of).collect(), ..self }
     }
 }
 
-/// Contender at its best setting.
+/// Contender with its best setting, the trials of all its settings, and the figures of its rounds.
 struct BestSetting {
     name: &'static str,
     contender: Contender,
@@ -78,13 +78,13 @@ struct BestSetting {
     failed: Option<String>,
 }
 
-/// Number of trials of each setting, after one for warm-up.
+/// Number of trials of each setting, in addition to one trial that warms up.
 const TRIES: usize = 2;
 
-/// Measures a row.
+/// Measures a row in `rounds` rounds.
 ///
 /// # Errors
-/// If a contender fails, or its batches differ from the others'.
+/// Returns an error if a contender fails, or its batches differ from the batches of another contender.
 pub(crate) fn row(row: &'static Row, setup: &Setup<'_>, rounds: usize) -> Result<RowResult> {
     let mut versions = Vec::new();
     let entrants = (row.contenders)(setup, &mut versions).map_err(|e| format!("{}: {e}", row.id))?;
@@ -139,7 +139,8 @@ fn figure(row: &Row, name: &str, of: &mut Contender, right: &mut Option<u64>) ->
     })
 }
 
-/// Runs a round, whose batches must equal the others'.
+/// Runs a round of a contender. Returns an error if its checksum differs from `right`, the checksum of the
+/// first round of any contender.
 fn round(row: &Row, name: &str, of: &mut Contender, right: &mut Option<u64>) -> Result<Round> {
     let round = (of.round)().map_err(|e| format!("{}: {name}, {}: {e}", row.id, of.setting))?;
     if let Round::Figure { check, .. } = round {
@@ -153,13 +154,13 @@ fn round(row: &Row, name: &str, of: &mut Contender, right: &mut Option<u64>) -> 
 }
 
 impl BestSetting {
-    /// Combines both figures of each round.
+    /// Combines the figures of both contenders in each round by `of`, and summarizes the results.
     fn paired(&self, other: &BestSetting, of: impl Fn(f64, f64) -> f64) -> Option<Summary> {
         let pairs: Vec<f64> = self.figures.iter().zip(&other.figures).map(|(a, b)| of(*a, *b)).collect();
         stats::summary(&pairs)
     }
 
-    /// Returns the factor by which `ours` is better.
+    /// Returns the factor by which the figures of `ours` are better than the figures of this contender.
     fn beaten_by(&self, ours: &BestSetting, better: Better) -> Option<Summary> {
         ours.paired(self, |ours, theirs| match better {
             Better::Higher => ours / theirs,
@@ -183,7 +184,8 @@ impl BestSetting {
     }
 }
 
-/// Returns goal, actual value, and whether it is met.
+/// Returns a text with the goal and the measured value, and `true` if the goal is met. Returns `None` if a
+/// figure is missing.
 fn reached(goal: Goal, row: &Row, all: &[BestSetting]) -> Option<(String, bool)> {
     let ours = all.first()?;
     let other = |name: &str| all.iter().find(|one| one.name == name && !one.figures.is_empty());

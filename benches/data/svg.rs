@@ -1,5 +1,5 @@
-//! The figures as a picture: a group of bars for each row, with a background of its own, independent of the
-//! page's colour.
+//! Picture of the figures: a group of bars for each row. The background is part of the picture, which is so
+//! independent of the page's colour.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use crate::results::{ContenderFigures, Results, RowResult};
 use crate::rows;
 
 const WIDTH: u32 = 880;
-/// Left edge of the bars, and length of the longest.
+/// Left edge of the bars in pixels. The next constant is the length of the longest bar.
 const LEFT: u32 = 190;
 const LONGEST: f64 = 400.0;
 const LINE: u32 = 21;

@@ -1,4 +1,4 @@
-//! Origin of the figures: the machine, the compiler, the versions.
+//! Description of the machine, the compiler and the library versions that figures come from.
 
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -48,8 +48,8 @@ fn bytes(name: &str) -> u64 {
         .map_or(0, |kib| kib * 1024)
 }
 
-/// Describes this machine. [`load`] must be read before the first row, and the processors counted before
-/// pinning: otherwise only the pinned processors would be counted.
+/// Returns the description of this machine. Callers read `load` before the first row is measured. They count
+/// `processors` before pinning, because a pinned process finds only the processors that it is pinned to.
 pub fn describe(processors: usize, quick: bool, pinned: bool, load: f64) -> Machine {
     let cpu = field("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned());
     let peers = ["iceoryx2", "ipc-channel", "crossbeam-channel", "rayon", "tokio"];

@@ -137,7 +137,7 @@ pub(crate) fn linger() -> Result<()> {
 /// Spins until `ready` returns `true`.
 ///
 /// # Errors
-/// Returns an error if it doesn't do so within [`DEADLINE`].
+/// Returns an error if `ready` still returns `false` after [`DEADLINE`].
 #[inline(always)]
 pub(crate) fn spin_until(mut ready: impl FnMut() -> bool) -> Result<()> {
     let mut spins = 0_u32;

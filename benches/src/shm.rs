@@ -1,8 +1,8 @@
 //! Memory that two processes share: a memfd that the child inherits by number.
 //!
 //! # Safety
-//! The region is mapped as long as it is used, and offsets are checked; the callers take turns, and decide
-//! when each side may write.
+//! A region is mapped as long as it is used, and offsets are checked. The callers ensure that the two
+//! processes never write and access the same bytes at the same time.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
@@ -102,7 +102,7 @@ impl Region {
     /// Copies `source` to `offset`.
     ///
     /// # Safety
-    /// No thread, in any process, reads or writes that place at the same time.
+    /// No thread of any process reads or writes the same bytes during the call.
     pub(crate) unsafe fn fill(&self, offset: usize, source: &[u64]) {
         let bytes = size_of_val(source);
         assert!(offset.is_multiple_of(8) && offset + bytes <= self.len, "copy outside the region");
@@ -116,7 +116,7 @@ impl Region {
     /// Returns the `count` 64-bit values from `offset` on.
     ///
     /// # Safety
-    /// No thread, in any process, writes there as long as the slice lives.
+    /// No thread of any process writes these values as long as the slice lives.
     pub(crate) unsafe fn values(&self, offset: usize, count: usize) -> &[u64] {
         let words = self.words(offset, count);
         // SAFETY: an `AtomicU64` has the layout of a `u64`; the caller ensures that no thread writes there.

@@ -1,4 +1,4 @@
-//! Cost of handing a batch over, and its parts.
+//! Time and context switches that one batch costs the trainer and each worker.
 
 use std::time::Instant;
 
@@ -8,8 +8,9 @@ use super::datasets::{Numbers, Takes};
 use super::{WORKERS, numbers, take};
 use crate::Result;
 
-/// Measures a batch of one number in one run of two workers with a separate loader: time, and the number of
-/// voluntary and forced waits of threads.
+/// Runs an epoch with batches of one number, two workers and a new loader. Returns a text with the time for
+/// each batch. The text also has the voluntary and involuntary context switches of each process for each
+/// batch.
 pub(crate) fn details(batches: u64, prefetch: Option<usize>) -> Result<String> {
     let mut builder = DataLoader::builder(Numbers(batches as usize, Takes::Nothing)).num_workers(WORKERS);
     if let Some(factor) = prefetch {
@@ -33,7 +34,7 @@ pub(crate) fn details(batches: u64, prefetch: Option<usize>) -> Result<String> {
     Ok(text)
 }
 
-/// Returns context switches of all threads of a process: voluntary, and involuntary.
+/// Returns the numbers of voluntary and of involuntary context switches of all threads of a process.
 fn switches(pid: u32) -> Result<[u64; 2]> {
     let mut sum = [0; 2];
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {

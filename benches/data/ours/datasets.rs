@@ -1,4 +1,4 @@
-//! Datasets of the batches.
+//! Datasets that the measured loaders read.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use mp::{AnyResult, Tensor};
 use mp_bench_decoder::SIDE;
 use serde::{Deserialize, Serialize};
 
-/// Images that are filled with their number.
+/// Dataset of images. All values of an image are its index.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Filled(pub(super) usize);
 
@@ -29,17 +29,17 @@ impl Dataset for Filled {
     }
 }
 
-/// Time of a number.
+/// Time that making a sample takes.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum Takes {
     Nothing,
     Each(Duration),
-    /// A number in 20 takes 20 times as long.
+    /// A sample takes this time, but every twentieth takes 20 times as long.
     Uneven(Duration),
 }
 
 impl Takes {
-    /// Waits in a process or a thread for the time of this number.
+    /// Sleeps for the time that the sample with this index takes.
     pub(crate) fn wait(self, index: usize) {
         match self {
             Takes::Nothing => {}
@@ -49,13 +49,14 @@ impl Takes {
     }
 }
 
-/// Returns the slow number of each 20: another one each time, so that no worker has all of them.
-/// torch_loader.py does the same.
+/// Returns `true` for one index in each 20 consecutive ones. Its offset in the 20 varies, so that the slow
+/// samples are spread over all workers. torch_loader.py has the same function.
 fn is_slow(index: usize) -> bool {
     index % 20 == index / 20 * 7 % 20
 }
 
-/// The numbers themselves.
+/// Dataset of numbers: each sample is its own index. The fields are the length and the time that a sample
+/// takes.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Numbers(pub(super) usize, pub(super) Takes);
 
@@ -75,7 +76,7 @@ impl Dataset for Numbers {
     }
 }
 
-/// Middle parts of image files.
+/// Dataset of the middle parts of image files. The fields are the paths of the files and the length.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Files(pub(super) FrozenStrings, pub(super) usize);
 
@@ -93,16 +94,16 @@ impl Dataset for Files {
     }
 }
 
-/// Bytes of a path, and position of its number.
+/// Length of a path in bytes. The next constant is the range of the path's number.
 pub(crate) const PATH: usize = 26;
 const DIGITS: std::ops::Range<usize> = 16..22;
 
-/// Returns the path with this number.
+/// Returns the path that contains this number.
 pub(super) fn path(index: usize) -> String {
     format!("train/n01440764/{index:06}.jpg")
 }
 
-/// Returns the number of a path.
+/// Returns the number in a path, or `None` if the path has another form.
 pub(super) fn number_of(path: &[u8]) -> Option<usize> {
     let digits = path.get(DIGITS).filter(|_| path.len() == PATH)?;
     digits
@@ -110,7 +111,8 @@ pub(super) fn number_of(path: &[u8]) -> Option<usize> {
         .try_fold(0, |number, digit| digit.is_ascii_digit().then(|| 10 * number + usize::from(digit - b'0')))
 }
 
-/// Paths of a list, fetched by batch or by row.
+/// Dataset of texts: each sample is one path of a list. If `at_once` is set, a batch is made by one call,
+/// otherwise row by row.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Texts {
     pub(super) paths: FrozenStrings,
@@ -136,7 +138,8 @@ impl Dataset for Texts {
     }
 }
 
-/// Numbers of the paths of a list.
+/// Dataset of numbers: each sample is the number in one path of a list. The fields are the list and the
+/// length.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Paths(pub(super) FrozenStrings, pub(super) usize);
 
@@ -157,7 +160,8 @@ impl Dataset for Paths {
     }
 }
 
-/// Items of this many bytes, which a worker has in memory: each begins and ends with its number.
+/// Dataset of items of `bytes` bytes, copied from memory of the worker. Each item begins and ends with its
+/// index.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Large {
     pub(super) bytes: usize,
@@ -195,7 +199,8 @@ impl Dataset for Large {
     }
 }
 
-/// Shards of samples of 256 bytes, which begin with their shard and their number in it.
+/// Dataset of [`SHARDS`] shards with samples of 256 bytes. A sample begins with the index of its shard. All
+/// its other words are its index in the shard.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Records(pub(super) u64);
 

@@ -1,4 +1,4 @@
-//! Memory of workers, in bytes.
+//! Measurements of the memory of workers, in bytes.
 
 use std::cell::Cell;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use super::{WORKERS, epochs, filled, numbers, take};
 use crate::Result;
 use crate::run::{Contender, Round};
 
-/// `memory`: of a worker.
+/// Returns mp's contender for the row `memory`: the private memory of a worker.
 pub(crate) fn memory(batches: usize) -> Result<Contender> {
     let builder = DataLoader::builder(Filled(64 * batches)).batch_size(64);
     epochs(String::new(), builder, (WORKERS, true), filled, |loader, _| {
@@ -18,7 +18,7 @@ pub(crate) fn memory(batches: usize) -> Result<Contender> {
     })
 }
 
-/// Kinds of mappings that count.
+/// Mappings whose sizes [`sum_of`] adds up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MappingKind {
     All,
@@ -26,7 +26,7 @@ enum MappingKind {
     Shared,
 }
 
-/// Returns the sum of this field over the mappings of a process.
+/// Returns the sum of a field of `/proc/PID/smaps` over the selected mappings of a process.
 fn sum_of(field: &str, pid: u32, of: MappingKind) -> Result<f64> {
     let (mut counts, mut bytes) = (false, 0.0);
     for line in std::fs::read_to_string(format!("/proc/{pid}/smaps"))?.lines() {
@@ -47,19 +47,20 @@ fn sum_of(field: &str, pid: u32, of: MappingKind) -> Result<f64> {
     Ok(bytes)
 }
 
-/// Returns the private bytes of a process, except memory that it shares on purpose: pages that it wrote, in
-/// mappings of its own.
+/// Returns the bytes of the pages that a process has written in its private mappings. Shared mappings don't
+/// count.
 ///
 /// # Errors
-/// If there is no such process.
+/// Returns an error if the process does not exist.
 pub(crate) fn private(pid: u32) -> Result<f64> {
     sum_of("Private_Dirty:", pid, MappingKind::Private)
 }
 
 const LIST_WORKERS: usize = 8;
 
-/// Runs an epoch of `len` shuffled samples that are read from these paths. Returns the sum of their numbers,
-/// and the bytes of 8 workers, including those shared with the trainer. Shared memory counts proportionally.
+/// Runs a shuffled epoch of `len` samples, which 8 workers read from these paths. Returns the sum of the
+/// samples, and a number of bytes: all memory of the workers, plus the shared memory of the trainer. Each
+/// process that shares a page counts its part of the page.
 fn list(paths: &FrozenStrings, len: usize, epoch: u64) -> Result<(u64, f64)> {
     let builder = DataLoader::builder(Paths(paths.clone(), len)).batch_size(4096).shuffle(true);
     let loader = builder.num_workers(LIST_WORKERS).build()?;
@@ -77,8 +78,8 @@ fn list(paths: &FrozenStrings, len: usize, epoch: u64) -> Result<(u64, f64)> {
     Ok((sum.get(), bytes))
 }
 
-/// `paths`: the list, which the trainer has once, and the additional memory of workers with it compared with
-/// workers with a list of one path.
+/// Returns mp's contender for the row `paths`. Its figure is the size of the list in the trainer, plus the
+/// memory that workers need in addition to workers with a list of one path.
 pub(crate) fn paths(len: usize) -> Result<Contender> {
     let (one, all, mut epoch) = (FrozenStrings::new([path(0)])?, FrozenStrings::new((0..len).map(path))?, 0);
     Ok(Contender::new("FrozenStrings", move || {
@@ -89,7 +90,8 @@ pub(crate) fn paths(len: usize) -> Result<Contender> {
     }))
 }
 
-/// Single copy of these paths: their bytes, and the end of each.
+/// Returns the contender `one copy` of the row `paths`: the size of the paths and their end offsets, stored
+/// once.
 pub(crate) fn one_copy(len: usize) -> Contender {
     let figure = (len * (PATH + size_of::<u64>())) as f64;
     Contender::new("", move || Ok(Round::Figure { figure, check: (0..len as u64).sum() }))

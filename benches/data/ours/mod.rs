@@ -1,5 +1,5 @@
-//! Measurements of mp's loader. Each row of each batch is compared with the samples that the loader reports,
-//! and those with the plan, batch by batch; the latter after the clock has stopped.
+//! Measurements of mp's loader. Each row of a batch is compared with the samples that the loader reports for
+//! the batch. After the clock has stopped, the reported samples are compared with the plan, batch by batch.
 
 mod costs;
 mod datasets;
@@ -24,23 +24,23 @@ use crate::run::{Contender, Round};
 
 const WORKERS: usize = 2;
 
-/// Result of an epoch.
+/// Duration, checksum and batches of an epoch.
 struct EpochResult {
     took: Duration,
-    /// Checksum: the sum over its batches, each multiplied by its number from 1.
+    /// Sum of the checksums of all batches, each multiplied by the number of its batch from 1.
     check: u64,
-    /// Number and samples of each batch, in the order in which they came.
+    /// Number and samples of each batch, in the order of arrival.
     batches: Vec<(u64, Vec<Item>)>,
 }
 
 impl EpochResult {
-    /// Batches per second.
+    /// Returns the batches per second.
     fn rate(&self) -> f64 {
         self.batches.len() as f64 / self.took.as_secs_f64()
     }
 
-    /// Checks it against the plan: no batch is missing or duplicated, and unless any order is permitted, each
-    /// came in its turn.
+    /// Returns an error if the batches differ from the plan: a batch is missing, was delivered twice or has
+    /// other samples. With `in_order`, the order of the batches must be the planned one, too.
     fn is_of(&self, plan: &Plan, epoch: u64, in_order: bool) -> Result<()> {
         let order = plan.epoch(epoch);
         let mut batches: Vec<_> = self.batches.iter().collect();
@@ -60,8 +60,7 @@ impl EpochResult {
     }
 }
 
-/// Takes the batches of an epoch. `look` compares a batch with its samples, and returns its part of the
-/// checksum.
+/// Receives all batches of an epoch. `look` compares a batch with its samples, and returns its checksum.
 fn take<D: Dataset>(
     start: Instant,
     batches: Batches<D>,
@@ -76,7 +75,8 @@ fn take<D: Dataset>(
     Ok(EpochResult { took: start.elapsed(), check, batches: given })
 }
 
-/// Runs epochs, one after the other, and returns a figure for each.
+/// Returns a contender that runs one epoch in each round, and checks it against the plan. `figure` computes
+/// the figure of the round.
 fn epochs<D: Dataset>(
     name: String,
     builder: DataLoaderBuilder<D>,
@@ -93,7 +93,7 @@ fn epochs<D: Dataset>(
     }))
 }
 
-/// Checks that each value, one for each sample, is the number of its sample.
+/// Checks that `numbers` are the indices of the batch's samples, in order.
 fn each_is_of(info: &BatchInfo, numbers: impl ExactSizeIterator<Item = u64>) -> Result<()> {
     let number = info.number;
     if numbers.len() != info.items.len() {
@@ -105,7 +105,8 @@ fn each_is_of(info: &BatchInfo, numbers: impl ExactSizeIterator<Item = u64>) -> 
     }
 }
 
-/// Checks batches of images that are filled with their numbers: the first and the last value of each row.
+/// Checks the first and the last value of each row in a batch of [`Filled`](datasets::Filled), and returns
+/// its checksum.
 fn filled(batch: Tensor<f32>, info: &BatchInfo) -> Result<u64> {
     let values = batch.as_slice()?;
     let rows = values.chunks_exact(values.len() / info.items.len());
@@ -114,7 +115,7 @@ fn filled(batch: Tensor<f32>, info: &BatchInfo) -> Result<u64> {
     Ok((values[0] + values[values.len() - 1]) as u64)
 }
 
-/// Checks batches of numbers.
+/// Checks each value in a batch of [`Numbers`](datasets::Numbers), and returns its checksum.
 fn numbers(batch: Tensor<i64>, info: &BatchInfo) -> Result<u64> {
     let values = batch.as_slice()?;
     each_is_of(info, values.iter().map(|value| *value as u64))?;

@@ -1,4 +1,4 @@
-//! Single events: the first batch, a worker's death, a resume. In seconds.
+//! Durations of single events, in seconds: the first batch, the death of a worker, a resume.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use super::{WORKERS, filled, numbers, take};
 use crate::run::{Contender, Round};
 use crate::{Result, stats};
 
-/// Samples in a batch of the row `kill`, and the time of each.
+/// Number of samples in a batch of the row `kill`, and the time that each sample takes.
 const SLOW: (u64, Duration) = (5, Duration::from_millis(2));
 
-/// Measures from the creation of a loader to its first batch.
+/// Returns a contender that measures the time from the creation of a loader until its first batch arrives.
 fn to_the_first<D: Dataset>(
     builder: impl Fn() -> DataLoaderBuilder<D> + 'static,
     look: fn(D::Batch, &BatchInfo) -> Result<u64>,
@@ -33,17 +33,18 @@ fn to_the_first<D: Dataset>(
     })
 }
 
-/// `first`: of 4 numbers.
+/// Returns mp's contender for the row `first`, whose batches have 4 numbers.
 pub(crate) fn first() -> Contender {
     to_the_first(|| DataLoader::builder(Numbers(1000, Takes::Nothing)).batch_size(4), numbers)
 }
 
-/// `first_38m`: of 64 images.
+/// Returns mp's contender for the row `first_38m`, whose batches have 64 images.
 pub(crate) fn first_large(batches: usize) -> Contender {
     to_the_first(move || DataLoader::builder(Filled(64 * batches)).batch_size(64), filled)
 }
 
-/// `kill`: the longest wait minus the time of a batch, when a worker is killed.
+/// Returns mp's contender for the row `kill`, in which a worker is killed. The figure is the longest wait for
+/// a batch, minus the time that making a batch takes.
 pub(crate) fn kill(batches: usize) -> Contender {
     let (size, each) = SLOW;
     Contender::new("", move || {
@@ -71,13 +72,14 @@ pub(crate) fn kill(batches: usize) -> Contender {
     })
 }
 
-/// Checksum of `kill` if no batch is missing.
+/// Returns the checksum of a run of the row `kill` in which no batch is missing.
 pub(crate) fn kill_check(batches: usize) -> u64 {
     let size = SLOW.0;
     (0..batches as u64).map(|k| (k + 1) * (size * k..size * (k + 1)).sum::<u64>()).sum()
 }
 
-/// `resume`, `resume_tokens`: to the first batch of a shuffled epoch from this batch on.
+/// Returns mp's contender for the rows `resume` and `resume_tokens` (`by_tokens`). The figure is the time
+/// until the first batch arrives when a shuffled epoch is resumed at the batch `next`.
 pub(crate) fn resume(next: u64, by_tokens: bool) -> Result<Contender> {
     const LEN: usize = 8 * 200_000;
     let numbers = Numbers(LEN, Takes::Nothing);

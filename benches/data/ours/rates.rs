@@ -1,4 +1,4 @@
-//! Batches per second, over successive epochs.
+//! Measurements of rates over successive epochs, mostly in batches per second.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use crate::images::Images;
 use crate::references::{BATCH, ends};
 use crate::run::{Contender, Round};
 
-/// In order, by two workers.
+/// Returns a contender that measures batches per second, made by two workers and delivered in order.
 fn rate<D: Dataset>(
     name: impl Into<String>,
     builder: DataLoaderBuilder<D>,
@@ -20,12 +20,13 @@ fn rate<D: Dataset>(
     epochs(name.into(), builder, (WORKERS, true), look, |_, given| Ok(given.rate()))
 }
 
-/// `transfer`.
+/// Returns mp's contender for the row `transfer`.
 pub(crate) fn transfer(batches: usize) -> Result<Contender> {
     rate("", DataLoader::builder(Filled(64 * batches)).batch_size(64), filled)
 }
 
-/// `decode`. The first and the last image of a batch must equal their files.
+/// Returns mp's contender for the row `decode`. The first and the last image of each batch are compared with
+/// their files.
 pub(crate) fn decode(images: &Images, batches: usize) -> Result<Contender> {
     let paths = FrozenStrings::new(images.paths().map(|path| path.display().to_string()))?;
     let sums = images.sums()?;
@@ -40,7 +41,7 @@ pub(crate) fn decode(images: &Images, batches: usize) -> Result<Contender> {
     })
 }
 
-/// `numbers_256`, `number`: batches of that many numbers.
+/// Returns mp's contender for the rows `numbers_256` and `number`, whose batches have `size` numbers.
 pub(crate) fn small(size: usize, batches: usize, prefetch: Option<usize>) -> Result<Contender> {
     let builder = DataLoader::builder(Numbers(size * batches, Takes::Nothing)).batch_size(size as u64);
     match prefetch {
@@ -55,8 +56,8 @@ fn texts(batches: usize, at_once: bool) -> Result<(&'static str, DataLoaderBuild
     Ok((if at_once { "at-once" } else { "rows" }, builder))
 }
 
-/// Returns the sum of the bytes of the first and of the last text. Each must be the path with the number of
-/// its sample.
+/// Checks that each text is the path with the index of its sample. Returns the sum of the bytes of the first
+/// and the last text.
 fn look<'t>(texts: impl ExactSizeIterator<Item = &'t [u8]> + Clone, info: &BatchInfo) -> Result<u64> {
     super::each_is_of(
         info,
@@ -68,7 +69,7 @@ fn look<'t>(texts: impl ExactSizeIterator<Item = &'t [u8]> + Clone, info: &Batch
     Ok(sum(first) + sum(all.last().unwrap_or(first)))
 }
 
-/// `strings`: offsets and bytes.
+/// Returns mp's contender for the row `strings`, in which the trainer reads the bytes and offsets of a batch.
 pub(crate) fn strings(batches: usize, at_once: bool) -> Result<Contender> {
     let (name, builder) = texts(batches, at_once)?;
     rate(name, builder, |batch: Strings, info| {
@@ -80,7 +81,8 @@ pub(crate) fn strings(batches: usize, at_once: bool) -> Result<Contender> {
     })
 }
 
-/// `strings_list`: each a `String`.
+/// Returns mp's contender for the row `strings_list`, in which the trainer converts a batch to a
+/// `Vec<String>`.
 pub(crate) fn list_of_strings(batches: usize, at_once: bool) -> Result<Contender> {
     let (name, builder) = texts(batches, at_once)?;
     rate(name, builder, |batch: Strings, info| {
@@ -89,8 +91,8 @@ pub(crate) fn list_of_strings(batches: usize, at_once: bool) -> Result<Contender
     })
 }
 
-/// `uneven`, `uneven_two_ahead`, `uneven_any_order`: numbers of which one in 20 takes 20 times as long, by
-/// four workers.
+/// Returns mp's contender for the rows `uneven`, `uneven_two_ahead` and `uneven_any_order`, with four
+/// workers. `takes` is the time that each batch of one number takes.
 pub(crate) fn uneven(batches: usize, takes: Takes, in_order: bool, prefetch: usize) -> Result<Contender> {
     let builder = DataLoader::builder(Numbers(batches, takes)).prefetch_factor(prefetch);
     epochs(
@@ -102,7 +104,8 @@ pub(crate) fn uneven(batches: usize, takes: Takes, in_order: bool, prefetch: usi
     )
 }
 
-/// `items_32m`: GB per second, by one worker that copies each item from memory of its own.
+/// Returns mp's contender for the row `items_32m`, in GB per second. One worker copies each item from its
+/// private memory.
 pub(crate) fn large_items(bytes: usize, count: usize) -> Result<Contender> {
     let look = move |batch: mp::Tensor<u8>, info: &BatchInfo| {
         let values = batch.as_slice()?;
@@ -118,7 +121,7 @@ pub(crate) fn large_items(bytes: usize, count: usize) -> Result<Contender> {
     epochs(String::new(), DataLoader::builder(Large::new(bytes, count)), (1, true), look, figure)
 }
 
-/// `stream`: seconds for a batch of 64 records with this many workers.
+/// Returns mp's contender for the row `stream`: seconds for a batch of 64 records, made by `workers` workers.
 pub(crate) fn stream(workers: usize) -> Result<Contender> {
     const EACH: u64 = 6400;
     let builder = StreamLoader::builder(Records(EACH)).batch_size(64);

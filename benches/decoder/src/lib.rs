@@ -1,8 +1,8 @@
-//! Decodes an image file into a row of a batch: the same code for every loader, regardless of its language.
+//! Decoder of image files for loaders in Rust and in Python, so that all of them run the same code.
 //!
 //! # Safety
-//! One C function, for Python's `ctypes`: its caller passes the addresses of path and row, and the length of
-//! the row.
+//! The only unsafe code is a function with the calling convention of C, for Python's `ctypes`. The caller
+//! passes the addresses of the path and the row, and the length of the row.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::path::Path;
@@ -12,10 +12,11 @@ pub const SIDE: u32 = 224;
 /// Bytes of a row: red, green and blue of each pixel, line by line.
 pub const ROW: usize = (SIDE * SIDE * 3) as usize;
 
-/// Decodes the middle of the image in this file.
+/// Decodes the middle part of an image file into `row`.
 ///
 /// # Errors
-/// If it can't be read or decoded, or is too small; or if the row does not have [`ROW`] bytes.
+/// Returns an error if the file can't be read or decoded, the image is too small, or the length of `row` is
+/// not [`ROW`].
 pub fn decode(path: &Path, row: &mut [u8]) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let image = image::open(path)?.into_rgb8();
     let (width, height) = image.dimensions();
@@ -30,11 +31,11 @@ pub fn decode(path: &Path, row: &mut [u8]) -> Result<(), Box<dyn std::error::Err
     Ok(())
 }
 
-/// [`decode`] for C: 0 if the row was written.
+/// Calls [`decode`] for a caller in C. Returns 0 if the row was written.
 ///
 /// # Safety
-/// `path` is a string that ends with a zero; `row` is the address of `len` bytes that nothing else uses
-/// meanwhile, and that hold any values.
+/// `path` is a string that ends with a zero byte. `row` is the address of `len` initialized bytes, which no
+/// other code accesses during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_bench_decode(path: *const c_char, row: *mut u8, len: usize) -> c_int {
     // SAFETY: the caller's string, which ends with a zero, and is there until this returns.

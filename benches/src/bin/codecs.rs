@@ -56,7 +56,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// About 200 bytes, as in the row `struct_200b`.
+/// Message of about 200 bytes, as in the row `struct_200b`.
 #[derive(Serialize, Deserialize, Clone, PartialEq)]
 struct Record {
     id: u64,

@@ -9,9 +9,10 @@
 //! target/release/mp-cuda-sim-run benches/target/release/cuda_messages [ROUNDS]
 //! ```
 //!
-//! A thread puts tensors into a queue and gets them, like a relay that has not used them. So the figures
-//! include neither wake-ups nor another process's time. Kinds take turns, and each figure is the median of
-//! the rounds. Elements are checked at the end.
+//! A single thread puts a tensor into a queue and gets it, like a relay that forwards tensors without reading
+//! them. So the figures include neither wake-ups nor the time of another process. In each round, a tensor in
+//! host memory and a CUDA tensor take turns. Each figure is the median of the rounds. The elements are
+//! checked at the end.
 
 use std::time::Instant;
 
@@ -38,8 +39,8 @@ fn relay<T: Message>(queue: &Queue<T>, value: T) -> Result<(f64, T)> {
     Ok((each, value.ok_or("no value")?))
 }
 
-/// Measures both kinds in turns: the medians, the median of the ratios of neighbours, and half of their (p90
-/// − p10).
+/// Measures a host tensor and a device tensor in turns. Prints the median of each, and the median ratio of
+/// the two figures of a round with half of its spread (p90 − p10).
 fn pair<A: Message, B: Message>(name: &str, rounds: usize, mut host: A, mut device: B) -> Result<(A, B)> {
     let (hosts, devices) = (Queue::bounded(4)?, Queue::bounded(4)?);
     let mut found = Vec::new();

@@ -54,7 +54,7 @@ enum Step {
     Stop,
 }
 
-/// About 200 bytes, as in the row `struct_200b`.
+/// Message of about 200 bytes, as in the row `struct_200b`.
 #[derive(Serialize, Deserialize)]
 struct Record {
     id: u64,
@@ -65,7 +65,7 @@ struct Record {
     valid: Option<bool>,
 }
 
-/// Plain data of as many bytes.
+/// Plain data of 200 bytes.
 #[derive(Clone, Copy, Pod, Zeroable, mp::Message)]
 #[repr(C)]
 #[message(as_bytes)]

@@ -1,4 +1,5 @@
-//! Turns of both sides. Each side is a server process, which reads names of rows and prints figures.
+//! Driver of both sides, mp and torch, in turns. Each side is a server process, which reads names of rows and
+//! prints figures.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write};
@@ -17,7 +18,7 @@ use crate::cuda::row::{ROWS, Row};
 /// Time limit for a restart of a side.
 const AGAIN: Duration = Duration::from_secs(20);
 
-/// State of one side.
+/// Server of mp or of torch, and its process while it runs.
 struct Side {
     name: &'static str,
     words: Vec<String>,
@@ -28,7 +29,7 @@ struct Side {
 
 struct Running {
     child: Child,
-    /// `None` after the process was asked to end.
+    /// Stdin of the server. `None` after it was closed, which asks the server to end.
     input: Option<ChildStdin>,
     lines: Receiver<String>,
     ready: bool,
@@ -116,7 +117,7 @@ impl Side {
         Ok(())
     }
 
-    /// Runs a row once.
+    /// Runs one round of a row on this side, and adds the figures to `to`.
     fn run(&mut self, row: &str, round: usize, deadline: Instant, to: &mut Vec<Row>) -> AnyResult<()> {
         self.ready(deadline.min(Instant::now() + AGAIN))?;
         let result = self.answers(row, round, deadline, to);
@@ -164,7 +165,7 @@ impl Side {
 }
 
 enum RowError {
-    /// The row failed, with the side's message.
+    /// The row failed. Contains the message that the side has printed.
     Row(String),
     /// The side no longer answers, and must be killed. Contains the reason.
     Lost(String),

@@ -3,7 +3,7 @@
 use mp_bench::stats::quantile;
 use serde::{Deserialize, Serialize};
 
-/// Figure of one side.
+/// Figure of one side in one round of a row.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) row: String,

@@ -98,7 +98,7 @@ fn note(text: &str) {
     line(&json!({ "note": text }));
 }
 
-/// State of the server.
+/// Workers of mp's side, and its settings.
 struct Server {
     workers: Vec<Worker>,
     quick: bool,
@@ -259,8 +259,8 @@ impl Server {
         Ok(())
     }
 
-    /// Measures a switch of the device from one process's kernel to another's, with a launch and a wait for
-    /// it.
+    /// Measures the time for a device to switch to the kernel of another process. Each kernel is launched and
+    /// awaited by its process.
     fn switch_floor(&self) -> AnyResult<()> {
         let count = self.count(300, 20);
         let (there, back) = (Numbers::bounded(4)?, Numbers::bounded(4)?);
@@ -497,8 +497,8 @@ impl Server {
     }
 }
 
-/// Memory, while the three processes exist: free device memory, arena in bytes, and anonymous memory of the
-/// processes in KiB.
+/// Memory while the three processes of a relay run: free device memory, size of the arena in bytes, and
+/// anonymous memory of each process in KiB.
 #[derive(Debug)]
 struct MemoryUse {
     free: u64,

@@ -1,4 +1,4 @@
-//! Process that executes one job after the other: one side of a row.
+//! Worker process, which executes jobs one after the other. Each job is one side of a row.
 
 use std::time::Duration;
 
@@ -38,19 +38,20 @@ pub(crate) enum Job {
     Make { to: Queue<TimedTensor>, acks: Numbers, elements: usize, warm: usize, count: usize, ready: bool },
     /// Runs a kernel over each tensor, and acknowledges the tensor.
     Take { from: Queue<TimedTensor>, acks: Numbers, warm: usize, count: usize },
-    /// Runs the same kernel without a message.
+    /// Runs the kernel of `Take` on private memory, without a message.
     Floor { warm: usize, count: usize },
     /// Runs a kernel for each number, and sends the number on when the kernel has run.
     Switch { from: Numbers, to: Numbers, count: usize },
-    /// Sends clones of one frozen tensor, or, with `views`, each row of one.
+    /// Sends clones of a frozen tensor. With `views`, sends one row of the tensor in each message instead.
     SendFrozen { to: Queue<FrozenCudaTensor<f32>>, rows: usize, columns: usize, count: usize, views: bool },
     /// Gets frozen tensors.
     GetFrozen { from: Queue<FrozenCudaTensor<f32>>, count: usize },
-    /// First of three processes.
+    /// Runs the first of three processes of a relay, which creates and sends tensors.
     RelayMake { to: Queue<CudaTensor<f32>>, count: usize },
-    /// Second of three processes.
+    /// Runs the second process of a relay, which forwards tensors.
     Relay { from: Queue<CudaTensor<f32>>, to: Queue<CudaTensor<f32>>, count: usize },
-    /// Third of three processes: reports when it has as many tensors as each mark, and waits for `go`.
+    /// Runs the third process of a relay, which receives tensors. After each number of tensors in `marks`, it
+    /// reports that number and waits for `go`.
     RelayTake {
         from: Queue<CudaTensor<f32>>,
         marks: Vec<usize>,
@@ -85,9 +86,9 @@ pub(crate) enum Job {
     Receive { from: Queue<FrozenCudaTensor<f32>>, acks: Numbers, count: usize },
     /// Measures an event between two streams of one process.
     TwoStreams { warm: usize, count: usize, driver: bool },
-    /// Sends a number there and back.
+    /// Sends a number to a process that runs `Pong`, and waits for the answer.
     Ping { to: Numbers, from: Numbers, warm: usize, count: usize },
-    /// Other side of `Ping`.
+    /// Answers the numbers of a process that runs `Ping`.
     Pong { from: Numbers, to: Numbers, count: usize },
     /// Puts tensors until it is asked to stop, and then frees everything.
     Stream { to: Queue<CudaTensor<f32>>, begun: Numbers, stop: Numbers },
@@ -487,12 +488,13 @@ fn ping(to: &Numbers, from: &Numbers, warm: usize, count: usize) -> AnyResult<Fi
     Ok(said([("ns", all)]))
 }
 
-/// Returns `true` if it should stop.
+/// Returns `true` if the server has asked this worker to stop.
 fn stopped(stop: &Numbers) -> bool {
     matches!(stop.try_get(), Ok(Some(_)))
 }
 
-/// Frees everything in `killed` after the other side has ended. `errors` are earlier errors.
+/// Frees all memory of this worker in the row `killed`, after the other process has ended. `errors` are the
+/// errors so far.
 fn give_back(gpu: &Gpu, exchanged: usize, errors: &[String]) -> Figures {
     // A stream that waits for a killed process may return an error.
     let synchronized = gpu.stream.synchronize().is_ok();

@@ -37,8 +37,9 @@ impl Effort {
         Amount::exactly(6, self.plan.repetitions((1 << 30) / bytes.max(1)).clamp(6, 4_000))
     }
 
-    /// Measures `step`, numbered from 0, until the time is over. A step below a microsecond is measured in
-    /// groups, because the clock takes as long: the times are means of [`GROUP`] steps.
+    /// Measures `step`, numbered from 0, until the time is over. Steps that take less than a microsecond are
+    /// timed in groups of [`GROUP`], because reading the clock takes about as long as such a step. The
+    /// recorded time is then the mean of the group.
     ///
     /// # Errors
     /// Returns the first error of `step`.

@@ -48,7 +48,7 @@ pub(super) struct LineFigures {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Point {
     pub(super) size: u64,
-    /// Number of times in a pass.
+    /// Number of recorded times in a pass.
     pub(super) count: u64,
     pub(super) p50: u64,
     p99: u64,
@@ -90,7 +90,7 @@ impl Point {
 }
 
 impl LineFigures {
-    /// Returns the line called `name`, which is appended if it is new.
+    /// Returns the results of the contender `name`. Appends empty results if the contender is new.
     pub(super) fn find<'a>(lines: &'a mut Vec<Self>, name: &str) -> &'a mut Self {
         let place = lines.iter().position(|line| line.name == name).unwrap_or_else(|| {
             lines.push(Self { name: name.to_owned(), points: Vec::new(), left_out: None });
@@ -130,7 +130,7 @@ impl LineFigures {
 }
 
 impl CurveFigures {
-    /// Returns the results of a curve, which are appended if they are new.
+    /// Returns the results of a curve. Appends empty results if the curve is new.
     pub(super) fn find<'a>(curves: &'a mut Vec<Self>, axis: &Axis, curve: &Curve) -> &'a mut Self {
         let place = curves.iter().position(|known| known.id == curve.id).unwrap_or_else(|| {
             curves.push(Self {
@@ -146,7 +146,7 @@ impl CurveFigures {
         &mut curves[place]
     }
 
-    /// Returns the line called `name`.
+    /// Returns the results of the contender `name`.
     pub(super) fn line(&self, name: &str) -> Option<&LineFigures> {
         self.lines.iter().find(|line| line.name == name && !line.points.is_empty())
     }

@@ -114,7 +114,7 @@ fn message(number: u64) -> Message {
     (number, [number; 4])
 }
 
-/// Unbounded queue of messages.
+/// Queue without a limit, for the curves with waiting messages.
 trait Backlog: Sized {
     fn make() -> Result<Self>;
     fn put(&mut self, message: Message) -> Result<()>;

@@ -15,7 +15,7 @@ use crate::{Result, limits, ours};
 /// Number of bytes of each live tensor.
 pub(super) const LIVE: usize = 64;
 
-/// Allocates `size` tensors.
+/// Allocates `size` tensors of [`LIVE`] bytes, and returns them.
 pub(super) fn live(size: u64) -> Result<Box<dyn Any>> {
     let tensors = (0..size).map(|_| Arena::take(LIVE)).collect::<Result<Vec<_>>>()?;
     Ok(Box::new(tensors))
@@ -30,7 +30,7 @@ pub(super) fn alloc_64(effort: &Effort, _: u64) -> Result<Times> {
     pairs::<Arena>(effort, LIVE)
 }
 
-/// Measures the limit: malloc, while `size` pieces of malloc are alive.
+/// Measures the limit: an allocation by malloc, while `size` other allocations are alive.
 pub(super) fn alloc_64_limit(effort: &Effort, size: u64) -> Result<Times> {
     let _live = (0..size).map(|_| Private::take(LIVE)).collect::<Result<Vec<_>>>()?;
     pairs::<Private>(effort, LIVE)
@@ -44,7 +44,7 @@ pub(super) fn alloc_1k_limit(effort: &Effort, _: u64) -> Result<Times> {
     pairs::<Private>(effort, 1 << 10)
 }
 
-/// Returns the histogram of a contender that has figures.
+/// Returns the histogram of measured times, or an error if the contender has no figures.
 fn times(times: tensor::Times) -> Result<Times> {
     histogram(&times?.ok_or("no figures")?)
 }
@@ -71,7 +71,8 @@ pub(super) fn fresh_sockets(effort: &Effort, size: u64) -> Result<Times> {
     times(ipc_channel::fresh_times(&effort.plan, elements(size), amount, ipc_channel::POLLING))
 }
 
-/// A tensor is sent again as often as a fresh tensor of this number of bytes is sent.
+/// Size in bytes that determines the number of repetitions in the curves of tensors that are sent again: as
+/// many as for fresh tensors of this size.
 const AGAIN: u64 = 1 << 18;
 
 pub(super) fn again(effort: &Effort, size: u64) -> Result<Times> {

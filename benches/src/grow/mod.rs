@@ -1,7 +1,7 @@
-//! Growth: the same work at ever larger sizes, with its limit and its peers. Each point is a histogram of
-//! single operations (of means of 16, if one takes less than a microsecond), and the median of a few passes.
-//! Each axis of a pass runs in a process of its own, with its own arena: a recovery reads all slabs and
-//! groups that the process has ever used.
+//! Growth: measures the same work at ever larger sizes, for mp, for the physical limit and for the peers.
+//! Each point is a histogram of the times of single operations, and the median of a few passes. Operations
+//! below a microsecond are timed in groups of 16. In each pass, each axis is measured in a separate process
+//! with its own arena, because a recovery reads all slabs and groups that the arena has ever used.
 //!
 //! Files: [`effort`] measures a point. [`links`] has queues and waiting messages, [`processes`] has starts,
 //! joins and deaths, and [`memory`] has tensors and sizes of messages. [`figures`] has the results and their

@@ -6,10 +6,11 @@ use std::path::Path;
 use super::figures::{CurveFigures, Figures, LineFigures, Point};
 use crate::{Result, page};
 
-/// Largest growth of a flat curve's median from the smallest to the largest size. Also the largest multiple
-/// of the growth of the curve's limit.
+/// Maximum growth of a flat curve's median from the smallest to the largest size. If the limit's curve grows,
+/// too, this is the maximum ratio of the two growths.
 const FLAT: f64 = 1.5;
-/// Largest exponent between the two largest sizes of a linear curve, or of its limit if that is larger.
+/// Maximum exponent of a linear curve between its two largest sizes. If the exponent of the limit's curve is
+/// larger, that exponent is the maximum.
 const LINEAR: f64 = 1.1;
 
 /// Formats a time.
@@ -33,7 +34,7 @@ pub(super) fn count(size: f64) -> String {
     }
 }
 
-/// Returns the verdict about a curve of mp.
+/// Returns the verdict about mp's results in a curve: flat, as its limit, linear, or a missed expectation.
 fn verdict(curve: &CurveFigures, line: &LineFigures) -> &'static str {
     let limit = curve.line("limit");
     let last = |line: &LineFigures| line.exponents().last().copied();
@@ -49,7 +50,7 @@ fn verdict(curve: &CurveFigures, line: &LineFigures) -> &'static str {
     if last(line).is_some_and(|last| last > most) { "NOT LINEAR" } else { "linear" }
 }
 
-/// Formats the figure of another contender at its largest size.
+/// Formats the median of a contender other than mp at its largest size.
 fn other(line: &LineFigures) -> Option<String> {
     let last = line.points.last()?;
     Some(format!("{} {} at {}", line.name, human(last.p50 as f64), count(last.size as f64)))

@@ -1,4 +1,5 @@
-//! The end of a failed process, and of its siblings: two pipes, `kill` and `waitpid`.
+//! Limit of the rows about failures: a process ends, its siblings are killed, and all are awaited, by two
+//! pipes, `kill` and `waitpid`.
 
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -36,7 +37,8 @@ fn hear<const LEN: usize>(child: &mut Child) -> Result<[u8; LEN]> {
     Ok(said)
 }
 
-/// Returns the median time in ns from a child's reported end until it and `others` more children have ended.
+/// Returns the median time in ns from the end of one child, as reported by this child, until this child and
+/// `others` other children were killed and awaited.
 fn gone(plan: &Plan, others: usize) -> Outcome {
     let mut times = Vec::new();
     for number in 0..plan.repetitions(40) + 5 {

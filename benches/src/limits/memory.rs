@@ -1,12 +1,13 @@
 //! Warm shared buffers of a tensor's size, handed over in both directions by a cache line, or in a stream by
 //! a ring.
 //!
-//! A few buffers are used in turn, as in a recycling pool: with a single one, the same work took a few
+//! A few buffers are used in turn, as in a recycling pool, because work with a single buffer took a few
 //! percent longer. A stream has one more buffer than can be in flight.
 //!
 //! # Safety
-//! Parent and child take turns: each accesses a buffer only between a message and its answer, which in a
-//! stream covers a whole batch.
+//! Parent and child never access a buffer at the same time. The child reads a buffer only after the message
+//! with its offset, and before the answer. The parent writes a buffer only after the answer to its previous
+//! message. In a stream, one answer covers all buffers of a batch.
 
 use super::Link;
 use super::line::{self, Line};

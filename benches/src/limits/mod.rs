@@ -87,7 +87,7 @@ fn fresh(plan: &Plan, elements: usize) -> Outcome {
     tensor::median(fresh_times(plan, elements, Amount::fresh(plan, elements)))
 }
 
-/// Returns the time of each tensor.
+/// Returns the latency of each tensor: the time from its creation to its answer, in ns.
 pub(crate) fn fresh_times(plan: &Plan, elements: usize, amount: Amount) -> Times {
     let words = [amount.total().to_string(), elements.to_string()];
     let parent = |region| Buffer::new(Line::parent(region), elements);
@@ -131,7 +131,7 @@ pub(crate) fn tensor_again(plan: &Plan) -> Outcome {
     })
 }
 
-/// Returns the time of each message about the same buffer.
+/// Returns the time in ns of each message that hands over the same buffer.
 #[cfg(feature = "grow")]
 pub(crate) fn again_times(plan: &Plan, elements: usize, amount: Amount) -> Times {
     let words = [amount.total().to_string(), elements.to_string()];

@@ -196,12 +196,12 @@ pub(crate) fn spawn_at_1m_live(plan: &Plan) -> Outcome {
     beside_a_million(|| super::spawn_exec(plan))?
 }
 
-/// Returns the median time, as reported by a new process, until it is a member of the arena.
+/// Returns the median time in ns that a new process needs to become a member of the arena.
 fn attach(plan: &Plan) -> Outcome {
     Ok(Some(stats::median(&attach_times(plan.repetitions(20))?)))
 }
 
-/// Returns this time for each of `count` processes.
+/// Starts `count` processes, and returns the time in ns that each needs to become a member of the arena.
 pub(crate) fn attach_times(count: u64) -> Result<Vec<f64>> {
     fn member(_: usize, (): ()) -> Result<f64> {
         let start = now();

@@ -35,7 +35,7 @@ fn put(plan: &Plan, waiting: u64) -> Outcome {
     Ok(Some(took as f64 / (bursts * BURST) as f64))
 }
 
-/// Receives all waiting messages, so that the next contender finds the same arena.
+/// Receives all waiting messages, so that the arena is the same for the next contender.
 fn received(queue: &Queue<Message>, waiting: u64) -> Result<()> {
     for number in 0..waiting {
         if queue.try_get()? != Some((number, [number; 4])) {

@@ -190,7 +190,7 @@ pub(crate) fn tensor_again(plan: &Plan) -> Outcome {
     round(plan, count, child, |ends| tensor::again(&mut Source { ends, kept: None }, plan, full))
 }
 
-/// Returns the time of each message with the same tensor.
+/// Returns the time in ns of each message with the same tensor.
 #[cfg(feature = "grow")]
 pub(crate) fn again_times(plan: &Plan, elements: usize, amount: Amount) -> Times {
     let child = |_, ends: Ends<u64, FrozenTensor<u64>>| {
@@ -214,7 +214,7 @@ fn fresh(plan: &Plan, elements: usize) -> Outcome {
     tensor::median(fresh_times(plan, elements, Amount::fresh(plan, elements)))
 }
 
-/// Returns the time of each tensor.
+/// Returns the latency of each tensor: the time from its creation to its answer, in ns.
 pub(crate) fn fresh_times(plan: &Plan, elements: usize, amount: Amount) -> Times {
     let child = |_, ends: Ends<u64, Tensor<u64>>| {
         let count = ends.count;

@@ -13,7 +13,7 @@ const CAPACITY: usize = 1024;
 struct Channels {
     out: Sender<u64>,
     into: Receiver<u64>,
-    /// Measures `true` if a receiver polls and never sleeps.
+    /// `true` if a receiver polls and never sleeps.
     polls: bool,
 }
 

@@ -1,6 +1,6 @@
-//! iceoryx2: one publish-subscribe service in each direction, polled busily, and an event service in addition
-//! where processes sleep. Settings follow its own benchmarks: one publisher, one subscriber, no history, and
-//! each sample is loaned in advance.
+//! iceoryx2: processes poll one publish-subscribe service in each direction. Processes that sleep use an
+//! event service in addition. Settings follow the benchmarks of iceoryx2: one publisher, one subscriber, no
+//! history, and each sample is loaned in advance.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -246,8 +246,8 @@ impl tensor::Receiver for Takers {
     }
 }
 
-/// Opens this end, then starts the child. Without history, each side must subscribe before its peer
-/// publishes.
+/// Opens the parent's end by `open`, starts the child, and runs `measure`. The child starts later because
+/// services have no history: a message to a side that has not subscribed is lost.
 fn with<C, R>(
     work: &str,
     words: &[String],
@@ -309,7 +309,7 @@ fn fresh(plan: &Plan, elements: usize) -> Outcome {
     tensor::median(fresh_times(plan, elements, Amount::fresh(plan, elements)))
 }
 
-/// Returns the time of each tensor.
+/// Returns the latency of each tensor: the time from its creation to its answer, in ns.
 pub(crate) fn fresh_times(plan: &Plan, elements: usize, amount: Amount) -> Times {
     let words = [amount.total().to_string()];
     let open = |base: &str| Tensors::open(base, elements, 1);

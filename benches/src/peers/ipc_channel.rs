@@ -19,7 +19,7 @@ use crate::work::{Link, Outcome, Plan, small};
 pub(super) const NAME: &str = "ipc-channel";
 pub(super) const POLLING_NAME: &str = "ipc-channel-polling";
 
-/// Ways in which both processes wait for a message.
+/// Values of the parameter `POLLS`: `false` if both processes block in `recv`, and `true` if both poll.
 pub(crate) const BLOCKING: bool = false;
 pub(crate) const POLLING: bool = true;
 
@@ -183,14 +183,14 @@ fn fresh(plan: &Plan, elements: usize, polls: bool) -> Outcome {
     tensor::median(fresh_times(plan, elements, Amount::fresh(plan, elements), polls))
 }
 
-/// Returns the time of each tensor.
+/// Returns the latency of each tensor: the time from its creation to its answer, in ns.
 pub(crate) fn fresh_times(plan: &Plan, elements: usize, amount: Amount, polls: bool) -> Times {
     with(polls, "fresh", &[amount.total().to_string()], plan, |channels| {
         tensor::fresh_times(&mut Tensors { channels, kept: None }, elements, amount)
     })
 }
 
-/// Returns the time of each message with the same shared memory.
+/// Returns the time in ns of each message with the same shared memory.
 #[cfg(feature = "grow")]
 pub(crate) fn again_times(plan: &Plan, elements: usize, amount: Amount) -> Times {
     with(POLLING, "again", &[amount.total().to_string()], plan, |channels| {

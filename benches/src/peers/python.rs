@@ -190,7 +190,7 @@ pub(crate) fn imap_1m(plan: &Plan) -> Outcome {
     run(MAP_1M, &[&plan.repetitions(1_000_000).to_string(), "imap"])
 }
 
-/// Packages with queues.
+/// Names of the packages whose queues are measured: Python's, and in the next constant torch's.
 const STANDARD: &str = "multiprocessing";
 const TORCH_PACKAGE: &str = "torch.multiprocessing";
 

@@ -1,7 +1,7 @@
-//! Repeated allocation and release, while other pieces are alive or other processes compete.
+//! Repeated allocation and release of memory, while other allocations are alive or other processes compete.
 //!
-//! The figure is the time of one allocation and its release, one after the other, in steady state. The memory
-//! is not written: the rows about fresh tensors measure writes.
+//! The figure is the time of one allocation and its release in steady state. The memory is not written: the
+//! rows about fresh tensors measure writes.
 
 use std::hint::black_box;
 

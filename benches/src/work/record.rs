@@ -30,7 +30,7 @@ pub(crate) fn record(id: u64) -> Record {
     }
 }
 
-/// Plain data of as many bytes, which is sent without encoding.
+/// Plain data of about 200 bytes, which is sent without encoding.
 #[derive(Clone, Copy, Pod, Zeroable, Message)]
 #[repr(C)]
 #[message(as_bytes)]
@@ -45,7 +45,7 @@ pub(crate) fn reading(id: u64) -> Reading {
     Reading { id, time: id as f64 / 1000.0, values: [0.5 + id as f64; 23] }
 }
 
-/// Returns the number of messages.
+/// Returns the number of messages of a round.
 pub(crate) fn count(plan: &Plan, full: u64) -> u64 {
     plan.repetitions(full)
 }

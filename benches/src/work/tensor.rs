@@ -1,18 +1,18 @@
 //! Work with tensors.
 //!
-//! `tensor_fresh_1k`, `_1m` and `_64m` measure, one after the other and never overlapping, for each single
-//! tensor: allocate it, fill it from a warm private source, send it; the other process receives it, reads all
-//! of it (a sum), drops it, and answers with the sum, which is checked. The figure is one tensor's latency,
-//! as in ping-pong, not a pipeline's throughput. The limit does the same copy, the same sum and the same
-//! answer over already mapped and warm shared buffers.
+//! `tensor_fresh_1k`, `_1m` and `_64m` send one tensor at a time. This process allocates a tensor, fills it
+//! from a warm private source and sends it. The other process sums up all elements, drops the tensor, and
+//! answers with the sum, which is checked. The figure is the latency of one tensor, as in ping-pong, not the
+//! throughput of a pipeline. The limit does the same copy, sum and answer with shared buffers that are mapped
+//! and warm.
 //!
-//! `tensor_stream_1k` does the same work with many tensors in flight at once: the other process answers every
-//! [`BATCH`] tensors, with the sum over all of them, and the sender is never more than two batches ahead. The
-//! figure is a pipeline's time for one tensor.
+//! `tensor_stream_1k` does the same work with many tensors in flight at once. The other process answers after
+//! every [`BATCH`] tensors, with the sum over all of them. The sender is never more than two batches ahead.
+//! The figure is the time for one tensor in this pipeline.
 //!
-//! `tensor_again_64m` sends the same buffer again and again: the other process receives the handle, reads one
-//! element, drops it and answers with the element. The limit is a spinning cache-line round trip and one
-//! read.
+//! `tensor_again_64m` sends the same buffer repeatedly. The other process receives the handle, reads one
+//! element, drops the handle, and answers with the element. The limit is a round trip of a cache line on
+//! which both processes spin, and one read.
 
 use super::{Plan, now};
 use crate::{Result, stats};
@@ -54,7 +54,7 @@ pub(crate) trait Receiver {
     fn answer(&mut self, message: u64) -> Result<()>;
 }
 
-/// Numbers of tensors that a round sends: for warm-up, and for the figure.
+/// Numbers of tensors that a round sends: tensors that warm up, and tensors that are measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Amount {
     warm_up: u64,
@@ -62,39 +62,39 @@ pub(crate) struct Amount {
 }
 
 impl Amount {
-    /// Returns the number of fresh tensors of `elements`: about a GiB in all, but no more than a figure
-    /// needs. The warm-up goes at least once through any pool of a few buffers.
+    /// Returns the amount of fresh tensors with `elements` elements: about 768 MiB in total, but at most
+    /// 50,000 tensors. The warm-up uses each buffer of a small pool at least once.
     pub(crate) fn fresh(plan: &Plan, elements: usize) -> Self {
         let full = (LARGE / elements * 12).min(50_000) as u64;
         Self { warm_up: 6 + full / 20, count: plan.repetitions(full) }
     }
 
-    /// Returns the number of fresh tensors in batches in a stream.
+    /// Returns the amount for `tensor_stream_1k`, whose numbers are multiples of [`BATCH`].
     pub(crate) fn stream(plan: &Plan) -> Self {
         let full = 200_000;
         let whole = |tensors: u64| tensors.next_multiple_of(BATCH);
         Self { warm_up: whole(full / 20), count: whole(plan.repetitions(full)) }
     }
 
-    /// Returns `count` tensors, after `warm_up` others.
+    /// Returns an amount of `count` measured tensors, after `warm_up` tensors that warm up.
     #[cfg(feature = "grow")]
     pub(crate) fn exactly(warm_up: u64, count: u64) -> Self {
         Self { warm_up, count }
     }
 
-    /// Returns about `full` repetitions of the same tensor.
+    /// Returns an amount of about `full` messages with the same tensor.
     pub(crate) fn again(plan: &Plan, full: u64) -> Self {
         let batches = plan.batches(full);
         Self { warm_up: batches.warm_up, count: batches.count * batches.each }
     }
 
-    /// Returns the number of all tensors, which the child must receive.
+    /// Returns the number of tensors that the child receives, including the warm-up.
     pub(crate) fn total(self) -> u64 {
         self.warm_up + self.count
     }
 }
 
-/// Times of single tensors in ns, if there is a figure.
+/// Times of single tensors in ns. `None` if the contender has no figure.
 pub(crate) type Times = Result<Option<Vec<f64>>>;
 
 /// Returns the median of the times.
@@ -201,7 +201,7 @@ pub(crate) fn answer_stream(receiver: &mut impl Receiver, tensors: u64) -> Resul
     Ok(())
 }
 
-/// Returns the number of different elements that are read.
+/// Returns the number of different elements that `tensor_again_64m` reads.
 fn looked_at(values: &[u64]) -> usize {
     values.len().min(LOOKED_AT)
 }
