@@ -41,13 +41,14 @@ impl Args {
         Ok(Some(self.0.remove(at)))
     }
 
-    /// Takes `--name a,b`. Empty if it is missing.
+    /// Takes `--name a,b`, and returns the words between the commas. Returns an empty list if the option is
+    /// missing.
     pub(crate) fn list(&mut self, name: &str) -> Result<Vec<String>, String> {
         let value = self.value(name)?.unwrap_or_default();
         Ok(value.split(',').map(str::trim).filter(|w| !w.is_empty()).map(str::to_owned).collect())
     }
 
-    /// Returns an error if a word has not been taken.
+    /// Returns an error if words remain that no call has taken.
     pub(crate) fn finish(&self) -> Result<(), String> {
         match self.0.first() {
             None => Ok(()),

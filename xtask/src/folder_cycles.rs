@@ -91,7 +91,7 @@ fn inline_modules(file: &[String], lines: &[Line]) -> Vec<Path> {
     modules
 }
 
-/// Returns the name of the item that a line without indentation begins.
+/// Returns the name of the item whose definition begins on this line. Items with indentation don't count.
 fn item(code: &str) -> Option<String> {
     const WORDS: [&str; 9] =
         ["fn", "struct", "enum", "union", "trait", "type", "const", "static", "macro_rules!"];

@@ -1,8 +1,8 @@
 //! `cargo xtask gpu-bundle DIR`: programs for a machine with a GPU but without a compiler, and a script that
 //! runs them there.
 //!
-//! The same script first runs the bundle here on the simulator, so that later failures are specific to the
-//! GPU.
+//! This task runs the script on the simulator first. So a later failure on the other machine is specific to
+//! its GPU.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -81,7 +81,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), String> {
     fs::copy(from, to).map(drop).map_err(|e| format!("{} to {}: {e}", from.display(), to.display()))
 }
 
-/// Returns the last executable that cargo names.
+/// Returns the path of the last executable in the JSON messages of cargo.
 fn test_program(lines: &str) -> Option<String> {
     let name =
         |line: &str| serde_json::from_str::<Value>(line).ok()?["executable"].as_str().map(str::to_owned);

@@ -1,5 +1,6 @@
-//! Step `layers`: dependencies between our crates run downwards only, and so do imports inside each folder
-//! of a crate. Type names are nouns, each defined by one crate, and `Arena` is small.
+//! Step `layers`: checks the structure of our crates. Dependencies between crates run downwards only, and so
+//! do imports inside each folder of a crate. Type names are nouns, and each is defined by one crate. The
+//! numbers of methods and files of `Arena` are limited.
 
 use std::fs;
 use std::path::Path;
@@ -116,7 +117,7 @@ pub(crate) struct Package {
     /// Path from the repository's root. Empty for the root package.
     pub(crate) folder: String,
     pub(crate) features: Vec<String>,
-    /// Members of the package's feature `default`.
+    /// Features that the package's feature `default` enables.
     pub(crate) default: Vec<String>,
     /// Names of the package's integration tests.
     pub(crate) tests: Vec<String>,

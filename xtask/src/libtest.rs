@@ -11,7 +11,7 @@ const KEPT_LINES: usize = 30;
 /// itself.
 pub(crate) const PASSED_AGAIN: &str = "passed when run again by itself: ";
 
-/// Prefix of a line with place and reason of a test that could not run on this machine.
+/// Prefix of a line with the source location and the reason of a test that could not run on this machine.
 pub(crate) const SKIPPED: &str = "skipped test: ";
 
 /// Tests counted so far.
@@ -23,15 +23,15 @@ pub(crate) struct Tally {
     /// Number of tests that failed when all tests of their program ran, and passed when they ran again by
     /// themselves. They count as neither passed nor failed.
     pub(crate) passed_again: u64,
-    /// Place and reason of each test that could not run here. libtest counts such a test as passed. This
-    /// tally doesn't.
+    /// Source location and reason of each test that could not run here. libtest counts such a test as passed.
+    /// This tally doesn't.
     pub(crate) skipped: Vec<String>,
     /// Number of skipped tests that `--strict` allows.
     pub(crate) allowed: usize,
-    /// Number of results: test programs that ran to their end.
+    /// Number of test programs that ran to their end.
     pub(crate) programs: u64,
     pub(crate) failures: Vec<Failure>,
-    /// Times of test programs.
+    /// Run times of test programs.
     pub(crate) took: Vec<Timing>,
 }
 

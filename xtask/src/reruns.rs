@@ -13,7 +13,7 @@ use crate::tidy::{Finding, Tree};
 
 const PAGE: &str = "xtask/reruns.tsv";
 const HEAD: &str = "date\ttest\tcause";
-/// Cause of a row that `ci` wrote.
+/// Text in the ledger's column of causes if `ci` has added the row.
 const UNKNOWN: &str = "unknown";
 
 /// Decides about tests that passed when they ran again. Adds an excused test to the ledger. Otherwise returns

@@ -1,4 +1,4 @@
-//! Runs commands for the steps: prints their output and counts the tests in it.
+//! Commands of the steps. A session runs them, prints their output and counts the tests in it.
 
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use crate::leaks::{RAN, RUN_AGAIN};
 use crate::libtest::{Counter, Tally};
 
-/// Time for which the output of a finished command may stay open before its holder counts as leaked.
+/// Time for which the output of a finished command may stay open. A process that holds it open for longer
+/// counts as leaked.
 const DRAIN: Duration = Duration::from_secs(10);
 
 /// Outcome of a step.

@@ -41,7 +41,7 @@ impl Timing {
         Self { program: name.to_owned(), wall: wall.as_secs_f64(), processors: of_children(&stat) }
     }
 
-    /// Parses the output of `Display`.
+    /// Parses a line that `Display` has written.
     pub(crate) fn read(line: &str) -> Option<Self> {
         let (program, times) = line.trim_end().strip_prefix(PREFIX)?.split_once(' ')?;
         let (wall, processors) = times.strip_suffix(" s")?.split_once(" s, of processors ")?;
@@ -53,7 +53,8 @@ impl Timing {
     }
 }
 
-/// Reads fields 16 and 17 of the line. The name in parentheses before them may contain any character.
+/// Returns the processor time of awaited children in seconds: fields 16 and 17 of `/proc/PID/stat`. The name
+/// in parentheses before them may contain any character.
 fn of_children(stat: &str) -> f64 {
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
     fields.skip(13).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / TICKS

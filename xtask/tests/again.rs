@@ -1,14 +1,15 @@
-//! Tests that fail when all tests of their program run. They are run again by themselves, if this is enabled.
-//! `xtask leaks` also runs this program as its subject, whose tests fail as the environment specifies.
+//! Tests that fail while all tests of their program run, and are then run again by themselves if this is
+//! enabled. `xtask leaks` also runs this program itself. Its tests `subject_…` then fail as the environment
+//! specifies.
 
 use std::fs::OpenOptions;
 use std::process::{Command, Stdio};
 
 /// Variable with the folder in which a test leaves a file at its first run.
 const RUNS: &str = "MP_TEST_RUNS";
-/// Variable with the failures of the tests, separated by commas: `always` fails at each run, `once` at the
-/// first run, `leaves` leaves a file at each run, and `once and leaves` fails and leaves a file at the first
-/// run.
+/// Variable with the behaviour of the tests, as `NAME=WORD` separated by commas. A test with `always` fails
+/// at each run, and with `once` at its first run. A test with `leaves` leaves a file at each run. With
+/// `once and leaves`, it fails and leaves a file at its first run. With `killed`, it kills the program.
 const FAIL: &str = "MP_TEST_FAIL";
 
 /// Body of a test: fails as the environment specifies.

@@ -1,5 +1,6 @@
-//! A test program that leaks fails, and the report names the leak and the test. `xtask leaks` also runs this
-//! program as its subject, which leaks as the environment specifies.
+//! Reports about test programs that leak: the program fails, and the report names the leak and the test.
+//! `xtask leaks` also runs this program itself. Its test `helper_leaks_a_resource` then leaks as the
+//! environment specifies.
 
 use std::fs::{self, File};
 use std::os::unix::fs::DirBuilderExt as _;
@@ -75,7 +76,8 @@ fn helper_leaks_a_resource() {
     }
 }
 
-/// Returns a path that another program might use.
+/// Returns the path of the file that `helper_leaks_a_resource` leaves at its n-th run. The name does not
+/// contain the process id.
 fn now_and_then(path: &str, time: usize) -> String {
     format!("/dev/shm/mp-now-{}-{time}", path.rsplit('/').next().unwrap())
 }
@@ -92,7 +94,7 @@ fn named() -> String {
     format!("/dev/shm/mp-left-{}", std::process::id())
 }
 
-/// Runs the two tests above by `xtask leaks`. Returns `true` if the run passed, and its output.
+/// Runs the tests `helper_leaks_…` by `xtask leaks`. Returns `true` if the run passed, and its output.
 fn run(what: &str) -> (bool, String) {
     run_for("1", what)
 }
@@ -109,7 +111,8 @@ fn run_for(seconds: &str, what: &str) -> (bool, String) {
     (output.status.success(), text)
 }
 
-/// Checks that the run fails, with each of these words in the line that names the test. Returns its output.
+/// Checks that the run fails, and that the line with the name of the test contains each of these words.
+/// Returns the output.
 #[track_caller]
 fn red(what: &str, words: &[&str]) -> String {
     let (green, text) = run(what);
@@ -167,8 +170,8 @@ fn remove(text: &str) {
     _ = fs::remove_dir(format!("/dev/shm/mp-{}", rustix::process::geteuid().as_raw()));
 }
 
-/// The file is left in the run of all tests, and in the first run of the test by itself. Files of another
-/// program could appear at such times by chance.
+/// A file is left in the run of all tests, and in the first run of the test by itself. Files of other
+/// programs may appear at both times by chance.
 #[test]
 fn files_left_only_sometimes_are_not_an_error() {
     let path = std::env::temp_dir().join(format!("p{}", std::process::id()));

@@ -1,8 +1,8 @@
 //! Runs failed tests of a program again, each by itself.
 //!
-//! A test that passes then is not an error. The summary lists it separately, with the output of its failure.
-//! Possible causes are a time limit that is too short for a busy machine, a disturbance by another test, and
-//! a rare fault. The output is printed because of the rare fault.
+//! A test that passes when run again is not an error. The summary lists the test separately, with the output
+//! of its failure. Possible causes are a time limit that is too short for a busy machine, a disturbance by
+//! another test, and a rare fault. The output is printed because it may be the only trace of a rare fault.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, PipeReader, Write};

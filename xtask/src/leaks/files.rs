@@ -58,7 +58,8 @@ impl Shared {
     }
 }
 
-/// Collects paths below a directory up to a depth. A directory of ours is represented by its entries.
+/// Collects the paths in a directory. A subdirectory of the strategy `file_system` is replaced with the paths
+/// in it, as long as the depth permits.
 fn names(folder: &Path, depth: u32, all: &mut BTreeSet<PathBuf>) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
@@ -94,7 +95,7 @@ fn names_a_living_process(path: &Path) -> bool {
     name.split(|c: char| !c.is_ascii_alphanumeric()).any(lives)
 }
 
-/// Removes directories, and files that some process has open or mapped.
+/// Returns the paths without those of directories, and of files that any process has open or mapped.
 fn without_open(mut paths: BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
     let Ok(processes) = fs::read_dir("/proc") else { return paths };
     for process in

@@ -5,8 +5,8 @@
 //! |---|---|---|
 //! | processes | this process, which adopts orphans (`PR_SET_CHILD_SUBREAPER`) | they are its descendants |
 //! | temporary files | this process | `TMPDIR` is a directory of this run |
-//! | files below `/dev/shm`, also in a `mp-<uid>` | this process, which compares the listings before and after | their names have the program's process id; or a test that is run again, by itself, leaves such files each of three times |
-//! | descriptors, blocks, messages | the program, at its exit: `mp-core`'s `leaks`, which this process enables by `MP_LEAKS` | its own memory and its own table of files |
+//! | files in `/dev/shm` and in its subdirectories `mp-<uid>` | this process, which compares the listings before and after the run | their names contain the program's process id; otherwise, one test is run three times by itself, and leaves files of the same kind each time |
+//! | descriptors, blocks, messages | the program itself at its exit, by `mp-core`'s module `leaks`, which this process enables by `MP_LEAKS` | the program reads its own memory and its own table of files |
 //!
 //! Leaks that disappear within a deadline are ignored. The others are reported, and then each test is run
 //! again by itself to find the test that leaks. So a clean run has no extra cost.
@@ -41,7 +41,8 @@ const AGAIN: usize = 3;
 /// Variable with the path of a file to which all test programs append the names of their tests.
 pub(crate) const RAN: &str = "MP_TESTS_RAN";
 
-/// Variable with the path of a file to which `mp_harness::skip` appends place and reason.
+/// Variable with the path of a file to which `mp_harness::skip` appends the source location and the reason of
+/// each skipped test.
 const SKIPS: &str = "MP_SKIPS";
 
 /// A leaked resource.
@@ -57,8 +58,8 @@ impl Leak {
         Self { what, certain: true }
     }
 
-    /// Returns the beginning of the file's name that all files of its kind have in common: the path up to the
-    /// first mark in the name, for example `/dev/shm/mp_`.
+    /// Returns the part of the path before the first mark in the file name, for example `/dev/shm/mp_`.
+    /// Leaked files of the same kind have the same part.
     fn kind(&self) -> &str {
         let name = self.what.rfind('/').map_or(0, |at| at + 1);
         let mark = self.what[name..].find(|c: char| !c.is_ascii_alphabetic());
@@ -70,7 +71,7 @@ impl Leak {
 struct Run {
     status: WaitStatus,
     leaks: Vec<Leak>,
-    /// Place and reason of each test that could not run on this machine.
+    /// Source location and reason of each test that could not run on this machine.
     skips: Vec<String>,
 }
 
@@ -281,7 +282,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Converts the number of a process.
+/// Converts a process id to a [`Pid`].
 fn pid(number: u32) -> Option<Pid> {
     Pid::from_raw(number.cast_signed())
 }

@@ -9,14 +9,14 @@ use rustix::process::{Signal, WaitOptions, kill_process, wait};
 
 use super::{Leak, pid};
 
-/// Time for processes to notice that the program has ended.
+/// Time after the end of the program within which its other processes must end.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Environment variable that overrides [`DEADLINE`], in seconds, for tests that leak processes on purpose.
 const SECONDS: &str = "MP_LEAKS_SECONDS";
 
-/// Waits for all processes that the program has left. Returns and kills the processes that still exist after
-/// the deadline.
+/// Waits until all descendants of the program have ended. After the deadline, kills and returns the
+/// descendants that still exist.
 pub(super) fn left() -> Vec<Leak> {
     let wanted = std::env::var(SECONDS).ok().and_then(|seconds| seconds.parse().ok());
     let until = Instant::now() + wanted.map_or(DEADLINE, Duration::from_secs);

@@ -43,7 +43,7 @@ fn put(place: &Path, source: &Path, text: Option<&str>) -> io::Result<()> {
     text.map_or(Ok(()), |text| fs::write(place, text))
 }
 
-/// Removes files of earlier copies.
+/// Removes the files of the copy that are not in `written`, which the sources no longer have.
 fn remove_others(folder: &Path, written: &BTreeSet<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;

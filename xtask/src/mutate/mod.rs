@@ -55,7 +55,7 @@ struct Options {
     slower: u32,
     /// Number of mutations tried at once.
     jobs: usize,
-    /// Maximum time of a test without a mutation. Slower tests are left out.
+    /// Time limit for a test without a mutation. Tests that exceed it are left out.
     most: Duration,
 }
 
@@ -66,7 +66,7 @@ const EVERY: [u32; 2] = [13, 1];
 /// Prefix of the suites whose tests kill at every access.
 const KILLING: &str = "mp-tests/";
 
-/// Maximum time of a test without a mutation.
+/// Default of [`Options::most`].
 const MOST: Duration = Duration::from_secs(600);
 
 /// Runs the task.
@@ -232,8 +232,8 @@ struct Lab {
 }
 
 impl Lab {
-    /// Returns the first of these runs that finds the mutation, with the name of its test, and how the test
-    /// failed.
+    /// Returns the first run of a single test that finds the mutation, and the kind of the failure. Returns
+    /// `None` if no test finds it.
     fn find(&self, name: &str, recorded: bool, runs: &[Run]) -> Result<Option<(Run, &'static str)>, String> {
         let tests: Vec<_> = runs.iter().flat_map(|run| self.tests(run)).collect::<Result<_, _>>()?;
         // First, the first test kills at some accesses, and at every access if the page names it for this

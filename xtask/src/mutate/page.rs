@@ -1,5 +1,5 @@
-//! Page about mutations, and list of the tests that find them: both are read, checked against the sources and
-//! written here.
+//! Page about mutations, and list of the tests that find them. This module reads both, compares them with the
+//! sources, and writes them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -14,7 +14,7 @@ pub(super) const PAGE: &str = "docs/verification.md";
 const LIST: &str = "docs/mutations.tsv";
 const FOUND: &str = "mutation\tfound by\ttest";
 const SURVIVORS: &str = "| mutation | why no test finds it |";
-/// Beginning of a reason that isn't a proof.
+/// First words of a reason for a mutation that is not proved to be harmless.
 const HARD_TO_FIND: &str = "not harmless";
 const FIGURE: &str = "Mutations: ";
 
@@ -22,7 +22,7 @@ const FIGURE: &str = "Mutations: ";
 pub(super) struct Page {
     text: String,
     pub(super) found: BTreeMap<String, Run>,
-    /// Reasons by name.
+    /// Reasons why no test finds a mutation, by the mutation's name.
     pub(super) survivors: BTreeMap<String, String>,
 }
 

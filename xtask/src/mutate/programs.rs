@@ -13,8 +13,8 @@ use crate::session::Session;
 /// `loom_…` are built for loom.
 pub(super) type Suite = String;
 
-/// Tests of a suite. If `exact`, the test whose name is the filter, otherwise all tests whose names contain
-/// the filter. A filter that ends with `::` selects all tests of that module.
+/// Selection of tests of a suite. If `exact` is set, it contains the test that `filter` names, otherwise all
+/// tests whose names contain `filter`. A filter that ends with `::` selects all tests of that module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Run {
     pub(super) suite: Suite,
@@ -37,7 +37,8 @@ impl Run {
         if self.filter.ends_with("::") { name.starts_with(&self.filter) } else { name.contains(&self.filter) }
     }
 
-    /// Returns `true` for a program without tests. The filter has its arguments.
+    /// Returns `true` if the suite is a program without libtest. `filter` then has the arguments of the
+    /// program.
     pub(super) fn is_program(&self) -> bool {
         self.suite == "mp-torture/mp-torture"
     }

@@ -8,9 +8,9 @@
 //! +line with `mutant!("ring.put.intent-skipped")` in it
 //! ```
 //!
-//! A row applies at the position where its context lines and removed lines occur in the file, which must be
-//! exactly one. So rows need no line numbers, and a change of these lines fails `tidy` until the row is
-//! adapted. Several rows may belong to one mutation; a row without a name belongs to all.
+//! A row applies where its context lines and removed lines occur in the file. They must occur exactly once.
+//! So rows need no line numbers, and a change of these lines fails `tidy` until the row is adapted. Several
+//! rows may belong to one mutation. A row without a name belongs to all mutations.
 
 use std::collections::BTreeMap;
 
@@ -27,11 +27,11 @@ struct Row {
     names: Vec<String>,
     /// Lines that identify the place: context and removed lines.
     old: Vec<String>,
-    /// The same lines after the replacement.
+    /// The lines that replace `old`.
     new: Vec<String>,
     /// Number of lines of context at the beginning, and at the end.
     context: (usize, usize),
-    /// Place of the row in the table.
+    /// Location of the row in the files of the table, for messages.
     table: String,
     line: usize,
 }

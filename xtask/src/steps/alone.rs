@@ -1,5 +1,5 @@
-//! Step `alone`: builds each library crate by itself, and the main sets of features. Sets without a sharing
-//! strategy can't share memory: the build must refuse them with a message that names the missing features.
+//! Step `alone`: builds each library crate by itself, and the main sets of features. A build without a
+//! sharing strategy must fail, with a message that names the missing features.
 //!
 //! The step `one-strategy` of `ci --long` builds all sets that any code depends on, each crate with its
 //! tests, and runs the tests with one sharing strategy alone. The step `test` runs some of them with
@@ -19,11 +19,11 @@ const UNITS: [&str; 3] = ["mp-core", "mp-tensor", "mp-sync"];
 const BOTH: [&str; 4] = ["conformance", "queues", "sockets", "tensors"];
 /// Tests of [`BOTH`] that the step `test` runs with the second strategy, within seconds.
 const QUICK: [&str; 2] = ["conformance", "tensors"];
-/// Tests of the names of files, which only the second strategy has.
+/// Tests of named files, which only the strategy `file_system` has.
 const NAMES: [&str; 1] = ["file_system"];
 
-/// Features that only add to the others: no code depends on two of them. All are built together with all
-/// other features, and `ci --long` builds each with one strategy alone, and with all other features.
+/// Features without effect on each other: no code depends on two of them. All are built together with all
+/// other features. `ci --long` builds each of them with one strategy alone, and with all other features.
 const ADDED: [&str; 12] = [
     "ndarray",
     "bytes",
@@ -94,7 +94,7 @@ fn each_crate(session: &mut Session, packages: &[Package], targets: &[&str]) {
     }
 }
 
-/// Builds with one sharing strategy alone, and without the feature `tokio`, which tests usually have.
+/// Selects one sharing strategy alone, and deselects the feature `tokio`, with which tests usually run.
 fn one_strategy<'c>(command: &'c mut Command, strategy: &str) -> &'c mut Command {
     with_one_strategy(command, strategy).args(["--no-default-features", "--features", strategy])
 }

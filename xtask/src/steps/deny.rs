@@ -41,7 +41,7 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     session.outcome()
 }
 
-/// Returns the crates of the facade with these arguments of `cargo tree`.
+/// Returns the lines of `cargo tree`, one for each crate that the facade depends on with these features.
 fn crates(features: &[&str]) -> Result<BTreeSet<String>, String> {
     let mut command = Command::new("cargo");
     command.args(["tree", "--package", FACADE, "--edges", "normal,build", "--prefix", "none"]);

@@ -95,7 +95,7 @@ fn listed(library: &str, page: &str) -> Vec<String> {
     links.collect()
 }
 
-/// Returns the missing and the superfluous lines of the page.
+/// Returns the lines of the page that no public path matches, and the public paths that the page lacks.
 fn changes(page: &str, now: &BTreeSet<String>) -> Vec<String> {
     let before: BTreeSet<&str> =
         page.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();

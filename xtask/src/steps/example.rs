@@ -1,4 +1,4 @@
-//! Step `example`: the first example of the README with less work, and all other examples.
+//! Step `example`: runs all examples, some of them with arguments that shorten the run.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -93,16 +93,16 @@ fn fmt(session: &mut Session) -> Outcome {
     session.outcome()
 }
 
-/// Test programs with which two of three parallel streams begin. One stream computes. The other mostly waits,
-/// for hundreds of processes one by one. Then both take programs of the third stream that have not been
-/// started.
+/// Test programs of the first two of three parallel streams of the step `test`. The programs of the first
+/// stream compute. The programs of the second one mostly wait for hundreds of processes, one by one. After
+/// that, both streams run programs of the third stream that have not been started.
 const STREAMS: [&[&str]; 2] = [&["models", "compile_fail"], &["killed", "killed_pool", "programs"]];
 
-/// Interval of the accesses of a script at which a process is killed. `ci --long` kills at each access. The
-/// first access depends on the commit, so that a few commits cover all of them.
+/// Value n of `MP_EVERY` in the step `test`: tests kill a process at each n-th access only. The first access
+/// depends on the commit, so that a few commits cover all accesses. `ci --long` kills at each access.
 const EVERY: u32 = 8;
 
-/// Returns the value of `MP_EVERY` for the current commit.
+/// Returns the value of `MP_EVERY` for the current commit, such as `8+3`.
 fn some_accesses() -> String {
     let head = Command::new("git").args(["rev-parse", "--short=7", "HEAD"]).output();
     let head =
@@ -110,7 +110,8 @@ fn some_accesses() -> String {
     format!("{EVERY}+{}", u32::from_str_radix(&head, 16).unwrap_or(0) % EVERY)
 }
 
-/// Slowest exhaustive models, more than half of the time of all. `ci --long` runs them.
+/// Exhaustive models that take the longest, together more than half of the time of all models. Only
+/// `ci --long` runs them.
 const LONG_MODELS: [&str; 14] = [
     "chain::close_with_two_producers_strands_nothing",
     "chain::random_schedules_find_missing_links",

@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::layers::{self, FACADE, LAYERS};
 use crate::session::{Outcome, Session};
 
-/// Files that each package must have in addition to its sources.
+/// Files that each package must contain in addition to its sources.
 const FILES: [&str; 3] = ["README.md", "LICENSE-MIT", "LICENSE-APACHE"];
 const PAGE: &str = "docs/api.txt";
 const LOG: &str = "CHANGELOG.md";
@@ -183,7 +183,8 @@ fn breaks(before: &str, now: &str, released: &str, version: &str, log: &str) -> 
     problems
 }
 
-/// Returns the part of a version within which nothing breaks.
+/// Returns the first numbers of a version, which all compatible versions share: `1` of 1.2.3, or `0.1` of
+/// 0.1.2.
 fn promise(version: &str) -> Vec<&str> {
     let numbers: Vec<&str> = version.split('.').collect();
     let first = numbers.iter().position(|number| *number != "0").unwrap_or(numbers.len());

@@ -1,4 +1,4 @@
-//! Rules about Rust code: unsafe, atomics, system calls, leftovers.
+//! Rules about Rust code: unsafe code, atomics, system calls, the wall clock, and leftovers of debugging.
 
 use super::mask::{has_word, is_word};
 use super::{File, Finding, Tree, uses};

@@ -1,5 +1,5 @@
-//! Rules about crates. Each has a description and inherits the workspace's lints. A crate that is a separate
-//! workspace sets its lints itself. The documentation marks features.
+//! Rules about crates. Each crate has a description and inherits the workspace's lints. A crate that is a
+//! separate workspace sets its lints itself. The documentation marks items that need a feature.
 
 use super::{Finding, Tree};
 

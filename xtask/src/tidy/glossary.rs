@@ -1,11 +1,11 @@
-//! Words with better alternatives in the glossary (docs/reference/glossary.md). Comments, texts, pages, and
-//! names of tests and other items name the acting process, thread, owner, waiter, peer or caller. Names of
-//! fields and variables are not checked.
+//! Rule: texts avoid words for which the glossary (docs/reference/glossary.md) has better ones. Comments,
+//! texts, pages, and names of tests and other items state the subject of an action: a process, thread, owner,
+//! waiter, peer or caller. Names of fields and variables are not checked.
 
 use super::mask::{Line, is_word};
 use super::{File, Finding, Tree};
 
-/// Each word is split, so that the check doesn't find it in this file.
+/// Words that texts don't contain. Each word is split, so that the check doesn't find it in this file.
 const REFUSED: &[&str] = &[
     concat!("no", "body"),
     concat!("some", "body"),
@@ -99,7 +99,8 @@ fn check_names(file: &File) -> impl Iterator<Item = Finding> + '_ {
     })
 }
 
-/// Returns the names of items that begin on a line, and possible variants: lines that begin with a capital.
+/// Returns the names of the items that a line defines. A word that begins an indented line with a capital
+/// letter counts as the name of an enum's variant.
 fn items(code: &str) -> impl Iterator<Item = &str> {
     let words = || code.split(|c: char| !is_word(c) && c != '!').filter(|word| !word.is_empty());
     let pairs = words().zip(words().skip(1)).filter(|(kind, _)| ITEMS.contains(kind)).map(|(_, name)| name);

@@ -51,8 +51,8 @@ struct Variable {
 }
 
 impl Variable {
-    /// Returns `true` for a variable of one process, and for an object of Python's interpreter, which copies
-    /// of the process have as well.
+    /// Returns `true` for types that are safe in a forked copy: values that each process has separately, and
+    /// objects of Python's interpreter, which is copied as well.
     fn is_safe_in_copies(&self) -> bool {
         self.ty.starts_with("PerProcess<") || self.ty.starts_with("PyOnceLock<")
     }

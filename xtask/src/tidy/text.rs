@@ -13,7 +13,7 @@ const DATA: &[&str] = &[".csv", ".json", ".lock", ".stderr", ".svg", ".tsv", ".t
 /// Marks of unfinished work, split so that this file does not contain them.
 const MARKS: &[&str] = &[concat!("FIX", "ME"), concat!("X", "XX")];
 
-/// Machine-specific folders, split for the same reason.
+/// Machine-specific folders, split so that this file does not contain them.
 const FOLDERS: &[&str] = &[concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
 
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {

@@ -1,4 +1,4 @@
-//! Tests that are tried for each mutation, by areas of the code.
+//! Areas of the code: prefixes of mutation names, each with the tests that may find the mutations.
 
 mod processes;
 

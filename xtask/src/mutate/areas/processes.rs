@@ -106,7 +106,7 @@ pub(super) const OF_PROCESSES: &[Area] = &[
     ),
 ];
 
-/// Runs of the torture test with objects alone, because runs with all structures rarely detect a fault of an
-/// object.
+/// Runs of the torture test that use only objects of a manager, because runs with all structures rarely
+/// detect a fault of such an object.
 const OBJECTS: &[(&str, &str)] =
     &[("mp-torture/mp-torture", "--seconds=60 --seed=5 --only objects --processes=8")];

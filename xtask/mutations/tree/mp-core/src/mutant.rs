@@ -19,7 +19,7 @@ macro_rules! mutant {
 const OFF: u8 = 1;
 const ON: u8 = 2;
 
-/// Place of a mutation in the code. The environment is read once.
+/// Switch of a mutation. Its value is read from the environment once.
 #[derive(Debug)]
 pub struct Site {
     name: &'static str,

@@ -7,8 +7,9 @@ use crate::mem::Word;
 use crate::sync::Ordering;
 use crate::sys::Mapping;
 
-/// Returns `true` if a store becomes visible to other processes a few accesses late, also after a
-/// read-modify-write, as on a processor with a weak memory order without any release.
+/// Returns `true` if the mutation `planted.missing-fence` is switched on. Stores then become visible to other
+/// processes a few accesses late, even if a read-modify-write follows. A processor with a weak memory order
+/// shows the same effect if a release is missing.
 fn missing_fence() -> bool {
     mutant!("planted.missing-fence")
 }
