@@ -30,12 +30,13 @@
 //! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
-//! Section 7 of `docs/parity.md` of the repository maps torch's names to these, with differences and missing
-//! features.
+//! Section 7 of `docs/parity.md` in the repository maps the names of torch's data loader to this module's
+//! names. It also lists differences and missing features.
 //!
-//! Start with three types: [`Dataset`] is the trait that you implement. [`DataLoader`] makes its batches, and
-//! documents the effect of deaths in a table. [`LoadError`] is its error. [`plan`] assigns samples to
-//! batches. [`IterableDataset`] and [`StreamLoader`] read shards sequentially.
+//! Start with three types: [`Dataset`] is the trait that you implement. [`DataLoader`] makes the batches of a
+//! dataset, and its documentation has a table of the effects of deaths. [`LoadError`] is the error of a
+//! batch. In addition, the module [`plan`] assigns samples to batches, and [`IterableDataset`] and
+//! [`StreamLoader`] read shards sequentially.
 //!
 //! Examples of single items use the crate `mp-data`. In a program with `mp`, write `mp::data` for `mp_data`,
 //! and `mp::Tensor` for `mp_tensor::Tensor`.

@@ -1,6 +1,6 @@
-//! Programs of the book as doc tests. Each page with programs is a type here.
+//! Doc tests of the programs in the book. The macro below defines a type for each page with programs.
 
-/// Defines a type for each page of the book, with the page as its documentation.
+/// Defines types. The documentation of each type is a page of the book, so its programs run as doc tests.
 macro_rules! pages {
     ($($(#[$attribute:meta])* $name:ident: $path:literal,)*) => {$(
         $(#[$attribute])*

@@ -95,7 +95,7 @@
 //! | `mp.Pool(n)`, `apply`, `map`, `imap`, `starmap`, … | [`Pool::new`], [`Pool::apply`], [`Pool::map`], [`Pool::imap`], [`Pool::starmap`]; a killed worker costs one task |
 //! | `mp.Manager()`, `manager.dict()`, `register` | [`Manager::start`], [`Proxy`]: any type, and calls that are checked by the compiler |
 //! | `chunksize`, `initializer`, `maxtasksperchild` | [`pool::Call::chunksize`], [`pool::PoolBuilder::initializer`], [`pool::PoolBuilder::max_tasks_per_child`] |
-//! | lambdas and closures as `fn` (ice-learn) | [`closure!`] |
+//! | lambdas and closures as `fn` (in the library ice-learn) | [`closure!`] |
 //! | `ProcessRaisedException`, `ProcessExitedException` | [`SpawnError::ProcessRaised`], [`SpawnError::ProcessExited`] |
 //! | `mp.Queue(maxsize)` | [`Queue::bounded`]; typed, and `None` instead of sentinels |
 //! | `mp.Queue()`, `mp.SimpleQueue()` | [`Queue::unbounded`] |
@@ -105,13 +105,13 @@
 //! | `multiprocessing.connection.wait` | [`wait()`], [`select`] |
 //! | `tensor.share_memory_()` | tensors are in shared memory from the start; [`ShareMemory`] copies once |
 //! | `x[1:7:2]`, `x[2]`, `x.t()`, `x.view(…)` | [`slice`](Tensor::slice), [`select`](Tensor::select), [`t`](Tensor::t), [`reshape`](Tensor::reshape), … |
-//! | `tensor.storage()` | [`Tensor::typed_storage`]; the bytes of a frozen one, [`tensor::FrozenStorage`] |
+//! | `tensor.storage()` | [`Tensor::typed_storage`]; the bytes of a frozen tensor, [`tensor::FrozenStorage`] |
 //! | `requires_grad`, `detach()` | [`Tensor::set_requires_grad`], [`Tensor::detach`]: metadata that travels |
 //! | `model.share_memory()` (Hogwild) | [`Tensor::share`] → [`SharedTensor`] |
 //! | `mp.Value`, `mp.Array` | [`Lock`], [`Array`]; a lock whose dead holder is reported |
 //! | `mp.Lock`, `RLock`, `Semaphore`, `Event`, `Condition`, `Barrier` | the same names: [`Lock`], [`RLock`], … |
 //! | `shared_memory.SharedMemory`, `ShareableList` | [`SharedMemory`], [`ShareableList`]: same names, same bytes |
-//! | "the producer must stay alive" | it need not: memory lives as long as a process holds it |
+//! | "the producer must stay alive" | the producer may end: memory lives as long as a process holds it |
 //! | `set_sharing_strategy` | [`memory::set_sharing_strategy`] |
 //! | `ForkingPickler.register` | [`message::register!`], [`message::Reduce`]; values of any registered type, [`message::AnyValue`] |
 //! | pickle's memo: an object with two references arrives as one | the same for tensors and queues; for an `Arc` or `Rc`, [`message::shared`] |
@@ -121,17 +121,17 @@
 //! no receiver gets half a message. At most the message or batch that the victim was putting or getting is
 //! lost. Everything that the victim held is released: memory, messages, its slot in the arena.
 //!
-//! A *stopped* process retains its locks, permits and leases. In rare cases another resource waits for it,
-//! too: a message that a stopped and a crashed process were both handling, or the memory of a crashed process
-//! that the stopped one was releasing. In an arena without free addresses, a block of a new size may wait as
-//! well ([`Error::Held`] after 10 s).
+//! A *stopped* process retains its locks, permits and leases. In rare cases, two other resources also stay
+//! unavailable until it continues: a message that a stopped and a crashed process were both handling, and
+//! memory of a crashed process that the stopped process was releasing. In an arena without free addresses, a
+//! block of a new size may wait as well ([`Error::Held`] after 10 s).
 //!
 //! # Features
 //! | feature | effect |
 //! |---|---|
 //! | `file_descriptor`, `file_system` (default) | sharing strategies; at least one is required |
 //! | `tensor`, `spawn`, `queue`, `sync`, `pool`, `manager` (default) | the crates of that name |
-//! | `authkey` (default) | a secret that two programs prove to each other, and one for each family of processes |
+//! | `authkey` (default) | authentication of connections: two programs prove that they have the same secret key; each family of processes has a key of its own |
 //! | `data` | data loader |
 //! | `indicatif` | progress bars for [`Pool::map`] |
 //! | `ndarray` | tensors as arrays, without copying |
@@ -150,10 +150,10 @@
 //! Such futures may later be polled elsewhere, and outlive the runtime. While such a future waits, a thread
 //! has to run the runtime (`Handle::enter` alone does not), as for all of tokio's I/O.
 //!
-//! The feature has no effect within a runtime without I/O (`enable_io`). Tokio reports that by a panic, which
-//! is caught, and whose message appears once on stderr outside of workers. The feature also has no effect in
-//! programs that abort on panic, and in forked processes. Processes are forked by the start method `fork`, by
-//! a fork server that preloads something, or by the program itself.
+//! The feature has no effect within a runtime without I/O (`enable_io`). In such a runtime, tokio panics. The
+//! library catches the panic. Its message appears once on stderr, except in workers. The feature also has no
+//! effect in programs that abort on panic, and in forked processes. Processes are forked by the start method
+//! `fork`, by a fork server that preloads something, or by the program itself.
 //!
 //! # Limits
 //! Linux only. Memory is shared on one machine, by at most 1024 processes, including the first one (256 in an

@@ -17,10 +17,10 @@
 //! ```
 //!
 //! Start with three types: [`Manager`] is the server. [`Proxy`] is an object in it, which any process can
-//! call. [`CallError`] is the error of a call, with a table. [`ManagerHandle`] creates objects from any
-//! process. [`Dict`], [`List`] and [`Namespace`] are ready-made objects. Another program, of the same
-//! user or on another machine, calls methods by name through a [`RemoteManager`]. Members of a
-//! cluster do so through a `ClusterProxy` (feature `net`).
+//! call. [`CallError`] is the error of a call, and its documentation has a table of the causes.
+//! [`ManagerHandle`] creates objects from any process. [`Dict`], [`List`] and [`Namespace`] are ready-made
+//! objects. Another program, of the same user or on another machine, calls methods by name through a
+//! [`RemoteManager`]. Members of a cluster do so through a `ClusterProxy` (feature `net`).
 
 #[doc(no_inline)]
 pub use crate::{Manager, Proxy};

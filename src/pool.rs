@@ -12,8 +12,8 @@
 //! ```
 //!
 //! Start with three types: [`Pool`] owns the workers. [`AsyncResult`] is a pending result. [`TaskError`] is
-//! the error of a task, with a table. [`Pool::task`] returns a [`Call`] with options: chunks, time-outs,
-//! retries.
+//! the error of a task, and its documentation has a table of the causes. [`Pool::task`] returns a [`Call`]
+//! with options: chunks, time-outs, retries.
 
 #[doc(no_inline)]
 pub use crate::{AsyncResult, Pool, TaskError};

@@ -19,7 +19,8 @@
 //! ```
 //!
 //! Start with three types: [`ProcessContext`] is the group of processes of one start. [`Process`] is a single
-//! process. [`SpawnError`] is the error of a start or a process, with a table of all causes.
+//! process. [`SpawnError`] is the error of a start or a process, and its documentation has a table of all
+//! causes.
 //!
 //! | task | items |
 //! |---|---|
@@ -33,11 +34,11 @@
 //! | inside a worker | [`rank`], [`name`], [`current_process`], [`parent_process`], [`is_child`] |
 //! | exit of a process | [`ExitStatus`], [`Signal`], [`ExitDetail`]; [`ProcessStatus`], while it runs |
 //! | another program, in any language, that shares memory | [`ProcessBuilder::guest`], [`guest`], [`GuestError`] |
-//! | in a shared library, for any host | [`set_command`], [`export_child_main!`] |
+//! | processes started by a shared library, in any program that loads it | [`set_command`], [`export_child_main!`] |
 //!
 //! # Ctrl-C and SIGTERM
 //! A terminal sends SIGINT to all processes of a program at once, and a service manager SIGTERM.
-//! [`Interrupt`] sets their effect on a worker when it is started, for both signals or one of them
+//! [`Interrupt`] is an option of a worker's start that sets the effect of both signals, or of one of them
 //! ([`InterruptSignals`]):
 //!
 //! | | worker | parent |
@@ -65,9 +66,9 @@
 //! 0
 //! ```
 //!
-//! A signal during the start of a worker is delivered after the worker has set its effect. (A fork server,
-//! and the processes that it starts, ignore the signal until then.) `Ctrl-\` sends SIGQUIT, which kills all
-//! processes at once.
+//! A signal that is sent while a worker starts is delivered after the worker has applied its [`Interrupt`].
+//! (A fork server ignores the signal, and so do its children until that moment.) `Ctrl-\` sends SIGQUIT,
+//! which kills all processes at once.
 
 #[doc(no_inline)]
 pub use crate::{

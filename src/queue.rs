@@ -15,7 +15,7 @@
 //!
 //! Start with three types: [`Queue`] has any number of producers and consumers. [`Lease`] is a received
 //! message that has to be acknowledged. [`JoinableQueue`] reports when all its tasks are done. [`channel()`]
-//! returns the two ends of a queue that detect the loss of the other side.
+//! returns two ends of a queue. Each end detects the loss of the other one.
 //!
 //! | task | items |
 //! |---|---|

@@ -20,8 +20,8 @@
 //! ```
 //!
 //! Start with three types: [`Lock`] protects data (Python's `Value`) or a critical section, [`Semaphore`]
-//! holds a number of permits, and [`Event`] is a flag. A crashed process's locks are reported and its permits
-//! returned, see the table in [`mp_sync`].
+//! holds a number of permits, and [`Event`] is a flag. Locks of a crashed process are reported as such, and
+//! its permits are returned: see the table in [`mp_sync`].
 //!
 //! | task | items |
 //! |---|---|
