@@ -37,7 +37,7 @@ pub use invitation::Invitation;
 pub struct Connection {
     /// `None` after `close`.
     end: Mutex<Option<Arc<End>>>,
-    /// For a socket: `true` if objects may be sent and received.
+    /// `None` for a pipe. For a socket, `true` if objects may be sent and received, otherwise only bytes.
     socket: Option<bool>,
     #[pyo3(get)]
     readable: bool,
@@ -52,8 +52,8 @@ enum Arrival {
 }
 
 impl Connection {
-    /// Returns the Python object of an end. `socket` is `None` for a pipe, and `Some(true)` for a socket over
-    /// which objects may be sent.
+    /// Returns the Python object for one end of a pipe or socket. `socket` is `None` for a pipe. For a
+    /// socket, `true` allows objects.
     pub(crate) fn of(end: End, socket: Option<bool>) -> Self {
         let (readable, writable) = (end.readable(), end.writable());
         Self { end: Mutex::new(Some(Arc::new(end))), socket, readable, writable }
@@ -125,7 +125,7 @@ impl Connection {
         }
     }
 
-    /// Receives a message as an object with a buffer.
+    /// Receives a message, and returns its bytes as an object that supports the buffer protocol.
     fn receive_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match self.receive(py)? {
             Arrival::Object(object) => message_to_bytes(py, object),
@@ -142,7 +142,7 @@ fn receive_error(error: GetError) -> PyErr {
     if error.is_disconnected() { PyEOFError::new_err(error.to_string()) } else { runtime(error) }
 }
 
-/// Returns the bytes of an object with a buffer.
+/// Returns the bytes of an object that supports the buffer protocol.
 fn to_bytes<'py>(object: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
     let py = object.py();
     match object.cast_into::<PyBytes>() {
@@ -262,10 +262,10 @@ impl Connection {
         Ok(self.reader()?.as_fd().map_err(runtime)?.as_raw_fd())
     }
 
-    /// Invites the program at the other end of an AF_UNIX socket into this program's memory, with an object:
-    /// queues, locks and arrays in it are shared, as between processes of one program. The other side calls
-    /// ``accept_invitation``. From then on it can write all memory of this program: invite only programs
-    /// that you trust like a child.
+    /// Invites the program at the other end of an AF_UNIX socket into this program's memory, and sends it an
+    /// object. Queues, locks and arrays in the object are shared, as between processes of one program. The
+    /// other program calls ``accept_invitation``. After that, it can write all memory of this program: invite
+    /// only programs that you trust like a child.
     ///
     /// With ``schema``, a text or a class with the decorator ``message``, the object is such a message, and
     /// the other side may be a program in Rust (``Connection::accept_invitation``). Without it, the object is
@@ -279,9 +279,9 @@ impl Connection {
         invitation::invite(&end, obj, schema)
     }
 
-    /// Accepts the invitation of the program at the other end, and returns the object in it. From then on
-    /// this process shares that program's memory. Call it before anything that makes shared memory, such as
-    /// a queue. The invitation must be the next message.
+    /// Accepts the invitation of the program at the other end, and returns the object in it. After that, this
+    /// process shares that program's memory. Call this method before the process creates shared memory of its
+    /// own, for example a queue. The invitation must be the next message.
     #[pyo3(signature = (schema = None, timeout = None))]
     fn accept_invitation<'py>(
         &self,
@@ -365,7 +365,7 @@ pub fn pipe(duplex: bool) -> PyResult<(Connection, Connection)> {
     Ok((Connection::of(a, None), Connection::of(b, None)))
 }
 
-/// Returns the address of a path, a name (``\0name``), or a host and a port.
+/// Converts a path, an abstract name (``\0name``), or a pair of host and port to an address.
 fn address(of: &Bound<'_, PyAny>) -> PyResult<Address> {
     if let Ok(pair) = of.cast::<PyTuple>() {
         let (host, port) = pair.extract::<(String, Bound<'_, PyAny>)>().map_err(|_| {
@@ -396,7 +396,7 @@ fn options(authkey: Option<Vec<u8>>, backlog: u32) -> SocketOptions {
     }
 }
 
-/// Returns the exception of a failed connection.
+/// Returns the exception for a connection that could not be made.
 fn connect_error(py: Python<'_>, error: ConnectError) -> PyErr {
     static AUTHENTICATION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let text = error.to_string();
@@ -441,7 +441,7 @@ impl SocketListener {
         Ok(Self { sockets: Mutex::new(Some(Arc::new(sockets))) })
     }
 
-    /// Waits for a connection. Returns it, and the address of the other side over TCP.
+    /// Waits for a connection. Returns the connection, and for TCP the host and port of the other side.
     fn accept(&self, py: Python<'_>, allow_pickle: bool) -> PyResult<(Connection, Option<(String, u16)>)> {
         let sockets = self.open()?;
         let accepted = wait(py, None, (), |(), time| match sockets.accept_timeout(time) {

@@ -45,11 +45,11 @@ pub(crate) fn explained(py: Python<'_>, error: impl Display, rule: &str) -> Stri
     }
 }
 
-/// Rule for the objects of a copy.
+/// Rule that is added to errors about objects: objects of one copy are unusable in another copy.
 pub(crate) const OBJECTS: &str = "an object of one copy can be sent and received only by that copy. Use \
                                   the functions of its module, or send tensors, arrays or bytes, which are \
                                   copied";
-/// Rule for memory of another program.
+/// Rule that is added to errors about another program's memory: only one copy can join it.
 pub(crate) const MEMORY: &str = "one of them may have joined the other program, and only one can. Call \
                                  `accept_invitation` and `child` in one of these modules only";
 

@@ -9,12 +9,12 @@ use mp_core::sync::shared::{AtomicUsize, Ordering};
 use mp_core::{Arena, CopyOnWrite};
 use mp_tensor::{AnyTensor, Element, Mode, Shared, Tensor};
 
-/// Memory in use by objects of this process, by address.
+/// Regions that objects of this process use, by the address of their first byte.
 static REGIONS: PerProcess<Mutex<BTreeMap<usize, Weak<Memory>>>> =
     mp_core::per_process!(Mutex::new(BTreeMap::new()));
 
-/// Bounds of the addresses of all past and present regions. Addresses outside the bounds need no search of
-/// `REGIONS`.
+/// Lowest and highest address of all past and present regions. For an address outside of them, no search in
+/// `REGIONS` is necessary.
 // fork: a copy has no memory in the range that it needs to find.
 static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
 // fork: a copy has no memory in the range that it needs to find.
@@ -72,8 +72,8 @@ impl Memory {
         memory
     }
 
-    /// Returns memory with the bytes of a contiguous tensor that no process writes. This process may write
-    /// the memory, and the tensor doesn't change. Sending the memory copies it.
+    /// Returns a copy-on-write mapping of a contiguous tensor that no process writes. Writes to the mapping
+    /// are private to this process and don't change the tensor. Sending the mapping copies its bytes.
     ///
     /// # Errors
     /// Returns an error if there is not enough memory for a copy where one is necessary.

@@ -75,7 +75,7 @@ fn write_functions(
     }
 }
 
-/// Returns `true` for the exceptions with which pickle refuses objects.
+/// Returns `true` for the exceptions that pickle raises for objects that it can't pickle.
 fn is_unpicklable(py: Python<'_>, error: &PyErr) -> PyResult<bool> {
     static REFUSED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let refused = REFUSED.import(py, "pickle", "PicklingError")?;
@@ -84,11 +84,11 @@ fn is_unpicklable(py: Python<'_>, error: &PyErr) -> PyResult<bool> {
         || error.is_instance_of::<PyTypeError>(py))
 }
 
-/// Preparation of a worker, its initializer and the initializer's arguments. Each worker gets a copy.
+/// Pickled preparation data, initializer, and the initializer's arguments. Each worker gets a copy.
 #[derive(Clone, Serialize, Deserialize)]
 struct Start(#[serde(with = "mp_core::serde_with::shared")] Arc<Once>);
 
-/// State of a worker: an interpreter whose exit functions run when the worker ends.
+/// State of a worker. Dropping it runs the exit functions of the interpreter.
 struct Worker;
 
 /// Prepares the interpreter of a worker and calls the initializer.
@@ -123,7 +123,7 @@ fn trace(py: Python<'_>, error: &PyErr) -> String {
     text.unwrap_or_else(|_| error.to_string())
 }
 
-/// Pickled object that is read once.
+/// Pickled object, which a worker takes out when it reads the object.
 struct Once(Mutex<Option<Object>>);
 
 impl Once {
@@ -144,13 +144,13 @@ impl<'de> Deserialize<'de> for Once {
     }
 }
 
-/// Function of a call. Each task of the call captures it.
+/// Function that a call applies to items. Each task of the call captures it.
 #[derive(Serialize, Deserialize)]
 struct Function {
     pickled: Once,
     /// `true` if each item is a tuple of arguments.
     star: bool,
-    /// The function, once a worker has read it.
+    /// The unpickled function, after a worker's first task of the call.
     #[serde(skip)]
     loaded: OnceLock<Py<PyAny>>,
 }
@@ -169,8 +169,8 @@ impl Function {
         Ok(self.loaded.get_or_init(|| function.unbind()).bind(py).clone())
     }
 
-    /// Calls the function for each item of a chunk, and returns the list of the results. The note of the
-    /// task is the number of the item, from 1.
+    /// Calls the function for each item of a chunk, and returns the results. While an item is processed, its
+    /// number in the chunk, from 1, is the progress of the task.
     fn call<'py>(&self, py: Python<'py>, chunk: Payload) -> PyResult<Results<'py>> {
         static MAP: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         static STARMAP: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -318,9 +318,9 @@ impl Pool {
         Ok(Self { pool: Some(pool), apply })
     }
 
-    /// Creates the tasks of a call. For each chunk that is pushed, a worker calls `function` for each item.
-    /// Without `function`, each pushed target contains its own function and arguments. The items of the
-    /// results are stored into the list `results`, if there is one, `chunksize` for each task.
+    /// Creates the task stream of a call. A worker applies `function` to each item of each pushed chunk. If
+    /// `function` is `None`, each pushed object contains its own function and arguments. With `results`, a
+    /// list, each result is stored at the index of its item. All tasks but the last have `chunksize` items.
     #[pyo3(signature = (
         function = None, *, star = false, has_main = true, timeout = None, retries = 0, in_order = false,
         results = None, chunksize = 1
@@ -419,16 +419,16 @@ fn timeout_error(py: Python<'_>) -> PyErr {
 #[pyclass(frozen, module = "multiproc._multiproc")]
 pub struct Tasks {
     stream: TaskStream<Payload, Reply>,
-    /// Outcome that an interrupted `next` has not returned.
+    /// Outcome that an interrupted call of `next` has taken. The following call returns it.
     untaken: Mutex<Option<Outcome<Reply>>>,
-    /// List for the items of the results.
+    /// List into which the results are stored, if there is one.
     results: Option<Py<PyList>>,
     /// Number of items of each task but the last one.
     chunksize: usize,
 }
 
 impl Tasks {
-    /// Converts an outcome to Python's objects. An exception while it is unpickled becomes the outcome.
+    /// Returns the task's number, `True` for success, and the value or exception (also one of unpickling).
     fn outcome<'py>(
         &self,
         py: Python<'py>,
@@ -453,8 +453,8 @@ impl Tasks {
 
 #[pymethods]
 impl Tasks {
-    /// Pushes a task: an object, or the items of a sequence from `begin` to `end`. Waits for room in a
-    /// bounded pool. Returns the number of the task, or `None` if the tasks are closed.
+    /// Pushes a task. The task is `target` itself, or its items from `begin` to `end`. Waits for room in a
+    /// bounded pool. Returns the number of the task, or `None` if the stream is closed.
     #[pyo3(signature = (has_main, target, begin = None, end = 0))]
     fn push(
         &self,
@@ -479,7 +479,7 @@ impl Tasks {
         Ok(pushed.ok().flatten())
     }
 
-    /// Ends the input.
+    /// Closes the stream: no more tasks are pushed.
     fn close(&self) {
         self.stream.close();
     }
@@ -490,8 +490,8 @@ impl Tasks {
         progress.done == progress.total
     }
 
-    /// Takes the next outcome: the number of the task, whether it has succeeded, and its value or
-    /// exception. Returns `None` when all were taken.
+    /// Waits for the next outcome and returns it: the number of the task, ``True`` if it has succeeded, and
+    /// its value or exception. Returns ``None`` if all outcomes were returned.
     #[pyo3(signature = (timeout = None))]
     fn next<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let next = wait(py, limit(true, timeout)?, (), |(), time| {
@@ -512,8 +512,8 @@ impl Tasks {
         next.map(|outcome| self.outcome(py, outcome)).transpose()
     }
 
-    /// Like `next`, without waiting. If no outcome is ready, raises `TimeoutError`, and `completions` gets
-    /// the key as soon as an outcome is ready.
+    /// Returns the next outcome like ``next``, without waiting. If no outcome is ready, raises
+    /// ``TimeoutError``, and adds ``key`` to ``completions`` as soon as an outcome is ready.
     fn poll<'py>(
         &self,
         py: Python<'py>,
@@ -529,7 +529,7 @@ impl Tasks {
     }
 }
 
-/// Waker that puts a key into the channel.
+/// Waker that sends the key of a call to [`Completions`].
 struct Notice {
     key: usize,
     sender: Sender<Option<usize>>,
@@ -556,13 +556,13 @@ impl Completions {
         Self { sender, receiver: Mutex::new(receiver) }
     }
 
-    /// Adds a key, or with `None` ends the wait.
+    /// Adds a key. ``None`` ends the wait of ``next``.
     #[pyo3(signature = (key))]
     fn put(&self, key: Option<usize>) {
         _ = self.sender.send(key);
     }
 
-    /// Waits for the next key. Returns `None` at the end.
+    /// Waits for the next key. Returns ``None`` after ``put(None)``.
     fn next(&self, py: Python<'_>) -> PyResult<Option<usize>> {
         let next = wait(py, None, (), |(), time| match self.receiver.lock().recv_timeout(time) {
             Ok(key) => Attempt::Done(key),

@@ -43,7 +43,8 @@ pub fn child_main(py: Python<'_>) -> i32 {
     py.detach(|| multiproc_child_main())
 }
 
-/// Calls `copy` as the interpreter's own fork does.
+/// Calls `copy`, which forks this process, between the calls that the interpreter requires before and after a
+/// fork.
 fn around_fork(copy: &mut dyn FnMut() -> bool) {
     Python::attach(|_| {
         // SAFETY: this thread holds the interpreter.
@@ -70,7 +71,8 @@ fn preload() {
     assert!(done.is_ok(), "the modules to preload can't be imported");
 }
 
-/// Runs in the child: calls `multiproc._child.run` with the received object. Its result is the exit code.
+/// Runs a child: calls `multiproc._child.run` with the received object, and ends the process with the result
+/// as its exit code.
 fn run(object: Object) -> Result<(), String> {
     Python::attach(|py| {
         let call = |object| -> PyResult<i32> {
@@ -112,8 +114,8 @@ pub fn start_method(name: &str) -> PyResult<StartMethod> {
     }
 }
 
-/// Blocks the calling thread forever if the interpreter has ended: the process is about to exit, and a daemon
-/// thread can't be attached again. Otherwise the interpreter would end the thread by unwinding its stack.
+/// Blocks the calling thread forever if the interpreter was finalized. The process is then about to exit, and
+/// a daemon thread can't be attached again. The interpreter would end such a thread by unwinding its stack.
 pub(crate) fn park_if_finalized() {
     // SAFETY: any thread may call this at any time.
     while unsafe { ffi::Py_IsInitialized() } == 0 {
@@ -200,7 +202,7 @@ impl Child {
         }
     }
 
-    /// Exit code, the negative signal, or `None` while the process runs.
+    /// Exit code, or the negative number of the signal that ended the process. `None` while the process runs.
     fn poll(&self, py: Python<'_>) -> PyResult<Option<i32>> {
         let mut known = self.code.lock();
         let Some(status) = self.process.exit().filter(|_| known.is_none()) else { return Ok(*known) };

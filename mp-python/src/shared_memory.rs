@@ -15,11 +15,11 @@ use pyo3::prelude::*;
 
 use crate::error::runtime;
 
-/// Mapping of named shared memory. The name stays until it is unlinked.
+/// Mapping of named shared memory. The name exists until it is unlinked, even if all mappings are dropped.
 #[pyclass(frozen, module = "multiproc._multiproc")]
 pub struct NamedMemory {
     memory: SharedMemory,
-    /// Number of buffers in use.
+    /// Number of Python buffers that use the mapping.
     exports: AtomicUsize,
 }
 
@@ -84,7 +84,7 @@ impl NamedMemory {
         self.memory.name()
     }
 
-    /// Number of buffers in use.
+    /// Number of Python buffers that use the mapping.
     #[getter]
     fn exports(&self) -> usize {
         self.exports.load(Ordering::Relaxed)

@@ -487,7 +487,7 @@ fn to_item(object: &Bound<'_, PyAny>, of: &Type, path: &str) -> PyResult<Item> {
     })
 }
 
-/// Returns the elements of an array or tensor, of this type.
+/// Returns the elements of an array or tensor. Raises `TypeError` if they have another type than `dtype`.
 fn source(
     object: &Bound<'_, PyAny>,
     dtype: DType,

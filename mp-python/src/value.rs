@@ -10,13 +10,13 @@ use serde::{Deserialize, Deserializer};
 /// Value of any serde type, as its format describes it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// `None`, a unit.
+    /// Python's `None`, or a unit.
     Nil,
     /// Boolean.
     Bool(bool),
     /// Negative integer.
     Int(i64),
-    /// Integer.
+    /// Integer that is not negative.
     Uint(u64),
     /// Floating-point number.
     Float(f64),

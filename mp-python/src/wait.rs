@@ -15,11 +15,11 @@ use crate::process::park_if_finalized;
 /// Interval at which a waiting thread checks for signals.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// Outcome of one attempt: the result, or the state for the next attempt.
+/// Outcome of one attempt of a wait.
 pub enum Attempt<T, S> {
-    /// The wait has ended.
+    /// The wait has ended with this result.
     Done(T),
-    /// The time limit of the attempt has expired.
+    /// The time limit of the attempt has expired. The next attempt gets this state.
     Late(S),
 }
 
@@ -52,8 +52,9 @@ fn place_of_caller(py: Python<'_>) -> PyResult<Option<Place>> {
     Ok(None)
 }
 
-/// Repeats `attempt` until it is done, or the time limit has expired: then returns `Ok(Err(state))`. Each
-/// attempt gets its own time limit. Reports and other processes see all attempts as one wait.
+/// Repeats `attempt` until it is done or `limit` has expired. Returns `Ok(Err(state))` if `limit` has
+/// expired. Each attempt gets a time limit of its own. In reports and for other processes, all attempts are
+/// one wait.
 ///
 /// # Errors
 /// Exceptions of signal handlers, for example `KeyboardInterrupt`.

@@ -90,7 +90,8 @@ impl Drop for Buffer {
     }
 }
 
-/// Returns the bytes of an out-of-band buffer of protocol 5, or `None` if it has few bytes.
+/// Returns the bytes of an out-of-band buffer of protocol 5. Returns `None` if the buffer has at most
+/// [`IN_BAND`] bytes.
 pub(super) fn source_of_buffer(object: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
     let Ok(buffer) = Buffer::of(object, ffi::PyBUF_ANY_CONTIGUOUS) else { return Ok(None) };
     let len = buffer.0.len;
@@ -146,7 +147,7 @@ fn native_format(format: &str, size: ffi::Py_ssize_t) -> PyResult<&str> {
     }
 }
 
-/// Returns the memory view with this index of the object that this thread reads.
+/// Returns the memory view with this index in the message that this thread is unpickling.
 #[pyfunction]
 #[pyo3(name = "_memoryview")]
 pub fn memoryview<'py>(

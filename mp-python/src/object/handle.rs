@@ -25,31 +25,31 @@ use crate::{connection, queue};
 /// Handle of an object that several processes use.
 #[derive(Serialize, Deserialize, Debug)]
 pub enum Handle {
-    /// `Queue`.
+    /// Handle of a `Queue`.
     Queue(Queue<Object>),
-    /// `JoinableQueue`.
+    /// Handle of a `JoinableQueue`.
     JoinableQueue(Tasks),
-    /// `SimpleQueue`.
+    /// Handle of a `SimpleQueue`.
     SimpleQueue(Queue<Object>),
-    /// `Connection`.
+    /// End of a pipe, for a `Connection`.
     Connection(Box<Connection>),
-    /// `TypedQueue`.
+    /// Handle of a `TypedQueue`.
     TypedQueue(Queue<Record>),
-    /// File descriptor.
+    /// File descriptor, which is duplicated for the receiver.
     Fd(Fd<OwnedFd>),
-    /// `Lock`.
+    /// Handle of a `Lock`.
     Lock(mp::BoundedSemaphore),
-    /// `RLock`, and the number of times that its owner has acquired it.
+    /// Handle of an `RLock`, and the number of times that its owner has acquired it.
     RLock(mp::BoundedSemaphore, RawValue<u32>),
-    /// `Semaphore`.
+    /// Handle of a `Semaphore`.
     Semaphore(mp::Semaphore),
-    /// `BoundedSemaphore`, and its number of permits.
+    /// Handle of a `BoundedSemaphore`, and its initial number of permits.
     BoundedSemaphore(mp::BoundedSemaphore, u32),
-    /// `Event`.
+    /// Handle of an `Event`.
     Event(mp::Event),
-    /// `Condition`, without its lock.
+    /// Handle of a `Condition`, without its lock.
     Waiters(mp::Condition),
-    /// `Barrier`.
+    /// Handle of a `Barrier`.
     Barrier(mp::Barrier),
 }
 

@@ -3,9 +3,9 @@
 //! | part of an object | sent as |
 //! |---|---|
 //! | tensors of torch, arrays of numpy, memory views | [`Memory`](crate::memory::Memory): one copy, or none if they are already in such memory |
-//! | buffers of other objects, by pickle's protocol 5 | the same |
+//! | out-of-band buffers of other objects (pickle's protocol 5) | [`Memory`](crate::memory::Memory), as for arrays |
 //! | queues, locks, events, … of this package | handles ([`Handle`](handle::Handle)) |
-//! | the rest | pickled bytes; many bytes are in a separate [`Memory`](crate::memory::Memory): the sender makes one copy, and the receiver reads them in place |
+//! | everything else | pickled bytes; if they are many, the sender copies them into a separate [`Memory`](crate::memory::Memory), and the receiver reads them in place |
 //!
 //! The pickled bytes name arrays and handles by index, so a message is read only together with its parts.
 
@@ -35,8 +35,8 @@ pub struct Object {
     pub buffers: Vec<u32>,
     /// Memory of the views.
     pub memory: Vec<AnyTensor<Shared>>,
-    /// Index of the memory with the copies of arrays, if each receiver changes them for itself. Otherwise,
-    /// all receivers and the sender see each other's changes.
+    /// Index of the memory with copies of arrays that each receiver changes privately. `None` if all
+    /// receivers and the sender see each other's changes.
     pub private: Option<u32>,
     /// Handles, in the order of their indices in the pickled bytes.
     pub handles: Vec<Handle>,

@@ -23,15 +23,15 @@ use super::view::{Kind, SMALL, SharedArrays, Source, View, share, share_bytes};
 use crate::library_copies;
 use crate::memory::Memory;
 
-/// Number of bytes from which a long object is not copied into the pickled bytes, and from which the pickled
-/// bytes are stored in separate shared memory.
+/// Minimum number of bytes for storage outside of the pickled bytes: of a long object in an object, and of
+/// all pickled bytes in a message.
 const LONG: usize = 16 << 10;
 
 /// Parts of the object that a thread is pickling.
 #[derive(Default)]
 struct Outgoing {
     pickle: Vec<u8>,
-    /// Bytes of long objects, each with the number of pickled bytes before it.
+    /// Buffers of long objects, each with its position: the number of pickled bytes before it.
     long: Vec<(usize, Buffer)>,
     sources: Vec<Source>,
     buffers: Vec<u32>,
@@ -119,7 +119,8 @@ impl Sink {
     }
 }
 
-/// Copies the pickled bytes into shared memory, if they are many.
+/// Copies the pickled bytes into shared memory, if they are at least [`LONG`] bytes. Returns `None`
+/// otherwise.
 fn share_pickle(py: Python<'_>, pickle: &[u8], long: &[(usize, Buffer)]) -> PyResult<Option<Arc<Memory>>> {
     if long.is_empty() && pickle.len() < LONG {
         return Ok(None);
@@ -136,8 +137,8 @@ fn share_pickle(py: Python<'_>, pickle: &[u8], long: &[(usize, Buffer)]) -> PyRe
     share_bytes(py, &pieces).map(Some)
 }
 
-/// Reducers by type: the reducers of this package, and other reducers, which are looked up each time because
-/// they may change.
+/// Table of reducers by type. Reducers of this package are stored in the table. Reducers of `ForkingPickler`
+/// and `copyreg` are looked up each time, because programs may change them.
 #[pyclass(frozen, module = "multiproc._multiproc")]
 struct Reducers {
     own: Py<PyDict>,
@@ -181,10 +182,10 @@ impl Reducers {
     }
 }
 
-/// Class whose subclasses have a reducer in messages of this package, and the reducer.
+/// Base class whose subclasses are pickled by a reducer of this package, and that reducer.
 static BASE: PyOnceLock<(Py<PyAny>, Py<PyAny>)> = PyOnceLock::new();
 
-/// Sets the reducer of the subclasses of a class, once.
+/// Registers a base class, whose subclasses `reducer` pickles. Only the first call has an effect.
 #[pyfunction]
 pub fn register_base(py: Python<'_>, base: Py<PyAny>, reducer: Py<PyAny>) {
     _ = BASE.set(py, (base, reducer));
@@ -352,7 +353,7 @@ fn pickle(object: &Bound<'_, PyAny>, make: Option<&Bound<'_, PyAny>>) -> PyResul
     Ok(outgoing)
 }
 
-/// Converts bytes to a message that [`loads`] reads like a pickled bytes object.
+/// Converts pickled bytes to a message, from which [`loads`] reads the object.
 ///
 /// # Errors
 /// `MemoryError` if there is not enough shared memory.
@@ -365,8 +366,8 @@ pub fn bytes_to_message(py: Python<'_>, bytes: &[u8]) -> PyResult<Object> {
     Ok(Object { views, memory: vec![memory.tensor()], ..Object::default() })
 }
 
-/// Returns the bytes of a message, or an object with the bytes: the argument of [`bytes_to_message`], or a
-/// pickled object without arrays. Any other message is unpickled and pickled again without out-of-band parts.
+/// Returns the pickled bytes of a message, as `bytes` or as an object with a buffer. A message with arrays or
+/// handles is unpickled, and pickled again without out-of-band parts.
 ///
 /// # Errors
 /// Exceptions that the object's own code raises.
@@ -422,7 +423,7 @@ pub fn loads(py: Python<'_>, object: Object) -> PyResult<Bound<'_, PyAny>> {
     loaded
 }
 
-/// Returns the array with this index of the object that this thread reads.
+/// Returns the array with this index in the message that this thread is unpickling.
 #[pyfunction]
 #[pyo3(name = "_array")]
 pub fn array(py: Python<'_>, index: usize) -> PyResult<Bound<'_, PyAny>> {
@@ -435,7 +436,7 @@ pub fn array(py: Python<'_>, index: usize) -> PyResult<Bound<'_, PyAny>> {
     rebuild(py, &view, memory)
 }
 
-/// Returns the Python object for handle number `index` of the message that this thread is unpickling.
+/// Returns the Python object of the handle with this index in the message that this thread is unpickling.
 #[pyfunction]
 #[pyo3(name = "_handle")]
 pub fn handle(py: Python<'_>, index: usize) -> PyResult<Bound<'_, PyAny>> {
@@ -459,15 +460,15 @@ fn handle_function(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     Ok(FUNCTION.import(py, home(py), "_handle")?.clone())
 }
 
-/// Name of the module that has this copy of the library.
+/// Name of the extension module that contains this copy of the library.
 static HOME: PyOnceLock<String> = PyOnceLock::new();
 
-/// Returns the name of the module that has this copy of the library.
+/// Returns the name of the extension module that contains this copy of the library.
 pub(super) fn home(py: Python<'_>) -> &'static str {
     HOME.get(py).map_or("multiproc._multiproc", String::as_str)
 }
 
-/// Sets the module that has this copy of the library.
+/// Sets the extension module that contains this copy of the library.
 ///
 /// # Errors
 /// `RuntimeError` if another module was set before.

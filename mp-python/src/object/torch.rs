@@ -1,7 +1,7 @@
 //! Tensors of torch, by DLPack.
 //!
-//! torch 2.9 and later export a table of C functions for that; older versions have Python methods that make
-//! capsules.
+//! torch 2.9 and later export a table of C functions for DLPack. Older versions have Python methods that
+//! return capsules.
 //!
 //! # Safety
 //! This file calls those functions and exchanges structures of C. Sound, because
@@ -24,12 +24,12 @@ use super::pickle::{add_source, array_function};
 use super::view::{ElementType, Kind, Source, View};
 use crate::memory::Memory;
 
-/// `kDLCPU`.
+/// DLPack's type of a device, `kDLCPU`.
 const CPU: i32 = 1;
-/// `kDLComplex`.
+/// DLPack's code of complex element types, `kDLComplex`.
 const COMPLEX: u8 = 5;
 
-/// `DLPackExchangeAPI`.
+/// DLPack's table of functions, `DLPackExchangeAPI`.
 #[repr(C)]
 struct ExchangeApi {
     version: DLPackVersion,
@@ -214,7 +214,8 @@ pub(crate) fn element_of(name: &str) -> Option<ElementType> {
     NAMES.iter().find(|(known, _)| known.strip_prefix("torch.") == Some(name)).map(|(_, element)| *element)
 }
 
-/// Returns the elements of a tensor, for a version of torch without the table.
+/// Returns the elements of a tensor by its Python attributes, for versions of torch without an
+/// [`ExchangeApi`].
 fn source_by_attributes(tensor: &Bound<'_, PyAny>, kind: Kind) -> PyResult<Option<Source>> {
     let py = tensor.py();
     let name = tensor.getattr(intern!(py, "dtype"))?.str()?;
@@ -301,7 +302,7 @@ fn row_major(shape: &[i64]) -> Vec<i64> {
     strides
 }
 
-/// Capsule of an exported tensor, for a torch without the table.
+/// Capsule of an exported tensor, for versions of torch without an [`ExchangeApi`].
 #[pyclass(frozen, module = "multiproc._multiproc")]
 struct Capsule(usize);
 

@@ -17,11 +17,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::memory::Memory;
 
-/// Alignment of each array in memory that it shares with others.
+/// Alignment in bytes of each array in a block that several arrays share.
 const ALIGN: usize = 64;
-/// Arrays of up to this many bytes share a block with others of their message.
+/// Maximum number of bytes of an array whose copy shares a block with copies of other arrays of its message.
 pub const SMALL: usize = 4096;
-/// Copies of more bytes let other threads of the interpreter run.
+/// Number of bytes from which a copy releases the interpreter, so that its other threads run.
 const LONG_COPY: usize = 1 << 20;
 
 /// Kind of a Python object that is an array.
@@ -33,11 +33,11 @@ pub enum Kind {
     TorchGrad,
     /// `numpy.ndarray`.
     Numpy,
-    /// Like the previous kind, but read-only.
+    /// `numpy.ndarray` that is read-only.
     ReadOnlyNumpy,
     /// `memoryview` of bytes, or a buffer of another object.
     Buffer,
-    /// Like the previous kind, but read-only.
+    /// `memoryview` of bytes, or buffer of another object, that is read-only.
     ReadOnlyBuffer,
 }
 
@@ -46,7 +46,7 @@ pub enum Kind {
 pub struct ElementType(pub u8, pub u8);
 
 impl ElementType {
-    /// Bytes.
+    /// Element type of bytes, `uint8`.
     pub const U8: Self = Self(1, 8);
 
     /// Returns the size in bytes.
@@ -62,7 +62,7 @@ pub struct View {
     pub kind: Kind,
     /// Element type.
     pub element: ElementType,
-    /// Index of the memory.
+    /// Index of the memory in the message.
     pub memory: u32,
     /// Offset of the first element in bytes.
     pub offset: u64,
@@ -73,7 +73,7 @@ pub struct View {
 }
 
 impl View {
-    /// Returns the view of all bytes of a memory with this index.
+    /// Returns a view of all bytes of a memory. `memory` is its index in the message.
     pub(super) fn of_bytes(kind: Kind, memory: usize, len: usize) -> Self {
         let (element, memory, shape) = (ElementType::U8, memory as u32, vec![len as i64]);
         Self { kind, element, memory, offset: 0, shape, strides: Vec::new() }
@@ -99,7 +99,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// Returns the addresses of the array: of its first byte, and after its last one.
+    /// Returns the addresses of the first byte of the array, and of the byte after its last one.
     pub(super) fn range(&self) -> (usize, usize) {
         if self.shape.contains(&0) {
             return (self.address, self.address);
@@ -165,8 +165,8 @@ impl Source {
         strides
     }
 
-    /// Returns `true` if the elements fill one block from their first address on, in any order of the
-    /// dimensions, as a transposed or channels-last array does.
+    /// Returns `true` if the elements fill a contiguous range of addresses that begins at the first element,
+    /// in any order of the dimensions. Transposed and channels-last arrays are examples.
     fn is_dense(&self) -> bool {
         let mut dims: Vec<(i64, i64)> =
             self.strides.iter().copied().zip(self.shape.iter().copied()).collect();
@@ -203,19 +203,20 @@ impl Source {
     }
 }
 
-/// Part of a plan: a range of addresses to copy, for the arrays with these indices.
+/// Range of addresses to copy. It covers one array, or several arrays that overlap, whose indices are
+/// `members`.
 struct Range {
     low: usize,
     high: usize,
     members: Vec<usize>,
-    /// Memory and offset of the copy.
+    /// Index of the memory that receives the copy, and offset in it.
     place: (u32, usize),
 }
 
 impl Range {
-    /// Returns the index of the array if the range has only one and the array is copied in row-major order,
-    /// without gaps. Several arrays keep their relative addresses, and so does an array whose elements
-    /// overlap or are dense in another order.
+    /// Returns the index of the range's array if the range has only one and the copy is in row-major order
+    /// without gaps. Returns `None` if the copy keeps the relative addresses instead: for several arrays, and
+    /// for an array whose elements overlap or are dense in another order.
     fn single(&self, sources: &[Source]) -> Option<usize> {
         match self.members[..] {
             [one] if sources[one].is_row_major() => Some(one),
@@ -229,18 +230,18 @@ impl Range {
     }
 }
 
-/// Arrays in shared memory.
+/// Result of [`share`]: arrays of a message in shared memory.
 pub struct SharedArrays {
-    /// Views of the arrays, in the memory.
+    /// Views of the arrays, in the order of the sources.
     pub views: Vec<View>,
     /// Memory of the arrays.
     pub memory: Vec<Arc<Memory>>,
-    /// Index of the memory that contains several copies.
+    /// Index of the memory with the copies of several arrays, if there is one.
     pub block: Option<u32>,
 }
 
-/// Puts all arrays into shared memory: copies of up to `together` bytes into one block, and each larger one
-/// into a block of its own.
+/// Returns views of all arrays in shared memory. Arrays that are there already are not copied. Copies of up
+/// to `together` bytes share one block, and each larger copy has a separate block.
 ///
 /// # Errors
 /// `MemoryError` if there is not enough shared memory.
@@ -338,8 +339,8 @@ pub(super) fn share_bytes(py: Python<'_>, pieces: &[(usize, usize)]) -> PyResult
     Ok(memory)
 }
 
-/// Copies arrays into the rows of a new one in shared memory. Returns its view, of the given kind, and the
-/// memory, or `None` for no arrays or elements of several types.
+/// Copies arrays into the rows of a new array in shared memory. Returns a view of the new array, of the given
+/// kind, and its memory. Returns `None` if `sources` is empty or has elements of several types.
 ///
 /// # Errors
 /// `RuntimeError` for arrays of several shapes, `MemoryError` if there is not enough shared memory.

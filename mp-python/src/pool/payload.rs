@@ -1,5 +1,6 @@
-//! Objects of tasks and replies. Lists of numbers, and of tuples of numbers, are sent as arrays of 64-bit
-//! words, in a third of the time that pickle needs. A worker reads the array without creating a list.
+//! Objects of tasks and replies. Lists of numbers, and lists of tuples of numbers, are sent as arrays of
+//! 64-bit words. This takes a third of the time that pickle needs. A worker reads the array without creating
+//! a list.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -12,11 +13,12 @@ use serde::{Deserialize, Serialize};
 use crate::object::Object;
 use crate::object::pickle::{bytes_to_message, dumps, loads, message_to_bytes};
 
-/// Object of a task or reply.
+/// Object of a task or reply, in the form in which it is sent.
 #[derive(Serialize, Deserialize)]
 pub(super) enum Payload {
     Object(Object),
-    /// Bytes of a list of numbers, or of tuples of numbers. The numbers at one position have one type.
+    /// List of numbers, or of tuples of numbers, as 64-bit words. `types` has the type of each position in a
+    /// tuple.
     Numbers {
         types: Vec<Number>,
         are_tuples: bool,
@@ -24,7 +26,7 @@ pub(super) enum Payload {
     },
 }
 
-/// Type of numbers that are one word each.
+/// Type of a number that is sent as one 64-bit word.
 #[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) enum Number {
     Int,
@@ -38,7 +40,7 @@ thread_local! {
     static WORDS: Cell<Vec<[u8; 8]>> = const { Cell::new(Vec::new()) };
 }
 
-/// Number of words of the largest memory that a thread keeps.
+/// Maximum number of words in the spare memory that a thread keeps.
 const MAX_KEPT_WORDS: usize = 1 << 17;
 
 fn keep(words: Vec<[u8; 8]>) {
@@ -63,7 +65,8 @@ fn float(item: &Bound<'_, PyAny>) -> Option<[u8; 8]> {
 }
 
 impl Number {
-    /// Returns the type of an object if it is a number.
+    /// Returns the type that the object has if it is a number. Other objects count as floats, which
+    /// [`word`](Self::word) refuses.
     fn of(object: &Bound<'_, PyAny>) -> Self {
         if object.is_exact_instance_of::<PyInt>() { Self::Int } else { Self::Float }
     }
@@ -153,7 +156,7 @@ impl Payload {
         dumps(&object.get_item(slice)?).map(Self::Object)
     }
 
-    /// Returns the object.
+    /// Converts the payload to a Python object.
     pub(super) fn read(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         match self {
             Self::Object(object) => loads(py, object),
@@ -190,7 +193,7 @@ impl Payload {
     }
 }
 
-/// Results of a worker, in the form of the first result as long as all results have this form.
+/// Results of a task. Numbers are collected as words as long as all results have the type of the first one.
 pub(super) enum Results<'py> {
     Ints(Vec<[u8; 8]>),
     Floats(Vec<[u8; 8]>),
@@ -200,7 +203,7 @@ pub(super) enum Results<'py> {
 }
 
 impl<'py> Results<'py> {
-    /// Creates the results of a chunk.
+    /// Creates an empty collection for the results of a chunk.
     pub(super) fn new() -> Self {
         let mut words = WORDS.take();
         words.clear();

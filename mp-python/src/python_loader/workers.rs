@@ -27,7 +27,7 @@ use crate::pool::dumps_functions_for_each;
 use crate::process::start_method;
 use crate::wait::{Attempt, limit, on_thread, wait};
 
-/// Pickled object: one message, encoded again for each send, without copies of its arrays.
+/// Pickled object that is part of several messages. Each send encodes it again, without copying its arrays.
 #[derive(Clone)]
 struct Message(Arc<Mutex<Option<Object>>>);
 
@@ -36,7 +36,7 @@ impl Message {
         Self(Arc::new(Mutex::new(Some(object))))
     }
 
-    /// Reads the object, once in a process.
+    /// Unpickles the object. A second call in the same process is an error.
     fn load<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let object = self.0.lock().take();
         loads(py, object.ok_or_else(|| PyRuntimeError::new_err("the message was read already"))?)
@@ -95,14 +95,14 @@ struct Epoch {
     setup: Message,
     /// Seed of the epoch.
     seed: u64,
-    /// Number of the part of a dataset that is iterated.
+    /// Number of the worker that iterates over this part of an iterable dataset. `None` for other datasets.
     part: Option<usize>,
     /// Object that makes the batches, or the error of making it. Set in a worker.
     #[serde(skip)]
     maker: OnceLock<Result<Py<PyAny>, String>>,
 }
 
-/// [`Epoch`] as a worker receives it.
+/// Fields of an [`Epoch`] that are sent to a worker.
 #[derive(Deserialize)]
 struct SentEpoch {
     setup: Message,
@@ -111,7 +111,8 @@ struct SentEpoch {
 }
 
 impl From<SentEpoch> for Epoch {
-    /// Creates the object before the worker takes a task, so that other workers can take the tasks meanwhile.
+    /// Unpickles the setup when a worker receives the epoch, before the worker takes a task. So other workers
+    /// can take the tasks meanwhile.
     fn from(SentEpoch { setup, seed, part }: SentEpoch) -> Self {
         let epoch = Self { setup, seed, part, maker: OnceLock::new() };
         // An error is the outcome of each task.
@@ -160,14 +161,14 @@ fn run(epoch: &Epoch, task: Object) -> Result<Object, String> {
     })
 }
 
-/// Stores the progress of the running task, for errors about its worker.
+/// Stores the progress of the running task. Errors about the worker report it.
 #[pyfunction]
 #[pyo3(name = "_note")]
 pub fn note(number: u64) {
     mp::pool::note(number);
 }
 
-/// Worker processes.
+/// Pool of worker processes of a loader. `None` after `close`.
 #[pyclass(frozen, module = "multiproc._multiproc")]
 pub struct LoaderWorkers(Mutex<Option<Arc<StatePool<Worker>>>>);
 
@@ -205,8 +206,8 @@ impl LoaderWorkers {
         Ok(Self(Mutex::new(Some(Arc::new(pool)))))
     }
 
-    /// Begins an epoch, for which each worker reads its own copy of the setup. In a pool for one part of a
-    /// dataset, `part` is the number of the worker.
+    /// Begins an epoch. Each worker makes its own dataset from the setup. If this pool serves one part of an
+    /// iterable dataset, ``part`` is the number of that part.
     #[pyo3(signature = (setup, seed, part = None))]
     fn epoch(&self, setup: &LoaderSetup, seed: u64, part: Option<usize>) -> PyResult<LoaderEpoch> {
         let epoch = Epoch { setup: setup.0.clone(), seed, part, maker: OnceLock::new() };
@@ -245,7 +246,8 @@ impl LoaderWorkers {
     }
 }
 
-/// Setup of the workers for an epoch, in shared memory once for all workers and epochs that have it.
+/// Setup of epochs: dataset and functions, pickled once. Its arrays are in shared memory once for all
+/// workers.
 #[pyclass(frozen, module = "multiproc._multiproc")]
 pub struct LoaderSetup(Message);
 
@@ -257,15 +259,15 @@ impl LoaderSetup {
     }
 }
 
-/// Epoch of a loader. When the epoch is dropped, workers drop their copies of the dataset.
+/// Epoch of a loader. When this object is dropped, the workers drop their copies of the dataset.
 #[pyclass(frozen, module = "multiproc._multiproc")]
 pub struct LoaderEpoch(Call<Object, Object>);
 
 #[pymethods]
 impl LoaderEpoch {
-    /// Begins tasks that are run again up to `retries` times after a death or after `timeout` seconds.
-    /// Results are returned in the order of the tasks, or as soon as they are ready. Before the tasks,
-    /// `prepare` workers read the setup without a time limit.
+    /// Creates the task stream of the epoch. A task is run again after a death or after ``timeout`` seconds,
+    /// up to ``retries`` times. With ``in_order``, results are returned in the order of the tasks, otherwise
+    /// as soon as they are ready. Before the tasks, ``prepare`` workers read the setup without a time limit.
     #[pyo3(signature = (*, retries, timeout = None, in_order = true, prepare = 0))]
     fn tasks(
         &self,
@@ -304,7 +306,7 @@ fn push(stream: &TaskStream<Object, Object>, task: &Bound<'_, PyAny>) -> PyResul
 #[pyclass(frozen, module = "multiproc._multiproc")]
 pub struct LoaderTasks {
     stream: TaskStream<Object, Object>,
-    /// Tasks that only read the setup. Their results are not used.
+    /// Tasks that make workers read the setup before the first batch. Their results are not used.
     _preparation: Option<TaskStream<Object, Object>>,
 }
 

@@ -34,7 +34,7 @@ impl From<Messages<Object>> for Queue {
 }
 
 impl Queue {
-    /// Returns an object that `__init__` completes.
+    /// Returns an object without a queue, which `__init__` sets later.
     pub(super) fn unset() -> Self {
         Self(Shared::new())
     }
@@ -58,7 +58,7 @@ impl Queue {
     }
 }
 
-/// Returns the argument `bytes` of a queue.
+/// Checks the argument `bytes` of a queue's constructor, and converts it.
 pub(super) fn byte_limit(bytes: Option<i128>) -> PyResult<Option<u64>> {
     let Some(bytes) = bytes else { return Ok(None) };
     if bytes < 0 {
@@ -95,8 +95,8 @@ impl Queue {
 
     /// Puts an object into the queue.
     ///
-    /// Waits while the queue is full, at most ``timeout`` seconds, and raises ``Full`` then. When the call
-    /// returns, the object is in the queue, and stays there even if this process ends.
+    /// Waits while the queue is full. Raises ``Full`` if it is still full after ``timeout`` seconds. When the
+    /// call returns, the object is in the queue, and stays in it even if this process ends.
     #[pyo3(signature = (obj, block = true, timeout = None))]
     fn put(&self, obj: &Bound<'_, PyAny>, block: bool, timeout: Option<f64>) -> PyResult<()> {
         self.0.put(obj, limit(block, timeout)?, self.name())
@@ -104,8 +104,8 @@ impl Queue {
 
     /// Takes the first object out of the queue.
     ///
-    /// Waits while the queue is empty, at most ``timeout`` seconds, and raises ``Empty`` then. Raises
-    /// ``PeerLost`` if it would wait forever, since no other process or thread could put.
+    /// Waits while the queue is empty. Raises ``Empty`` if it is still empty after ``timeout`` seconds.
+    /// Raises ``PeerLost`` if the wait could not end, because no other process or thread could put an object.
     #[pyo3(signature = (block = true, timeout = None))]
     fn get<'py>(&self, py: Python<'py>, block: bool, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         self.0.get(py, limit(block, timeout)?, false, self.name()).map(|(object, _)| object)
@@ -148,7 +148,7 @@ impl Queue {
     /// Takes up to ``max`` objects out of the queue, and returns them as a list.
     ///
     /// Waits for the first object as ``get`` does, and takes more objects without waiting. If an object can't
-    /// be unpickled, the attribute ``objects`` of its exception is the list of the other objects.
+    /// be unpickled, the exception has the list of the other objects as its attribute ``objects``.
     #[pyo3(signature = (max, timeout = None))]
     fn get_many<'py>(
         &self,
@@ -219,7 +219,7 @@ impl Queue {
     #[allow(clippy::unused_self, reason = "the interface of multiprocessing.Queue")]
     fn join_thread(&self) {}
 
-    /// Does nothing, as ``join_thread``.
+    /// Does nothing, because this queue has no feeder thread.
     #[allow(clippy::unused_self, reason = "the interface of multiprocessing.Queue")]
     fn cancel_join_thread(&self) {}
 

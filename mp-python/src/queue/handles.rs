@@ -63,8 +63,8 @@ impl<T: Message + Send> Handles<T> {
         }
     }
 
-    /// Repeats `attempt` until it is done or the time limit has expired. The documentation of this module
-    /// describes the handle that is passed.
+    /// Repeats `attempt` until it is done or the time limit has expired. `attempt` gets the patient or the
+    /// mortal handle, as the documentation of this module describes.
     pub(crate) fn wait<R: Send, S: Send>(
         &self,
         py: Python<'_>,
@@ -93,7 +93,7 @@ impl<T: Message + Send> Handles<T> {
         })
     }
 
-    /// Updates the descriptor of `fileno` after a `get`.
+    /// Updates the descriptor of `fileno` after a `get`, so that it is not readable while the queue is empty.
     pub(crate) fn update_ready(&self) {
         if let Some(ready) = self.ready.get() {
             // A descriptor that can no longer be watched stays readable.
@@ -162,8 +162,8 @@ impl Handles {
         })
     }
 
-    /// Converts the result for a `JoinableQueue` that was shut down, and whose last tasks are in progress, to
-    /// the end of the queue: tasks are delivered only once.
+    /// Converts the error that a shut-down `JoinableQueue` returns while its last tasks are in progress to
+    /// the end of the queue: these tasks are not delivered again.
     fn end_at_shutdown<R>(&self, got: Result<Option<R>, GetError>) -> Result<Option<R>, GetError> {
         match got {
             Err(GetError::Leased { .. }) if self.joinable.is_some() => Ok(None),

@@ -22,8 +22,8 @@ use crate::wait::{Attempt, limit, wait};
 
 /// Queue of tasks, and its counters.
 ///
-/// A process without a task may call `task_done` in advance, for a task that it takes later or that another
-/// process has. These calls are counted as *done ahead*. The next process that has a task finishes it and
+/// A process without a task may call `task_done` for a task that it takes later, or that another process has.
+/// Such calls are counted as tasks *done ahead*. The next process that has a task finishes this task, and
 /// decrements the count.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Tasks {
@@ -31,12 +31,12 @@ pub struct Tasks {
     counters: SharedTensor<u64>,
 }
 
-/// Counter of the tasks done ahead.
+/// Index of the counter of tasks done ahead.
 const AHEAD: usize = 0;
-/// Counter of the tasks that were put, incremented after each put.
+/// Index of the counter of tasks that were put. It is incremented after each put.
 const PUT: usize = 1;
-/// Counter of the tasks that left the queue, incremented before each of them leaves it, but after a task that
-/// can't be decoded.
+/// Index of the counter of tasks that have left the queue. It is incremented before a task leaves. For a task
+/// that can't be decoded, it is incremented afterwards.
 const GONE: usize = 2;
 
 impl Tasks {
@@ -70,7 +70,7 @@ impl Tasks {
         self.drop_surplus();
     }
 
-    /// Removes a task that is done.
+    /// Counts a task as gone, and removes it from the queue by acknowledging its lease.
     pub(super) fn remove(&self, lease: MessageLease<()>) {
         self.add_gone();
         lease.ack();
@@ -103,8 +103,8 @@ impl Tasks {
         }
     }
 
-    /// Decrements the number of tasks done ahead, and returns `true`, unless all of these tasks may be lost.
-    /// `lost` returns the number of lost tasks.
+    /// Decrements the number of tasks done ahead if it exceeds the number of lost tasks, which `lost`
+    /// returns. Otherwise, all tasks done ahead may be lost. Returns `true` if the number was decremented.
     fn take_ahead(&self, lost: impl Fn() -> u64) -> bool {
         self.change_ahead(|ahead| (ahead > 0 && ahead > lost()).then(|| ahead - 1))
     }
@@ -136,7 +136,7 @@ impl Tasks {
         false
     }
 
-    /// Returns a lost task.
+    /// Removes a lost task from the queue and returns it, or `None` if no task is lost.
     pub(super) fn dead_letter(&self) -> Result<Option<Object>, GetError> {
         self.add_gone();
         let letter = self.queue.dead_letter();
@@ -156,7 +156,7 @@ pub(crate) struct Joinable {
     lost: Mutex<RecentCount>,
 }
 
-/// Tasks by age and by the thread that took them.
+/// Tasks that this process has taken, by their age and by the thread that took them.
 #[derive(Default)]
 struct TakenTasks {
     next: u64,
@@ -188,16 +188,16 @@ impl TakenTasks {
     }
 }
 
-/// Number of lost tasks, and the time until which it is reused.
+/// Number of lost tasks that the last scan of the queue found, and the time until which it is reused.
 struct RecentCount {
     lost: u64,
     until: Option<Instant>,
 }
 
-/// Minimum duration of a scan whose result is reused.
+/// Minimum duration of a scan of the queue whose result is reused.
 const LONG_SCAN: Duration = Duration::from_micros(10);
-/// Time for which the result is reused, in durations of the scan. A death is found some milliseconds later in
-/// any case.
+/// Time for which the result of a scan is reused, as a multiple of the scan's duration. Reuse hardly delays
+/// the detection of a death, which takes some milliseconds in any case.
 const USES_OF_A_SCAN: u32 = 10;
 
 impl Joinable {
@@ -224,7 +224,8 @@ impl Joinable {
         known.lost
     }
 
-    /// Decrements the number of tasks done ahead, and returns `true`, unless all of these tasks may be lost.
+    /// Decrements the number of tasks done ahead if it exceeds the number of lost tasks. Returns `true` if it
+    /// was decremented.
     pub(super) fn take_ahead(&self) -> bool {
         self.tasks.take_ahead(|| self.lost())
     }
@@ -246,7 +247,8 @@ impl Joinable {
         }
     }
 
-    /// Finishes a task. Returns `false` if all are finished.
+    /// Finishes the oldest task of the calling thread, or else of this process. If this process has no tasks,
+    /// counts a task as done ahead. Returns `false` if all tasks are finished.
     fn finish(&self) -> bool {
         self.finish_done_ahead();
         let task = self.taken.lock().take(Some(std::thread::current().id()));

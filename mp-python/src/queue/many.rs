@@ -14,7 +14,8 @@ use crate::object::Object;
 use crate::object::pickle::{dumps, loads};
 use crate::wait::Attempt;
 
-/// Puts all objects, and returns their number. After a failure the exception has the attribute `put`.
+/// Puts all objects, and returns their number. After a failure, the attribute `put` of the exception is the
+/// number of objects that were put.
 pub(super) fn put_many(
     py: Python<'_>,
     queue: &Shared,
@@ -55,8 +56,8 @@ pub(super) fn put_many(
     Err(error)
 }
 
-/// Takes up to `max` objects. If an object can't be read, the exception has the other objects as its
-/// attribute `objects`.
+/// Takes up to `max` objects. If an object can't be read, the attribute `objects` of the exception is the
+/// list of the other objects.
 pub(super) fn get_many<'py>(
     py: Python<'py>,
     queue: &Shared,

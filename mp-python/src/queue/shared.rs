@@ -30,16 +30,16 @@ const MOST_SLOTS: usize = 1 << 16;
 const MOST_MESSAGES: usize = 1 << 24;
 
 pub(super) enum State {
-    /// Before `__init__` or `__setstate__`, which a subclass may call late.
+    /// State before `__init__` or `__setstate__`, which a subclass may call late.
     New,
     Open(Arc<Handles>),
-    /// After `close`. `empty` is `true` if the queue was empty at that time.
+    /// State after `close`. `empty` is `true` if the queue was empty when it was closed.
     Closed {
         empty: bool,
     },
 }
 
-/// Queue of a Python object.
+/// State of a queue's Python object, in a lock.
 pub(super) struct Shared {
     pub(super) state: Mutex<State>,
 }
@@ -54,14 +54,14 @@ impl Shared {
         Self { state: Mutex::new(State::Open(Arc::new(Handles::new(queue, tasks)))) }
     }
 
-    /// Takes over the queue of another object.
+    /// Takes the state out of another object, and replaces the state of this object with it.
     pub(super) fn init(&self, other: &Self) {
         let state = std::mem::replace(&mut *other.state.lock(), State::New);
         let before = std::mem::replace(&mut *self.state.lock(), state);
         drop(before);
     }
 
-    /// Returns another object's state for the same queue.
+    /// Returns a state for another Python object with the same handles of the queue.
     pub(super) fn share(&self, name: &str) -> PyResult<Self> {
         Ok(Self { state: Mutex::new(State::Open(self.open(name)?)) })
     }

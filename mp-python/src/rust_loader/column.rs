@@ -72,7 +72,7 @@ pub(super) fn to_python(
     })
 }
 
-/// Converts a tensor that this process alone has to an array over the same memory.
+/// Converts an exclusive tensor to a Python array or tensor that uses the same memory.
 ///
 /// # Errors
 /// `RuntimeError` for an element type that DLPack or numpy has no name for.

@@ -70,5 +70,5 @@ impl<D: Dataset> AnyBatches for Batches<D> {
     }
 }
 
-/// Running iteration. Contains `None` after its end.
+/// Batches of an iteration in progress. `None` after the end of the iteration.
 pub(super) type Iteration = Arc<Mutex<Option<Box<dyn AnyBatches>>>>;

@@ -17,7 +17,7 @@ use crate::wait::{Attempt, limit, wait};
 pub struct LoaderIterator {
     running: Iteration,
     timeout: Option<f64>,
-    /// `true` if `next` makes the batch itself.
+    /// `true` if the loader has no workers, so `next` makes the batch in this process.
     in_process: bool,
     pin_memory: bool,
     form: Form,

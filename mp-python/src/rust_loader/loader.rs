@@ -14,14 +14,14 @@ use super::settings::{Settings, default_form};
 use crate::error;
 use crate::wait::limit;
 
-/// Position of a loader between its iterations.
+/// Epoch, loaded state and last iteration of a loader, from which its next iteration begins.
 #[derive(Default)]
 struct Position {
     /// Epoch that the next iteration begins.
     epoch: u64,
-    /// Loaded state, from which the next iteration continues instead.
+    /// Loaded state. If there is one, the next iteration continues from it instead of beginning `epoch`.
     resumed: Option<LoaderState>,
-    /// Last iteration.
+    /// Iteration that was begun last.
     running: Option<Iteration>,
 }
 
@@ -88,7 +88,7 @@ impl Loader {
     /// Begins an iteration over the batches of an epoch.
     ///
     /// # Errors
-    /// `ValueError` if the loaded state is of another loader.
+    /// `ValueError` if the loaded state was saved by a loader with other settings.
     pub fn iter(&self, py: Python<'_>) -> PyResult<LoaderIterator> {
         let Settings { timeout, num_workers, pin_memory, form, .. } = self.settings;
         let form = form.map_or_else(|| default_form(py), Ok)?;
@@ -132,7 +132,7 @@ impl Loader {
         position.epoch = epoch;
     }
 
-    /// Returns the position after the delivered batches.
+    /// Returns the position after the batches that were delivered, as the loader's saved state.
     ///
     /// # Errors
     /// `MemoryError` if there is no memory.
@@ -153,10 +153,11 @@ impl Loader {
         Ok(dict)
     }
 
-    /// Continues from a position: in the iteration that is running, or else in the next one.
+    /// Loads a saved position. The running iteration continues from it, or the next iteration if none is
+    /// running.
     ///
     /// # Errors
-    /// `ValueError` if the state was not saved by such a loader.
+    /// `ValueError` if the state was saved by a loader with other settings, or can't be read.
     pub fn load_state_dict(&self, state: &Bound<'_, PyDict>) -> PyResult<()> {
         let item = |name: &str| {
             state.get_item(name)?.ok_or_else(|| PyValueError::new_err(format!("the state has no {name:?}")))
@@ -167,7 +168,7 @@ impl Loader {
         state.py().detach(|| self.load(epoch, bytes)).map_err(PyValueError::new_err)
     }
 
-    /// Continues from the serialized position, or at the beginning of the epoch if there is none.
+    /// Sets the position to the serialized state, or to the beginning of the epoch if `bytes` is `None`.
     fn load(&self, epoch: u64, bytes: Option<Vec<u8>>) -> Result<(), String> {
         // A thread may hold the lock of the iteration while a batch is made, so this thread holds no other
         // lock when it waits for that lock.
@@ -196,7 +197,7 @@ impl Loader {
         Ok(())
     }
 
-    /// Returns times, counts and failures.
+    /// Returns statistics of the loader: times, counts and failures.
     ///
     /// # Errors
     /// `MemoryError` if there is no memory.
@@ -238,7 +239,7 @@ impl Loader {
         self.loader.pids()
     }
 
-    /// Ends the workers after the planned batches.
+    /// Ends the workers after they have made the batches that are planned already.
     pub fn close(&self) {
         self.loader.close();
     }

@@ -37,16 +37,16 @@
 /// | keyword | meaning |
 /// |---|---|
 /// | `batch_size=1`, `shuffle=False`, `drop_last=False`, `num_workers=0`, `prefetch_factor=None`, `in_order=True` | as in torch |
-/// | `seed=0` | of the order, and of the samples' random numbers |
+/// | `seed=0` | seed of the order of samples, and of their random numbers |
 /// | `distributed=None` | `(rank, world)`, or `"env"` for the variables `RANK` and `WORLD_SIZE` |
-/// | `threads_per_worker=1` | threads that write rows of one batch |
-/// | `timeout=0` | seconds that `next` waits for a batch before it raises `LoadError`; 0 for no limit |
-/// | `batch_timeout=0` | seconds that a worker may take for a batch before it is replaced; 0 for no limit |
-/// | `retries=2` | times that a batch is made again after the death of its worker |
-/// | `on_error="report"` | `"report"`, `"skip_sample"` or `"skip_batch"` |
-/// | `memory_budget=None` | bytes of batches in advance |
-/// | `pin_memory=False` | copies tensors of torch into pinned memory |
-/// | `as_=None` | `"torch"` or `"numpy"`; without it, torch if it has been imported |
+/// | `threads_per_worker=1` | number of threads in a worker that write the rows of one batch |
+/// | `timeout=0` | number of seconds that `next` waits for a batch before it raises `LoadError`; 0 for no limit |
+/// | `batch_timeout=0` | number of seconds that a worker may take for a batch before it is replaced; 0 for no limit |
+/// | `retries=2` | number of times that a batch is made again after the death of its worker |
+/// | `on_error="report"` | action after the error of a sample: `"report"`, `"skip_sample"` or `"skip_batch"` |
+/// | `memory_budget=None` | maximum number of bytes of the batches that are planned, running or ready |
+/// | `pin_memory=False` | `True` copies tensors of torch into pinned memory |
+/// | `as_=None` | form of the columns: `"torch"` or `"numpy"`; `None` selects torch if it has been imported, otherwise numpy |
 ///
 /// | column of a batch | Python |
 /// |---|---|
@@ -59,7 +59,7 @@
 #[macro_export]
 macro_rules! data_loader {
     ($name:ident, $dataset:ty, |$($arg:ident : $type:ty $(= $default:tt)?),* $(,)?| $make:expr) => {
-        /// Loads batches with worker processes.
+        /// Data loader of the dataset, with worker processes.
         #[::pyo3::pyclass(frozen)]
         pub struct $name($crate::rust_loader::Loader);
 
@@ -129,7 +129,8 @@ macro_rules! data_loader {
                 self.0.state_dict(py)
             }
 
-            /// Continues from a position, in the running iteration or else in the next one.
+            /// Loads a saved position. The running iteration continues from it, or the next iteration if none
+            /// is running.
             fn load_state_dict(
                 &self,
                 state_dict: &::pyo3::Bound<'_, ::pyo3::types::PyDict>,
@@ -137,7 +138,7 @@ macro_rules! data_loader {
                 self.0.load_state_dict(state_dict)
             }
 
-            /// Returns times, counts and failures.
+            /// Returns statistics of the loader: times, counts and failures.
             fn metrics<'py>(
                 &self,
                 py: ::pyo3::Python<'py>,
@@ -163,7 +164,7 @@ macro_rules! data_loader {
                 self.0.settings().num_workers
             }
 
-            /// Ends the workers after the planned batches.
+            /// Ends the workers after they have made the batches that are planned already.
             fn close(&self) {
                 self.0.close();
             }

@@ -12,7 +12,7 @@ pub trait IntoDataset<D> {
     /// Returns the dataset.
     ///
     /// # Errors
-    /// The error's text.
+    /// Returns the text of the closure's error.
     fn into_dataset(self) -> Result<D, String>;
 }
 

@@ -23,7 +23,7 @@ use crate::wait::{Attempt, limit, wait};
 #[pyclass(frozen, module = "multiproc._multiproc")]
 pub struct BarrierState {
     barrier: mp::Barrier,
-    /// Enrollment of this process.
+    /// Membership of this process as a party, if it is one.
     party: Mutex<Option<BarrierMember>>,
 }
 
@@ -35,8 +35,8 @@ impl BarrierState {
         state
     }
 
-    /// Enrolls this process as a party. If all places are taken, does nothing, and the barrier does not
-    /// detect the death of this process.
+    /// Makes this process a party. Does nothing if the barrier has all of its parties already. The barrier
+    /// does not detect the death of this process then.
     fn enroll(&self) {
         let mut party = self.party.lock();
         if party.is_none() {
@@ -45,7 +45,7 @@ impl BarrierState {
     }
 }
 
-/// Returns the exception of a party.
+/// Returns the exception for an error of the barrier.
 fn failed(py: Python<'_>, error: BarrierError) -> PyErr {
     static BROKEN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     if let BarrierError::Failed(error) = error {
@@ -114,7 +114,7 @@ impl BarrierState {
         self.barrier.abort().map_err(runtime)
     }
 
-    /// Ends the membership of this process as a party.
+    /// Ends this process's membership as a party.
     fn leave(&self) {
         *self.party.lock() = None;
     }

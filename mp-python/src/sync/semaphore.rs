@@ -14,7 +14,8 @@ use crate::names::{give, shown};
 use crate::object::handle::Handle;
 use crate::object::pickle::reduce_handle;
 
-/// Number of permits to which a semaphore can grow, unless it begins with more.
+/// Maximum number of permits to which releases increase a semaphore. If the initial number is larger, it is
+/// the maximum.
 const LIMIT: u32 = 8192;
 
 enum Permits {
@@ -25,7 +26,7 @@ enum Permits {
 /// Semaphore between processes. Permits that a killed process had not released return to the semaphore.
 #[pyclass(frozen, module = "multiproc._multiproc", subclass, weakref)]
 pub struct Semaphore {
-    /// Set by `__init__`.
+    /// Kind of the semaphore, and its permits. `__init__` sets it.
     permits: OnceLock<Permits>,
     /// `true` if the semaphore was added to the package's list of semaphores that this process has acquired.
     known: AtomicBool,
@@ -130,7 +131,8 @@ impl Semaphore {
         })
     }
 
-    /// Removes the permits of this process, which ends by itself: they count as used, and don't return.
+    /// Removes the permits that this process holds, before the process exits. They count as used, and do not
+    /// return to the semaphore.
     fn _forget(&self) {
         if let Some(Permits::Growing(permits)) = self.permits.get() {
             permits.forget_kept();

@@ -21,7 +21,7 @@ pub enum Item {
     Bool(bool),
     /// Negative integer.
     Int(i64),
-    /// Other integer.
+    /// Integer that is not negative.
     Uint(u64),
     F32(f32),
     F64(f64),
@@ -46,20 +46,20 @@ pub struct Record {
 }
 
 thread_local! {
-    /// Schema of the messages that this thread handles, or `None` if its text can't be parsed. It is stored
-    /// so that it is not parsed for each message.
+    /// Schemas of the messages that this thread reads or writes, the innermost call last. `None` stands for a
+    /// schema that can't be parsed. The stack avoids parsing a schema for each message.
     static SCHEMA: RefCell<Vec<Option<Arc<Schema>>>> = const { RefCell::new(Vec::new()) };
-    /// Schema and index of the field that this thread reads.
+    /// Schema, and index of the field in it, that the next [`FieldValue`] is read as.
     static FIELD: RefCell<Option<(Arc<Schema>, usize)>> = const { RefCell::new(None) };
 }
 
-/// Calls `f`. Records that `f` reads or writes have this schema.
+/// Calls `f`. Messages that `f` reads or writes have this schema.
 pub(crate) fn with_schema<R>(schema: &Arc<Schema>, f: impl FnOnce() -> R) -> R {
     with(Some(schema.clone()), f)
 }
 
 fn with<R>(schema: Option<Arc<Schema>>, f: impl FnOnce() -> R) -> R {
-    /// Removes the schema, also after a panic.
+    /// Guard that removes the schema from the stack, also after a panic.
     struct Remove;
     impl Drop for Remove {
         fn drop(&mut self) {
@@ -71,7 +71,7 @@ fn with<R>(schema: Option<Arc<Schema>>, f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Returns the schema of the messages that this thread handles.
+/// Returns the schema of the messages that this thread reads or writes now.
 fn current() -> Option<Arc<Schema>> {
     SCHEMA.with_borrow(|all| all.last().cloned().flatten())
 }
@@ -172,7 +172,7 @@ impl Serialize for Item {
     }
 }
 
-/// Value of the field in `FIELD`.
+/// Value of the field that [`FIELD`] names.
 struct FieldValue(Item);
 
 impl<'de> Deserialize<'de> for FieldValue {
@@ -238,7 +238,7 @@ impl<'de> DeserializeSeed<'de> for Seed<'_> {
     }
 }
 
-/// Reads the parts of a list, an option or a map. The parts have this type.
+/// Reader of a list, an option or a map, whose elements have this type.
 struct Parts<'a>(&'a Type);
 
 impl<'de> Visitor<'de> for Parts<'_> {

@@ -18,7 +18,7 @@ static KNOWN: PerProcess<Mutex<BTreeMap<u64, Arc<Schema>>>> =
 /// Name and fields of a message.
 #[derive(Debug, PartialEq)]
 pub struct Schema {
-    /// `name(field:type,…)`.
+    /// Text of the schema, `name(field:type,…)`.
     pub text: String,
     /// Names and types of the fields.
     pub fields: Vec<(String, Type)>,
