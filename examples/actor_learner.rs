@@ -1,7 +1,7 @@
-//! A learner and eight actors. The actors balance a pole on a cart, each with the newest policy and some
-//! noise of its own. The learner moves in the direction of the successful noise (evolution strategies), and
-//! replaces the policy. No actor waits for the learner's next policy, and the learner waits for no single
-//! actor: a killed actor costs one episode.
+//! Reinforcement learning with one learner and eight actor processes. Each actor balances a pole on a cart,
+//! with the newest policy plus random noise on its weights. The learner changes the policy in the direction
+//! of the successful noise (evolution strategies). Actors never wait for the next policy, and the learner
+//! never waits for a certain actor. So a killed actor costs only one episode.
 //!
 //! `cargo run --release --example actor_learner`
 
@@ -14,7 +14,8 @@ const ACTORS: usize = 8;
 const WEIGHTS: usize = 5;
 /// Number of episodes for one step of the learner.
 const EPISODES: usize = 64;
-/// Maximum length of an episode, and mean return from which the policy counts as good.
+/// Maximum number of steps of an episode. The next constant is the mean number of steps with which the policy
+/// counts as good.
 const LONGEST: u32 = 500;
 const GOOD: f64 = 475.0;
 const NOISE: f32 = 0.3;
@@ -29,7 +30,7 @@ struct Policy {
 #[derive(Serialize, Deserialize)]
 struct Episode {
     version: u32,
-    /// Seed of the added noise.
+    /// Seed of the noise that the actor has added to the weights.
     seed: u64,
     steps: u32,
 }
@@ -82,7 +83,7 @@ fn episode(weights: &[f32; WEIGHTS], seed: u64) -> u32 {
     LONGEST
 }
 
-/// Plays with the newest policy until the learner has ended.
+/// Runs episodes, each with the newest policy, until the learner has ended.
 fn actor(rank: usize, job: Job) -> mp::AnyResult<()> {
     let mut seed = (rank as u64) << 32;
     while job.policy.has_changed().is_ok() {

@@ -1,4 +1,5 @@
-//! A queue of another process as a future: many tasks, one thread, and a time-out that loses no message.
+//! Async tasks on one thread that receive from a queue, into which another process puts. A receive that times
+//! out loses no message.
 //!
 //! `cargo run --example async_consumer`
 

@@ -1,5 +1,6 @@
-//! A process replaces weights again and again, and others read them at any time. Each reads whole versions
-//! only, and never an older one than before. If the writer is killed during a write, readers get an error.
+//! Shared weights that one process replaces repeatedly while other processes read them. Each reader gets
+//! complete versions only, and never an older version than the one it has read before. If the writer is
+//! killed during a write, readers get an error.
 //!
 //! `cargo run --release --example broadcast_weights -- 3` (number of readers)
 
@@ -13,14 +14,14 @@ const VERSIONS: u32 = 100;
 
 #[derive(Clone, serde::Serialize, serde::Deserialize)]
 struct Shared {
-    /// All weights of version `v` are `v`, so that a torn version is detected.
+    /// Weights. In version `v`, the value of each weight is `v`, so that a mixture of versions is detected.
     weights: Array<f32>,
-    /// Number of versions that the readers have read altogether. A plain counter needs no lock.
+    /// Number of versions that all readers together have read. A plain counter needs no lock.
     seen: mp::SharedTensor<u64>,
     written: RawValue<u32>,
 }
 
-/// Changes all weights under the lock: readers find all of them changed, or none.
+/// Writes each version under the lock: a reader finds all weights changed, or none.
 fn write(shared: &Shared) -> mp::AnyResult<()> {
     for version in 1..=VERSIONS {
         std::thread::sleep(Duration::from_millis(2)); // in place of some training

@@ -1,11 +1,12 @@
-//! Closures that are sent: captured values are sent along, and the receiving process finds the code.
+//! Closures that are sent to other processes. A message contains the captured values, and the receiver finds
+//! the code in its own program.
 //!
 //! `cargo run --release --example closures`
 
 use mp::process::start_closure;
 use mp::{Closure, Process, Queue, SpawnOptions, Tensor, closure};
 
-/// Composes two functions. The result has a type that can be named.
+/// Composes two functions. The result is a closure with a named type.
 fn after(first: Closure<f64, f64>, then: Closure<f64, f64>) -> Closure<f64, f64> {
     closure!([first, then] |x: f64| then.call(first.call(x)))
 }

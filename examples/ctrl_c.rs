@@ -1,7 +1,7 @@
 //! Ctrl-C: a pipeline that stops at its source, drains messages in flight, and exits with 0.
 //!
-//! `cargo run --release --example ctrl_c`, and press Ctrl-C; with `-- --press`, it presses by itself after a
-//! thousand messages.
+//! `cargo run --release --example ctrl_c`, and press Ctrl-C. With `-- --press`, the program sends itself
+//! SIGINT after a thousand messages.
 
 use std::io::Write;
 use std::process::Command;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use mp::process::{Interrupt, take_interrupt};
 use mp::{GetError, PutError, Queue, SharedTensor, SpawnOptions, Tensor, start_processes};
 
-/// Source of the pipeline. On Ctrl-C it finishes the present message, and returns its number of messages.
+/// Source of the pipeline. On Ctrl-C it finishes the current message, and returns its number of messages.
 fn produce(rank: usize, (numbers, made): (Queue<u64>, SharedTensor<u64>)) -> mp::AnyResult<u64> {
     while !mp::interrupted() {
         let number = made.fetch_add(rank, 1);
@@ -35,8 +35,8 @@ fn square(_: usize, (numbers, squares): (Queue<u64>, Queue<u64>)) -> mp::AnyResu
     Ok(())
 }
 
-/// Returns `true` if SIGINT was already ignored at the start of this program: by `nohup`, or by a shell for
-/// background programs. Workers ignore it then, too.
+/// Returns `true` if this program was started with SIGINT ignored, by `nohup` or by a shell as a background
+/// program. Its workers then ignore SIGINT, too.
 fn is_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask =

@@ -1,5 +1,5 @@
-//! A process creates weights on a GPU, and several read them: the same memory, without a copy. They keep it
-//! after its creator has ended.
+//! Weights on a GPU, created by one process and read by several others in the same memory, without a copy.
+//! The readers still use the memory after its creator has ended.
 //!
 //! `cargo run --release --features cuda --example cuda_broadcast`
 
@@ -17,7 +17,7 @@ const WEIGHTS: usize = 10_000;
 #[derive(Clone, Serialize, Deserialize)]
 struct Wires {
     weights: Queue<FrozenCudaTensor<f32>>,
-    /// Empty until the maker has ended.
+    /// Messages that let the readers begin. They are sent after the creator of the weights has ended.
     begin: Queue<()>,
 }
 

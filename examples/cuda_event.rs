@@ -1,5 +1,6 @@
-//! Two processes change one tensor on a GPU in turns. An event marks the end of each turn: one process
-//! records it on its stream, and the other's stream waits for it, so that no host waits until the end.
+//! A tensor on a GPU that two processes change in turns. An event marks the end of each turn. The process
+//! records the event on its stream, and the stream of the other process waits for it. So the host threads
+//! wait only once, at the end.
 //!
 //! `cargo run --release --features cuda --example cuda_event`
 
@@ -16,11 +17,12 @@ const TURNS: usize = 10;
 #[derive(Clone, Serialize, Deserialize)]
 struct Game {
     values: SharedCudaTensor<f32>,
-    /// Events of the next turns: each is recorded after a turn, and sent in a message.
+    /// Queue to each process, for the events that end the turns of the other process.
     turns: [Queue<CudaEvent>; 2],
 }
 
-/// Takes every second turn: waits for the one before it, doubles all values, records the event.
+/// Takes the turns of one process. In each turn, waits for the other process's event, doubles all values, and
+/// records an event.
 fn play(gpu: &Gpu, game: &Game, who: usize) -> AnyResult<()> {
     for _ in 0..TURNS {
         let before = game.turns[who].get()?.ok_or("the other process has left")?;

@@ -1,8 +1,9 @@
-//! Three processes and one GPU: images are loaded to it, cropped, and inspected. Batches move from process to
-//! process in the GPU's memory. Each process's stream waits for the one before on the GPU, without a host.
+//! A pipeline of three processes on one GPU, which load, crop and inspect images. Batches stay in the GPU's
+//! memory while they move from process to process. The stream of each process waits on the GPU for the stream
+//! of the previous process, so no host thread waits.
 //!
-//! `cargo run --release --features cuda --example cuda_pipeline`. Without a GPU the program reports that;
-//! docs/reference/cuda-simulator.md has a simulated one.
+//! `cargo run --release --features cuda --example cuda_pipeline`. Without a GPU, the program reports that and
+//! ends. docs/reference/cuda-simulator.md describes a simulated GPU.
 
 use mp::cuda::{CudaStream, CudaTensor, Device};
 use mp::{Process, Queue};

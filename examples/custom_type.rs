@@ -1,5 +1,5 @@
-//! Sends a type of another crate through a queue: commands of the standard library, which a worker runs. The
-//! type has no serde implementation, and this crate can't add one, so the program registers a conversion
+//! A type of another crate in a queue: commands of the standard library, which a worker runs. The type does
+//! not implement serde's traits, and this crate can't implement them. So the program registers a conversion
 //! once.
 //!
 //! `cargo run --release --example custom_type`
@@ -28,7 +28,7 @@ mp::message::register!(
     },
 );
 
-/// Many jobs share one environment, which arrives once in each message.
+/// Command to run. Many jobs share one environment, which is encoded once in each message.
 #[derive(Serialize, Deserialize)]
 struct Job {
     command: Registered<Command>,
@@ -38,7 +38,7 @@ struct Job {
 
 mp::message::register!(Vec<Job>);
 
-/// Result of a job: the status of the process that ran, and the time of its end, by the clock of the machine.
+/// Result of a job: the exit status of its process, and the time of its end.
 type JobResult = (Reduced<ExitStatus>, Reduced<Instant>);
 
 fn worker(_rank: usize, (work, ended): (Queue<AnyValue>, Queue<JobResult>)) -> mp::AnyResult<()> {

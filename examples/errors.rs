@@ -7,7 +7,7 @@ use std::process::{abort, exit};
 use mp::process::Stdio;
 use mp::{SpawnOptions, start_processes};
 
-/// Name and function of a failure.
+/// Description of a failure, and function that fails in this way.
 type Way = (&'static str, fn() -> mp::AnyResult<()>);
 
 const WAYS: &[Way] = &[

@@ -1,4 +1,5 @@
-//! Processes that are forked from one that has loaded everything already.
+//! Processes that a fork server starts. The server has loaded a large table once, and its children inherit
+//! the table.
 //!
 //! `cargo run --release --example forkserver`
 
@@ -8,7 +9,7 @@ use std::time::Instant;
 use mp::process::set_forkserver_preload;
 use mp::{SpawnOptions, StartMethod, get_context, start_processes};
 
-/// Stands for a model, a dictionary, a table: data that takes time to build, and that no process changes.
+/// Table that takes time to compute and never changes, as an example of a model or dictionary.
 static TABLE: OnceLock<Vec<f64>> = OnceLock::new();
 
 fn table() -> &'static [f64] {

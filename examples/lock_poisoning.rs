@@ -1,4 +1,5 @@
-//! A worker is killed while it holds a lock. The next one gets `OwnerDied`, repairs the data, and continues.
+//! A lock whose holder is killed. The next worker that locks it gets `OwnerDied`, repairs the data, and
+//! continues.
 //!
 //! `cargo run --release --example lock_poisoning`
 
@@ -30,7 +31,7 @@ fn worker(rank: usize, accounts: Lock<Accounts>) -> mp::AnyResult<()> {
     Ok(())
 }
 
-/// Runs as another rank than 0.
+/// Runs `worker` with a rank other than 0, so that it is not killed.
 fn heir(rank: usize, accounts: Lock<Accounts>) -> mp::AnyResult<()> {
     worker(rank + 1, accounts)
 }

@@ -10,7 +10,7 @@ use mp::{Manager, Process, Proxy, closure};
 
 const TEXT: &str = "the quick brown fox jumps over the lazy dog and the dog sleeps";
 
-/// The program's own object: it lives in the server, and is neither sent nor `Send`.
+/// Object of this program that lives in the server. It is never sent, and need not be `Send`.
 #[derive(Default)]
 struct Counter {
     words: HashMap<String, u64>,

@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release --example million_tensors -- 1000000`
 //!
-//! torch needs a descriptor or a file, and a mapping, for each of them, and ends at `ulimit -n` or
-//! `vm.max_map_count`.
+//! torch needs a mapping for each tensor, and a descriptor or a file. So its number of tensors is limited by
+//! `vm.max_map_count` or `ulimit -n`.
 
 use std::fs;
 use std::time::Instant;
@@ -20,7 +20,7 @@ fn footprint() -> std::io::Result<(usize, usize)> {
 
 type Ends = (Queue<FrozenTensor<f32>>, Queue<(f64, usize, usize)>, Queue<()>);
 
-/// Takes all tensors and holds them until it gets the message to end.
+/// Takes all tensors, and holds them until the parent requests the end.
 fn hold(_rank: usize, (tensors, report, end): Ends) -> mp::AnyResult<()> {
     let held = tensors.iter().collect::<Result<Vec<_>, _>>()?;
     let sum = held.iter().map(|t| Ok(f64::from(t.as_slice()?[ELEMENTS - 1]))).sum::<mp::AnyResult<f64>>()?;

@@ -1,4 +1,4 @@
-//! Output of workers: into a file for each, or with their names before each line.
+//! Output of workers: into one file for each worker, or with the worker's name before each line.
 //!
 //! `cargo run --example per_rank_logs`
 
@@ -13,7 +13,7 @@ fn worker(rank: usize, steps: usize) -> Result<(), String> {
     if rank == 2 { Err("no more memory on the device".to_string()) } else { Ok(()) }
 }
 
-/// Makes a different device visible to each rank.
+/// Sets the variable `DEVICE` of a worker to its rank, so that each worker uses another device.
 fn own_device(rank: usize, setup: ProcessOptions) -> ProcessOptions {
     setup.env("DEVICE", rank.to_string())
 }

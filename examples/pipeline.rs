@@ -1,5 +1,5 @@
-//! Three stages with a queue between each two. A worker is killed during the work, another takes its place,
-//! and the pipeline continues: at most the killed worker's job is missing.
+//! A pipeline of three stages, connected by two queues. A worker is killed during its work. Another worker
+//! replaces it, and the pipeline continues: at most the job of the killed worker is missing.
 //!
 //! `cargo run --release --example pipeline`
 
@@ -12,7 +12,8 @@ type Sum = (u32, f32);
 
 const IMAGES: u32 = 2000;
 
-/// Stage one: loads. The memory of an image is written here, and never moves again.
+/// Runs the first stage: loads images. The memory of an image is written in this stage, and never copied
+/// after that.
 fn load(images: Queue<Image>) -> mp::AnyResult<()> {
     for number in 0..IMAGES {
         images.put((number, Tensor::full([64, 64], number as f32)?.freeze()))?;
@@ -21,7 +22,7 @@ fn load(images: Queue<Image>) -> mp::AnyResult<()> {
     Ok(())
 }
 
-/// Stage two: works.
+/// Runs the second stage: computes a sum for each image.
 fn work((images, sums): (Queue<Image>, Queue<Sum>)) -> mp::AnyResult<()> {
     while let Some((number, image)) = images.get()? {
         sums.put((number, image.iter().sum()))?;

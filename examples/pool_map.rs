@@ -10,7 +10,7 @@ const WIDTH: usize = 1600;
 const HEIGHT: usize = 1200;
 const MOST: u16 = 1000;
 
-/// Returns the number of steps until a point escapes, or `MOST` if it stays.
+/// Returns the number of steps until a point escapes, or `MOST` if it does not escape.
 fn steps(re: f64, im: f64) -> u16 {
     let (mut x, mut y) = (0.0, 0.0);
     for step in 0..MOST {
@@ -22,7 +22,7 @@ fn steps(re: f64, im: f64) -> u16 {
     MOST
 }
 
-/// Draws one row into the shared image, and returns the number of its points that stay.
+/// Draws one row into the shared image, and returns the number of its points that do not escape.
 fn row((image, y): (SharedTensor<u16>, usize)) -> mp::AnyResult<usize> {
     let im = y as f64 / HEIGHT as f64 * 2.4 - 1.2;
     let drawn: Vec<u16> = (0..WIDTH).map(|x| steps(x as f64 / WIDTH as f64 * 3.2 - 2.3, im)).collect();

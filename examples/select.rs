@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use mp::{Event, Process, Queue};
 
-/// Squares numbers. The last one takes too long.
+/// Squares numbers up to 5. At a larger number, the worker hangs.
 fn worker((jobs, results): (Queue<u64>, Queue<u64>)) -> Result<(), String> {
     while let Some(job) = jobs.get().map_err(|e| e.to_string())? {
         if job > 5 {

@@ -1,5 +1,5 @@
-//! A listener that passes accepted connections to worker processes: unlike with `SO_REUSEPORT`, a free worker
-//! takes the next one.
+//! A listener that passes accepted connections to worker processes. A worker that is free takes the next
+//! connection, unlike with `SO_REUSEPORT`.
 //!
 //! `cargo run --release --example send_socket -- 10000`
 
@@ -11,7 +11,7 @@ use mp::{Fd, Queue, SpawnOptions};
 
 const WORKERS: usize = 2;
 
-/// Answers connections until there are no more, and returns their number.
+/// Answers each connection of the queue until the queue is closed. Returns the number of connections.
 fn serve(_rank: usize, connections: Queue<Fd<TcpStream>>) -> mp::AnyResult<u64> {
     let mut served = 0;
     for connection in connections.iter() {
@@ -24,7 +24,7 @@ fn serve(_rank: usize, connections: Queue<Fd<TcpStream>>) -> mp::AnyResult<u64> 
     Ok(served)
 }
 
-/// Connects one time after the other.
+/// Makes `count` connections, one after the other.
 fn connect(_rank: usize, (address, count): (SocketAddr, u64)) -> mp::AnyResult<()> {
     for _ in 0..count {
         let mut stream = TcpStream::connect(address)?;

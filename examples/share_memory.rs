@@ -1,4 +1,4 @@
-//! Ordinary memory into shared memory: by one copy, or by none.
+//! Data in shared memory: copied once from private memory, or created in shared memory without a copy.
 //!
 //! `cargo run --release --example share_memory`
 
@@ -7,7 +7,7 @@ use std::time::Instant;
 use mp::tensor::dispatch;
 use mp::{AnyTensor, DType, ShareMemory, SharedTensor, SpawnOptions, Tensor, start_processes};
 
-/// Adds one to each element of its half.
+/// Adds one to each element of this rank's half.
 fn worker(rank: usize, counters: SharedTensor<u64>) -> mp::AnyResult<()> {
     let half = &counters.chunk(2, 0)?[rank];
     for i in 0..half.len() {

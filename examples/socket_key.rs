@@ -1,8 +1,9 @@
-//! Two programs that were started separately, and a shared secret: a peer with another secret is refused.
+//! Authentication of two programs that were started separately: they share a secret key, and a peer with
+//! another key is refused.
 //!
 //! `cargo run --example socket_key`
 //!
-//! Here the second program is this one again. It could be another program, started from elsewhere.
+//! In this example, the second program is a second copy of this program. It could be any other program.
 
 use std::io::{Read, Write};
 use std::process::{Command, ExitStatus, Stdio};

@@ -1,4 +1,4 @@
-//! Processes that each do a part of the work, and their results.
+//! Several processes, each of which computes a part of the result.
 //!
 //! `cargo run --release --example spawn -- 4` (number of processes)
 

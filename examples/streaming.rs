@@ -1,5 +1,6 @@
-//! Tar files that are streamed by worker processes: a worker is killed meanwhile, and the reading is stopped
-//! and resumed from a state in a file, with another number of workers. The batches are the same each time.
+//! Tar files that worker processes read as streams. In one run a worker is killed. In another run, reading is
+//! stopped and then resumed from a saved state, with another number of workers. All runs deliver the same
+//! batches.
 //!
 //! `cargo run --release --features data,indicatif --example streaming -- --samples 100000 --workers 2`
 
@@ -20,8 +21,8 @@ use serde::{Deserialize, Serialize};
 const SHARDS: usize = 12;
 const SIDE: usize = 16;
 
-/// Writes the samples `first..end` into a tar file: small images, each in a file whose name has its number
-/// and class.
+/// Writes the samples `first..end` into a tar file. Each sample is a small image in a file, whose name has
+/// the sample's number and class.
 fn write_shard(path: &Path, first: usize, end: usize) -> AnyResult<()> {
     let mut tar = tar::Builder::new(File::create(path)?);
     for number in first..end {

@@ -1,5 +1,5 @@
-//! A worker that crashes now and then, and is restarted: no item is lost, and an item that crashes it each
-//! time is set aside.
+//! A worker that crashes now and then, and is restarted. No item is lost, and an item with which the worker
+//! always crashes is set aside.
 //!
 //! `cargo run --release --example supervised`
 
@@ -9,8 +9,8 @@ use std::time::Duration;
 use mp::process::{Backoff, GaveUpReason, ProcessEvent, Restart};
 use mp::{Process, Queue, QueueOptions, SpawnError, current_process};
 
-/// Takes numbers until there are no more. One of them always crashes it, and its third attempt crashes
-/// anyway.
+/// Squares numbers until the queue is closed. The worker always crashes at the number 13. Its third process
+/// also crashes at any other number.
 fn work((numbers, squares): (Queue<u64>, Queue<u64>)) -> mp::AnyResult<u32> {
     let attempt = current_process().attempt;
     // A number is delivered to another worker if this one dies before it acknowledges it.

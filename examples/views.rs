@@ -6,7 +6,7 @@ use mp::{FrozenTensor, Queue, SpawnOptions, Tensor, start_processes};
 
 type Part = (&'static str, FrozenTensor<u16>);
 
-/// Prints the parts that it gets, and their addresses.
+/// Prints each received part of an image, with its shape, strides and offset.
 fn worker(
     _rank: usize,
     (parts, sums): (Queue<(String, FrozenTensor<u16>)>, Queue<u64>),

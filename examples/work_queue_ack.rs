@@ -1,12 +1,12 @@
-//! Jobs with acknowledgement: another worker does a killed worker's job, and a job that kills every worker is
-//! set aside.
+//! Jobs with acknowledgement. If a worker is killed, another worker does its job. A job that kills every
+//! worker is set aside.
 //!
 //! `cargo run --release --example work_queue_ack`
 
 use mp::{Process, Queue, QueueOptions, SharedTensor, Tensor};
 
 const JOBS: u64 = 20_000;
-/// Job that no worker survives.
+/// Job that crashes every worker.
 const POISON: u64 = JOBS - 1;
 
 fn worker((jobs, done): (Queue<u64>, SharedTensor<u64>)) -> mp::AnyResult<()> {

@@ -37,7 +37,7 @@ use model::{Model, Network};
 const BATCH: usize = 32;
 const HIDDEN: usize = 48;
 
-/// Some images and their labels, and the weights when they were sent.
+/// Some images and their labels, and the weights at the time when the batch was sent.
 #[derive(Serialize, Deserialize)]
 struct Batch {
     number: u64,
@@ -83,7 +83,7 @@ struct Trainer {
     weights: Mutex<FrozenTensor<f32>>,
 }
 
-/// Returns the rate of the epoch that contains a batch.
+/// Returns the learning rate in the epoch that contains the batch with this number.
 fn rate(batch: u64, of_epoch: usize) -> f32 {
     0.25 / (1.0 + (batch as usize / of_epoch) as f32 / 10.0)
 }
@@ -119,8 +119,8 @@ impl Trainer {
         Ok(())
     }
 
-    /// Adds the gradients of all batches to the weights. Returns the number of batches by rank. `check`
-    /// returns an error if no more gradients will come.
+    /// Adds the gradients of all batches to the weights. Returns the number of batches that each rank has
+    /// trained. `check` returns an error if no more gradients can arrive.
     fn apply(
         &self,
         of_epoch: usize,

@@ -1,8 +1,8 @@
 //! Shared parts of the examples with a GPU: a stream of cudarc, and a few kernels.
 //!
 //! # Safety
-//! Unsafe, because launching a kernel is; sound, because each gets the arguments that it has, of tensors that
-//! have as many elements.
+//! The code is unsafe because it launches kernels. It is sound because each launch passes the arguments that
+//! the kernel expects, and the tensors among them have enough elements.
 #![allow(unsafe_code, dead_code)]
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use cudarc::nvrtc::Ptx;
 use mp::AnyResult;
 use mp::cuda::{CudarcGuard, CudarcGuardMut, CudarcStream};
 
-/// Independent of the size: the kernels loop over all elements.
+/// Launch configuration for tensors of any size: the kernels loop over all elements.
 const GRID: LaunchConfig = LaunchConfig { grid_dim: (64, 1, 1), block_dim: (256, 1, 1), shared_mem_bytes: 0 };
 
 /// Stream of the first GPU, and its kernels.

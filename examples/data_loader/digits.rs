@@ -11,7 +11,7 @@ use mp::data::plan::SampleRng;
 pub(crate) const SIDE: usize = 28;
 pub(crate) const CLASSES: usize = 10;
 
-/// Seven rows of five points for each digit, the leftmost in the highest bit.
+/// Font: seven rows of five points for each digit. The leftmost point is the highest of the five bits.
 const FONT: [[u8; 7]; CLASSES] = [
     [0b01110, 0b10001, 0b10011, 0b10101, 0b11001, 0b10001, 0b01110],
     [0b00100, 0b01100, 0b00100, 0b00100, 0b00100, 0b00100, 0b01110],
@@ -25,7 +25,7 @@ const FONT: [[u8; 7]; CLASSES] = [
     [0b01110, 0b10001, 0b10001, 0b01111, 0b00001, 0b00010, 0b01100],
 ];
 
-/// Returns the darkness of the font at this place, from 0 to 1, interpolated between points.
+/// Returns the darkness of a digit at this position of the font, from 0 to 1, interpolated between points.
 fn ink(digit: usize, x: f32, y: f32) -> f32 {
     let point = |x: f32, y: f32| {
         let inside = (0.0..5.0).contains(&x) && (0.0..7.0).contains(&y);
@@ -38,7 +38,7 @@ fn ink(digit: usize, x: f32, y: f32) -> f32 {
     above * (1.0 - below) + under * below
 }
 
-/// Returns the image of this number: the same in each run.
+/// Returns the image with this number, which is the same in each run.
 fn draw(number: usize) -> GrayImage {
     let mut rng = SampleRng::new(28, 0, number as u64);
     let mut between = |low: f32, high: f32| low + (high - low) * rng.f32();
@@ -53,7 +53,8 @@ fn draw(number: usize) -> GrayImage {
     })
 }
 
-/// Writes the missing images of `0..count`, each into the folder of its class, and returns all paths.
+/// Writes the images with the numbers `0..count` that don't exist yet, each into the folder of its class.
+/// Returns the paths of all images.
 ///
 /// # Errors
 /// If a file can't be written.

@@ -26,7 +26,7 @@ const BATCH: u64 = 32;
 /// Image files. The name of each folder is the class of its images.
 #[derive(Serialize, Deserialize)]
 struct ImageFolder {
-    /// Stored once, regardless of the number of workers.
+    /// Paths of the files, stored in shared memory once for all workers.
     paths: FrozenStrings,
     augment: bool,
 }
@@ -44,7 +44,7 @@ impl Dataset for ImageFolder {
         self.paths.len()
     }
 
-    /// Runs in a worker. The trainer reads the written rows directly: they lie in shared memory.
+    /// Makes a batch, in a worker. The trainer reads the rows directly, because they are in shared memory.
     fn fetch(&mut self, items: &[Item], cx: &mut Context<Images>) -> AnyResult<Images> {
         let shapes = ImagesSpec { pixels: &[SIDE, SIDE], class: &[] };
         cx.rows(items, shapes, |item, rng, row| {
@@ -83,12 +83,12 @@ impl Dataset for ImageFolder {
 struct Saved {
     weights: Vec<f32>,
     loader: LoaderState,
-    /// Number of batches so far, over all epochs.
+    /// Number of batches that were trained so far, in all epochs.
     batches: usize,
 }
 
 impl Saved {
-    /// Writes atomically: if the training is killed meanwhile, the file is unchanged.
+    /// Writes the state to a file atomically. If the training is killed during the write, the old file stays.
     fn write(&self, path: &Path) -> AnyResult<()> {
         let part = path.with_extension("part");
         std::fs::write(&part, serde_json::to_vec(self)?)?;

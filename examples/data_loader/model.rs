@@ -1,4 +1,4 @@
-//! A network with one hidden layer, trained by one thread: the same batches give bit-identical weights.
+//! Network with one hidden layer, trained by one thread, so that the same batches give bit-identical weights.
 
 use mp::data::plan::SampleRng;
 
@@ -6,7 +6,8 @@ use crate::digits::{CLASSES, SIDE};
 
 const PIXELS: usize = SIDE * SIDE;
 const HIDDEN: usize = 32;
-/// Index of the second layer's weights: after a row for each pixel, and one of biases.
+/// Index of the first weight of the second layer. The weights of the first layer precede it: a row for each
+/// pixel, and a row of biases.
 const SECOND: usize = (PIXELS + 1) * HIDDEN;
 const WEIGHTS: usize = SECOND + (HIDDEN + 1) * CLASSES;
 
@@ -90,7 +91,7 @@ impl Model {
         }
     }
 
-    /// Returns the number of images that it recognises.
+    /// Returns the number of images that the model classifies correctly.
     pub(crate) fn right(&self, images: &[f32], classes: &[i64]) -> usize {
         let most = |image| {
             let (_, classes) = self.forward(image);

@@ -7,7 +7,7 @@ use mp::{FrozenTensor, Tensor};
 const DIGITS: &str = include_str!("digits.csv");
 const MOST_CLASSES: f64 = 1000.0;
 
-/// Images (a row each) and their classes.
+/// Images, one for each row, and their classes.
 pub(crate) struct Set {
     pub(crate) images: FrozenTensor<f32>,
     pub(crate) labels: FrozenTensor<u32>,
@@ -28,7 +28,7 @@ impl Set {
     }
 }
 
-/// Training data, and the fifth that is held out.
+/// Data for training, and for tests: a fifth of the images, which are not trained.
 pub(crate) struct Data {
     pub(crate) inputs: usize,
     pub(crate) classes: usize,
@@ -37,7 +37,7 @@ pub(crate) struct Data {
 }
 
 impl Data {
-    /// Loads a file, or the digits.
+    /// Loads the data from a file, or the built-in digits if `file` is `None`.
     pub(crate) fn load(file: Option<&Path>) -> mp::AnyResult<Self> {
         let mut rows = match file {
             None => parse(DIGITS, "digits.csv")?,
@@ -91,7 +91,7 @@ fn parse(text: &str, name: &str) -> mp::AnyResult<Vec<(Vec<f32>, u32)>> {
     Ok(rows)
 }
 
-/// Shuffles, the same way in every run.
+/// Generator of random numbers that shuffles in the same way in every run.
 pub(crate) struct Shuffle(u64);
 
 impl Shuffle {

@@ -1,5 +1,5 @@
-//! Trains like `main.rs` on several hosts: each host trains its part of the images, with several processes
-//! and one set of weights. Rank 0 averages the weights of all hosts.
+//! Training as in `main.rs`, on several hosts. Each host trains its part of the images, with several
+//! processes that share one set of weights. At the end, rank 0 averages the weights of all hosts.
 //!
 //! `cargo build --release --features net --example hogwild_hosts`, and on each host by a launcher:
 //! `torchrun --no-python --nnodes 2 … target/release/examples/hogwild_hosts --workers 4`

@@ -29,7 +29,7 @@ impl Model {
     }
 }
 
-/// A worker's own copy of the weights, and buffers for gradients.
+/// Copy of the weights in one worker, and its buffers for gradients.
 pub(crate) struct Network {
     model: Model,
     weights: Vec<f32>,
@@ -112,7 +112,7 @@ impl Network {
         loss
     }
 
-    /// Returns the proportion of images that it recognises.
+    /// Returns the proportion of images that the network classifies correctly.
     pub(crate) fn accuracy(&mut self, images: &[f32], labels: &[u32]) -> f64 {
         let mut right = 0;
         for (image, &label) in images.chunks_exact(self.model.inputs).zip(labels) {

@@ -18,7 +18,7 @@ const HIDDEN: usize = 48;
 /// Longest wait for the weights of another host.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Some images and their labels: views of the data set in every process.
+/// Some images and their labels, as views of the shared data set.
 #[derive(Serialize, Deserialize)]
 struct Batch {
     images: FrozenTensor<f32>,
@@ -57,7 +57,7 @@ fn worker(_rank: usize, job: Job) -> mp::AnyResult<()> {
     Ok(())
 }
 
-/// Sends the batches that begin at these images, once in each epoch, in another order each time.
+/// Sends the batches that begin at the images `starts`, once in each epoch, in another order each time.
 fn feed(data: &Data, mut starts: Vec<usize>, queue: &Queue<Batch>, epochs: usize) -> mp::AnyResult<()> {
     let n = data.train.len();
     let mut shuffle = Shuffle::new(7);
@@ -77,7 +77,7 @@ fn feed(data: &Data, mut starts: Vec<usize>, queue: &Queue<Batch>, epochs: usize
     Ok(())
 }
 
-/// Outcome of a training.
+/// Trained network, and the figures of its training.
 pub(crate) struct Trained {
     network: Network,
     workers: usize,
@@ -94,7 +94,7 @@ impl Trained {
         Ok(Tensor::from_slice(weights, [weights.len()])?)
     }
 
-    /// Replaces the weights by the mean of `hosts` tensors from the queue.
+    /// Replaces the weights with the mean of `hosts` weight tensors, which are received from the queue.
     #[allow(dead_code, reason = "`hosts.rs` uses it")]
     pub(crate) fn average(&mut self, hosts: usize, all: &Queue<Tensor<f32>>) -> mp::AnyResult<&mut Self> {
         let mean = self.network.weights();
@@ -121,7 +121,7 @@ impl Trained {
     }
 }
 
-/// Trains the batches that begin at these images.
+/// Trains the batches that begin at the images `starts`.
 pub(crate) fn train(options: &Options, data: &Data, starts: Vec<usize>) -> mp::AnyResult<Trained> {
     let model = Model { inputs: data.inputs, hidden: HIDDEN, classes: data.classes };
     let weights = Tensor::from_slice(&model.initial_weights(), [model.len()])?.share();

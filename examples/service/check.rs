@@ -1,4 +1,4 @@
-//! Runs the service, stops it as systemd does by default, and counts the failed requests.
+//! Test of the service: runs the service, stops it as systemd does by default, and counts failed requests.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -24,7 +24,7 @@ fn in_flight(address: &str) -> mp::AnyResult<usize> {
     Ok(answer.rsplit("\r\n").next().unwrap_or_default().trim().parse()?)
 }
 
-/// Service in a process group of its own, as a unit has a control group of its own.
+/// Service in a separate process group, which stands for the control group of a systemd unit.
 struct Unit(Child);
 
 impl Drop for Unit {

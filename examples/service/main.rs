@@ -1,9 +1,10 @@
 //! Web service whose requests are computed by a pool of worker processes, and which stops gracefully: no
 //! request that has begun fails.
 //!
-//! `cargo run --release --example service -- 127.0.0.1:8080`, then `curl localhost:8080/primes/1000000`;
-//! Ctrl-C or `systemctl stop` ends it (the unit is in `mp-service.service`). With `-- --check` it runs
-//! itself, sends SIGTERM to all its processes while requests are computed, and counts the failed requests.
+//! `cargo run --release --example service -- 127.0.0.1:8080`, then `curl localhost:8080/primes/1000000`.
+//! Ctrl-C or `systemctl stop` ends the service (the unit is in `mp-service.service`). With `-- --check`, the
+//! program starts a second copy of itself as the service. It sends SIGTERM to all processes of the service
+//! while requests are computed, and counts the failed requests.
 
 mod check;
 
@@ -18,7 +19,7 @@ use mp::inspect::Snapshot;
 use mp::process::Interrupt;
 use tokio::sync::Notify;
 
-/// Computes one request in a worker process: a crash or leak there costs one answer.
+/// Computes one request in a worker process. A crash or leak in this process costs one answer.
 fn count_primes(below: u64) -> u64 {
     let is_prime = |n: &u64| (2..).take_while(|d| d * d <= *n).all(|d| !n.is_multiple_of(d));
     (2..below).filter(is_prime).count() as u64
@@ -33,13 +34,13 @@ async fn primes(
     answer.map(|count| format!("{count}\n")).map_err(failed)
 }
 
-/// Returns the number of requests without an answer, for load balancers and tests.
+/// Returns the number of requests that are not answered yet, for load balancers and tests.
 async fn in_flight(State(pool): State<Arc<Pool>>) -> String {
     let metrics = pool.metrics();
     (metrics.queued + metrics.running).to_string()
 }
 
-/// Returns the state of processes, queues and memory, for Prometheus.
+/// Returns the state of processes, queues and memory in the format of Prometheus.
 async fn metrics() -> String {
     mp::Arena::current().map_or_else(|error| format!("# {error}\n"), |arena| Snapshot::of(arena).prometheus())
 }

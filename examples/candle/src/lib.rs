@@ -1,18 +1,18 @@
-//! Tensors of devices between `multiproc` and candle. candle's storage owns its memory, so tensors are copied
-//! on the device.
+//! Conversions of CUDA tensors between `multiproc` and candle. candle's storage owns its memory, so a
+//! conversion copies the elements on the device.
 
 use candle_core::op::BackpropOp;
 use candle_core::{CudaStorage, Device, Storage};
 use mp::AnyResult;
 use mp::cuda::{CudaTensor, CudarcStream};
 
-/// Returns the stream of candle's work, for a device made by `Device::new_cuda_with_stream`. It has a clock,
-/// so store it.
+/// Returns the stream on which candle works on a device. `Device::new_cuda_with_stream` must have created the
+/// device. Store the returned stream instead of creating it again, because each has a clock of its own.
 pub fn stream_of(device: &Device) -> AnyResult<CudarcStream> {
     Ok(CudarcStream::new(&device.as_cuda_device()?.cuda_stream())?)
 }
 
-/// Converts one of our tensors to candle's.
+/// Converts a tensor of `multiproc` to a tensor of candle.
 pub fn to_candle(
     x: &CudaTensor<f32>,
     device: &Device,
@@ -22,7 +22,7 @@ pub fn to_candle(
     Ok(candle_core::Tensor::from_storage(Storage::Cuda(storage), x.shape(), BackpropOp::none(), false))
 }
 
-/// Converts one of candle's tensors to ours.
+/// Converts a tensor of candle to a tensor of `multiproc`.
 pub fn from_candle(x: &candle_core::Tensor, stream: &CudarcStream) -> AnyResult<CudaTensor<f32>> {
     let (storage, layout) = x.storage_and_layout();
     let Storage::Cuda(storage) = &*storage else { return Err("it is not on a CUDA device".into()) };

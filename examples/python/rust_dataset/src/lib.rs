@@ -1,4 +1,5 @@
-//! Images of digits for torch: worker processes draw them in Rust, and torch gets their memory.
+//! Dataset in Rust for torch: worker processes draw images of digits, and torch uses the memory of the
+//! images.
 
 use mp::data::plan::SampleRng;
 use mp::data::{AnyResult, Batch, Context, Dataset, Item, Strings, Tensor};
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize};
 const SIDE: usize = 28;
 const CLASSES: usize = 10;
 
-/// Seven rows of five points for each digit, the leftmost in the highest bit.
+/// Font: seven rows of five points for each digit. The leftmost point is the highest of the five bits.
 const FONT: [[u8; 7]; CLASSES] = [
     [0b01110, 0b10001, 0b10011, 0b10101, 0b11001, 0b10001, 0b01110],
     [0b00100, 0b01100, 0b00100, 0b00100, 0b00100, 0b00100, 0b01110],
@@ -23,7 +24,7 @@ const FONT: [[u8; 7]; CLASSES] = [
     [0b01110, 0b10001, 0b10001, 0b01111, 0b00001, 0b00010, 0b01100],
 ];
 
-/// Returns the darkness of the font at this place, from 0 to 1, interpolated between points.
+/// Returns the darkness of a digit at this position of the font, from 0 to 1, interpolated between points.
 fn ink(digit: usize, x: f32, y: f32) -> f32 {
     let point = |x: f32, y: f32| {
         let inside = (0.0..5.0).contains(&x) && (0.0..7.0).contains(&y);
@@ -49,16 +50,16 @@ fn draw(digit: usize, rng: &mut SampleRng, pixels: &mut [f32]) {
     }
 }
 
-/// Digits from `first` on, the same in each run.
+/// Dataset of `count` images of digits, beginning at number `first`. The images are the same in each run.
 #[derive(Serialize, Deserialize)]
 struct Digits {
     first: usize,
     count: usize,
-    /// Index of a sample that can't be made, for tests.
+    /// Index of a sample that returns an error, for tests.
     broken: Option<usize>,
     /// Index of a sample that kills its worker, for tests.
     deadly: Option<usize>,
-    /// Function of the main module that is called for each batch, for tests.
+    /// Name of a function in the main module that is called for each batch, for tests.
     called: Option<String>,
 }
 
@@ -99,7 +100,7 @@ mp_python::data_loader!(
      called: Option<String> = None| Digits { first, count, broken, deadly, called }
 );
 
-/// Named columns of several kinds.
+/// Batch with named columns of several kinds.
 #[derive(Batch)]
 struct Words {
     number: Tensor<i64>,
@@ -107,7 +108,7 @@ struct Words {
     letters: mp::data::Ragged<u8>,
 }
 
-/// Texts of numbers.
+/// Dataset of numbers as texts. The field is the length.
 #[derive(Serialize, Deserialize)]
 struct Numbers(usize);
 

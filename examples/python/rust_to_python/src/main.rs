@@ -13,7 +13,7 @@ use mp::{AnyResult, Message, Process, Queue, Tensor};
 
 const SIDE: usize = 28;
 
-/// Images, and what they show.
+/// Images, and the text that describes them.
 #[derive(Message)]
 #[message(name = "vision/batch/1")]
 struct Batch {
@@ -71,7 +71,7 @@ fn host() -> AnyResult<()> {
     Ok(())
 }
 
-/// Works for the Python program that has started this one.
+/// Runs this program as a guest: works for the Python program that has started it.
 fn guest() -> AnyResult<()> {
     let job: Job = mp::process::guest()?;
     while let Some(batch) = job.batches.get()? {
