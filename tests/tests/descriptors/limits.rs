@@ -55,14 +55,14 @@ fn ten_thousand(bound: usize) {
 }
 
 #[test]
-fn ten_thousand_arrive_with_few_free_descriptors() {
+fn ten_thousand_fds_arrive_despite_a_low_limit() {
     let _alone = alone();
     ten_thousand(1000);
 }
 
 /// Runs as another user, whose number of descriptors in messages is limited, too.
 #[test]
-fn ten_thousand_arrive_for_an_unprivileged_user() {
+fn ten_thousand_fds_arrive_at_an_unprivileged_user() {
     let _alone = alone();
     if !rustix::process::geteuid().is_root() {
         return mp_harness::skip("only root can start processes of other users");
@@ -179,7 +179,7 @@ fn drops_later(_: usize, queue: Queue<Fd>) -> Outcome {
 }
 
 #[test]
-fn message_dropped_without_spare_descriptors() {
+fn message_dropped_without_spare_fds_is_closed_later() {
     let _alone = alone();
     let queue = Queue::bounded(2).unwrap();
     let (_reader, writer) = pipe();

@@ -347,7 +347,7 @@ fn copies_use_tensors_in_files() {
 
 /// Only the library for Python keeps the memory readable in raw forks.
 #[test]
-fn prepared_copy_does_not_inherit_the_memory() {
+fn forked_worker_does_not_inherit_readable_memory() {
     let _alone = settled();
     fn copy(_: usize, addresses: [usize; 2]) -> Outcome {
         let maps = std::fs::read_to_string("/proc/self/maps")?;

@@ -67,7 +67,7 @@ fn pool_without_fork_permission_is_refused() {
 }
 
 #[test]
-fn tensors_reach_copies_without_a_copy() {
+fn tensors_reach_forked_workers_without_a_copy() {
     type Args = (u32, u64, FrozenTensor<u64>, SharedTensor<i64>);
     fn work((original, number, rows, sums): Args) -> mp::AnyResult<Bundle<(FrozenTensor<u64>, Tensor<u64>)>> {
         assert!(is_copy_of(original), "a worker is a copy");
@@ -163,7 +163,7 @@ fn killed_copy_costs_one_task_and_is_replaced() {
 }
 
 #[test]
-fn dropping_a_pool_of_copies_ends_all() {
+fn dropped_pool_ends_its_forked_workers() {
     fn stay((ignore, begun): (bool, Queue<u32>)) -> Outcome {
         if ignore {
             // SAFETY: no handler is installed, and no memory is involved.

@@ -71,7 +71,7 @@ fn produce(queue: &Queue<Padded>, at: u64) -> u64 {
 }
 
 #[test]
-fn closer_killed_with_producer_and_consumer() {
+fn closer_killed_at_every_access_loses_no_message() {
     for_every_access(|at| {
         let (queue, came) = (Queue::bounded(2).unwrap(), Tensor::zeros([2]).unwrap().share());
         let consumer = one_process(consume, (queue.clone(), came.clone()));
@@ -126,7 +126,7 @@ fn consume_growing(_: usize, (queue, got, at): (Queue<Padded>, SharedTensor<u64>
 }
 
 #[test]
-fn consumer_killed_at_the_next_segment() {
+fn killed_growing_consumer_loses_at_most_one() {
     // Without padding, messages are in the slots. With padding, they are in envelopes.
     for padding in [0, 100] {
         for_every_access(|at| {
@@ -215,7 +215,7 @@ fn give_up_twice(_: usize, (queue, at): (Queue<Numbered>, u64)) -> Outcome {
 }
 
 #[test]
-fn consumer_killed_at_its_last_negative_ack() {
+fn consumer_killed_in_its_last_nack_loses_nothing() {
     for_every_access(|at| {
         let queue = few(2);
         let context = one_process(give_up_twice, (queue.clone(), at));

@@ -364,7 +364,7 @@ fn produce_growing(_: usize, (queue, at): (Queue<u64>, u64)) -> mp::AnyResult<()
 }
 
 #[test]
-fn producer_of_a_growing_queue_killed() {
+fn growing_producer_is_killed_at_every_access() {
     for_every_access(|at| {
         let queue = Queue::unbounded().unwrap();
         let context = one_process(produce_growing, (queue.clone(), at));

@@ -193,7 +193,7 @@ fn process_is_killed_while_it_changes_sizes() {
 
 /// The seats of a structure are in its header, and then in pages, which need memory.
 #[test]
-fn tensor_becomes_a_part_after_memory_is_freed() {
+fn structure_gets_a_parent_after_memory_is_freed() {
     let _alone = alone();
     let arena = arena();
     let before = in_use();

@@ -158,7 +158,7 @@ struct Holds {
 }
 
 #[test]
-fn parts_with_parts_and_tensors_round_trip() {
+fn nested_shared_pointers_and_tensors_round_trip() {
     let make = || {
         let tensor = Tensor::from_slice(&[1, 2, 3], [3]).unwrap().freeze();
         let holds = |number, all| Arc::new(Holds { all, number, tensor: Some(tensor.clone()) });

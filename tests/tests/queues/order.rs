@@ -51,7 +51,7 @@ fn messages_arrive_once_in_producer_order() {
 }
 
 #[test]
-fn capacity_of_one_suffices() {
+fn queue_of_capacity_one_passes_all_messages() {
     let _alone = alone();
     let got = two_by_two(1, 500);
     check_order(&got, 500);

@@ -96,7 +96,7 @@ fn shared_tensors_are_shared() {
 }
 
 #[test]
-fn exclusive_tensor_is_written_in_turn() {
+fn exclusive_tensor_moves_between_writers_uncopied() {
     fn worker(_: usize, (there, back): (Queue<Tensor<u64>>, Queue<Tensor<u64>>)) -> Outcome {
         while let Some(mut t) = next(&there)? {
             t.as_mut_slice()?.iter_mut().for_each(|v| *v += 1);

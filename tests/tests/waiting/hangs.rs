@@ -191,7 +191,7 @@ fn waits_for_another_thread((): ()) -> Outcome {
 }
 
 #[test]
-fn working_thread_may_end_a_wait() {
+fn wait_for_a_working_thread_is_not_a_hang() {
     let text = may_end(waits_for_another_thread);
     has(&text, &["in Queue::get::<u32> of queue", "0 of 1 message"]);
 }
@@ -217,7 +217,7 @@ fn sends_a_handle((): ()) -> Outcome {
 }
 
 #[test]
-fn handle_in_transit_may_end_a_wait() {
+fn wait_with_a_handle_in_transit_is_not_a_hang() {
     let text = may_end(sends_a_handle);
     has(&text, &["1 message(s) on the way"]);
 }
@@ -243,7 +243,7 @@ fn joins_a_process_that_is_stopped((): ()) -> Outcome {
 }
 
 #[test]
-fn stopped_process_may_end_a_wait() {
+fn wait_for_a_stopped_process_is_not_a_hang() {
     let text = may_end(joins_a_process_that_is_stopped);
     has(&text, &["rank-0, stopped by a signal"]);
 }

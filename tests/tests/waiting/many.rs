@@ -180,7 +180,7 @@ fn sleeper_is_woken_before_its_poll_interval() {
 }
 
 #[test]
-fn wait_exceeds_the_kernels_limit_of_sources() {
+fn wait_works_beyond_the_kernels_limit_of_sources() {
     let _alone = alone();
     fn puts(_: usize, (orders, queues): (Queue<usize>, Vec<Queue<usize>>)) -> Outcome {
         while let Some(i) = next(&orders)? {

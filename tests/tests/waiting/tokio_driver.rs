@@ -223,7 +223,7 @@ fn ending_runtime_wakes_waiters_in_its_context() {
 }
 
 #[test]
-fn future_leaves_an_idle_runtime() {
+fn future_of_an_idle_runtime_is_woken_elsewhere() {
     let _alone = alone();
     let (runtime, other) = (with_io(), with_io());
     let (future, mut there) = polled_in(&runtime);
