@@ -1,4 +1,4 @@
-//! Shared library that starts processes. Its hosts do not know that it does: see
+//! Shared library that starts processes. Its hosts need no preparation for that: see
 //! `tests/programs/embedding.rs`.
 //!
 //! Hosts call [`embedded_run`] with the name of a command. The command prints its result.
@@ -100,7 +100,8 @@ fn square(rank: usize, offset: usize) -> Result<usize, String> {
     Ok(rank * rank + offset)
 }
 
-/// Uses functions, closures, tensors, queues, pools, failures, and processes that start processes.
+/// Uses each feature with this start method: functions, closures, tensors, queues, pools, failures, and
+/// processes that start processes.
 fn everything(method: StartMethod) -> Outcome {
     mp::set_start_method(method);
     let numbers = start_processes(square, 10, SpawnOptions::nprocs(3))?.join()?;

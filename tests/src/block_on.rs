@@ -46,7 +46,8 @@ impl Wake for Flag {
     }
 }
 
-/// Polls a pending future, calls `what`, which must wake the future, and returns the output of the next poll.
+/// Polls a pending future, calls `what`, and returns the output of the next poll. The call of `what` must
+/// wake the future.
 #[track_caller]
 pub fn woken_by<F: Future>(future: F, what: impl FnOnce()) -> F::Output {
     let flag = Arc::new(Flag(AtomicBool::new(false)));

@@ -41,8 +41,9 @@ pub fn stopped(context: &ProcessContext) -> bool {
     !ended
 }
 
-/// Runs `round` for every access of a script, until the script ends without reaching the access. After each
-/// round, checks that the killed process has left nothing in shared memory.
+/// Runs `round` for n = 1, 2, …, in which a process is killed at its n-th access, until the script ends
+/// without reaching the access. After each round, checks that the killed process has left nothing in shared
+/// memory.
 pub fn for_every_access(mut round: impl FnMut(u64) -> bool) {
     // Resources of processes of an earlier test may be reclaimed only here. A process that forks is itself a
     // child, so `settled` would wait forever for the end of its parent. It finds no earlier resources.

@@ -85,8 +85,8 @@ fn echo<T: Message>(_: usize, (there, back): (Queue<T>, Queue<T>)) -> Outcome {
     Ok(())
 }
 
-/// Sends values through a queue of this process, and again through another process that sends them back.
-/// Checks each value.
+/// Sends the values through a queue of this process, and then through another process that sends them back.
+/// Calls `check` for each received value.
 pub fn travels<T: Message>(values: impl Fn() -> Vec<T>, check: impl Fn(usize, T)) {
     let here = Queue::bounded(1).unwrap();
     for (i, value) in values().into_iter().enumerate() {
@@ -133,7 +133,7 @@ pub fn in_use() -> (u64, u64, u64) {
     (live_blocks, queued, members)
 }
 
-/// Waits until usage of shared memory is back to `before`, after resources of dead processes are reclaimed.
+/// Waits until resources of dead processes are reclaimed, so that usage of shared memory is back to `before`.
 #[track_caller]
 pub fn eventually_in_use(before: (u64, u64, u64), what: &str) {
     eventually(what, || {

@@ -88,7 +88,7 @@ impl Drop for Python {
     }
 }
 
-/// Returns the number of a descriptor, as an argument.
+/// Returns the number of a descriptor as a text, for a script's arguments.
 pub fn number(fd: impl AsFd) -> String {
     fd.as_fd().as_raw_fd().to_string()
 }

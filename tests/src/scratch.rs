@@ -13,7 +13,7 @@ use crate::DEADLINE;
 const SCENARIO: &str = "MP_TESTS_SCENARIO";
 const DIRECTORY: &str = "MP_TESTS_DIRECTORY";
 
-/// Returns the scenario of a program that [`Scratch::run`] has started: a word, a number, and a path.
+/// Returns the scenario of this program if [`Scratch::run`] has started it: a word, a number, and a path.
 pub fn scenario() -> Option<(String, u64, PathBuf)> {
     let scenario = std::env::var(SCENARIO).ok()?;
     let (what, at) = scenario.split_once(' ').unwrap_or((&scenario, "0"));
@@ -37,7 +37,7 @@ impl Scratch {
         self.0.join(format!("mp-{}", rustix::process::getuid().as_raw()))
     }
 
-    /// Returns the library's files.
+    /// Returns the paths of the library's files.
     pub fn files(&self) -> Vec<PathBuf> {
         let Ok(entries) = fs::read_dir(self.ours()) else { return Vec::new() };
         entries.map(|e| e.unwrap().path()).collect()

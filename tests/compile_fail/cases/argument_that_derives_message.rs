@@ -1,4 +1,4 @@
-//! A message moves to one process, and an argument goes to all.
+//! A type that derives `Message` moves to one process, but an argument is copied to all processes.
 #[derive(mp::Message)]
 struct Config {
     steps: usize,

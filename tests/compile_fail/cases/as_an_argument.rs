@@ -1,4 +1,4 @@
-//! Arguments go to every process, but an exclusive tensor can go to only one process.
+//! An exclusive tensor can go to only one process, but an argument goes to every process.
 use mp::Tensor;
 
 fn worker(_rank: usize, _tensor: Tensor<f32>) {}

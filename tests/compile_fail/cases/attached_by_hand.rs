@@ -1,4 +1,5 @@
-//! Attaching memory to a message in a mode is `unsafe`: the caller must guarantee that the mode is correct.
+//! `attach`, which adds memory to a message in a mode of ownership, is `unsafe`: the caller must guarantee
+//! that the mode is correct.
 use mp::Tensor;
 use mp_core::message::{LoanedValue, Outgoing};
 use mp_core::words::{Access, Grant};

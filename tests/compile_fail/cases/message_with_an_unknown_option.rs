@@ -1,4 +1,4 @@
-//! The derive macro has two options.
+//! The derive macro rejects options that it does not know.
 #[derive(mp::Message)]
 #[message(krate = mp)]
 struct Job {

@@ -1,4 +1,4 @@
-//! Results of these calls must be checked, kept or used, not dropped.
+//! Dropping the result of these calls is an error under `unused_must_use`.
 #![deny(unused_must_use)]
 
 fn main() -> mp::AnyResult<()> {

@@ -1,4 +1,4 @@
-//! A piece of a borrowed tensor gives no access to other pieces, which may be written at the same time.
+//! A piece of a borrowed tensor gives no access to other pieces, which other code may write at the same time.
 
 use mp::Tensor;
 

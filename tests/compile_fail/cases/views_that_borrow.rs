@@ -1,4 +1,5 @@
-//! A borrowed view keeps its tensor where it is, and an element is written through one view at a time.
+//! A tensor can't be moved while a borrowed view of it exists, and only one view at a time can write an
+//! element.
 use mp::{Queue, Tensor};
 
 fn main() {

@@ -13,8 +13,9 @@ mod allowed;
 #[path = "../../harness/src/skip.rs"]
 mod skip;
 
-/// Runs a program that must compile, so that the cases are not all rejected for another reason. The program
-/// is compiled into this test, because linking it as a case would compile all libraries again.
+/// Runs the counterpart of the cases, a program that must compile. So the cases are not all rejected for an
+/// unrelated reason. The program is compiled into this test, because linking it as a case would compile all
+/// libraries again.
 #[test]
 fn allowed_program_runs() {
     allowed::main();

@@ -36,7 +36,7 @@ impl Random {
         if end == 0 { 0 } else { (self.number() % end as u64) as usize }
     }
 
-    /// Returns a random range of `len` bytes, mostly a short one.
+    /// Returns a random range within `len` bytes. Short ranges are more frequent than long ones.
     fn part(&mut self, len: usize) -> std::ops::Range<usize> {
         let most = if self.below(4) == 0 { len } else { 16 };
         let start = self.below(len + 1);
@@ -72,8 +72,7 @@ const EDGES: [u64; 24] = [
     u64::MAX,
 ];
 
-/// Bytes with a meaning in the formats: MessagePack's lengths and its free byte, and the first byte of a
-/// number.
+/// Bytes with a meaning in MessagePack (types and lengths, and the unused byte 0xc1), and edge values.
 const BYTES: [u8; 20] = [
     0, 1, 2, 5, 0x7f, 0x80, 0x81, 0x90, 0x91, 0xa0, 0xc0, 0xc1, 0xc4, 0xc6, 0xcf, 0xdb, 0xdd, 0xdf, 0xfe,
     0xff,
@@ -179,7 +178,7 @@ const A_MOMENT: Duration = Duration::from_secs(5);
 /// Number of random changes.
 const CASES: u32 = 3000;
 
-/// Input of a target. If it is dropped by a panic, it prints itself.
+/// Name of a target and its current input. The drop prints both if the target has panicked.
 struct Shown<'a>(&'a str, &'a [u8]);
 
 impl Drop for Shown<'_> {
@@ -190,8 +189,8 @@ impl Drop for Shown<'_> {
     }
 }
 
-/// Starts a thread that ends this process if an input takes too long, because a panic can't end a loop. Send
-/// each input to the returned sender before it is parsed.
+/// Starts a thread that ends this process if parsing an input takes too long, because a panic can't end a
+/// loop. The caller sends each input to the returned sender before it parses the input.
 fn watched(name: &'static str) -> Sender<Vec<u8>> {
     let (begun, begins) = channel::<Vec<u8>>();
     std::thread::spawn(move || {
@@ -250,8 +249,8 @@ pub fn short(targets: &[Target]) {
     }
 }
 
-/// Checks that these named bytes equal the contents of a file. The first line of the file names the versions
-/// that must change with the format. If `GOLDEN` is set in the environment, the file is written.
+/// Checks that `samples`, bytes with names, equal the contents of a file. The first line of the file names
+/// the versions that must change with the format. If `GOLDEN` is set in the environment, the file is written.
 ///
 /// # Panics
 /// If the bytes and the file differ.

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Lines, Read};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// Environment variables of a member: the name of its part in the test, and an argument.
+/// Environment variables of a member: the name of the role that it plays in the test, and an argument.
 const PART: &str = "MP_TEST_MEMBER_PART";
 const ARGUMENT: &str = "MP_TEST_MEMBER_ARGUMENT";
 /// Prefix of the line that a member prints when it is ready.
@@ -31,7 +31,8 @@ impl Member {
         Self::start_program(&std::env::current_exe().unwrap(), part, argument)
     }
 
-    /// Starts a member like [`start`](Self::start), from another file of the test program.
+    /// Starts a member like [`start`](Self::start), but runs the executable `program`, a copy of the test
+    /// program.
     ///
     /// # Panics
     /// If the member ends before it is ready.
@@ -75,7 +76,7 @@ impl Drop for Member {
     }
 }
 
-/// Returns the part of this process, or `None` if this process is not a member or a child of a member.
+/// Returns the role of this process, or `None` if this process is not a member or a child of a member.
 pub fn part() -> Option<String> {
     std::env::var(PART).ok()
 }

@@ -1,4 +1,4 @@
-//! Programs of another build.
+//! Copies of the test program that count as another build.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ const NOTE: &[u8] = b"\x03\0\0\0GNU\0";
 pub struct OtherBuild(PathBuf);
 
 impl OtherBuild {
-    /// Writes the copy. Returns `None` if this program has no build-id.
+    /// Writes the copy, with changed bytes in its build-id. Returns `None` if this program has no build-id.
     ///
     /// # Panics
     /// If the file can't be written.

@@ -26,7 +26,7 @@ fn counts_up(_: usize, queue: Queue<Numbered>) -> Outcome {
     Ok(())
 }
 
-/// Takes messages and leaves a few in the queue, until the queue `end` is closed.
+/// Takes messages, and leaves a few of them in the queue. Ends when the queue `end` is closed.
 fn takes_most(_: usize, (queue, end): (Queue<Numbered>, Queue<()>)) -> Outcome {
     while end.try_get().is_err() {
         match queue.len() {
@@ -86,7 +86,8 @@ fn moves_on(_: usize, queue: Queue<Token>) -> Outcome {
     }
 }
 
-/// The newest step of each token is in the queue at every instant.
+/// Tokens are moved by consumers with leases. So the newest step of each token is in the queue at every
+/// instant, also in a checkpoint.
 #[test]
 fn checkpoint_with_leases_has_each_unfinished_message() {
     const TOKENS: u8 = 5;
@@ -130,7 +131,7 @@ fn leases(_: usize, (queue, at): (Queue<String>, u64)) -> Outcome {
     Ok(())
 }
 
-/// A stopped consumer has taken a message out of its slot, and the message has no holder yet.
+/// The consumer is stopped after it has taken a message out of its slot, and before the message has a holder.
 #[test]
 fn stopped_consumer_makes_a_checkpoint_busy() {
     let scratch = Scratch::new("stopped");

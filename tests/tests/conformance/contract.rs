@@ -1,4 +1,5 @@
-//! Tests of the contract for every kind of shared memory. The caller has chosen the kind, and runs alone.
+//! Tests of the contract that every kind of shared memory fulfils. The caller of a test has selected the
+//! kind, and no other test runs at the same time.
 
 use mp::memory::{
     get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy, set_sharing_strategy,
@@ -199,7 +200,7 @@ struct Both {
     queue: Queue<u8>,
 }
 
-/// Index in the list of all strategies.
+/// Index of a strategy in the list of all strategies.
 type Kind = usize;
 
 pub(crate) fn both_kinds_travel_in_one_message() {

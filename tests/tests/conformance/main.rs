@@ -33,8 +33,8 @@ struct Setting {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// Printed if no huge pages are mounted. `contract_holds_on_huge_pages` then runs these tests on its own
-/// mount.
+/// Message that is printed if no huge pages are mounted. The test `contract_holds_on_huge_pages` then mounts
+/// some, and runs the contract on them.
 const NO_HUGE_PAGES: &str = "no hugetlbfs with 64 free huge pages is mounted";
 
 impl Memory {
@@ -87,7 +87,7 @@ fn huge_pages() -> Option<PathBuf> {
     found.next().filter(|_| free >= 64)
 }
 
-/// If no huge pages are mounted, the test mounts some, and runs the contract there.
+/// Runs the contract on huge pages that the test mounts, if none are mounted already.
 #[test]
 fn contract_holds_on_huge_pages() {
     if huge_pages().is_some() {

@@ -62,8 +62,8 @@ fn killed_leaseholder_returns_the_descriptors() {
     assert_eq!(said(reader), "first second");
 }
 
-/// Script that makes all kinds of accesses to the locker: it takes compartments, and adds, fills, reads,
-/// empties and returns one pair.
+/// Script with all kinds of accesses to the locker: takes and returns compartments, adds a pair of sockets,
+/// and fills, reads and empties it.
 fn all_the_way(_: usize, (queue, at, signal): (Queue<Fd>, u64, i32)) -> Outcome {
     inject::arm(at, signal);
     let mut readers = Vec::new();
@@ -95,7 +95,7 @@ fn killed_at_every_access_of_a_transfer() {
     });
 }
 
-/// A stopped process keeps its messages until it is killed, and no other process waits for it.
+/// A stopped process keeps its messages until it is killed. Other processes do not wait for it.
 #[test]
 fn others_continue_while_a_process_is_stopped() {
     // The locker has enough compartments for all. A process that is stopped while it adds one would prevent

@@ -60,7 +60,7 @@ fn ten_thousand_fds_arrive_despite_a_low_limit() {
     ten_thousand(1000);
 }
 
-/// Runs as another user, whose number of descriptors in messages is limited, too.
+/// The program runs as another user, whose number of descriptors in messages the kernel limits, too.
 #[test]
 fn ten_thousand_fds_arrive_at_an_unprivileged_user() {
     let _alone = alone();
@@ -117,7 +117,7 @@ fn helper() {
     assert_eq!(said(reader), "");
 }
 
-/// Opens descriptors until the limit is reached.
+/// Opens descriptors until this process has reached its limit.
 fn fill() -> Vec<OwnedFd> {
     std::iter::from_fn(|| Some(File::open("/dev/null").ok()?.into())).collect()
 }

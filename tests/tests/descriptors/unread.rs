@@ -57,7 +57,7 @@ impl Copies {
     }
 }
 
-/// Reads the message in a second attempt, after raising the limit, as a program would do.
+/// Raises the limit, and reads the message in a second attempt, as a program would do.
 #[track_caller]
 fn read_later(unread: &Unread, error: &dyn std::error::Error) -> Copies {
     let text = error.to_string();
@@ -107,7 +107,7 @@ fn with_few(case: Case) -> String {
     said(reader)
 }
 
-/// The child can't read the arguments, so they are returned.
+/// A child can't read the arguments because it lacks descriptors. The error returns the arguments.
 fn arguments(writer: Fd) -> Outcome {
     let worker = |_: usize, copies: Copies| -> Outcome { Ok(copies.write().map(drop)?) };
     let context = one_process(worker, Copies::of(writer.0, MANY));
@@ -207,7 +207,8 @@ fn unread_task_result_is_kept_in_the_error() {
 // fork: these tests do not fork this process.
 static OPEN: Mutex<Vec<File>> = Mutex::new(Vec::new());
 
-/// A closure that a worker could not read is read after descriptors were freed.
+/// A worker can't read a closure because it lacks descriptors. After descriptors were freed, it reads the
+/// closure.
 fn closures(writer: Fd) -> Outcome {
     let pool = Pool::new(1)?;
     let write = pool.task_closure(closure!([writer] |text: String| -> std::io::Result<()> {
@@ -229,7 +230,7 @@ fn closure_is_read_after_descriptors_are_freed() {
     assert_eq!(with_few(Case::Closures), "written");
 }
 
-/// Leases and broadcast messages that could not be read stay available, like messages of queues.
+/// A lease and a broadcast message that could not be read stay available, like a message of a queue.
 fn queued(writer: Fd) -> Outcome {
     let (queue, (sender, receiver)) = (Queue::bounded(1)?, broadcast::channel::<Copies>(2)?);
     queue.put(Copies::of(writer.0.try_clone()?, MANY)).map_err(PutError::forget)?;

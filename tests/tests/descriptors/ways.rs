@@ -242,7 +242,8 @@ fn refused_descriptor_stays_open() {
     assert_eq!(said(second), "still open");
 }
 
-/// A format that can't contain descriptors returns an error that states this.
+/// A serde format other than the library's codec can't contain descriptors, and returns an error that states
+/// this.
 #[test]
 fn plain_bytes_have_no_descriptors() {
     let _alone = alone();
@@ -254,7 +255,8 @@ fn plain_bytes_have_no_descriptors() {
     assert!(error.contains("can only be serialised inside of a message"), "{error}");
 }
 
-/// A variant that serde tries first does not take the descriptors of the variant that matches.
+/// An untagged enum has two variants. The variant that serde tries first does not take the descriptors of the
+/// variant that matches.
 #[test]
 fn untagged_variants_keep_their_descriptors() {
     let _alone = alone();

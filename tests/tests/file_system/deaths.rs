@@ -48,7 +48,7 @@ fn message_outlives_its_sender_despite_cleanup() {
     assert!(t.len() == MIB && t.iter().all(|v| v == 5));
 }
 
-/// Runs a tree of busy processes, which are killed at once.
+/// Runs a tree of busy processes, until the test kills all of them at once.
 pub(crate) fn all_killed(directory: &Path) {
     type Args = (Queue<FrozenTensor<u8>>, Queue<u8>, Queue<()>);
     fn worker(rank: usize, (there, back, end): Args) -> Outcome {
@@ -119,8 +119,8 @@ fn killed_at_every_access_of_the_first_use() {
     });
 }
 
-/// A child dies, or stops, at the n-th access of its first use of files. Its parent then uses the same
-/// directory.
+/// Starts a child that dies, or stops, at the n-th access of its first use of files. This process then uses
+/// the same directory.
 pub(crate) fn child_at(directory: &Path, at: u64, signal: Signal) {
     fn worker(_: usize, (directory, at, signal): (String, u64, i32)) -> Outcome {
         inject::arm(at, signal);

@@ -127,7 +127,7 @@ fn read_only_directory_is_refused() {
     }
 }
 
-/// Runs on a tmpfs of 1 MiB.
+/// Creates tensors in a directory of 1 MiB until it is full, and again after a drop.
 pub(crate) fn small_directory(directory: &Path) {
     // Messages are in the arena, not in this directory, even if the arena is a named file.
     Arena::current().unwrap();
@@ -167,7 +167,8 @@ fn full_directory_is_an_error_until_a_drop() {
     scratch.run_mounted("size=1m", "small");
 }
 
-/// Files are limited to 1 MiB: beyond that, the kernel would send SIGXFSZ.
+/// Creates a tensor that exceeds the limit of file sizes. The library returns an error before the kernel
+/// would send SIGXFSZ.
 pub(crate) fn file_size(directory: &Path) {
     Arena::current().unwrap();
     limit(Resource::Fsize, MIB as u64);
@@ -190,7 +191,7 @@ fn file_size_limit_is_an_error() {
     Scratch::new("file-size").run("file-size");
 }
 
-/// Runs with a quota that is exceeded.
+/// Creates a tensor while the quota of the file system, which is simulated, is exceeded.
 pub(crate) fn quota(directory: &Path) {
     files_in(directory);
     // After the first tensor, the next one of its size needs only its own memory.
@@ -215,7 +216,7 @@ fn exceeded_quota_is_named_in_the_error() {
 /// Number of huge pages of the mount, each of 2 MiB.
 const HUGE_PAGES: usize = 16;
 
-/// Runs twice on a very small hugetlbfs, until it is full.
+/// Fills a hugetlbfs of [`HUGE_PAGES`] pages with tensors, several times.
 pub(crate) fn few_huge_pages(directory: &Path) {
     fn worker(_: usize, (there, back): (Queue<Tensor<u8>>, Queue<Tensor<u8>>)) -> Outcome {
         while let Some(mut t) = next(&there)? {

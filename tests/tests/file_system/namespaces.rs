@@ -19,7 +19,8 @@ const MIB: usize = 1 << 20;
 
 type Args = (bool, Queue<FrozenTensor<u8>>, Queue<()>);
 
-/// Creates tensors that the parent never opens, and then dies or waits.
+/// Creates a tensor and sends it to the parent, which does not open it. Then dies if `dies` is set, or waits
+/// for the end.
 fn worker(_: usize, (dies, made, end): Args) -> Outcome {
     let kept = Tensor::<u8>::full([MIB], 7)?.freeze();
     send(&made, kept.clone())?;
@@ -35,8 +36,8 @@ fn sends_back(_: usize, (there, back): (Queue<FrozenTensor<u8>>, Queue<u8>)) -> 
     send(&back, tensor.get(&[MIB - 1])?)
 }
 
-/// Program of two processes. On request, it proves that it can still use its memory. For that, a process that
-/// starts now reads a tensor whose creator may be dead, and a new tensor.
+/// Runs a program of two processes. On each request, the program proves that its memory is intact: a new
+/// process reads a tensor whose creator may be dead, and a new tensor.
 pub(crate) fn neighbour(worker_dies: bool) {
     let (made, end) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
     let args = (worker_dies, made.clone(), end.clone());
@@ -69,7 +70,8 @@ struct Neighbour {
 }
 
 impl Neighbour {
-    /// Starts a program in its own process namespace. If its `unshare` is killed, all its processes are, too.
+    /// Starts a program in a separate process namespace. If its `unshare` is killed, the kernel kills all its
+    /// processes.
     fn new(scratch: &Scratch, worker_dies: bool) -> Self {
         let program = scratch.program(&format!("neighbour {}", u8::from(worker_dies)));
         let mut command = Command::new("unshare");
@@ -116,7 +118,8 @@ fn possible() -> bool {
     possible
 }
 
-/// Returns `true` if the file contains an arena, which is the case without anonymous files.
+/// Returns `true` if the file contains an arena. An arena is in a named file if the kernel has no anonymous
+/// files.
 fn is_of_an_arena(file: &Path) -> bool {
     let mut magic = [0; 8];
     fs::File::open(file).is_ok_and(|mut file| file.read_exact(&mut magic).is_ok()) && magic == *b"mp-arena"

@@ -21,7 +21,8 @@ use serde::{Deserialize, Serialize};
 /// Number of messages that a child puts or gets.
 const MESSAGES: u64 = 3;
 
-/// Runs a test in a separate process, which may fork, and checks that it leaves nothing.
+/// Runs a test in a separate process, which is allowed to fork. Checks that the process leaves nothing in
+/// shared memory.
 fn in_an_original(test: impl Fn(usize, ()) -> Outcome + Copy + Send + 'static) {
     let _alone = alone();
     // Only a process that has used a queue can release messages in the queues of other processes.
@@ -120,7 +121,7 @@ fn copy_is_killed_at_every_access_of_its_life() {
 struct Victim {
     queue: Queue<Parcel>,
     all: FrozenTensor<u64>,
-    /// Messages that the victim has received, as it has recorded itself.
+    /// Numbers of the messages that the victim has received. The victim writes them itself.
     got: SharedTensor<u64>,
     at: u64,
 }
@@ -165,7 +166,8 @@ fn drain(queue: &Queue<Parcel>) -> Vec<u64> {
     }
 }
 
-/// Another child puts messages into the same queue, which must have enough room.
+/// Starts another child that puts messages into the victim's queue, and takes the messages out. The queue
+/// must have enough room.
 fn another_process_continues(v: &Victim) {
     let after = Victim { at: u64::MAX, ..v.clone() };
     join(&copy(produce, after)).expect("another copy continues");

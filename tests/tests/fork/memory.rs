@@ -345,7 +345,8 @@ fn copies_use_tensors_in_files() {
     join(&one_process(original, ())).unwrap();
 }
 
-/// Only the library for Python keeps the memory readable in raw forks.
+/// `keep_memory_readable`, which the library for Python calls, affects only raw forks. A worker of the start
+/// method `fork` can't read inherited memory.
 #[test]
 fn forked_worker_does_not_inherit_readable_memory() {
     let _alone = settled();

@@ -38,7 +38,8 @@ fn is_copy_of(original: u32) -> bool {
     COMPUTED_BY.get() == Some(&original) && std::process::id() != original
 }
 
-/// Runs a test in a separate process, which may fork, and checks that it leaves nothing.
+/// Runs a test in a separate process, which is allowed to fork. Checks that the process leaves nothing in
+/// shared memory.
 fn in_an_original(test: impl Fn(usize, ()) -> Outcome + Copy + Send + 'static) {
     let _alone = alone();
     // Only a process that has used a queue can release messages in the queues of other processes.

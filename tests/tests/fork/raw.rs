@@ -19,7 +19,8 @@ use mp_tests::{DEADLINE, Outcome, alone, eventually, in_use, join, next, one_pro
 
 use crate::memory::wait_for_the_end;
 
-/// Runs `f` in a forked child of this process. `f` returns the child's exit status.
+/// Runs `f` in a forked child of this process. Returns the exit status of the child, which is the result of
+/// `f`.
 fn in_a_fork(f: impl Fn() -> i32) -> i32 {
     // SAFETY: the copy has only this thread. Functions that it calls take no lock that another thread could
     // have held, except the allocator's lock, which the C library repairs in the copy.
@@ -38,7 +39,7 @@ fn in_a_fork(f: impl Fn() -> i32) -> i32 {
     if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -libc::WTERMSIG(status) }
 }
 
-/// Numbers the checks from 1, and returns the number of the first that fails.
+/// Returns the number of the first check that fails, counted from 1, or 0 if all succeed.
 fn first_failure(checks: &[(&str, bool)]) -> i32 {
     let failed = checks.iter().position(|(_, ok)| !ok);
     if let Some(i) = failed {
@@ -197,7 +198,8 @@ fn copy_reads_shared_memory_without_crash() {
     join(&one_process(worker, kept)).unwrap();
 }
 
-/// Views of other languages are plain addresses, which stay readable in the copy.
+/// Code in other languages accesses views by plain addresses, which stay readable in a forked copy. Writes of
+/// the copy are private.
 #[test]
 fn raw_copy_writes_stay_private() {
     let _alone = alone();
@@ -232,8 +234,8 @@ fn raw_copy_writes_stay_private() {
     join(&one_process(worker, ())).unwrap();
 }
 
-/// A daemon closes its inherited descriptors. The mappings that it keeps must not keep the locks that show
-/// that its parent is alive.
+/// A daemon closes the descriptors that it has inherited, but keeps the mappings. These mappings must not
+/// keep the locks that show that its parent is alive.
 #[test]
 fn raw_copy_without_files_hides_no_dead_parent() {
     let _alone = alone();

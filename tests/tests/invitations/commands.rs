@@ -67,15 +67,15 @@ pub(crate) fn guest(what: &str, argument: &str) -> bool {
     true
 }
 
-/// Waits until no memory and no descriptor is left.
+/// Waits until usage of memory and the number of open files are back to `before`.
 #[track_caller]
 fn nothing_left(before: ((u64, u64, u64), usize), what: &str) {
     eventually_in_use(before.0, what);
     assert_eq!(open_files(), before.1, "{what}");
 }
 
-/// Returns the current usage. (Calls `invite` first, because the descriptor that children inherit is created
-/// once.)
+/// Returns the usage of shared memory, and the number of open files. Calls `invite` first, because the first
+/// call opens a descriptor that stays open for later children.
 fn there() -> ((u64, u64, u64), usize) {
     let mut command = Command::new("true");
     invite(&mut command, 1_u8).unwrap();
@@ -140,7 +140,7 @@ fn guest_starts_workers_and_invites() {
     assert_eq!([take(&sums), take(&sums)], [2.0, 1.0]);
 }
 
-/// Value whose memory has no other handle in this process.
+/// Creates a parcel whose memory has no other handle in this process.
 fn parcel() -> Parcel {
     Parcel::new(7, &Tensor::zeros([1000]).unwrap().freeze()).unwrap()
 }

@@ -168,7 +168,7 @@ impl Inviter {
         assert_eq!(invitation.state(), InvitationState::Accepted);
     }
 
-    /// Accepts and invites until the hostile guest has stopped or ended.
+    /// Accepts connections and invites guests until the hostile guest has stopped or ended.
     fn observe(&self, key: bool, child: &Child) -> (Option<ConnectError>, Option<(Connection, Invitation)>) {
         let (mut refused, mut invited) = (None, None);
         let mut look = || match self.listeners[usize::from(key)].accept_timeout(Duration::ZERO) {
@@ -192,7 +192,8 @@ impl Inviter {
         (refused, invited)
     }
 
-    /// Runs one case. If `stops`, the guest stops and is then killed, instead of ending.
+    /// Runs one case. If `stops` is set, the guest stops at the end of its case and is then killed.
+    /// Otherwise, the guest exits.
     fn endure(&self, case: usize, stops: bool, recorded: &str) {
         let (what, key, expected) = CASES[case];
         let address = &self.names[usize::from(key)];
@@ -281,7 +282,7 @@ fn hostile_guest_leaks_no_resources() {
     }
 }
 
-/// Returns the numbers of descriptors, blocks, messages and members that this process can find.
+/// Returns the numbers of open descriptors and of blocks, messages and members.
 fn left() -> (usize, (u64, u64, u64)) {
     Arena::current().unwrap().reclaim().unwrap();
     (open_files(), in_use())

@@ -74,8 +74,8 @@ const GONE: &str = "(gone)";
 /// The file does not contain an arena.
 const NO_ARENA: &str = "(no arena)";
 
-/// Runs all cases in a guest, and then accepts an invitation. One byte from stdin begins each case, after the
-/// other side has done its part.
+/// Runs all cases in a guest, and then accepts a correct invitation. The guest begins each case when it reads
+/// a byte from stdin, after the hostile process has done its part.
 pub(crate) fn guest(what: &str, argument: &str) -> bool {
     if what != "meets-hostile" {
         return false;
@@ -133,13 +133,14 @@ fn unsealed(size: u64, words: &[u64]) -> OwnedFd {
     file
 }
 
-/// Sends an announcement with a socket, or with something else.
+/// Sends the announcement of an invitation with an attached descriptor, which need not be a socket.
 fn announce(stream: &UnixStream, way: impl AsFd) {
     raw::send(stream, &raw::greeting(), &[]);
     raw::send(stream, &raw::announcement(), &[way.as_fd()]);
 }
 
-/// Sends an invitation with this packet and these files. Returns this end of its socket.
+/// Sends an invitation whose socket contains this packet and these files. Returns this process's end of the
+/// socket.
 fn invite(stream: &UnixStream, kind: SocketType, packet: &[u8], files: &[&OwnedFd]) -> OwnedFd {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
     if !packet.is_empty() {
@@ -255,7 +256,7 @@ fn misbehave(name: &str, stream: UnixStream) -> (Option<UnixStream>, Option<Owne
     (Some(stream).filter(|_| name != "closes"), kept)
 }
 
-/// Sends bytes. Returns the stream, unless the case closes it.
+/// Sends bytes, and returns the stream. Returns `None` after closing the stream if the case requires it.
 fn close(name: &str, stream: UnixStream, bytes: &[u8]) -> Option<UnixStream> {
     raw::send(&stream, bytes, &[]);
     Some(stream).filter(|_| !name.contains("closes"))

@@ -14,7 +14,7 @@ use crate::{end, guest as program, outcome, said, wait_for_file};
 /// User id other than root.
 const STRANGER: u32 = 65_534;
 
-/// Prints the outcome in a separate line.
+/// Prints the outcome on a line of its own.
 fn report(what: &str) {
     match accept_invitation::<String>() {
         Ok(value) => println!("\n{what}: took {value}"),

@@ -143,7 +143,8 @@ fn invitation_received_as_a_message_lapses() {
     eventually_in_use(before, "all memory is released");
 }
 
-/// The note about a refused message arrives before the invitation, or before a message that precedes it.
+/// The inviting process refuses a message of the guest, and then invites the guest. So the guest receives the
+/// note about the refusal before the invitation, or before a message that precedes the invitation.
 #[test]
 fn invitation_after_a_refusal_is_accepted() {
     let _alone = settled();

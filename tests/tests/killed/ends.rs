@@ -8,7 +8,7 @@ use mp_core::inject;
 use mp_tests::kill::{KILL, for_every_access, killed};
 use mp_tests::{DEADLINE, Outcome, join, one_process};
 
-/// Message of the process that closes the queue.
+/// Number of the message that the closing process puts.
 const ITS: u64 = 1_000_000;
 /// Padding in bytes that is too long for a slot.
 const SIZE: usize = 30;
@@ -37,7 +37,7 @@ fn close(_: usize, (queue, at): (Queue<Padded>, u64)) -> Outcome {
     Ok(())
 }
 
-/// Closes the queue, if the killed process has not, and checks that nothing more can be put.
+/// Closes the queue, unless the killed process has closed it. Checks that a put then returns `Closed`.
 fn closed_in_any_case(queue: &Queue<Padded>, killed: bool, at: u64) {
     assert!(!queue.close() || killed, "neither closed the queue, nor was killed at access {at}");
     match queue.put_timeout(padded(0, SIZE), DEADLINE) {
@@ -46,7 +46,8 @@ fn closed_in_any_case(queue: &Queue<Padded>, killed: bool, at: u64) {
     }
 }
 
-/// Takes all messages in order until the end, and the message of the closing process. Records their numbers.
+/// Takes all messages in order until the end of the queue. Counts them, and the message [`ITS`] of the
+/// closing process.
 fn consume(_: usize, (queue, came): (Queue<Padded>, SharedTensor<u64>)) -> Outcome {
     while let Some(message) = queue.get_timeout(DEADLINE)? {
         match number(message) {
@@ -60,7 +61,7 @@ fn consume(_: usize, (queue, came): (Queue<Padded>, SharedTensor<u64>)) -> Outco
     Ok(())
 }
 
-/// Puts until the queue is closed, and returns the number of messages.
+/// Puts messages until the queue is closed, and returns their number.
 fn produce(queue: &Queue<Padded>, at: u64) -> u64 {
     let ended = (0..).find(|&n| match queue.put_timeout(padded(n, SIZE), DEADLINE) {
         Ok(()) => false,

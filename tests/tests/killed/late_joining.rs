@@ -6,7 +6,7 @@ use mp_tests::kill::{for_every_access, killed};
 use mp_tests::{DEADLINE, Outcome, alone, eventually, join, one_process};
 use rustix::process::Signal;
 
-/// Returns the numbers of members and of live blocks.
+/// Returns the number of members, and the number of live blocks.
 fn there() -> (usize, u64) {
     let s = Arena::current().unwrap().memory_stats();
     (s.members as usize, s.live_blocks)

@@ -24,7 +24,7 @@ const MESSAGES: u64 = 3;
 struct Victim {
     queue: Queue<Parcel>,
     all: FrozenTensor<u64>,
-    /// Messages that the victim has received, as it has recorded itself.
+    /// Numbers of the messages that the victim has received. The victim writes them itself.
     got: SharedTensor<u64>,
     at: u64,
     signal: i32,
@@ -83,8 +83,8 @@ fn allocate(_: usize, v: Victim) -> mp::AnyResult<()> {
     Ok(())
 }
 
-/// More messages hold a tensor than its header has seats for. The messages are taken, and their handles
-/// dropped, newest holder first.
+/// Sends a tensor in more messages than its header has seats for. Then takes the messages, and drops their
+/// handles, the newest holder first.
 fn many_holders(_: usize, v: Victim) -> mp::AnyResult<()> {
     inject::arm(v.at, v.signal);
     let queue = Queue::bounded(16)?;
@@ -132,8 +132,8 @@ fn repeat(_: usize, v: Victim) -> mp::AnyResult<()> {
     Ok(())
 }
 
-/// Starts a process that is killed. Is itself killed while it detects that death, and recovers and reclaims
-/// the process.
+/// Starts a process, which is killed. This process is killed itself at the access `at`, while it detects that
+/// death, recovers and reclaims.
 fn recover(_: usize, (v, at): (Victim, u64)) -> mp::AnyResult<()> {
     inject::arm(at, Signal::KILL.as_raw());
     let context = if v.at.is_multiple_of(2) { start(allocate, &v) } else { start(many_holders, &v) };
@@ -297,7 +297,8 @@ fn consumer_of_many_tensors_killed_at_every_access() {
     });
 }
 
-/// Puts and gets on the same queue while the process is stopped. Then the stopped process continues.
+/// Stops a process at every access. While it is stopped, this process puts and gets on the same queue. Then
+/// the stopped process continues.
 fn stop_at_every_access<F>(f: F, fill: bool)
 where
     F: Fn(usize, Victim) -> mp::AnyResult<()> + Copy + Send + 'static,

@@ -41,7 +41,7 @@ fn drain(queue: &Queue<Numbered>) -> Vec<u64> {
     numbers
 }
 
-/// Returns the recorded numbers.
+/// Returns the numbers that a victim has recorded in `got`.
 fn noted(got: &SharedTensor<u64>) -> Vec<u64> {
     (0..MESSAGES).filter(|&n| got.load(n as usize) != 0).collect()
 }
@@ -117,7 +117,7 @@ fn killed_batch_consumer_loses_at_most_its_batch() {
     });
 }
 
-/// Stops the process in a batch while the others continue. Then the process continues as well.
+/// Stops a process within a batch, while others use the queue. Then the stopped process continues.
 fn stop_in_a_batch<F: Fn(usize, Script) -> Outcome + Copy + Send + 'static>(work: F, put: bool) {
     for_every_access(|at| {
         let script = script(Queue::bounded(8).unwrap(), at, STOP);
@@ -312,9 +312,9 @@ fn recovers(_: usize, at: u64) -> Outcome {
     Ok(())
 }
 
-/// A recovering process is stopped while a message, which a dropped lease has returned, is in a queue of
-/// which that process has no handle. Meanwhile the queue's memory is allocated for another purpose. The
-/// process must not write to that memory when it continues.
+/// A recovering process is stopped while a message, which a dropped lease has returned, is in a queue. The
+/// recovering process has no handle of that queue. The queue is then dropped, and its memory is reused. When
+/// the process continues, it must not write to this memory.
 #[test]
 fn stopped_recoverer_writes_no_foreign_memory() {
     for_every_access(|at| {

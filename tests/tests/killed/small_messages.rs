@@ -11,7 +11,7 @@ use rustix::process::Signal;
 
 /// Number of messages that a script puts or takes.
 const MESSAGES: u64 = 6;
-/// First number of the messages that other processes put afterwards.
+/// Number of the first message that other processes put after the death.
 const LATER: u64 = 100;
 
 fn queue() -> Queue<u64> {
@@ -28,7 +28,7 @@ fn drain(queue: &Queue<u64>) -> Vec<u64> {
     std::iter::from_fn(|| queue.try_get().ok().flatten()).collect()
 }
 
-/// Returns the messages of the queue, after other processes have put and taken messages following a death.
+/// Lets other processes put and take messages after a death. Returns the messages that were in the queue.
 fn pass_messages(queue: &Queue<u64>, at: u64) -> Vec<u64> {
     let mut got = Vec::new();
     for n in LATER..LATER + 10 {
@@ -114,7 +114,7 @@ fn consumer_is_killed_at_every_access() {
     });
 }
 
-/// Leased messages are not lost, even if they were put as small messages.
+/// A leased message survives the death of its consumer, even if it was put as a small message.
 #[test]
 fn leasing_consumer_is_killed_at_every_access() {
     for_every_access(|at| {

@@ -33,7 +33,8 @@ fn gets(_: usize, ((queue, own, sender), at): (Had, u64)) -> Outcome {
     Ok(())
 }
 
-/// Runs one pair of n and m. Returns `true` twice if the producer was stopped and the consumer was killed.
+/// Runs the test for one n and one m. Returns `true` if the producer was stopped, and `true` if the consumer
+/// was killed.
 fn both(n: u64, m: u64) -> (bool, bool) {
     let queue = Queue::bounded(4).unwrap();
     let own = Queue::bounded(4).unwrap();

@@ -14,10 +14,10 @@ use mp_tests::{
 };
 use rustix::process::Signal;
 
-/// Number of accesses after which a process that has finished waits.
+/// Number of accesses at which `has_much` stops. The put into a full queue has then begun to wait.
 const WAITS: u64 = 400;
 
-/// Numbers of changes after the first stop at which the process is stopped again.
+/// Numbers of changes after its first stop at which the recovering process is stopped again.
 const AGAIN: [u64; 6] = [1, 2, 3, 5, 8, 21];
 
 /// Objects that the dying process holds, and for which other processes wait.
@@ -32,8 +32,9 @@ type Things = (
     SharedTensor<u64>,
 );
 
-/// Holds a message, a task, a place in a queue, a sender, a sender in a message that it is putting, a sender
-/// in its own queue, a lock, a permit and memory. The process is then stopped, and killed.
+/// Takes a message by a lease, a task, a lock, a permit and memory. Holds a handle of a queue, and three
+/// senders: one in its hand, one in its own queue, and one in a message that it is putting. The process is
+/// then stopped, and killed.
 fn has_much(_: usize, things: Things) -> Outcome {
     let (leases, tasks, deserted, (sender, in_hand, in_queue), full, lock, permits, noted) = things;
     let lease = leases.get_lease_timeout(DEADLINE)?.ok_or("closed")?;
@@ -63,7 +64,7 @@ fn recovers(_: usize, (things, at, how): (Things, u64, i32)) -> Outcome {
     Ok(())
 }
 
-/// This process's handles to the objects of the killed process.
+/// Handles of the test process to the objects that the killed process held.
 struct Here {
     leases: Queue<u64>,
     tasks: JoinableQueue<u64>,
@@ -96,7 +97,7 @@ fn things() -> (Things, Here) {
     ((leases, tasks, deserted, (s1, s2, s3), full, lock, permits, here.noted.clone()), here)
 }
 
-/// Checks everything for which a process can wait.
+/// Checks that every wait for an object of the killed process ends.
 fn other_processes_continue(here: &Here, at: u64) {
     assert_eq!(here.noted.load(0), 42, "the process died too early");
     let lease = here.leases.get_lease_timeout(DEADLINE).unwrap_or_else(|e| panic!("{e}, at change {at}"));
@@ -128,7 +129,8 @@ fn nothing_comes_twice(here: &Here, at: u64) {
     assert_eq!(here.full.len(), 0, "the unfinished put has no effect");
 }
 
-/// Runs one round and checks all waits.
+/// Stops or kills a recovering process at its change `at`, and checks that waits of other processes end.
+/// Returns `true` if the process has reached that change.
 fn round(at: u64, how: i32, wait: bool) -> bool {
     let (things, here) = things();
     let context = one_process(recovers, (things, at, how));
@@ -278,9 +280,8 @@ fn recovers_queue(_: usize, (queue, at, again): (Queue<Sender<u64>>, u64, u64)) 
     Ok(())
 }
 
-/// Drops the last live handle of the queue while the process that recovers the killed process is stopped. The
-/// recovering process then makes `again` further changes, if it has as many to make, before it is stopped for
-/// good.
+/// Drops the last live handle of the queue while the recovering process is stopped at its change `at`. That
+/// process then makes `again` further changes, if it has that many to make, before it is stopped for good.
 fn leaves(at: u64, again: u64) -> bool {
     let (sender, receiver) = channel::<u64>().unwrap();
     let queue = Queue::unbounded().unwrap();
@@ -306,8 +307,8 @@ fn leaves(at: u64, again: u64) -> bool {
     reached
 }
 
-/// The messages of the queue are freed, at whatever change the process is stopped, and whenever the queue is
-/// dropped.
+/// The messages of a dropped queue are freed, although a recovering process is stopped. The test stops the
+/// process at each of its changes, before and after the drop.
 #[test]
 fn stopped_process_keeps_no_message_of_a_left_queue() {
     for_every_access(|at| leaves(at, u64::MAX));

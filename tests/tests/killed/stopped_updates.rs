@@ -31,7 +31,7 @@ fn stops(_: usize, at: u64) -> Outcome {
     Ok(())
 }
 
-/// Joins while the other process is stopped.
+/// Joins the arena while the other process is stopped.
 fn joins(_: usize, results: Queue<FrozenTensor<u64>>) -> Outcome {
     for t in make([9 * KIB, 40 * KIB, 7 * MIB]) {
         results.put(t)?;

@@ -13,7 +13,7 @@ use mp_tests::kill::{KILL, STOP, for_every_access, killed, stopped};
 use mp_tests::{DEADLINE, Outcome, eventually, one_process, signal};
 use rustix::process::Signal;
 
-/// Makes accesses between two changes of one protected value.
+/// Makes shared accesses between two changes of a protected value, so that a process can be killed there.
 fn step(between: &RawValue<u64>) {
     between.set(between.get() + 1);
 }

@@ -28,7 +28,8 @@ pub(crate) enum When {
     Read(usize, u64, bool),
 }
 
-/// Time of a worker's signal, the access after that time at which it is sent, and a record of the signal.
+/// Point at which a worker arms its signal, number of accesses from there to the signal, and a record that
+/// the signal was armed.
 #[derive(Clone, Serialize, Deserialize)]
 struct Sent {
     once: SharedTensor<u64>,
@@ -37,7 +38,7 @@ struct Sent {
     signal: i32,
 }
 
-/// Signal that is armed when this field is read.
+/// Field of a dataset that arms a signal in the worker that reads the field.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(from = "Sent", into = "Sent")]
 pub(crate) struct Plot(Sent);
@@ -80,7 +81,7 @@ const SIZE: u64 = 3;
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Numbers {
     plot: Plot,
-    /// Field after the plot, so that it is read after the signal is armed.
+    /// Values of the samples. The field follows the plot, so it is read after the signal is armed.
     values: FrozenTensor<u64>,
     more: Vec<FrozenTensor<u64>>,
 }

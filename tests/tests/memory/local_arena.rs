@@ -1,5 +1,5 @@
-//! Arena in plain memory: everything works within this process, and nothing can be sent to another process.
-//! This test program has no other arena.
+//! Arena in plain memory: queues and tensors work within this process, and nothing can be sent to another
+//! process. This test program has no other arena.
 
 use mp::{Arena, Error, FrozenTensor, Message, Queue, SharedTensor, SpawnOptions, Tensor, start_processes};
 use mp_tests::{give, in_use, take};

@@ -83,7 +83,7 @@ fn allocate_and_die(_: usize, at: u64) -> Outcome {
     Ok(())
 }
 
-/// Runs separate programs, because in an arena that was full once, every address belongs to a slab.
+/// The test runs separate programs. In an arena that was full once, every address belongs to a slab.
 #[test]
 fn slab_rows_are_exhausted_before_addresses() {
     const KEPT: &str = "MP_TESTS_KEPT";
@@ -191,7 +191,8 @@ fn process_is_killed_while_it_changes_sizes() {
     println!("{killed} kills, the last at change {at}");
 }
 
-/// The seats of a structure are in its header, and then in pages, which need memory.
+/// A structure names its children in seats. The seats of the first children are in its header, and further
+/// seats are in pages, which need memory.
 #[test]
 fn structure_gets_a_parent_after_memory_is_freed() {
     let _alone = alone();

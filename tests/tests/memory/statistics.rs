@@ -63,11 +63,11 @@ fn hold(_: usize, (there, back): (Queue<FrozenTensor<u8>>, Queue<u64>)) -> Outco
     Ok(())
 }
 
-/// Queue of tensors to hold, and queue for the cost: sum of the elements, number of files, number of
-/// mappings.
+/// Queue of tensors to hold, and queue for a report: sum of the elements, number of open files, and number of
+/// additional mappings.
 type Kept = (Queue<FrozenTensor<u64>>, Queue<(u64, usize, usize)>);
 
-/// Holds all tensors that it gets, and reports the cost.
+/// Holds all tensors that it receives, and reports their sum and their cost.
 fn keep(_: usize, (there, back): Kept) -> Outcome {
     let (mut held, before) = (Vec::new(), mappings());
     while let Some(tensor) = next(&there)? {

@@ -294,7 +294,8 @@ fn exclusive_tensor_is_taken_from_a_message_once() {
     assert!(reread::<Tensor<f32>>(exclusive, handle()).is_ok());
 }
 
-/// A tensor that is taken back from another message's envelope is no larger than its memory.
+/// `take_back` gets the envelope of another message, whose memory is too small for the tensor. So the tensor
+/// stays empty.
 #[test]
 fn tensor_takes_back_only_fitting_storage() {
     let arena = Arena::current().unwrap();

@@ -49,7 +49,7 @@ fn cases<S: Strategy>(cases: u32, strategy: S, test: impl Fn(S::Value)) {
     }
 }
 
-/// Makes each kind of view with these numbers.
+/// Calls each method that makes a view of a tensor, with these numbers as arguments.
 macro_rules! views {
     ($t:expr, $a:expr, $b:expr, $c:expr, $step:expr, $shape:expr) => {{
         let (t, a, b, c, step, shape) = ($t, $a, $b, $c, $step, &$shape[..]);
@@ -73,7 +73,7 @@ macro_rules! views {
     }};
 }
 
-/// Makes each kind of view of which several may exist.
+/// Calls each method that makes a view of which several may exist at once, with these numbers as arguments.
 macro_rules! several {
     ($t:expr, $a:expr, $b:expr, $c:expr, $shape:expr) => {{
         let (t, a, b, c, shape) = ($t, $a, $b, $c, &$shape[..]);
@@ -186,7 +186,7 @@ impl<T: mp::Element> FreezeCopy for Tensor<T> {
     }
 }
 
-/// Reads each element type at each place of a word.
+/// Each element type is written and read at each offset within a word.
 #[test]
 fn foreign_elements_of_every_size_are_checked() {
     fn elements<T: mp::Element>(value: T) {

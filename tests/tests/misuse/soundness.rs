@@ -6,8 +6,8 @@ use mp_core::Messages;
 use mp_reduce::MessagePack;
 use std::cell::RefCell;
 
-/// Writes a tensor into a message, and reads it back in this process. Returns the read tensor and the remains
-/// of the original.
+/// Encodes a tensor and decodes it in this process. Returns the decoded tensor, and the original, which is
+/// empty then.
 fn read_back(mut t: Tensor<u64>) -> mp::AnyResult<(Tensor<u64>, Tensor<u64>), mp::Error> {
     let mut out = Outgoing::default();
     t.encode::<MessagePack>(&mut out)?;
@@ -42,8 +42,9 @@ fn tensor_is_in_one_message_at_a_time() {
     assert_eq!(t.len(), 8, "the tensor has its elements again");
 }
 
-/// A hand-written `Message` may skip an empty tensor and still take back all of its parts. Here an earlier
-/// message, which no longer exists, has emptied the first tensor under the number of the second tensor.
+/// A hand-written `Message` may call `take_back` for a tensor that its message does not contain. The first
+/// tensor was emptied by an earlier message, in which its attachment had the same number as the second
+/// tensor's attachment has now.
 #[test]
 fn moved_tensor_takes_nothing_of_another_message() {
     let mut gone = Outgoing::default();
@@ -64,7 +65,7 @@ fn moved_tensor_takes_nothing_of_another_message() {
     assert!(!left.is_leaf());
 }
 
-/// A hand-written `Message` may exchange the attachments of the values of two messages.
+/// A hand-written `Message` may call `take_back` with the attachments of another message.
 #[test]
 fn tensor_taken_back_from_another_message_is_whole() {
     let arena = Arena::current().unwrap();
@@ -107,8 +108,8 @@ fn object_is_lent_to_a_message_once() {
     assert!(back.take_object(mark).is_some() && back.take_object(mark).is_none());
 }
 
-/// Value that is decoded while it is encoded, because it has 128 bits. At that moment, it takes all
-/// attachments of its message.
+/// Value that is decoded during its encoding, because it is a 128-bit number. The decoding takes all
+/// attachments of the message.
 struct Thief;
 
 thread_local! {
@@ -164,8 +165,8 @@ fn deeply_nested_queues_are_freed() {
     assert!(blocks() < DEPTH / 2);
 }
 
-/// Each process holds both locks that show that it is alive, in parent and child, also after a child was
-/// started.
+/// Each process holds both locks that show that it is alive. Parent and child check this, also after another
+/// child was started.
 #[test]
 fn both_liveness_locks_are_held() {
     fn locks() -> (bool, bool) {

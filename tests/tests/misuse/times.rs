@@ -76,8 +76,7 @@ fn woken<R: Send>(wait: impl FnOnce() -> R + Send, then: impl FnOnce()) -> R {
     })
 }
 
-/// Checks each call with a time, and its variant with a deadline: an available value is returned, whatever
-/// the time is.
+/// Checks that a call returns an available value, whatever its time-out or deadline is.
 #[track_caller]
 fn had<R: Debug>(is: impl Fn(&R) -> bool, timeout: impl Fn(Duration) -> R, deadline: impl Fn(Instant) -> R) {
     for time in SHORT.into_iter().chain(ENDLESS) {
@@ -90,7 +89,7 @@ fn had<R: Debug>(is: impl Fn(&R) -> bool, timeout: impl Fn(Duration) -> R, deadl
     }
 }
 
-/// Checks that waits with short times end soon if the object is not ready.
+/// Checks that a call with a short time-out or a deadline in the past ends soon if the object is not ready.
 #[track_caller]
 fn not_had<R: Debug>(
     is: impl Fn(&R) -> bool,
@@ -109,7 +108,7 @@ fn not_had<R: Debug>(
     assert!(begun.elapsed() < DEADLINE, "{:?}", begun.elapsed());
 }
 
-/// Checks an object that becomes ready during a wait, however long the time of the wait is.
+/// Checks that a wait with an endless time-out or a far deadline ends when `make` makes the object ready.
 #[track_caller]
 fn comes<R: Debug + Send>(
     is: impl Fn(&R) -> bool,

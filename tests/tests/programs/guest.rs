@@ -96,7 +96,7 @@ fn guest_call_outside_a_guest_is_an_error() {
     assert!(error.contains("empty"), "{error}");
 }
 
-/// Runs in a guest. Does nothing in the tests' own process.
+/// Answers batches in a guest, and exits as its job requires. Returns at once in the process of the tests.
 #[test]
 fn in_a_guest() {
     let job = match mp::process::guest::<Job>() {

@@ -10,7 +10,7 @@ use mp_tests::{Outcome, failure, give, join, next, one_process, send, take};
 
 /// Deadline: memcheck makes a program some thirty times slower, and machines are shared.
 const DEADLINE: Duration = Duration::from_secs(240);
-/// Maximum memory of memcheck, for shadows in pages of 64 KiB and the arena.
+/// Maximum memory of a program under memcheck in KiB, including memcheck's shadow memory.
 const MOST_KIB: u64 = 3 << 20;
 
 fn double(_: usize, (there, back): (Queue<Tensor<f32>>, Queue<FrozenTensor<f32>>)) -> Outcome {

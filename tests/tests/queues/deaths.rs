@@ -84,7 +84,8 @@ fn leaves_a_copy(meeting: &str) -> Outcome {
     Err("it was not killed".into())
 }
 
-/// Becomes a member at its start if it gets a tensor, and otherwise when it allocates a tensor.
+/// Holds a tensor, and calls [`leaves_a_copy`]. With a given tensor, the process becomes a member when it
+/// starts, otherwise when it allocates a tensor.
 fn dies_before_its_copy(_: usize, (meeting, given): (String, Option<FrozenTensor<u8>>)) -> Outcome {
     let _kept = match given {
         Some(tensor) => tensor,
@@ -93,8 +94,8 @@ fn dies_before_its_copy(_: usize, (meeting, given): (String, Option<FrozenTensor
     leaves_a_copy(&meeting)
 }
 
-/// The process is declared dead when its parent reports its end, although a copy holds a lock that indicates
-/// that the process is alive.
+/// Checks that a killed process is declared dead when its parent reports its end. A forked copy of the
+/// process still holds a lock that shows that the process is alive.
 fn is_declared_dead(joins_at_once: bool) {
     let _alone = alone();
     let arena = Arena::current().unwrap();

@@ -34,8 +34,8 @@ fn arena() -> Arena {
     arena
 }
 
-/// Runs a test in a thread, which ends before the next test begins. Its end returns the envelopes that it
-/// kept.
+/// Runs a test in a separate thread. The end of that thread returns the envelopes that it has kept, before
+/// the next test begins.
 fn in_a_thread(test: impl FnOnce() + Send + 'static) {
     let _alone = alone();
     // Threads of the library that read results of processes of an earlier test also keep envelopes until they

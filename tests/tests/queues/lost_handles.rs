@@ -40,8 +40,8 @@ fn takes_it(_: usize, (post, go): (Post, Queue<()>)) -> Outcome {
     Ok(())
 }
 
-/// Stops the process that waits for the queue, so that this process recovers the killed process. This process
-/// has no other handle of the two queues.
+/// Kills the process that holds the handles, while the waiting process is stopped. So the test process
+/// recovers the killed process. The test process has no handle of the two queues.
 fn recovered_here(has: ProcessContext, waits: &ProcessContext, ended: &Queue<bool>) {
     let waiter = waits.pids()[0];
     signal(waiter, Signal::STOP);

@@ -32,7 +32,7 @@ impl End {
     }
 }
 
-/// Value that ends the process that decodes it, except the process that has encoded it.
+/// Value that ends the process that decodes it. In the process that has encoded it, decoding has no effect.
 #[derive(Clone, Debug)]
 struct Ends(End);
 

@@ -215,7 +215,7 @@ fn future_and_wait_end_when_the_peer_is_dropped() {
 }
 
 thread_local! {
-    /// Action of this thread while it writes a [`Meanwhile`].
+    /// Function that this thread calls while it encodes a [`Meanwhile`].
     static MEANWHILE: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
 }
 
@@ -231,7 +231,8 @@ impl Serialize for Meanwhile {
     }
 }
 
-/// Another sender replaces the value between the read of the newest value and its replacement by this sender.
+/// Another sender replaces the value after this sender has read the newest value, and before this sender
+/// replaces it.
 #[test]
 fn replace_returns_the_newest_unmodified_value() {
     let _alone = alone();

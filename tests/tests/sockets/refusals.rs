@@ -28,14 +28,15 @@ fn frame(fingerprint: u64, length_of_name: u16, rest: &[u8], length: usize) -> V
     [&head.concat(), rest].concat()
 }
 
-/// Returns a message that contains the number 5.
+/// Returns the bytes of a message that contains the number 5.
 fn five() -> Vec<u8> {
     let name = std::any::type_name::<u8>().as_bytes();
     let bytes = mp_reduce::to_bytes(&mut 5_u8).unwrap();
     frame(mp_core::fnv1a(name), name.len() as u16, &[name, &bytes].concat(), bytes.len())
 }
 
-/// Returns a note of a peer that has received a `there::Sent` instead of a `there::Expected`.
+/// Returns the bytes of a note by which a peer reports that it has received a `there::Sent` instead of a
+/// `there::Expected`.
 fn note() -> Vec<u8> {
     let (expected, sent) = (b"there::Expected", b"there::Sent");
     let names = [&(expected.len() as u16).to_le_bytes()[..], expected, sent].concat();
@@ -82,7 +83,8 @@ fn many_refusals_do_not_extend_a_receive() {
     flood.join().unwrap();
 }
 
-/// A peer that no longer receives may send forever. A send does not read all of these messages.
+/// A peer that no longer receives may still send without end. A send does not read all messages of such a
+/// peer.
 #[test]
 fn send_reads_a_refusal_only_after_disconnection() {
     let _alone = alone();

@@ -66,7 +66,8 @@ fn kind_of<T>(result: &Result<T, ConnectError>) -> Option<ErrorKind> {
     }
 }
 
-/// Returns the bytes that a listener with a key answers to a peer which sends these bytes, and its error.
+/// Connects a peer that sends the bytes `said` to a listener with a key. Returns the listener's answer and
+/// its error.
 fn answered(said: &[u8]) -> (Vec<u8>, ConnectError) {
     let (listener, at) = port(&keyed());
     let mut peer = stranger(at);

@@ -274,8 +274,8 @@ fn chain_of_waits_is_no_deadlock() {
     drop(go);
 }
 
-/// A thread has waited long for a lock, and has then taken and released it. It holds another lock, for which
-/// the present holder of the first lock waits.
+/// A thread has waited long for a lock, has taken it and has released it. The thread holds another lock, for
+/// which the present holder of the first lock waits.
 #[test]
 fn ended_wait_is_part_of_no_deadlock() {
     let _alone = alone();
@@ -332,7 +332,8 @@ fn cycle_with_a_dead_process_is_no_deadlock() {
     failure(&context);
 }
 
-/// The waiting process adopts the dead process's locks. It is stopped, and adopts them when it continues.
+/// A cycle of waits leads through a lock of a dead process. The process that waits for this lock is stopped.
+/// When it continues, it adopts the lock, which ends the cycle.
 #[test]
 fn cycle_through_a_dead_process_is_no_deadlock() {
     let _alone = alone();

@@ -43,8 +43,8 @@ fn loses_no_worker() -> Outcome {
     Ok(())
 }
 
-/// Runs a scenario in a program with its own shared memory, because any other process would release the
-/// resources of a dead process. Returns the names and contents of the reports.
+/// Runs a scenario in a program that has its own shared memory. Otherwise, processes of other tests would
+/// release the resources of a dead process. Returns the names and contents of the reports.
 fn reports(scenario: &str) -> Vec<(String, String)> {
     let scratch = Scratch::new(scenario);
     let folder = scratch.0.join("reports");

@@ -1,4 +1,4 @@
-//! Dumps also show locks and leases of the process, in addition to the waits of its threads.
+//! Dumps of a process: waits of its threads, and the locks and leases that it holds.
 
 use mp::process::Stdio;
 use mp::{Lock, Queue, SpawnOptions, start_processes};

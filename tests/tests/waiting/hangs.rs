@@ -160,13 +160,14 @@ fn child_waiting_for_the_parents_lock_is_reported() {
     has(&text, &["in join of rank-0", "in lock of lock \"weights\"", "all of these processes wait"]);
 }
 
-/// Enables reports of hangs, and of each long wait. A report of the second kind must not claim a hang.
+/// Enables reports of hangs and reports of all long waits. A report of a long wait must not claim a hang.
 fn reports_both() {
     report_hangs_after(Some(SOON / 4));
     report_waits_after(Some(SOON * 2));
 }
 
-/// Returns the report of a wait that may end.
+/// Returns the report of a long wait that another process or thread may end. Checks that it does not claim a
+/// hang.
 fn may_end<F>(program: F) -> String
 where
     F: Fn(()) -> Outcome + Copy + Send + 'static,
@@ -254,7 +255,8 @@ fn consumes(_: usize, jobs: Queue<u32>) -> Outcome {
     Ok(())
 }
 
-/// This process could put. It polls its worker, and never waits for long.
+/// Starts a worker that waits for a message of this process. This process could put one. It only polls the
+/// worker, and never waits for long.
 fn waits_for_its_parent((): ()) -> Outcome {
     let jobs = Queue::bounded(1)?;
     let workers = start_processes(consumes, jobs.clone(), SpawnOptions::nprocs(1))?;

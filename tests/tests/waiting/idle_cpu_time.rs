@@ -184,7 +184,7 @@ fn leaves(_: usize, queue: Queue<u32>) -> Outcome {
     Ok(())
 }
 
-/// A wait that never sleeps also detects the end of the other processes.
+/// A wait that spins and never sleeps must also detect that the other processes have dropped the queue.
 #[test]
 fn spinning_queue_detects_desertion() {
     let _alone = alone();

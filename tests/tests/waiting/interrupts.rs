@@ -151,7 +151,8 @@ fn ctrl_c_ends_waits_of_graceful_workers() {
     });
 }
 
-/// Returns the error of its wait. Rank 1 first finishes its work.
+/// Waits for a message, and returns the error of the interrupted wait. On rank 1, finishes the work and
+/// returns a result instead.
 fn returns_it(rank: usize, (queue, event, words): Things) -> mp::AnyResult<()> {
     words.fetch_add(BEGUN, 1);
     if rank == 1 {
@@ -190,7 +191,7 @@ fn error_after_ctrl_c_ends_no_other_process() {
 
 extern "C" fn nothing(_: libc::c_int) {}
 
-/// Installs a handler, as in a program that handles Ctrl-C itself.
+/// Installs a handler for SIGINT in this process, as in a program that handles Ctrl-C itself.
 #[allow(unsafe_code)]
 fn handle_it_here() {
     // SAFETY: the handler does nothing.

@@ -201,7 +201,8 @@ fn wait_works_beyond_the_kernels_limit_of_sources() {
     join(&context).unwrap();
 }
 
-/// A loop over a list that has become empty does not spin, as in Python.
+/// A wait for an empty list lasts for its whole time-out, as in Python. So a loop over a list that has become
+/// empty does not spin.
 #[test]
 fn wait_for_nothing_lasts_its_whole_time() {
     let time = Duration::from_millis(20);
@@ -214,7 +215,7 @@ fn wait_for_nothing_lasts_its_whole_time() {
     assert_eq!(select(&[], Some(Duration::ZERO)).unwrap(), None);
 }
 
-/// A timer is a `tick` for `select`, or an `after` if it has only a first time.
+/// A timer for `select` is a `tick`, which is ready repeatedly, or an `after`, which is ready once.
 #[test]
 fn timer_and_queue_are_awaited_together() {
     let _alone = alone();

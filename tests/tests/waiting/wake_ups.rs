@@ -46,8 +46,8 @@ fn woken_in_time(name: &str, wait: impl Fn() + Sync, make_ready: impl Fn(), prep
     assert!(took < INTERVAL * ROUNDS / 2, "{name}: {took:?} for {ROUNDS} wake-ups");
 }
 
-/// Does the same for an object that becomes ready when this thread drops its guard. `take` returns a new
-/// guard for each round.
+/// Runs [`woken_in_time`] for an object that becomes ready when this thread drops a guard. `take` returns a
+/// new guard for each round.
 fn woken_by_the_drop_of<T>(name: &str, take: impl Fn() -> T, wait: impl Fn() + Sync) {
     let held = RefCell::new(None);
     let prepare = || *held.borrow_mut() = Some(take());
@@ -174,7 +174,8 @@ fn returned_message_is_ready_at_once() {
     assert_eq!(mp::wait(&[&queue], Some(Duration::ZERO)).unwrap(), [0]);
 }
 
-/// The queue gets room for the message of the last sleeping producer, but not for those of the first ones.
+/// Producers of large messages sleep first, and then the producer of a small message. A get makes room for
+/// the small message only. So a wake-up of the first sleeper alone would not suffice.
 #[test]
 fn room_in_bytes_wakes_every_producer() {
     const SMALL: usize = 1000;
