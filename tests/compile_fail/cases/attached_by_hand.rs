@@ -1,5 +1,4 @@
-//! `attach`, which adds memory to a message in a mode of ownership, is `unsafe`: the caller must guarantee
-//! that the mode is correct.
+//! Attaching memory to a message is `unsafe`: the caller must guarantee the correct mode of ownership.
 use mp::Tensor;
 use mp_core::message::{LoanedValue, Outgoing};
 use mp_core::words::{Access, Grant};

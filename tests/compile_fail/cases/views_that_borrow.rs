@@ -1,5 +1,4 @@
-//! A tensor can't be moved while a borrowed view of it exists, and only one view at a time can write an
-//! element.
+//! A tensor can't move while a borrowed view exists, and only one view at a time can write an element.
 use mp::{Queue, Tensor};
 
 fn main() {

@@ -1,5 +1,4 @@
-//! A worker function has exactly two parameters: its rank and one argument. Several arguments are passed as
-//! one tuple.
+//! A worker function takes its rank and one argument. Several arguments are passed as one tuple.
 fn turned(_args: Vec<u8>, _rank: usize) {}
 fn several(_rank: usize, _a: u8, _b: u8) {}
 
