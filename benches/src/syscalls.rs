@@ -33,7 +33,7 @@ pub(crate) fn note() -> &'static str {
     }
 }
 
-/// Measures mp.
+/// Measures the system calls per message of mp.
 pub(crate) fn ours(plan: &Plan) -> Outcome {
     // No helper is started if there is nothing to measure.
     let one = Plan { exactly: Some(1), ..*plan };
@@ -43,13 +43,13 @@ pub(crate) fn ours(plan: &Plan) -> Outcome {
     per_message("ours", plan)
 }
 
-/// Measures iceoryx2.
+/// Measures the system calls per message of iceoryx2.
 #[cfg(feature = "peers")]
 pub(crate) fn iceoryx2(plan: &Plan) -> Outcome {
     per_message("iceoryx2", plan)
 }
 
-/// Measures ipc-channel.
+/// Measures the system calls per message of ipc-channel.
 #[cfg(feature = "peers")]
 pub(crate) fn ipc_channel(plan: &Plan) -> Outcome {
     per_message("ipc-channel", plan)

@@ -7,25 +7,25 @@
 //!
 //! `torch_cuda.py` and `torch_cuda_jobs.py` are in `benches/cuda`. Both must be in one folder.
 //!
-//! Each side has a server process (`--serve`), which reads names of rows and starts the necessary processes
-//! once. Rounds take turns: ours, torch's, ours, torch's. Each row prints lines of JSON, and a table is
-//! printed at the end. Times between processes are of CLOCK_MONOTONIC, which all processes share. On the
-//! simulator (`mp-cuda-sim-run cuda --quick`) all rows run, and their times mean nothing. This finds races in
-//! `killed`, where a receiver's stream was released from its wait for a killed producer
-//! (`docs/reference/cuda.md`).
+//! mp and torch each have a server process (`--serve`), which reads names of rows and starts the processes
+//! that rows need once. Rounds of mp and of torch take turns. Each row prints lines of JSON, and the program
+//! prints a table at the end. Times between processes come from CLOCK_MONOTONIC, which all processes share.
+//! On the simulator (`mp-cuda-sim-run cuda --quick`), all rows run, but their times mean nothing. Such a run
+//! finds races in the row `killed`: the stream of a receiver stops waiting for a killed producer, and may
+//! read before the producer's work has run (`docs/reference/cuda.md`).
 //!
 //! | row | measurement |
 //! |---|---|
-//! | `kernel_floor`, `cpu_round_trip` | a kernel and a wait for it; a number to another process and back, without a GPU |
-//! | `two_streams` | one process: event on one stream, another one waits, kernel, wait |
-//! | `warm_4k`, `warm_64m` | from the put of a new tensor to the end of a kernel of the receiver (`_launched`: to its launch) |
-//! | `cold` | the same for the first tensor of two processes that have a context (`_with_allocation`: from before the allocation of the tensor) |
-//! | `same_2000`, `views_1000` | a message with a tensor that was sent before, whole or a row of it |
+//! | `kernel_floor`, `cpu_round_trip` | launch of a kernel and wait for it; round trip of a number to another process, without a GPU |
+//! | `two_streams` | in one process: an event is recorded on one stream, another stream waits for it and runs a kernel, and the process waits |
+//! | `warm_4k`, `warm_64m` | time from the put of a new tensor to the end of the receiver's kernel (`_launched`: to the launch of the kernel) |
+//! | `cold` | time as in `warm_…` for the first tensor between two processes that have a context (`_with_allocation`: the allocation of the tensor included) |
+//! | `same_2000`, `views_1000` | message with a tensor that was sent before, or with a row of such a tensor |
 //! | `relay`, `relay_memory` | tensors per second through three processes; growth of memory over 100,000 tensors |
-//! | `event_hop` | record in one process, wait and kernel in the other |
-//! | `alloc_free`, `reuse` | 1 MiB allocated and dropped; memory that 1000 exchanges of 16 MiB reserve |
-//! | `broadcast_4` | 64 MiB, until four processes have read it |
-//! | `killed` | a producer or consumer is killed: memory that the other process retains, and memory that is left after that process has ended |
+//! | `event_hop` | an event is recorded in one process, and another process waits for it and runs a kernel |
+//! | `alloc_free`, `reuse` | allocation and drop of 1 MiB; memory that 1000 exchanges of 16 MiB reserve |
+//! | `broadcast_4` | time until four processes have read a tensor of 64 MiB |
+//! | `killed` | memory that a process retains after its producer or consumer was killed, and memory that is left after both have ended |
 
 #[path = "../cuda/mod.rs"]
 mod cuda;

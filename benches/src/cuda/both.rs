@@ -310,7 +310,8 @@ fn short(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// Formats each row: ours, the best of torch's settings, their ratio, and then all other measurements.
+/// Formats a table with a line for each row: the figure of mp, the best figure of torch, their ratio, and all
+/// other figures.
 fn table(rows: &[Row]) -> String {
     let mut names: Vec<(&str, &str)> = Vec::new();
     for row in rows {

@@ -45,7 +45,8 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    /// Creates a context in which a kernel has run, with only a few KiB of the driver's memory.
+    /// Creates the context of this process, and runs a kernel in it. Allocates only a few KiB of the device's
+    /// memory.
     pub(crate) fn new() -> AnyResult<Self> {
         let device = Device::new(0)?;
         // SAFETY: the library that mp-cuda has loaded.

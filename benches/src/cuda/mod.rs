@@ -10,7 +10,7 @@ pub(crate) mod worker;
 
 /// Parsed command line.
 pub(crate) struct Options {
-    /// `true` for our side's server.
+    /// `true` if this process is the server of mp's side.
     pub(crate) serve: bool,
     pub(crate) quick: bool,
     /// Rows to run. Empty for all.

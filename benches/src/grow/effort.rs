@@ -11,11 +11,11 @@ use crate::work::{Link, Plan, now};
 /// Times of single operations in ns.
 pub(super) type Times = Histogram<u64>;
 
-/// Amount of work for one point.
+/// Amount of work for one point of a curve.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
     pub(super) plan: Plan,
-    /// Time for one point, warm-up excluded.
+    /// Duration of the measurement of one point, without its warm-up.
     time: Duration,
 }
 

@@ -1,5 +1,5 @@
-//! A picture for each axis: a panel for each of its curves, both scales logarithmic. The background is part
-//! of the picture, so that it is readable on light and dark pages.
+//! Pictures of the curves, one for each axis. A picture has a panel for each curve of the axis, with
+//! logarithmic scales. The background is part of the picture, which is so readable on light and dark pages.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;

@@ -11,7 +11,7 @@ use crate::Result;
 use crate::process::DEADLINE;
 use crate::shm::{APART, Region};
 
-/// Number of bytes of the region.
+/// Length in bytes of the shared region for one link.
 pub(crate) const LEN: usize = 4096;
 
 /// End of the link. Each word is next to its message.

@@ -7,7 +7,7 @@ use crate::Result;
 use crate::process::spin_until;
 use crate::shm::{APART, Region};
 
-/// Number of bytes of the region.
+/// Length in bytes of the shared region for one link.
 pub(crate) const LEN: usize = 4096;
 
 /// End of the link. Each line has a count of messages and the message. The region may have other uses after

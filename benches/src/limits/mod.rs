@@ -19,7 +19,7 @@ use memory::Buffer;
 use mutex::Mutex;
 use ring::Ring;
 
-/// Prefix of these children's roles.
+/// Prefix of the roles of children that measure limits.
 pub(crate) const PREFIX: &str = "limit-";
 
 /// Roles of children.

@@ -10,9 +10,9 @@ use crate::Result;
 use crate::shm::Region;
 use crate::work::lock::{Counts, Section};
 
-/// Number of bytes of the region.
+/// Length in bytes of the shared region for a mutex and its data.
 pub(crate) const LEN: usize = 4096;
-/// Offset of the counts: on the line after the mutex's.
+/// Offset of the counts in the region, on the cache line after the mutex.
 const COUNTS: usize = 64;
 /// Offset of the flag that lets the other process end.
 const STOP: usize = 1024;

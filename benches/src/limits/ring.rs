@@ -12,7 +12,7 @@ use crate::shm::{APART, Region};
 const SLOTS: u64 = 4096;
 /// Number of bytes of one ring: the words `written` and `read`, then the slots.
 const ONE: usize = 2 * APART + 8 * SLOTS as usize;
-/// Number of bytes of the region.
+/// Length in bytes of the shared region for both rings.
 pub(crate) const LEN: usize = (2 * ONE).next_multiple_of(4096);
 
 /// Parent's or child's end of both rings.

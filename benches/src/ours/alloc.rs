@@ -108,7 +108,7 @@ pub(crate) fn view(plan: &Plan) -> Outcome {
     Ok(Some(figure))
 }
 
-/// Measures the limit of `view`: the cost of a counted handle.
+/// Measures the limit of `view`: clone and drop of an `Arc`.
 pub(crate) fn view_limit(plan: &Plan) -> Outcome {
     let shared = Arc::new(0_u64);
     let figure = plan.batches(4_000_000).time(|_| {

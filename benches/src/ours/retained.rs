@@ -8,7 +8,8 @@ use crate::process::DEADLINE;
 use crate::work::retained::{SequenceCheck, Value, WINDOW, value, version};
 use crate::work::{Outcome, Plan, now};
 
-/// Receiver, event that it is ready, and the last version.
+/// Arguments of the reader: receiver, event that is set when the reader is ready, and number of the last
+/// version.
 type Look = (watch::Receiver<Value>, Event, u64);
 
 /// Reads as often as it can, until it has the last version.
@@ -39,7 +40,8 @@ pub(crate) fn watch_send(plan: &Plan) -> Outcome {
     Ok(Some(took as f64 / last as f64))
 }
 
-/// Receiver, queue to report that it is ready, its progress, and the number of messages.
+/// Arguments of the receiving process: receiver, queue to report that it is ready, its progress, and number
+/// of messages.
 type Hear = (broadcast::Receiver<u64>, Queue<()>, SharedTensor<u64>, u64);
 
 fn hear(_: usize, (receiver, there, far, count): Hear) -> Result<()> {

@@ -20,19 +20,19 @@ pub(crate) enum Better {
 pub(crate) struct Row {
     /// Permanent name, whose meaning never changes.
     pub(crate) id: &'static str,
-    /// Unit of its figures.
+    /// Unit of the figure.
     pub(crate) unit: &'static str,
-    /// Preferred direction.
+    /// Preferred direction of the figure.
     pub(crate) better: Better,
     /// Description of the work.
     pub(crate) about: &'static str,
     /// Number of rounds.
     pub(crate) rounds: usize,
-    /// Round of the limit.
+    /// Function that runs a round of the limit.
     pub(crate) limit: Round,
-    /// Round of mp.
+    /// Function that runs a round of mp.
     pub(crate) ours: Round,
-    /// Peers that can do this work.
+    /// Peers that can do this work, each with the function that runs a round.
     pub(crate) peers: &'static [(&'static str, Round)],
     /// Note about the use of the peers, or the reason why a peer is missing.
     pub(crate) note: fn() -> &'static str,

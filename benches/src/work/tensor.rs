@@ -30,7 +30,7 @@ const LOOKED_AT: usize = 512;
 /// First answer of the child, sent when it is ready.
 const READY: u64 = 0x5EAD_1E55;
 
-/// Sending side.
+/// End of a carrier of tensors that sends them.
 pub(crate) trait Sender {
     /// Allocates a tensor, fills it from `source`, and sends it, without keeping a handle.
     fn send_fresh(&mut self, source: &[u64]) -> Result<()>;
@@ -45,7 +45,7 @@ pub(crate) trait Sender {
     fn answer(&mut self) -> Result<u64>;
 }
 
-/// Receiving side.
+/// End of a carrier of tensors that receives them.
 pub(crate) trait Receiver {
     /// Waits for a tensor, passes it to `look`, and drops it.
     fn receive(&mut self, look: impl FnOnce(&[u64]) -> u64) -> Result<u64>;

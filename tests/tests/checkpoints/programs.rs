@@ -43,7 +43,7 @@ fn queue_of_another_program_is_continued_by_workers() {
     join(&workers).unwrap();
 }
 
-/// Runs on a file system of 4 MiB.
+/// Writes checkpoints on a file system of 4 MiB. The second one does not fit.
 pub(crate) fn full(directory: &Path) {
     let path = directory.join("queue");
     let queue = Queue::<Numbered>::bounded(4).unwrap();

@@ -17,7 +17,7 @@ use crate::{pipe, said};
 
 /// Number of messages through a queue.
 const MANY: u32 = 10_000;
-/// `ulimit -n` of both sides.
+/// Limit of open descriptors (`ulimit -n`) of the sender and of the receiver.
 const FEW: u64 = 64;
 /// Variable with the scenario of this program when it runs as another user.
 const HELPER: &str = "MP_TESTS_DESCRIPTORS";

@@ -22,7 +22,7 @@ const FEW: u64 = 64;
 /// messages of a user without privileges.
 const MANY: usize = 56;
 
-/// Descriptor that is sent several times, so that its sender needs few.
+/// Message with many duplicates of one descriptor. The sender needs only the one.
 #[derive(Debug)]
 struct Copies(Vec<OwnedFd>, usize);
 

@@ -24,8 +24,8 @@ struct Pair {
 
 type Locked = (Lock<Pair>, ShareableList, RawValue<u64>, u64);
 
-/// Changes both halves, with accesses to shared memory between them. Killed at the access `at`, unless `at`
-/// is `u64::MAX`.
+/// Increments both halves of a pair under its lock, with accesses to shared memory in between. The process is
+/// killed at the access `at`, unless `at` is `u64::MAX`.
 fn change_pair(_: usize, (pair, between, done, at): Locked) -> Outcome {
     if at != u64::MAX {
         inject::arm(at, KILL);

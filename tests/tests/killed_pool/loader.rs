@@ -190,7 +190,7 @@ fn batch_of_a_stopped_worker_is_made_by_another() {
     }
 }
 
-/// Runs an epoch, and is killed in it.
+/// Trainer process: runs an epoch, and is killed in it at the access `at`.
 fn trainer((at, pids): (u64, Queue<Vec<u32>>)) -> AnyResult<()> {
     let loader = builder(When::Never, 0, KILL, 2).build()?;
     let mut batches = loader.epoch(0);
@@ -207,8 +207,8 @@ fn trainer((at, pids): (u64, Queue<Vec<u32>>)) -> AnyResult<()> {
     Ok(())
 }
 
-/// Kills the trainer at every fifth access. Before that, it has sent the pids of its workers, which end with
-/// it.
+/// Runs a trainer for every fifth access, and kills it at that access. The trainer first sends the pids of
+/// its workers. The workers must end after it.
 pub(super) fn kill_at_every_fifth_access<T>(trainer: T)
 where
     T: Fn((u64, Queue<Vec<u32>>)) -> AnyResult<()> + Copy + Send + 'static,

@@ -194,7 +194,7 @@ fn lane_of_a_stopped_worker_moves_to_another() {
     }
 }
 
-/// Runs an epoch, and is killed in it.
+/// Trainer process: runs an epoch, and is killed in it at the access `at`.
 fn trainer((at, pids): (u64, Queue<Vec<u32>>)) -> AnyResult<()> {
     let loader = builder(When::Never, 0, KILL, 2, 4).build()?;
     let mut batches = loader.epoch(0);

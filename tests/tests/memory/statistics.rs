@@ -331,7 +331,8 @@ fn unreturned_memory_is_reused_by_messages() {
     join(&one_process(burst_that_frees_nothing, ())).unwrap();
 }
 
-/// Runs in a separate process, whose peak of memory is not affected by other tests.
+/// Checks that sharing a vector needs memory only for the copy. The process is separate, because other tests
+/// would raise its peak of memory.
 fn peak_of_sharing(_: usize, size: usize) -> Outcome {
     let kilobytes = |what: &str| {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();

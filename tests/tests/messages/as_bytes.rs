@@ -19,7 +19,7 @@ struct Reading {
 
 impl PlainOutcome for Reading {}
 
-/// Bytes of any length.
+/// Plain data of `N` bytes.
 #[derive(Clone, Copy, PartialEq, Debug, Pod, Zeroable, Message)]
 #[repr(transparent)]
 #[message(as_bytes)]

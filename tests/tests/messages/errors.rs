@@ -335,7 +335,7 @@ fn task_errors_round_trip() {
     assert_eq!(arrived.attempts(), once[2].attempts());
 }
 
-/// A worker's function may return a result with this error, and `wait` returns it to the parent.
+/// A worker sends a `Result` with an [`Error`] through a queue, and `wait` reports that the result is ready.
 #[test]
 fn result_with_a_library_error_is_a_message() {
     let (queue, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());

@@ -340,7 +340,8 @@ thread_local! {
     static QUEUE: Cell<Option<Queue<AnyValue>>> = const { Cell::new(None) };
 }
 
-/// The functions of a type use the queue through which their value goes.
+/// The registered conversions of a type put messages into the queue through which a value of the type is
+/// sent.
 #[test]
 fn functions_may_use_the_queue_of_their_value() {
     struct Chatty(u8);

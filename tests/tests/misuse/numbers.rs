@@ -36,7 +36,7 @@ fn numbers(most: usize) -> impl Strategy<Value = Vec<usize>> {
     prop::collection::vec(number(), 0..=most)
 }
 
-/// Runs the same cases each time.
+/// Runs `test` with `cases` random inputs, which are the same in each run.
 fn cases<S: Strategy>(cases: u32, strategy: S, test: impl Fn(S::Value)) {
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));

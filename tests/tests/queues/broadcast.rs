@@ -41,7 +41,8 @@ fn receive(_: usize, (receiver, missed): (Receiver<Numbered>, u64)) -> mp::AnyRe
     Ok(numbers)
 }
 
-/// Sends messages with two senders to three receivers. The channel keeps `capacity` messages.
+/// Sends messages from two processes to three receiving processes, each of which accepts at most `missed`
+/// missed messages. Returns the messages of each receiver. The channel keeps `capacity` messages.
 fn through(capacity: usize, missed: u64) -> Vec<Vec<u64>> {
     let (sender, receiver) = broadcast::channel(capacity).unwrap();
     let receivers = start_processes(receive, (receiver, missed), SpawnOptions::nprocs(3)).unwrap();

@@ -279,8 +279,9 @@ fn drops_them((queues, go): (Queue<Queue<u32>>, Queue<()>)) -> Outcome {
     Ok(())
 }
 
-/// Checks that a waiter that checks during the drop of the last handle does not sleep until its poll interval
-/// ends. (The test counts such sleeps, because times can't be distinguished from those of a busy machine.)
+/// Drops the last other handle of a queue while a waiter checks its condition. The waiter must be woken, and
+/// not sleep until its poll interval ends. (The test counts such sleeps, because a busy machine makes
+/// durations unreliable.)
 fn detects_the_last_drop(rounds: usize, asleep: bool, waits: Waits) {
     let _alone = alone();
     let (queues, go) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());

@@ -23,8 +23,8 @@ fn nothing_is_left(before: (u64, u64, u64)) {
     eventually_in_use(before, "all memory is released");
 }
 
-/// `Storage` is for crates below the tensors. A crate that exposes the memory of an exclusive tensor violates
-/// the contract of `Storage`.
+/// A crate marks the memory of an exclusive tensor as shared, which violates the contract of `Storage`. A put
+/// then returns the tensor with an error.
 #[test]
 fn opened_exclusive_tensor_is_returned_unsent() {
     let _alone = alone();

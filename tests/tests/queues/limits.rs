@@ -283,7 +283,7 @@ fn puts(_: usize, (queue, at): (Queue<Vec<usize>>, u64)) -> Outcome {
     (0..3).try_for_each(|n| queue.put(large(n)).map_err(|e| e.to_string().into()))
 }
 
-/// Envelopes of the share that a killed process had can be used again.
+/// A killed process had reserved envelopes from the share. Other processes can use these envelopes again.
 #[test]
 fn producer_is_killed_at_every_access_of_its_share() {
     let test = || {

@@ -13,7 +13,7 @@ use mp_tests::{DEADLINE, Outcome, eventually, sleeps, take};
 use recorder::{Entry, install};
 use tracing::Level;
 
-/// Time-out of a wait for which no event occurs.
+/// Time-out of waits that are to time out.
 const MOMENT: Duration = Duration::from_millis(50);
 
 /// Waits for the closed span of the start of process `pid`, and returns it.

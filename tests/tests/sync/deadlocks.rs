@@ -498,7 +498,7 @@ fn condition_waiter_reacquires_despite_deadlock() {
 }
 
 type Table = (Vec<Lock<u64>>, Instants, Queue<u32>);
-/// Duration in ms.
+/// Time in milliseconds.
 type Instants = u64;
 
 fn dine(rank: usize, (forks, millis, ready): Table) -> Outcome {

@@ -49,8 +49,8 @@ fn without_io() -> Runtime {
     Builder::new_current_thread().enable_time().build().unwrap()
 }
 
-/// Returns the result of `what`. Panics if it took so long that its waiters may have polled without a
-/// wake-up.
+/// Calls `what`, in which a waiter must be woken. Panics if the call takes so long that the waiter may have
+/// polled again by itself.
 fn woken<R>(what: impl FnOnce() -> R) -> R {
     let begun = Instant::now();
     let returned = what();
