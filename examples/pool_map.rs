@@ -1,5 +1,5 @@
-//! The Mandelbrot set, row by row, by a pool of processes: with a progress bar, and a worker that is killed
-//! meanwhile.
+//! A pool of processes that computes the Mandelbrot set row by row, with a progress bar. A worker is killed
+//! during the run.
 //!
 //! `cargo run --release --features indicatif --example pool_map`
 

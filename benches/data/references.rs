@@ -1,5 +1,5 @@
-//! References: the same work done by threads of one process. Threads need no start of processes and no
-//! communication between processes, and have no protection from crashes.
+//! References for mp's loader: threads of one process do the work of a row. Threads need no start of
+//! processes and no communication between processes, and have no protection from crashes.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

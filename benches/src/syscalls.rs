@@ -22,7 +22,7 @@ static STRACE: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
     std::env::split_paths(&paths).map(|folder| folder.join("strace")).find(|path| path.is_file())
 });
 
-/// Returns a note about these figures.
+/// Returns a note about the counting of system calls, for the table.
 pub(crate) fn note() -> &'static str {
     if STRACE.is_some() {
         "counted by strace over 100,000 messages (25,000 in a quick round), start and end not included; \

@@ -33,7 +33,7 @@ impl Model {
     /// Creates a model with these weights.
     ///
     /// # Errors
-    /// If their number differs from this model's.
+    /// Returns an error if the number of weights differs from this model's.
     pub(crate) fn with(weights: Vec<f32>) -> mp::AnyResult<Self> {
         match weights.len() {
             WEIGHTS => Ok(Model { weights }),

@@ -220,7 +220,7 @@ impl Connection {
         to_bytes(bytes)
     }
 
-    /// Receives a message as bytes into a writable object, and returns their number. Raises
+    /// Receives a message into a writable object, and returns the number of its bytes. Raises
     /// ``BufferTooShort`` with the message if there is not enough room.
     #[pyo3(signature = (buf, offset = 0))]
     fn recv_bytes_into(&self, py: Python<'_>, buf: &Bound<'_, PyAny>, offset: isize) -> PyResult<usize> {
@@ -243,7 +243,7 @@ impl Connection {
         Ok(len)
     }
 
-    /// Returns ``True`` if there is something to receive, or the other end is closed. Waits for at most
+    /// Returns ``True`` if a message can be received, or the other end is closed. Waits for at most
     /// ``timeout`` seconds, or without a limit for ``None``.
     #[pyo3(signature = (timeout = Some(0.0)), text_signature = "($self, timeout=0.0)")]
     fn poll(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {

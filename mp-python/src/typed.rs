@@ -246,8 +246,8 @@ pub fn register_schema(py: Python<'_>, text: &str, class_: Option<&Bound<'_, PyA
     Ok(schema.text.clone())
 }
 
-/// Returns the arguments of this process, which another program has started as a guest. From then on it
-/// shares that program's memory.
+/// Returns the arguments of this process, which another program has started as a guest. After the call, this
+/// process shares that program's memory.
 #[pyfunction]
 pub fn child(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let record = py.detach(|| {

@@ -17,7 +17,7 @@ impl Parcel {
     /// Creates a parcel with a shared tensor.
     ///
     /// # Errors
-    /// Returns an error if there is no memory for its own tensor.
+    /// Returns an error if there is no memory for the exclusive tensor.
     pub fn new(number: u64, all: &FrozenTensor<u64>) -> mp::AnyResult<Self> {
         let own = Tensor::full([100], number)?;
         let bytes = vec![number as u8; [10, 1000, 20_000][number as usize % 3]];

@@ -40,8 +40,7 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     Ok(coverage_guided(&mut session, only.as_deref(), seconds)? && ok)
 }
 
-/// Runs the same targets under libFuzzer, each for `seconds`, if a nightly compiler and cargo-fuzz are
-/// installed.
+/// Runs the targets under libFuzzer, each for `seconds`, if a nightly compiler and cargo-fuzz are installed.
 fn coverage_guided(session: &mut Session, only: Option<&str>, seconds: &str) -> Result<bool, String> {
     let mut all = named(session)?;
     let has = Command::new("cargo").args(["+nightly", "fuzz", "--version"]).output();

@@ -75,7 +75,8 @@ fn name(code: &str) -> Option<String> {
     (is_item && !is_inner && name.starts_with(char::is_uppercase)).then_some(name)
 }
 
-/// Returns the names that several of these crates define, in each crate at the place of its first definition.
+/// Returns a finding for each type name that several of these crates define, at its first definition in each
+/// crate.
 pub(crate) fn shared(crates: &[(&str, Vec<&File>)]) -> Vec<Finding> {
     let mut all: BTreeMap<String, BTreeMap<&str, Finding>> = BTreeMap::new();
     for (krate, files) in crates {

@@ -1,14 +1,15 @@
-//! # Safety
-//! Cost to write and read a value, compared with other codecs: time, and heap allocations. The code is unsafe
-//! because it counts allocations in the global allocator. It is sound because that allocator forwards every
-//! call unchanged to the system's allocator.
+//! Cost to write and read a value, compared with other codecs: time, and heap allocations.
 //!
 //! `cargo run --release --manifest-path benches/Cargo.toml --features codecs --bin codecs [CASE…]`
 //!
 //! mp's figures are `pack` into an envelope in shared memory and `unpack` from it, by one thread. The other
 //! codecs write into a new `Vec` in private memory and read from it. Their figures don't include the copies
-//! to another process and back, and tensors are vectors for them. Each figure is the median of the rounds,
-//! without the time to create and drop the value.
+//! to another process and back. Other codecs encode tensors as vectors. Each figure is the median of the
+//! rounds, without the time to create and drop the value.
+//!
+//! # Safety
+//! The code is unsafe because it counts allocations in the global allocator. It is sound because that
+//! allocator forwards every call unchanged to the system's allocator.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};

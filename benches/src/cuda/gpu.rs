@@ -144,7 +144,7 @@ impl Gpu {
         self.mul(self.scratch, from, SCRATCH, 2.0)
     }
 
-    /// Runs the same kernel on another stream.
+    /// Runs the kernel of [`doubled`](Self::doubled) on another stream.
     pub(crate) fn doubled_on(&self, stream: &CudaStream, from: u64) -> AnyResult<()> {
         let arguments = &mut [self.scratch, from, SCRATCH as u64, u64::from(2.0_f32.to_bits())];
         self.launch(stream, self.mul, SCRATCH, arguments)

@@ -38,8 +38,7 @@ impl Row {
     }
 }
 
-/// All rows, in the order in which they are run (most important first), with their numbers of rounds in turns
-/// with the peer.
+/// All rows, the most important first. Each has a number of rounds, in which mp and torch take turns.
 pub(crate) const ROWS: [(&str, usize); 17] = [
     ("kernel_floor", 3),
     ("cpu_round_trip", 3),

@@ -90,9 +90,9 @@ pub(crate) enum Job {
     Ping { to: Numbers, from: Numbers, warm: usize, count: usize },
     /// Answers the numbers of a process that runs `Ping`.
     Pong { from: Numbers, to: Numbers, count: usize },
-    /// Puts tensors until it is asked to stop, and then frees everything.
+    /// Puts tensors until a message in `stop` arrives, and then frees everything.
     Stream { to: Queue<CudaTensor<f32>>, begun: Numbers, stop: Numbers },
-    /// Gets, reads and writes tensors until it is asked to stop, and then frees everything.
+    /// Gets, reads and writes tensors until a message in `stop` arrives, and then frees everything.
     Drain { from: Queue<CudaTensor<f32>>, begun: Numbers, stop: Numbers },
 }
 
@@ -459,7 +459,8 @@ fn two_streams(gpu: &Gpu, warm: usize, count: usize, driver: bool) -> AnyResult<
     Ok(said([("ns", all)]))
 }
 
-/// Measures the device's switch between processes, whose kernels run in turns.
+/// Measures the time for a device to switch between the kernels of two processes. The two processes run
+/// kernels in turns.
 fn switch(gpu: &Gpu, from: &Numbers, to: &Numbers, count: usize) -> AnyResult<Figures> {
     let mut all = Vec::new();
     for i in 0..count {

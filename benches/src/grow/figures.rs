@@ -61,12 +61,12 @@ impl Point {
         Self { size, count: times.len(), p50, p99, p999 }
     }
 
-    /// Returns the 99th percentile, if there are enough times for it.
+    /// Returns the 99th percentile, or `None` if too few times were recorded for it.
     pub(super) fn p99(&self) -> Option<u64> {
         (self.count >= 100).then_some(self.p99)
     }
 
-    /// Returns the 99.9th percentile, if there are enough times for it.
+    /// Returns the 99.9th percentile, or `None` if too few times were recorded for it.
     pub(super) fn p999(&self) -> Option<u64> {
         (self.count >= 1_000).then_some(self.p999)
     }

@@ -40,7 +40,7 @@ macro_rules! links {
                 Ok(times)
             }
 
-            /// Measures messages over `size` links in turn.
+            /// Measures a message over each of `size` links, one after the other.
             pub(in crate::grow) fn in_turn(effort: &Effort, size: u64) -> Result<Times> {
                 let mut links = make(size, $looped)?;
                 let mut next = 0;
@@ -187,7 +187,7 @@ fn filled<B: Backlog>(size: u64) -> Result<B> {
     Ok(queue)
 }
 
-/// Measures a message of another queue, while `size` messages wait.
+/// Measures a message through an empty queue, while `size` messages wait in another queue.
 fn elsewhere<B: Backlog>(effort: &Effort, size: u64) -> Result<Times> {
     let (mut waiting, mut queue) = (filled::<B>(size)?, B::make()?);
     let times = effort.each(|number| {

@@ -31,9 +31,9 @@ use figures::{CurveFigures, Figures, LineFigures, Point};
 /// Expected form of a curve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expected {
-    /// The same time at every size.
+    /// Expects the same time at every size.
     Flat,
-    /// A time in proportion to the size.
+    /// Expects a time in proportion to the size.
     Linear,
 }
 
@@ -51,7 +51,7 @@ struct Curve {
     contenders: &'static [(&'static str, Measure)],
 }
 
-/// Growing quantity, and the curves over it.
+/// Quantity that grows, such as the number of processes, and the curves that are measured over it.
 struct Axis {
     /// Permanent name, which is the name of its picture.
     id: &'static str,

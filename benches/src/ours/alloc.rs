@@ -55,8 +55,8 @@ fn compete<H: Heap>(_: usize, (ready, go, figures, pairs): Race) -> Result<()> {
     Ok(figures.put(alloc::competing::<H>(1 << 10, pairs)?)?)
 }
 
-/// Runs this many processes at once. Returns the mean time of a pair over all processes, including waits for
-/// a processor.
+/// Runs `processes` processes at once, each of which allocates and releases memory. Returns the mean time of
+/// an allocation and its release over all processes, including waits for a processor.
 fn race<H: Heap + 'static>(plan: &Plan, processes: usize) -> Outcome {
     let pairs = plan.repetitions(400_000);
     let (ready, go, figures) =

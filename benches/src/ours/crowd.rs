@@ -9,7 +9,7 @@ use crate::process::DEADLINE;
 use crate::work::record::{self, Reading, Record, reading, record};
 use crate::work::{Outcome, Plan, now};
 
-/// Capacity as in the other rows of queues.
+/// Capacity of the queue, which is the same in all rows of queues.
 const CAPACITY: usize = 1024;
 
 /// Distance of the counts of two processes, in `u64`s: two cache lines, so that no two processes write to the

@@ -12,7 +12,7 @@ fn wrong(what: &str) -> Failure {
     format!("wrong result: {what}").into()
 }
 
-/// Returns the tasks per second of `run`, which runs as many tasks as its argument.
+/// Returns the tasks per second of `run`. Its argument is the number of tasks to run.
 fn rate(tasks: u64, run: impl Fn(u64) -> Result<()>) -> Outcome {
     run(tasks / 10)?;
     let start = now();
@@ -48,7 +48,7 @@ pub(crate) fn tensor_1m(plan: &Plan) -> Outcome {
     figure
 }
 
-/// Returns the nanoseconds for each task of `run`, which runs as many tasks as its argument. A first run is
+/// Returns the nanoseconds for each task of `run`. Its argument is the number of tasks to run. A first run is
 /// not measured, since workers and chunk sizes settle in it.
 fn each(tasks: u64, run: impl Fn(u64) -> Result<()>) -> Outcome {
     run(tasks)?;

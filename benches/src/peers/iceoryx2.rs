@@ -91,7 +91,7 @@ impl LoaningPublisher {
     }
 }
 
-/// Polls until there is a sample.
+/// Polls until a sample arrives, and returns its value.
 #[inline]
 fn poll(subscriber: &Subscriber<ipc::Service, u64, ()>) -> Result<u64> {
     let mut found = Ok(None);
@@ -223,7 +223,7 @@ impl tensor::Sender for Tensors {
     }
 }
 
-/// The other end of [`Tensors`].
+/// Receiving end of tensors, which sends the answers.
 struct Takers {
     subscriber: Subscriber<ipc::Service, [u64], ()>,
     answers: LoaningPublisher,

@@ -2,7 +2,7 @@
 
 use crate::{Failure, Result};
 
-/// Value of equal words, which shows a partial read.
+/// Value whose words are all equal. After a partial read, they differ.
 pub(crate) type Value = [u64; 16];
 
 /// Returns the value of this version.

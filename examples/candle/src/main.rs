@@ -1,7 +1,8 @@
-//! Round trip: a tensor is sent to candle, doubled there, returned, and sent through a queue to a second
-//! process, whose candle sums it up.
+//! A tensor that is converted to a tensor of candle, doubled by candle, and converted back. A queue then
+//! sends it to a second process, whose candle sums it up.
 //!
-//! `cargo run --release --manifest-path examples/candle/Cargo.toml` (README.md there lists the requirements)
+//! `cargo run --release --manifest-path examples/candle/Cargo.toml` (examples/candle/README.md lists the
+//! requirements)
 
 use candle_core::Device;
 use mp::cuda::CudaTensor;

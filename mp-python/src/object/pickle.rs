@@ -23,8 +23,8 @@ use super::view::{Kind, SMALL, SharedArrays, Source, View, share, share_bytes};
 use crate::library_copies;
 use crate::memory::Memory;
 
-/// Minimum number of bytes for storage outside of the pickled bytes: of a long object in an object, and of
-/// all pickled bytes in a message.
+/// Length in bytes from which data is stored in separate shared memory, outside of the pickled bytes. It
+/// applies to a long object, and to all pickled bytes of a message.
 const LONG: usize = 16 << 10;
 
 /// Parts of the object that a thread is pickling.
@@ -262,8 +262,8 @@ pub fn dumps(object: &Bound<'_, PyAny>) -> PyResult<Object> {
     dumps_by(object, None)
 }
 
-/// Like [`dumps`], with a pickler of the class `make`. The class takes a file and the keyword arguments of
-/// `pickle.Pickler`. For functions that pickle itself can't write.
+/// Converts a Python object to a message like [`dumps`], with a pickler of the class `make`, for functions
+/// that pickle itself can't pickle. The class takes a file and the keyword arguments of `pickle.Pickler`.
 ///
 /// # Errors
 /// The same as for [`dumps`].
@@ -271,8 +271,8 @@ pub fn dumps_by(object: &Bound<'_, PyAny>, make: Option<&Bound<'_, PyAny>>) -> P
     write(object, make, false)
 }
 
-/// Like [`dumps_by`], for several receivers, each of which changes its own copies of arrays. The copies are
-/// in one block, so that each receiver has one mapping of them.
+/// Converts a Python object to a message like [`dumps_by`], for several receivers that change their arrays
+/// privately. The copies of all arrays are in one block, so that each receiver has one private mapping.
 ///
 /// # Errors
 /// The same as for [`dumps`].

@@ -240,8 +240,8 @@ pub struct SharedArrays {
     pub block: Option<u32>,
 }
 
-/// Returns views of all arrays in shared memory. Arrays that are there already are not copied. Copies of up
-/// to `together` bytes share one block, and each larger copy has a separate block.
+/// Returns views of all arrays in shared memory. Arrays that are in shared memory already are not copied.
+/// Copies of up to `together` bytes share one block, and each larger copy has a separate block.
 ///
 /// # Errors
 /// `MemoryError` if there is not enough shared memory.

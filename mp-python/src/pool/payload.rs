@@ -79,7 +79,7 @@ impl Number {
         }
     }
 
-    /// Returns the array with these words.
+    /// Returns an array of numbers of this type, made from these words.
     fn array<'py>(self, words: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         static ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let code = if matches!(self, Self::Int) { "q" } else { "d" };
@@ -99,8 +99,8 @@ fn push_tuple(words: &mut Vec<[u8; 8]>, types: &[Number], object: &Bound<'_, PyA
 }
 
 impl Payload {
-    /// Returns the payload of a part of a list that has only integers of 64 bits, only floats, or only tuples
-    /// of these with the same types. `None` for any other object.
+    /// Returns the payload of a list, or of a part of it, whose items are all 64-bit integers, all floats, or
+    /// all tuples of these with the same types. Returns `None` for any other object.
     fn numbers(object: &Bound<'_, PyAny>, part: Option<Range<usize>>) -> PyResult<Option<Self>> {
         let Ok(list) = object.cast_exact::<PyList>() else { return Ok(None) };
         let part = part.unwrap_or(0..list.len());

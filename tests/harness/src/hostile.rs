@@ -1,6 +1,6 @@
 //! Malformed input: output of the real encoders with random changes. Each crate with a parser has targets:
 //! functions that parse such bytes and check properties. Unit tests run the targets for a few seconds
-//! ([`short`]), and `cargo xtask fuzz` for any time.
+//! ([`short`]), and `cargo xtask fuzz` runs them for a given time.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};

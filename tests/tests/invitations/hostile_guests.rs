@@ -1,4 +1,4 @@
-//! Guests that break the protocol at each of its steps, and stop, end or are killed there. The inviting
+//! Guests that break the protocol at one of its steps, and stop, end or are killed at this step. The inviting
 //! process refuses them or waits as documented, keeps nothing that belongs to them, and serves the next
 //! guest.
 
@@ -23,7 +23,7 @@ const SECRET: &str = "secret";
 /// Result of the inviting process for a hostile guest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Seen {
-    /// Incomplete handshake: the listener waits for the rest.
+    /// Incomplete handshake: the listener waits for more bytes.
     Nothing,
     /// Error of `accept` with this text.
     Refused(&'static str),

@@ -121,7 +121,8 @@ fn panicking_value_is_not_sent_and_leaks_nothing() {
     }
 }
 
-/// The limit is the same as for any message, and the stack of the caller does not overflow.
+/// The limit on the depth of values is the same as for any message. The stack of the caller does not
+/// overflow.
 #[test]
 fn too_deep_value_is_returned() {
     let _alone = settled();

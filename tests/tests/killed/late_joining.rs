@@ -1,4 +1,5 @@
-//! Workers that join the shared memory on first use: most never do, and the others become members as usual.
+//! Workers that join the shared memory when they first use it. Most workers never use it, and so never join.
+//! The others become members as usual.
 
 use mp::{Arena, FrozenTensor, Process, SpawnOptions, Tensor, start_processes};
 use mp_core::inject;

@@ -33,8 +33,8 @@ type Things = (
 );
 
 /// Takes a message by a lease, a task, a lock, a permit and memory. Holds a handle of a queue, and three
-/// senders: one in its hand, one in its own queue, and one in a message that it is putting. The process is
-/// then stopped, and killed.
+/// senders: one directly, one in its own queue, and one in a message that it is putting. The process is then
+/// stopped, and killed.
 fn has_much(_: usize, things: Things) -> Outcome {
     let (leases, tasks, deserted, (sender, in_hand, in_queue), full, lock, permits, noted) = things;
     let lease = leases.get_lease_timeout(DEADLINE)?.ok_or("closed")?;

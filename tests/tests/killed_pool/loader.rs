@@ -18,13 +18,13 @@ pub(crate) enum When {
     Never,
     Reading,
     Init,
-    /// At the beginning of this batch.
+    /// Signal at the beginning of the batch with this number.
     Fetch(usize),
-    /// Before the row of this sample is written, or after it if `true`.
+    /// Signal before the row of this sample is written, or after it if `true`.
     Row(usize, bool),
-    /// Before this shard of a stream is opened, or after it if `true`.
+    /// Signal before this shard of a stream is opened, or after it if `true`.
     Open(usize, bool),
-    /// Before this sample of a shard of a stream is read, or after it if `true`.
+    /// Signal before this sample of a shard of a stream is read, or after it if `true`.
     Read(usize, u64, bool),
 }
 

@@ -1,5 +1,5 @@
-//! Arena whose addresses are exhausted. Addresses of one size are reused for another size, also if processes
-//! reuse them at the same time, or are killed meanwhile.
+//! An arena without free addresses. Addresses of blocks of one size are reused for blocks of another size,
+//! also if several processes reuse them at the same time, or are killed meanwhile.
 
 use std::process::Command;
 

@@ -315,7 +315,8 @@ fn failing_functions_are_errors_with_the_type() {
     assert_eq!(take(&queue).1.downcast::<Faulty>().unwrap(), Faulty(4));
 }
 
-/// The value is reduced to a value that contains it again, or it is sent while it is reduced.
+/// The first conversion returns a value of its own type, and the second one sends its own value. Both would
+/// never end.
 #[test]
 fn endless_reduction_is_an_error() {
     #[derive(Clone)]

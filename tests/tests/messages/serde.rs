@@ -144,7 +144,7 @@ fn skipped_fields_keep_other_positions() {
     same(&[Sparse { first: None, second: Some(2) }]);
 }
 
-/// Arguments and results of pools, and captures of closures, follow the same rules.
+/// Units in options also arrive in arguments and results of pools, and in captures of closures.
 #[test]
 fn units_in_options_pass_pools_and_closures() {
     let pool = mp::Pool::new(1).unwrap();

@@ -343,7 +343,8 @@ enum Begins {
     BehindAnother,
 }
 
-/// The last other process is stopped at each access of dropping its handle, and then continues.
+/// Stops the last other process at each access of the drop of its handle, and then continues it. Checks that
+/// the waiter detects the drop.
 fn detects_a_drop_that_is_stopped(begins: Begins, waits: Waits) {
     let _alone = alone();
     mp_tests::kill::until_the_end(5, |at| {

@@ -19,7 +19,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Number of messages for which the arena is configured.
 const MESSAGES: u32 = 1024;
-/// Number of these messages that are reserved for queues with few messages.
+/// Number of messages, out of [`MESSAGES`], that are reserved for queues with few messages.
 const KEPT: u32 = MESSAGES / 8;
 /// Number of reserved messages for each queue.
 const SHARE: usize = 16;

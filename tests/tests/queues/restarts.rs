@@ -1,5 +1,5 @@
-//! Queues and channels in the arguments of a process that is restarted. They stay the same objects, and the
-//! other ends wait for the next start.
+//! Queues and channels in the arguments of a process that is restarted. They stay connected: the other ends
+//! wait until the process has started again.
 
 use std::time::Duration;
 

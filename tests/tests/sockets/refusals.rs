@@ -43,8 +43,8 @@ fn note() -> Vec<u8> {
     frame(1, u16::MAX, &names, names.len())
 }
 
-/// A send detects that the other side is closed, and reads until it finds the reason. Other messages that it
-/// reads are not lost.
+/// A send finds that the other side is closed, and then reads until it finds the note with the reason. The
+/// messages that it reads before the note are not lost.
 #[test]
 fn message_before_a_refusal_is_received() {
     let _alone = alone();

@@ -116,7 +116,7 @@ fn many_tasks_push_to_lanes_of_a_full_pool() {
     pool.join().unwrap();
 }
 
-/// Futures are dropped when their time has expired. For some of them, that is at once.
+/// Futures are dropped when their time-outs have expired. Some time-outs expire at once.
 #[test]
 fn timed_out_stream_futures_push_and_take_nothing() {
     const TASKS: u64 = 400;

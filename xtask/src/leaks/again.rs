@@ -48,7 +48,8 @@ fn copy(reader: PipeReader) -> Vec<String> {
     if names.len() as u64 == tally.failed { names } else { Vec::new() }
 }
 
-/// Returns `true` if each of these tests passes by itself and leaks nothing. `false` for an empty list.
+/// Returns `true` if each of these tests passes by itself and leaks nothing. Returns `false` for an empty
+/// list.
 pub(super) fn all_pass(program: &OsString, failed: &[String]) -> bool {
     if failed.is_empty() || failed.len() > MOST {
         return false;

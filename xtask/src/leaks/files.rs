@@ -95,7 +95,7 @@ fn names_a_living_process(path: &Path) -> bool {
     name.split(|c: char| !c.is_ascii_alphanumeric()).any(lives)
 }
 
-/// Returns the paths without those of directories, and of files that any process has open or mapped.
+/// Returns the paths of the files and directories that no process has open or mapped.
 fn without_open(mut paths: BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
     let Ok(processes) = fs::read_dir("/proc") else { return paths };
     for process in

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use crate::tidy::{Finding, Tree};
 
 const FOLDER: &str = "xtask/mutations/";
-/// Files that the copy has in addition to those of the sources.
+/// Folder of the files that the copy has in addition to the files of the sources.
 pub(super) const EXTRA: &str = "xtask/mutations/tree/";
 
 /// Replacement of some lines of one file.

@@ -126,7 +126,7 @@ fn features(packages: &[Package]) -> Option<Vec<String>> {
 }
 
 /// Returns the sets that must not build, since they can't share memory: the empty set, and all features
-/// except strategies. `mp-core` refuses them, so sets between these two make no difference.
+/// except strategies. Other sets need no check, because `mp-core` itself refuses to build without a strategy.
 fn without_strategy(features: &[String]) -> [String; 2] {
     [String::new(), rest(features).join(",")]
 }
