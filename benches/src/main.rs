@@ -33,7 +33,7 @@ use mp_bench::{machine, stats};
 /// Any error, with its message.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Result of every fallible function here.
+/// Result of every fallible function of this program.
 type Result<T> = std::result::Result<T, Failure>;
 
 fn main() -> ExitCode {

@@ -26,7 +26,7 @@ pub(crate) struct Outcome {
 pub(crate) struct Peer {
     pub(crate) name: &'static str,
     pub(crate) summary: Option<Summary>,
-    /// Ratio of our figure to its figure, round by round.
+    /// Ratio of our figure to the peer's figure, round by round.
     pub(crate) ratio: Option<Summary>,
 }
 

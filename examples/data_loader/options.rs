@@ -35,10 +35,10 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Parses the command line. `None` if only help was requested.
+    /// Parses the command line. Returns `None` if only help was requested.
     ///
     /// # Errors
-    /// For an unknown option, or an invalid value.
+    /// Returns an error for an unknown option, or an invalid value.
     pub(crate) fn from_args() -> mp::AnyResult<Option<Self>> {
         let mut o = Self {
             images: 4000,

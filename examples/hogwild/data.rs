@@ -1,4 +1,4 @@
-//! The data: read, checked, shuffled, and put into shared memory.
+//! Data set, which is read, checked, shuffled and stored in shared memory.
 
 use std::path::Path;
 

@@ -20,7 +20,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Parses the command line. `None` if only help was requested.
+    /// Parses the command line. Returns `None` if only help was requested.
     pub(crate) fn from_args() -> mp::AnyResult<Option<Self>> {
         let processors = std::thread::available_parallelism().map_or(2, usize::from);
         let mut o = Self { workers: processors, epochs: 40, data: None, kill_one: false };

@@ -38,7 +38,7 @@ struct Job {
     loss: SharedTensor<f32>,
 }
 
-/// Runs in a worker process.
+/// Runs in a worker process: trains batches until the queue is closed.
 fn worker(_rank: usize, job: Job) -> mp::AnyResult<()> {
     let mut network = Network::new(job.model);
     let weights = job.weights.as_atomics()?;

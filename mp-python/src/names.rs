@@ -12,7 +12,8 @@ pub(crate) fn give<T>(name: impl FnOnce() -> T) -> PyResult<()> {
     Ok(())
 }
 
-/// Returns the name in quotes between the two texts, or an empty text if the object has no name.
+/// Returns the name in quotes between the texts `before` and `after`, or an empty text if the object has no
+/// name.
 pub(crate) fn shown(py: Python<'_>, name: Option<String>, before: &str, after: &str) -> PyResult<String> {
     let Some(name) = name else { return Ok(String::new()) };
     Ok(format!("{before}{}{after}", PyString::new(py, &name).repr()?))

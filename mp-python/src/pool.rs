@@ -48,7 +48,7 @@ pub(crate) fn dumps_functions(object: &Bound<'_, PyAny>, has_main: bool) -> PyRe
     write_functions(object, has_main, dumps_by)
 }
 
-/// Like [`dumps_functions`], for several workers, each with its own copies of arrays.
+/// Does the same as [`dumps_functions`] for several workers, each with its own copies of arrays.
 pub(crate) fn dumps_functions_for_each(object: &Bound<'_, PyAny>, has_main: bool) -> PyResult<Object> {
     write_functions(object, has_main, dumps_for_each)
 }

@@ -25,7 +25,7 @@ pub fn scenario() -> Option<(String, u64, PathBuf)> {
 pub struct Scratch(pub PathBuf);
 
 impl Scratch {
-    /// Creates a directory with this name. The name includes the id of this process.
+    /// Creates a directory whose name consists of `name` and the id of this process.
     pub fn new(name: &str) -> Self {
         let path = PathBuf::from(format!("/dev/shm/mp-test-{}-{name}", std::process::id()));
         fs::create_dir(&path).unwrap();

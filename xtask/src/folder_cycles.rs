@@ -13,7 +13,7 @@ use crate::tidy::{File, Finding, Line, mask, uses};
 
 /// Path of a module without the crate: `src/a/mod.rs` is `["a"]`.
 type Path = Vec<String>;
-/// Imports between the floors of a folder, with the first place of each.
+/// Imports between the floors of a folder. The value for a pair of floors is the first import that was found.
 type Imports = BTreeMap<(String, String), Import>;
 
 /// Maximum number of re-exports that are followed from an import to a definition.

@@ -4,10 +4,10 @@
 //! `--features cuda` also for tensors in the memory of a device. Without a device, put
 //! `target/release/mp-cuda-sim-run` before the program's name, which simulates one.
 //!
-//! Times of a few hundred nanoseconds vary by more than the effect of a code change. Instructions don't. Each
-//! case runs twice, with a different number of repetitions, in a process of its own under valgrind: the
-//! difference is the cost of the repetitions, without start, warm-up and end. It is exact to about one
-//! instruction.
+//! Times of a few hundred nanoseconds vary by more than the effect of a code change. Numbers of instructions
+//! don't. Each case runs twice in a separate process under valgrind, with different numbers of repetitions.
+//! The difference is the cost of the repetitions, without start, warm-up and end. The result is exact to
+//! about one instruction.
 
 use std::hint::black_box;
 use std::process::{Command, ExitCode, Stdio};

@@ -1,5 +1,5 @@
-//! Our side: reads names of rows from standard input, runs them in its worker processes, and prints the
-//! figures.
+//! Server of mp's side, which reads names of rows from standard input, runs the rows in its worker processes,
+//! and prints the figures.
 //!
 //! Each answer is lines of JSON: rows, notes (`{"note": …}`), and at last `{"done": row}` or
 //! `{"failed": row, "why": …}`. After a failure, the workers are ended, and new workers are started for the
@@ -106,7 +106,7 @@ struct Server {
     random: u64,
 }
 
-/// Runs until the standard input ends.
+/// Runs the server until its standard input ends.
 pub(crate) fn serve(quick: bool) -> AnyResult<()> {
     let mut server = Server { workers: Vec::new(), quick, random: crate::cuda::gpu::now() | 1 };
     server.workers()?;

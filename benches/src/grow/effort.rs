@@ -117,7 +117,7 @@ pub(super) fn same<T: PartialEq + std::fmt::Debug>(wanted: T, got: T) -> Result<
     if wanted == got { Ok(()) } else { Err(format!("wrong result: {got:?} instead of {wanted:?}").into()) }
 }
 
-/// Resources that a size needs.
+/// Resources that the measurements at one size need.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Need {
     pub(super) bytes: u64,

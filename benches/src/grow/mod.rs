@@ -59,7 +59,7 @@ struct Axis {
     label: &'static str,
     /// Sizes, of which a quick run takes every other one.
     sizes: &'static [u64],
-    /// Resources that a size needs.
+    /// Resources that the measurements at a size need.
     need: fn(u64) -> Need,
     /// Creates the processes or tensors that exist while the curves are measured at a size.
     around: fn(u64) -> Result<Box<dyn Any>>,

@@ -2,8 +2,8 @@
 //! `waitpid`.
 //!
 //! # Safety
-//! Calls C functions whose pointers live as long as the call, and hooks into the start of the program before
-//! anything is set up; the hook only compares an argument and ends the process.
+//! The code calls C functions with pointers that are valid during the call. A hook runs at the start of the
+//! program, before Rust's runtime is set up. The hook only compares an argument and ends the process.
 
 use std::ffi::{CString, c_char, c_int};
 use std::os::unix::ffi::OsStringExt;

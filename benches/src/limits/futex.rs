@@ -25,12 +25,12 @@ pub(crate) struct Futex {
 }
 
 impl Futex {
-    /// Creates the parent's end.
+    /// Creates the parent's end of the link.
     pub(crate) fn parent(region: Region) -> Self {
         Self { region, out: 0, into: APART, sent: 0, received: 0 }
     }
 
-    /// Creates the child's end.
+    /// Creates the child's end of the link.
     pub(crate) fn child(region: Region) -> Self {
         Self { region, out: APART, into: 0, sent: 0, received: 0 }
     }

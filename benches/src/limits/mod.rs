@@ -1,4 +1,4 @@
-//! Limits of the machine: the bare work of each row.
+//! Limits of the machine: for each row, the least work that any library has to do.
 
 pub(crate) mod exec;
 pub(crate) mod failure;

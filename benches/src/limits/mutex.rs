@@ -14,7 +14,7 @@ use crate::work::lock::{Counts, Section};
 pub(crate) const LEN: usize = 4096;
 /// Offset of the counts in the region, on the cache line after the mutex.
 const COUNTS: usize = 64;
-/// Offset of the flag that lets the other process end.
+/// Offset of the flag that asks the other process to end.
 const STOP: usize = 1024;
 
 /// Mutex, and the counts that it protects.
@@ -53,7 +53,7 @@ impl Mutex {
         Ok(this)
     }
 
-    /// Creates the child's handle.
+    /// Creates the child's handle of the mutex.
     pub(crate) fn child(region: Region) -> Self {
         Self { region }
     }
@@ -63,12 +63,12 @@ impl Mutex {
         self.region.words(0, COUNTS / 8).as_ptr().cast_mut().cast()
     }
 
-    /// Lets the other process end.
+    /// Asks the other process to end.
     pub(crate) fn stop(&self) {
         self.region.word(STOP).store(1, Ordering::Release);
     }
 
-    /// Returns `true` if this process may end.
+    /// Returns `true` if the other process has asked this process to end.
     pub(crate) fn is_over(&self) -> bool {
         self.region.word(STOP).load(Ordering::Acquire) != 0
     }

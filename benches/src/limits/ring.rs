@@ -28,12 +28,12 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Creates the parent's end.
+    /// Creates the parent's end of both rings.
     pub(crate) fn parent(region: Region) -> Self {
         Self::new(region, 0, ONE)
     }
 
-    /// Creates the child's end.
+    /// Creates the child's end of both rings.
     pub(crate) fn child(region: Region) -> Self {
         Self::new(region, ONE, 0)
     }

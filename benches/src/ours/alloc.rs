@@ -1,4 +1,4 @@
-//! Memory: [`crate::work::alloc`].
+//! Memory of mp, as a contender of the work in [`crate::work::alloc`].
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ beside! {
 }
 
 /// Arguments of a competing process: queues for its readiness, for the start and for its figure, and the
-/// number of pairs.
+/// number of allocations, each with its release.
 type Race = (Queue<u64>, Queue<u64>, Queue<f64>, u64);
 
 fn compete<H: Heap>(_: usize, (ready, go, figures, pairs): Race) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Locks: [`crate::work::lock`].
+//! Locks of mp, as a contender of the work in [`crate::work::lock`].
 
 use mp::{Event, Lock, SpawnOptions, start_processes};
 

@@ -102,7 +102,7 @@ fn poll(subscriber: &Subscriber<ipc::Service, u64, ()>) -> Result<u64> {
     found?.ok_or_else(|| "no sample after all".into())
 }
 
-/// Link with both directions polled busily.
+/// Link on which both processes poll busily.
 struct Busy {
     // Before the node, since fields are dropped in this order.
     out: LoaningPublisher,
@@ -144,7 +144,7 @@ impl Link for Busy {
     }
 }
 
-/// Link with an event in each direction that wakes the other side.
+/// Link with an event in each direction, which wakes the other process.
 struct Sleepy {
     busy: Busy,
     notifier: Notifier<ipc::Service>,

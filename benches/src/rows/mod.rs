@@ -9,9 +9,9 @@ use crate::work::Round;
 /// Preferred direction of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Better {
-    /// Times and counts.
+    /// Lower figures are better: times and counts.
     Lower,
-    /// Rates.
+    /// Higher figures are better: rates.
     Higher,
 }
 

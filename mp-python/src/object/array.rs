@@ -23,7 +23,7 @@ use super::view::{ElementType, Kind, Source, View};
 use crate::error::runtime;
 use crate::memory::Memory;
 
-/// Buffers of up to this many bytes stay in the pickled bytes.
+/// Maximum number of bytes of a buffer that stays in the pickled bytes.
 const IN_BAND: usize = 512;
 
 /// Format characters of Python's module `struct`, with numpy's names and the element types.
@@ -268,7 +268,7 @@ impl MemoryBuffer {
 }
 
 impl MemoryBuffer {
-    /// Returns all bytes of a memory, read-only.
+    /// Returns a read-only buffer of all bytes of a memory.
     pub(super) fn of(memory: Arc<Memory>) -> Self {
         let len = memory.len();
         Self { memory, offset: 0, len, read_only: true }
@@ -369,7 +369,7 @@ pub fn rebuild<'py>(py: Python<'py>, view: &View, memory: Arc<Memory>) -> PyResu
     }
 }
 
-/// Returns numpy's object for an element type.
+/// Returns numpy's `dtype` object for an element type.
 pub(super) fn dtype(py: Python<'_>, element: ElementType) -> PyResult<Bound<'_, PyAny>> {
     static TYPES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
     let types = TYPES.get_or_try_init(py, || {

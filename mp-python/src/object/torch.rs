@@ -88,7 +88,7 @@ pub fn reduce_tensor<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyA
     REDUCE.import(py, "multiproc._torch", "reduce_tensor")?.call1((tensor, grad))
 }
 
-/// Returns `true` if the tensor is in memory that torch has shared: `share_memory_`, `share_memory`.
+/// Returns `true` if the tensor is in memory that torch has shared by `share_memory_` or `share_memory`.
 fn is_shared_by_torch(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
     static IS_SHARED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = tensor.py();
@@ -136,8 +136,8 @@ pub(crate) fn source_of_tensor(tensor: &Bound<'_, PyAny>, kind: Kind) -> PyResul
     Ok(source)
 }
 
-/// Like [`source_of_tensor`], without the check of the storage. Call [`check_storage`] before the elements
-/// are copied.
+/// Does the same as [`source_of_tensor`] without the check of the storage. Callers call [`check_storage`]
+/// before they copy the elements.
 fn elements_of_tensor(tensor: &Bound<'_, PyAny>, kind: Kind) -> PyResult<Option<Source>> {
     let py = tensor.py();
     let Some(read) = exchange_api(py)?.and_then(|api| api.tensor_from_object) else {
@@ -258,7 +258,7 @@ unsafe extern "C" fn delete(managed: *mut DLManagedTensorVersioned) {
     drop(exported);
 }
 
-/// Makes the structure of a tensor in shared memory.
+/// Creates DLPack's structure for a tensor in shared memory.
 fn export(view: &View, memory: Arc<Memory>) -> *mut DLManagedTensorVersioned {
     let size = view.element.size().max(1) as i64;
     let strides = match view.strides.is_empty() {

@@ -130,7 +130,7 @@ impl<T: Message + Send> Handles<T> {
         }
     }
 
-    /// Takes a message by calling `get` with the maximum wait.
+    /// Takes a message by `get`, which is called with the longest time that it may wait.
     pub(crate) fn take_by<R: Send>(
         &self,
         py: Python<'_>,

@@ -62,7 +62,8 @@ pub struct Settings {
 /// Reads the keyword `distributed`.
 ///
 /// # Errors
-/// `ValueError` for another value than a pair of numbers and `"env"`, or without the variables.
+/// `ValueError` if the value is neither a pair of numbers nor `"env"`, or if a variable of `"env"` is
+/// missing.
 pub fn ranks(distributed: Option<&Bound<'_, PyAny>>) -> PyResult<Option<(u32, u32)>> {
     let Some(given) = distributed.filter(|given| !given.is_none()) else { return Ok(None) };
     if let Ok(word) = given.extract::<String>() {

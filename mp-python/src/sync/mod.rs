@@ -2,10 +2,10 @@
 //!
 //! | class | built on | when its owner is killed |
 //! |---|---|---|
-//! | `Lock`, `RLock` | a semaphore with one permit, which names the owning process and thread | it is released |
-//! | `Semaphore`, `BoundedSemaphore` | permits that name their holders | its permits return |
+//! | `Lock`, `RLock` | a semaphore with one permit, which names the owning process and thread | the lock is released |
+//! | `Semaphore`, `BoundedSemaphore` | permits that name their holders | its permits return to the semaphore |
 //! | `Event` | a flag | no effect |
-//! | `Condition` (in Python) | [`waiters::Waiters`] and a lock | its place and its notification pass to others |
+//! | `Condition` (in Python) | [`waiters::Waiters`] and a lock | its waiting threads are removed, and their notification goes to another waiter |
 //! | `Barrier` (in Python) | [`barrier::BarrierState`] | the barrier breaks |
 //!
 //! A lock may be released by another thread or process than the one that acquired it, as in

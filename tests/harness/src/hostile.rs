@@ -173,9 +173,10 @@ pub fn regressions(target: &str) -> Vec<Vec<u8>> {
 
 /// Time limit for one input, on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
-/// Time limit for random changes of a target's seeds, if it is reached before [`CASES`].
+/// Maximum duration of the random changes for one target. On a slow machine, fewer than [`CASES`] inputs are
+/// tried.
 const A_MOMENT: Duration = Duration::from_secs(5);
-/// Number of random changes.
+/// Number of randomly changed inputs for each target.
 const CASES: u32 = 3000;
 
 /// Name of a target and its current input. The drop prints both if the target has panicked.

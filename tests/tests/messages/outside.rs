@@ -118,7 +118,8 @@ fn handle_without_its_attachment_is_an_error() {
     refused::<Queue<u8>>(0_u32);
 }
 
-/// Attaches the attachments of `encode`, and reads another value from them.
+/// Calls `encode`, which attaches memory to a message. Then decodes a `T` from `bytes`, with these
+/// attachments.
 fn reread<T: Message>(encode: impl Fn(&mut Outgoing), mut bytes: impl Message) -> mp_core::Result<T> {
     let mut attached = Outgoing::default();
     encode(&mut attached);

@@ -158,8 +158,8 @@ fn units_in_options_pass_pools_and_closures() {
     assert_eq!(wrapped, Some(()));
 }
 
-/// Each level of nested closures counts, although each level has a separate serializer. So closures that can
-/// be put can be called.
+/// Each level of nested closures counts towards the limit of nesting, although each level has a separate
+/// serializer. So closures that can be put can be called.
 #[test]
 fn nested_closures_round_trip() {
     let deep = |levels: u32| {

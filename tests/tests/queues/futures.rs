@@ -56,7 +56,7 @@ fn futures_of_two_processes_answer_each_other() {
     join(&context).unwrap();
 }
 
-/// Puts this many numbers, blocking.
+/// Puts `numbers` numbers by blocking calls.
 fn produce(_: usize, (queue, numbers): (Queue<u64>, u64)) -> Outcome {
     (0..numbers).try_for_each(|i| send(&queue, i))?;
     queue.close();

@@ -54,7 +54,7 @@ fn with(locks: &Locks, which: Which, f: impl FnOnce()) -> Result<(), LockError> 
 /// text.
 type Ended = (u32, Option<(Vec<u32>, String)>);
 
-/// Takes the lock `first`, waits until all processes have taken theirs, and takes `second`.
+/// Takes the lock `first`, waits until all processes have taken their first lock, and takes `second`.
 fn take_two(
     locks: &Locks,
     (first, second): (Which, Which),

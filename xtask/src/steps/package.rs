@@ -19,8 +19,8 @@ use crate::session::{Outcome, Session};
 const FILES: [&str; 3] = ["README.md", "LICENSE-MIT", "LICENSE-APACHE"];
 const PAGE: &str = "docs/api.txt";
 const LOG: &str = "CHANGELOG.md";
-/// Build settings for dependencies from the workspace's manifest: with another profile all of them would be
-/// checked again.
+/// Build settings for dependencies, copied from the workspace's manifest. With another profile, all
+/// dependencies would be checked again.
 const PROFILE: &str =
     "[profile.dev]\ndebug = \"line-tables-only\"\n\n[profile.dev.package.\"*\"]\ndebug = false\n";
 
