@@ -98,7 +98,7 @@ pub(crate) fn eight_compete_limit(plan: &Plan) -> Outcome {
     race::<Private>(plan, 8)
 }
 
-/// Measures `view`: a view of a tensor that is created and dropped.
+/// Runs a round of the row `view`: a view of a tensor that is created and dropped.
 pub(crate) fn view(plan: &Plan) -> Outcome {
     let tensor: FrozenTensor<f32> = Tensor::zeros([64, 64])?.freeze();
     let figure = plan.batches(4_000_000).time(|number| {
@@ -108,7 +108,7 @@ pub(crate) fn view(plan: &Plan) -> Outcome {
     Ok(Some(figure))
 }
 
-/// Measures the limit of `view`: clone and drop of an `Arc`.
+/// Runs a round of the limit of the row `view`: clone and drop of an `Arc`.
 pub(crate) fn view_limit(plan: &Plan) -> Outcome {
     let shared = Arc::new(0_u64);
     let figure = plan.batches(4_000_000).time(|_| {
@@ -140,14 +140,14 @@ fn passes(plan: &Plan, mut pass: impl FnMut(f32), sum: impl FnOnce() -> f32) -> 
     Ok(Some(figure / ELEMENTS as f64))
 }
 
-/// Measures `shared_slice`: a loop over a slice of a shared tensor's elements.
+/// Runs a round of the row `shared_slice`: a loop over a slice of a shared tensor's elements.
 pub(crate) fn shared_slice(plan: &Plan) -> Outcome {
     let tensor = Tensor::<f32>::zeros([ELEMENTS])?.share();
     let elements = tensor.as_atomics()?;
     passes(plan, |by| black_box(elements).iter().for_each(|e| e.store(e.load() + by)), || tensor.iter().sum())
 }
 
-/// Measures `shared_at`: a loop that indexes a shared tensor.
+/// Runs a round of the row `shared_at`: a loop that indexes a shared tensor.
 pub(crate) fn shared_at(plan: &Plan) -> Outcome {
     let tensor = Tensor::<f32>::zeros([ELEMENTS])?.share();
     let pass = |by| {
@@ -191,7 +191,8 @@ fn beside_a_million<R>(work: impl FnOnce() -> R) -> Result<R> {
     Ok(result)
 }
 
-/// Measures `spawn_exec_at_1m_live`: start and end of a process while a million tensors are alive.
+/// Runs a round of the row `spawn_exec_at_1m_live`: start and end of a process while a million tensors are
+/// alive.
 pub(crate) fn spawn_at_1m_live(plan: &Plan) -> Outcome {
     beside_a_million(|| super::spawn_exec(plan))?
 }
@@ -219,7 +220,7 @@ pub(crate) fn attach_at_1m_live(plan: &Plan) -> Outcome {
     beside_a_million(|| attach(plan))?
 }
 
-/// Measures the limit of `attach_at_1m_live`, with an almost empty arena.
+/// Runs a round of the limit of the row `attach_at_1m_live`, with an almost empty arena.
 pub(crate) fn attach_limit(plan: &Plan) -> Outcome {
     let _one = Arena::take(64)?;
     attach(plan)

@@ -50,12 +50,12 @@ pub(crate) fn at_none(plan: &Plan) -> Outcome {
     put(plan, 0)
 }
 
-/// Measures `put_at_65k_queued`.
+/// Runs a round of the row `put_at_65k_queued`.
 pub(crate) fn at_65k(plan: &Plan) -> Outcome {
     put(plan, 1 << 16)
 }
 
-/// Measures `put_at_900k_queued`. An arena has 917,504 messages for all queues.
+/// Runs a round of the row `put_at_900k_queued`. An arena has 917,504 messages for all queues.
 pub(crate) fn at_900k(plan: &Plan) -> Outcome {
     put(plan, 900_000)
 }

@@ -86,7 +86,7 @@ fn crowd(side: usize, each: u64, time: Option<Duration>) -> Result<(Vec<u64>, u6
     Ok((counts, took))
 }
 
-/// Measures `one_way_2p2c`: messages per second of two producers and two consumers.
+/// Runs a round of the row `one_way_2p2c`: messages per second of two producers and two consumers.
 pub(crate) fn one_way_2p2c(plan: &Plan) -> Outcome {
     let each = plan.repetitions(2_000_000);
     let (_, took) = crowd(2, each, None)?;
@@ -104,12 +104,12 @@ fn shares(plan: &Plan) -> Result<Vec<f64>> {
     Ok([share(&counts[..8]), share(&counts[8..])].concat())
 }
 
-/// Measures `fair_8p8c_least`: the smallest share.
+/// Runs a round of the row `fair_8p8c_least`: the smallest share.
 pub(crate) fn fair_least(plan: &Plan) -> Outcome {
     Ok(Some(shares(plan)?.into_iter().fold(f64::INFINITY, f64::min)))
 }
 
-/// Measures `fair_8p8c_most`: the largest share.
+/// Runs a round of the row `fair_8p8c_most`: the largest share.
 pub(crate) fn fair_most(plan: &Plan) -> Outcome {
     Ok(Some(shares(plan)?.into_iter().fold(0.0, f64::max)))
 }
@@ -137,12 +137,12 @@ fn idle(plan: &Plan, consumers: usize) -> Outcome {
     Ok(Some(spent * 10_000.0 / time as f64))
 }
 
-/// Measures `idle_1`.
+/// Runs a round of the row `idle_1`.
 pub(crate) fn idle_1(plan: &Plan) -> Outcome {
     idle(plan, 1)
 }
 
-/// Measures `idle_100`.
+/// Runs a round of the row `idle_100`.
 pub(crate) fn idle_100(plan: &Plan) -> Outcome {
     idle(plan, 100)
 }
@@ -151,8 +151,8 @@ fn put_records(_: usize, (queue, count): (Queue<Record>, u64)) -> Result<()> {
     (0..count).try_for_each(|id| Ok(queue.put(record(id))?))
 }
 
-/// Measures `struct_200b`: messages per second from one producer to one consumer. Each message is a struct of
-/// 200 bytes, which is encoded and decoded.
+/// Runs a round of the row `struct_200b`: messages per second from one producer to one consumer. Each message
+/// is a struct of 200 bytes, which is encoded and decoded.
 pub(crate) fn struct_200b(plan: &Plan) -> Outcome {
     let count = record::count(plan, 1_000_000);
     let queue = Queue::bounded(CAPACITY)?;
@@ -166,7 +166,7 @@ fn put_readings(_: usize, (queue, count): (Queue<Reading>, u64)) -> Result<()> {
     (0..count).try_for_each(|id| queue.put(reading(id)).map_err(|e| e.to_string().into()))
 }
 
-/// Measures `plain_200b`: plain data, which is sent as its bytes.
+/// Runs a round of the row `plain_200b`: plain data, which is sent as its bytes.
 pub(crate) fn plain_200b(plan: &Plan) -> Outcome {
     let count = record::count(plan, 1_000_000);
     let queue = Queue::bounded(CAPACITY)?;
@@ -191,8 +191,8 @@ fn take_many(_: usize, (queue, count): (Queue<Vec<FrozenTensor<u64>>>, u64)) -> 
     Ok(())
 }
 
-/// Measures `tensors_100`: nanoseconds for each message of a stream. A message has a hundred tensors, each of
-/// which is read.
+/// Runs a round of the row `tensors_100`: nanoseconds for each message of a stream. A message has a hundred
+/// tensors, each of which is read.
 pub(crate) fn tensors_100(plan: &Plan) -> Outcome {
     let batches = plan.batches(40_000);
     let count = batches.warm_up + batches.count * batches.each;

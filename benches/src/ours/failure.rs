@@ -53,12 +53,12 @@ fn gone(plan: &Plan, others: usize) -> Outcome {
     Ok(Some(stats::median(&times)))
 }
 
-/// Measures `first_failure`: one rank.
+/// Runs a round of the row `first_failure`: one rank.
 pub(crate) fn first_failure(plan: &Plan) -> Outcome {
     gone(plan, 0)
 }
 
-/// Measures `siblings_gone`: four ranks.
+/// Runs a round of the row `siblings_gone`: four ranks.
 pub(crate) fn siblings_gone(plan: &Plan) -> Outcome {
     gone(plan, 3)
 }

@@ -16,12 +16,12 @@ impl Section for Lock<Counts> {
     }
 }
 
-/// Measures `lock_uncontended`.
+/// Runs a round of the row `lock_uncontended`.
 pub(crate) fn uncontended(plan: &Plan) -> Outcome {
     lock::uncontended(&mut Lock::new([0; 2])?, plan, 5_000_000).map(Some)
 }
 
-/// Measures `lock_contended`: two processes lock all the time.
+/// Runs a round of the row `lock_contended`: two processes lock all the time.
 pub(crate) fn contended(plan: &Plan) -> Outcome {
     let (mut section, over) = (Lock::new([0; 2])?, Event::new()?);
     let cpu = plan.cores.map(|cores| cores.child);

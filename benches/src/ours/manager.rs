@@ -6,8 +6,8 @@ use crate::Result;
 use crate::process::pin;
 use crate::work::{Outcome, Plan};
 
-/// Measures `manager_call`: the round trip of a call of a proxy that was called before. The closure captures
-/// nothing, has no arguments, and returns a number.
+/// Runs a round of the row `manager_call`: the round trip of a call of a proxy that was called before. The
+/// closure captures nothing, has no arguments, and returns a number.
 pub(crate) fn call(plan: &Plan) -> Outcome {
     let manager = Manager::start()?;
     let object = manager.create(|| 0_u64)?;

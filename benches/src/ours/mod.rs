@@ -89,19 +89,19 @@ impl Link for Ends<u64, u64> {
     }
 }
 
-/// Measures `rtt_awake`: see [`small::round_trips`].
+/// Runs a round of the row `rtt_awake`: see [`small::round_trips`].
 pub(crate) fn rtt_awake(plan: &Plan) -> Outcome {
     let child = |_, ends: Ends<u64, u64>| small::answer_round_trips(&mut ends.settle()?);
     round(plan, 0, child, |mut ends| small::round_trips(&mut ends, plan, 500_000))
 }
 
-/// Measures `rtt_asleep`: see [`small::sleepy_round_trips`].
+/// Runs a round of the row `rtt_asleep`: see [`small::sleepy_round_trips`].
 pub(crate) fn rtt_asleep(plan: &Plan) -> Outcome {
     let child = |_, ends: Ends<u64, u64>| small::answer_sleepy_round_trips(&mut ends.settle()?.asleep());
     round(plan, 0, child, |ends| small::sleepy_round_trips(&mut ends.asleep(), plan, 3_000))
 }
 
-/// Measures `one_way_1p1c`: see [`small::consume`].
+/// Runs a round of the row `one_way_1p1c`: see [`small::consume`].
 pub(crate) fn one_way(plan: &Plan) -> Outcome {
     let child = |_, ends: Ends<u64, u64>| small::produce(&mut ends.settle()?);
     round(plan, 0, child, |mut ends| small::consume(&mut ends, plan, 3_000_000))
@@ -179,7 +179,7 @@ impl Receiver for Ends<u64, FrozenTensor<u64>> {
     }
 }
 
-/// Measures `tensor_again_64m`: see [`tensor::again`].
+/// Runs a round of the row `tensor_again_64m`: see [`tensor::again`].
 pub(crate) fn tensor_again(plan: &Plan) -> Outcome {
     let full = 200_000;
     let count = Amount::again(plan, full).total();
@@ -209,7 +209,7 @@ pub(crate) fn looped() -> Result<impl Link> {
     Ok(Ends { out: queue.clone(), into: queue, cpu: None, count: 0 })
 }
 
-/// Measures `tensor_fresh_…`: see [`tensor::fresh_times`].
+/// Runs a round of a row `tensor_fresh_…`: see [`tensor::fresh_times`].
 fn fresh(plan: &Plan, elements: usize) -> Outcome {
     tensor::median(fresh_times(plan, elements, Amount::fresh(plan, elements)))
 }
@@ -225,12 +225,12 @@ pub(crate) fn fresh_times(plan: &Plan, elements: usize, amount: Amount) -> Times
     })
 }
 
-/// Measures `tensor_fresh_1k`.
+/// Runs a round of the row `tensor_fresh_1k`.
 pub(crate) fn tensor_fresh_1k(plan: &Plan) -> Outcome {
     fresh(plan, tensor::SMALL)
 }
 
-/// Measures `tensor_stream_1k`: see [`tensor::stream`].
+/// Runs a round of the row `tensor_stream_1k`: see [`tensor::stream`].
 pub(crate) fn tensor_stream_1k(plan: &Plan) -> Outcome {
     let amount = Amount::stream(plan);
     let child = |_, ends: Ends<u64, Tensor<u64>>| {
@@ -242,38 +242,40 @@ pub(crate) fn tensor_stream_1k(plan: &Plan) -> Outcome {
     })
 }
 
-/// Measures `tensor_fresh_1m`.
+/// Runs a round of the row `tensor_fresh_1m`.
 pub(crate) fn tensor_fresh_1m(plan: &Plan) -> Outcome {
     fresh(plan, tensor::MEDIUM)
 }
 
-/// Measures `tensor_fresh_64m`.
+/// Runs a round of the row `tensor_fresh_64m`.
 pub(crate) fn tensor_fresh_64m(plan: &Plan) -> Outcome {
     fresh(plan, tensor::LARGE)
 }
 
-/// Measures `spawn_exec`: the median time in ns to start and join one process that does nothing.
+/// Runs a round of the row `spawn_exec`: the median time in ns to start and join one process that does
+/// nothing.
 pub(crate) fn spawn_exec(plan: &Plan) -> Outcome {
     spawn_one(plan, StartMethod::Spawn)
 }
 
-/// Measures `spawn_forkserver`: like [`spawn_exec`], with a running fork server.
+/// Runs a round of the row `spawn_forkserver`: like [`spawn_exec`], with a running fork server.
 pub(crate) fn spawn_forkserver(plan: &Plan) -> Outcome {
     spawn_one(plan, StartMethod::ForkServer)
 }
 
-/// Measures `spawn_forkserver_2g`: like [`spawn_forkserver`], with 2 GiB resident in this process.
+/// Runs a round of the row `spawn_forkserver_2g`: like [`spawn_forkserver`], with 2 GiB resident in this
+/// process.
 pub(crate) fn spawn_forkserver_2g(plan: &Plan) -> Outcome {
     crate::limits::exec::with_2g(|| spawn_forkserver(plan))
 }
 
-/// Measures `spawn_fork`: like [`spawn_exec`], by forking this process.
+/// Runs a round of the row `spawn_fork`: like [`spawn_exec`], by forking this process.
 pub(crate) fn spawn_fork(plan: &Plan) -> Outcome {
     crate::process::allow_fork();
     spawn_one(plan, StartMethod::Fork)
 }
 
-/// Measures `spawn_fork_2g`: like [`spawn_fork`], with 2 GiB resident in this process.
+/// Runs a round of the row `spawn_fork_2g`: like [`spawn_fork`], with 2 GiB resident in this process.
 pub(crate) fn spawn_fork_2g(plan: &Plan) -> Outcome {
     crate::limits::exec::with_2g(|| spawn_fork(plan))
 }
@@ -299,12 +301,13 @@ pub(crate) fn spawn_times(method: StartMethod, count: u64) -> Result<Vec<f64>> {
     Ok(times)
 }
 
-/// Measures `spawn_exec_2g`: like [`spawn_exec`], with 2 GiB resident in this process.
+/// Runs a round of the row `spawn_exec_2g`: like [`spawn_exec`], with 2 GiB resident in this process.
 pub(crate) fn spawn_exec_2g(plan: &Plan) -> Outcome {
     crate::limits::exec::with_2g(|| spawn_exec(plan))
 }
 
-/// Measures `spawn_64`: the median time in ns to start and join many processes that do nothing.
+/// Runs a round of the row `spawn_64`: the median time in ns to start and join many processes that do
+/// nothing.
 pub(crate) fn spawn_64(plan: &Plan) -> Outcome {
     let mut times = Vec::new();
     for _ in 0..plan.repetitions(10) {

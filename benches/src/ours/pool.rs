@@ -20,7 +20,7 @@ fn rate(tasks: u64, run: impl Fn(u64) -> Result<()>) -> Outcome {
     Ok(Some(tasks as f64 * 1e9 / (now() - start) as f64))
 }
 
-/// Measures `pool_map`: a trivial function of a number, in chunks of one task.
+/// Runs a round of the row `pool_map`: a trivial function of a number, in chunks of one task.
 pub(crate) fn map(plan: &Plan) -> Outcome {
     let pool = Pool::new(WORKERS)?;
     let figure = rate(plan.repetitions(1_000_000), |tasks| {
@@ -32,7 +32,7 @@ pub(crate) fn map(plan: &Plan) -> Outcome {
     figure
 }
 
-/// Measures `pool_tensor_1m`: each task has the same tensor of 1 MiB, and reads one element.
+/// Runs a round of the row `pool_tensor_1m`: each task has the same tensor of 1 MiB, and reads one element.
 pub(crate) fn tensor_1m(plan: &Plan) -> Outcome {
     const LEN: usize = 1 << 17;
     let pool = Pool::new(WORKERS)?;
@@ -62,7 +62,7 @@ fn right(got: &[u64], wanted: impl ExactSizeIterator<Item = u64>) -> Result<()> 
     if right { Ok(()) } else { Err(wrong("not what the function makes of the numbers")) }
 }
 
-/// Measures `pool_map_1m`: the same function as in [`map`], in chunks of the pool's choice.
+/// Runs a round of the row `pool_map_1m`: the same function as in [`map`], in chunks of the pool's choice.
 pub(crate) fn map_1m(plan: &Plan) -> Outcome {
     let pool = Pool::new(WORKERS)?;
     let figure = each(plan.repetitions(1_000_000), |tasks| {
@@ -72,7 +72,7 @@ pub(crate) fn map_1m(plan: &Plan) -> Outcome {
     figure
 }
 
-/// Measures `pool_imap_1m`, which takes the results one after the other.
+/// Runs a round of the row `pool_imap_1m`, which takes the results one after the other.
 pub(crate) fn imap_1m(plan: &Plan) -> Outcome {
     let pool = Pool::new(WORKERS)?;
     let figure = each(plan.repetitions(1_000_000), |tasks| {
@@ -93,7 +93,7 @@ pub(crate) fn collatz(mut n: u64) -> u64 {
     steps
 }
 
-/// Measures `pool_collatz_1m`: a function of about 100 ns.
+/// Runs a round of the row `pool_collatz_1m`: a function of about 100 ns.
 pub(crate) fn collatz_1m(plan: &Plan) -> Outcome {
     let pool = Pool::new(WORKERS)?;
     let figure = each(plan.repetitions(1_000_000), |tasks| {
@@ -108,7 +108,7 @@ pub(crate) fn collatz_1m(plan: &Plan) -> Outcome {
     figure
 }
 
-/// Measures `pool_files_8m`: reads files and sums up their bytes.
+/// Runs a round of the row `pool_files_8m`: reads files and sums up their bytes.
 pub(crate) fn files_8m(plan: &Plan) -> Outcome {
     let files = Files::make()?;
     let pool = Pool::new(WORKERS)?;

@@ -22,7 +22,8 @@ fn look(_: usize, (receiver, there, last): Look) -> Result<()> {
     Ok(())
 }
 
-/// Measures `watch_send`: nanoseconds for each version that is sent while a reader reads continuously.
+/// Runs a round of the row `watch_send`: nanoseconds for each version that is sent while a reader reads
+/// continuously.
 pub(crate) fn watch_send(plan: &Plan) -> Outcome {
     let last = plan.repetitions(1_000_000);
     let (sender, receiver) = watch::channel(value(0))?;
@@ -56,7 +57,7 @@ fn hear(_: usize, (receiver, there, far, count): Hear) -> Result<()> {
     Ok(())
 }
 
-/// Measures `broadcast_1p1c`: messages per second to one receiver that misses none.
+/// Runs a round of the row `broadcast_1p1c`: messages per second to one receiver that misses none.
 pub(crate) fn broadcast(plan: &Plan) -> Outcome {
     let count = plan.repetitions(2_000_000).next_multiple_of(WINDOW);
     let (sender, receiver) = broadcast::channel(WINDOW as usize)?;

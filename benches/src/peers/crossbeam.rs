@@ -64,12 +64,12 @@ fn round(
     })
 }
 
-/// Measures `rtt_awake`.
+/// Runs a round of the row `rtt_awake`.
 pub(crate) fn rtt_awake(plan: &Plan) -> Outcome {
     round(plan, true, |link| small::answer_round_trips(link), |link| small::round_trips(link, plan, 500_000))
 }
 
-/// Measures `rtt_asleep`.
+/// Runs a round of the row `rtt_asleep`.
 pub(crate) fn rtt_asleep(plan: &Plan) -> Outcome {
     round(
         plan,
@@ -79,12 +79,12 @@ pub(crate) fn rtt_asleep(plan: &Plan) -> Outcome {
     )
 }
 
-/// Measures `one_way_1p1c`.
+/// Runs a round of the row `one_way_1p1c`.
 pub(crate) fn one_way(plan: &Plan) -> Outcome {
     round(plan, true, |link| small::produce(link), |link| small::consume(link, plan, 3_000_000))
 }
 
-/// Measures `one_way_2p2c`.
+/// Runs a round of the row `one_way_2p2c`.
 pub(crate) fn one_way_2p2c(plan: &Plan) -> Outcome {
     const SIDE: u64 = 2;
     let each = plan.repetitions(2_000_000);

@@ -262,19 +262,19 @@ fn with<C, R>(
     round(&format!("{NAME}/{work}"), &all, plan, || Ok(end), measure)
 }
 
-/// Measures `rtt_awake`, polled busily.
+/// Runs a round of the row `rtt_awake`, polled busily.
 pub(crate) fn rtt_awake(plan: &Plan) -> Outcome {
     let open = |base: &str| Busy::open(base, End::Parent, 1);
     with("awake", &[], plan, open, |mut link| small::round_trips(&mut link, plan, 100_000))
 }
 
-/// Measures `rtt_asleep`, with wake-ups by events.
+/// Runs a round of the row `rtt_asleep`, with wake-ups by events.
 pub(crate) fn rtt_asleep(plan: &Plan) -> Outcome {
     let open = |base: &str| Sleepy::open(base, End::Parent);
     with("asleep", &[], plan, open, |mut link| small::sleepy_round_trips(&mut link, plan, 3_000))
 }
 
-/// Measures `one_way_1p1c`, without loss.
+/// Runs a round of the row `one_way_1p1c`, without loss.
 pub(crate) fn one_way(plan: &Plan) -> Outcome {
     let open = |base: &str| Busy::open(base, End::Parent, DEEP);
     with("one-way", &[], plan, open, |mut link| small::consume(&mut link, plan, 1_000_000))
@@ -304,7 +304,7 @@ impl Takers {
     }
 }
 
-/// Measures `tensor_fresh_…`: each tensor is a slice loaned from the publisher's pool.
+/// Runs a round of a row `tensor_fresh_…`: each tensor is a slice loaned from the publisher's pool.
 fn fresh(plan: &Plan, elements: usize) -> Outcome {
     tensor::median(fresh_times(plan, elements, Amount::fresh(plan, elements)))
 }
@@ -316,7 +316,8 @@ pub(crate) fn fresh_times(plan: &Plan, elements: usize, amount: Amount) -> Times
     with("fresh", &words, plan, open, |mut sender| tensor::fresh_times(&mut sender, elements, amount))
 }
 
-/// Measures `tensor_stream_1k`. No more tensors are in flight than the subscriber buffers, so none is lost.
+/// Runs a round of the row `tensor_stream_1k`. No more tensors are in flight than the subscriber buffers, so
+/// none is lost.
 pub(crate) fn tensor_stream_1k(plan: &Plan) -> Outcome {
     let amount = Amount::stream(plan);
     let words = [amount.total().to_string()];
@@ -324,17 +325,17 @@ pub(crate) fn tensor_stream_1k(plan: &Plan) -> Outcome {
     with("stream", &words, plan, open, |mut sender| tensor::stream(&mut sender, tensor::SMALL, amount))
 }
 
-/// Measures `tensor_fresh_1k`.
+/// Runs a round of the row `tensor_fresh_1k`.
 pub(crate) fn tensor_fresh_1k(plan: &Plan) -> Outcome {
     fresh(plan, tensor::SMALL)
 }
 
-/// Measures `tensor_fresh_1m`.
+/// Runs a round of the row `tensor_fresh_1m`.
 pub(crate) fn tensor_fresh_1m(plan: &Plan) -> Outcome {
     fresh(plan, tensor::MEDIUM)
 }
 
-/// Measures `tensor_fresh_64m`.
+/// Runs a round of the row `tensor_fresh_64m`.
 pub(crate) fn tensor_fresh_64m(plan: &Plan) -> Outcome {
     fresh(plan, tensor::LARGE)
 }

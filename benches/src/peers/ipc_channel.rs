@@ -142,26 +142,26 @@ pub(crate) fn looped() -> Result<impl Link> {
     Ok(Channels { out, into, polls: POLLING })
 }
 
-/// Measures `rtt_awake`.
+/// Runs a round of the row `rtt_awake`.
 pub(crate) fn rtt_awake<const POLLS: bool>(plan: &Plan) -> Outcome {
     with(POLLS, "awake", &[], plan, |mut link: Channels<u64, u64>| {
         small::round_trips(&mut link, plan, 20_000)
     })
 }
 
-/// Measures `rtt_asleep`.
+/// Runs a round of the row `rtt_asleep`.
 pub(crate) fn rtt_asleep(plan: &Plan) -> Outcome {
     with(BLOCKING, "asleep", &[], plan, |mut link: Channels<u64, u64>| {
         small::sleepy_round_trips(&mut link, plan, 3_000)
     })
 }
 
-/// Measures `one_way_1p1c`.
+/// Runs a round of the row `one_way_1p1c`.
 pub(crate) fn one_way<const POLLS: bool>(plan: &Plan) -> Outcome {
     with(POLLS, "one-way", &[], plan, |mut link: Channels<u64, u64>| small::consume(&mut link, plan, 200_000))
 }
 
-/// Measures `struct_200b`.
+/// Runs a round of the row `struct_200b`.
 pub(crate) fn struct_200b<const POLLS: bool>(plan: &Plan) -> Outcome {
     let count = record::count(plan, 100_000);
     with(POLLS, "records", &[count.to_string()], plan, |channels: Channels<u64, Record>| {
@@ -169,7 +169,7 @@ pub(crate) fn struct_200b<const POLLS: bool>(plan: &Plan) -> Outcome {
     })
 }
 
-/// Measures `tensor_again_64m`, with the same shared memory in each message.
+/// Runs a round of the row `tensor_again_64m`, with the same shared memory in each message.
 pub(crate) fn tensor_again<const POLLS: bool>(plan: &Plan) -> Outcome {
     let full = 4_000;
     let words = [Amount::again(plan, full).total().to_string()];
@@ -178,7 +178,7 @@ pub(crate) fn tensor_again<const POLLS: bool>(plan: &Plan) -> Outcome {
     })
 }
 
-/// Measures `tensor_fresh_…`, with new shared memory for each tensor.
+/// Runs a round of a row `tensor_fresh_…`, with new shared memory for each tensor.
 fn fresh(plan: &Plan, elements: usize, polls: bool) -> Outcome {
     tensor::median(fresh_times(plan, elements, Amount::fresh(plan, elements), polls))
 }
@@ -198,12 +198,12 @@ pub(crate) fn again_times(plan: &Plan, elements: usize, amount: Amount) -> Times
     })
 }
 
-/// Measures `tensor_fresh_1k`.
+/// Runs a round of the row `tensor_fresh_1k`.
 pub(crate) fn tensor_fresh_1k<const POLLS: bool>(plan: &Plan) -> Outcome {
     fresh(plan, tensor::SMALL, POLLS)
 }
 
-/// Measures `tensor_stream_1k`.
+/// Runs a round of the row `tensor_stream_1k`.
 pub(crate) fn tensor_stream_1k<const POLLS: bool>(plan: &Plan) -> Outcome {
     let amount = Amount::stream(plan);
     with(POLLS, "stream", &[amount.total().to_string()], plan, |channels| {
@@ -211,12 +211,12 @@ pub(crate) fn tensor_stream_1k<const POLLS: bool>(plan: &Plan) -> Outcome {
     })
 }
 
-/// Measures `tensor_fresh_1m`.
+/// Runs a round of the row `tensor_fresh_1m`.
 pub(crate) fn tensor_fresh_1m(plan: &Plan) -> Outcome {
     fresh(plan, tensor::MEDIUM, BLOCKING)
 }
 
-/// Measures `tensor_fresh_64m`.
+/// Runs a round of the row `tensor_fresh_64m`.
 pub(crate) fn tensor_fresh_64m(plan: &Plan) -> Outcome {
     fresh(plan, tensor::LARGE, BLOCKING)
 }

@@ -175,17 +175,17 @@ fn run(script: &str, words: &[&str]) -> Outcome {
     }
 }
 
-/// Measures `pool_map`.
+/// Runs a round of the row `pool_map`.
 pub(crate) fn map(plan: &Plan) -> Outcome {
     run(MAP, &[&plan.repetitions(40_000).to_string()])
 }
 
-/// Measures `pool_map_1m`.
+/// Runs a round of the row `pool_map_1m`.
 pub(crate) fn map_1m(plan: &Plan) -> Outcome {
     run(MAP_1M, &[&plan.repetitions(1_000_000).to_string(), "map"])
 }
 
-/// Measures `pool_imap_1m`.
+/// Runs a round of the row `pool_imap_1m`.
 pub(crate) fn imap_1m(plan: &Plan) -> Outcome {
     run(MAP_1M, &[&plan.repetitions(1_000_000).to_string(), "imap"])
 }
@@ -194,52 +194,52 @@ pub(crate) fn imap_1m(plan: &Plan) -> Outcome {
 const STANDARD: &str = "multiprocessing";
 const TORCH_PACKAGE: &str = "torch.multiprocessing";
 
-/// Measures `rtt_awake`.
+/// Runs a round of the row `rtt_awake`.
 pub(crate) fn rtt(plan: &Plan) -> Outcome {
     run(QUEUES, &[&plan.repetitions(20_000).to_string(), STANDARD, "rtt"])
 }
 
-/// Measures `rtt_awake` of torch.
+/// Runs a round of the row `rtt_awake` with torch.
 pub(crate) fn torch_rtt(plan: &Plan) -> Outcome {
     run(QUEUES, &[&plan.repetitions(20_000).to_string(), TORCH_PACKAGE, "rtt"])
 }
 
-/// Measures `one_way_1p1c`.
+/// Runs a round of the row `one_way_1p1c`.
 pub(crate) fn one_way(plan: &Plan) -> Outcome {
     run(QUEUES, &[&plan.repetitions(50_000).to_string(), STANDARD, "one-way"])
 }
 
-/// Measures `one_way_1p1c` of torch.
+/// Runs a round of the row `one_way_1p1c` with torch.
 pub(crate) fn torch_one_way(plan: &Plan) -> Outcome {
     run(QUEUES, &[&plan.repetitions(50_000).to_string(), TORCH_PACKAGE, "one-way"])
 }
 
-/// Measures `manager_call`.
+/// Runs a round of the row `manager_call`.
 pub(crate) fn manager(plan: &Plan) -> Outcome {
     run(MANAGER, &[&plan.repetitions(20_000).to_string()])
 }
 
-/// Measures `pool_tensor_1m` of torch.
+/// Runs a round of the row `pool_tensor_1m` with torch.
 pub(crate) fn tensor_1m(plan: &Plan) -> Outcome {
     run(TENSOR, &[&plan.repetitions(4_000).to_string()])
 }
 
-/// Measures `spawn_exec`.
+/// Runs a round of the row `spawn_exec`.
 pub(crate) fn spawn(plan: &Plan) -> Outcome {
     run(PROCESS, &[&plan.repetitions(6).to_string(), "spawn"])
 }
 
-/// Measures `spawn_forkserver`.
+/// Runs a round of the row `spawn_forkserver`.
 pub(crate) fn forkserver(plan: &Plan) -> Outcome {
     run(PROCESS, &[&plan.repetitions(20).to_string(), "forkserver"])
 }
 
-/// Measures `spawn_exec` of torch, which each process imports in seconds.
+/// Runs a round of the row `spawn_exec` with torch, which each process imports in seconds.
 pub(crate) fn torch_spawn(plan: &Plan) -> Outcome {
     run(TORCH, &[&plan.repetitions(4).to_string(), "spawn"])
 }
 
-/// Measures `spawn_forkserver` of torch.
+/// Runs a round of the row `spawn_forkserver` with torch.
 pub(crate) fn torch_forkserver(plan: &Plan) -> Outcome {
     run(TORCH, &[&plan.repetitions(4).to_string(), "forkserver"])
 }

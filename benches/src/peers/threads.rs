@@ -18,7 +18,7 @@ fn each(tasks: u64, run: impl Fn(u64) -> Result<()>) -> Outcome {
     Ok(Some((now() - start) as f64 / tasks as f64))
 }
 
-/// Measures `pool_collatz_1m`.
+/// Runs a round of the row `pool_collatz_1m`.
 pub(crate) fn collatz_1m(plan: &Plan) -> Outcome {
     let pool = pool()?;
     each(plan.repetitions(1_000_000), |tasks| {
@@ -27,7 +27,7 @@ pub(crate) fn collatz_1m(plan: &Plan) -> Outcome {
     })
 }
 
-/// Measures `pool_files_8m`.
+/// Runs a round of the row `pool_files_8m`.
 pub(crate) fn files_8m(plan: &Plan) -> Outcome {
     let (files, pool) = (Files::make()?, pool()?);
     each(plan.repetitions(100), |tasks| {

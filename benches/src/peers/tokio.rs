@@ -12,7 +12,7 @@ fn ended<T>(ended: std::thread::Result<T>) -> Result<T> {
     ended.map_err(|_| Failure::from("the other thread has panicked"))
 }
 
-/// Measures `watch_send`.
+/// Runs a round of the row `watch_send`.
 pub(crate) fn watch_send(plan: &Plan) -> Outcome {
     let last = plan.repetitions(1_000_000);
     let (sender, mut receiver) = watch::channel(value(0));
@@ -36,7 +36,7 @@ pub(crate) fn watch_send(plan: &Plan) -> Outcome {
     Ok(Some(took as f64 / last as f64))
 }
 
-/// Measures `broadcast_1p1c`.
+/// Runs a round of the row `broadcast_1p1c`.
 pub(crate) fn broadcast(plan: &Plan) -> Outcome {
     static FAR: AtomicU64 = AtomicU64::new(0);
     FAR.store(0, Ordering::Relaxed);
