@@ -48,8 +48,8 @@ unsafe extern "C" {
     static environ: *const *mut c_char;
 }
 
-/// Runs a round of the row `spawn_exec`: the median time in ns to start one process that does nothing and to
-/// wait for its end.
+/// Runs a round of the limit in the row `spawn_exec`: the median time in ns to start one process that does
+/// nothing and to wait for its end.
 pub(crate) fn spawn_exec(plan: &Plan) -> Outcome {
     Ok(Some(stats::median(&spawn_times(plan.repetitions(30))?)))
 }
@@ -80,13 +80,13 @@ pub(crate) fn with_2g(work: impl FnOnce() -> Outcome) -> Outcome {
     outcome
 }
 
-/// Runs a round of the row `spawn_exec_2g`: like [`spawn_exec`], with 2 GiB resident.
+/// Runs a round of the limit in the row `spawn_exec_2g`: like [`spawn_exec`], with 2 GiB resident.
 pub(crate) fn spawn_exec_2g(plan: &Plan) -> Outcome {
     with_2g(|| spawn_exec(plan))
 }
 
-/// Runs a round of the row `spawn_fork`: the median time in ns to fork a process that ends at once, and to
-/// wait for its end.
+/// Runs a round of the limit in the row `spawn_fork`: the median time in ns to fork a process that ends at
+/// once, and to wait for its end.
 pub(crate) fn spawn_fork(plan: &Plan) -> Outcome {
     let mut times = Vec::new();
     for _ in 0..plan.repetitions(100) {
@@ -104,7 +104,7 @@ pub(crate) fn spawn_fork(plan: &Plan) -> Outcome {
     Ok(Some(stats::median(&times)))
 }
 
-/// Runs a round of the row `spawn_fork_2g`: like [`spawn_fork`], with 2 GiB resident.
+/// Runs a round of the limit in the row `spawn_fork_2g`: like [`spawn_fork`], with 2 GiB resident.
 pub(crate) fn spawn_fork_2g(plan: &Plan) -> Outcome {
     with_2g(|| spawn_fork(plan))
 }
@@ -112,8 +112,8 @@ pub(crate) fn spawn_fork_2g(plan: &Plan) -> Outcome {
 /// Number of processes that `spawn_64` starts.
 pub(crate) const MANY: usize = 64;
 
-/// Runs a round of the row `spawn_64`: the median time in ns to start many processes that do nothing and to
-/// wait for all of them.
+/// Runs a round of the limit in the row `spawn_64`: the median time in ns to start many processes that do
+/// nothing and to wait for all of them.
 pub(crate) fn spawn_64(plan: &Plan) -> Outcome {
     let path = CString::new(std::env::current_exe()?.into_os_string().into_vec())?;
     let word = CString::new(NOOP)?;

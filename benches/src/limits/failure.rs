@@ -72,12 +72,12 @@ pub(crate) fn killed() -> Result<u64> {
     Ok(now() - start)
 }
 
-/// Runs a round of the row `first_failure`.
+/// Runs a round of the limit in the row `first_failure`.
 pub(crate) fn first_failure(plan: &Plan) -> Outcome {
     gone(plan, 0)
 }
 
-/// Runs a round of the row `siblings_gone`.
+/// Runs a round of the limit in the row `siblings_gone`.
 pub(crate) fn siblings_gone(plan: &Plan) -> Outcome {
     gone(plan, 3)
 }

@@ -49,29 +49,29 @@ fn round<L, R>(
     Ok(Some(figure))
 }
 
-/// Runs a round of the row `rtt_awake`: a spinning ping-pong over cache lines.
+/// Runs a round of the limit in the row `rtt_awake`: a spinning ping-pong over cache lines.
 pub(crate) fn rtt_awake(plan: &Plan) -> Outcome {
     round(LINE, line::LEN, &[], plan, Line::parent, |link| small::round_trips(link, plan, 1_000_000))
 }
 
-/// Runs a round of the row `rtt_asleep`: a bare futex ping-pong.
+/// Runs a round of the limit in the row `rtt_asleep`: a bare futex ping-pong.
 pub(crate) fn rtt_asleep(plan: &Plan) -> Outcome {
     round(FUTEX, futex::LEN, &[], plan, Futex::parent, |link| small::sleepy_round_trips(link, plan, 3_000))
 }
 
-/// Runs a round of the row `one_way_1p1c`: a ring with one producer and one consumer, which is fast, but does
-/// not detect stopped or killed processes.
+/// Runs a round of the limit in the row `one_way_1p1c`: a ring with one producer and one consumer, which is
+/// fast, but does not detect stopped or killed processes.
 pub(crate) fn one_way(plan: &Plan) -> Outcome {
     round(RING, ring::LEN, &[], plan, Ring::parent, |link| small::consume(link, plan, 10_000_000))
 }
 
-/// Runs a round of the row `lock_uncontended`: a robust mutex of the C library.
+/// Runs a round of the limit in the row `lock_uncontended`: a robust mutex of the C library.
 pub(crate) fn lock_uncontended(plan: &Plan) -> Outcome {
     lock::uncontended(&mut Mutex::parent(Region::create(mutex::LEN)?)?, plan, 5_000_000).map(Some)
 }
 
-/// Runs a round of the row `lock_contended`: a robust mutex of the C library, which two processes lock all
-/// the time.
+/// Runs a round of the limit in the row `lock_contended`: a robust mutex of the C library, which two
+/// processes lock all the time.
 pub(crate) fn lock_contended(plan: &Plan) -> Outcome {
     let region = Region::create(mutex::LEN)?;
     let words = [region.token()];
@@ -83,7 +83,8 @@ pub(crate) fn lock_contended(plan: &Plan) -> Outcome {
     Ok(Some(figure))
 }
 
-/// Runs a round of a row `tensor_fresh_…`: a copy into warm shared memory and a read of all of it.
+/// Runs a round of the limit in a row `tensor_fresh_…`: a copy into warm shared memory and a read of all of
+/// it.
 fn fresh(plan: &Plan, elements: usize) -> Outcome {
     tensor::median(fresh_times(plan, elements, Amount::fresh(plan, elements)))
 }
@@ -97,12 +98,12 @@ pub(crate) fn fresh_times(plan: &Plan, elements: usize, amount: Amount) -> Times
     })
 }
 
-/// Runs a round of the row `tensor_fresh_1k`.
+/// Runs a round of the limit in the row `tensor_fresh_1k`.
 pub(crate) fn tensor_fresh_1k(plan: &Plan) -> Outcome {
     fresh(plan, tensor::SMALL)
 }
 
-/// Runs a round of the row `tensor_stream_1k`, through as many warm buffers as can be in flight.
+/// Runs a round of the limit in the row `tensor_stream_1k`, through as many warm buffers as can be in flight.
 pub(crate) fn tensor_stream_1k(plan: &Plan) -> Outcome {
     let amount = Amount::stream(plan);
     let parent = |region| Buffer::new(Ring::parent(region), tensor::SMALL);
@@ -112,17 +113,18 @@ pub(crate) fn tensor_stream_1k(plan: &Plan) -> Outcome {
     })
 }
 
-/// Runs a round of the row `tensor_fresh_1m`.
+/// Runs a round of the limit in the row `tensor_fresh_1m`.
 pub(crate) fn tensor_fresh_1m(plan: &Plan) -> Outcome {
     fresh(plan, tensor::MEDIUM)
 }
 
-/// Runs a round of the row `tensor_fresh_64m`.
+/// Runs a round of the limit in the row `tensor_fresh_64m`.
 pub(crate) fn tensor_fresh_64m(plan: &Plan) -> Outcome {
     fresh(plan, tensor::LARGE)
 }
 
-/// Runs a round of the row `tensor_again_64m`: a spinning ping-pong over cache lines and one read.
+/// Runs a round of the limit in the row `tensor_again_64m`: a spinning ping-pong over cache lines and one
+/// read.
 pub(crate) fn tensor_again(plan: &Plan) -> Outcome {
     let full = 400_000;
     let words = [Amount::again(plan, full).total().to_string(), tensor::LARGE.to_string()];

@@ -108,7 +108,7 @@ pub(crate) fn view(plan: &Plan) -> Outcome {
     Ok(Some(figure))
 }
 
-/// Runs a round of the limit of the row `view`: clone and drop of an `Arc`.
+/// Runs a round of the limit in the row `view`: clone and drop of an `Arc`.
 pub(crate) fn view_limit(plan: &Plan) -> Outcome {
     let shared = Arc::new(0_u64);
     let figure = plan.batches(4_000_000).time(|_| {
@@ -220,7 +220,7 @@ pub(crate) fn attach_at_1m_live(plan: &Plan) -> Outcome {
     beside_a_million(|| attach(plan))?
 }
 
-/// Runs a round of the limit of the row `attach_at_1m_live`, with an almost empty arena.
+/// Runs a round of the limit in the row `attach_at_1m_live`, with an almost empty arena.
 pub(crate) fn attach_limit(plan: &Plan) -> Outcome {
     let _one = Arena::take(64)?;
     attach(plan)
