@@ -1,8 +1,8 @@
 //! Memory that two processes share: a memfd that the child inherits by number.
 //!
 //! # Safety
-//! A region is mapped as long as it is used, and offsets are checked. The callers ensure that the two
-//! processes never write and access the same bytes at the same time.
+//! A region is mapped as long as it is used, and offsets are checked. The callers ensure that no process
+//! writes bytes that the other process accesses at the same time.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};

@@ -67,11 +67,11 @@ const CASES: &[(&str, &str)] = &[
     ("random words after the magic", "layout version"),
     ("a header of another version", "layout version|no file of this user's alone"),
 ];
-/// The guest's time limit has expired.
+/// Expected error of a case: the guest's time limit has expired.
 const LATE: &str = "(late)";
-/// The connection is closed.
+/// Expected error of a case: the connection is closed.
 const GONE: &str = "(gone)";
-/// The file does not contain an arena.
+/// Expected error of a case: the file does not contain an arena.
 const NO_ARENA: &str = "(no arena)";
 
 /// Runs all cases in a guest, and then accepts a correct invitation. The guest begins each case when it reads

@@ -34,7 +34,7 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     session.outcome()
 }
 
-/// Runs the task `api`: writes the page.
+/// Runs the task `api`: writes the public paths to `docs/api.txt`.
 pub(crate) fn write() -> Result<bool, String> {
     let mut session = Session::new();
     if !built(&mut session) {
@@ -95,7 +95,8 @@ fn listed(library: &str, page: &str) -> Vec<String> {
     links.collect()
 }
 
-/// Returns the lines of the page that no public path matches, and the public paths that the page lacks.
+/// Returns messages about public paths that the page lacks, and about lines of the page without a public
+/// path.
 fn changes(page: &str, now: &BTreeSet<String>) -> Vec<String> {
     let before: BTreeSet<&str> =
         page.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
