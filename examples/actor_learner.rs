@@ -1,7 +1,7 @@
 //! Reinforcement learning with one learner and eight actor processes. Each actor balances a pole on a cart,
 //! with the newest policy plus random noise on its weights. The learner changes the policy in the direction
 //! of the successful noise (evolution strategies). Actors never wait for the next policy, and the learner
-//! never waits for a certain actor. So a killed actor costs only one episode.
+//! never waits for any particular actor. So a killed actor costs only one episode.
 //!
 //! `cargo run --release --example actor_learner`
 

@@ -63,7 +63,7 @@ struct Job {
     updates: RemoteQueue<Update>,
 }
 
-/// Runs in a worker process, on any host: leases batches, and puts their gradients.
+/// Runs in a worker process, on any host: leases batches, and puts their gradients into a queue.
 fn worker(_number: usize, job: Job) -> mp::AnyResult<()> {
     let mut network = Network::new(job.model);
     while let Some(batch) = job.batches.get_lease()? {

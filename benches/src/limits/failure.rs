@@ -37,8 +37,8 @@ fn hear<const LEN: usize>(child: &mut Child) -> Result<[u8; LEN]> {
     Ok(said)
 }
 
-/// Returns the median time in ns from the end of one child, as reported by this child, until this child and
-/// `others` other children were killed and awaited.
+/// Returns the median time in ns from the end of one child, as reported by this child, until the
+/// `others` other children were killed and all children were awaited.
 fn gone(plan: &Plan, others: usize) -> Outcome {
     let mut times = Vec::new();
     for number in 0..plan.repetitions(40) + 5 {
