@@ -28,9 +28,9 @@
 //! in the same order.
 //!
 //! # When a process dies
-//! A sender that is killed while it sends has sent the whole message or nothing. A killed receiver retains
-//! nothing. A process that is stopped while it reads blocks no other process. The message that it was reading
-//! stays allocated.
+//! A sender that is killed while it sends has sent the whole message or nothing. After a receiver is killed,
+//! no message stays allocated for it. A process that is stopped while it reads a message blocks no other
+//! process. That message stays allocated until the process has read it.
 
 use mp_core::message::Outgoing;
 use mp_core::mutex::Mutex;
@@ -116,7 +116,8 @@ pub fn channel<T: Serialize + DeserializeOwned + 'static>(
     Ok((Sender { end: sender, fingerprint }, receiver))
 }
 
-/// Returns the type of the channel's ring, which differs from the type of a queue of the same messages.
+/// Returns the fingerprint and name of the type of the channel's ring. The fingerprint differs from that of a
+/// queue with the same message type.
 fn type_of<T: 'static>() -> (u64, &'static str) {
     (TypeFingerprint::<Sender<T>>::of_rust_name().get(), std::any::type_name::<T>())
 }
@@ -141,7 +142,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
         self.end.send(self.fingerprint, value, None).map(drop)
     }
 
-    /// Sends an encoded message, also without receivers. The caller has compared the types.
+    /// Sends a message that is already encoded. Succeeds even if there are no receivers. The caller must have
+    /// checked that the message has the channel's type.
     ///
     /// # Errors
     /// Returns [`PutError::Full`] if the arena has no envelope left. The message is then unchanged.
@@ -152,7 +154,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
 }
 
 impl<T> Sender<T> {
-    /// Returns `true` if no process and no message has a receiver.
+    /// Returns `true` if there are no receivers left, neither in a process nor in a message in transit.
     pub fn is_closed(&self) -> bool {
         self.end.is_peer_gone()
     }
@@ -210,7 +212,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
     }
 }
 
-/// Function that is called after a message was copied.
+/// Callback that runs after the bytes of a message were copied.
 type Copied<'a> = &'a mut dyn FnMut();
 
 impl<T> Receiver<T> {
@@ -343,8 +345,8 @@ impl<T> Receiver<T> {
         self.end.retained().map_or(0, |retained| retained.capacity() as usize)
     }
 
-    /// Returns `true` if no process and no message has a sender. Unreceived messages may still be in the
-    /// channel.
+    /// Returns `true` if there are no senders left, neither in a process nor in a message in transit. The
+    /// channel may still contain messages that were not received.
     pub fn is_closed(&self) -> bool {
         self.end.is_peer_gone()
     }

@@ -1,4 +1,5 @@
-//! Checksum of a checkpoint: finds accidental changes. It is no protection from an attacker.
+//! Checksum of a checkpoint. Detects accidental changes of the file, and gives no protection from an
+//! attacker.
 
 const LANES: usize = 4;
 const START: [u64; LANES] =
@@ -7,12 +8,13 @@ const FACTOR: u64 = 0xff51_afd7_ed55_8ccd;
 
 /// Checksum of a sequence of byte strings.
 ///
-/// Each step is a bijection of its lane, so a change of any eight aligned bytes always changes the result.
+/// The bytes are distributed over several words, each updated by a bijection. So a change of any eight
+/// aligned bytes always changes the result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Checksum(u64);
 
 impl Checksum {
-    /// Adds a byte string.
+    /// Updates the checksum with the next byte string.
     pub(super) fn add(&mut self, bytes: &[u8]) {
         let mut lanes = START;
         let (words, rest) = bytes.as_chunks::<8>();

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Error returned when a queue was not written to a file, or not read from it.
+/// Error returned when a queue was not saved to a file, or not restored from a file.
 ///
 /// ```
 /// use mp_queue::{CheckpointError, Queue};
@@ -42,7 +42,7 @@ pub enum CheckpointError {
         /// Error of the write.
         source: io::Error,
     },
-    /// Another thread or process writes a checkpoint to the same path.
+    /// Another thread or process is writing a checkpoint to the same path.
     #[error("another checkpoint is being written to {path}", path = path.display())]
     Written {
         /// Path of the checkpoint.
@@ -52,11 +52,11 @@ pub enum CheckpointError {
     /// tensor on a device. The queue is unchanged.
     #[error("message {message} of the queue can't be written to a file: {error}")]
     Unsendable {
-        /// Number of the message: 0 is the oldest one. Leased messages, and messages that were given back,
-        /// are numbered after all others. In a queue whose messages are taken meanwhile, the number is a
-        /// hint.
+        /// Number of the message. Message 0 is the oldest message in a slot. Leased messages and returned
+        /// messages have higher numbers than all messages in slots. If consumers take messages during the
+        /// call, the number is only a hint.
         message: usize,
-        /// Reason.
+        /// Reason why the message can't be written.
         error: mp_core::Error,
     },
     /// The consumers took messages faster than they could be written, or a process was stopped while it put
@@ -91,7 +91,7 @@ pub enum CheckpointError {
     Damaged {
         /// Path of the file.
         path: PathBuf,
-        /// Part of the file that is wrong.
+        /// Damaged part of the file, as a sentence.
         what: &'static str,
     },
     /// The messages have another type.

@@ -16,20 +16,20 @@ use super::format::{
     ALIGN, MAX_HEADER, PREFIX, SavedQueue, TRAILER, Trailer, VERSION, header, read_table, table,
 };
 
-/// Number of bytes that are copied, summed and read at once.
+/// Largest number of bytes that are copied, read or added to a checksum in one step.
 pub(super) const CHUNK: usize = 256 << 10;
-/// Number of bytes after which the buffer is written.
+/// Size of the write buffer in bytes.
 const BUFFER: usize = 4 * CHUNK;
-/// Initial room for the header, in bytes.
+/// Number of bytes reserved for the header at first.
 const HEADER: u64 = 64 << 10;
-/// Largest room for the header, in bytes.
+/// Largest number of bytes that can be reserved for the header.
 const MAX_ROOM: u64 = (8 + MAX_HEADER) / ALIGN * ALIGN;
-/// Number of attempts to open the file to be written.
+/// Number of attempts to open and lock the partial file.
 const TRIES: usize = 100;
-/// Suffix of a file that is being written.
+/// Suffix of the partial file, which is renamed when it is complete.
 const SUFFIX: &str = ".mp-partial";
 
-/// File that is being written. Dropping it before it is complete removes the file.
+/// Writer of a checkpoint file. Dropping it before the file is complete removes the file.
 pub(super) struct CheckpointWriter {
     path: PathBuf,
     partial: PathBuf,
@@ -59,7 +59,7 @@ impl CheckpointWriter {
         Ok(writer)
     }
 
-    /// Discards all data, and leaves this much room for the header.
+    /// Discards all data, and reserves `header` bytes for the header.
     pub(super) fn restart(&mut self, header: u64) -> Result<(), CheckpointError> {
         self.buffered = 0;
         self.file.set_len(0).map_err(|e| self.failed(e))?;
@@ -72,17 +72,17 @@ impl CheckpointWriter {
         file_error("can't write", &self.partial, source)
     }
 
-    /// Returns the position of the next byte.
+    /// Returns the file position of the next byte to append.
     pub(super) fn position(&self) -> u64 {
         self.buffer_at + self.buffered as u64
     }
 
-    /// Returns the room for the header.
+    /// Returns the number of bytes that are reserved for the header.
     pub(super) fn header_room(&self) -> u64 {
         self.data_at
     }
 
-    /// Returns the number of bytes of data.
+    /// Returns the number of bytes after the header, including bytes in the buffer.
     pub(super) fn data_len(&self) -> u64 {
         self.position() - self.data_at
     }
@@ -96,7 +96,7 @@ impl CheckpointWriter {
         })
     }
 
-    /// Appends up to [`CHUNK`] bytes, which `fill` writes, and adds them to the checksum.
+    /// Appends `len` bytes, at most [`CHUNK`], and adds them to the checksum. `fill` writes the bytes.
     pub(super) fn append(
         &mut self,
         len: usize,
@@ -121,21 +121,22 @@ impl CheckpointWriter {
         Ok(())
     }
 
-    /// Discards the bytes from this position on.
+    /// Discards all bytes from position `to` on.
     pub(super) fn rewind(&mut self, to: u64) {
         // Bytes of the file after this position are overwritten, or truncated at the end.
         self.buffered = self.buffered.min(to.saturating_sub(self.buffer_at) as usize);
         self.buffer_at = self.buffer_at.min(to);
     }
 
-    /// Returns the error of a queue that exceeds the format.
+    /// Returns the error for a queue that is too large for the file format.
     #[cold]
     fn exceeds(&self, why: &'static str) -> CheckpointError {
         self.failed(io::Error::new(io::ErrorKind::InvalidInput, why))
     }
 
-    /// Completes the file, and replaces an earlier one at its path. If there is too little room for the
-    /// header, nothing is written, and the writer and the necessary room are returned.
+    /// Completes the file, and replaces an earlier file at the same path. If the reserved bytes are too few
+    /// for the header, writes nothing. In that case, returns the writer and the number of bytes that the
+    /// header needs.
     pub(super) fn finish(mut self, queue: &SavedQueue) -> Result<Result<(), (Self, u64)>, CheckpointError> {
         let table = table(queue);
         let table_at = self.position();
@@ -189,7 +190,7 @@ impl CheckpointWriter {
     }
 }
 
-/// Returns the room to reserve for a header that needs this many bytes.
+/// Returns the number of bytes to reserve for a header of `needed` bytes.
 pub(super) fn room_for(needed: u64) -> u64 {
     (2 * needed).min(MAX_ROOM)
 }
@@ -202,8 +203,8 @@ impl Drop for CheckpointWriter {
     }
 }
 
-/// Opens the file to be written, and locks it against other writers of the same checkpoint. A file that a
-/// killed writer left is used again, if it is a file of this user with no other name.
+/// Opens the partial file, and locks it against other writers of the same checkpoint. Reuses a partial file
+/// that a killed writer left, if the file belongs to this user and has no other name.
 fn lock(partial: &Path, path: &Path) -> Result<File, CheckpointError> {
     let failed = |source| file_error("can't create", partial, source);
     for _ in 0..TRIES {
@@ -241,7 +242,7 @@ fn file_error(action: &'static str, path: &Path, source: io::Error) -> Checkpoin
     }
 }
 
-/// Complete file, and its contents without the data.
+/// Reader of a complete checkpoint file, with the description of the saved queue. Message data is read later.
 pub(super) struct CheckpointReader {
     path: PathBuf,
     file: File,
@@ -299,7 +300,7 @@ impl CheckpointReader {
         Ok(Self { path: path.to_owned(), file, queue })
     }
 
-    /// Reads all of `to` from this position, and adds it to the checksum.
+    /// Fills `to` with the bytes from position `at` on, and adds them to the checksum.
     pub(super) fn read(&self, at: u64, to: &mut [u8], sum: &mut Checksum) -> Result<(), CheckpointError> {
         each_chunk(to.len() as u64, |from, len| {
             let chunk = &mut to[from as usize..from as usize + len];
@@ -310,8 +311,8 @@ impl CheckpointReader {
         .map_err(|e| file_error("can't read", &self.path, e))
     }
 
-    /// Appends `len` bytes from this position, and adds them to the checksum. Memory is allocated as the
-    /// file is read.
+    /// Appends `len` bytes from position `at` to `to`, and adds them to the checksum. Memory is allocated
+    /// chunk by chunk as the file is read.
     pub(super) fn read_more(
         &self,
         at: u64,
@@ -326,19 +327,20 @@ impl CheckpointReader {
         })
     }
 
-    /// Returns the error of a message whose checksum is wrong.
+    /// Returns the error for a message with a wrong checksum.
     pub(super) fn damaged(&self) -> CheckpointError {
         CheckpointError::Damaged { path: self.path.clone(), what: "the checksum of a message is wrong" }
     }
 
-    /// Returns the error of a queue of another type.
+    /// Returns the error for a file whose messages have another type than `expected`.
     pub(super) fn other_type(&self, expected: String) -> CheckpointError {
         let (path, stored) = (self.path.clone(), mp_core::printable(&self.queue.type_name));
         CheckpointError::OtherType { path, stored, expected }
     }
 }
 
-/// Calls `each` with the offset and length of each chunk of `len` bytes.
+/// Splits `len` bytes into chunks of at most [`CHUNK`] bytes, and calls `each` with the offset and length of
+/// each chunk.
 pub(super) fn each_chunk<E>(len: u64, mut each: impl FnMut(u64, usize) -> Result<(), E>) -> Result<(), E> {
     let mut at = 0;
     while at < len {

@@ -36,19 +36,19 @@ pub(super) struct FileRange {
     pub(super) len: u64,
 }
 
-/// Memory that belongs to a message.
+/// Block of memory attached to a saved message, and the position of its bytes in the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SavedBlock {
     pub(super) range: FileRange,
     pub(super) frozen: bool,
-    /// Number of the element type. 0 for frozen memory, whose type is in the encoded bytes.
+    /// Code of the element type. 0 for frozen memory, whose type is in the encoded bytes.
     pub(super) element: u8,
 }
 
-/// Message in the file.
+/// Message in a checkpoint file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct SavedMessage {
-    /// `true` if consumers worked on it, or gave it back.
+    /// `true` if a consumer had leased the message or had given it back.
     pub(super) set_aside: bool,
     pub(super) deliveries: u8,
     pub(super) bytes: FileRange,
@@ -57,13 +57,13 @@ pub(super) struct SavedMessage {
 }
 
 impl SavedMessage {
-    /// Returns the number of bytes of the message in the file.
+    /// Returns the number of bytes that the message uses in the file.
     pub(super) fn len(&self) -> u64 {
         self.blocks.iter().fold(self.bytes.len, |sum, block| sum.saturating_add(block.range.len))
     }
 }
 
-/// Type, bounds and messages of a queue.
+/// Type, options and messages of a saved queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct SavedQueue {
     pub(super) fingerprint: u64,
@@ -73,7 +73,7 @@ pub(super) struct SavedQueue {
     pub(super) messages: Vec<SavedMessage>,
 }
 
-/// Returns the JSON of a file whose data begin at `data_at` and end at `end`.
+/// Returns the JSON header of a file whose data begins at `data_at` and ends at `end`.
 pub(super) fn header(queue: &SavedQueue, data_at: u64, end: u64) -> String {
     let mut named: Vec<(FileRange, usize, usize, u8)> = Vec::new();
     for (m, message) in queue.messages.iter().enumerate() {
@@ -120,15 +120,15 @@ pub(super) fn header(queue: &SavedQueue, data_at: u64, end: u64) -> String {
     json
 }
 
-/// Returns the name of an element type in safetensors, and its size. Returns bytes (`U8`) for a type that
-/// safetensors lacks.
+/// Returns the safetensors name of an element type, and the size of an element in bytes. Returns `U8` and 1
+/// if safetensors lacks the type, or `len` is not a multiple of the size.
 fn dtype(element: u8, len: u64) -> (&'static str, u64) {
     let named =
         DType::from_code(element).and_then(|dtype| Some((dtype.safetensors_name()?, dtype.size() as u64)));
     named.filter(|(_, size)| len.is_multiple_of(*size)).unwrap_or(("U8", 1))
 }
 
-/// Returns the table of a queue.
+/// Encodes the table of a saved queue.
 pub(super) fn table(queue: &SavedQueue) -> Vec<u8> {
     let mut to = Vec::new();
     let options = queue.options;
@@ -156,7 +156,7 @@ pub(super) fn table(queue: &SavedQueue) -> Vec<u8> {
     to
 }
 
-/// Unread part of a table.
+/// Bytes of a table that were not read yet.
 struct TableReader<'a>(&'a [u8]);
 
 impl<'a> TableReader<'a> {
@@ -199,7 +199,7 @@ impl<'a> TableReader<'a> {
     }
 }
 
-/// Returns the queue that a table describes, or `None` if the table is invalid.
+/// Decodes the table of a saved queue. Returns `None` if the table is invalid.
 pub(super) fn read_table(bytes: &[u8], trailer: &Trailer) -> Option<SavedQueue> {
     let mut from = TableReader(bytes);
     let fingerprint = from.word()?;
@@ -216,7 +216,7 @@ pub(super) fn read_table(bytes: &[u8], trailer: &Trailer) -> Option<SavedQueue> 
     from.0.is_empty().then_some(queue)
 }
 
-/// Last bytes of the file.
+/// Trailer of a checkpoint file: positions and checksums.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Trailer {
     /// Position of the data, after the padded header.
@@ -233,7 +233,7 @@ impl Trailer {
         self.table_at + self.table_len + TRAILER as u64
     }
 
-    /// Returns the bytes, with the checksum of the table.
+    /// Encodes the trailer, with a checksum of the trailer and `table`.
     pub(super) fn pack(&self, table: &[u8]) -> [u8; TRAILER] {
         let words = [
             MAGIC,
@@ -261,7 +261,7 @@ impl Trailer {
         sum.get()
     }
 
-    /// Returns the trailer of a file of this length, or `None` if the bytes are invalid.
+    /// Decodes the trailer of a file of `len` bytes. Returns `None` if the trailer is invalid.
     pub(super) fn unpack(bytes: &[u8; TRAILER], len: u64) -> Option<Self> {
         let mut words = [0; 8];
         for (to, from) in words.iter_mut().zip(bytes.as_chunks().0) {
@@ -278,7 +278,7 @@ impl Trailer {
         valid.then_some(Self { data_at, table_at, table_len, header_sum })
     }
 
-    /// Returns `true` if the trailer's checksum is that of this table.
+    /// Returns `true` if the checksum in the trailer `bytes` matches this trailer and table.
     pub(super) fn is_sum_of(bytes: &[u8; TRAILER], table: &[u8]) -> bool {
         bytes[TRAILER - 8..] == Self::sum(bytes, table).to_le_bytes()
     }

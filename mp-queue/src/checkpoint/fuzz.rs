@@ -1,4 +1,4 @@
-//! Fuzz target for hostile files.
+//! Fuzz target for hostile checkpoint files.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use super::restore::restore;
 use crate::queue::Queue;
 use crate::raw::options::QueueOptions;
 
-/// Type of the messages.
+/// Type of the messages in the fuzzed files.
 type FuzzMessage = (u8, Vec<u32>);
 
 fn memfile(bytes: &[u8]) -> (File, String) {
@@ -25,7 +25,8 @@ fn memfile(bytes: &[u8]) -> (File, String) {
     (file, path)
 }
 
-/// Returns the file with the checksums of its changed header and table, as an attacker would write them.
+/// Returns the file with correct checksums for its header and table, as an attacker would compute them.
+/// Returns `None` if the trailer is invalid.
 fn summed(bytes: &[u8]) -> Option<Vec<u8>> {
     let (rest, last) = bytes.split_last_chunk::<TRAILER>()?;
     let trailer = Trailer::unpack(last, bytes.len() as u64)?;
@@ -36,7 +37,7 @@ fn summed(bytes: &[u8]) -> Option<Vec<u8>> {
     Some([rest, &last].concat())
 }
 
-/// Restores a file as it is, and with right checksums of its header and table.
+/// Restores the file twice: unchanged, and with corrected checksums of header and table.
 pub(crate) fn files(bytes: &[u8]) {
     for bytes in [Some(bytes.to_vec()), summed(bytes)].into_iter().flatten() {
         let (_file, path) = memfile(&bytes);
@@ -60,8 +61,9 @@ fn take_all(path: &str, options: Option<QueueOptions>) {
     }
 }
 
-/// Creates queues until one has memory without lost messages of an earlier queue. Tests that overwrite the
-/// words of queues lose messages, which stay marked as queued in this memory and are in no slot.
+/// Calls `create` until the new queue's block has no lost messages of an earlier queue, and returns that
+/// queue. A test that overwrites the words of a queue loses messages: they stay marked as queued in its block
+/// and are in no slot.
 pub(crate) fn with_clean_memory<T: Message>(create: impl Fn() -> Queue<T>) -> Queue<T> {
     let mut others = Vec::new();
     loop {
@@ -73,7 +75,7 @@ pub(crate) fn with_clean_memory<T: Message>(create: impl Fn() -> Queue<T>) -> Qu
     }
 }
 
-/// Returns files with small, large, held and attached messages.
+/// Returns valid files with small, large, leased and attached messages.
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let queue = with_clean_memory(|| QueueOptions::new().capacity(4).create::<FuzzMessage>().unwrap());
     queue.put((1, vec![])).unwrap();
@@ -100,7 +102,7 @@ mod tests {
     use super::*;
     use crate::checkpoint::format::{read_table, table};
 
-    /// Even a file with valid checksums can't request more memory than it has bytes.
+    /// The file has valid checksums, and its table requests more memory than the file has bytes.
     #[test]
     fn table_with_overlapping_ranges_is_refused() {
         let bytes = seeds().swap_remove(0);

@@ -1,4 +1,4 @@
-//! Creation of queues from files.
+//! Creation of a queue from a checkpoint file.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ use crate::raw::options::QueueOptions;
 use crate::raw::payload::{Payload, pack_envelope};
 use crate::ring::SmallMessage;
 
-/// Creates the queue of a file. `options` replace the options of the file.
+/// Creates a queue from a checkpoint file. The queue gets `options`, or else the options in the file.
 pub(super) fn restore<T: Message>(
     path: &Path,
     options: Option<QueueOptions>,
@@ -65,7 +65,7 @@ pub(super) fn restore<T: Message>(
     Ok(Queue::of_raw(raw, fingerprint))
 }
 
-/// Reads a message into memory of its own.
+/// Reads a message from the file into a new message, with new blocks for its attachments.
 fn read<T: Message>(
     file: &CheckpointReader,
     raw: &RawQueue,
@@ -97,7 +97,8 @@ fn read<T: Message>(
     Ok(Payload::Envelope(envelope))
 }
 
-/// Puts a message. A message that was held is given back by this process: it is delivered first, or is a dead
+/// Puts a restored message. If the message was leased or given back when it was saved (`set_aside`), this
+/// process leases it and gives it back. It is then delivered before all other messages, or becomes a dead
 /// letter.
 fn put(raw: &RawQueue, mut payload: Payload, set_aside: bool) -> Result<(), PutError<()>> {
     let failed = |error| PutError::Failed { value: (), error: Error::from(error) };

@@ -1,18 +1,19 @@
-//! Writing of a queue to a file while other processes use the queue.
+//! Saving of a queue to a file while other processes use the queue.
 //!
-//! Nothing in the queue is changed, so a kill of this process loses nothing. Messages are copied while they
-//! are in their slots or leased. A copy is valid only if its message is still there afterwards.
+//! Saving changes nothing in the queue, so a kill of this process loses nothing. Messages are copied while
+//! they are in their slots or leased. The copy of an envelope is kept only if the message is still in its
+//! slot or leased after the copy.
 //!
-//! At the end, all messages that were taken meanwhile are removed from the list, and then the position of the
-//! next message is read. If no message was put since the last copy, the list has all messages that the queue
-//! contained at that instant. The list may also have messages that were taken between the removal and the
-//! read. Before the position, the state *closed* is read: a queue that is closed at that time gets no more
-//! messages.
+//! After all messages are copied, the saver removes the copies of messages that were taken meanwhile. After
+//! that, it checks the position after the last copied message. If no message is published there, the copies
+//! include all messages that the queue contained at the time of this check. The copies may also include
+//! messages that were taken shortly before the check. Before the check, the saver reads whether the queue is
+//! closed: a closed queue gets no more messages.
 //!
-//! In a queue with leases, messages move from their slots to their holders. Between the two reads, all
-//! envelopes are scanned for held messages, and no message may leave a slot meanwhile. Otherwise the scan
-//! could miss the message, or find it twice. A queue whose messages leave their slots during every scan is
-//! never complete.
+//! In a queue with leases, a message may move from its slot to a leaseholder. Between the removal and the
+//! check, the saver scans all envelopes for leased and returned messages. If a message leaves its slot during
+//! the scan, the scan may have missed the message, or found it in addition to the copy from its slot. The
+//! saver then repeats these steps. If messages leave their slots during every scan, the call fails.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -30,29 +31,29 @@ use crate::raw::memory::RingMemory;
 use crate::raw::memory::peek::{HeldEnvelope, PeekedSlot, QueuePosition, SlotMessage};
 use crate::raw::options::QueueOptions;
 
-/// Time limit for finding an instant without changes after the first pass, and for a pass whose messages are
-/// taken meanwhile.
+/// Time after the first complete pass within which a consistent set of copies must be found. Also the time
+/// limit for one pass, from the first message that was taken before it was copied.
 const RETRY_TIME: Duration = Duration::from_secs(10);
-/// The file is begun again when it exceeds twice the bytes of its valid messages by more than this number of
-/// bytes.
+/// Number of bytes by which the file may exceed twice the size of its valid messages. Beyond that, the file
+/// is written again from the start.
 const SURPLUS: u64 = 64 << 20;
-/// Number of steps of a pass in addition to two for each message in the queue at its start.
+/// Number of slots that one pass reads in addition to twice the number of messages in the queue.
 const MORE_STEPS: usize = 1 << 12;
 
 struct Saver<'a> {
     raw: &'a RawQueue,
     file: CheckpointWriter,
-    /// Messages that were in slots.
+    /// Copies of messages that were in slots, in their order.
     queued: VecDeque<(QueuePosition, SavedMessage)>,
-    /// Messages that had a holder, by envelope and owner word.
+    /// Copies of leased and returned messages, by envelope and owner word.
     held: BTreeMap<(u32, u64), SavedMessage>,
     next: QueuePosition,
-    /// `true` if the queue was closed before the instant.
+    /// `true` if the queue was closed when the copies were last checked.
     closed: bool,
     deadline: Option<Instant>,
 }
 
-/// Writes all messages into a complete file. Returns their number.
+/// Saves all messages of a queue and completes the file. Returns the number of messages.
 pub(super) fn save(raw: &RawQueue, file: CheckpointWriter) -> Result<usize, CheckpointError> {
     raw.arena().me()?;
     let mut writer = file;
@@ -89,7 +90,7 @@ impl Saver<'_> {
         self.raw.memory()
     }
 
-    /// Returns the contents of the file.
+    /// Returns the description of the saved queue, without the bytes of messages.
     fn contents(&mut self) -> SavedQueue {
         let memory = *self.memory();
         let queued = self.queued.drain(..).map(|(_, message)| message);
@@ -103,7 +104,7 @@ impl Saver<'_> {
         }
     }
 
-    /// Copies messages until the copies are the contents of the queue at an instant.
+    /// Copies messages until the copies are exactly the contents of the queue at one instant.
     fn reach_an_instant(&mut self) -> Result<(), CheckpointError> {
         loop {
             self.copy_queued()?;
@@ -120,8 +121,8 @@ impl Saver<'_> {
         }
     }
 
-    /// Copies the messages in slots up to the newest one. If messages are added meanwhile, ends after a
-    /// limited number of steps.
+    /// Copies the messages in slots up to the newest message. Returns after a limited number of slots, even
+    /// if producers add messages faster than they are copied.
     fn copy_queued(&mut self) -> Result<(), CheckpointError> {
         let memory = *self.memory();
         let mut steps = 2 * memory.len() + MORE_STEPS;
@@ -159,8 +160,8 @@ impl Saver<'_> {
         self.queued.front().is_some_and(|(at, _)| self.memory().is_taken(*at))
     }
 
-    /// Removes the messages that have left their slots. Begins the file again, and returns `true`, if most of
-    /// the file is copies of taken messages.
+    /// Removes the copies of messages that have left their slots. If most of the file is such copies,
+    /// discards all copies, starts the file again, and returns `true`.
     fn discard_taken(&mut self) -> Result<bool, CheckpointError> {
         while self.oldest_is_taken() {
             self.queued.pop_front();
@@ -181,8 +182,8 @@ impl Saver<'_> {
         Ok(true)
     }
 
-    /// Removes the messages that were taken, and copies new held messages. Returns `true` if the copies are
-    /// the contents of the queue at an instant.
+    /// Removes copies of taken messages, and copies leased and returned messages. Returns `true` if the
+    /// copies are the contents of the queue at one instant.
     fn is_complete(&mut self) -> Result<bool, CheckpointError> {
         let memory = *self.memory();
         if self.discard_taken()? {
@@ -223,7 +224,8 @@ impl Saver<'_> {
         Ok(())
     }
 
-    /// Copies a message. Returns `None` if the message was taken.
+    /// Copies a message into the file. Returns `None` if the message was taken meanwhile, according to
+    /// `is_there`. A small message was copied when its slot was read, so it is not checked again.
     fn copy(
         &mut self,
         message: SlotMessage,

@@ -38,8 +38,8 @@ fn long(n: usize) -> String {
     format!("{n} {}", "x".repeat(n))
 }
 
-/// Returns element type and bytes of each part of a file, as the format safetensors defines them: a header of
-/// the length in the first word, and parts that cover the rest without gaps.
+/// Returns the element type and the bytes of each part of a safetensors file. Checks that the parts cover the
+/// file after the header without gaps.
 fn parts(file: &[u8]) -> HashMap<String, (String, Vec<u8>)> {
     let (len, rest) = file.split_first_chunk().unwrap();
     let (header, data) = rest.split_at(u64::from_le_bytes(*len) as usize);
@@ -144,7 +144,7 @@ fn tensors_keep_kind_and_aliasing() {
     }
 }
 
-/// Takes all messages with acknowledgement, and returns them with their numbers of deliveries.
+/// Leases and acknowledges all messages. Returns each message with its number of deliveries.
 fn leased(queue: &Queue<String>) -> Vec<(String, u32)> {
     let mut all = Vec::new();
     while let Ok(Some(lease)) = queue.try_get_lease() {
@@ -271,7 +271,7 @@ fn partial_file_of_another_mode_becomes_private() {
     assert_eq!(fs::metadata(&path.0).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
-/// A producer that waited for room puts a small message after a consumer has leased another one.
+/// A producer that waits for room puts a small message after a consumer has leased another message.
 #[test]
 fn small_message_after_a_lease_is_restored() {
     let path = TestPath::new("later");
