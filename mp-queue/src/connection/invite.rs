@@ -38,10 +38,10 @@ use crate::error::{GetError, PutError};
 /// parts of the value. This function does not wait for the child.
 ///
 /// # One invitation, one process
-/// The first process that accepts gets the value. This process may be a child of the child, for example if
-/// the command runs a shell or a debugger. A second process that the same command starts gets an error when
-/// it accepts. A second invitation in the same command replaces the first one, which can't be accepted then:
-/// put several values into one tuple. `Command::env_clear` removes the invitation, so call it first.
+/// The first process that accepts gets the value. This process may be a descendant of the child, for example
+/// if the command runs a shell or a debugger. A second process that the same command starts gets an error
+/// when it accepts. A second invitation in the same command replaces the first one, which can't be accepted
+/// then: put several values into one tuple. `Command::env_clear` removes the invitation, so call it first.
 ///
 /// The program must run as the same user: a program started as another user (`Command::uid`) does not find
 /// the invitation. Each invited program gets access to all shared memory, so invite only programs that you
@@ -163,7 +163,7 @@ fn pipe(instead: &str) -> Error {
     mp_core::Error::Unsupported(format!("both ends of a pipe are in one memory: {instead}")).into()
 }
 
-/// Returns the error of an invitation over TCP.
+/// Returns the error for an invitation over a TCP socket, or `None` for a Unix socket.
 fn tcp(socket: &Socket) -> Option<Error> {
     let host = socket.peer().host()?;
     let why = format!(

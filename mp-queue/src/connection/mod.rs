@@ -1,4 +1,4 @@
-//! Connections: ends of pipes in shared memory, and of sockets.
+//! Connections: ends of pipes in shared memory, and ends of sockets.
 
 pub(crate) mod bytes;
 pub(crate) mod invite;
@@ -69,11 +69,11 @@ pub struct Connection {
     ready: OnceLock<ReadyFd>,
 }
 
-/// Parts of a connection.
+/// Transport of a connection: a pipe in shared memory, or a socket.
 #[derive(Clone)]
 #[allow(clippy::large_enum_variant, reason = "each connection has one, and it is seldom moved")]
 pub(crate) enum Transport {
-    /// End of a pipe, with at least one of the two directions.
+    /// End of a pipe. A one-way end has only a receiver or only a sender.
     Pipe {
         recv: Option<ChannelEnd>,
         send: Option<ChannelEnd>,
@@ -82,7 +82,7 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    /// Returns the ends in shared memory.
+    /// Returns the channel ends of a pipe, or nothing for a socket.
     fn ends(&self) -> impl Iterator<Item = &ChannelEnd> {
         let (recv, send) = match self {
             Transport::Pipe { recv, send } => (recv.as_ref(), send.as_ref()),
@@ -136,8 +136,8 @@ impl Connection {
         self
     }
 
-    /// Returns the [given](Self::named) name. Any process with a handle can name a pipe. A socket is named
-    /// only in this process.
+    /// Returns the [given](Self::named) name. A pipe has one name, which any process with a handle can set.
+    /// The name of a socket is local to this process.
     pub fn given_name(&self) -> Option<String> {
         match self.transport.socket() {
             Some(socket) => socket.given_name(),
@@ -274,7 +274,7 @@ impl Connection {
         }
     }
 
-    /// Updates the descriptor of `as_fd` after a receive, whether it found a message or not.
+    /// Updates the descriptor of `as_fd` after an attempt to receive, with or without a message.
     pub(crate) fn update_ready_fd(&self) {
         if let Some(ready) = self.ready.get() {
             // If the pipe can no longer be watched, the descriptor stays readable.
@@ -282,7 +282,7 @@ impl Connection {
         }
     }
 
-    /// Returns the receiving end of a pipe.
+    /// Returns the end of the pipe from which this connection receives.
     pub(crate) fn receiver(&self) -> Result<&ChannelEnd, Error> {
         match &self.transport {
             Transport::Pipe { recv: Some(into), .. } => Ok(into),

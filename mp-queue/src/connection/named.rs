@@ -56,20 +56,21 @@ impl<T: Message> Message for NamedValue<T> {
     }
 }
 
-/// Returns `true` if a value with this name and the fingerprint of `T` is a `T`. Two names may have the same
-/// fingerprint. If no name was sent, because it is too long, the fingerprint alone decides.
+/// Returns `true` if a value with this type name is a `T`. The caller has checked that its fingerprint is
+/// that of `T`, and two type names may have the same fingerprint. An empty name means that the name was too
+/// long to be sent, so the fingerprint alone decides.
 pub(crate) fn is_name_of<T>(name: &[u8]) -> bool {
     name.is_empty() || name == sent_name::<T>().1
 }
 
-/// Splits a message into name and value.
+/// Splits a message into the name of its type and the encoded value.
 fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<LENGTH>()?;
     rest.split_at_checked(u16::from_le_bytes(*length).into())
 }
 
-/// Converts an error of receiving a [`NamedValue`] into one of the value itself, with the names of both
-/// types.
+/// Converts the error of receiving a [`NamedValue`] into the error of receiving its value. A type mismatch
+/// then contains the names of both types.
 #[cold]
 pub(crate) fn unwrap_error<T>(error: GetError) -> GetError {
     let GetError::Failed(error) = error else { return error };
@@ -97,14 +98,14 @@ pub(crate) fn unwrap_error<T>(error: GetError) -> GetError {
     })
 }
 
-/// Returns the error of receiving a value of another type.
+/// Returns the error for a value of another type.
 #[cold]
 pub(crate) fn type_mismatch<T>(name: &[u8], value: &[u8]) -> Error {
     let found = (!name.is_empty()).then(|| String::from_utf8_lossy(name).into());
     Error::TypeMismatch { expected: std::any::type_name::<T>(), found, bytes: value.to_vec() }
 }
 
-/// Adds the name that arrived from a socket to the error of a value, if the fingerprint is the hash of that
+/// Adds the type name that arrived over a socket to a type mismatch, if the fingerprint is the hash of that
 /// name.
 #[cold]
 pub(crate) fn with_name(error: Error, fingerprint: u64, name: &[u8]) -> Error {
@@ -122,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// A message with the fingerprint of the expected type and the name of another type.
+    /// The message has the fingerprint of the expected type and the name of another type.
     #[test]
     fn value_with_equal_fingerprint_is_checked_by_name() {
         let received = |name: &str| {

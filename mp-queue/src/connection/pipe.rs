@@ -8,7 +8,7 @@ use crate::raw::RawQueue;
 use crate::raw::header::PIPE;
 use crate::raw::options::QueueOptions;
 
-/// Returns the type of the queues of pipes.
+/// Returns the fingerprint and name of the message type of all pipes.
 pub(crate) fn type_of() -> (u64, &'static str) {
     (TypeFingerprint::<Connection>::new().get(), PIPE)
 }

@@ -1,13 +1,13 @@
 //! Addresses of listeners: a path, an abstract name, or a host and a port (see [`tcp`]).
 //!
-//! A path outlives the program that listened there. So a process that listens at a path first locks the
-//! directory. If the path is taken, it checks whether a process still listens there. If none does and the
-//! socket belongs to this user, the process replaces the path. A process that has bound a path holds the lock
-//! until it listens: before that, other processes would regard the path as abandoned. Removing its own path
-//! needs no lock: while the process listens there, no other process replaces the path.
+//! The path of a listener outlives a killed program. So a process first locks the directory of the path. If
+//! the path exists, the process checks whether a listener still uses it. If no listener uses it and the
+//! socket belongs to this user, the process replaces the path. The process holds the lock until it listens:
+//! between `bind` and `listen`, other processes would regard the path as abandoned. A listener removes its
+//! path without the lock, because no other process replaces the path of a living listener.
 //!
-//! The lock is `flock(2)`. Any process that can read the directory can take it and so prevent others from
-//! listening there. The others give up after [`TIME_LIMIT`], with an error that names the cause.
+//! The lock is `flock(2)`. Any process that can read the directory can hold this lock. Listening at a path in
+//! the directory then fails after [`TIME_LIMIT`], with an error that names the cause.
 //!
 //! | killed | left | effect |
 //! |---|---|---|
@@ -33,9 +33,9 @@ use serde::{Deserialize, Serialize};
 
 use super::tcp;
 
-/// Longest wait for another process's lock of the directory.
+/// Longest wait for the lock of a directory that another process holds.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
-/// Time between two attempts.
+/// Time between two attempts to lock a directory.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Address of a [`Listener`](crate::Listener).
@@ -51,9 +51,10 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// # Ok::<(), std::io::Error>(())
 /// ```
 ///
-/// A path is a file: only processes that can access its directory can connect, and the listener removes it. A
-/// name disappears with the listener, however that ends. All processes in the same network namespace can
-/// reach it, but other users are refused.
+/// A path is a file: only processes that can access its directory can connect. The listener removes the path
+/// when it is dropped. An abstract name disappears when the listener ends, even if the process is killed. All
+/// processes in the same network namespace can reach an abstract name, but processes of other users are
+/// refused.
 ///
 /// # TCP
 /// A host and a port ([`tcp`](Self::tcp)) can be reached from other machines. The kernel can't report the
@@ -72,7 +73,8 @@ pub struct Address(AddressKind);
 enum AddressKind {
     Path(#[serde(with = "serde_with::path")] PathBuf),
     Name(Vec<u8>),
-    /// Addresses of the hosts. Only a received list can be empty, and connecting to it fails.
+    /// Host addresses with ports. The list is empty only in an address that was received, and connecting to
+    /// such an address fails.
     Tcp(Vec<SocketAddr>),
 }
 
@@ -117,7 +119,7 @@ impl Address {
         Ok(Self(AddressKind::Tcp(hosts)))
     }
 
-    /// Returns the addresses of the hosts for a TCP address.
+    /// Returns the host addresses of a TCP address, or `None` for a path or a name.
     pub(super) fn hosts(&self) -> Option<&[SocketAddr]> {
         match &self.0 {
             AddressKind::Tcp(hosts) => Some(hosts),
@@ -174,7 +176,7 @@ impl Address {
         Ok(fd)
     }
 
-    /// Listens at this address, with a queue for this number of connections.
+    /// Listens at this address. The kernel's queue holds up to `backlog` connections that were not accepted.
     pub(super) fn listen(self, backlog: i32) -> io::Result<ListeningSocket> {
         let path = match &self.0 {
             AddressKind::Path(path) => path,
@@ -205,7 +207,7 @@ impl Address {
         Ok(ListeningSocket { fd, path: Some(path), address: self })
     }
 
-    /// Returns `true` if the path is a socket of this user where no process listens.
+    /// Returns `true` if the path is a socket of this user on which no process listens.
     fn is_stale(&self, path: &Path) -> bool {
         let ours = rustix::fs::lstat(path).is_ok_and(|stat| {
             FileType::from_raw_mode(stat.st_mode) == FileType::Socket && stat.st_uid == geteuid().as_raw()
@@ -219,7 +221,7 @@ fn new_socket() -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
-/// A path that this process has created.
+/// Path that this process has created for a socket. Dropping it removes the path.
 #[derive(Debug)]
 pub(crate) struct SocketPath {
     path: PathBuf,
@@ -240,7 +242,7 @@ impl Drop for SocketPath {
     }
 }
 
-/// Directory of a path.
+/// Open directory that contains the path of a socket.
 struct SocketDirectory(OwnedFd);
 
 impl SocketDirectory {
@@ -249,7 +251,7 @@ impl SocketDirectory {
         Ok(Self(rustix::fs::open(directory_of(path), flags, Mode::empty())?))
     }
 
-    /// Locks the directory against other processes that begin to listen in it.
+    /// Locks the directory of `path` against other processes that start to listen at a path in it.
     fn lock(path: &Path) -> io::Result<Self> {
         let Self(fd) = Self::open(path)?;
         let until = Instant::now() + TIME_LIMIT;
@@ -309,7 +311,8 @@ impl From<SocketAddr> for Address {
     }
 }
 
-/// `@` and a name is an abstract name. Any other text is a path. For TCP, use [`Address::tcp`].
+/// Parses an address. A text that begins with `@` is an abstract name, and any other text is a path. For TCP,
+/// use [`Address::tcp`].
 impl From<&str> for Address {
     fn from(text: &str) -> Self {
         match text.strip_prefix('@') {

@@ -1,10 +1,10 @@
 //! Connection attempts: one state machine, advanced by blocking calls and by futures.
 //!
-//! | dropped, or killed | left |
+//! | attempt dropped or process killed | left |
 //! |---|---|
 //! | while the listener's queue is full | nothing |
-//! | while a TCP connection is established | a closed socket: no listener has accepted it, or as in the next row |
-//! | while it waits for the proof, if there is a key | a closed socket: the listener treats it as a client that disconnected without sending data |
+//! | while a TCP connection is established | a closed socket: either no listener has accepted it, or the listener treats it as in the next row |
+//! | with a key, while the client waits for the listener's proof | a closed socket: the listener treats it as a client that disconnected without sending data |
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,21 +25,21 @@ use crate::connection::Connection;
 /// Time between two attempts to connect while the queue of a Unix socket's listener is full.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// A connection attempt in progress.
+/// Connection attempt in progress.
 pub(super) struct ConnectAttempt<'a> {
     options: &'a SocketOptions,
     address: &'a Address,
     /// Deadline for reaching a listener, or `None` if it is beyond the range of the clock.
     until: Option<Instant>,
-    /// Most informative error of the hosts that were tried before, if there are several.
+    /// Most informative error of the hosts that failed so far.
     failed: Option<ConnectError>,
     stage: Stage,
 }
 
 enum Stage {
-    /// The host with this number is tried next. A Unix address has only number 0.
+    /// The attempt continues with the host of this number. A Unix address has only number 0.
     NextHost(usize),
-    /// A TCP connection to a host is being established, until this deadline.
+    /// A TCP connection to a host is being established. The attempt with this host ends at `until`.
     Connecting {
         number: usize,
         host: SocketAddr,
@@ -56,7 +56,7 @@ enum StepOutcome {
     Done(Box<Handshake>),
 }
 
-/// Waitable for room in a socket, or for the end of its attempt to connect.
+/// Waitable that is ready when a TCP connection was established or has failed.
 struct ConnectingSocket<'a>(BorrowedFd<'a>);
 
 impl Waitable for ConnectingSocket<'_> {
@@ -76,8 +76,8 @@ impl<'a> ConnectAttempt<'a> {
         Ok(Self { options, address, until, failed: None, stage: Stage::NextHost(0) })
     }
 
-    /// Continues as far as possible without waiting. Returns the connection when it is established. After an
-    /// error, the attempt has ended.
+    /// Advances the attempt as far as possible without waiting. Returns the connection, or `None` if the
+    /// attempt must wait. After an error, the attempt has ended.
     pub(super) fn advance(&mut self) -> Result<Option<Connection>, ConnectError> {
         loop {
             let stage = std::mem::replace(&mut self.stage, Stage::NextHost(0));
@@ -154,7 +154,8 @@ impl<'a> ConnectAttempt<'a> {
         Ok(StepOutcome::Continue(Stage::Handshaking(Box::new(handshake))))
     }
 
-    /// Continues with the next host. After the last one, returns the most informative error.
+    /// Continues with the host after `number`, whose attempt failed with `error`. If there is no further
+    /// host, returns the most informative error.
     fn after(&mut self, number: usize, error: ConnectError) -> Result<StepOutcome, ConnectError> {
         let error = match self.failed.take() {
             Some(failed) if error_rank(&failed) > error_rank(&error) => failed,
@@ -171,7 +172,8 @@ impl<'a> ConnectAttempt<'a> {
         ConnectError::io(error::CONNECTING, self.address, errno)
     }
 
-    /// Returns the socket to wait for, or `None` for a pause, and the deadline.
+    /// Returns the socket on which the attempt waits, and its deadline. Without a socket, the attempt pauses
+    /// until the deadline and then tries again.
     fn pending(&self) -> (Option<WaitPoint<'_>>, Option<Instant>) {
         match &self.stage {
             Stage::NextHost(_) => (None, Some(Instant::now() + PAUSE)),
@@ -198,7 +200,7 @@ impl<'a> ConnectAttempt<'a> {
         }
     }
 
-    /// Makes `events` readable when the attempt can continue or its time has expired.
+    /// Makes the epoll instance `events` readable when the attempt can continue or its time has expired.
     fn watch(&self, events: &OwnedFd, timer: &Timer) -> Result<(), Errno> {
         let (pending, at) = self.pending();
         timer.set(at)?;
@@ -215,8 +217,9 @@ impl<'a> ConnectAttempt<'a> {
     }
 }
 
-/// Returns the rank of an error of one host among several. A refused connection means that the server has
-/// ended, and a time-out may mean that the host is busy. Any other error, such as a missing route, is local.
+/// Returns the rank of an error. If all hosts fail, the error with the highest rank is returned. A refused
+/// connection means that the server has ended, and a time-out may mean that the host is busy. Any other
+/// error, such as a missing route, has a local cause.
 fn error_rank(error: &ConnectError) -> u8 {
     match error {
         ConnectError::Io { source, .. } if source.kind() == io::ErrorKind::ConnectionRefused => 2,

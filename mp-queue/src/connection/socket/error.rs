@@ -18,10 +18,10 @@ pub enum ConnectError {
     /// `NotFound`.
     #[error("{what} {address}: {source}{}", advice(what, source))]
     Io {
-        /// Operation that failed.
+        /// Name of the operation that failed.
         #[serde(with = "serde_with::text")]
         what: &'static std::primitive::str,
-        /// Address of the operation.
+        /// Address at which the operation failed.
         address: Address,
         /// Error of the kernel.
         #[serde(with = "serde_with::io")]
@@ -94,19 +94,20 @@ impl ConnectError {
         Self::Io { what, address: address.clone(), source: source.into() }
     }
 
-    /// Returns `true` if one peer is the cause, so that a listener can continue with other peers. Returns
-    /// `false` for [`Io`](Self::Io), [`EmptyKey`](Self::EmptyKey) and [`KeyRequired`](Self::KeyRequired),
-    /// which are errors of this side.
+    /// Returns `true` if the error was caused by one peer, so that a listener can continue with other peers.
+    /// Returns `false` for [`Io`](Self::Io), [`EmptyKey`](Self::EmptyKey) and
+    /// [`KeyRequired`](Self::KeyRequired), which are errors of this side.
     pub fn is_of_peer(&self) -> bool {
         use ConnectError::{EmptyKey, Io, KeyRequired};
         !matches!(self, Io { .. } | EmptyKey | KeyRequired { .. })
     }
 }
 
-/// Name of the operation of connecting.
+/// Text in [`ConnectError::Io`] for a failed attempt to connect.
 pub(super) const CONNECTING: &str = "connecting to";
 
-/// Wraps the error of a connection that was used before the other side had answered.
+/// Converts the error of a handshake into the error of a send or receive. A client without a key may send and
+/// receive before its handshake is complete.
 pub(super) fn refusal(error: ConnectError) -> mp_reduce::Error {
     mp_core::Error::Os { what: "a connection without a key", source: io::Error::other(error) }.into()
 }
@@ -139,7 +140,7 @@ impl<T> PutError<T> {
     }
 }
 
-/// Returns advice for an error of the kernel.
+/// Returns advice that is appended to the text of a failed system call.
 fn advice(what: &str, source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound if what == CONNECTING => {

@@ -12,7 +12,7 @@ use rustix::time::{
 
 use super::{Address, ConnectError, waiting};
 
-/// Waitable for events at a descriptor, used by futures.
+/// Waitable that is ready when an epoll instance has events, used by futures.
 struct DescriptorEvents(Arc<OwnedFd>);
 
 impl Waitable for DescriptorEvents {
@@ -25,7 +25,7 @@ impl Waitable for DescriptorEvents {
     }
 }
 
-/// Calls `poll` whenever `events` is readable, until it returns a result.
+/// Calls `poll` each time `events` is readable, until `poll` returns a result.
 pub(super) async fn until<R>(
     events: &Arc<OwnedFd>,
     address: &Address,

@@ -1,23 +1,23 @@
 //! Handshake of two programs.
 //!
-//! | | by | bytes |
+//! | step | sender | bytes |
 //! |---|---|---|
-//! | 1 | the kernel, which reports the process or its address | user and process, of a Unix socket: nothing is read from another user |
-//! | 2 | both, at once | hello: `mp-sock` and version (8), 1 if there is a key (1), random (32) |
-//! | 3 | the client, if both have a key | its proof (32), see `key` |
-//! | 4 | the listener, if that proof is right | its proof (32) |
-//! |   | the listener, if it is wrong | 32 zero bytes, which are not a proof; then it closes the connection |
+//! | 1 | the kernel | none: it reports the peer's user and process (Unix socket) or address (TCP). Nothing is read from a process of another user |
+//! | 2 | both sides, concurrently | hello: `mp-sock` and version (8), 1 if the side has a key (1), random bytes (32) |
+//! | 3 | the client, if both sides have a key | the client's proof (32), see `key` |
+//! | 4 | the listener, after a valid proof | the listener's proof (32) |
+//! |   | the listener, after a wrong proof | 32 zero bytes, which are not a valid proof. The listener then closes the connection |
 //!
-//! A peer that receives a proof can try keys offline. So the listener, which any stranger can reach, proves
-//! its key only to a client that has proved it.
+//! A peer that receives a proof can try keys offline. Any process can reach the listener, so the listener
+//! sends its own proof only to a client that has proved its key.
 //!
-//! A client without a key does not wait for the listener's hello, since the client may still be in the
-//! listener's queue. The hello is read before the first message ([`Greeting`]). An error in it is returned by
-//! the first receive, or by the first send that finds the other side gone. With a key, the proof precedes all
-//! messages, so `connect` waits for it.
+//! A client without a key does not wait for the listener's hello, because the connection may stay in the
+//! listener's queue for a long time. The client reads the hello before the first message ([`Greeting`]). An
+//! error in the hello is returned by the first receive, or by the first send that fails because the listener
+//! has closed the connection. With a key, the proof precedes all messages, so `connect` waits for the proof.
 //!
 //! Every part has a fixed length, is read into a buffer of that length, and must arrive before the deadline.
-//! The sockets are non-blocking, so a process that is silent or stopped does not block the listener.
+//! The sockets are non-blocking, so a silent or stopped process does not block the listener.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -34,10 +34,10 @@ use super::{Address, ConnectError};
 
 const MAGIC: &[u8; 8] = b"mp-sock\x08";
 pub(super) const HELLO: usize = MAGIC.len() + 1 + NONCE;
-/// Answer of a listener to a wrong proof, in place of its own.
+/// Bytes that a listener sends instead of its proof after it has received a wrong proof.
 const REFUSAL: [u8; PROOF] = [0; PROOF];
 
-/// A connection during its handshake.
+/// Connection whose handshake is not complete.
 pub(crate) struct Handshake {
     fd: OwnedFd,
     listener: bool,
@@ -46,10 +46,10 @@ pub(crate) struct Handshake {
     mine: [u8; NONCE],
     theirs: Option<[u8; NONCE]>,
     part: Greeting,
-    /// `true` if the peer was gone when it was accepted.
+    /// `true` if the peer had already closed the connection when it was accepted.
     left: bool,
     began: Instant,
-    /// `None` if it is beyond the range of the clock.
+    /// Deadline of the handshake, or `None` if it is beyond the range of the clock.
     deadline: Option<Instant>,
     timeout: Duration,
 }
@@ -62,7 +62,7 @@ pub(crate) struct Greeting {
 }
 
 impl Greeting {
-    /// Creates a greeting, before its first byte.
+    /// Creates a greeting without any received bytes.
     pub(super) const fn empty() -> Self {
         Self { buffer: [0; HELLO], have: 0 }
     }
@@ -88,8 +88,8 @@ impl Greeting {
 }
 
 impl Handshake {
-    /// Begins a handshake over a connected, non-blocking socket. `host` is the address of a TCP peer. The
-    /// handshake may take `timeout`, which ends at `deadline`.
+    /// Begins a handshake over a connected, non-blocking socket. `host` is the address of a TCP peer.
+    /// `timeout` is the time limit that errors report, and `deadline` is its end.
     pub(crate) fn begin(
         fd: OwnedFd,
         listener: bool,
@@ -137,14 +137,14 @@ impl Handshake {
         self.deadline
     }
 
-    /// Returns the time since which a TCP peer has sent nothing, or `None` if it has sent a byte or is a
-    /// process of this user.
+    /// Returns the time at which the handshake of a TCP peer began, if the peer has sent nothing. Returns
+    /// `None` if the peer has sent a byte or uses a Unix socket.
     pub(crate) fn silent_since(&self) -> Option<Instant> {
         (self.peer.host().is_some() && self.has_received_nothing()).then_some(self.began)
     }
 
-    /// Returns `true` if the other side, which is closed, has sent nothing, or had left before it was
-    /// accepted.
+    /// Returns `true` if a closed connection was only a check for a listener: the peer has sent nothing, or
+    /// had closed the connection before it was accepted.
     pub(crate) fn is_probe(&self) -> bool {
         self.left || self.has_received_nothing()
     }
@@ -153,7 +153,7 @@ impl Handshake {
         self.theirs.is_none() && self.part.have == 0
     }
 
-    /// Reads available bytes and answers them. Returns `true` if the handshake is complete.
+    /// Reads available bytes and sends the answer. Returns `true` if the handshake is complete.
     pub(crate) fn advance(&mut self) -> Result<bool, ConnectError> {
         loop {
             let wanted = if self.theirs.is_none() { HELLO } else { PROOF };
@@ -173,7 +173,7 @@ impl Handshake {
         }
     }
 
-    /// Handles a received hello and returns its random bytes. A client with a key then sends its proof.
+    /// Checks a received hello and returns its random bytes. A client with a key then sends its proof.
     fn check_greeting(&self) -> Result<[u8; NONCE], ConnectError> {
         let theirs = check_hello(&self.part.buffer, self.key.is_some())?;
         if !self.listener {
@@ -182,7 +182,7 @@ impl Handshake {
         Ok(theirs)
     }
 
-    /// Handles a received proof. A listener answers with its own proof or a refusal.
+    /// Checks a received proof. A listener then sends its own proof, or a refusal.
     fn check_proof(&self, theirs: &[u8; NONCE]) -> Result<(), ConnectError> {
         let input = ProofInput { listener: !self.listener, provers: theirs, others: &self.mine };
         let is_proof = self.key.as_ref().is_none_or(|key| key.is_proof(&input, &self.part.buffer[..PROOF]));
@@ -203,8 +203,8 @@ impl Handshake {
         send_short(self.fd.as_fd(), &key.prove(&input))
     }
 
-    /// Ends the handshake. Returns the socket, and the received part of the other side's hello if this side
-    /// does not wait for the rest.
+    /// Converts the handshake into a stream. For a client without a key, also returns the received part of
+    /// the listener's hello, which precedes the first message.
     pub(super) fn end(self) -> (SocketStream, Option<Greeting>) {
         let greeting = self.theirs.is_none().then_some(self.part);
         (SocketStream { fd: self.fd, peer: self.peer }, greeting)
@@ -217,7 +217,7 @@ impl AsFd for Handshake {
     }
 }
 
-/// Returns the hello of a side.
+/// Returns the hello of a side with the random bytes `mine`.
 pub(super) fn hello(key: bool, mine: &[u8; NONCE]) -> [u8; HELLO] {
     let mut hello = [0; HELLO];
     hello[..MAGIC.len()].copy_from_slice(MAGIC);
@@ -226,7 +226,8 @@ pub(super) fn hello(key: bool, mine: &[u8; NONCE]) -> [u8; HELLO] {
     hello
 }
 
-/// Returns the random bytes of a hello if its version is supported and both sides or neither have a key.
+/// Checks a hello: its version must be supported, and both sides or neither must have a key. Returns its
+/// random bytes.
 pub(super) fn check_hello(hello: &[u8; HELLO], key: bool) -> Result<[u8; NONCE], ConnectError> {
     let (magic, rest) = hello.split_at(MAGIC.len());
     if magic[..7] != MAGIC[..7] {
@@ -248,7 +249,7 @@ pub(super) fn check_hello(hello: &[u8; HELLO], key: bool) -> Result<[u8; NONCE],
     Ok(theirs)
 }
 
-/// Sends a few bytes, for which a new socket has room.
+/// Sends `bytes`, which fit into the empty buffer of a new socket.
 fn send_short(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), ConnectError> {
     match rustix::net::send(fd, bytes, SendFlags::NOSIGNAL) {
         Ok(n) if n == bytes.len() => Ok(()),

@@ -1,15 +1,15 @@
-//! Authentication key, and proofs of knowing the key without sending it.
+//! Authentication key, and proofs that a side knows the key, without sending the key.
 //!
-//! Each side has sent 32 random bytes. A proof is the HMAC-SHA256, under the key, of the prover's role, the
-//! prover's random bytes and the other side's random bytes. So a proof can't be replayed or reflected. Proofs
-//! are compared in constant time.
+//! Each side has sent 32 random bytes. A proof is an HMAC-SHA256 with the key. It covers the prover's role,
+//! the prover's random bytes and the other side's random bytes. So a proof can't be replayed or reflected.
+//! Proofs are compared in constant time.
 
 /// Number of random bytes that each side sends.
 pub(crate) const NONCE: usize = 32;
 /// Number of bytes of a proof.
 pub(crate) const PROOF: usize = 32;
 
-/// Random bytes of both sides. Not read without keys.
+/// Input of a proof: the prover's role, and the random bytes of both sides.
 #[cfg_attr(not(feature = "authkey"), allow(dead_code))]
 pub(crate) struct ProofInput<'a> {
     /// `true` if the prover is the listener.

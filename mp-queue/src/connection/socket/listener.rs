@@ -18,12 +18,13 @@ use super::handshake::Handshake;
 use super::{Address, ConnectError, SocketOptions, address, tcp, wait_for};
 use crate::connection::Connection;
 
-/// Number of connections that may be in their handshake at the same time.
+/// Largest number of concurrent handshakes of a listener.
 const MAX_HANDSHAKES: usize = 64;
-/// Time that a TCP peer has for its first byte before it can lose its place to a later peer.
+/// Time after which a TCP peer that has sent nothing may be disconnected in favor of a new peer.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Accepts connections of other programs of the same user, which [`connect`](crate::connect).
+/// Accepts connections from other programs of the same user. The other program calls
+/// [`connect`](crate::connect).
 ///
 /// ```
 /// use mp_queue::{Listener, connect};
@@ -44,8 +45,8 @@ const GRACE: Duration = Duration::from_secs(1);
 /// The listener accepts processes of the same user, as reported by the kernel, that use this library's
 /// protocol. They must have the authentication key, if there is one (feature `authkey`). A process that is
 /// silent, or is stopped while it connects, does not block others. Up to 64 may be in their handshake at a
-/// time, each for at most [`handshake_timeout`](SocketOptions::handshake_timeout). While all 64 places are
-/// taken, a TCP peer that has sent nothing for a second loses its place to the next one.
+/// time, each for at most [`handshake_timeout`](SocketOptions::handshake_timeout). If 64 handshakes are in
+/// progress, a TCP peer that has sent nothing for a second is disconnected in favor of the next peer.
 ///
 /// Processes may connect before the listener accepts, up to [`SocketOptions::backlog`]. Their data is
 /// available when they are accepted, even if they have ended. With a key, they wait to be accepted, since the
@@ -55,18 +56,18 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Processes that are connected to a dead process get `Disconnected` at once. The path of a killed listener
 /// is replaced by the next listener at that path.
 pub struct Listener {
-    /// Dropped before the socket is closed: while the socket is open, another process's path can't be
-    /// mistaken for this path.
+    /// Path of the socket. Removed before `fd` is closed: the path is identified by its inode number, which
+    /// can't be reused while the socket is open.
     _path: Option<address::SocketPath>,
     fd: OwnedFd,
-    /// Readable when a process connects or has sent data, or when the time of a handshake has expired.
+    /// Epoll instance that is readable when a process connects or sends data, or a handshake has timed out.
     events: Arc<OwnedFd>,
-    /// Readable when the time of the first handshake has ended.
+    /// Timer for the earliest deadline of a handshake.
     timer: Timer,
     address: Address,
     options: SocketOptions,
     name: Option<String>,
-    /// Handshakes in progress. No thread waits while it holds the lock.
+    /// Handshakes in progress. No thread waits while it holds this lock.
     handshakes: Mutex<Vec<Handshake>>,
 }
 
@@ -250,8 +251,8 @@ impl Listener {
         }
     }
 
-    /// Advances all connections as far as possible without waiting. Returns the first connection whose
-    /// handshake is complete.
+    /// Accepts pending connections and advances their handshakes, without waiting. Returns the first
+    /// connection whose handshake is complete.
     fn poll_accept(&self) -> Result<Option<Connection>, ConnectError> {
         let mut handshakes = self.handshakes.lock();
         // Handshakes continue even if no connection can be accepted, since a handshake that ends frees a
@@ -265,8 +266,8 @@ impl Listener {
         }
     }
 
-    /// Sets the events that wake this side: the first deadline of a handshake, and a new connection if there
-    /// is a place.
+    /// Arms `events` for the earliest deadline of a handshake. Also for new connections, unless the maximum
+    /// number of handshakes is reached.
     fn arm_events(&self, handshakes: &[Handshake]) -> Result<(), ConnectError> {
         let mut first = handshakes.iter().filter_map(Handshake::deadline).min();
         if has_capacity(handshakes) {
@@ -284,7 +285,8 @@ impl Listener {
         self.timer.set(first).map_err(|e| self.failed(e))
     }
 
-    /// Advances all handshakes. Returns the first one that is complete or refused.
+    /// Advances all handshakes. Returns the first connection whose handshake is complete, or the error of the
+    /// first handshake that failed.
     fn advance_handshakes(
         &self,
         handshakes: &mut Vec<Handshake>,
@@ -305,7 +307,7 @@ impl Listener {
         Ok(None)
     }
 
-    /// Removes a handshake. The others keep their order.
+    /// Removes a handshake from `handshakes`, whose order is preserved, and from `events`.
     fn remove(&self, handshakes: &mut Vec<Handshake>, number: usize) -> Handshake {
         let handshake = handshakes.remove(number);
         // Fails only if the handshake is not registered.
@@ -313,7 +315,7 @@ impl Listener {
         handshake
     }
 
-    /// Accepts all connections in the queue while there are places.
+    /// Accepts the connections in the kernel's queue until the maximum number of handshakes is reached.
     fn accept_pending(&self, handshakes: &mut Vec<Handshake>) -> Result<(), ConnectError> {
         while has_capacity(handshakes) {
             match rustix::net::acceptfrom_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
@@ -347,8 +349,9 @@ impl Listener {
         Ok(())
     }
 
-    /// Returns `true` if a peer at this address may connect. Without a key, only this machine may connect,
-    /// but the kernel can be configured to route packets of others to a loopback address (`route_localnet`).
+    /// Returns `true` if a peer at this address may connect. Without a key, only a loopback address may
+    /// connect. The check is needed because the kernel can be configured to route packets of other machines
+    /// to a loopback address (`route_localnet`).
     fn is_allowed(&self, host: &SocketAddr) -> bool {
         self.options.key.is_some() || tcp::is_loopback(host)
     }
@@ -385,12 +388,12 @@ impl Iterator for IncomingConnections<'_> {
     }
 }
 
-/// Returns `true` if another connection can begin its handshake.
+/// Returns `true` if another handshake can begin.
 fn has_capacity(handshakes: &[Handshake]) -> bool {
     handshakes.len() < MAX_HANDSHAKES || displaceable(handshakes).is_some()
 }
 
-/// Returns the oldest handshake of a TCP peer that has sent nothing for [`GRACE`].
+/// Returns the index of the oldest handshake of a TCP peer that has sent nothing for [`GRACE`].
 fn displaceable(handshakes: &[Handshake]) -> Option<usize> {
     let now = Instant::now();
     handshakes.iter().position(|one| one.silent_since().is_some_and(|since| now >= since + GRACE))

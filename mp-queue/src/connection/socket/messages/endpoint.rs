@@ -1,9 +1,10 @@
 //! End of a connection over a socket: its descriptor and the state of its messages.
 //!
-//! A receiver or sender locks the state of the current message, advances it as far as possible, and unlocks
-//! it before it waits. So threads and futures may use one end at the same time, and one of them continues a
-//! message that another has begun. A message is *begun* when a part of it is sent. It is sent completely
-//! before the next one begins, also if its sender is a future that is dropped: see [`outbox`](super::outbox).
+//! A receiver or sender locks the state of the current message, advances the message as far as possible, and
+//! unlocks the state before it waits. So several threads and futures may use one end at the same time. A
+//! thread may continue a message that another thread has begun. A message is *begun* when its first byte is
+//! sent. It is sent completely before the next message begins, even if its sender is a future that is
+//! dropped: see [`outbox`](super::outbox).
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -27,7 +28,7 @@ pub(crate) struct Socket {
     /// Process that established the connection. A forked copy must not discard the data of this process.
     process: u32,
     pub(super) limit: usize,
-    /// Name in this process.
+    /// Name of the connection, local to this process.
     name: Mutex<Option<String>>,
     pub(super) reader: Mutex<MessageReader>,
     pub(super) writer: Mutex<MessageWriter>,
@@ -49,7 +50,7 @@ impl Socket {
         self.name.lock().clone()
     }
 
-    /// Returns the description for reports.
+    /// Returns the description of the connection for reports of long waits.
     pub(crate) fn description(&self) -> String {
         let name = self.given_name().map(|name| format!(" {name:?}")).unwrap_or_default();
         match self.stream.peer {
@@ -72,18 +73,18 @@ impl Socket {
         self.stream.is_disconnected()
     }
 
-    /// Provides a buffer for the next message that begins.
+    /// Provides an empty buffer into which the next message is received.
     pub(crate) fn lend(&self, memory: Vec<u8>) {
         self.reader.lock().lent = memory;
     }
 
-    /// Returns the lent buffer, unless it contains a message.
+    /// Returns the provided buffer, or an empty vector if a message was received into the buffer.
     pub(crate) fn take_back(&self) -> Vec<u8> {
         std::mem::take(&mut self.reader.lock().lent)
     }
 
-    /// Returns `true` if there is something to receive: a message or its beginning, the end, or the other
-    /// side's refusal.
+    /// Returns `true` if a receive would not wait: a message or its beginning has arrived, the other end is
+    /// closed, or it has refused the handshake.
     pub(crate) fn has_arrived(&self) -> bool {
         while Descriptor(self.as_fd()).is_ready() {
             if !self.reader.lock().greet(self.as_fd()) {
@@ -94,7 +95,7 @@ impl Socket {
     }
 }
 
-/// Waitable for bytes that arrive at a socket, or for room in it.
+/// Waitable for bytes to receive from a socket, or for room to send if `room` is set.
 pub(super) struct SocketReady {
     pub(super) socket: Arc<Socket>,
     pub(super) room: bool,
@@ -119,7 +120,8 @@ impl Waitable for SocketReady {
     }
 }
 
-/// Returns the remaining time to wait: `None` for no waiting, `Some(None)` for no limit.
+/// Converts a wait into a time-out: `None` means that the call must not wait, and `Some(None)` means no
+/// limit.
 pub(super) fn left(wait: Wait) -> Option<Option<Duration>> {
     match wait {
         Wait::Never => None,

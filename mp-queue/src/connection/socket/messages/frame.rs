@@ -1,15 +1,21 @@
-//! Frames of messages over a socket. A frame consists of the length of the message (4 bytes, little-endian),
-//! the fingerprint of its type (8), the length of the type's name (2), that name, and the message.
+//! Frames of messages over a socket.
 //!
-//! A side that receives an unexpected type reports this to the other side by a note, if there is room in the
-//! socket. The length of the name in a note is [`NOTE`], its fingerprint is that of the message, and its
-//! bytes are the two names (`note_of`). The receiver stores the note until the connection ends, and returns
-//! it as the cause.
+//! | bytes | contents |
+//! |---|---|
+//! | 4 | length of the message, little-endian |
+//! | 8 | fingerprint of the message's type |
+//! | 2 | length of the type's name, or [`NOTE`] |
+//! | that length | name of the type |
+//! | length of the message | the message |
 //!
-//! Any byte of a frame may be wrong. A length beyond the limit ends the connection. Whatever the length, the
-//! memory used never exceeds twice the number of bytes received. After 4 MiB, this limit applies to pages and
-//! not to addresses, and the kernel may round it up to a huge page. If another type is expected, the error
-//! contains the name, but only if the fingerprint is the hash of it.
+//! A side that receives a message of an unexpected type sends a *note* to the other side, if there is room in
+//! the socket. The fingerprint in a note is that of the refused message, and its bytes are the names of both
+//! types (`note_of`). The receiver of a note stores it, and returns it as the cause when the connection ends.
+//!
+//! Any byte of a frame may be wrong. A length beyond the limit ends the connection. A receiver allocates at
+//! most 64 KiB, or twice the number of bytes that it has received. For a message of more than 4 MiB, this
+//! limit applies to pages but not to reserved addresses, and the kernel may round it up to a huge page. The
+//! type name appears in an error only if the fingerprint is the hash of the name.
 
 use std::os::fd::BorrowedFd;
 
@@ -21,34 +27,34 @@ use rustix::net::RecvFlags;
 use crate::connection::named::{LENGTH, MAX_NAME, is_name_of, sent_name, type_mismatch, with_name};
 use crate::error::TypeRefusal;
 
-/// Number of bytes of length, fingerprint and length of the name.
+/// Number of bytes of a frame before the name of the type.
 pub(super) const HEAD: usize = 12 + LENGTH;
-/// Value in a note in place of the length of a name.
+/// Value that marks a note, in the field for the length of the type's name.
 const NOTE: u16 = u16::MAX;
 /// Largest number of bytes of a note.
 pub(super) const MAX_NOTE: usize = LENGTH + 2 * MAX_NAME;
 
 const INVITATION_NAME: &[u8] = b"an invitation, for Connection::accept_invitation to take";
-/// Number of bytes of the frame of an invitation.
+/// Number of bytes of the frame that carries an invitation.
 pub(super) const INVITATION: usize = HEAD + INVITATION_NAME.len();
 
-/// Returns the frame of an invitation, to which its descriptor is attached: a message of no bytes.
+/// Returns the frame that carries an invitation: an empty message, to which the descriptor is attached.
 pub(super) fn invitation() -> Vec<u8> {
     let fingerprint = fnv1a(INVITATION_NAME).to_le_bytes();
     let name_length = (INVITATION_NAME.len() as u16).to_le_bytes();
     [&[0; 4], &fingerprint[..], &name_length, INVITATION_NAME].concat()
 }
 
-/// A complete message.
+/// Complete message that was received.
 pub(super) struct ReceivedFrame {
     pub(super) bytes: Vec<u8>,
-    /// Fingerprint of its type.
+    /// Fingerprint of the message's type.
     pub(super) fingerprint: u64,
-    /// Name of its type as sent, or empty if it was too long to be sent.
+    /// Name of the message's type, or empty if the name was too long to be sent.
     pub(super) name: Vec<u8>,
 }
 
-/// Returns `true` if this is the beginning of a note.
+/// Returns `true` if `bytes` are the beginning of a note.
 pub(super) fn is_note_start(bytes: &[u8]) -> bool {
     bytes.get(HEAD - LENGTH..HEAD) == Some(&NOTE.to_le_bytes())
 }
@@ -63,8 +69,7 @@ pub(super) fn frame_of<T: Message>(value: &mut T, limit: usize) -> Result<Vec<u8
     Ok(frame)
 }
 
-/// Returns the part of a frame before the value: length of the value, fingerprint, length of the type's name,
-/// and the name.
+/// Returns the part of a frame before the value, for a value of `len` bytes.
 pub(super) fn head_of<T: Message>(len: u32) -> Vec<u8> {
     let (name_length, name) = sent_name::<T>();
     let fingerprint = TypeFingerprint::<T>::new().get().to_le_bytes();
@@ -81,7 +86,7 @@ pub(super) fn note_of(expected: &str, sent: &str, fingerprint: u64) -> Vec<u8> {
     [&head[..], &(expected.len() as u16).to_le_bytes(), &expected, &sent].concat()
 }
 
-/// Decodes a note.
+/// Decodes the names of both types in a note. Returns `None` if the note is invalid.
 pub(super) fn refusal_of(bytes: &[u8]) -> Option<TypeRefusal> {
     let (length, names) = bytes.split_first_chunk::<LENGTH>()?;
     let (expected, sent) = names.split_at_checked(u16::from_le_bytes(*length).into())?;
@@ -89,7 +94,7 @@ pub(super) fn refusal_of(bytes: &[u8]) -> Option<TypeRefusal> {
     Some(TypeRefusal { sent: name(sent), expected: name(expected) })
 }
 
-/// Decodes the value of a message.
+/// Decodes the value of a received message.
 pub(super) fn value_of<T: Message>(
     ReceivedFrame { bytes, fingerprint, name }: ReceivedFrame,
 ) -> Result<T, Error> {
@@ -100,7 +105,7 @@ pub(super) fn value_of<T: Message>(
     from_bytes(bytes, fingerprint).map_err(|error| with_name(error, fingerprint, &name))
 }
 
-/// Returns the length of a message for its frame, or an error if it exceeds the limit.
+/// Converts the length of a message for its frame. Returns an error if the length exceeds the limit.
 pub(super) fn length(len: usize, limit: usize) -> Result<u32, Error> {
     // The length field has 4 bytes, for any value of the options.
     let limit = limit.min(u32::MAX as usize);
@@ -115,7 +120,7 @@ pub(super) fn peek(socket: BorrowedFd<'_>, into: &mut [u8]) -> Result<usize, Err
     rustix::net::recv(socket, into, RecvFlags::PEEK | RecvFlags::DONTWAIT).map(|(_, has)| has)
 }
 
-/// Returns `true` if the next data is an invitation.
+/// Returns `true` if the next bytes of the socket are the frame of an invitation.
 pub(super) fn is_invitation(socket: BorrowedFd<'_>) -> bool {
     let mut found = [0; INVITATION];
     peek(socket, &mut found) == Ok(INVITATION) && found[..] == invitation()
@@ -125,7 +130,7 @@ pub(super) fn is_invitation(socket: BorrowedFd<'_>) -> bool {
 mod tests {
     use super::*;
 
-    /// A message with the fingerprint of the expected type and the name of another type.
+    /// The message has the fingerprint of the expected type and the name of another type.
     #[test]
     fn frame_with_equal_fingerprint_is_checked_by_name() {
         let received = |name: &str| {

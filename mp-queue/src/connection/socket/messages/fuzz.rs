@@ -10,10 +10,10 @@ use super::*;
 use crate::connection::socket::handshake::{HELLO, check_hello, hello};
 use crate::connection::socket::messages::frame::{frame_of, note_of, value_of};
 
-/// Limit on the bytes of a message.
+/// Largest number of bytes of a message.
 const LIMIT: usize = 300;
 
-/// Returns a socket at which these bytes have arrived, followed by the end.
+/// Returns a socket with these bytes to read. The other end is closed.
 fn arrived(bytes: &[u8]) -> OwnedFd {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (there, here) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();

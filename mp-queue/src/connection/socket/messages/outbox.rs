@@ -1,18 +1,19 @@
-//! Sending over a socket that may be full.
+//! Sending over a socket whose buffer may be full.
 //!
-//! A message is *begun* when its first byte is sent. From then on, the socket's
-//! [`MessageWriter`](super::writer::MessageWriter) stores its rest, and the next send finishes it first.
+//! A message is *begun* when its first byte is sent. The socket's
+//! [`MessageWriter`](super::writer::MessageWriter) stores the unsent rest of a begun message. The next send
+//! continues that message before its own.
 //!
-//! A blocking send of long bytes lends them instead: the rest of the message stays with the caller, and only
-//! its thread continues the message. Until then, other senders wait for room. If the call ends before the
-//! message is complete, the rest moves to the writer.
+//! A blocking send of more than 16 KiB of raw bytes does not copy the bytes: the unsent rest stays in the
+//! caller's memory, and only the calling thread continues the message. Meanwhile, other senders wait. If the
+//! call ends before the message is complete, the rest is copied into the writer.
 //!
-//! | dropped, or timed out | left | effect |
+//! | event | left | effect |
 //! |---|---|---|
-//! | before the message is begun | nothing | it is not sent |
-//! | after that | the rest in the writer | the next send or a [`Flusher`] sends the rest when there is room |
-//! | the last handle of the connection, after that | the flusher has the socket | the flusher closes the socket when the rest is sent |
-//! | the process ends, or is killed | part of a message in the socket | the other end gets an error for a truncated message |
+//! | the send is dropped or times out before the message is begun | nothing | the message is not sent |
+//! | the send is dropped or times out after the message is begun | the rest in the writer | the next send or a [`Flusher`] sends the rest when there is room |
+//! | the last handle of the connection is dropped while a rest is unsent | a flusher that owns the socket | the flusher sends the rest and then closes the socket |
+//! | the process ends or is killed | part of a message in the socket | the other end gets an error for a truncated message |
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -25,11 +26,11 @@ use rustix::net::Shutdown;
 use super::endpoint::{Socket, SocketReady};
 use super::writer::{OutgoingFrame, WriteError};
 
-/// A message that is being sent. Dropping this continues a begun message in the background.
+/// Send of one message. If it is dropped after the message was begun, a [`Flusher`] sends the rest.
 pub(super) struct PendingSend<'a> {
     socket: &'a Arc<Socket>,
     frame: OutgoingFrame<'a>,
-    /// Number of the message, if it was begun and is not complete.
+    /// Number of the message, while it is begun and not complete.
     begun: Option<u64>,
 }
 
@@ -38,12 +39,12 @@ impl<'a> PendingSend<'a> {
         Self { socket, frame: frame.joined(), begun: None }
     }
 
-    /// Returns `true` if the message is partly sent.
+    /// Returns `true` if the message is begun and not complete.
     pub(super) fn is_begun(&self) -> bool {
         self.begun.is_some()
     }
 
-    /// Continues the message. Returns `true` if it is complete.
+    /// Sends as much of the message as there is room for. Returns `true` if the message is complete.
     pub(super) fn advance(&mut self) -> Result<bool, WriteError> {
         let mut writer = self.socket.writer.lock();
         if self.begun.is_none() {
@@ -85,8 +86,8 @@ impl Drop for PendingSend<'_> {
     }
 }
 
-/// Sends the rest of a message whose sender no longer waits. It is woken when there is room, and dropped when
-/// all bytes are sent.
+/// Sends the rest of a message whose sender no longer waits. The flusher is woken when there is room, and
+/// dropped when all bytes are sent.
 struct Flusher {
     socket: Arc<Socket>,
     watch: Mutex<Option<WakeRegistration>>,

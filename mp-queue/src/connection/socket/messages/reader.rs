@@ -16,33 +16,33 @@ use crate::connection::socket::stream::read;
 use crate::connection::socket::tcp;
 use crate::error::{GetError, TypeRefusal};
 
-/// Number of notes that are read at once: a side that sends only notes must not delay a caller beyond its
-/// deadline.
+/// Largest number of notes that one call reads, so that a peer that sends only notes can't delay the call
+/// beyond its deadline.
 pub(super) const NOTES_AT_ONCE: u32 = 1024;
-/// Initial size of the buffer in bytes.
+/// Initial size of the buffer for a message, in bytes.
 const FIRST: usize = 1 << 16;
-/// Number of received bytes after which the buffer is enlarged to the whole message. This reserves addresses.
-/// Pages are used only for bytes that have arrived.
+/// Number of received bytes after which the buffer grows to the size of the whole message. This reserves
+/// addresses. Pages are used only for bytes that have arrived.
 const WHOLE: usize = 4 << 20;
 
-/// Received part of the next message. It is retained when a receive times out. No thread waits while it holds
-/// the lock.
+/// State of receiving: the received part of the next message, which is kept when a receive times out. No
+/// thread waits while it holds the lock of this state.
 #[derive(Default)]
 pub(super) struct MessageReader {
-    /// Handshake part that precedes the first message.
+    /// Received part of the listener's hello, while the hello is incomplete.
     greeting: Option<Greeting>,
-    /// Error of the greeting, until a call returns it.
+    /// Error of the handshake, which the next call returns.
     pub(super) refused: Option<ConnectError>,
     head: [u8; HEAD],
     have: usize,
     name: Vec<u8>,
     body: Vec<u8>,
-    /// Empty buffer of a waiting caller, for the next message.
+    /// Empty buffer of a caller of `recv_to`, used for the next message.
     pub(super) lent: Vec<u8>,
-    /// Messages that a send has received while it searched for a note, followed by the error that ended the
-    /// connection, unless the other side has only closed it.
+    /// Messages that a send has read while it searched for a note. If reading ended with an error other than
+    /// a closed connection, the error follows them.
     early: VecDeque<Result<ReceivedFrame, GetError>>,
-    /// Last refusal reported by the other side.
+    /// Last note of the other side: a message of this side that it has refused.
     refusal: Option<Box<TypeRefusal>>,
     closed: bool,
 }
@@ -51,11 +51,11 @@ pub(super) struct MessageReader {
 pub(super) enum FrameEvent {
     Message(ReceivedFrame),
     Note,
-    /// No complete message or note can be read at present.
+    /// The next message or note is incomplete, and no more bytes can be read without waiting.
     Pending,
 }
 
-/// Reads more of `len` bytes, whose beginning is already in `into`. The kernel writes each byte once: zeroing
+/// Appends available bytes to `into`, up to `len` bytes in total. The kernel writes each byte once: zeroing
 /// the buffer for each read would make the cost of a long message quadratic.
 fn read_more(fd: BorrowedFd<'_>, into: &mut Vec<u8>, len: usize) -> Result<usize, Errno> {
     let start = into.len();
@@ -75,13 +75,13 @@ fn read_more(fd: BorrowedFd<'_>, into: &mut Vec<u8>, len: usize) -> Result<usize
 }
 
 impl MessageReader {
-    /// Creates the reader of a socket. `greeting` is the part of the handshake that is still expected.
+    /// Creates the reader of a socket. `greeting` is the received part of a hello that is incomplete.
     pub(super) fn new(greeting: Option<Greeting>) -> Self {
         Self { greeting, ..Self::default() }
     }
 
-    /// Returns the next stored message, or reads available bytes up to the end of one message. Returns `None`
-    /// if there is no complete message yet.
+    /// Returns the next message, or `None` if it is incomplete. Reads available bytes, up to the end of one
+    /// message.
     pub(super) fn poll(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -103,7 +103,7 @@ impl MessageReader {
         Ok(None)
     }
 
-    /// Reads available bytes up to the end of one message or note. The greeting has been read.
+    /// Reads available bytes, up to the end of one message or note. Called after the hello was read.
     pub(super) fn read_next(&mut self, fd: BorrowedFd<'_>, limit: usize) -> Result<FrameEvent, GetError> {
         loop {
             let [a, b, c, d, fingerprint @ .., e, f] = self.head;
@@ -163,7 +163,8 @@ impl MessageReader {
         }
     }
 
-    /// Returns the error for the end of the other side, with its refusal if it sent one.
+    /// Returns the error for a connection that the other side has closed. The error contains the note of the
+    /// other side, if there was one.
     pub(super) fn gone(&self) -> GetError {
         self.refusal.clone().map_or(GetError::Disconnected, GetError::TypeRefused)
     }
@@ -173,8 +174,8 @@ impl MessageReader {
         self.have == HEAD && is_note_start(&self.head)
     }
 
-    /// Searches the data of a closed connection for a note. Stops at an invitation, whose descriptor would be
-    /// lost.
+    /// Reads the remaining data of a closed connection and returns the last note in it. Stops at an
+    /// invitation, whose descriptor would be lost.
     pub(super) fn find_note(&mut self, fd: BorrowedFd<'_>, limit: usize) -> Option<Box<TypeRefusal>> {
         let invites = |have| have == 0 && is_invitation(fd);
         while !self.closed && self.greeting.is_none() && !invites(self.have) {
@@ -188,12 +189,13 @@ impl MessageReader {
         self.refusal.clone()
     }
 
-    /// Stores a message for a later receive.
+    /// Stores a received message, which a later receive returns.
     pub(super) fn store(&mut self, frame: ReceivedFrame) {
         self.early.push_back(Ok(frame));
     }
 
-    /// Reads the available part of the greeting. Returns `true` if messages can follow.
+    /// Reads available bytes of the listener's hello. Returns `true` if the hello is complete or not
+    /// expected.
     pub(super) fn is_greeted(&mut self, fd: BorrowedFd<'_>) -> Result<bool, GetError> {
         self.greet(fd);
         if let Some(refused) = self.refused.take() {
@@ -210,13 +212,13 @@ impl MessageReader {
         self.have == 0 && self.early.is_empty()
     }
 
-    /// Returns `true` if stored messages precede the next byte to read.
+    /// Returns `true` if there are stored messages, which a receive returns first.
     pub(super) fn has_early(&self) -> bool {
         !self.early.is_empty()
     }
 
-    /// Reads the available part of the greeting. Returns `true` if the greeting was still expected before
-    /// this call.
+    /// Reads available bytes of the listener's hello. Returns `true` if the hello was incomplete before this
+    /// call.
     pub(super) fn greet(&mut self, fd: BorrowedFd<'_>) -> bool {
         let Some(greeting) = &mut self.greeting else { return false };
         match greeting.advance(fd) {
@@ -233,7 +235,7 @@ impl MessageReader {
         true
     }
 
-    /// Ends the connection, since the following bytes can't be interpreted.
+    /// Shuts the connection down, because the following bytes can't be interpreted. Returns `error`.
     fn end(&mut self, fd: BorrowedFd<'_>, error: mp_core::Error) -> GetError {
         self.closed = true;
         (self.name, self.body) = (Vec::new(), Vec::new());

@@ -16,8 +16,8 @@ use crate::connection::socket::error::refusal;
 use crate::error::{GetError, PutError};
 
 impl Socket {
-    /// Returns the error of a send. If the other side has refused a message and closed the connection,
-    /// returns that refusal.
+    /// Returns the error of a failed send. If the other side has refused the handshake or an earlier message
+    /// and closed the connection, the error contains that refusal.
     #[cold]
     fn not_sent<T>(&self, error: WriteError, value: T) -> PutError<T> {
         if !matches!(error, WriteError::Gone) {
@@ -37,8 +37,8 @@ impl Socket {
         error.with(value)
     }
 
-    /// Sends a value. When the time has expired, the rest of a message that was begun is sent by the next
-    /// send or by a [`Flusher`](super::outbox).
+    /// Sends a value. If the time expires after the message is begun, the next send or a
+    /// [`Flusher`](super::outbox) sends the rest.
     #[track_caller]
     pub(crate) fn send<T: Message>(self: &Arc<Self>, mut value: T, wait: Wait) -> Result<(), PutError<T>> {
         let sent = match frame_of(&mut value, self.limit) {
@@ -48,7 +48,7 @@ impl Socket {
         sent.map_err(|e| self.not_sent(e, value))
     }
 
-    /// Sends bytes as a [`Bytes`] message, without copying them during this call.
+    /// Sends bytes as a [`Bytes`] message. Long bytes are not copied while the caller waits.
     #[track_caller]
     pub(crate) fn send_bytes(self: &Arc<Self>, bytes: &[u8], wait: Wait) -> Result<(), PutError<Bytes>> {
         let sent = match length(bytes.len(), self.limit) {
@@ -86,8 +86,8 @@ impl Socket {
         self.send_frame_async(frame).await.map_err(|e| self.not_sent(e, value))
     }
 
-    /// Sends bytes like [`send_bytes`](Self::send_bytes), asynchronously. The bytes are copied once, so that
-    /// no task has to poll the future until they are sent.
+    /// Sends bytes like [`send_bytes`](Self::send_bytes), asynchronously. The bytes are copied, so that a
+    /// [`Flusher`](super::outbox) or another send can continue the message while the future is not polled.
     pub(crate) async fn send_bytes_async(self: &Arc<Self>, bytes: &[u8]) -> Result<(), PutError<Bytes>> {
         let frame = length(bytes.len(), self.limit).map(|len| [&head_of::<Bytes>(len), bytes].concat());
         self.send_frame_async(frame).await.map_err(|e| self.not_sent(e, Bytes(bytes.to_vec())))
@@ -104,7 +104,7 @@ impl Socket {
         self.wait_for(wait, || self.poll_frame()?.map(|frame| self.decode(frame)).transpose())
     }
 
-    /// Calls `poll` until it returns a result, and waits for more data in between.
+    /// Calls `poll` until it returns a result. After each call without a result, waits for more data.
     #[track_caller]
     pub(super) fn wait_for<R>(
         self: &Arc<Self>,
@@ -136,12 +136,12 @@ impl Socket {
         self.decode(frame)
     }
 
-    /// Reads available bytes. Returns the message if it is complete.
+    /// Reads available bytes. Returns the next message, or `None` if it is incomplete.
     fn poll_frame(&self) -> Result<Option<ReceivedFrame>, GetError> {
         self.reader.lock().poll(self.as_fd(), self.limit)
     }
 
-    /// Decodes a message. If it has another type, reports this to the other side.
+    /// Decodes a message. If the message has another type, sends a note to the other side.
     fn decode<T: Message>(self: &Arc<Self>, frame: ReceivedFrame) -> Result<T, GetError> {
         let fingerprint = frame.fingerprint;
         let error = match value_of(frame) {

@@ -10,23 +10,24 @@ use crate::connection::socket::stream::SocketStream;
 use crate::connection::socket::tcp;
 use crate::error::PutError;
 
-/// The message that is being sent, if any.
+/// State of sending: the message that is being sent, if any.
 #[derive(Default)]
 pub(super) struct MessageWriter {
     pub(super) frame: Vec<u8>,
     pub(super) sent: usize,
-    /// Number of messages that were begun, and number that were sent completely.
+    /// Number of messages that were begun. `done` counts the messages that were sent completely.
     begun: u64,
     pub(super) done: u64,
-    /// `true` if the sender keeps the unsent bytes of the message. Otherwise they are in `frame`.
+    /// `true` if the unsent bytes of the message are in its sender's memory, and `false` if they are in
+    /// `frame`.
     pub(super) lent: bool,
     pub(super) closed: bool,
 }
 
-/// Bytes of a message to be sent.
+/// Frame of a message to send.
 pub(super) struct OutgoingFrame<'a> {
     pub(super) head: Vec<u8>,
-    /// Bytes after the head that the caller still owns.
+    /// Bytes that follow `head`, in the caller's memory.
     pub(super) body: &'a [u8],
 }
 
@@ -37,7 +38,7 @@ impl From<Vec<u8>> for OutgoingFrame<'_> {
 }
 
 impl OutgoingFrame<'_> {
-    /// Joins both parts if the body is short, so that one system call sends them.
+    /// Appends a short body to the head, so that one system call sends both.
     pub(super) fn joined(mut self) -> Self {
         if self.body.len() <= SHORT {
             self.head.extend_from_slice(self.body);
@@ -50,7 +51,8 @@ impl OutgoingFrame<'_> {
         self.head.len() + self.body.len()
     }
 
-    /// Returns bytes after the first `sent`: the rest of the head, or of the body if the head is sent.
+    /// Returns unsent bytes, if the first `sent` bytes were sent: the rest of the head, or else the rest of
+    /// the body.
     fn after(&self, sent: usize) -> &[u8] {
         match sent.checked_sub(self.head.len()) {
             Some(of_body) => &self.body[of_body..],
@@ -64,7 +66,8 @@ impl OutgoingFrame<'_> {
         [&self.head[sent.min(head)..], &self.body[sent.saturating_sub(head)..]].concat()
     }
 
-    /// Sends bytes from `sent` on while there is room. Returns the total number of bytes sent.
+    /// Sends the bytes from offset `sent` on, as many as there is room for. Returns the offset of the first
+    /// unsent byte.
     fn send(&self, stream: &SocketStream, mut sent: usize) -> Result<usize, WriteError> {
         while sent < self.len() {
             match send(stream, self.after(sent))? {
@@ -76,12 +79,12 @@ impl OutgoingFrame<'_> {
     }
 }
 
-/// Length of the longest body that is copied and appended to its head.
+/// Largest number of bytes of a body that is copied into the head.
 const SHORT: usize = 1 << 14;
 
 /// Cause of a message that was not sent.
 pub(in crate::connection) enum WriteError {
-    /// There was no room for its first byte.
+    /// The socket has no room for the first byte of the message.
     Full,
     Gone,
     Failed(Error),
@@ -94,7 +97,7 @@ impl<E: Into<Error>> From<E> for WriteError {
 }
 
 impl WriteError {
-    /// Converts the cause into an error with the value.
+    /// Converts the cause into an error that contains the value.
     pub(in crate::connection) fn with<T>(self, value: T) -> PutError<T> {
         match self {
             Self::Full => PutError::Full(value),
@@ -105,7 +108,7 @@ impl WriteError {
 }
 
 impl MessageWriter {
-    /// Sends the rest of the message while there is room. Returns `true` if nothing is left.
+    /// Sends the rest of the current message while there is room. Returns `true` if all bytes are sent.
     pub(super) fn flush(&mut self, stream: &SocketStream) -> Result<bool, WriteError> {
         if self.closed {
             return Err(WriteError::Gone);
@@ -131,7 +134,8 @@ impl MessageWriter {
         Ok(true)
     }
 
-    /// Begins a message if the previous one is complete and there is room for a byte. Returns its number.
+    /// Begins a message if the previous message is complete and there is room for a byte. Returns the number
+    /// of the message, or `None` if the message was not begun.
     pub(super) fn begin(
         &mut self,
         stream: &SocketStream,
@@ -158,7 +162,7 @@ impl MessageWriter {
         Ok(Some(self.begun))
     }
 
-    /// Continues a message whose unsent bytes its sender still owns. Returns `true` if the message is
+    /// Continues a message whose unsent bytes are in its sender's memory. Returns `true` if the message is
     /// complete.
     pub(super) fn lend(
         &mut self,
@@ -178,7 +182,8 @@ impl MessageWriter {
     }
 }
 
-/// Sends some of these bytes. Returns 0 if there is no room.
+/// Sends as many of these bytes as there is room for. Returns the number of bytes sent, which is 0 if there
+/// is no room.
 fn send(stream: &SocketStream, bytes: &[u8]) -> Result<usize, WriteError> {
     loop {
         return match rustix::net::send(stream.as_fd(), bytes, SendFlags::NOSIGNAL) {
