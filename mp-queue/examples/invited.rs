@@ -1,20 +1,20 @@
-//! Programs that share queues without being started by `mp-spawn`: one is started by `std::process::Command`,
-//! and one was started elsewhere and connects.
+//! Programs that share queues although `mp-spawn` did not start them. One of them is started by
+//! `std::process::Command`. The other one was started independently and connects.
 //!
 //! `cargo run -p mp-queue --example invited`
 //!
-//! Here the other programs are this same program with an argument. They could be any programs that use this
-//! library.
+//! In this example, the other programs are this program with an argument. Any program that uses this library
+//! can do the same.
 
 use std::error::Error;
 use std::process::Command;
 
 use mp_queue::{InvitationState, Listener, Queue, accept_invitation, connect, invite};
 
-/// Type that both sides use.
+/// Value in the invitations: a queue of jobs and a queue of results.
 type Work = (Queue<u64>, Queue<(String, u64)>);
 
-/// Runs the work of an invited program.
+/// Squares the jobs of the queue, as an invited program.
 fn square(name: &str, (jobs, squares): Work) -> Result<(), Box<dyn Error>> {
     while let Some(n) = jobs.get()? {
         squares.put((name.to_string(), n * n))?;

@@ -11,19 +11,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum PutError<T> {
-    /// The queue was full during the whole wait, or it had used its share of the
-    /// [envelopes](crate::Queue#how-much-fits) while all others were in use.
+    /// The queue was full during the whole wait, or the queue had used its share of the
+    /// [envelopes](crate::Queue#how-much-fits) and no other envelope was free.
     Full(T),
     /// The queue is closed.
     Closed(T),
     /// The queue is full, no other process has it, and this process has no further handle that could take a
     /// message out of it ([`DesertedWhen`](crate::DesertedWhen)).
     Deserted {
-        /// The value.
+        /// Value that was not put.
         value: T,
         /// Last process that had the queue, or `None` if it was sent to a process that never received it.
         last: Option<Member>,
-        /// Process id of that process.
+        /// Process id of the last process, or 0 if it is unknown.
         pid: u32,
     },
     /// The channel has no receivers: they were dropped, or their processes died.
@@ -31,7 +31,7 @@ pub enum PutError<T> {
     /// No process receives values of this [`watch`](crate::watch) channel.
     /// [`send_replace`](crate::watch::Sender::send_replace) replaces the value without receivers.
     NoReceivers {
-        /// The value.
+        /// Value that was not sent.
         value: T,
         /// Name of the channel, empty if it has none.
         channel: String,
@@ -39,7 +39,7 @@ pub enum PutError<T> {
     /// The other side of a socket connection is closed. It refused an earlier message because it expected
     /// another type.
     TypeRefused {
-        /// The value.
+        /// Value that was not sent.
         value: T,
         /// Types of the refused message.
         refusal: Box<TypeRefusal>,
@@ -50,7 +50,7 @@ pub enum PutError<T> {
     /// The message alone exceeds the queue's bound of bytes: see
     /// [`QueueOptions::bytes`](crate::QueueOptions::bytes).
     TooLarge {
-        /// The value.
+        /// Value that was not put.
         value: T,
         /// Number of bytes that the message counts.
         bytes: u64,
@@ -59,7 +59,7 @@ pub enum PutError<T> {
     },
     /// The value could not be encoded, or there is not enough memory.
     Failed {
-        /// The value.
+        /// Value that was not put.
         value: T,
         /// Cause of the failure.
         error: mp_reduce::Error,
@@ -184,7 +184,7 @@ impl<T> From<PutError<T>> for mp_core::Error {
     }
 }
 
-/// Same text as `Display`, since `unwrap` and `main` print the `Debug` output.
+/// Prints the same text as `Display`, since `unwrap` and `main` print the `Debug` output.
 impl<T> fmt::Debug for PutError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -241,7 +241,8 @@ impl<T> std::error::Error for PutError<T> {
     }
 }
 
-/// Last process of a deserted queue. The parent of that process also gets the text of its failure.
+/// Last process of a deserted queue: its member and process id. If this process is the parent of that
+/// process, the text includes the reason of its failure.
 struct LastProcess(Option<Member>, u32);
 
 impl fmt::Display for LastProcess {
@@ -283,14 +284,14 @@ impl fmt::Display for TypeRefusal {
     }
 }
 
-/// A process that works on messages taken with acknowledgement.
+/// Process that has leased messages and not yet acknowledged them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Leaseholder {
-    /// The process.
+    /// Member of the program that is the leaseholder.
     pub member: Member,
-    /// Process id of the process, or 0 if it is unknown.
+    /// Process id of the leaseholder, or 0 if it is unknown.
     pub pid: u32,
-    /// Number of messages that the process works on.
+    /// Number of messages that the process has leased.
     pub messages: usize,
 }
 
@@ -301,7 +302,7 @@ impl fmt::Display for Leaseholder {
     }
 }
 
-/// Prints as ": 2 by process 42 (member 3.1), 1 by …; are they stopped, or slow?"
+/// List of leaseholders, printed as ": 2 by process 42 (member 3.1), 1 by …; are they stopped, or slow?"
 pub(crate) struct HolderList<'a>(pub(crate) &'a [Leaseholder]);
 
 impl fmt::Display for HolderList<'_> {
@@ -321,15 +322,16 @@ pub enum GetError {
     /// The queue is empty and stayed empty during the wait.
     #[error("the queue is empty, and no message arrived in time: wait longer, or without a time-out")]
     Empty,
-    /// The queue is closed and empty, but at the end of the wait other processes still work on messages that
-    /// may be given back. Returned only for messages taken [with acknowledgement](crate::Queue::get_lease).
+    /// The queue is closed and empty, but at the end of the wait other processes still had leases of messages
+    /// that may be given back. Returned only for messages taken [with
+    /// acknowledgement](crate::Queue::get_lease).
     #[error(
         "the queue is closed and empty, but other processes have leases of messages, which may be given \
          back{}",
         HolderList(holders)
     )]
     Leased {
-        /// Processes that work on these messages, without this process. A stopped process keeps its messages.
+        /// Other processes with leases of messages in this queue. A stopped process keeps its leases.
         holders: Vec<Leaseholder>,
     },
     /// The queue is empty, no other process has it, and this process has no further handle that could put a
@@ -338,7 +340,7 @@ pub enum GetError {
     Deserted {
         /// Last process that had the queue, or `None` if it was sent to a process that never received it.
         last: Option<Member>,
-        /// Process id of that process.
+        /// Process id of the last process, or 0 if it is unknown.
         pid: u32,
     },
     /// The channel is empty and has no senders: they were dropped, or their processes died.
@@ -377,18 +379,18 @@ impl GetError {
     }
 }
 
-/// Error returned when a message was not received into a buffer.
+/// Error returned when a message was not received into a caller's buffer.
 #[derive(thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 #[doc(alias = "BufferTooShort")]
 pub enum RecvIntoError {
-    /// The message is longer than the buffer. Contains the message.
+    /// The message is longer than the buffer. Contains the bytes of the message.
     #[error(
         "the message has {}, more than the buffer; this error contains the message",
         mp_core::quantity(.0.len(), "byte")
     )]
     TooShort(Vec<u8>),
-    /// No message was received.
+    /// No message was received. Contains the reason.
     #[error(transparent)]
     Get(#[from] GetError),
 }

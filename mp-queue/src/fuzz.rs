@@ -1,5 +1,5 @@
-//! Inputs of `cargo xtask fuzz` and of unit tests for this crate's parsers: data that arrives at a socket,
-//! hellos, messages with the names of their types, slots of rings, and files of checkpoints.
+//! Fuzz targets for this crate's parsers: data that arrives at a socket, hellos, messages with the names of
+//! their types, slots of rings, and checkpoint files. They run in `cargo xtask fuzz` and in unit tests.
 
 use mp_core::message::{Incoming, Outgoing};
 use mp_core::{Error, Message};
@@ -10,7 +10,7 @@ use crate::connection::named::NamedValue;
 use crate::connection::socket::fuzz as socket;
 use crate::ring::{Slot, SmallMessage};
 
-/// Name, function under test, and seeds made by the encoders.
+/// Fuzz targets: name, function that parses an input, and function that returns valid inputs.
 #[allow(
     clippy::type_complexity,
     reason = "the harness defines this type, and only tests depend on the harness"
@@ -23,7 +23,7 @@ pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] = &[
     ("checkpoints", checkpoint::files, checkpoint::seeds),
 ];
 
-/// Type of a value sent over a connection in shared memory.
+/// Type of the values in the target `named`.
 type FuzzMessage = (u8, String, Vec<u32>);
 
 fn written(bytes: &[u8]) -> Vec<u8> {
@@ -52,7 +52,7 @@ fn named_seeds() -> Vec<Vec<u8>> {
     vec![written(b"text"), written(&[b'x'; 300])]
 }
 
-/// Parses two words as a ring's slot.
+/// Parses two words as the slot of a ring.
 fn slots(bytes: &[u8]) {
     let Some(&[a, b]) = bytes.as_chunks().0.first_chunk() else { return };
     let [first, rest] = [a, b].map(u64::from_le_bytes);

@@ -1,4 +1,4 @@
-//! Batches of messages: the ring's hint is advanced and sleepers are woken once per batch.
+//! Puts and gets of several messages. They advance the ring's hint and wake sleepers once per batch.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::raw::payload::Payload;
 use crate::raw::pending::PendingMessage;
 use crate::ring::{Position, PutOutcome};
 
-/// Number of messages that are put or taken before sleepers are woken.
+/// Largest number of messages that are put or taken before sleepers are woken.
 const MOST: u32 = 64;
 
 /// Error returned when not all values were put. It contains the values that were not put.
@@ -22,9 +22,9 @@ const MOST: u32 = 64;
 pub struct PutManyError<T, I> {
     /// Number of values that were put before the error.
     pub put: usize,
-    /// Error of the next value, with that value.
+    /// Error for the first value that was not put. Contains that value.
     pub error: PutError<T>,
-    /// Values after the refused value.
+    /// Values that follow the value in `error`.
     pub rest: I,
 }
 
@@ -47,7 +47,7 @@ impl<T, I> std::error::Error for PutManyError<T, I> {
     }
 }
 
-/// Positions that were put or taken in one segment since sleepers were last woken.
+/// Batch of puts or gets in one segment, with the positions since sleepers were last woken.
 pub(crate) struct BatchOperation<'a> {
     raw: &'a RawQueue,
     segment: u32,
@@ -89,7 +89,7 @@ impl<'a> BatchOperation<'a> {
         Ok(true)
     }
 
-    /// Takes the next message, if there is one.
+    /// Takes the next message, or returns `None` if the segment has no message.
     fn get(&mut self) -> Result<Option<Payload>, Error> {
         let Some((payload, position)) = self.raw.memory().get_next(self.segment, self.last())? else {
             return Ok(None);
@@ -132,8 +132,9 @@ impl<T: Message> Queue<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Other producers may put messages in between. Sleeping consumers are woken once for up to 64 messages,
-    /// so use this for values that exist already or that the iterator produces quickly.
+    /// Messages of other producers may be interleaved with these values. Sleeping consumers are woken once
+    /// for up to 64 messages, so use this for values that exist already or that the iterator produces
+    /// quickly.
     ///
     /// # Errors
     /// Returns the same errors as [`put`](Self::put), at the first value that can't be put. The error

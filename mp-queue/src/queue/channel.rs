@@ -5,10 +5,10 @@
 //! that contain a handle all hold blocks in the same way, and a recovery removes crashed holders. A side is
 //! therefore connected as long as its token's block is alive. A freed block never becomes alive again.
 //!
-//! | killed | left | other processes |
+//! | killed | left | effect on other processes |
 //! |---|---|---|
-//! | with a handle | a seat in the token | consider the side connected until the crashed process is recovered, within about 100 ms |
-//! | after its token was freed, before the sleepers were woken | sleepers | check again within 100 ms |
+//! | with a handle | a seat in the token | they consider the side connected until the crashed process is recovered, within about 100 ms |
+//! | after it freed the token, before it woke the sleepers | sleepers that were not woken | they check for a disconnection within 100 ms |
 
 use mp_core::Allocator;
 use mp_core::Blocks;
@@ -27,7 +27,7 @@ use crate::raw::RawQueue;
 use crate::raw::options::QueueOptions;
 use crate::raw::payload::Payload;
 
-/// Handle of one side of a channel: a handle to the queue and a hold on the side's token.
+/// Handle of one side of a channel: a handle to the queue, and a hold on the token of that side.
 pub(crate) struct ChannelEnd {
     raw: RawQueue,
     token: Option<Hold>,
@@ -49,7 +49,7 @@ impl Drop for ChannelEnd {
     }
 }
 
-/// Makes a channel of a new ring. Returns the sender's and the receiver's end.
+/// Makes a new queue a channel. Returns the sender's end and the receiver's end.
 pub(crate) fn ends_for(raw: RawQueue) -> Result<(ChannelEnd, ChannelEnd), Error> {
     let arena = raw.arena();
     let (sender, receiver) = (Allocator(arena).alloc(1)?, Allocator(arena).alloc(1)?);
@@ -74,7 +74,7 @@ impl ChannelEnd {
         })
     }
 
-    /// Takes an end out of the message that is being read.
+    /// Takes a channel end out of the message that is being read.
     pub(crate) fn take(
         what: &'static str,
         (queue, token): (u32, u32),
@@ -97,7 +97,7 @@ impl ChannelEnd {
         Ok(Self { raw: raw.with_peer(peer), token: Some(token), mine })
     }
 
-    /// Takes and decodes a message. Returns an error at the end of the channel.
+    /// Takes and decodes a message. Returns an error if the channel is empty and has no senders.
     #[inline]
     #[track_caller]
     pub(crate) fn get_as<T: Message>(
@@ -245,7 +245,7 @@ impl<T: Message> Receiver<T> {
     }
 }
 
-/// Implements `Debug` and the methods for names, for sides of a channel.
+/// Implements `Debug` and the methods that `Sender` and `Receiver` have in common.
 macro_rules! sides {
     ($($side:ident: $name:literal)*) => {$(
         impl<T> ::std::fmt::Debug for $side<T> {
@@ -273,7 +273,7 @@ pub(crate) use sides;
 
 macro_rules! side {
     ($side:ident, $name:literal, $receivers:literal) => {
-        /// Methods of both sides.
+        /// Methods that `Sender` and `Receiver` have in common.
         impl<T: Message> $side<T> {
             pub(crate) fn end(&self) -> &ChannelEnd {
                 &self.end
@@ -283,8 +283,8 @@ macro_rules! side {
                 self.fingerprint
             }
 
-            /// Returns `true` if no process and no message has a handle of the other side. Messages may still
-            /// be in the channel.
+            /// Returns `true` if the other side has no handles left, neither in a process nor in a message in
+            /// transit. Messages may still be in the channel.
             pub fn is_disconnected(&self) -> bool {
                 self.end.raw.is_disconnected()
             }

@@ -1,4 +1,4 @@
-//! Messages that are encoded before they are put, or taken before they are decoded.
+//! Messages that are encoded before they are put, or taken without being decoded.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -67,8 +67,8 @@ impl<T: Message> EncodedMessage<T> {
 }
 
 impl<T: Message> EncodedMessage<T> {
-    /// Returns the bytes of the message, and the grants and sizes of its attachments, for a relay to another
-    /// arena.
+    /// Returns the message for a relay to another arena: its bytes, and the access and size of each
+    /// attachment.
     ///
     /// # Errors
     /// Returns an error if an attachment can't leave this arena, or the words of the message are invalid.
@@ -80,13 +80,14 @@ impl<T: Message> EncodedMessage<T> {
         }
     }
 
-    /// Returns the number of bytes that the message counts in a queue with a bound of bytes.
+    /// Returns the number of bytes that the message adds to a queue with a bound of bytes.
     #[doc(hidden)]
     pub fn weight(&self) -> u64 {
         self.payload.weight()
     }
 
-    /// Returns the memory of an attachment that can leave this arena.
+    /// Returns the memory of an attachment, whose number is its index in the list of
+    /// [`relayed`](Self::relayed).
     #[doc(hidden)]
     pub fn relayed_memory(&self, attachment: usize) -> &[u8] {
         match &self.payload {
@@ -97,11 +98,12 @@ impl<T: Message> EncodedMessage<T> {
 }
 
 impl<T: Message> Queue<T> {
-    /// Packs a message that arrived from another arena. The caller has compared the types.
+    /// Packs a message that arrived from another arena. The caller must have checked that the message has
+    /// this queue's type.
     ///
     /// # Errors
-    /// Returns the same errors as [`put`](Self::put) if there is not enough memory. The message is unchanged
-    /// then.
+    /// Returns the same errors as [`put`](Self::put) if there is not enough memory. The message is then
+    /// unchanged.
     #[doc(hidden)]
     pub fn pack_relayed(&self, out: &mut Outgoing) -> Result<EncodedMessage<T>, PutError<()>> {
         let fingerprint = self.fingerprint();
@@ -111,14 +113,14 @@ impl<T: Message> Queue<T> {
         }
     }
 
-    /// Gives all further messages an envelope, so that they can be [put back](Self::put_back).
+    /// Stores all messages that are put later in envelopes, so that they can be [put back](Self::put_back).
     #[doc(hidden)]
     pub fn allow_put_back(&self) {
         self.raw().memory().enable_redelivery();
     }
 
-    /// Puts a message back into this queue, from which it was taken. Consumers take it before all other
-    /// messages.
+    /// Puts a message back into the queue from which it was taken, which must be this queue. Consumers take
+    /// the message before all other messages.
     ///
     /// # Errors
     /// Returns the message if it is small and has no envelope because it was put before
@@ -151,14 +153,15 @@ impl<T: Message> Queue<T> {
         }
     }
 
-    /// Returns `true` if [`pack`](Self::pack) would find room for a message now. This thread's next `pack`
-    /// uses that room if it is called at once.
+    /// Returns `true` if [`pack`](Self::pack) would find an envelope for a message now. This thread keeps the
+    /// envelope for its next `pack`, unless the envelope belongs to the queue's share.
     #[doc(hidden)]
     pub fn can_pack(&self) -> bool {
         Messages(self.raw().arena()).keeps_envelope(self.raw().hold().block())
     }
 
-    /// Returns the error of a [`pack`](Self::pack) without room: it lists the queues that have messages.
+    /// Returns the error for a [`pack`](Self::pack) without a free envelope. The error lists the queues with
+    /// messages.
     #[doc(hidden)]
     pub fn too_many_messages(&self) -> Error {
         self.raw().too_many()
@@ -233,8 +236,8 @@ mod tests {
     use super::*;
     use crate::raw::options::QueueOptions;
 
-    /// A message that had no envelope in its former queue counts in a queue with a bound of bytes, and so do
-    /// the messages before and after it.
+    /// A small message without an envelope is taken from one queue and put into a queue with a bound of
+    /// bytes. Its bytes and the bytes of the other messages are counted.
     #[test]
     fn byte_bound_counts_packed_small_messages() {
         let other = Queue::<Vec<u8>>::bounded(4).unwrap();

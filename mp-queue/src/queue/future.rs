@@ -1,9 +1,9 @@
 //! Asynchronous put and get, for any runtime.
 //!
 //! A future attempts its operation when it is polled. One thread of the process sleeps for all tasks and
-//! wakes them ([`mp_core::WakeRegistration`]). A message is taken in the same call of `poll` that returns it,
-//! so no state of the future holds a message. Dropping a future loses no message. A message to be put stays
-//! in the future until there is room.
+//! wakes them ([`mp_core::WakeRegistration`]). A get takes a message in the same call of `poll` that returns
+//! the message. So dropping its future loses no message. The future of a put contains the message until there
+//! is room in the queue.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::raw::handles::WaitPurpose;
 use crate::raw::payload::Payload;
 use crate::raw::pending::PendingMessage;
 
-/// Polls for a message. Returns `None` if the queue is closed and drained.
+/// Polls a get. Ready with a message, or with `None` if the queue is closed and drained.
 pub(crate) fn poll_get(
     watch: &mut Option<WakeRegistration>,
     cx: &Context<'_>,
@@ -48,7 +48,7 @@ pub(crate) fn poll_get(
     found.map(|found| found?)
 }
 
-/// Polls until the message is put. Until then, the caller owns it.
+/// Polls a put. The caller owns the message until the put succeeds.
 pub(crate) fn poll_put(
     watch: &mut Option<WakeRegistration>,
     cx: &Context<'_>,
@@ -71,7 +71,8 @@ pub(crate) fn poll_put(
     end.map(|end| end.unwrap_or_else(|error| Err(PutError::Failed { value: (), error })))
 }
 
-/// Calls `poll` when there may be an envelope for one more message, until it returns a result.
+/// Polls an attempt that needs an envelope. Calls `poll` when an envelope may be free, until `poll` returns a
+/// result.
 pub(crate) fn poll_envelope<R>(
     watch: &mut Option<WakeRegistration>,
     cx: &Context<'_>,
@@ -81,11 +82,11 @@ pub(crate) fn poll_envelope<R>(
     poll_until(watch, cx, || raw.ready_at(raw.memory().not_full(), RawQueue::has_envelope), poll)
 }
 
-/// A value and its encoded form, or `None` if the value was encoded earlier.
+/// Value and its encoded message, or `None` if there was no value to encode.
 type EncodedValue<T> = Option<(T, PendingMessage)>;
 
-/// Polls until the value in `value` is encoded. Waits only if there are too many messages. Until then, the
-/// value stays in `value`.
+/// Polls the encoding of `value`. Pending only while there are too many messages, and `value` then stays
+/// unchanged.
 fn poll_write<T: Message>(
     watch: &mut Option<WakeRegistration>,
     cx: &Context<'_>,
@@ -116,8 +117,8 @@ fn poll_write<T: Message>(
     })
 }
 
-/// An encoded message that is being put. If the guard is dropped before the put, the value is moved back to
-/// `from`.
+/// Encoded message of a value that was taken out of `from`. If the guard is dropped before the put, the value
+/// is moved back.
 struct PutGuard<'a, T: Message> {
     from: &'a mut Option<T>,
     unsent: Option<(T, PendingMessage)>,
@@ -134,7 +135,7 @@ impl<T: Message> Drop for PutGuard<'_, T> {
     }
 }
 
-/// Puts the value in `from`, if any.
+/// Puts the value in `from`, asynchronously. Does nothing if `from` is `None`.
 async fn put<T: Message>(
     raw: &RawQueue,
     fingerprint: TypeFingerprint<T>,
@@ -156,7 +157,7 @@ async fn put<T: Message>(
     }
 }
 
-/// Takes and decodes a message. Returns `None` if the queue is closed and drained.
+/// Takes and decodes a message, asynchronously. Returns `None` if the queue is closed and drained.
 pub(crate) async fn get<T: Message>(
     raw: &RawQueue,
     fingerprint: TypeFingerprint<T>,

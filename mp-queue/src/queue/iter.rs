@@ -1,5 +1,5 @@
-//! Iterator over the messages of a queue. A type instead of a closure, so that reports of waits name the
-//! caller of `next`.
+//! Iterator over the messages of a queue. The iterator is a named type instead of a closure, so that reports
+//! of long waits name the caller of `next`.
 
 use mp_core::Message;
 

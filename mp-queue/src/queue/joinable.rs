@@ -62,19 +62,19 @@ impl<T: Serialize + DeserializeOwned + 'static> fmt::Debug for JoinableQueue<T> 
 #[derive(thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum JoinableQueueError {
-    /// No task is unfinished, but this number of tasks were lost: their consumers died, panicked or dropped
-    /// them.
+    /// No task is unfinished, but some tasks were lost: their consumers died, panicked or dropped the leases.
+    /// Contains the number of lost tasks.
     #[error(
         "{} not done: consumers died or gave tasks back (dead_letter() returns the tasks)",
         quantity(.0, "task")
     )]
     Lost(usize),
-    /// The time has expired and tasks are unfinished.
+    /// The time has expired, and some tasks are unfinished.
     #[error("{} not done yet{}", quantity(tasks, "task"), HolderList(holders))]
     Unfinished {
-        /// Number of unfinished tasks: not begun, or leased by a consumer.
+        /// Number of unfinished tasks: in the queue, or leased by a consumer.
         tasks: usize,
-        /// Processes that work on some of these tasks. A stopped process keeps its tasks.
+        /// Processes that have leased some of these tasks. A stopped process keeps its leases.
         holders: Vec<Leaseholder>,
     },
     /// This process was forked and can't access the queue.
@@ -84,7 +84,7 @@ pub enum JoinableQueueError {
 
 mp_core::readable_debug!(JoinableQueueError);
 
-/// Returns the result of a join without unfinished tasks: an error if tasks were lost.
+/// Returns the result of a join when no task is unfinished: an error if tasks were lost.
 pub(crate) fn join_result(found: MessageCounts) -> Result<(), JoinableQueueError> {
     match found.lost {
         0 => Ok(()),
@@ -93,7 +93,7 @@ pub(crate) fn join_result(found: MessageCounts) -> Result<(), JoinableQueueError
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
-    /// Creates a queue for up to `capacity` tasks that are not begun.
+    /// Creates a queue for up to `capacity` tasks, not counting tasks that consumers have leased.
     ///
     /// # Errors
     /// Returns the same errors as [`Queue::bounded`].
@@ -120,8 +120,8 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         self.queue.given_name()
     }
 
-    /// Returns the queue of tasks that are not begun, for methods that this type lacks. A task that is taken
-    /// by [`Queue::get`] counts as done at once.
+    /// Returns the queue of tasks that no consumer has taken, for methods that this type lacks. A task that
+    /// is taken by [`Queue::get`] counts as done at once.
     pub fn queue(&self) -> &Queue<T> {
         &self.queue
     }
@@ -160,7 +160,7 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
     }
 
     /// Takes the oldest task. Waits while the queue is empty. Returns `None` if the queue is closed and no
-    /// other process works on a task.
+    /// other process has leased a task.
     ///
     /// # Errors
     /// Returns the same errors as [`Queue::get_lease`].
@@ -192,7 +192,7 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         self.queue.put_many(tasks)
     }
 
-    /// Returns an iterator that takes tasks until the queue is closed and no other process works on a task.
+    /// Returns an iterator that takes tasks until the queue is closed and no other process has leased a task.
     ///
     /// ```
     /// use mp_queue::JoinableQueue;
@@ -258,8 +258,8 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         }
     }
 
-    /// Returns the number of unfinished tasks: not begun, or leased by a consumer. A snapshot. 0 is returned
-    /// only if at some moment no task was unfinished.
+    /// Returns the number of unfinished tasks: in the queue, or leased by a consumer. This is a snapshot. The
+    /// result is 0 only if at some moment during the call no task was unfinished.
     pub fn unfinished(&self) -> usize {
         if self.queue.raw().arena().me().is_err() {
             return 0;
@@ -267,8 +267,8 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         self.queue.raw().memory().census().unfinished
     }
 
-    /// Returns the number of tasks that their consumers lost and that
-    /// [`dead_letter`](Self::dead_letter) has not returned. A snapshot, exact if no task is unfinished.
+    /// Returns the number of tasks that were lost by their consumers and not yet returned by
+    /// [`dead_letter`](Self::dead_letter). This is a snapshot, which is exact if no task is unfinished.
     ///
     /// ```
     /// let tasks = mp_queue::JoinableQueue::unbounded()?;
@@ -284,7 +284,7 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         self.queue.raw().memory().census().lost
     }
 
-    /// Takes a task that its consumer lost. Returns `None` if there is none.
+    /// Takes a task that was lost by its consumer. Returns `None` if there is no such task.
     ///
     /// # Errors
     /// Returns the same errors as [`Queue::dead_letter`].
@@ -297,25 +297,25 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         self.queue.close()
     }
 
-    /// Returns the number of tasks that are not begun: a snapshot.
+    /// Returns the number of tasks that no consumer has taken: a snapshot.
     #[doc(alias = "qsize")]
     pub fn len(&self) -> usize {
         self.queue.len()
     }
 
-    /// Returns `true` if as many tasks as fit are not begun: a snapshot.
+    /// Returns `true` if the queue has no room for another task: a snapshot. Leased tasks use no room.
     #[doc(alias = "full")]
     pub fn is_full(&self) -> bool {
         self.queue.is_full()
     }
 
-    /// Returns the number of tasks not begun that fit. For a queue without a bound, this is the arena's
-    /// number of messages.
+    /// Returns the number of tasks that fit into the queue, not counting leased tasks. For a queue without a
+    /// bound, this is the arena's number of messages.
     pub fn capacity(&self) -> usize {
         self.queue.capacity()
     }
 
-    /// Returns `true` if no task waits to be begun: a snapshot.
+    /// Returns `true` if consumers have taken all tasks: a snapshot.
     #[doc(alias = "empty")]
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
@@ -323,8 +323,8 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
 }
 
 /// Ready when [`try_get`](JoinableQueue::try_get) would not return [`Empty`](crate::GetError::Empty): there
-/// is a task, or the queue is at its end. The end is reached when the queue is closed and no other process
-/// works on a task that might be given back.
+/// is a task, or the queue is at its end. A queue is at its end when it is closed and no other process has
+/// leased a task that might be given back.
 impl<T: Serialize + DeserializeOwned + 'static> Waitable for JoinableQueue<T> {
     fn wait_point(&self) -> WaitPoint<'_> {
         LeaseReady::place_of(self.queue().raw())
@@ -335,7 +335,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Waitable for JoinableQueue<T> {
     }
 }
 
-/// Iterator over the tasks of a queue.
+/// Iterator over the tasks of a joinable queue.
 struct QueueTasks<'a, T: Serialize + DeserializeOwned + 'static>(&'a JoinableQueue<T>);
 
 impl<T: Serialize + DeserializeOwned + 'static> Iterator for QueueTasks<'_, T> {

@@ -20,16 +20,15 @@ use crate::raw::handles::WaitPurpose;
 use crate::raw::waiting::{WaitError, WaitSite};
 use crate::ring::{GetOutcome, Link};
 
-/// A message that a consumer is working on. [`ack`](Self::ack) removes the message from the queue. If the
-/// lease is dropped before that, for example by a panic, or if the process dies, the message goes to another
-/// consumer.
+/// Message that a consumer has leased. [`ack`](Self::ack) removes the message from the queue. If the lease is
+/// dropped before that, for example by a panic, or the process dies, another consumer gets the message.
 pub struct Lease<T> {
     value: T,
     deliveries: u32,
     of: LeaseToken,
 }
 
-/// Lease that gives the message back when dropped, unless it was finished.
+/// Lease without its value. Dropping the token gives the message back, unless it was acknowledged.
 struct LeaseToken {
     raw: RawQueue,
     leased: Option<Leased>,
@@ -66,7 +65,7 @@ impl<T> Lease<T> {
         value
     }
 
-    /// Separates the value from its lease, which acknowledges the message or gives it back as before.
+    /// Separates the value from the lease. The returned lease can acknowledge the message or give it back.
     ///
     /// ```
     /// use mp_queue::Queue;
@@ -108,8 +107,9 @@ impl<T: fmt::Debug> fmt::Debug for Lease<T> {
 }
 
 impl RawQueue {
-    /// Leases a message into `into`. If `into` stays empty, the queue is closed and drained. Other processes
-    /// may then still give messages back.
+    /// Tries once to lease a message into `into`. Returns `None` if the queue is empty and not closed. If the
+    /// queue is closed and drained, succeeds and leaves `into` empty. Other processes may still give messages
+    /// back after that.
     fn attempt_lease(&self, into: &mut Option<Leased>) -> Option<Result<(), GetError>> {
         match self.lease_next(into) {
             Ok(GetOutcome::Done(()) | GetOutcome::Closed) => Some(Ok(())),
@@ -118,7 +118,8 @@ impl RawQueue {
         }
     }
 
-    /// Leases a message without waiting, for a future. Returns `Some(Ok(None))` at the end of the queue.
+    /// Tries once to lease a message, for a future. Returns `None` if the future must wait, and
+    /// `Some(Ok(None))` if the queue is closed, drained, and not leased by another process.
     pub(crate) fn poll_lease(&self) -> Option<Result<Option<Leased>, GetError>> {
         let mut leased = None;
         let mut attempt = || self.attempt_lease(&mut leased);
@@ -133,7 +134,7 @@ impl RawQueue {
         }
     }
 
-    /// Leases a message: one that was given back, otherwise the oldest one.
+    /// Tries once to lease a message: a returned message, or else the oldest message.
     fn lease_next(&self, into: &mut Option<Leased>) -> Result<GetOutcome<()>, Error> {
         self.arena().me()?;
         self.memory().enable_redelivery();
@@ -160,7 +161,7 @@ impl RawQueue {
         }
     }
 
-    /// Returns the processes that work on messages of this queue, except `without`.
+    /// Returns the processes that have leased messages of this queue, except the member `without`.
     pub(crate) fn leaseholders(&self, without: Option<Member>) -> Vec<Leaseholder> {
         let mut holders: Vec<Leaseholder> = Vec::new();
         self.memory().each_leaseholder(|member| match holders.iter_mut().find(|h| h.member == member) {
@@ -173,9 +174,9 @@ impl RawQueue {
         holders
     }
 
-    /// Returns `true` if another process still works on a message of this queue, which is closed and drained.
-    /// A message whose holder is still `Queued` counts, too: a process has just taken it and not yet become
-    /// its owner, or its put is about to fail.
+    /// Returns `true` if a message of this closed and drained queue may still be given back: another process
+    /// has leased it, or it is returned. A message whose owner word is still `QUEUED` counts, too. Either a
+    /// process has just taken it and not yet become its owner, or its put is about to fail.
     pub(crate) fn has_other_leases(&self) -> bool {
         let me = self.arena().me().ok();
         let others = |h| match h {
@@ -186,13 +187,15 @@ impl RawQueue {
         self.memory().count(others) > 0
     }
 
-    /// Returns `true` if any process still works on a message of this queue, which is closed and drained.
+    /// Returns `true` if any process, including this one, has leased a message of this closed and drained
+    /// queue, or a message is returned or still `QUEUED`.
     pub(crate) fn has_leases(&self) -> bool {
         let is_undone = |h| matches!(h, Holder::Leased(_) | Holder::Queued | Holder::Returned);
         self.memory().count(is_undone) > 0
     }
 
-    /// Leases a message. Returns `Ok(None)` if the queue is closed and all its messages are done.
+    /// Leases a message. Returns `Ok(None)` if the queue is closed and drained, and no other process has a
+    /// lease.
     #[track_caller]
     fn lease(&self, wait: Wait) -> Result<Option<Leased>, GetError> {
         let asleep = AdaptiveSpin::none();
@@ -237,7 +240,7 @@ pub(crate) fn read<T: Message>(
 
 impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     /// Takes the oldest message, which stays in the queue until it is [acknowledged](Lease::ack). Waits while
-    /// there is no message. Returns `None` if the queue is closed and drained and no other process works on
+    /// there is no message. Returns `None` if the queue is closed and drained and no other process has leased
     /// one of its messages.
     ///
     /// ```
@@ -323,7 +326,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     }
 }
 
-/// A leased message that is not decoded, for a relay to another arena. Dropping it gives the message back.
+/// Leased message that is not decoded, for a relay to another arena. Dropping it gives the message back.
 #[doc(hidden)]
 pub struct EncodedLease {
     of: LeaseToken,
@@ -331,12 +334,13 @@ pub struct EncodedLease {
 }
 
 impl EncodedLease {
-    /// Returns the number of deliveries, including this one.
+    /// Returns how many times the message was delivered, including this time.
     pub fn deliveries(&self) -> u32 {
         self.deliveries
     }
 
-    /// Returns the message, whose attachments this process shares with the queue.
+    /// Returns the encoded message. The queue keeps the message, and shares its attachments with this
+    /// process.
     ///
     /// # Errors
     /// Returns an error if the message has an exclusive tensor, or its words are invalid.
@@ -363,7 +367,7 @@ impl fmt::Debug for EncodedLease {
 impl<T: Message> Queue<T> {
     /// Returns a `Waitable` for consumers that take messages with acknowledgement. The `Waitable` is ready
     /// when [`try_get_lease`](Self::try_get_lease) would return a message or the end. The queue itself
-    /// becomes ready earlier: as soon as it is closed and drained, while other processes still work on
+    /// becomes ready earlier: as soon as it is closed and drained, even if other processes have leased
     /// messages that may be given back.
     ///
     /// ```
@@ -382,8 +386,9 @@ impl<T: Message> Queue<T> {
         LeaseReady(self.raw().clone())
     }
 
-    /// Leases a message without waiting, for a future. Returns `Some(Ok(None))` at the end of the queue, if
-    /// no process has a lease. Leases of this process count, too, because it works for several consumers.
+    /// Leases a message without waiting, for a future. Returns `None` if the future must wait. Returns
+    /// `Some(Ok(None))` if the queue is closed and drained and no process has a lease. This includes leases
+    /// of this process, which leases messages for several consumers.
     #[doc(hidden)]
     pub fn poll_encoded_lease(&self) -> Option<Result<Option<EncodedLease>, GetError>> {
         let lease = |leased: Leased| {

@@ -133,7 +133,7 @@ impl<T: Message> Schema for Queue<T> {
 
 impl<T: Message> Queue<T> {
     /// Returns the name of the messages' type: the schema of a named message (`name` in
-    /// `#[derive(Message)]`), or else the name in Rust. At most 128 bytes of it are stored.
+    /// `#[derive(Message)]`), or else the name in Rust. At most 128 bytes of the name are stored.
     ///
     /// ```
     /// let queue = mp_queue::Queue::<u64>::bounded(4)?;
@@ -200,13 +200,13 @@ impl<T: Message> Queue<T> {
         QueueOptions::new().growing(limit).create()
     }
 
-    /// Returns a further handle with these rights.
+    /// Returns another handle to this queue, which is counted with these capabilities.
     pub(crate) fn with_capabilities(&self, capabilities: Capabilities) -> Self {
         Self { raw: self.raw.counted(capabilities), fingerprint: self.fingerprint, messages: PhantomData }
     }
 
-    /// Returns a handle that is used only for waiting. Such a handle does not prevent other waits from ending
-    /// with `Deserted`.
+    /// Returns another handle to this queue that is used only for waiting. This handle does not prevent a
+    /// wait of other handles from ending with `Deserted`.
     pub(crate) fn for_waiting(&self) -> Self {
         Self { raw: self.raw.clone(), fingerprint: self.fingerprint, messages: PhantomData }
     }
@@ -423,7 +423,7 @@ impl QueueOptions {
     }
 }
 
-/// Packs a value and puts it.
+/// Encodes a value and puts the message.
 #[inline]
 #[track_caller]
 pub(crate) fn put_as<T: Message>(
@@ -450,7 +450,7 @@ pub(crate) fn put_as<T: Message>(
     unsent.end(value, put)
 }
 
-/// Takes a message and unpacks it.
+/// Takes a message and decodes it. Returns `None` if the queue is closed and drained.
 // Inlined into the caller: otherwise the returned value would be copied once more. For a large value that was
 // just written, that copy takes as long as reading some of it.
 #[inline(always)]
@@ -512,7 +512,7 @@ mod tests {
 
     use super::*;
 
-    /// Names of two types may have the same fingerprint.
+    /// The queue's message type has another name with the same fingerprint.
     #[test]
     fn queue_with_equal_fingerprint_is_refused_by_name() {
         let long = |end: &str| format!("{}{end}", "a".repeat(122));
@@ -526,7 +526,7 @@ mod tests {
         }
     }
 
-    /// A message as two programs define it, and a message with another field.
+    /// Messages of two programs: two types with one schema, and a type with another schema.
     mod named {
         pub(super) mod here {
             #[derive(mp_reduce::Message, Debug, PartialEq)]
@@ -584,7 +584,7 @@ mod tests {
         assert!(both.iter().all(|name| error.contains(&**name)), "{error}");
     }
 
-    /// The block remains a queue for its whole life: dropping it releases the messages in it.
+    /// A queue's block stays a queue after another kind is set: its messages are released on drop.
     #[test]
     fn queue_block_stays_a_queue_after_sharing() {
         for kind in [BlockKind::Frozen, BlockKind::Shared] {

@@ -1,5 +1,5 @@
-//! Ends of channels with retained messages: the common part of [`watch`](crate::watch) and
-//! [`broadcast`](crate::broadcast).
+//! Ends of channels with retained messages: the implementation that [`watch`](crate::watch) and
+//! [`broadcast`](crate::broadcast) share.
 
 use std::fmt;
 
@@ -22,12 +22,12 @@ use crate::raw::pending::PendingMessage;
 use crate::raw::waiting::{WaitError, WaitSite};
 use crate::ring::{Position, PutOutcome, Slot, SmallMessage};
 
-/// Side of a channel with retained messages, and the channel's ring.
+/// End of a channel with retained messages, and the channel's ring.
 pub(crate) struct RetainedEnd {
     end: ChannelEnd,
     retained: RetainedRing,
-    /// Most recently detached process when this handle last collected the messages that dead readers had
-    /// pinned. 0 means none.
+    /// Last process that had detached from the ring when this handle last collected messages that dead
+    /// readers had pinned. 0 if no process had detached.
     collected: AtomicU64,
 }
 
@@ -47,16 +47,16 @@ impl fmt::Debug for RetainedEnd {
 pub(crate) enum SendOutcome<T> {
     /// The value was sent with this position.
     Done(Position),
-    /// Another value has become the newest. Contains the value that was not sent.
+    /// Nothing was sent, because the newest value is not at the expected position. Contains the unsent value.
     Superseded(T),
 }
 
-/// A message that a reader has found.
+/// Message that a reader has found in the ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FoundMessage {
-    /// Copy of a small message.
+    /// Small message, copied out of its slot.
     Small(SmallMessage),
-    /// Message in this slot, at this position.
+    /// Slot that contained the message when it was found, and the message's position.
     InSlot(Slot, Position),
 }
 
@@ -79,7 +79,7 @@ impl RetainedEnd {
         end.raw().memory().retained().ok_or_else(none)
     }
 
-    /// Takes an end out of the message that is being read.
+    /// Takes a channel end out of the message that is being read.
     pub(crate) fn take(
         what: &'static str,
         attachments: (u32, u32),
@@ -100,18 +100,19 @@ impl RetainedEnd {
         self.end.raw()
     }
 
-    /// Returns `true` if no process and no message has a handle of the other side.
+    /// Returns `true` if the other side has no handles left, neither in a process nor in a message in
+    /// transit.
     pub(crate) fn is_peer_gone(&self) -> bool {
         self.raw().is_disconnected()
     }
 
-    /// Returns the ring, or an error in a forked copy of the process, which must not access it.
+    /// Returns the ring. Returns an error in a forked copy of the process, which must not access the ring.
     pub(crate) fn retained(&self) -> Result<&RetainedRing, Error> {
         self.raw().arena().me()?;
         Ok(&self.retained)
     }
 
-    /// Publishes a value. With `after`, it publishes only if the newest value has this position.
+    /// Publishes a value. With `after`, publishes only if the newest value has that position.
     pub(crate) fn send<T: Message>(
         &self,
         fingerprint: TypeFingerprint<T>,
@@ -163,7 +164,8 @@ impl RetainedEnd {
         Ok(outcome)
     }
 
-    /// Publishes an encoded message. The caller has compared the types.
+    /// Publishes a message that is already encoded. The caller must have checked that the message has the
+    /// channel's type.
     ///
     /// # Errors
     /// Returns [`PutError::Full`] if the arena has no envelope left. The message is then unchanged.
@@ -182,7 +184,8 @@ impl RetainedEnd {
         self.publish(&mut payload, None).map(drop).map_err(failed)
     }
 
-    /// Copies a message, if it is small. Returns `None` if it was replaced.
+    /// Copies a small message out of its slot, and returns any other message unchanged. Returns `None` if the
+    /// small message was replaced.
     fn small(&self, found: FoundMessage) -> Result<Option<FoundMessage>, Error> {
         Ok(match found {
             FoundMessage::InSlot(slot, position) if slot.envelope().is_none() => {
@@ -192,7 +195,7 @@ impl RetainedEnd {
         })
     }
 
-    /// Reads a message that was found, like [`read`](Self::read), without decoding it.
+    /// Reads a found message like [`read`](Self::read), without decoding it.
     pub(crate) fn read_encoded(
         &self,
         found: FoundMessage,
@@ -217,8 +220,8 @@ impl RetainedEnd {
         Ok(Some(incoming.into_outgoing().unwrap_or_default()))
     }
 
-    /// Reads a message that was found. Returns `None` if the message was replaced. `done` is called after the
-    /// copy, before any code of the value runs.
+    /// Reads and decodes a found message. Returns `None` if the message was replaced. Calls `done` after the
+    /// bytes are copied, before any code of the value's type runs.
     #[inline]
     pub(crate) fn read<T: Message>(
         &self,
@@ -264,8 +267,8 @@ impl RetainedEnd {
         if gone { Ok(None) } else { value.map(Some) }
     }
 
-    /// Waits until `attempt` returns a result or no sender is left. Messages that were sent before the end
-    /// are returned first.
+    /// Waits until `attempt` returns a result. Returns an error if there are no senders left and `attempt`
+    /// still returns `None`.
     #[track_caller]
     pub(crate) fn wait<R, E: From<WaitError>>(
         &self,
@@ -277,7 +280,8 @@ impl RetainedEnd {
         raw.attempt_until(wait, (raw.get_spin(), pace), WaitSite::for_message(raw, call), attempt)
     }
 
-    /// Returns the result of `attempt`, or an error if no sender is left, for a future.
+    /// Returns the result of `attempt`, for a future. If there are no senders left and `attempt` returns
+    /// `None`, returns an error.
     pub(crate) fn poll<R, E: From<WaitError>>(
         &self,
         attempt: impl Fn() -> Option<Result<R, E>>,
@@ -285,7 +289,7 @@ impl RetainedEnd {
         attempt().or_else(|| self.raw().end_if_gone(Some(WaitPurpose::Message), Wait::Never, attempt))
     }
 
-    /// Waits until the other side has no handles. Returns `true` if it has none.
+    /// Waits until the other side has no handles left. Returns `false` if the time has expired before that.
     #[track_caller]
     pub(crate) fn wait_peer_gone(&self, wait: Wait) -> Result<bool, Error> {
         let raw = self.raw();
@@ -349,7 +353,8 @@ mod tests {
         assert!(ring.has_message(next));
     }
 
-    /// Written as a channel of `u32`, and read as a channel of a type whose name has the same hash.
+    /// Receiver that is written as a channel of `u32`, and read as a channel of another type with the same
+    /// fingerprint.
     #[derive(Debug)]
     struct Misnamed(RetainedEnd);
 
@@ -376,7 +381,7 @@ mod tests {
         assert!(error.contains("of u32 arrived where one of there::Count is expected"), "{error}");
     }
 
-    /// The value is sent and the last sender is dropped between the checks for messages and for senders.
+    /// The last sender sends a value and is dropped between the check for messages and the check for senders.
     #[test]
     fn last_sent_message_precedes_disconnection() {
         let (sender, receiver) = ends(4);

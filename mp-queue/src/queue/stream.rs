@@ -19,7 +19,7 @@ use crate::raw::handles::Capabilities;
 use crate::raw::pending::PendingMessage;
 
 mod sealed {
-    /// A handle to a queue of messages of one type.
+    /// Handle to a queue of messages of one type.
     pub trait Endpoint: Unpin {
         /// Type of the messages.
         type Message: mp_core::Message;
@@ -102,16 +102,16 @@ impl<T: Message> Queue<T> {
     /// ```
     ///
     /// As with [`get_async`](Self::get_async), dropping the stream loses no message. A message that can't be
-    /// decoded is an `Err` item, and the stream continues. `Deserted` is the last item. The stream's own
-    /// handle only gets. A further handle of the queue in this process can put, so it prevents the stream
+    /// decoded is an `Err` item, and the stream continues. `Deserted` is the last item. The handle of the
+    /// stream can only get. Another handle to the queue in this process can put, and so prevents the stream
     /// from ending as [deserted](crate::DesertedWhen).
     pub fn stream(&self) -> QueueStream<Self> {
         QueueStream::new(self.with_capabilities(Capabilities::GET), Queue::raw, self.fingerprint())
     }
 
-    /// Returns the queue as a sink. The sink buffers at most one message, which is dropped with the sink. It
-    /// accepts the next message when the previous one is put. Closing the sink flushes it and does not close
-    /// the queue.
+    /// Returns the queue as a sink. The sink buffers at most one message, which is dropped with the sink. The
+    /// sink accepts the next message when the previous one was put. Closing the sink flushes it and does not
+    /// close the queue.
     pub fn sink(&self) -> QueueSink<Self> {
         QueueSink::new(self.with_capabilities(Capabilities::PUT), Queue::raw, self.fingerprint())
     }

@@ -10,7 +10,7 @@ use crate::queue::channel::{Receiver, Sender};
 use crate::raw::RawQueue;
 use crate::raw::handles::WaitPurpose;
 
-/// Waitable at a queue, used by futures.
+/// Waitable for a condition of a queue, used by futures.
 struct RawReady<F> {
     raw: RawQueue,
     parking: Parking,
@@ -28,7 +28,7 @@ impl<F: Fn(&RawQueue) -> bool> Waitable for RawReady<F> {
 }
 
 impl RawQueue {
-    /// Returns a waitable that is woken at `parking`, for futures.
+    /// Returns a waitable, for futures, that sleeps at `parking` until `is_ready` returns `true`.
     pub(crate) fn ready_at(
         &self,
         parking: Parking,
@@ -37,29 +37,29 @@ impl RawQueue {
         Arc::new(RawReady { raw: self.clone(), parking, is_ready })
     }
 
-    /// Returns `true` if a get would not wait.
+    /// Returns `true` if a get would not wait: there is a message, or the queue is at its end or deserted.
     pub(crate) fn has_message(&self) -> bool {
         self.memory().is_accessible()
             && (self.memory().is_ready() || self.peer_gone(WaitPurpose::Message).is_some())
     }
 
-    /// Returns `true` if a put of this many bytes would not wait.
+    /// Returns `true` if a put of a message of `bytes` bytes would not wait.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         self.memory().is_accessible()
             && (self.memory().has_room(bytes) || self.peer_gone(WaitPurpose::Room).is_some())
     }
 
-    /// Returns `true` if a put would find an envelope for its message, or a closed queue.
+    /// Returns `true` if there is an envelope for a message of this queue, or the queue is closed.
     pub(crate) fn has_envelope(&self) -> bool {
         Envelopes(self.arena()).has_envelopes(self.hold().block()) || self.memory().is_put_closed()
     }
 
-    /// Returns the wait point of consumers.
+    /// Returns the wait point at which consumers sleep.
     pub(crate) fn message_wait_point(&self) -> WaitPoint<'static> {
         WaitPoint::Parking(self.memory().not_empty().into())
     }
 
-    /// Returns the wait point of producers.
+    /// Returns the wait point at which producers sleep.
     pub(crate) fn room_wait_point(&self) -> WaitPoint<'static> {
         WaitPoint::Parking(self.memory().not_full().into())
     }
@@ -145,7 +145,7 @@ impl<T: Message> Waitable for Sender<T> {
     }
 }
 
-/// Waitable for messages that are taken with acknowledgement: see [`Queue::lease_ready`].
+/// Waitable for consumers that take messages with acknowledgement: see [`Queue::lease_ready`].
 #[derive(Clone)]
 pub struct LeaseReady(pub(crate) RawQueue);
 
@@ -171,7 +171,7 @@ impl LeaseReady {
     }
 }
 
-/// Waitable for messages that this process leases for several consumers.
+/// Waitable for a process that leases messages for several consumers: see [`Queue::encoded_lease_ready`].
 #[doc(hidden)]
 #[derive(Clone)]
 pub struct EncodedLeaseReady(pub(crate) RawQueue);
@@ -194,8 +194,8 @@ impl Waitable for EncodedLeaseReady {
 }
 
 /// Ready when [`try_get_lease`](Queue::try_get_lease) would not wait: there is a message, or the queue is at
-/// its end. The end is reached when the queue is closed and no other process works on a message that might
-/// be given back.
+/// its end. A queue is at its end when it is closed and no other process has leased a message that might be
+/// given back.
 impl Waitable for LeaseReady {
     fn wait_point(&self) -> WaitPoint<'_> {
         Self::place_of(&self.0)

@@ -58,7 +58,7 @@ pub struct SocketOptions {
     backlog: i32,
 }
 
-/// Parts of the options, as sent to another process of this program.
+/// Fields of the options, for transfer to another process of this program.
 #[cfg(feature = "authkey")]
 #[doc(hidden)]
 pub type OptionParts = (Option<ByteString>, usize, Duration, i32);
@@ -82,7 +82,8 @@ impl SocketOptions {
     /// a key.
     ///
     /// Over a Unix socket, other users are always refused, and the key separates programs of the same user.
-    /// Over TCP, only the key keeps others out. See [`Address`] for its limits there.
+    /// Over TCP, only the key refuses other users and hosts. [`Address`] describes attacks that the key does
+    /// not prevent.
     #[cfg(feature = "authkey")]
     #[must_use]
     pub fn authkey(self, key: impl AsRef<[u8]>) -> Self {
@@ -103,13 +104,14 @@ impl SocketOptions {
         self.key.is_some() || self.open
     }
 
-    /// Returns the time for the handshake.
+    /// Returns the time limit of the handshake.
     #[doc(hidden)]
     pub fn time_for_handshake(&self) -> Duration {
         self.timeout
     }
 
-    /// Returns the limit of messages and the time for the handshake, for another process of this program.
+    /// Returns the largest number of bytes of a message and the time limit of the handshake, for another
+    /// process of this program.
     #[doc(hidden)]
     pub fn limits(&self) -> (usize, Duration) {
         (self.limit, self.timeout)
@@ -131,7 +133,7 @@ impl SocketOptions {
         Self { key: key.map(|key| Arc::new(Key::new(&key.0))), open, limit, timeout, backlog }
     }
 
-    /// Refuses an empty key, and an address beyond this machine without a key.
+    /// Returns an error if the key is empty, or if there is no key and other machines can reach the address.
     fn check(&self, address: &Address) -> Result<(), ConnectError> {
         match &self.key {
             Some(key) if key.is_empty() => Err(ConnectError::EmptyKey),
@@ -165,16 +167,18 @@ impl SocketOptions {
         Ok(self.authkey(mp_core::authkey()?))
     }
 
-    /// Limits the bytes of a message that is sent or received. Values above 4 GiB minus one byte count as
-    /// that number.
+    /// Limits the number of bytes of a message that is sent or received. Larger values than 4 GiB minus one
+    /// byte have the same effect as that value.
     #[must_use]
     pub fn max_message(self, bytes: usize) -> Self {
         Self { limit: bytes, ..self }
     }
 
-    /// Limits the time of the handshake. A client waits for a place in the listener's queue, over TCP for the
-    /// other host, and with a key for the listener's proof. A listener waits, after it has accepted, for the
-    /// client's first bytes.
+    /// Limits the time of the handshake. The limit applies to these waits:
+    ///
+    /// - A client waits while the listener's queue is full, while a TCP connection is established, and with a
+    ///   key, for the listener's proof.
+    /// - A listener that has accepted a connection waits for the client's hello and proof.
     #[must_use]
     pub fn handshake_timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
@@ -256,7 +260,7 @@ fn waiting(address: &Address, e: mp_core::Error) -> ConnectError {
     ConnectError::io("waiting at", address, std::io::Error::other(e))
 }
 
-/// Waits until `what` is ready or the time has expired.
+/// Blocks until `what` is ready or the time `left` has expired.
 #[track_caller]
 fn wait_for(what: &dyn Waitable, left: Option<Duration>, address: &Address) -> Result<(), ConnectError> {
     mp_core::wait(&[what], left).map(drop).map_err(|e| waiting(address, e))

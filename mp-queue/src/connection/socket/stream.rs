@@ -1,4 +1,4 @@
-//! Connected socket, without the state of its messages.
+//! Connected socket and its peer, without any state of messages.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,12 +8,12 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-/// Other end of a connection, as reported by the kernel.
+/// Peer of a connection, as reported by the kernel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum PeerIdentity {
-    /// A process of this machine, over a Unix socket.
+    /// Process of this machine that is connected over a Unix socket.
     Process(peer::Peer),
-    /// A TCP address.
+    /// Address of a TCP peer.
     Host(SocketAddr),
 }
 
@@ -34,7 +34,7 @@ impl PeerIdentity {
     }
 }
 
-/// Descriptor and other end of a connected socket.
+/// Connected socket and its peer.
 pub(super) struct SocketStream {
     pub(super) fd: OwnedFd,
     pub(super) peer: PeerIdentity,
@@ -61,12 +61,12 @@ impl AsFd for SocketStream {
     }
 }
 
-/// Reads available bytes.
+/// Reads available bytes without waiting. Returns their number, which is 0 if the other end is closed.
 pub(super) fn read(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {
     rustix::net::recv(fd, buffer, RecvFlags::empty()).map(|(_, n)| n)
 }
 
-/// Polls a descriptor without waiting.
+/// Returns the present events of a descriptor, among the events in `asked`.
 pub(super) fn found(fd: BorrowedFd<'_>, asked: PollFlags) -> PollFlags {
     let mut fds = [PollFd::from_borrowed_fd(fd, asked)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,15 +1,14 @@
 //! TCP sockets between programs of one machine or of several.
 //!
-//! The layers above the socket are the same as over a Unix socket: handshake, frames, limits. TCP differs in
-//! these points:
+//! Handshake, frames and limits are the same as over a Unix socket. TCP differs in these points:
 //!
-//! | | Unix socket | TCP |
+//! | subject | Unix socket | TCP |
 //! |---|---|---|
-//! | other end | a process of this user, as reported by the kernel | an address; only a key identifies the peer. Without a key, only loopback addresses are allowed |
-//! | connecting | at once, or `EAGAIN` while the listener's queue is full | the socket becomes writable later, or never: each address has its share of the time |
+//! | identity of the other end | a process of this user, as reported by the kernel | an address; only a key identifies the peer. Without a key, only loopback addresses are allowed |
+//! | duration of connecting | none: `connect` succeeds at once, or fails with `EAGAIN` while the listener's queue is full | the socket becomes writable later, or never. Each address of the listener has a share of the time limit |
 //! | death of the other process | end of the stream, at once | end of the stream, at once |
-//! | loss of the other host | | keep-alive probes, [`IDLE`] after the last byte; while sent bytes are not acknowledged, the kernel's limit of retransmissions (`net.ipv4.tcp_retries2`, about 15 minutes) |
-//! | closed with unread bytes | sent bytes arrive | the kernel discards sent bytes in transit, so [`discard`] reads first |
+//! | loss of the other host | impossible | detected by keep-alive probes, [`IDLE`] after the last byte; while sent bytes are not acknowledged, the kernel's limit of retransmissions (`net.ipv4.tcp_retries2`, about 15 minutes) |
+//! | close of a socket with unread bytes | bytes sent before still arrive | the kernel discards bytes in transit to the other end, so [`discard`] reads the unread bytes before the close |
 //!
 //! `TCP_USER_TIMEOUT` would detect a lost host sooner while bytes are not acknowledged. It would also end
 //! connections to a stopped process, whose host acknowledges all probes. Only the caller's timeout limits the
@@ -36,7 +35,7 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// Number of probes without an answer that end a connection.
 const PROBES: u32 = 3;
 
-/// Largest number of reads before a socket is closed.
+/// Largest number of reads of remaining bytes before a socket is closed.
 const READS: usize = 64;
 
 fn new_socket(address: SocketAddr) -> Result<OwnedFd, Errno> {
@@ -53,8 +52,8 @@ pub(super) fn is_loopback(address: &SocketAddr) -> bool {
 /// Listens at the first of these addresses that this machine has. Returns the socket and its address, with
 /// the port that the kernel has chosen for port 0.
 ///
-/// Any other error is returned at once: if another listener has the first address, clients find that
-/// listener.
+/// If another listener uses that address, returns the error and does not try the next address: clients would
+/// find the other listener.
 pub(super) fn listen_at(addresses: &[SocketAddr], backlog: i32) -> io::Result<(OwnedFd, SocketAddr)> {
     let mut failed = Errno::ADDRNOTAVAIL;
     for &address in addresses {
@@ -87,7 +86,7 @@ pub(super) fn open(address: SocketAddr) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Sets up a writable socket if it is connected, and otherwise returns the error.
+/// Sets up a socket whose attempt to connect has ended. Returns an error if the attempt has failed.
 pub(super) fn opened(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     socket_error(socket)??;
     if is_own(socket)? {
@@ -98,7 +97,7 @@ pub(super) fn opened(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     set_up(socket)
 }
 
-/// Returns `true` if both ends are this socket.
+/// Returns `true` if the socket is connected to itself.
 fn is_own(socket: BorrowedFd<'_>) -> Result<bool, Errno> {
     let (here, there) = (getsockname(socket)?, getpeername(socket)?);
     Ok(there.is_some_and(|there| there == here))
@@ -113,8 +112,8 @@ pub(super) fn set_up(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     set_socket_keepalive(socket, true)
 }
 
-/// Reads the remaining bytes before the socket is closed. If a connection is closed with unread bytes, the
-/// kernel answers with a reset and discards sent bytes that have not arrived.
+/// Reads the remaining bytes of a socket that is about to be closed. If a socket is closed with unread bytes,
+/// the kernel sends a reset, and discards sent bytes that have not arrived.
 pub(super) fn discard(socket: BorrowedFd<'_>) {
     let mut bytes = [0; 1 << 14];
     for _ in 0..READS {
