@@ -22,10 +22,10 @@
 //! protects all counts. The counts are not shared with other processes.
 //!
 //! **One queue has one `LocalHandles`.** It is found by the number of the queue's block. A
-//! [`RawQueue`](crate::raw::RawQueue) drops its share before it releases the block, so no `LocalHandles` is
-//! left when the block is reused for another queue.
+//! [`RawQueue`](crate::raw::RawQueue) drops its reference to the `LocalHandles` before it releases the block.
+//! So no `LocalHandles` is left when the block is reused for another queue.
 //!
-//! In a forked copy of the process, handles are not counted, because no thread can wait there.
+//! A forked copy of the process does not count handles, because its threads can't wait at queues.
 //!
 //! [`Deserted`]: crate::GetError::Deserted
 
@@ -40,14 +40,14 @@ use mp_core::words::BlockId;
 use crate::raw::LocalState;
 use crate::raw::memory::RingMemory;
 
-/// Purpose of a wait.
+/// Condition for which a call on a queue waits: a message or room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WaitPurpose {
     Message,
     Room,
 }
 
-/// Operations by which a handle can end the waits of other handles.
+/// Operations that a handle can do, and by which it can end the waits of other handles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Capabilities {
     put: bool,
@@ -61,7 +61,7 @@ impl Capabilities {
     #[cfg(feature = "futures")]
     pub(crate) const PUT: Self = Self { put: true, get: false };
 
-    /// Returns `true` if the handle can end this kind of wait.
+    /// Returns `true` if a handle with these capabilities can end a wait for this purpose.
     const fn can_end(self, purpose: WaitPurpose) -> bool {
         match purpose {
             WaitPurpose::Message => self.put,
@@ -72,18 +72,19 @@ impl Capabilities {
 
 #[derive(Clone, Copy, Default, Debug)]
 struct HandleCounts {
-    /// Number of handles that can end a wait, by [`WaitPurpose`].
+    /// Number of handles that can end a wait, for each [`WaitPurpose`].
     capable: [u32; 2],
-    /// Number of these handles that are blocked in the same kind of wait.
+    /// Number of handles that can end a wait but are blocked in a wait for the same purpose, for each
+    /// [`WaitPurpose`].
     blocked: [u32; 2],
 }
 
-/// Handles of this process to one queue.
+/// All handles of this process to one queue.
 #[derive(Debug)]
 pub(crate) struct LocalHandles {
     block: BlockId,
     counts: Mutex<HandleCounts>,
-    /// States of the queue's [`RawQueue`](crate::raw::RawQueue)s. Several of them may share a `LocalState`.
+    /// Local states of the queue. Several [`RawQueue`](crate::raw::RawQueue)s may refer to one `LocalState`.
     locals: Mutex<Vec<Weak<LocalState>>>,
 }
 
@@ -91,7 +92,7 @@ static ALL: PerProcess<Mutex<BTreeMap<BlockId, Weak<LocalHandles>>>> =
     mp_core::per_process!(Mutex::new(BTreeMap::new()));
 
 impl LocalHandles {
-    /// Returns the `LocalHandles` of the queue in a block, which the caller holds.
+    /// Returns the `LocalHandles` of the queue in `block`. The caller must hold the block.
     pub(crate) fn of(block: BlockId) -> Arc<Self> {
         let mut all = ALL.lock();
         all.get(&block).and_then(Weak::upgrade).unwrap_or_else(|| {
@@ -101,17 +102,17 @@ impl LocalHandles {
         })
     }
 
-    /// Registers a `LocalState`, which several `RawQueue`s may share. Each `RawQueue` takes its hold on the
-    /// queue before its share of the `LocalState`, and releases the share first. So the number of shares
-    /// never exceeds the process's count of holds.
+    /// Registers a `LocalState`, to which several `RawQueue`s may refer. Each `RawQueue` creates its hold on
+    /// the queue before its reference to the `LocalState`, and drops the reference first. So the number of
+    /// references never exceeds the process's number of holds.
     pub(crate) fn register(&self, local: &Arc<LocalState>) {
         let mut locals = self.locals.lock();
         locals.retain(|local| local.strong_count() > 0);
         locals.push(Arc::downgrade(local));
     }
 
-    /// Returns `true` if all holds of the queue in this process are registered here. Otherwise, some thread
-    /// is taking a handle out of a message or cloning one.
+    /// Returns `true` if every hold of this process on the queue belongs to a registered `LocalState`.
+    /// Otherwise, a thread is receiving or cloning a handle at this moment.
     pub(crate) fn has_registered_all(&self, hold: &Hold) -> bool {
         // The count of holds is read before and after: a handle dropped in between must not offset a new one.
         let before = hold.count() as usize;
@@ -119,9 +120,9 @@ impl LocalHandles {
         raws == before && raws == hold.count() as usize
     }
 
-    /// Returns `true` if a handle other than the caller's can end this kind of wait. `own` is the caller's
-    /// handle. Without it (a `PutReady`, a future), one handle that is not blocked is assumed to be the
-    /// caller's.
+    /// Returns `true` if a handle other than the caller's can end a wait for this purpose. `own` is the
+    /// caller's handle. If `own` is `None` (a `PutReady`, a future), one unblocked handle is assumed to be
+    /// the caller's.
     pub(crate) fn others_can_end(&self, own: Option<&CountedHandle>, purpose: WaitPurpose) -> bool {
         let counts = self.counts.lock();
         let free = counts.capable[purpose as usize].saturating_sub(counts.blocked[purpose as usize]);
@@ -141,13 +142,13 @@ impl Drop for LocalHandles {
     }
 }
 
-/// A counted handle.
+/// Handle that is counted in its [`LocalHandles`].
 #[derive(Debug)]
 pub(crate) struct CountedHandle {
     of: Arc<LocalHandles>,
     capable: Capabilities,
-    /// Number of calls on this handle that wait without a time-out, by [`WaitPurpose`]. Changed while the
-    /// counts are locked.
+    /// Number of calls on this handle that wait without a time-out, for each [`WaitPurpose`]. Changed only by
+    /// a thread that has locked the counts of the [`LocalHandles`].
     calls: Mutex<[u32; 2]>,
     memory: RingMemory,
 }
@@ -165,7 +166,7 @@ impl CountedHandle {
         Box::new(Self { of, capable, calls: Mutex::default(), memory })
     }
 
-    /// Counts a call as waiting without a time-out until the returned guard is dropped.
+    /// Counts the handle as blocked in a wait without a time-out, until the returned guard is dropped.
     pub(crate) fn blocked(&self, purpose: WaitPurpose) -> BlockedGuard<'_> {
         self.count(purpose, true);
         BlockedGuard { handle: self, purpose }
@@ -199,7 +200,7 @@ impl Drop for CountedHandle {
     }
 }
 
-/// Guard of a call that waits without a time-out.
+/// Guard that counts its handle as blocked in a wait without a time-out.
 #[derive(Debug)]
 pub(crate) struct BlockedGuard<'a> {
     handle: &'a CountedHandle,

@@ -9,10 +9,10 @@
 //! | 40 | length of the type's name, followed by the name, cut at 128 bytes | the creator |
 //! | 176 | largest number of segments (32 bits), slots of the last one (32 bits) | the creator |
 //! | 184 | limit on deliveries of a message; 0 means no limit | the creator |
-//! | 192 | operations of consumers, bits: 1: they lease, and messages of dead consumers are redelivered; 2: they get | the first consumer that does it |
-//! | 200 | returned: `noted 32 \| seen 32`, equal if there are no returned messages | the process that returns one; consumers that find none; processes that recover a dead member that had the queue |
+//! | 192 | bits: 1: a consumer has leased, so messages of dead consumers are redelivered; 2: a consumer has taken a message without a lease | the first consumer that leases or gets |
+//! | 200 | hint of returned messages: `noted 32 \| seen 32` (see `ring::lease`). Equal if there are no returned messages | a process that returns a message; a consumer that finds no returned message; a process that recovers a dead member that had the queue |
 //! | 208 | spin policy | the creator |
-//! | 216, 224 | the token blocks of senders and of receivers + 1, if it is a channel | the creator |
+//! | 216, 224 | for a channel: marks of the tokens of senders and of receivers | the creator |
 //! | 232 | bound of bytes; 0 means no bound | the creator |
 //! | 240 | bits: 1: small messages may be stored in slots; 2: a put never waits, but fails if there is no room; upper 32 bits: number of retained messages. If not 0, pins and counts follow the slots, see `raw::memory::pinned_read` | the creator |
 //! | 248 | condition for `Deserted`, see `handles` | the creator |
@@ -42,7 +42,7 @@ pub(crate) const NAME_MAX: usize = 128;
 /// Type name of the queues of pipes.
 pub(crate) const PIPE: &str = "anything (a pipe)";
 
-/// Returns the beginning of a type's name as words, with their indexes.
+/// Returns the first [`NAME_MAX`] bytes of a type's name as words, each with its index.
 pub(crate) fn name_words(name: &str) -> impl Iterator<Item = (u64, u64)> {
     let name = &name.as_bytes()[..name.len().min(NAME_MAX)];
     (0..).zip(name.chunks(8)).map(|(i, part)| {
@@ -51,9 +51,9 @@ pub(crate) fn name_words(name: &str) -> impl Iterator<Item = (u64, u64)> {
         (i, u64::from_le_bytes(bytes))
     })
 }
-/// Flag: small messages may be stored in slots.
+/// Bit in the word at 240: small messages may be stored in slots.
 pub(crate) const SMALL_SLOTS: u64 = 1;
-/// Flag: a put returns an error instead of waiting.
+/// Bit in the word at 240: a put returns an error instead of waiting for room.
 pub(crate) const UNBOUNDED: u64 = 2;
 const HEAD: u64 = 256;
 const TAIL: u64 = 384;
@@ -62,16 +62,16 @@ const MOST_SEGMENTS: u32 = 16;
 const SLOTS: u64 = 1024;
 const SECOND: u64 = 4096;
 
-/// Size with which a queue is created.
+/// Number of slots with which a queue is created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Size {
     /// Single ring with this number of slots.
     Fixed(u32),
-    /// A chain that grows up to this number of slots.
+    /// Chain of rings that grows up to this number of slots.
     Growing(u32),
 }
 
-/// Number of slots in the first segment of a growing queue: the rest of its first page.
+/// Number of slots in the first segment of a growing queue, which fill the rest of the block's first page.
 const FIRST: u32 = ((SECOND - SLOTS) / RingAt::SLOT) as u32;
 
 /// Parameters with which a queue is created.
@@ -81,7 +81,7 @@ pub(crate) struct CreateParams<'a> {
     pub(crate) options: QueueOptions,
     /// Fingerprint and name of the message type.
     pub(crate) type_of: (u64, &'a str),
-    /// `true` if small messages may be stored in slots, because all messages have the queue's type.
+    /// `true` if small messages may be stored in slots. Requires that all messages have the same type.
     pub(crate) small_slots: bool,
     /// Number of retained messages, or 0 for a queue whose messages are taken.
     pub(crate) retain: u32,
@@ -93,11 +93,11 @@ pub(crate) struct QueueHeader {
     base: Word,
 }
 
-/// Bits for the operations that a queue's consumers use.
+/// Bits in the word at 192: operations that consumers of the queue have used.
 pub(crate) mod consumers {
-    /// Consumers lease messages: messages of dead consumers are redelivered.
+    /// A consumer has leased a message. From then on, messages of dead consumers are redelivered.
     pub(crate) const LEASE: u64 = 1;
-    /// Consumers take messages without a lease.
+    /// A consumer has taken a message without a lease.
     pub(crate) const GET: u64 = 2;
 }
 
@@ -106,7 +106,7 @@ impl QueueHeader {
         Self { base }
     }
 
-    /// Returns the word at this byte offset.
+    /// Returns the word at byte offset `byte` of the block.
     pub(crate) const fn word(self, byte: u64) -> Word {
         self.base.plus(byte / 8)
     }
@@ -161,7 +161,7 @@ impl QueueHeader {
         }
     }
 
-    /// Returns the locations of the segments of a queue of this size.
+    /// Returns the locations of the segments for a queue with this number of slots.
     pub(crate) fn chain(self, block: BlockId, size: Size) -> ChainAt {
         match size {
             Size::Fixed(slots) => self.chain_of(block, slots, 1, slots),
@@ -181,14 +181,15 @@ impl QueueHeader {
         }
     }
 
-    /// Returns the byte offset in the block and the length of segment `i` (not the first one).
+    /// Returns the byte offset in the block and the length in bytes of segment `i`, which is not the first
+    /// segment.
     pub(crate) fn segment_bytes(chain: &ChainAt, i: u32) -> (u64, u64) {
         let (from, len) = chain.bytes(i);
         (SECOND + from, len)
     }
 
-    /// Initializes an empty queue in new memory. Later segments stay zero, which is the state of an empty
-    /// ring. The magic is written last.
+    /// Initializes an empty queue in new memory. Segments after the first one stay zero, which is the state
+    /// of an empty ring. The magic is written last.
     pub(crate) fn write<M: Mem>(self, m: &M, chain: &ChainAt, params: CreateParams<'_>) {
         for i in 1..SLOTS / 8 {
             m.store_relaxed(self.base.plus(i), 0);
@@ -221,7 +222,8 @@ impl QueueHeader {
         m.store(self.base, MAGIC);
     }
 
-    /// Reads the queue in these `len` bytes. Returns `None` if they don't contain a queue.
+    /// Reads the locations of the segments from a queue's block of `len` bytes. Returns `None` if the block
+    /// contains no queue.
     pub(crate) fn read<M: Mem>(self, m: &M, block: BlockId, len: u64) -> Option<ChainAt> {
         if len < SLOTS || m.load(self.base) != MAGIC {
             return None;

@@ -29,8 +29,8 @@ use crate::raw::payload::Payload;
 use crate::raw::waiting::WaitSite;
 use crate::ring::{Content, GetOutcome, Link, PutOutcome, RingAt};
 
-/// This process's hints for one side of a queue. Correctness does not depend on them. Each side has its own
-/// cache lines.
+/// Hints of this process for puts or gets of a queue. Correctness does not depend on them. Each `Side` has
+/// its own cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Side {
@@ -51,8 +51,8 @@ impl Side {
 pub(crate) struct LocalState {
     get: Side,
     put: Side,
-    /// Envelope of the returned message that this process took last. The next scan for returned messages
-    /// starts there.
+    /// Envelope of the returned message that this process took last, where the next scan for returned
+    /// messages starts.
     last_returned: AtomicU32,
     handles: Arc<LocalHandles>,
 }
@@ -64,7 +64,7 @@ impl LocalState {
     }
 }
 
-/// A handle to a queue of messages. A clone can only be used for waiting, unless it is created with
+/// Untyped handle to a queue. A clone can only be used for waiting, unless it is created with
 /// [`counted`](Self::counted).
 ///
 /// `handle` and `local` are dropped before `hold`: see [`handles`](crate::raw::handles).
@@ -74,8 +74,8 @@ pub(crate) struct RawQueue {
     local: Arc<LocalState>,
     hold: Hold,
     memory: RingMemory,
-    /// [Mark](mp_core::Hold::mark) of the block that all handles of the other side hold, if this is a handle of
-    /// one side of a channel.
+    /// For a handle of one side of a channel: [mark](mp_core::Hold::mark) of the token that all handles of
+    /// the other side hold.
     peer: Option<u64>,
     /// Condition for `Deserted` that this handle uses instead of the queue's condition.
     deserted: Option<DesertedWhen>,
@@ -87,14 +87,14 @@ impl Clone for RawQueue {
     }
 }
 
-/// Advice for a capacity of 0, which the caller may have meant as Python's queue without a limit or as a
-/// rendezvous channel.
+/// Advice in the error for a capacity of 0. The caller may have meant a queue without a limit, as in Python,
+/// or a rendezvous channel.
 const CAPACITY_ADVICE: &str = ". For a queue without a limit, use `Queue::unbounded()` or `channel()`. To \
                                wait until a message was taken, use a `JoinableQueue` and its `join()`";
 
 impl RawQueue {
-    /// Creates a queue in the current arena. `small_slots` is `true` if small messages may be stored in
-    /// slots, because all messages have this type.
+    /// Creates a queue in the current arena. `small_slots` allows small messages in slots, and requires that
+    /// all messages have the type `type_of`.
     pub(crate) fn create(
         options: QueueOptions,
         type_of: (u64, &str),
@@ -127,7 +127,7 @@ impl RawQueue {
         Ok(Self::of(hold, memory, None))
     }
 
-    /// Returns this process's arena if it can contain rings.
+    /// Returns this process's arena. Returns an error if the arena can't contain rings.
     fn arena_for_rings() -> Result<Arena, Error> {
         let arena = Arena::current()?;
         Members(arena).set_ring_layer(&LAYER)?;
@@ -158,7 +158,7 @@ impl RawQueue {
         Self { handle, local: self.local.clone(), hold, memory: self.memory, peer, deserted }
     }
 
-    /// Opens the queue in a block that arrived in a message. With `capabilities`, the handle is counted.
+    /// Opens the queue in a block that arrived in a message. With `capabilities`, the new handle is counted.
     pub(crate) fn open(hold: Hold, capabilities: Option<Capabilities>) -> Result<Self, Error> {
         Members(hold.arena()).set_ring_layer(&LAYER)?;
         let memory = RingMemory::open(hold.arena(), hold.block())
@@ -166,12 +166,12 @@ impl RawQueue {
         Ok(Self::of(hold, memory, capabilities))
     }
 
-    /// Returns a further counted handle.
+    /// Returns another handle to this queue, which is counted with these capabilities.
     pub(crate) fn counted(&self, capabilities: Capabilities) -> Self {
         self.clone_with(Some(capabilities))
     }
 
-    /// Returns this handle with another spin policy, which its clones share.
+    /// Returns this handle with another spin policy. Its clones have the same policy.
     pub(crate) fn spinning(self, spin: Spin) -> Self {
         let local = LocalState::new(|| AdaptiveSpin::with(spin), self.local.handles.clone());
         if self.memory.is_accessible() {
@@ -180,12 +180,12 @@ impl RawQueue {
         Self { local, ..self }
     }
 
-    /// Returns this handle with another condition for `Deserted`, which its clones share.
+    /// Returns this handle with another condition for `Deserted`. Its clones have the same condition.
     pub(crate) fn deserted_when(self, deserted: DesertedWhen) -> Self {
         Self { deserted: Some(deserted), ..self }
     }
 
-    /// Makes this the handle of one side of a channel. `peer` is the mark of the other side's token.
+    /// Makes this a handle of one side of a channel. `peer` is the mark of the other side's token.
     pub(crate) fn with_peer(self, peer: u64) -> Self {
         Self { peer: Some(peer), ..self }
     }
@@ -204,16 +204,16 @@ impl RawQueue {
         self.memory.capacity() as usize
     }
 
-    /// Returns the segment of the last put.
+    /// Returns the segment in which this process last put a message.
     pub(crate) fn tail_segment(&self) -> u32 {
         self.local.put.segment.load(Ordering::Relaxed)
     }
-    /// Returns the segment of the last get.
+    /// Returns the segment from which this process last took a message.
     pub(crate) fn head_segment(&self) -> u32 {
         self.local.get.segment.load(Ordering::Relaxed)
     }
 
-    /// Records the segment of a get.
+    /// Records the segment from which this process took a message.
     pub(crate) fn record_head_segment(&self, segment: u32) {
         if segment != 0 {
             self.local.get.segment.fetch_max(segment, Ordering::Relaxed);
@@ -225,12 +225,12 @@ impl RawQueue {
         self.local.last_returned.load(Ordering::Relaxed)
     }
 
-    /// Records that this process took a returned message.
+    /// Records the envelope of a returned message that this process took.
     pub(crate) fn record_returned(&self, message: EnvelopeId) {
         self.local.last_returned.store(message, Ordering::Relaxed);
     }
 
-    /// Takes a returned message, or a dead letter if `undeliverable` is set.
+    /// Takes a returned message, or a dead letter if `undeliverable` is `true`.
     pub(crate) fn take_returned(&self, undeliverable: bool) -> Result<Option<Envelope>, Error> {
         let taken = self.memory.take_returned(undeliverable, self.last_returned())?;
         taken.iter().for_each(|envelope| self.record_returned(envelope.id()));
@@ -266,7 +266,7 @@ impl RawQueue {
         closed
     }
 
-    /// Tries once to put a message. Unless it returns `Done`, the caller still owns the message. Wakes no
+    /// Tries once to put a message. The caller still owns the message unless the result is `Done`. Wakes no
     /// waiters.
     #[inline]
     fn attempt_put(&self, payload: &mut Payload) -> Result<PutOutcome<(), ()>, Error> {
@@ -391,16 +391,17 @@ impl RawQueue {
         }
     }
 
-    /// Returns the error of a put into a full queue that never waits.
+    /// Returns the error for a put into a full queue without a bound. The error lists the queues with
+    /// messages.
     #[cold]
     pub(crate) fn too_many(&self) -> Error {
         let (block, len) = (self.hold.block(), self.len() as u64);
         mp_core::Error::TooManyMessages(Box::new(Messages(self.arena()).on_their_way(block, len))).into()
     }
 
-    /// Repeats the attempt when an envelope may have become free, until it returns a result or the wait ends.
-    /// Consumers of this queue wake the waiter. Consumers of other queues also free envelopes, but without
-    /// waking it: the waiter detects this within [`POLL_INTERVAL`](mp_core::POLL_INTERVAL).
+    /// Waits for a free envelope: calls `attempt` until it returns a result or the wait ends. Consumers of
+    /// this queue wake the waiter. Consumers of other queues also free envelopes, but don't wake the waiter,
+    /// which detects this within [`POLL_INTERVAL`](mp_core::POLL_INTERVAL).
     #[cold]
     #[track_caller]
     pub(crate) fn wait_for_envelope<R>(

@@ -20,21 +20,21 @@ const FIRST: u32 = 4;
 /// Length of the longest back-off: a few microseconds.
 const MOST: u32 = 64;
 
-/// Pace of one side of a queue in one process.
+/// Back-off state of one side of a queue, in one process.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
-    /// Number of messages since the last wait began.
+    /// Number of messages that were put or taken since the last back-off.
     messages: AtomicU32,
     hold: AtomicU32,
 }
 
 impl Pace {
-    /// Minimum capacity of a queue for back-off. During a back-off, a smaller queue would become full or
-    /// empty, so the other side could not continue.
+    /// Smallest capacity of a queue with back-off. During a back-off, a smaller queue would become full or
+    /// empty, so that the other side would have to wait.
     pub(crate) const MIN_SLOTS: u32 = 64;
 
-    /// Minimum capacity of a channel with retained messages, for back-off of its receivers. During the
-    /// longest back-off, a sender could replace all messages of a smaller channel.
+    /// Smallest capacity of a channel with retained messages whose receivers back off. During the longest
+    /// back-off, a sender could replace all messages of a smaller channel.
     pub(crate) const MIN_RETAINED: u32 = 4 * MOST;
 
     /// Counts a message that was put or taken.
@@ -44,8 +44,8 @@ impl Pace {
         self.messages.store(self.messages.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Backs off after an attempt that found the queue empty or full. The length depends on the messages
-    /// after earlier back-offs.
+    /// Backs off after an attempt that found the queue empty or full. The length of the back-off depends on
+    /// the number of messages since the last back-off.
     pub(crate) fn back_off(&self) {
         let messages = self.messages.load(Ordering::Relaxed);
         self.messages.store(0, Ordering::Relaxed);
@@ -55,8 +55,8 @@ impl Pace {
     }
 }
 
-/// Returns the length of the next back-off, after a back-off of `hold` that was followed by `messages`
-/// messages.
+/// Returns the length of the next back-off in pauses. `hold` is the length of the last back-off, and
+/// `messages` is the number of messages that followed it.
 fn next(hold: u32, messages: u32) -> u32 {
     match messages {
         0 | 1 => hold / 2,
@@ -72,8 +72,8 @@ fn next(hold: u32, messages: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// Returns the longest back-off in the long run. The sender needs `pauses_each` pauses per message, and
-    /// each wait is followed by at least `at_once` messages.
+    /// Returns the longest back-off, in pauses, after many waits. The sender needs `pauses_each` pauses for a
+    /// message. At least `at_once` messages follow each wait.
     fn settles(pauses_each: u32, at_once: u32) -> u32 {
         let mut hold = 0;
         let mut all = Vec::new();

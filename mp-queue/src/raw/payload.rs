@@ -1,4 +1,4 @@
-//! Messages outside of queues: in an envelope, or small enough to need none.
+//! Messages outside of queues, in an envelope or, if they are small, without an envelope.
 
 use mp_core::message::{Incoming, Outgoing, taken};
 use mp_core::{Envelope, Message, Messages};
@@ -8,7 +8,7 @@ use crate::error::PutError;
 use crate::raw::RawQueue;
 use crate::ring::SmallMessage;
 
-/// A message that is not in a queue: not yet put, or already taken.
+/// Message that is not in a queue: not put yet, or already taken.
 #[derive(Debug)]
 pub(crate) enum Payload {
     Envelope(Envelope),
@@ -16,7 +16,8 @@ pub(crate) enum Payload {
 }
 
 impl Payload {
-    /// Returns the message of a small value that needs no envelope.
+    /// Encodes a small value that needs no envelope. Returns `None` for any other value, or if the queue
+    /// stores no small messages at present.
     #[inline(always)]
     pub(crate) fn from_small<T: Message>(raw: &RawQueue, value: &T) -> Option<Self> {
         // Decided at compile time for most types.
@@ -24,7 +25,7 @@ impl Payload {
         raw.memory().accepts_small().then(|| Payload::Small(SmallMessage::of(few)))
     }
 
-    /// Decodes a small value.
+    /// Decodes a small value. Returns `None` if the message needs the general decoder.
     #[inline(always)]
     pub(crate) fn unpack_small<T: Message>(&self) -> Option<T> {
         match self {
@@ -33,7 +34,7 @@ impl Payload {
         }
     }
 
-    /// Decodes the message. Its queue must be a queue of `T`.
+    /// Decodes the message, which was taken from a queue of `T`.
     #[inline]
     pub(crate) fn unpack<T: Message>(self, fingerprint: TypeFingerprint<T>) -> Result<T, Error> {
         match self {
@@ -42,8 +43,8 @@ impl Payload {
         }
     }
 
-    /// Decodes a message that was just taken out of this queue: see [`unpack`](Self::unpack). If this process
-    /// can't open as many descriptors as the message contains, the message is put back into the queue.
+    /// Decodes a message that was just taken from the queue `raw`, which must be a queue of `T`. If this
+    /// process can't open as many descriptors as the message contains, puts the message back into the queue.
     #[inline]
     pub(crate) fn unpack_from<T: Message>(
         mut self,
@@ -55,7 +56,7 @@ impl Payload {
         Ok(taken(slot)?)
     }
 
-    /// Like [`unpack_from`](Self::unpack_from), into `slot`, which must be empty.
+    /// Decodes a message like [`unpack_from`](Self::unpack_from), into `slot`, which must be empty.
     #[inline]
     pub(crate) fn unpack_into<T: Message>(
         &mut self,
@@ -75,7 +76,7 @@ impl Payload {
         }
     }
 
-    /// Moves a small message of another queue into an envelope if this queue does not store small messages.
+    /// Moves a small message into an envelope if the queue stores no small messages at present.
     ///
     /// # Errors
     /// Returns an error if there is no envelope. The message is then unchanged.
@@ -95,8 +96,7 @@ impl Payload {
         Ok(())
     }
 
-    /// Returns the number of bytes that the message counts in a queue with a bound of bytes, where no message
-    /// is small.
+    /// Returns the number of bytes that the message adds to a queue with a bound of bytes.
     pub(crate) fn weight(&self) -> u64 {
         match self {
             Payload::Envelope(envelope) => envelope.weight(),
@@ -105,7 +105,7 @@ impl Payload {
     }
 }
 
-/// Like [`Payload::unpack_into`], for a message that may contain descriptors.
+/// Decodes an envelope that may contain descriptors, like [`Payload::unpack_into`].
 fn unpack_attached<T: Message>(
     raw: &RawQueue,
     fingerprint: TypeFingerprint<T>,
@@ -130,7 +130,8 @@ fn unpack_attached<T: Message>(
     }
 }
 
-/// Converts an encoding error into the error of a put: [`PutError::Full`] in the cases in which a put waits.
+/// Converts an encoding error into the error of a put. Returns [`PutError::Full`] if the put may wait and
+/// succeed later.
 #[cold]
 pub(crate) fn put_error(raw: &RawQueue, error: Error) -> PutError<()> {
     let Error::Memory(why) = &error else { return PutError::Failed { value: (), error } };
@@ -146,8 +147,8 @@ pub(crate) fn put_error(raw: &RawQueue, error: Error) -> PutError<()> {
     }
 }
 
-/// Encodes the message into an envelope. If there are too many messages, a queue with few messages uses its
-/// reserved share.
+/// Packs an encoded message into an envelope. If no other envelope is free, uses one of the envelopes that
+/// are reserved for queues with few messages.
 #[inline]
 pub(crate) fn pack_envelope<T>(
     raw: &RawQueue,

@@ -1,4 +1,4 @@
-//! Messages that are encoded and not yet put.
+//! Messages that are encoded and not put yet.
 
 use mp_core::user_code::drop_caught;
 use mp_core::{Message, Wait};
@@ -9,8 +9,9 @@ use crate::raw::RawQueue;
 use crate::raw::payload::{Payload, pack_envelope, put_error};
 use crate::ring::SmallMessage;
 
-/// The message of a value, encoded for a queue and not yet put. It owns the exclusive parts of the value
-/// until it is [committed](Self::commit) or moved [back](Self::into_value). The value itself stays in place.
+/// Encoded message of a value, not put yet. The message owns the exclusive parts of the value until it is
+/// [committed](Self::commit) or the parts are moved [back](Self::into_value). The caller keeps the rest of
+/// the value.
 #[derive(Debug)]
 pub(crate) struct PendingMessage {
     pub(crate) payload: Payload,
@@ -18,10 +19,11 @@ pub(crate) struct PendingMessage {
 }
 
 impl PendingMessage {
-    /// Encodes a value without waiting: returns [`PutError::Full`] instead.
+    /// Encodes a value without waiting.
     ///
     /// # Errors
-    /// Returns the cause if the value could not be encoded. The value is unchanged.
+    /// Returns [`PutError::Full`] if the caller may wait for a free envelope, and otherwise the cause. The
+    /// value is unchanged.
     #[inline]
     pub(crate) fn try_encode<T: Message>(
         raw: &RawQueue,
@@ -31,7 +33,8 @@ impl PendingMessage {
         Self::encode_once(raw, fingerprint, value).map_err(|error| put_error(raw, error))
     }
 
-    /// Encodes a value without waiting. Pass an error to [`encode_waiting`](Self::encode_waiting).
+    /// Encodes a value without waiting. After an error, [`encode_waiting`](Self::encode_waiting) can try
+    /// again.
     #[inline]
     pub(crate) fn encode_once<T: Message>(
         raw: &RawQueue,
@@ -44,7 +47,8 @@ impl PendingMessage {
         }
     }
 
-    /// Like [`encode_once`](Self::encode_once), for a value that [`Payload::from_small`] refuses.
+    /// Encodes a value without waiting, like [`encode_once`](Self::encode_once). For values for which
+    /// [`Payload::from_small`] returns `None`.
     #[inline]
     pub(crate) fn encode_large<T: Message>(
         raw: &RawQueue,
@@ -59,7 +63,8 @@ impl PendingMessage {
         Ok(Self { payload, lent })
     }
 
-    /// Encodes a value that is not small. Waits if there are too many messages and the queue has a bound.
+    /// Encodes a value for which [`Payload::from_small`] returns `None`. Waits if there are too many messages
+    /// and the queue has a bound.
     #[inline]
     #[track_caller]
     pub(crate) fn encode<T: Message>(
@@ -74,8 +79,8 @@ impl PendingMessage {
         }
     }
 
-    /// Encodes a value whose first attempt failed, perhaps for lack of envelopes. Waits if there are too many
-    /// messages and the queue has a bound.
+    /// Encodes a value after a first attempt has failed with `error`. If there were too many messages and the
+    /// queue has a bound, waits for an envelope. Otherwise returns the error.
     #[cold]
     #[inline(never)]
     #[track_caller]
@@ -97,7 +102,8 @@ impl PendingMessage {
         raw.wait_for_envelope(wait, attempt)
     }
 
-    /// Ends a put: drops the value if its message was put, and otherwise returns it in the error.
+    /// Ends a put with the result `put`: drops the value if its message was put, and otherwise returns the
+    /// value in the error.
     #[inline]
     pub(crate) fn end<T: Message>(self, value: T, put: Result<(), PutError<()>>) -> Result<(), PutError<T>> {
         match put {
@@ -109,15 +115,15 @@ impl PendingMessage {
         }
     }
 
-    /// Drops the value after its message was put. A panic in its `Drop` is caught, since the message was
-    /// sent.
+    /// Drops the value of a message that was put. A panic in its `Drop` is caught, since the put has
+    /// succeeded.
     #[inline]
     pub(crate) fn commit<T>(self, value: T) {
         self.lent.commit();
         drop_caught(value);
     }
 
-    /// Returns the value, unchanged, after its message was not put.
+    /// Returns the unchanged value of a message that was not put.
     #[cold]
     pub(crate) fn into_value<T: Message>(self, mut value: T) -> T {
         if let Payload::Envelope(envelope) = self.payload {

@@ -23,13 +23,13 @@ pub(crate) enum WaitError {
     /// The time has expired.
     TimedOut,
     /// No other process has the queue, so the wait can never succeed. Contains the last process that had the
-    /// queue, or to which the queue was sent.
+    /// queue or to which the queue was sent, and its process id.
     Deserted(Option<Member>, u32),
     /// The other side of the channel has no handles.
     Disconnected,
     /// This process was interrupted.
     Interrupted,
-    /// Waiting itself failed.
+    /// The wait failed with an error.
     Failed(Error),
 }
 
@@ -59,13 +59,14 @@ impl From<WaitError> for GetError {
     }
 }
 
-/// Wait point and purpose of a waiting thread.
+/// Wait point, purpose and name of a waiting call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitSite {
     pub(crate) parking: Parking,
-    /// Kind of wait, if the wait fails when no other process or handle can end it.
+    /// Purpose of the wait. `None` if the wait continues even when no other process or handle can end it.
     pub(crate) purpose: Option<WaitPurpose>,
-    /// The call, for a queue. For channels and pipes, it is derived from the queue.
+    /// Waiting call, as reports name it. For a handle of a channel or pipe, the report contains the
+    /// corresponding call of the channel or pipe.
     pub(crate) call: BlockingCall,
 }
 
@@ -98,19 +99,19 @@ impl RawQueue {
 }
 
 impl WaitSite {
-    /// Returns the site of a wait for a message, which a put by another handle ends.
+    /// Returns the wait site for a message. A put by another handle ends the wait.
     pub(crate) fn for_message(raw: &RawQueue, call: BlockingCall) -> Self {
         Self { parking: raw.memory.not_empty(), purpose: Some(WaitPurpose::Message), call }
     }
 
-    /// Returns the site of a wait for room, which a get by another handle ends.
+    /// Returns the wait site for room. A get by another handle ends the wait.
     pub(crate) fn for_room(raw: &RawQueue, call: BlockingCall) -> Self {
         Self { parking: raw.memory.not_full(), purpose: Some(WaitPurpose::Room), call }
     }
 }
 
-/// Length of a waiter's first sleep while a process may be about to release the queue. Doubled after each
-/// sleep.
+/// Length of the first sleep of a waiter while a process is about to release the queue. The length is doubled
+/// after each such sleep.
 const NAP: Duration = Duration::from_millis(1);
 
 impl RawQueue {
@@ -167,15 +168,16 @@ impl RawQueue {
         block_on(&mut waiter, spin, wait).unwrap_or_else(|| Err(WaitError::TimedOut.into()))
     }
 
-    /// Returns `true` if the process that was last recorded as releasing the queue still has it.
+    /// Returns `true` if the process that has most recently announced its release of the queue still has the
+    /// queue.
     fn is_detach_pending(&self) -> bool {
         let last = self.memory.last_gone();
         let member = last.and_then(|(gone, _)| gone.member());
         member.is_some_and(|member| Blocks(self.arena()).ring_is_held_by(self.hold.block(), member))
     }
 
-    /// Returns the reason if no other process or handle can end this kind of wait. Returns `None` in a forked
-    /// copy, where the attempt itself returns the error.
+    /// Returns the error for a wait that no other process or handle can end, or `None` if the wait may still
+    /// succeed. Returns `None` in a forked copy, where the attempt itself returns the error.
     pub(crate) fn peer_gone(&self, purpose: WaitPurpose) -> Option<WaitError> {
         match self.peer {
             Some(_) => self.is_disconnected().then_some(WaitError::Disconnected),
@@ -189,10 +191,10 @@ impl RawQueue {
         self.peer.is_some_and(|peer| self.memory.is_accessible() && !Blocks(self.arena()).lives(peer))
     }
 
-    /// Returns the error of a wait of this kind if no other process can end the wait any more. First calls
-    /// `attempt`, and returns its result if there is one, because the other processes may have put messages
-    /// before they ended or dropped their handles. Waits for the report of a failed process, unless `wait` is
-    /// `Never`.
+    /// Returns the result of a wait that no other process or handle can end, or `None` if the wait may still
+    /// succeed. The result is that of a last `attempt`, since other processes may have put messages before
+    /// they ended or dropped their handles. If `attempt` returns `None`, the result is the error. If the last
+    /// process failed, waits for its report, unless `wait` is `Never`.
     pub(crate) fn end_if_gone<R, E: From<WaitError>>(
         &self,
         purpose: Option<WaitPurpose>,
@@ -212,8 +214,8 @@ impl RawQueue {
         Some(Err(gone.into()))
     }
 
-    /// Returns the error with the process that left last, if a process that held the queue has left and
-    /// nothing can end this kind of wait.
+    /// Returns the error `Deserted` if some process has detached from the queue and no other process or
+    /// handle can end a wait for this purpose. The error contains the last detached process.
     fn deserted(&self, purpose: WaitPurpose) -> Option<WaitError> {
         let (last, pid) = self.memory.last_gone()?;
         // A process that is about to release the queue wakes its waiters, perhaps before this waiter was
@@ -235,25 +237,26 @@ impl RawQueue {
     }
 }
 
-/// A thread that waits at a queue.
+/// State of a thread that waits at a queue.
 struct QueueWaiter<'a, Attempt> {
     raw: &'a RawQueue,
     at: WaitSite,
     wait: Wait,
     attempt: Attempt,
-    /// Guard that counts this wait as one without a time-out.
+    /// Guard that counts the thread's handle as blocked, in a wait without a time-out.
     blocked: Option<BlockedGuard<'a>>,
-    /// Length of the next sleep, if some process is about to release the queue.
+    /// Length of the next sleep while a process is about to release the queue.
     nap: Duration,
     detach_pending: bool,
-    /// Count of deaths and releases before the last check, if some process has released the queue.
+    /// Number of deaths and releases in the program at the last check, if a process has detached from the
+    /// queue.
     noticed: Option<u32>,
-    /// Time since which the thread has slept without a reclaim.
+    /// Begin of the period in which the thread has slept without reclaiming dead members.
     unreclaimed_since: Option<Instant>,
 }
 
 impl<R, E: From<WaitError>, Attempt: FnMut() -> Option<Result<R, E>>> QueueWaiter<'_, Attempt> {
-    /// Returns the result of the wait if it can never succeed.
+    /// Returns the result of the wait if no other process or handle can end it.
     fn deserted(&mut self) -> Option<Result<R, E>> {
         self.raw.end_if_gone(self.at.purpose, self.wait, &mut self.attempt)
     }
@@ -366,7 +369,7 @@ mod tests {
     use super::*;
     use crate::queue::channel::channel;
 
-    /// The value is put and the last sender is dropped between the checks for messages and for senders.
+    /// The last sender puts a value and is dropped between the check for messages and the check for senders.
     #[test]
     fn message_of_the_last_sender_precedes_its_end() {
         let (sender, receiver) = channel::<u32>().unwrap();

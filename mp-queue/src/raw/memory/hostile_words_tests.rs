@@ -11,7 +11,7 @@ use super::RingMemory;
 use crate::ring::{Content, Position, Slot, SlotState};
 use crate::{GetError, Queue, QueueOptions};
 
-/// Random numbers, the same in each run.
+/// Deterministic generator of random numbers.
 struct Numbers(u64);
 
 impl Numbers {
@@ -45,7 +45,7 @@ impl Numbers {
     }
 }
 
-/// Calls the operations that don't wait.
+/// Calls random operations that don't wait.
 fn use_it(queue: &Queue<String>, numbers: &mut Numbers) {
     for _ in 0..12 {
         let text = "x".repeat(numbers.below(40) as usize);
@@ -108,8 +108,8 @@ fn arbitrary_ring_words_never_block_or_panic() {
     });
 }
 
-/// A slot names a message that is in no queue or in another queue. The call returns one error, and no message
-/// is lost.
+/// The slot names an envelope that is in no queue or in another queue. A get returns one error, and no
+/// message is lost.
 #[test]
 fn slot_naming_a_missing_message_is_an_error() {
     let queue = Queue::<String>::bounded(1).unwrap();

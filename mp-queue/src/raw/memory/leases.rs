@@ -1,7 +1,7 @@
 //! # Safety
 //! Leased and returned messages. The code is unsafe because an envelope or a lease could be created twice. It
-//! is sound because each is created once, from a step that has just made this process its owner or
-//! leaseholder.
+//! is sound because every `Envelope` and `Leased` is created from the result of a step that has just made
+//! this process the owner or leaseholder.
 #![allow(unsafe_code)]
 
 use mp_core::Envelopes;
@@ -20,7 +20,8 @@ use crate::ring::{
 };
 
 impl RingMemory {
-    /// Records that messages of a dead consumer are to be redelivered. Called before the first lease.
+    /// Records that a consumer leases messages of this queue, so that messages of dead consumers are
+    /// redelivered. Called before the first lease.
     pub(crate) fn enable_redelivery(&self) {
         let m = Self::words(self.arena);
         if m.load_relaxed(self.header.consumers()) & consumers::LEASE == 0 {
@@ -28,12 +29,13 @@ impl RingMemory {
         }
     }
 
-    /// Returns `true` if messages of dead consumers are redelivered. Otherwise no message can be returned.
+    /// Returns `true` if messages of dead consumers are redelivered. If `false`, no message was ever
+    /// returned.
     pub(super) fn redelivers(&self) -> bool {
         Self::words(self.arena).load(self.header.consumers()) & consumers::LEASE != 0
     }
 
-    /// Returns `true` if there may be returned messages.
+    /// Returns `true` if the hint reports that there may be returned messages.
     #[inline]
     pub(crate) fn any_returned(&self) -> bool {
         may_have_returned(Self::words(self.arena).load_relaxed(self.header.returned()))
@@ -43,8 +45,8 @@ impl RingMemory {
         ReturnWords { returned: self.header.returned(), limit: self.deliveries() }
     }
 
-    /// Returns the steps to take a message, by a scan that [starts](Reclaim::starting_at) at `start`. `to`
-    /// returns the message's new holder for this process.
+    /// Creates the steps that take a message whose holder is `wanted`. The scan of the envelopes
+    /// [starts](Reclaim::starting_at) at `start`. The new holder is the result of `to` for this process.
     fn reclaim(
         &self,
         wanted: Holder,
@@ -58,7 +60,7 @@ impl RingMemory {
         Ok(take.touching(Members(arena).touched_groups(me)).starting_at(start))
     }
 
-    /// Takes a returned message, or a dead letter if `undeliverable` is set.
+    /// Takes a returned message, or a dead letter if `undeliverable` is `true`. The scan starts at `start`.
     pub(crate) fn take_returned(
         &self,
         undeliverable: bool,
@@ -68,8 +70,8 @@ impl RingMemory {
         self.run_reclaim(self.reclaim(wanted, Holder::Member, start)?)
     }
 
-    /// Takes a message whose holder is `wanted` out of a ring that no process holds, even if the message was
-    /// not noted.
+    /// Takes a message whose holder is `wanted`, regardless of the hint of returned messages. Used for a
+    /// queue that no process holds.
     pub(super) fn drain_returned(
         &self,
         wanted: Holder,
@@ -78,14 +80,14 @@ impl RingMemory {
         self.run_reclaim(self.reclaim(wanted, Holder::Member, start)?.ignoring_hint())
     }
 
-    /// Runs a reclaim for this process and returns the message that it takes.
+    /// Runs the steps and returns the message that they have taken, which now belongs to this process.
     fn run_reclaim(&self, reclaim: Reclaim) -> mp_core::Result<Option<Envelope>> {
         let taken = run(reclaim, Self::words(self.arena));
         // SAFETY: `Reclaim` has just made this process its owner, and ends once.
         Ok(taken.map(|(id, owner)| unsafe { Envelope::from_raw(self.arena, id, owner) }))
     }
 
-    /// Leases a returned message.
+    /// Leases a returned message, if there is one. The scan starts at `start`.
     pub(crate) fn lease_returned(&self, start: EnvelopeId) -> mp_core::Result<Option<Leased>> {
         let reclaim = self.reclaim(Holder::Returned, Holder::Leased, start)?;
         let taken = run(reclaim, Self::words(self.arena));
@@ -93,7 +95,7 @@ impl RingMemory {
         Ok(taken.map(|(id, owner)| unsafe { Leased::from_raw(self.arena, id, owner) }))
     }
 
-    /// Leases a message of segment `i`, like [`get`](Self::get).
+    /// Leases the oldest message of segment `i` into `into`, if there is one.
     pub(crate) fn lease(&self, i: u32, into: &mut Option<Leased>) -> mp_core::Result<GetOutcome<()>> {
         let arena = self.arena;
         loop {
@@ -125,7 +127,8 @@ impl RingMemory {
         }
     }
 
-    /// Leases the small message of a position in segment `i`. Returns `None` if another consumer was faster.
+    /// Leases the small message at a position in segment `i`, after copying it into an envelope. Returns
+    /// `None` if another consumer took the message first.
     #[cold]
     fn enclose(&self, i: u32, small: SmallMessage, position: Position) -> mp_core::Result<Option<Leased>> {
         let (arena, me) = (self.arena, self.arena.me()?);
@@ -153,7 +156,7 @@ impl RingMemory {
         Return::new(self.return_words(), owners.of(id), metas.of(id), owner)
     }
 
-    /// Returns a lease to the queue. Returns `true` if the message will be redelivered.
+    /// Returns a leased message to the queue. Returns `true` if the message will be redelivered.
     pub(crate) fn give_back(&self, lease: &Leased) -> bool {
         let end = run(self.return_steps(lease.id(), lease.owner()), Self::words(self.arena));
         if end.is_some() {
@@ -163,8 +166,9 @@ impl RingMemory {
         end == Some(Holder::Returned)
     }
 
-    /// Puts an unchanged message back into this queue, from which it was taken. Consumers take it before all
-    /// other messages. A kill in this call leaves a message of this process, or a lease.
+    /// Puts an unchanged message back into the queue from which it was taken, which must be this queue.
+    /// Consumers take the message before all other messages. If this process is killed in this call, it still
+    /// owns the message, or has it as a lease.
     pub(crate) fn put_back(&self, envelope: &mut Envelope) -> mp_core::Result<()> {
         self.enable_redelivery();
         let leased = envelope.owner().then(Holder::Leased(self.arena.me()?));
@@ -178,23 +182,22 @@ impl RingMemory {
         Ok(())
     }
 
-    /// Returns a lease of a dead member that holds this queue. This process need not hold the queue: the
-    /// queue's words are read and not changed. Waiters are woken later, see
-    /// [`note_returned`](Self::note_returned).
+    /// Returns a leased message of a dead member that holds this queue. Changes no word of the queue, which
+    /// this process may not hold. Waiters are woken later: see [`note_returned`](Self::note_returned).
     pub(super) fn return_for_dead_holder(&self, id: EnvelopeId, owner: Owner) {
         run(self.return_steps(id, owner).for_dead_holder(), Self::words(self.arena));
     }
 
-    /// Notes the messages that were returned for dead members, if any. This process recovers a dead member,
-    /// whose seat keeps the queue alive.
+    /// Updates the hint if there are returned messages. Called by a process that recovers a dead member,
+    /// after it has returned the member's leases. The seat of the dead member keeps the queue alive.
     pub(super) fn note_returned(&self) {
         if self.redelivers() && self.count(|h| h == Holder::Returned) > 0 {
             run(NoteReturned::new(self.return_words()), Self::words(self.arena));
         }
     }
 
-    /// Finishes a lease and returns its message for this process to empty. Returns `None` if this process no
-    /// longer has the lease.
+    /// Acknowledges a leased message. Returns its envelope, which now belongs to this process. Returns `None`
+    /// if this process no longer has the lease.
     pub(crate) fn finish(&self, lease: &Leased) -> mp_core::Result<Option<Envelope>> {
         let owner = lease.owner().then(Holder::Member(self.arena.me()?));
         let at = Envelopes(self.arena).owner_words().of(lease.id());
@@ -207,13 +210,13 @@ impl RingMemory {
         Ok(Some(unsafe { Envelope::from_raw(self.arena, lease.id(), owner) }))
     }
 
-    /// Counts unfinished messages.
+    /// Counts the unfinished and the lost messages of this queue.
     pub(crate) fn census(&self) -> MessageCounts {
         let arena = self.arena;
         run(Census::new(self.chain, Envelopes(arena).envelopes_at()), Self::words(arena))
     }
 
-    /// Counts the messages of this queue that are in this state.
+    /// Counts the messages of this queue for whose holder `is` returns `true`.
     pub(crate) fn count(&self, is: impl Fn(Holder) -> bool) -> usize {
         self.all_that(is).count()
     }
@@ -229,20 +232,20 @@ impl RingMemory {
         }
     }
 
-    /// Returns the envelopes of this queue that are in this state.
+    /// Returns the envelopes of this queue for whose holder `is` returns `true`.
     fn all_that(&self, is: impl Fn(Holder) -> bool) -> impl Iterator<Item = EnvelopeId> {
         Envelopes(self.arena).envelopes_in_use(0).filter(move |&e| self.has(e, &is))
     }
 
-    /// Returns `true` if an envelope belongs to this queue and is in this state.
+    /// Returns `true` if an envelope belongs to this queue and `is` returns `true` for its holder.
     fn has(&self, e: EnvelopeId, is: impl Fn(Holder) -> bool) -> bool {
         let (m, arena) = (Self::words(self.arena), self.arena);
         is(Owner::unpack(m.load(Envelopes(arena).owner_words().of(e))).holder)
             && RingPlace::unpack(m.load(Envelopes(arena).place_words().of(e))).ring == self.chain.block()
     }
 
-    /// Calls `each` with every message that is in this queue or was returned to it. No living process owns
-    /// these messages.
+    /// Calls `each` with every message that is in a slot of this queue or was returned to it. Leased messages
+    /// are not included.
     pub(super) fn contents(&self, each: &mut dyn FnMut(EnvelopeId)) {
         let m = Self::words(self.arena);
         for i in 0..self.segments() {
@@ -270,9 +273,8 @@ mod tests {
     use crate::Queue;
     use crate::checkpoint::fuzz::with_clean_memory;
 
-    /// Returns a queue without leases. Its block may have belonged to a queue whose words the tests with
-    /// hostile words have overwritten. The lost messages of that queue are marked as queued in this block
-    /// forever.
+    /// Returns a queue that seems to have no leases. Tests that overwrite the words of a queue lose messages,
+    /// which stay marked as queued in its block. A later queue in the same block would seem to have leases.
     fn unburdened() -> Queue<String> {
         // Queues that seem to have leases are retained, so that the next queue gets other memory.
         let mut burdened = Vec::new();
@@ -285,7 +287,7 @@ mod tests {
         }
     }
 
-    /// A consumer has leased a copy of a small message, and another consumer takes the message meanwhile.
+    /// A consumer leases a copy of a small message while another consumer takes the message.
     #[test]
     fn lost_copy_of_a_small_message_is_not_held() {
         let queue = with_clean_memory(|| Queue::bounded(1).unwrap());

@@ -2,7 +2,7 @@
 //! Access of this crate to the words of the arena. The code is unsafe because the words could belong to any
 //! block. It is sound for these reasons: A [`RingMemory`] is created only for a block that is held (or being
 //! recovered or reclaimed) and has a ring's header. The steps of [`ring`](crate::ring) change only that
-//! ring's words and the envelopes that they own. An envelope is created once for each successful get.
+//! ring's words and the envelopes that they own. An `Envelope` is created once for each successful get.
 #![allow(unsafe_code)]
 
 use std::time::Instant;
@@ -33,7 +33,7 @@ mod words;
 
 pub(crate) use reclaim_hooks::LAYER;
 
-/// Words of a queue, and the arena that contains them.
+/// Locations of a queue's words, and the arena that contains them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RingMemory {
     arena: Arena,
@@ -82,7 +82,7 @@ impl RingMemory {
         Self::at(arena, block, base, len)
     }
 
-    /// Opens the queue at `base`.
+    /// Opens the queue in the block at word `base`. Returns `None` if the block contains no queue.
     pub(crate) fn at(arena: Arena, block: BlockId, base: Word, len: u64) -> Option<Self> {
         let header = QueueHeader::at(base);
         let chain = header.read(Self::words(arena), block, len)?.of(arena.most_messages());
@@ -96,7 +96,7 @@ impl RingMemory {
         Self { arena, header, chain, bytes, small_slots }
     }
 
-    /// Returns the number of messages that fit.
+    /// Returns the largest number of messages in the queue.
     pub(crate) fn capacity(&self) -> u32 {
         self.chain.most
     }
@@ -123,7 +123,7 @@ impl RingMemory {
         self.len() + if self.any_returned() { self.count(is_returned) } else { 0 }
     }
 
-    /// Returns the queue's present state, for tools.
+    /// Returns a snapshot of the queue's state, for tools.
     pub(crate) fn describe(&self) -> RingState {
         let type_name = self.type_name();
         let is_retained = self.retained_limit() > 0;
@@ -171,8 +171,8 @@ impl RingMemory {
         }
     }
 
-    /// Closes segment `i`, which is full or closed, and opens the next one. Returns the link of segment `i`
-    /// afterwards.
+    /// Closes segment `i`, in which a put has found no free slot, and opens the next segment. Returns the
+    /// resulting link of segment `i`.
     pub(crate) fn extend(&self, hold: &Hold, i: u32) -> mp_core::Result<Link> {
         let Some(link) = self.chain.link(i) else { return Ok(Link::End) };
         match self.link(i) {
@@ -199,7 +199,8 @@ impl RingMemory {
         [self.not_empty(), self.not_full(), self.finished()].iter().for_each(Parking::wake_all);
     }
 
-    /// Counts a wait for room, or else for a message, that began at `since`.
+    /// Adds the duration of a wait since `since` to the statistics of waits for room (`for_room`) or for
+    /// messages.
     pub(crate) fn record_wait(&self, for_room: bool, since: Instant) {
         let at = if for_room { self.header.put_waits() } else { self.header.get_waits() };
         // A forked copy must not access the words.
@@ -208,14 +209,14 @@ impl RingMemory {
         }
     }
 
-    /// Returns the wait point for finished messages.
+    /// Returns the wait point that is woken when a leased message is finished or returned.
     pub(crate) fn finished(&self) -> Parking {
         // SAFETY: as for `not_empty`.
         unsafe { Parking::new(self.arena, self.header.finished()) }
     }
 
-    /// Tries once to put a message into segment `i`. Unless it returns `Done`, the caller still owns the
-    /// message.
+    /// Tries once to put a message into segment `i`. The caller still owns the message unless the result is
+    /// `Done`.
     #[inline]
     pub(crate) fn put(&self, i: u32, payload: &mut Payload) -> mp_core::Result<PutOutcome<(), ()>> {
         let envelope = match payload {
@@ -232,8 +233,8 @@ impl RingMemory {
         Ok(end.without_position())
     }
 
-    /// Puts a message of a batch after `last`, the position of the batch's previous message. Also returns
-    /// `Full` for a queue with a bound of bytes, which can't be filled in batches.
+    /// Puts a message of a batch. `last` is the position of the previous message of the batch. Returns `Full`
+    /// if the queue has a bound of bytes, since such a queue can't be filled in batches.
     pub(crate) fn put_next(
         &self,
         i: u32,
@@ -266,7 +267,7 @@ impl RingMemory {
         Ok(run_straight(how(PutSmall::new(self.chain.segment(i), small)), &m))
     }
 
-    /// Like [`put`](Self::put), for a queue with a bound of bytes.
+    /// Tries once to put an envelope into segment `i` of a queue with a bound of bytes.
     #[cold]
     fn put_byte_bounded(&self, i: u32, envelope: &mut Envelope) -> mp_core::Result<PutOutcome<(), ()>> {
         envelope.free_tail()?;
@@ -279,8 +280,9 @@ impl RingMemory {
         Ok(end.without_position())
     }
 
-    /// Puts an envelope. `steps` gets this process, the intent word of this thread, and the envelope with its
-    /// words.
+    /// Puts an envelope by running `steps`, and updates the envelope's owner word in this process. The
+    /// arguments of `steps` are this process, the intent word of this thread, the envelope with its owner and
+    /// place words, and its owner.
     #[inline]
     fn put_envelope(
         &self,
@@ -301,8 +303,8 @@ impl RingMemory {
         Ok(end)
     }
 
-    /// Returns `true` if a small message needs no envelope at present, because no consumer leases. The first
-    /// consumer that leases creates envelopes for the messages that are in slots.
+    /// Returns `true` if a small message can be put into a slot without an envelope: no consumer has leased a
+    /// message. The first consumer that leases copies the small messages in slots into envelopes.
     #[inline]
     pub(crate) fn accepts_small(&self) -> bool {
         // A forked copy must not access the words.
@@ -320,7 +322,7 @@ impl RingMemory {
         }
     }
 
-    /// Returns `true` if this process may access the queue: not in a forked copy.
+    /// Returns `true` if this process may access the queue. A forked copy may not.
     pub(crate) fn is_accessible(&self) -> bool {
         self.arena.me().is_ok()
     }
@@ -331,8 +333,8 @@ impl RingMemory {
         self.is_closed(last)
     }
 
-    /// Calls `check` with each position from a hint on, which may lag, and with the slot of that position.
-    /// Returns the first result.
+    /// Calls `check` with consecutive positions and their slots, starting at the position in the word `hint`.
+    /// Skips positions that are in use already, since the hint may lag. Returns the first result of `check`.
     fn find_from<R>(
         &self,
         ring: RingAt,
@@ -354,7 +356,7 @@ impl RingMemory {
         self.bytes
     }
 
-    /// Wakes producers that wait for room, after `messages` messages were taken.
+    /// Wakes producers that wait for room, after consumers have taken `messages` messages.
     #[inline]
     pub(crate) fn wake_producers(&self, messages: u32) {
         // Only a producer can check whether its message fits now.
@@ -363,7 +365,7 @@ impl RingMemory {
         self.not_full().wake_some(n);
     }
 
-    /// Takes a message out of segment `i` into `into`, if there is one.
+    /// Takes the oldest message of segment `i` into `into`, if there is one.
     #[inline(always)]
     pub(crate) fn get(&self, i: u32, into: &mut Option<Payload>) -> mp_core::Result<GetOutcome<()>> {
         // A forked copy must not access the words.
@@ -383,7 +385,7 @@ impl RingMemory {
         }
     }
 
-    /// Like [`get`](Self::get), for an envelope that was found.
+    /// Takes the envelope that was found at `position`, in a slot with the first word `word`, into `into`.
     fn get_envelope(
         &self,
         i: u32,
@@ -429,7 +431,8 @@ impl RingMemory {
         stray.map_or(Ok(end), |e| Err(self.stray_error(e)))
     }
 
-    /// Returns the error for garbage that a process wrote into a slot.
+    /// Returns the error for a slot that names an envelope which is not in this queue, because a process
+    /// overwrote the slot.
     #[cold]
     pub(super) fn stray_error(&self, e: EnvelopeId) -> mp_core::Error {
         let block = self.chain.block();
@@ -439,7 +442,7 @@ impl RingMemory {
         ))
     }
 
-    /// Takes a message of a batch after `last`, the position of the batch's previous message.
+    /// Takes a message of a batch. `last` is the position of the previous message of the batch.
     pub(crate) fn get_next(
         &self,
         i: u32,
@@ -493,8 +496,8 @@ impl RingMemory {
         PositionState::Empty
     }
 
-    /// Returns `true` if a put would not wait: there is room, also for `bytes` bytes if the queue has a bound
-    /// of bytes, or the queue is closed.
+    /// Returns `true` if a put would not wait: there is room or the queue is closed. If the queue has a bound
+    /// of bytes, there must be room for `bytes` bytes.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         if self.bytes != 0 {
             let weight = Weight { ends: Envelopes(self.arena).tail_words(), bytes, limit: self.bytes };
@@ -513,12 +516,12 @@ impl RingMemory {
         self.find_from(ring, ring.tail, Position::check_end).unwrap_or(false)
     }
 
-    /// Advances the tail past a batch that was put.
+    /// Advances the tail hint past a batch of puts, from position `first` to position `last`.
     pub(crate) fn advance_tail(&self, i: u32, first: Position, last: Position) {
         run(Advance::tail(self.chain.segment(i), first, last), Self::words(self.arena));
     }
 
-    /// Advances the head past a batch that was taken.
+    /// Advances the head hint past a batch of gets, from position `first` to position `last`.
     pub(crate) fn advance_head(&self, i: u32, first: Position, last: Position) {
         run(Advance::head(self.chain.segment(i), first, last), Self::words(self.arena));
     }

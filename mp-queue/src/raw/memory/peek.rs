@@ -1,4 +1,4 @@
-//! Reads of a queue's messages, in order and without taking them. Nothing is written.
+//! Reads of a queue's messages in their order, which take no message and write nothing.
 
 use mp_core::Envelopes;
 use mp_core::mem::Mem;
@@ -14,35 +14,36 @@ pub(crate) struct QueuePosition {
     position: Position,
 }
 
-/// Message in a slot.
+/// Message that was read from a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SlotMessage {
     Small(SmallMessage),
     Envelope(EnvelopeId),
 }
 
-/// Contents of a position.
+/// State of a position in the order of messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PeekedSlot {
     Message(SlotMessage),
-    /// The message was taken.
+    /// The message of this position was taken.
     Taken,
-    /// No message was published at this position or a later one.
+    /// No message was published at this position or at a later one.
     End,
     /// The next message is in the next segment.
     NextSegment,
 }
 
-/// Message that a consumer works on, or that was given back.
+/// Envelope that a consumer has leased or given back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct HeldEnvelope {
     pub(crate) envelope: EnvelopeId,
-    /// Owner word, which changes when the message gets another holder.
+    /// Owner word of the envelope, which changes when the message gets another holder.
     pub(crate) owner: u64,
 }
 
 impl RingMemory {
-    /// Returns the position of the oldest message in a slot, or of the next message if there is none.
+    /// Returns the position of the oldest message in a slot. If there is none, returns the position of the
+    /// next message to be published.
     pub(crate) fn first_position(&self) -> QueuePosition {
         let mut at = self.first_in(0);
         while self.peek_slot(at) == PeekedSlot::NextSegment && at.segment + 1 < self.chain.segments {
@@ -51,7 +52,8 @@ impl RingMemory {
         at
     }
 
-    /// Returns the position of the oldest message of a segment, or of the next message if there is none.
+    /// Returns the position of the oldest message of a segment. If there is none, returns the position of the
+    /// next message to be published in the segment.
     fn first_in(&self, segment: u32) -> QueuePosition {
         let ring = self.chain.segment(segment);
         let untaken =
@@ -61,17 +63,17 @@ impl RingMemory {
         QueuePosition { segment, position }
     }
 
-    /// Returns the position after `at`, which has a message.
+    /// Returns the position after `at` in the same segment.
     pub(crate) fn after(&self, at: QueuePosition) -> QueuePosition {
         QueuePosition { position: at.position.next(self.chain.segment(at.segment).slots), ..at }
     }
 
-    /// Returns the position of the oldest message of the next segment.
+    /// Returns the position of the oldest message of the segment after the segment of `at`.
     pub(crate) fn next_segment(&self, at: QueuePosition) -> QueuePosition {
         self.first_in((at.segment + 1).min(self.chain.segments - 1))
     }
 
-    /// Returns the contents of a position.
+    /// Returns the state of a position, with its message.
     pub(crate) fn peek_slot(&self, at: QueuePosition) -> PeekedSlot {
         let m = Self::words(self.arena);
         let first = self.chain.segment(at.segment).slot(at.position.index);
@@ -103,7 +105,7 @@ impl RingMemory {
         }
     }
 
-    /// Returns `true` if the message of a position was taken. Messages are taken in the order of their
+    /// Returns `true` if the message at a position was taken. Messages are taken in the order of their
     /// positions.
     pub(crate) fn is_taken(&self, at: QueuePosition) -> bool {
         let slot = self.chain.segment(at.segment).slot(at.position.index);
@@ -111,13 +113,14 @@ impl RingMemory {
         at.position.state_in(slot) == PositionState::Taken
     }
 
-    /// Returns `true` if consumers have leased messages of this queue, or may do so at any time.
+    /// Returns `true` if a consumer has ever leased a message of this queue, so that there may be leased or
+    /// returned messages.
     pub(crate) fn has_held_messages(&self) -> bool {
         self.redelivers()
     }
 
-    /// Returns all messages that consumers work on, or that were given back. Returns `None` while a message
-    /// is between its slot and its holder.
+    /// Returns all messages that are leased or were given back. Returns `None` if a message has left its slot
+    /// and has no new holder yet.
     pub(crate) fn held_messages(&self) -> Option<Vec<HeldEnvelope>> {
         let m = Self::words(self.arena);
         let mut held = Vec::new();
@@ -151,7 +154,7 @@ impl RingMemory {
         Some(held)
     }
 
-    /// Returns `true` if a held message still has this owner word.
+    /// Returns `true` if the envelope still has the owner word in `held`.
     pub(crate) fn is_held(&self, held: HeldEnvelope) -> bool {
         let at = Envelopes(self.arena).owner_words().of(held.envelope);
         Self::words(self.arena).load(at) == held.owner

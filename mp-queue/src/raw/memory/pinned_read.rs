@@ -1,8 +1,8 @@
 //! # Safety
-//! Rings with retained messages. The code is unsafe because it could create an envelope for a message with
-//! another owner, or read a message while it is emptied. It is sound because one envelope is created for each
-//! message that [`Collect`] has just taken out. A message is read only while its slot is pinned, which keeps
-//! it unchanged (table: module `ring::pins`).
+//! Rings with retained messages. The code is unsafe because it could create an `Envelope` for a message with
+//! another owner, or read a message while another process empties it. It is sound because one `Envelope` is
+//! created for each message that [`Collect`] has just taken out of its slot. A message is read only while its
+//! slot is pinned, which keeps it unchanged (table: module `ring::pins`).
 #![allow(unsafe_code)]
 
 use mp_core::mem::{Mem, Word, run};
@@ -18,12 +18,14 @@ use crate::ring::{
     Retire, RingAt, SkipPosition, Slot, SlotState, SmallMessage, Unpin,
 };
 
-/// Number of threads that can read one ring at once, including stopped ones. Further reads fail.
+/// Largest number of threads that read one ring at the same time, including stopped threads. Further reads
+/// fail.
 const PINS: u32 = 256;
-/// Number of bytes of a cache line. The count of used pins begins a line, and the pins begin the next line.
+/// Number of bytes of a cache line. The count of used pins is at the beginning of a line, and the pins begin
+/// at the next line.
 const LINE: u64 = 64;
 
-/// Number of retries of a publisher or reader that finds inconsistent words.
+/// Largest number of attempts of a publisher or reader that finds inconsistent words.
 pub(crate) const TURNS: u32 = 1 << 16;
 
 /// Position of a reader in the order of messages.
@@ -31,7 +33,7 @@ pub(crate) const TURNS: u32 = 1 << 16;
 pub(crate) struct ReadPosition {
     /// Position of the next message to read.
     pub(crate) position: Position,
-    /// Number of skipped positions before it, or [`UNKNOWN`](Self::UNKNOWN).
+    /// Number of positions before `position` that were skipped, or [`UNKNOWN`](Self::UNKNOWN).
     pub(crate) skips: u64,
 }
 
@@ -46,14 +48,13 @@ pub(crate) struct RetainedRing {
     at: RetainedAt,
 }
 
-/// Returns the number of slots for a ring that keeps this many messages. At least one slot always has neither
-/// a retained nor a pinned message.
+/// Returns the number of slots for a ring that keeps `limit` messages. The number is chosen so that at least
+/// one slot has neither a retained nor a pinned message.
 pub(crate) const fn slots_for(limit: u32) -> u32 {
     limit.saturating_add(PINS + 8)
 }
 
-/// Returns the number of bytes for the pins and the counts of skipped positions, which follow this number of
-/// slots.
+/// Returns the number of bytes after `slots` slots: the pins, and for each slot a count of skipped positions.
 pub(crate) const fn bytes_after(slots: u32) -> u64 {
     2 * LINE + 8 * (PINS as u64 + slots as u64)
 }
@@ -66,7 +67,8 @@ fn retained_at(ring: RingAt, keep: u32) -> RetainedAt {
 }
 
 impl RingMemory {
-    /// Returns this ring as a ring with retained messages, or `None` if its messages are taken.
+    /// Returns this queue as a ring with retained messages. Returns `None` for a queue whose messages are
+    /// taken.
     pub(crate) fn retained(&self) -> Option<RetainedRing> {
         let limit = self.retained_limit();
         let ring = self.chain.segment(0);
@@ -77,7 +79,8 @@ impl RingMemory {
         (end.offset() <= base.offset() + len).then_some(RetainedRing { memory: *self, at })
     }
 
-    /// Clears the pins and counts of a new ring. Called before another process has it.
+    /// Clears the pins and the counts of skipped positions of a new ring. Called before another process has
+    /// the ring.
     pub(super) fn clear_pins(&self) {
         let m = Self::words(self.arena);
         let at = retained_at(self.chain.segment(0), self.retained_limit());
@@ -101,9 +104,9 @@ impl RetainedRing {
         RingMemory::words(self.arena())
     }
 
-    /// Publishes a message and retires older messages beyond the limit. With `after`, it publishes only if
-    /// the newest message has this position, and otherwise returns [`PutOutcome::Closed`]. Unless it returns
-    /// `Done`, the caller still owns the message.
+    /// Publishes a message and retires older messages beyond the limit. With `after`, publishes only if the
+    /// newest message has that position, and otherwise returns [`PutOutcome::Closed`]. The caller still owns
+    /// the message unless the result is `Done`.
     pub(crate) fn publish(
         &self,
         payload: &mut Payload,
@@ -154,8 +157,9 @@ impl RetainedRing {
         }
     }
 
-    /// Publishes a message in a slot that is empty or has a replaced small message. Returns `Some(true)` if
-    /// it was published, so that older messages must be retired, and `None` if the slot has changed.
+    /// Publishes an envelope at `position`, whose slot is empty or has a replaced small message. Returns
+    /// `Some(true)` if the envelope was published, so that the caller must retire older messages. Returns
+    /// `None` if the slot has changed.
     fn publish_envelope(
         &self,
         envelope: &mut Envelope,
@@ -171,7 +175,7 @@ impl RetainedRing {
         Ok(matches!(end, PutOutcome::Done(_)).then_some(true))
     }
 
-    /// Retires and collects messages in envelopes beyond the limit, after `newest` was published.
+    /// Retires and collects the envelopes beyond the limit, after a message was published at `newest`.
     #[inline(never)]
     fn retire(&self, newest: Position) -> mp_core::Result<()> {
         while let Some(index) = run(Retire::new(self.at, newest), self.words()) {
@@ -196,7 +200,8 @@ impl RetainedRing {
         Ok(false)
     }
 
-    /// Takes the message in slot `index` out, and drops it.
+    /// Takes the message in slot `index` out of the slot and drops it, if `how` allows that. Returns the
+    /// outcome.
     fn run_collect(
         &self,
         index: u32,
@@ -215,7 +220,8 @@ impl RetainedRing {
         Ok(found)
     }
 
-    /// Clears a pin. Returns `true` if its slot was retired in the meantime.
+    /// Clears a pin of `who` on slot `index`. Returns `true` if the message in the slot was retired after it
+    /// was pinned.
     fn unpin(&self, who: Member, pin: u32, index: u32) -> bool {
         run(Unpin::new(self.at.ring, self.at.pins, who, pin, index), self.words())
     }
@@ -238,18 +244,19 @@ impl RetainedRing {
         }
     }
 
-    /// Takes out all messages, even if they are pinned. Called when no process has the ring.
+    /// Takes all messages out and drops them, even if they are pinned. Called when no process has the ring.
     pub(super) fn drain(&self) {
         (0..self.at.ring.slots).for_each(|index| _ = self.run_collect(index, Collect::unconditional));
     }
 
-    /// Returns the slot and the position of the newest message.
+    /// Returns the slot and the position of the newest message, or `None` if there is no message.
     pub(crate) fn newest(&self) -> Option<(Slot, Position)> {
         run(FindNewest::new(self.at.ring), self.words())
     }
 
-    /// Returns the new position of a reader at `from` that has found a message at `to`, and the number of
-    /// messages that the reader has missed in between. Returns `None` if the message was replaced.
+    /// Advances a reader from position `from` to the message found at `to`. Returns the reader's new
+    /// position, and the number of messages that the reader has missed. Returns `None` if the message at `to`
+    /// was replaced.
     pub(crate) fn advance(&self, from: ReadPosition, to: Position) -> Option<(ReadPosition, u64)> {
         if from.position == to && from.skips != ReadPosition::UNKNOWN {
             return Some((from, 0));
@@ -265,7 +272,7 @@ impl RetainedRing {
         Some((ReadPosition { position: to, skips }, missed))
     }
 
-    /// Returns `true` if a reader at this position would find a message.
+    /// Returns `true` if a reader that continues at `position` would find a message.
     pub(crate) fn has_message(&self, mut position: Position) -> bool {
         for _ in 0..TURNS {
             match self.next(position) {
@@ -277,7 +284,7 @@ impl RetainedRing {
         false
     }
 
-    /// Returns the small message of a position, or `None` if the message was replaced.
+    /// Returns the small message at a position, or `None` if the message was replaced.
     pub(crate) fn small(&self, position: Position) -> Option<SmallMessage> {
         match self.next(position) {
             NextMessage::Small(small) => Some(small),
@@ -285,7 +292,7 @@ impl RetainedRing {
         }
     }
 
-    /// Returns the position of a reader that reads messages published from now on.
+    /// Returns the position of a new reader, which reads only messages that are published after this call.
     pub(crate) fn end(&self) -> ReadPosition {
         for _ in 0..TURNS {
             match self.newest() {
@@ -315,16 +322,16 @@ impl RetainedRing {
         ReadPosition { position: at.position.next(self.at.ring.slots), ..at }
     }
 
-    /// Returns the state at a reader's position.
+    /// Returns the message at a reader's position, or the position at which the reader must continue.
     pub(crate) fn next(&self, position: Position) -> NextMessage {
         run(FindNext::new(self.at, position), self.words())
     }
 
-    /// Reads a message in an envelope, which was found in this slot at this position, into `inc`, which must
-    /// be empty. Returns `false` if the message was replaced.
+    /// Reads the envelope that was found in `slot` at `position` into `inc`, which must be empty. Returns
+    /// `false` if the message was replaced.
     ///
     /// # Errors
-    /// Returns an error if there are too many concurrent readers, most of which must be stopped.
+    /// Returns an error if all pins are in use by other readers, most of which must be stopped.
     pub(crate) fn read(
         &self,
         (slot, position): (Slot, Position),

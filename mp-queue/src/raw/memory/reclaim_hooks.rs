@@ -1,9 +1,9 @@
 //! # Safety
 //! Ring operations for the arena's recovery and reclaim, and a function that registers them before `main`.
-//! The code is unsafe because the arena relies on the answers and the C library calls the function. It is
-//! sound because only [`Settle`] gives an envelope to a dead member, and an envelope is reported as a ring's
-//! only if its own words name that ring. The function takes no arguments, never unwinds and has a fixed
-//! address.
+//! The code is unsafe because the arena relies on the results of these operations, and because the C library
+//! calls the function. It is sound because only [`Settle`] gives an envelope to a dead member, and an
+//! envelope is reported as a ring's only if the envelope's own words name that ring. The function takes no
+//! arguments, never unwinds and has a fixed address.
 #![allow(unsafe_code)]
 
 use mp_core::Blocks;
@@ -16,7 +16,7 @@ use mp_core::{Arena, InDoubt, RingLayer, RingState};
 use super::RingMemory;
 use crate::ring::{IntentContext, Link, Position, Settle, SettleOutcome, Slot};
 
-/// State of the arena around an intent.
+/// Context for settling an intent of the member `dead`. `others` returns the intent words of living threads.
 struct RingContext<'a> {
     arena: Arena,
     others: &'a dyn Fn() -> Vec<Word>,
@@ -49,14 +49,15 @@ impl IntentContext for RingContext<'_> {
     }
 }
 
-/// Number of messages that are drained before the head is advanced. If this process dies, the next one
-/// searches at most this many slots.
+/// Number of messages that are drained before the head hint is advanced. If the draining process dies, the
+/// next process skips at most this many empty slots.
 const BATCH: u32 = 64;
-/// Number of messages by which the first line of an envelope is fetched ahead.
+/// Distance in slots between the message that is drained and the message whose owner word is prefetched.
 const AHEAD: u32 = 8;
 
 impl RingMemory {
-    /// Drops the next messages of segment `i`, after position `last`. Returns `false` if no more are left.
+    /// Takes and drops up to [`BATCH`] messages of segment `i`. `last` is the position of the last dropped
+    /// message. Returns `false` if the segment has no more messages.
     fn drain_batch(&self, i: u32, last: &mut Option<Position>) -> bool {
         let (m, ring) = (Self::words(self.arena), self.chain.segment(i));
         let (mut first, mut more) = (None, true);
@@ -91,17 +92,17 @@ impl RingMemory {
     }
 }
 
-/// Implementation of the arena's ring layer.
+/// Implementation of the arena's [`RingLayer`].
 #[derive(Debug)]
 struct Rings;
 
-/// The registered layer.
+/// Ring layer that is registered with the arena.
 // fork: never changes.
 pub(crate) static LAYER: &dyn RingLayer = &Rings;
 
-/// Registers the layer before `main`, and thus before this process joins an arena. A process that uses no
-/// queue itself may be the last one that can release messages in the queues of other processes. It need not
-/// call a function of this crate for that.
+/// Registration of the ring layer before `main`, so before this process joins an arena. Every process needs
+/// the layer, even a process that uses no queue: it may be the last process that can release the messages in
+/// queues of other processes.
 #[cfg(not(any(mp_loom, miri)))]
 mod at_load {
     #[used]
@@ -111,7 +112,7 @@ mod at_load {
     // fork: code, which never changes.
     static ENTRY: extern "C" fn() = register;
 
-    /// Sets a pointer. Allocates nothing, makes no system call and can't panic.
+    /// Stores the pointer to the ring layer. Allocates nothing, makes no system call and can't panic.
     extern "C" fn register() {
         mp_core::register_ring_layer(&super::LAYER);
     }

@@ -1,4 +1,4 @@
-//! Words of a queue's header, see [`header`](crate::raw::header).
+//! Access to the words of a queue's header. The table of these words is in [`header`](crate::raw::header).
 
 use mp_core::detach_notice::{DetachedProcess, LastDetached};
 use mp_core::mem::{Mem, Word};
@@ -9,7 +9,7 @@ use crate::raw::header::{NAME, NAME_MAX, UNBOUNDED, name_words};
 use crate::raw::options::DesertedWhen;
 
 impl RingMemory {
-    /// Returns the word at this byte offset of the header, which its creator has written.
+    /// Returns a header word that the queue's creator has written, at byte offset `byte`.
     fn header_word(&self, byte: u64) -> u64 {
         Self::words(self.arena).load_relaxed(self.header.word(byte))
     }
@@ -18,8 +18,8 @@ impl RingMemory {
         self.header_word(16)
     }
 
-    /// Returns `true` if the queue's messages have this type. Two names may have the same fingerprint, so the
-    /// beginnings of the names are compared, too.
+    /// Returns `true` if the queue's messages have this type. Two type names may have the same fingerprint,
+    /// so the stored part of the name is compared, too.
     pub(crate) fn is_of_type(&self, (fingerprint, name): (u64, &str)) -> bool {
         let same = |(i, word)| self.header_word(NAME + 8 * i) == word;
         self.fingerprint() == fingerprint
@@ -53,17 +53,18 @@ impl RingMemory {
         self.header_word(240) & UNBOUNDED != 0
     }
 
-    /// Returns the number of retained messages, or 0 if messages are taken.
+    /// Returns the number of messages that the ring retains, or 0 for a queue whose messages are taken.
     pub(super) fn retained_limit(&self) -> u32 {
         (self.header_word(240) >> 32) as u32
     }
 
-    /// Returns the mark of the token of one side of a channel, or 0 if the queue is not a channel.
+    /// Returns the mark of the token of receivers or senders. Returns 0 if the queue is not a channel.
     pub(crate) fn token(&self, receivers: bool) -> u64 {
         Self::words(self.arena).load(self.token_at(receivers))
     }
 
-    /// Makes the queue a channel. Called before another process has it.
+    /// Stores the mark of the token of receivers or senders, which makes the queue a channel. Called before
+    /// another process has the queue.
     pub(crate) fn set_token(&self, receivers: bool, mark: u64) {
         Self::words(self.arena).store(self.token_at(receivers), mark);
     }
@@ -72,12 +73,13 @@ impl RingMemory {
         self.header.word(if receivers { 224 } else { 216 })
     }
 
-    /// Returns the word with the process that was recorded last.
+    /// Returns the header word that records the last process that detached from the queue.
     pub(crate) fn gone(&self) -> LastDetached {
         LastDetached(self.header.word(24))
     }
 
-    /// Records that a holder has ended or dropped its last handle.
+    /// Records that a process has detached from the queue: it ended, dropped its last handle, or never
+    /// received the queue.
     pub(super) fn record_detached(&self, gone: DetachedProcess, pid: u32) {
         let m = Self::words(self.arena);
         // An unknown process is less useful to readers than the process that was recorded before it.
@@ -89,7 +91,8 @@ impl RingMemory {
         self.gone().note(m, gone, has);
     }
 
-    /// Returns the last holder that ended or dropped its last handle, and its pid.
+    /// Returns the last process that detached from the queue and its process id, or `None` if no process has
+    /// detached.
     pub(crate) fn last_gone(&self) -> Option<(DetachedProcess, u32)> {
         let m = Self::words(self.arena);
         Some((self.gone().read(m)?, m.load(self.header.word(32)) as u32))
