@@ -1,5 +1,5 @@
-//! Tests of single operations on prepared words: their results, the words that they read, and the case that
-//! another process was faster.
+//! Tests of single operations on prepared words. They check the results, the words that were read, and the
+//! case that another process was faster.
 #![cfg(not(mp_loom))]
 
 use mp_core::mem::HeapMem;
@@ -13,7 +13,7 @@ const INTENT: Word = Word::at(8 * 10);
 const OWNERS: Column = Column { base: Word::at(8 * 12), stride: 32 };
 const PLACES: Column = Column { base: Word::at(8 * 13), stride: 32 };
 const ENDS: Column = Column { base: Word::at(8 * 14), stride: 32 };
-/// Location of the number of envelopes.
+/// Location of the arena's number of envelopes.
 const COUNT: Word = Word::at(8 * 11);
 const GROUPS: Column = Column { base: Word::at(8 * 32), stride: 8 };
 const ALL: EnvelopesAt = EnvelopesAt { count: COUNT, groups: GROUPS, owners: OWNERS, places: PLACES };
@@ -31,7 +31,7 @@ fn me() -> Member {
     Member::new(1, 1)
 }
 
-/// Returns an empty ring, and envelopes that all belong to this process.
+/// Returns an empty ring and envelopes that all belong to this process.
 fn memory() -> HeapMem {
     let m = HeapMem::new(33);
     for at in [ring().head, ring().tail] {
@@ -91,7 +91,7 @@ fn ends<S: Steps>(mut s: S, m: &HeapMem) -> S::Out {
     (0..1 << 20).find_map(|_| s.step(m)).expect("the steps never end")
 }
 
-/// Runs at most 1000 steps until `until` returns `true`.
+/// Runs up to 1000 steps, until `until` returns `true`. Panics if the operation ends earlier.
 fn steps<S: Steps>(s: &mut S, m: &HeapMem, until: impl Fn(&HeapMem) -> bool) {
     for _ in 0..1000 {
         if until(m) {
@@ -102,7 +102,8 @@ fn steps<S: Steps>(s: &mut S, m: &HeapMem, until: impl Fn(&HeapMem) -> bool) {
     panic!("the condition never held");
 }
 
-/// Each operation moves the hint past its own slot, so the next operation begins there.
+/// Each operation advances the hint past its own slot, so that the next operation begins at the following
+/// slot.
 #[test]
 fn lagging_hints_are_advanced_by_each_operation() {
     let m = memory();
@@ -191,7 +192,7 @@ fn put_into_closed_full_ring_returns_closed() {
     assert!(!run(Close::new(ring()), &m));
 }
 
-/// A close that finds the hint lagging continues to the position of the next message.
+/// The tail hint lags. The close continues to the position of the next message.
 #[test]
 fn close_keeps_earlier_messages() {
     let m = memory();
@@ -205,7 +206,7 @@ fn close_keeps_earlier_messages() {
     );
 }
 
-/// An envelope's place counts the slots of the whole chain.
+/// The slot number in a place word counts the slots of all segments.
 #[test]
 fn place_is_written_before_the_envelope_is_queued() {
     let m = memory();
@@ -214,7 +215,7 @@ fn place_is_written_before_the_envelope_is_queued() {
     assert_eq!(RingPlace::unpack(m.load(PLACES.of(0))), RingPlace { ring: 4, slot: 8 });
 }
 
-/// Another process publishes first, in the last free slot. The caller still owns the envelope.
+/// Another process publishes first, in the last free slot. The caller still owns its envelope.
 #[test]
 fn overtaken_put_owns_its_envelope_again() {
     let m = memory();
@@ -260,7 +261,8 @@ fn small_message_is_leased_before_its_slot_is_freed() {
     assert_eq!(slot(&m, 0), Slot { lap: LAP + 1, state: SlotState::Empty });
 }
 
-/// Another process took the message first, and the slot has another message, or the same one in a later lap.
+/// Another process took the message first. The slot then has another message, or an equal message in a later
+/// lap.
 #[test]
 fn taken_small_message_is_not_leased() {
     let other_lap = Slot { lap: LAP + 1, state: Slot::unpack(full(b"task")).state }.pack();
@@ -275,7 +277,7 @@ fn taken_small_message_is_not_leased() {
     }
 }
 
-/// Returns the first word of a slot with this message. The word contains the length and the first two bytes.
+/// Returns the first word of a slot with this message: the length and the first two bytes.
 fn full(text: &[u8]) -> u64 {
     let m = memory();
     put_small(&m, text);
@@ -303,7 +305,7 @@ fn returned_messages_are_found_in_any_envelope() {
     assert_eq!(holder(&m, 0), Holder::Returned);
 }
 
-/// A consumer that loses a message to another consumer continues with the next one.
+/// Another consumer takes the first message. The scan continues with the next message.
 #[test]
 fn scan_continues_after_a_lost_race() {
     let m = memory();
@@ -329,7 +331,7 @@ fn deliveries_are_limited() {
     }
 }
 
-/// Context of a dead member that has a seat in the ring `held`.
+/// Context for settling an intent of a dead member that has a seat in the ring `held`.
 #[derive(Clone, Copy)]
 struct TestContext {
     held: BlockId,
@@ -357,7 +359,7 @@ impl IntentContext for TestContext {
     }
 }
 
-/// Settles envelope 1, which the dead member intends, and returns its holder.
+/// Settles an intent that names envelope 1. Returns the outcome and the holder of the envelope.
 fn settled(m: &HeapMem, context: TestContext) -> (SettleOutcome, Holder) {
     m.store(PLACES.of(1), RingPlace { ring: ring().block, slot: 0 }.pack());
     m.store(INTENT, 2);

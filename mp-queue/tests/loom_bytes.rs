@@ -1,5 +1,5 @@
-//! A queue with a bound of bytes under loom: executions that the memory model allows in addition to the
-//! executions that the explorer finds in the model `bytes`.
+//! Loom tests of a queue with a bound of bytes. They cover executions that the memory model allows in
+//! addition to those of the model `bytes` in the explorer (`tools/models`).
 //!
 //! `RUSTFLAGS="--cfg mp_loom" cargo test --release -p mp-queue --test loom_bytes`
 #![cfg(mp_loom)]
@@ -19,7 +19,7 @@ const ENVELOPES: u32 = 3;
 const THREADS: u64 = 3;
 const FIRST: Word = Word::at(16);
 const INTENTS: Word = FIRST.plus(2 * SLOTS as u64);
-/// Owner, place, begin and end of each envelope.
+/// Location of the words of the first envelope: owner, place, begin and end.
 const ENVELOPE: Word = INTENTS.plus(THREADS);
 const OWNER: Column = Column { base: ENVELOPE, stride: 32 };
 const PLACE: Column = Column { base: ENVELOPE.plus(1), stride: 32 };
@@ -54,7 +54,7 @@ fn memory() -> Arc<HeapMem> {
     Arc::new(m)
 }
 
-/// Puts envelope `e`, which has not been used before, as a message of `bytes` bytes.
+/// Puts the unused envelope `e` as a message of `bytes` bytes.
 fn put(m: &HeapMem, me: u32, e: u32, bytes: u64) -> PutOutcome {
     let owner = Owner { holder: Holder::Member(member(me)), seq: 1 };
     m.store(OWNER.of(e), owner.pack());
@@ -67,7 +67,7 @@ fn put_owned(m: &HeapMem, me: u32, (e, owner): (u32, Owner), bytes: u64) -> PutO
     run(PutByteBounded::new(RING, intent(me), words, member(me), owner, weight), m)
 }
 
-/// Takes the message, which must exist.
+/// Takes the oldest message. Panics if the ring is empty.
 fn get(m: &HeapMem, me: u32) -> (u32, Owner) {
     match run(Get::new(RING, intent(me), OWNER, member(me)), m) {
         GetOutcome::Done(TakenMessage::Envelope(e, owner, _)) => (e, owner),
@@ -79,7 +79,7 @@ fn is_empty(m: &HeapMem, me: u32) -> bool {
     run(Get::new(RING, intent(me), OWNER, member(me)), m) == GetOutcome::Empty
 }
 
-/// In another thread, takes the oldest message and puts another one of `bytes` bytes in the same envelope.
+/// Starts a thread that takes the oldest message and puts its envelope again, as a message of `bytes` bytes.
 fn put_again(m: &Arc<HeapMem>, bytes: u64) -> thread::JoinHandle<PutOutcome> {
     let m = Arc::clone(m);
     thread::spawn(move || {
@@ -88,14 +88,14 @@ fn put_again(m: &Arc<HeapMem>, bytes: u64) -> thread::JoinHandle<PutOutcome> {
     })
 }
 
-/// Checks a model with a bounded number of preemptions.
+/// Checks all executions of a model with up to three preemptions.
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(model);
 }
 
-/// Two messages are put at once, of which only one fits by its bytes. Exactly one is put.
+/// Two threads each put a message. The bound of bytes has room for one message, so exactly one put succeeds.
 #[test]
 fn loom_one_of_two_puts_fits_by_bytes() {
     check(|| {
@@ -111,8 +111,8 @@ fn loom_one_of_two_puts_fits_by_bytes() {
     });
 }
 
-/// The oldest message's envelope is put again while another producer measures. The producer may use the new
-/// beginning only if it also reads that the old message was taken.
+/// A thread puts the oldest message's envelope again, while a producer reads the envelope's words. The
+/// producer may use the new begin only if it also reads that the old message was taken.
 #[test]
 fn loom_reused_oldest_envelope_makes_no_room() {
     check(|| {
@@ -126,8 +126,8 @@ fn loom_reused_oldest_envelope_makes_no_room() {
     });
 }
 
-/// The newest message's envelope is put again while another producer measures. There is always room, so the
-/// put of that producer succeeds.
+/// A thread puts the newest message's envelope again, while a producer reads the envelope's words. There is
+/// always room, so the put of the producer succeeds.
 #[test]
 fn loom_reused_newest_envelope_takes_no_room() {
     check(|| {
@@ -143,9 +143,9 @@ fn loom_reused_newest_envelope_takes_no_room() {
     });
 }
 
-/// Another thread takes the newest message, and publishes at the position for which a producer measures and
-/// at the next one. The words of the newest message that the producer has read don't apply to these
-/// positions. There is always room, so the put of that producer succeeds.
+/// A producer has read the words of the newest message. Meanwhile, another thread takes that message and
+/// publishes at the producer's position and at the next one. The words don't apply to these positions. There
+/// is always room, so the put of the producer succeeds.
 #[test]
 fn loom_republished_position_is_rechecked() {
     check(|| {

@@ -1,4 +1,4 @@
-//! Queues that are closed while they grow, and small messages that are leased, under loom.
+//! Loom tests of queues that are closed while they grow, and of small messages that are leased.
 //!
 //! `RUSTFLAGS="--cfg mp_loom" cargo test --release -p mp-queue --test loom_chain`
 #![cfg(mp_loom)]
@@ -17,7 +17,8 @@ const OWNER: Column = Column { base: Word::at(48), stride: 24 };
 const PLACE: Column = Column { base: Word::at(56), stride: 24 };
 const PAYLOAD: Column = Column { base: Word::at(64), stride: 24 };
 const SECOND: Word = Word::at(120);
-/// Number of words, including a second segment, whose head, tail and slot are 128 bytes apart.
+/// Number of words. They include the second segment, with 128 bytes between its head and tail, and between
+/// its tail and slot.
 const WORDS: usize = 15 + 34;
 
 fn intent(i: u32) -> Word {
@@ -57,7 +58,8 @@ fn put(m: &HeapMem, i: u32, (me, e): (u32, u32), owner: Owner) -> PutOutcome {
     run(Put::new(chain().segment(i), intent(me), words, member(me), owner), m)
 }
 
-/// Writes a message and puts it into a segment with room. Returns `true` if it was put.
+/// Puts a message into the first segment with room, and opens the next segment if needed. Returns `false` if
+/// the queue is full or closed.
 fn send(m: &HeapMem, me: u32, e: u32) -> bool {
     let mut owner = Owner { holder: Holder::Member(member(me)), seq: 1 };
     m.store(OWNER.of(e), owner.pack());
@@ -77,7 +79,7 @@ fn send(m: &HeapMem, me: u32, e: u32) -> bool {
     false
 }
 
-/// Returns all messages in their order, and `true` if the end was found.
+/// Takes all messages and returns them in their order. Also returns `true` if the queue is closed.
 fn all(m: &HeapMem, me: u32) -> (Vec<u32>, bool) {
     let (mut got, mut i) = (Vec::new(), 0);
     loop {

@@ -1,10 +1,10 @@
-//! Rings with retained messages (`watch`, `broadcast`), under loom: effects of their fences.
+//! Loom tests of rings with retained messages (`watch`, `broadcast`): effects of their fences.
 //!
 //! `RUSTFLAGS="--cfg mp_loom" cargo test --release -p mp-queue --test loom_retained`
 //!
-//! | fence | without it | found by |
+//! | fence | effect if it is missing | test that detects it |
 //! |---|---|---|
-//! | of a reader, between its pin and its second read of the slot | the message is dropped while it is read | `loom_pinned_message_is_not_dropped` |
+//! | of a reader, between writing its pin and its second read of the slot | the message is dropped while it is read | `loom_pinned_message_is_not_dropped` |
 //! | of a collector, between the swap to `LAST` and its read of the pins | the message is dropped while it is read | `loom_pinned_message_is_not_dropped` |
 //! | of a reader, between clearing its pin and its read of the slot | neither reader nor sender collects the retired message | `loom_unpinned_message_is_collected_once` |
 #![cfg(mp_loom)]
@@ -34,7 +34,7 @@ const RING: RingAt = RingAt {
 };
 const AT: RetainedAt = RetainedAt { ring: RING, pins: PINS, skips: Word::at(88), keep: 0 };
 const FIRST: Position = Position { lap: 1, index: 0 };
-/// Contents of the message, and of its memory after the message was dropped.
+/// Payload of the message. A dropped message has the payload `DROPPED`.
 const WHOLE: u64 = 100;
 const DROPPED: u64 = 7;
 
@@ -60,7 +60,7 @@ fn memory() -> Arc<HeapMem> {
     Arc::new(m)
 }
 
-/// Collects the message and drops it. Returns `true` on success.
+/// Collects the message and drops it. Returns `false` if the message is pinned or was collected before.
 fn collect(m: &HeapMem, me: u32) -> bool {
     match run(Collect::new(RING, PINS, intent(me), OWNER, member(me), 0), m) {
         CollectOutcome::Taken(..) => {
@@ -71,13 +71,15 @@ fn collect(m: &HeapMem, me: u32) -> bool {
     }
 }
 
-/// Runs a sender for which the message exceeds the limit.
+/// Retires and collects the message, as a sender does that has published a newer message. Returns `true` if
+/// the message was collected.
 fn retire(m: &HeapMem, me: u32) -> bool {
     assert_eq!(run(Retire::new(AT, FIRST), m), Some(0), "the message is the oldest");
     collect(m, me)
 }
 
-/// Runs a reader that has seen the message. Returns `true` if it has collected the message.
+/// Reads the message in the slot `seen`, as a reader does. Returns `true` if the reader has collected the
+/// message.
 fn read(m: &HeapMem, me: u32, seen: Slot) -> bool {
     let pin = match run(Pin::new(RING, PINS, member(me), 0, seen), m) {
         PinOutcome::Pinned(pin) => {

@@ -1,4 +1,4 @@
-//! The ring under loom: every interleaving that the memory model allows, for two or three threads.
+//! Loom tests of the ring: every interleaving that the memory model allows, for two or three threads.
 //!
 //! `RUSTFLAGS="--cfg mp_loom" cargo test --release -p mp-queue --test loom_ring`
 #![cfg(mp_loom)]
@@ -18,10 +18,11 @@ use mp_queue::ring::{
 const OWNER: Column = Column { base: Word::at(80), stride: 24 };
 const PLACE: Column = Column { base: Word::at(88), stride: 24 };
 const PAYLOAD: Column = Column { base: Word::at(96), stride: 24 };
-/// Token of one side of a channel, with one seat.
+/// Location of the token of one side of a channel, with one seat.
 const TOKEN: BlockAt = BlockAt { id: 1, state: Word::at(152), inline: 1, per_page: 1 };
 const GROUPS: Column = Column { base: Word::at(176), stride: 8 };
-/// Words of leases, which other models use otherwise. The meta words are in the place of the payloads.
+/// Words for returned messages. Models without leases use the same words for other purposes. The payload
+/// words serve as meta words.
 const RETURNS: ReturnWords = ReturnWords { returned: Word::at(24), limit: 0 };
 const COUNT: Word = Word::at(64);
 const WORDS: usize = 10 + 3 * 3 + 3 + 1;
@@ -76,7 +77,7 @@ fn memory(slots: u32) -> Arc<HeapMem> {
     Arc::new(m)
 }
 
-/// Tries once to put envelope `e`, with its number in the payload.
+/// Tries once to put envelope `e`. Its payload is derived from its number.
 fn put(m: &HeapMem, slots: u32, me: u32, e: u32) -> PutOutcome {
     let owner = Owner { holder: Holder::Member(member(me)), seq: 1 };
     m.store(OWNER.of(e), owner.pack());
@@ -84,7 +85,7 @@ fn put(m: &HeapMem, slots: u32, me: u32, e: u32) -> PutOutcome {
     run(Put::new(ring(slots), intent(me), (e, OWNER.of(e), PLACE.of(e)), member(me), owner), m)
 }
 
-/// Starts a thread that uses the same memory.
+/// Starts a thread that runs `f` with the same memory.
 fn spawn<R: 'static>(m: &Arc<HeapMem>, f: impl FnOnce(&HeapMem) -> R + 'static) -> thread::JoinHandle<R> {
     let m = Arc::clone(m);
     thread::spawn(move || f(&m))
@@ -97,12 +98,13 @@ fn check_bounded(model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-/// Puts an envelope into a ring with room.
+/// Puts envelope `e`. Panics if the ring has no room.
 fn put_ok(m: &HeapMem, slots: u32, me: u32, e: u32) {
     assert!(matches!(put(m, slots, me, e), PutOutcome::Done(_)));
 }
 
-/// Gets until there is a message. Returns its payload.
+/// Takes a message and returns its payload. Waits until there is a message, and returns `None` if the ring is
+/// closed.
 fn get(m: &HeapMem, slots: u32, me: u32) -> Option<u64> {
     loop {
         match run(Get::new(ring(slots), intent(me), OWNER, member(me)), m) {
@@ -122,7 +124,7 @@ fn get(m: &HeapMem, slots: u32, me: u32) -> Option<u64> {
     }
 }
 
-/// Leases envelope 0 to member 0. Returns the steps that give it back.
+/// Makes member 0 the leaseholder of envelope 0. Returns the steps that give the lease back.
 fn lease(m: &HeapMem) -> Return {
     m.store(COUNT, 1);
     m.store(GROUPS.of(0), GroupState::InUse.pack());
@@ -131,13 +133,13 @@ fn lease(m: &HeapMem) -> Return {
     Return::new(RETURNS, OWNER.of(0), PAYLOAD.of(0), leased)
 }
 
-/// Leases a returned message, if it finds one.
+/// Leases a returned message for `me`. Returns `None` if there is none.
 fn reclaim(m: &HeapMem, me: u32) -> Option<(u32, Owner)> {
     let all = EnvelopesAt { count: COUNT, groups: GROUPS, owners: OWNER, places: PLACE };
     run(Reclaim::new(RETURNS, ring(1), all, (Holder::Returned, Holder::Leased(member(me)))), m)
 }
 
-/// A consumer reads each small message completely, and gets it once.
+/// A consumer takes two small messages while a producer puts them. Each message arrives complete and once.
 #[test]
 fn loom_small_messages_arrive_once() {
     loom::model(|| {
@@ -245,9 +247,9 @@ fn loom_settled_envelope_has_one_owner() {
     });
 }
 
-/// The intent of a dead member names an envelope that a living producer is putting. The recovering process
-/// reads the producer's intent or the changed slot, and doesn't take the envelope. So if it reads `QUEUED`,
-/// it also reads the producer's earlier writes (its intent, the place).
+/// A living producer puts the envelope that the stale intent of a dead member names. The recovery must read
+/// the producer's intent or the changed slot, and must not take the envelope over. So a recovery that reads
+/// the owner `QUEUED` must also read the producer's earlier writes: its intent and the place.
 #[test]
 fn loom_stale_intent_takes_no_envelope_of_a_put() {
     loom::model(|| {
@@ -261,8 +263,8 @@ fn loom_stale_intent_takes_no_envelope_of_a_put() {
     });
 }
 
-/// Two producers find the segment full and open the next one: both find the link open, and the first message
-/// can still be taken.
+/// Two producers find the segment full and open the next segment. Both find the link open, and the first
+/// message can still be taken.
 #[test]
 fn loom_segment_is_extended_once() {
     loom::model(|| {
@@ -278,8 +280,8 @@ fn loom_segment_is_extended_once() {
     });
 }
 
-/// A message is given back while another consumer scans for returned messages: either the scan finds it, or
-/// the hint reports it.
+/// A lease is given back while another consumer scans for returned messages. Either the scan finds the
+/// message, or the hint reports it.
 #[test]
 fn loom_returned_message_is_reclaimed_once() {
     loom::model(|| {
@@ -293,8 +295,8 @@ fn loom_returned_message_is_reclaimed_once() {
     });
 }
 
-/// A message is given back while two consumers scan because of an earlier note: a scan that finds no message
-/// does not hide a message that the other scan missed.
+/// A lease is given back while two consumers scan because of an earlier note. A scan that finds no message
+/// must not hide a message that the other scan has missed.
 #[test]
 fn loom_empty_scan_hides_no_returned_message() {
     check_bounded(|| {

@@ -1,4 +1,4 @@
-//! Destructors of thread-local variables that drop queues when their thread ends.
+//! Destructors of thread-local variables: they drop queues at the end of their thread.
 
 use std::cell::RefCell;
 
@@ -13,7 +13,7 @@ thread_local! {
     static LAST: RefCell<Option<Kept>> = const { RefCell::new(None) };
 }
 
-/// Returns a queue with a tensor, and one with a queue that has a message.
+/// Returns two queues: one with a tensor, and one with a queue that has a message.
 fn kept() -> Kept {
     let (tensors, queues) = (Queue::bounded(2).unwrap(), Queue::bounded(2).unwrap());
     tensors.put(Tensor::zeros([100_000]).unwrap()).unwrap();

@@ -1,37 +1,38 @@
-//! Puts of envelopes into a ring that also has a bound of bytes.
+//! Puts of envelopes into a ring with a bound of bytes.
 //!
-//! The bytes in the ring are counted without a counter, which a killed process could leave wrong. Each
-//! envelope has two words: the offsets at which its bytes *begin* and *end* if the bytes of all messages are
-//! laid out in the order of positions. A producer that is about to publish position `t` reads the message of
-//! `t - 1`. If that message is still in the ring, the new bytes begin at its end. Otherwise all earlier
-//! messages are taken, and the new bytes begin at 0. The bytes in the ring extend from the beginning of the
-//! oldest message to the end of the newest one.
+//! The bytes in the ring are counted without a counter, because a killed process could leave a counter wrong.
+//! Instead, each message has two offsets, *begin* and *end*, as if the bytes of all messages were laid out in
+//! the order of positions. A producer that is about to publish position `t` reads the message at position `t
+//! - 1`. If that message is still in the ring, the new message begins at its end. Otherwise all earlier
+//! messages were taken, and the new message begins at 0. The number of bytes in the ring is the difference
+//! between the end of the newest message and the begin of the oldest one.
 //!
-//! | word | written by | when |
+//! | words | written by | when |
 //! |---|---|---|
-//! | begin, end | owner of the envelope | before the envelope is published. Both are unchanged while it is in a slot. In a queue without a bound of bytes, these words store bytes of the message |
+//! | begin and end, in the envelope | owner of the envelope | before the envelope is published. Both words are unchanged while the envelope is in a slot. In a queue without a bound of bytes, these words store bytes of the message |
 //!
-//! The words that a producer reads may already belong to the envelope's next message. The producer reads the
-//! slot first and the words afterwards. Both words are stored with release and loaded with acquire. So a
-//! producer that reads a word of the next message then also reads that the earlier message was taken, which
-//! happened before. Therefore one second read of the oldest message's slot, after all words were read, is
-//! enough. If the oldest message is still in the slot, no later message was taken. So the end that was read
-//! belongs to the message of `t - 1`, and each message was laid out after its predecessor. If the oldest
-//! message was taken, the producer searches for the new oldest one. If no message is left, `t` may begin
-//! anywhere. (A second read of the slot of `t - 1` would detect nothing more.)
+//! **A reused envelope.** After a producer has read a slot, the envelope in the slot may be reused for
+//! another message. The words that the producer reads may then belong to that later message. Both words are
+//! stored with release and loaded with acquire. So a producer that reads a word of the later message also
+//! reads, in any later access, that the earlier message was taken. Therefore the producer reads the slot of
+//! the oldest message a second time, after all words. If the oldest message is still in its slot, no later
+//! message was taken either. So the end belongs to the message at `t - 1`, and each message was laid out
+//! after its predecessor. If the oldest message was taken, the producer searches for the new oldest message.
+//! If no message is left, the new message may begin at any offset. A second read of the slot of `t - 1` would
+//! detect nothing more.
 //!
-//! If another producer publishes `t` first, the calculation is void and starts again. The oldest message may
-//! then be at `t` or a later position, and may have been laid out after other bytes than the bytes of
-//! `t - 1`. So a producer that has found no room finally checks that `t` is still free. A producer that has
-//! found room publishes at `t` or not at all. Messages that are taken meanwhile only reduce the number of
-//! bytes. Thus the bound is never exceeded, however many producers put at once, and a message that fits at
-//! all times is never refused.
+//! **Concurrent producers.** If another producer publishes `t` first, the calculation is void and starts
+//! again. In this case, the oldest message that was found may be at `t` or a later position, and may be laid
+//! out after other bytes than those of `t - 1`. So a producer that has found no room checks again that `t` is
+//! unused before it returns `Full`. A producer that has found room publishes at `t` or starts again. Messages
+//! that are taken meanwhile only reduce the number of bytes. Thus the bound is never exceeded, however many
+//! producers put concurrently, and a message for which there is always room is never refused.
 //!
 //! | killed | left | |
 //! |---|---|---|
 //! | while it reads | nothing | |
-//! | before it has published | as in [`Put`] | an unpublished message does not count |
-//! | with a message that it has taken | | a taken message does not count |
+//! | before it has published | the same as for [`Put`] | an unpublished message does not count |
+//! | after it has taken a message | the same as for [`Get`](super::Get) | a taken message does not count |
 
 use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::words::{EnvelopeId, Member, Owner};
@@ -39,14 +40,14 @@ use mp_core::words::{EnvelopeId, Member, Owner};
 use super::slot::{Lag, Position, PositionState, Slot, SlotState, Turns};
 use super::{Put, PutOutcome, RingAt};
 
-/// Bound of bytes of a ring, and size of one message.
+/// Bound of bytes of a ring, and number of bytes of the message to put.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Weight {
-    /// Words of each envelope: begin, followed by end.
+    /// Location of the two words of each envelope: begin, followed by end.
     pub ends: Column,
     /// Number of bytes of the message, at most `limit`.
     pub bytes: u64,
-    /// Number of bytes that the ring may contain.
+    /// Largest number of bytes in the ring.
     pub limit: u64,
 }
 
@@ -68,8 +69,8 @@ enum Pc {
     Put(Put),
 }
 
-/// Like [`Put`], into a ring with a bound of bytes. Ends with [`PutOutcome::Full`] also if the bound would be
-/// exceeded.
+/// Tries once to put an envelope into a ring with a bound of bytes, like [`Put`]. Ends with
+/// [`PutOutcome::Full`] also if the message would exceed the bound.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PutByteBounded {
     ring: RingAt,
@@ -79,7 +80,8 @@ pub struct PutByteBounded {
     owner: Owner,
     weight: Weight,
     position: Position,
-    /// Position whose slot is checked, the slot's contents, and a word of its envelope.
+    /// Position that is examined. `seen` is the content of its slot, and `found` is a word of the slot's
+    /// envelope.
     at: Position,
     seen: Slot,
     found: u64,
@@ -90,7 +92,7 @@ pub struct PutByteBounded {
 }
 
 impl PutByteBounded {
-    /// Creates the steps like [`Put::new`], for a message with this weight.
+    /// Creates the steps to put a message with this weight. The other arguments are those of [`Put::new`].
     pub fn new(
         ring: RingAt,
         intent: Word,
@@ -116,7 +118,7 @@ impl PutByteBounded {
         }
     }
 
-    /// Returns the envelope in the slot that was read. A queue with a bound of bytes has no small messages.
+    /// Returns the envelope in `seen`. A ring with a bound of bytes has no small messages.
     fn envelope(&self) -> Option<EnvelopeId> {
         self.seen.envelope().filter(|&e| e < self.ring.envelopes)
     }
@@ -125,21 +127,21 @@ impl PutByteBounded {
         self.weight.ends.of(e)
     }
 
-    /// Returns `true` if there is room in addition to `used` bytes.
+    /// Returns `true` if the ring has room for the message when it contains `used` bytes.
     fn fits(&self, used: u64) -> bool {
         used <= self.weight.limit - self.weight.bytes.min(self.weight.limit)
     }
 
-    /// Sets the next step after `used` bytes were found in the ring: the put if the message fits, and
-    /// otherwise a last check of the position before [`PutOutcome::Full`].
+    /// Sets the next step when the ring contains `used` bytes. If the message fits, the next step is the put.
+    /// Otherwise the position is checked again before the steps end with [`PutOutcome::Full`].
     fn decide(&mut self, used: u64) -> Option<PutOutcome> {
         self.pc = if self.fits(used) { Pc::Begin } else { Pc::Full };
         None
     }
 }
 
-/// Checks whether a put of this weight would end at once, with its message put or refused by a closed ring.
-/// Reads the same words and puts nothing.
+/// Checks whether a put of a message with this weight would end at once, because there is room or the ring is
+/// closed. Changes no message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CheckRoom(PutByteBounded);
 

@@ -1,10 +1,11 @@
 //! Count of the unfinished messages of a queue.
 //!
-//! A scan of all envelopes, one after the other, is not a snapshot. A worker may put a subtask into an
-//! envelope that was already scanned, and then finish its task in an envelope that is not scanned yet. So a
-//! scan is valid only if no message was published meanwhile. The position of the next message shows how many
-//! were ever published: the first unused slot after the tail. (The tail itself is a hint and may lag.)
-//! Messages are published in the order of segment, lap and slot, so this position changes with each message.
+//! A scan that reads all envelopes one after the other is not a snapshot. A worker may put a subtask into an
+//! envelope that was already scanned, and then finish its own task in an envelope that is not scanned yet. So
+//! a scan without unfinished messages is valid only if no message was published during the scan. To detect
+//! this, the scan compares the position of the next message before and after. That position is the first
+//! unused slot after the tail, since the tail itself is a hint and may lag. Messages are published in the
+//! order of segment, lap and slot, so the position changes with each message.
 //!
 //! A count writes nothing. So a killed process leaves nothing, and a stopped process blocks no other process.
 
@@ -15,13 +16,14 @@ use mp_core::words::{EnvelopeId, GroupState, Holder, Owner, RingPlace};
 use super::slot::{Position, Slot, Turns};
 use super::{ChainAt, Link};
 
-/// Numbers of unfinished and lost messages of a queue.
+/// Numbers of unfinished and of lost messages of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct MessageCounts {
-    /// Messages in the queue, leased, or returned. If 0, there were none at the end of the count.
+    /// Number of messages that are in the queue, leased or returned. 0 means that there were none at the end
+    /// of the count.
     pub unfinished: usize,
-    /// Messages that have reached the limit on deliveries and are no longer delivered. Exact if `unfinished`
-    /// is 0.
+    /// Number of messages that have reached the limit on deliveries and are no longer delivered. Exact if
+    /// `unfinished` is 0.
     pub lost: usize,
 }
 
@@ -36,15 +38,15 @@ enum Pc {
     Place,
 }
 
-/// Counts unfinished messages: see the module. Starts again if it finds none but a message was published
-/// meanwhile.
+/// Counts unfinished messages, see the module. If a scan finds no unfinished messages but a message was
+/// published meanwhile, scans again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Census {
     chain: ChainAt,
     envelopes: EnvelopesAt,
     segment: u32,
     position: Position,
-    /// Position of the next message before the count.
+    /// Position of the next message before the scan.
     before: Option<(u32, Position)>,
     count: u64,
     envelope: EnvelopeId,
@@ -63,8 +65,8 @@ impl Census {
         Self { chain, envelopes, segment, position, before, count, envelope, holder, found, turns, pc }
     }
 
-    /// Ends the count if the position of the next message is the same as before the scan. Otherwise starts a
-    /// scan.
+    /// Compares the position of the next message with the position before the scan. If they are equal, ends
+    /// the count. Otherwise starts another scan.
     fn published(&mut self) -> Option<MessageCounts> {
         let now = Some((self.segment, self.position));
         if self.before == now {
@@ -76,7 +78,8 @@ impl Census {
         None
     }
 
-    /// Continues after this many envelopes.
+    /// Advances the scan by this many envelopes. After the last envelope, ends the count if unfinished
+    /// messages were found.
     fn skip(&mut self, envelopes: u32) -> Option<MessageCounts> {
         self.envelope += envelopes;
         self.pc = if self.envelope.is_multiple_of(GroupState::ENVELOPES) { Pc::Group } else { Pc::Owner };

@@ -1,9 +1,9 @@
 //! Chains of rings: queues that grow.
 //!
-//! The segments of a chain are rings in one block, each four times as large as the previous one. Each segment
-//! has its address from the start, and gets its pages when it is opened. A segment is not reused while the
-//! queue lives, so a process that slept can't mistake it for another segment. A closed segment is never
-//! opened again. The largest segment, once open, is used like a single ring, and no further one is opened.
+//! The segments of a chain are rings in one block, each four times as large as the previous one. The address
+//! of each segment is fixed when the queue is created, and its pages are allocated when it is opened. A
+//! segment is not reused while the queue exists, so a process that was stopped can't mistake it for another
+//! segment. A closed segment is never opened again. The last segment is used like a single ring.
 //!
 //! A producer that finds the last open segment full closes it ([`Close`]: its messages can still be taken)
 //! and opens the next one by writing the *link*. A consumer that finds a segment closed and drained follows
@@ -29,10 +29,10 @@ use mp_core::words::BlockId;
 
 use super::{Close, RingAt};
 
-/// Successor of a segment.
+/// State of a segment's successor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Link {
-    /// No successor yet.
+    /// The next segment is not open yet.
     None = 0,
     /// The next segment is open.
     Open = 1,
@@ -59,34 +59,34 @@ impl Link {
 /// Locations of the segments of a chain.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ChainAt {
-    /// The first segment.
+    /// First segment of the chain.
     pub first: RingAt,
-    /// Link of the first segment, followed by the links of the others.
+    /// Link of the first segment, followed by the links of the later segments.
     pub links: Word,
-    /// Largest number of segments. 1 means a single ring.
+    /// Largest number of segments. 1 means that the queue is a single ring.
     pub segments: u32,
-    /// Number of slots of the last segment, if there are several.
+    /// Number of slots of the last segment, if the chain has several segments.
     pub most: u32,
-    /// Location of the second segment: its head, its tail 128 bytes later, and its slots 128 bytes after
-    /// that. Each segment begins on a page.
+    /// Location of the second segment, which begins on a page, like each later segment. Its tail is 128 bytes
+    /// after its head, and its slots are 128 bytes after its tail.
     pub second: Word,
 }
 
-/// Factor by which a segment is larger than the previous one.
+/// Ratio of the numbers of slots of consecutive segments.
 const GROWTH: u64 = 4;
 const PAGE: u64 = 4096;
 /// Number of bytes of a segment before its slots.
 const HEAD: u64 = 256;
 
 impl ChainAt {
-    /// Returns the same chain for an arena with at most this many envelopes.
+    /// Returns this chain with the arena's largest number of envelopes.
     #[must_use]
     pub const fn of(self, envelopes: u32) -> Self {
         Self { first: RingAt { envelopes, ..self.first }, ..self }
     }
 
-    /// Returns the number of segments of a chain whose first segment has `first` slots and whose last one has
-    /// `most`.
+    /// Returns the number of segments of a chain whose first segment has `first` slots and whose last segment
+    /// has `most` slots.
     pub fn segments_for(first: u32, most: u32) -> u32 {
         let mut n = 1;
         let mut slots = u64::from(first);
@@ -97,8 +97,9 @@ impl ChainAt {
         n
     }
 
-    /// Returns the byte offset of segment `i` (not the first) from the second segment, the number of slots in
-    /// the earlier segments, and its own number of slots. Runs for each put and get in a later segment.
+    /// Returns the extent of segment `i`, which is not the first segment: its byte offset from the second
+    /// segment, the number of slots in earlier segments, and its number of slots. Runs for each put and get
+    /// in a later segment.
     #[inline]
     fn extent(&self, i: u32) -> (u64, u32, u32) {
         let (mut from, mut before, mut slots) = (0, 0, self.first.slots);
@@ -114,13 +115,14 @@ impl ChainAt {
         (HEAD + RingAt::SLOT * slots as u64).next_multiple_of(PAGE)
     }
 
-    /// Returns the byte offset from the second segment, and the length, of segment `i` (not the first).
+    /// Returns the byte offset from the second segment and the length in bytes of segment `i`, which is not
+    /// the first segment.
     pub fn bytes(&self, i: u32) -> (u64, u64) {
         let (from, _, slots) = self.extent(i);
         (from, Self::len(slots))
     }
 
-    /// Returns segment `i`.
+    /// Returns the locations of segment `i`.
     #[inline]
     pub fn segment(&self, i: u32) -> RingAt {
         if i == 0 { self.first } else { self.later(i) }
@@ -140,12 +142,12 @@ impl ChainAt {
         }
     }
 
-    /// Returns the link of segment `i`, or `None` for the last one.
+    /// Returns the location of the link of segment `i`, or `None` for the last segment.
     pub fn link(&self, i: u32) -> Option<Word> {
         (i + 1 < self.segments).then(|| self.links.plus(u64::from(i)))
     }
 
-    /// Returns the location of slot `slot`, counted over all segments.
+    /// Returns the location of slot `slot`, counted over all segments, or `None` if there is no such slot.
     pub fn slot(&self, slot: u32) -> Option<Word> {
         let segment =
             (0..self.segments).map(|i| self.segment(i)).find(|s| slot.wrapping_sub(s.before) < s.slots)?;
@@ -191,7 +193,7 @@ impl Steps for Extend {
 
 /// Closes a chain: the last open segment, and then its link. Ends with `true` if this call closed the chain.
 ///
-/// If a producer opens the next segment in between, the close continues with that segment.
+/// If a producer opens the next segment meanwhile, the close continues with that segment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CloseChain {
     chain: ChainAt,

@@ -1,4 +1,4 @@
-//! Close of a ring.
+//! Closing of a ring.
 
 use mp_core::mem::{Mem, Steps};
 

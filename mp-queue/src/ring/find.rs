@@ -1,5 +1,5 @@
-//! Search for the oldest message of a ring. A small message is taken at once. An envelope is taken by
-//! [`Get`](super::Get).
+//! Search for the oldest message of a ring. The search takes a small message at once, and leaves an envelope
+//! to [`Get`](super::Get).
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::{EnvelopeId, Owner};
@@ -7,8 +7,8 @@ use mp_core::words::{EnvelopeId, Owner};
 use super::RingAt;
 use super::slot::{Lag, Position, Slot, SlotState, SmallMessage, Turns};
 
-/// Result of an attempt to get a message, in all layers. The steps return the message in `M`. In the layers
-/// above, which store the message in a variable of the caller, `M` is `()`.
+/// Result of an attempt to get a message, for steps and for the callers in `raw` and `queue`. For steps, `M`
+/// is the message. For callers that store the message in a variable, `M` is `()`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum GetOutcome<M = TakenMessage> {
     /// A message was found or taken.
@@ -22,13 +22,13 @@ pub enum GetOutcome<M = TakenMessage> {
 /// Message taken by [`Get`](super::Get).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum TakenMessage {
-    /// An envelope, which now belongs to the caller with this owner word. It was taken at this position.
+    /// Envelope with its new owner word, which names the caller, and the position at which it was taken.
     Envelope(EnvelopeId, Owner, Position),
-    /// The slot named an envelope that does not exist or is not queued, because a process wrote garbage. Only
-    /// the slot is taken.
+    /// Garbage that a process wrote into the slot: the number of an envelope that does not exist or is not
+    /// queued. The slot is emptied, and no envelope is taken.
     Stray(EnvelopeId),
-    /// A small message, taken at this position. A message that is to be leased stays in the slot until
-    /// [`Enclose`] takes it.
+    /// Small message and its position. The message was taken, except in a get that leases: then the message
+    /// stays in its slot until [`Enclose`] takes it.
     ///
     /// [`Enclose`]: super::Enclose
     Small(SmallMessage, Position),
@@ -37,12 +37,12 @@ pub enum TakenMessage {
 /// Result of [`FindOldest`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum OldestMessage {
-    /// An envelope in the slot with this word, at this position. It is not taken yet.
+    /// Envelope that is not taken yet: the first word of its slot, and its position.
     Envelope(u64, Position),
-    /// The slot named an envelope that does not exist. The slot is taken.
+    /// Garbage in the slot: the number of an envelope that does not exist. The slot is emptied.
     Stray(EnvelopeId),
-    /// A small message, taken at this position. A message that is to be leased stays in the slot until
-    /// [`Enclose`](super::Enclose) takes it.
+    /// Small message and its position. The message was taken, except in a get that leases: then the message
+    /// stays in its slot until [`Enclose`](super::Enclose) takes it.
     Small(SmallMessage, Position),
 }
 
@@ -58,15 +58,15 @@ enum Pc {
     Advance,
 }
 
-/// Finds the oldest message of a ring, and takes it if it is small. Never waits.
+/// Finds the oldest message of a ring, and takes the message if it is small. Never waits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FindOldest {
     ring: RingAt,
     position: Position,
     slot: Slot,
-    /// First word of the slot, as read.
+    /// First word of the slot that was read.
     word: u64,
-    /// Second word of the slot.
+    /// Second word of the slot that was read.
     rest: u64,
     leasing: bool,
     /// `true` if the get is part of a batch and does not advance the head past its message.
@@ -76,7 +76,7 @@ pub struct FindOldest {
 }
 
 impl FindOldest {
-    /// Creates the steps to find the next message of `ring`.
+    /// Creates the steps to find the oldest message of `ring`.
     #[inline]
     pub fn new(ring: RingAt) -> Self {
         Self {
@@ -111,7 +111,7 @@ impl FindOldest {
         self.batched
     }
 
-    /// Starts again at the head.
+    /// Returns the steps to search again from the head.
     #[inline]
     pub(super) fn restart(self) -> Self {
         Self { leasing: self.leasing, batched: self.batched, ..Self::new(self.ring) }

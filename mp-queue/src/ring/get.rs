@@ -33,15 +33,15 @@ pub struct Get {
     touched: Option<TouchedGroups>,
     to: Holder,
     position: Position,
-    /// First word of the slot, as read.
+    /// First word of the slot that was read.
     word: u64,
     owner: Owner,
     pc: Pc,
 }
 
 impl Get {
-    /// Creates the steps to take a message for `me`. `intent` is the intent word of the calling thread's
-    /// lane.
+    /// Creates the steps to take a message. Its new owner is `me`, the calling process. `intent` is the
+    /// intent word of the calling thread's lane.
     pub fn new(ring: RingAt, intent: Word, owners: Column, me: Member) -> Self {
         Self {
             find: FindOldest::new(ring),
@@ -57,8 +57,8 @@ impl Get {
         }
     }
 
-    /// Before the get, records that the calling process touches the envelope's group, unless the group's bit
-    /// is set already.
+    /// Before an envelope is taken, records in `groups` that the calling process touches the envelope's
+    /// group.
     #[inline]
     #[must_use]
     pub fn touching(self, groups: TouchedGroups) -> Self {
@@ -81,8 +81,8 @@ impl Get {
         Self { find: self.find.batched(last), ..self }
     }
 
-    /// Takes an envelope that was already found at this position, in a slot with this first word. The caller
-    /// has recorded that it touches the envelope's group.
+    /// Takes the envelope that was already found at `position`, in a slot with the first word `word`. The
+    /// caller must have recorded that it touches the envelope's group.
     #[inline]
     #[must_use]
     pub fn found(self, word: u64, position: Position) -> Self {
@@ -95,8 +95,8 @@ impl Get {
     }
 }
 
-/// Makes `to` the holder of a queued envelope. Returns the new owner word, and `false` if the envelope was
-/// not queued. In that case, the word must be [restored](unclaim).
+/// Makes `to` the holder of a queued envelope, by adding to its owner word. Returns the new owner word, and
+/// `true` if the envelope was queued. If `false`, the caller must [restore](unclaim) the word.
 #[inline(always)]
 pub(super) fn claim<M: Mem + ?Sized>(m: &M, at: Word, to: Holder) -> (Owner, bool) {
     let found = Owner::unpack(m.add(at, Owner::queued_to(to)));
@@ -104,7 +104,7 @@ pub(super) fn claim<M: Mem + ?Sized>(m: &M, at: Word, to: Holder) -> (Owner, boo
     (found.then(to), queued)
 }
 
-/// Restores the word after a [`claim`]: the sum of both additions is 0.
+/// Restores an owner word after a failed [`claim`], by subtracting the same number.
 #[inline(always)]
 pub(super) fn unclaim<M: Mem + ?Sized>(m: &M, at: Word, to: Holder) {
     m.add(at, Owner::queued_to(to).wrapping_neg());
@@ -215,8 +215,8 @@ mod tests {
         m
     }
 
-    /// A live thread's intent is cleared when the operation ends, regardless of its result: a stale intent
-    /// makes processes that recover a dead member retry later.
+    /// The intent of a living thread is cleared when the operation ends, whatever its result. With a stale
+    /// intent of a living thread, processes that recover a dead member would have to retry.
     #[test]
     fn intent_is_cleared_after_each_put_and_get() {
         let m = memory();
@@ -245,8 +245,8 @@ mod tests {
         idle();
     }
 
-    /// A recovery reads only groups that the dead process has touched. Here the consumer loses the first
-    /// message to another consumer, and takes a message of another group.
+    /// A recovery reads only groups that the dead process has touched. In this test, the consumer loses the
+    /// message that it has found first, and takes a message of another group.
     #[test]
     fn group_is_touched_before_its_message_is_taken() {
         let (m, me, others) = (memory(), Member::new(1, 1), [0, 64]);

@@ -1,38 +1,39 @@
 //! Messages that are redelivered when their holder dies.
 //!
 //! A consumer that *leases* takes a message out of its slot as [`Get`](super::Get) does, but becomes its
-//! leaseholder and not its owner. The envelope stays complete until the consumer acknowledges it. The owner
-//! word records the state:
+//! leaseholder and not its owner. The message in the envelope stays complete until the consumer acknowledges
+//! it. The owner word is one of these:
 //!
 //! | owner | meaning | changed by |
 //! |---|---|---|
-//! | `LEASED(m)` | `m` works on the message | `m` → `MEMBER(m)` when it is done; `m`, or a process that recovers `m` → `RETURNED` or `UNDELIVERABLE` |
-//! | `RETURNED` | to be redelivered | a consumer of its queue → `LEASED(c)`, `MEMBER(c)` |
-//! | `UNDELIVERABLE` | delivered as often as the queue allows | a caller that takes dead letters → `MEMBER(c)` |
+//! | `LEASED(m)` | `m` has a lease of the message | `m` → `MEMBER(m)` when it acknowledges the message; `m`, or a process that recovers `m` → `RETURNED` or `UNDELIVERABLE` |
+//! | `RETURNED` | the message will be redelivered | a consumer of its queue → `LEASED(c)`, `MEMBER(c)` |
+//! | `UNDELIVERABLE` | the message was delivered as often as the queue allows | a caller that takes dead letters → `MEMBER(c)` |
 //!
-//! The place word still names the queue of the message. Consumers find returned messages by scanning all
-//! envelopes. They do so only if the queue's *hint* reports one:
+//! The envelope's place word still names the queue. Consumers find returned messages by a scan of all
+//! envelopes. They scan only if the queue's *hint* reports that there may be a returned message. A process
+//! *notes* a return by incrementing `noted` in the hint:
 //!
-//! | hint word: `noted 32 \| seen 32` | changed by |
+//! | half of the hint word | changed by |
 //! |---|---|
-//! | `noted` counts notes of returned messages | the process that returns a message, afterwards; a process that recovers a dead member whose seat is in the ring |
-//! | `seen` is the value of `noted` before the last scan that found no message | the consumer that scanned, if the word is unchanged |
+//! | `noted` (32 bits) is the number of notes | a process that has returned a message; a process that recovers a dead member with a seat in the ring |
+//! | `seen` (32 bits) is the value of `noted` before the last scan that found no message | the consumer that scanned, if the word is unchanged |
 //!
-//! While the two counts differ, there may be a returned message. The word never returns to an earlier value,
-//! so a consumer that was stopped during its scan can't hide messages returned meanwhile. (That would need
-//! exactly 2^32 notes in between.)
+//! While `noted` and `seen` differ, there may be a returned message. The hint never returns to an earlier
+//! value, except after exactly 2^32 notes. So a consumer that was stopped during its scan can't hide messages
+//! that were returned meanwhile.
 //!
 //! | killed | left | recovery or reclaim |
 //! |---|---|---|
-//! | leasing: slot taken, owner still `QUEUED` | no slot contains the envelope, no live thread intends it | makes it a lease of the dead member ([`Settle`](super::Settle)) |
-//! | holding a lease | `LEASED(dead)` | returns it |
-//! | returning: owner `RETURNED`, not yet noted | a returned message without a note | notes it, while the seat of the dead member exists |
-//! | done: owner `MEMBER(dead)` | | frees it: the message was finished |
-//! | recovering: after it created or returned a lease; also if stopped there | `LEASED(dead)`, or `RETURNED`; the seat of the dead member | other recovering processes do the same |
+//! | while leasing: slot taken, owner still `QUEUED` | an envelope that no slot contains and no living thread intends | the envelope becomes a lease of the dead member ([`Settle`](super::Settle)) |
+//! | with a lease | `LEASED(dead)` | the message is returned |
+//! | while returning: owner `RETURNED`, not noted yet | a returned message without a note | the return is noted, while the seat of the dead member exists |
+//! | after the acknowledgement | `MEMBER(dead)` | the envelope is freed: the message was finished |
+//! | while recovering another member, after it created or returned a lease of that member; also if stopped there | `LEASED(dead)` or `RETURNED`, and the seat of the dead member | other recovering processes do the same work |
 //!
-//! A recovering process need not hold the ring. While the seat of the dead member that held the ring exists,
-//! the ring is not freed. That seat is released only when no process is in this phase of the recovery
-//! ([`mp_core::steps::BeginRecovery`]). So a recovering process may note the messages that it returned
+//! A recovering process need not hold the ring. The ring is not freed while the seat of the dead member
+//! exists. That seat is released only when no process recovers the member's leases any more
+//! ([`mp_core::steps::BeginRecovery`]). So a recovering process may access the ring to note the messages
 //! ([`NoteReturned`]), after it has returned all of them.
 //!
 //! No message is lost, and no process gets a message while another living process has it.
@@ -43,20 +44,20 @@ use mp_core::words::{BlockId, EnvelopeId, GroupState, Holder, Owner, RingPlace, 
 
 use super::RingAt;
 
-/// Words for returned messages of a queue.
+/// Location and settings for returned messages of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ReturnWords {
-    /// Hint of returned messages. Undeliverable messages have no hint: a caller that requests them scans all
-    /// envelopes.
+    /// Location of the hint of returned messages. The hint does not cover undeliverable messages: a caller
+    /// that requests them scans all envelopes.
     pub returned: Word,
     /// Limit on deliveries of a message. 0 means no limit.
     pub limit: u32,
 }
 
-/// Increment of a hint for one note.
+/// Number that one note adds to the hint.
 const NOTE: u64 = 1 << 32;
 
-/// Returns `true` if this value of a hint reports that there may be a returned message.
+/// Returns `true` if the value `hint` reports that there may be a returned message.
 #[inline]
 pub fn may_have_returned(hint: u64) -> bool {
     (hint >> 32) as u32 != hint as u32
@@ -69,8 +70,8 @@ enum Pc {
     Note,
 }
 
-/// Returns a leased message to its queue. Ends with the new state of the message, or with `None` if the owner
-/// word has changed, because another process has the message.
+/// Returns a leased message to its queue. Ends with the new holder of the message: returned or undeliverable.
+/// Ends with `None` if the owner word has changed, because another process has the message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Return {
     at: ReturnWords,
@@ -78,20 +79,20 @@ pub struct Return {
     meta_at: Word,
     from: Owner,
     to: Holder,
-    /// `true` if the caller holds the ring and notes the return.
+    /// `true` if the caller holds the ring, and so notes the return in the ring's hint.
     notes: bool,
     pc: Pc,
 }
 
 impl Return {
-    /// Creates the steps to return an envelope to the queue with these words, which the caller holds. The
-    /// owner word at `owner_at` must be `from`.
+    /// Creates the steps to return an envelope to the queue with these words, which the caller must hold.
+    /// `from` is the expected owner, whose word is at `owner_at`.
     pub fn new(at: ReturnWords, owner_at: Word, meta_at: Word, from: Owner) -> Self {
         Self { at, owner_at, meta_at, from, to: Holder::Returned, notes: true, pc: Pc::Meta }
     }
 
-    /// Returns the message for a dead member that the caller recovers: this changes no word of the ring. The
-    /// return is noted later, see [`NoteReturned`].
+    /// Makes the steps return the lease of a dead member that the caller recovers. They change no word of the
+    /// ring. The caller notes the return later, see [`NoteReturned`].
     #[must_use]
     pub fn for_dead_holder(self) -> Self {
         Self { notes: false, ..self }
@@ -135,7 +136,7 @@ pub struct NoteReturned {
 }
 
 impl NoteReturned {
-    /// Creates the steps for the queue with these words, which the caller holds.
+    /// Creates the steps for the queue with these words. The caller or the dead member must hold the queue.
     pub fn new(at: ReturnWords) -> Self {
         Self { at }
     }
@@ -164,7 +165,7 @@ enum ReclaimPc {
     Rest,
 }
 
-/// Takes a returned message, if there is one.
+/// Takes or leases a returned or undeliverable message, if there is one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Reclaim {
     at: ReturnWords,
@@ -174,9 +175,9 @@ pub struct Reclaim {
     most: u32,
     wanted: Holder,
     to: Holder,
-    /// `true` to scan regardless of the hint, without changing it.
+    /// `true` if the scan ignores the hint and leaves it unchanged.
     all: bool,
-    /// Envelope at which the scan starts. If it is not the first and the scan finds no message, a complete
+    /// Envelope at which the scan starts. If this is not envelope 0 and the scan finds no message, a complete
     /// scan follows.
     start: EnvelopeId,
     hint: u64,
@@ -188,8 +189,8 @@ pub struct Reclaim {
 }
 
 impl Reclaim {
-    /// Creates the steps to take a message of the queue in `ring` whose holder is `wanted` (returned or
-    /// undeliverable). `to` becomes its holder.
+    /// Creates the steps to take a message of the queue in `ring`. `wanted` is the present holder of the
+    /// message: returned or undeliverable. `to` becomes its holder.
     pub fn new(
         at: ReturnWords,
         ring: RingAt,
@@ -221,28 +222,28 @@ impl Reclaim {
         }
     }
 
-    /// Records first that the calling process touches the envelope's group, as for
-    /// [`Get`](super::Get::touching).
+    /// Before an envelope is taken, records in `groups` that the calling process touches the envelope's
+    /// group.
     #[must_use]
     pub fn touching(self, groups: TouchedGroups) -> Self {
         Self { touched: Some(groups), ..self }
     }
 
-    /// Starts the scan at `start`. To take many messages in linear time, pass the envelope of the message
-    /// that was taken last.
+    /// Starts the scan at envelope `start`. A caller that takes many messages in sequence passes the envelope
+    /// that it took last, so that the total time is linear.
     #[must_use]
     pub fn starting_at(self, start: EnvelopeId) -> Self {
         Self { start, ..self }
     }
 
-    /// Scans regardless of the hint: for a ring that no process holds.
+    /// Makes the scan ignore the hint, for a ring that no process holds.
     #[must_use]
     pub fn ignoring_hint(self) -> Self {
         Self { all: true, pc: ReclaimPc::Count, ..self }
     }
 
     /// Advances the scan by this many envelopes. After the last envelope, the scan ends, unless the hint must
-    /// be updated.
+    /// be updated first.
     fn skip(&mut self, envelopes: u32) -> Option<Option<(EnvelopeId, Owner)>> {
         self.envelope += envelopes;
         if u64::from(self.envelope) < self.count {
@@ -364,7 +365,7 @@ mod tests {
         Reclaim::new(AT, ring, ENVELOPES, to)
     }
 
-    /// A consumer that died in `Enclose` leaves its mark.
+    /// A consumer died in `Enclose` and left the mark in the place word.
     #[test]
     fn next_leaseholder_removes_the_mark() {
         let m = HeapMem::new(16);
@@ -412,7 +413,7 @@ mod tests {
         assert!(!may_have_returned(m.load(AT.returned)));
     }
 
-    /// The memory of an absent group may not exist.
+    /// The memory of an absent group may not be mapped, so the scan must not read it.
     #[test]
     fn scan_from_within_a_group_reads_no_absent_group() {
         let (owners, places) =
@@ -429,8 +430,8 @@ mod tests {
         assert_eq!(run(scan.starting_at(70), &m), None);
     }
 
-    /// A message that is returned after its envelope was scanned, and noted before the scan ends, is found by
-    /// the same call: there may be no other call.
+    /// The message is returned after its envelope was scanned, and noted before the scan ends. The same call
+    /// must find it, because no other call may follow.
     #[test]
     fn message_returned_during_a_scan_is_found() {
         let m = HeapMem::new(16);

@@ -13,25 +13,25 @@
 //! effect by one swap of a slot, so no process ever waits until another process has finished.
 //!
 //! An envelope's owner word changes `MEMBER(p) → QUEUED → MEMBER(c)`. The slot and the owner word change one
-//! after the other, and a kill in between would leave the owner in doubt. Therefore each thread writes the
-//! envelope's number into its **intent** word before the first change, and clears the intent after the second
-//! one. A dead member's intent names the only envelope whose owner may be in doubt. [`Settle`] decides who
-//! owns that envelope.
+//! after the other, so a kill between the two changes leaves the owner in doubt. Therefore each thread writes
+//! the envelope's number into its **intent** word before the first change, and clears the intent after the
+//! second one. A dead member's intent names the only envelope whose owner may be in doubt. [`Settle`] decides
+//! who owns that envelope.
 //!
 //! State after a kill at each point:
 //!
 //! | killed in | after | found by recovery or reclaim | action |
 //! |---|---|---|---|
-//! | put | intent written | owner `MEMBER(dead)` | frees the envelope: the message was never sent |
-//! | put | owner `QUEUED`, slot unchanged | no slot contains the envelope, no live thread intends it | takes it over, frees it |
-//! | put | slot `FULL` | the slot contains the envelope | leaves it: the message was sent |
-//! | get | intent written, slot unchanged | the slot contains the envelope | leaves it: the message was not taken |
-//! | get | slot `EMPTY`, owner still `QUEUED` | no slot contains the envelope, no live thread intends it | takes it over, frees it: the one lost message |
-//! | get | owner `MEMBER(dead)` | owned by a dead member | frees it: the one lost message |
+//! | put | writing the intent | owner `MEMBER(dead)` | frees the envelope: the message was never sent |
+//! | put | changing the owner to `QUEUED`, before the slot | no slot contains the envelope, no living thread intends it | takes the envelope over, frees it |
+//! | put | changing the slot to `FULL` | the slot contains the envelope | leaves the envelope: the message was sent |
+//! | get | writing the intent, before the slot | the slot contains the envelope | leaves the envelope: the message was not taken |
+//! | get | changing the slot to `EMPTY`, before the owner | no slot contains the envelope, no living thread intends it | takes the envelope over, frees it: the one lost message |
+//! | get | changing the owner to `MEMBER(dead)` | owner `MEMBER(dead)` | frees the envelope: the one lost message |
 //!
 //! If another process changes the slot or the hint first, the operation calls [`Mem::lost`], which may wait
-//! for a moment, and then retries. Until then, the operation has changed only words of its own process: an
-//! envelope that the process owns, and its intent.
+//! for a moment, and then retries. At that point, the operation has changed only its own intent and the words
+//! of an envelope that its process owns.
 //!
 //! A message of a few bytes needs no envelope: it is stored in the slot itself, see [`SmallMessage`]. For an
 //! envelope, the second word is 0.
@@ -48,9 +48,9 @@
 //! |---|---|
 //! | a hint with an index beyond the ring | counts as the first slot |
 //! | a hint that lags | is advanced in one step to the position of its slot ([`Position::skip_used`]) |
-//! | a hint that is ahead | the ring appears empty or full until it reaches that position |
+//! | a hint that is ahead | the ring appears empty or full until its messages have reached that position |
 //! | a slot that names no envelope, or an envelope that is not queued | the slot is taken, and that get returns an error ([`TakenMessage::Stray`]) |
-//! | laps that form a cycle | after 65,536 turns, the call treats the ring as empty, full or closed |
+//! | laps that form a cycle | after 65,536 attempts, the call treats the ring as empty, full or closed |
 //! | an intent that names no envelope | is cleared |
 //! | a small message whose length is too large | is truncated |
 //! | wrong counts of bytes | the ring accepts a message too many or too few, or appears full until all messages are taken |
@@ -104,15 +104,15 @@ pub struct RingAt {
     pub block: BlockId,
     /// Number of slots, at most [`RingAt::MAX_SLOTS`].
     pub slots: u32,
-    /// Number of slots in the earlier segments: see [`ChainAt`].
+    /// Number of slots in the earlier segments of the queue: see [`ChainAt`].
     pub before: u32,
-    /// Hint: next position to take.
+    /// Location of the head hint: the next position to take.
     pub head: Word,
-    /// Hint: next position to publish.
+    /// Location of the tail hint: the next position to publish.
     pub tail: Word,
-    /// First slot, at a multiple of 16, followed by the others. Each has two words.
+    /// Location of the first slot, a multiple of 16. The other slots follow. Each slot has two words.
     pub first: Word,
-    /// Largest number of envelopes in the arena. Envelope numbers are smaller.
+    /// Largest number of envelopes in the arena. Every envelope number is smaller.
     pub envelopes: u32,
 }
 
@@ -123,7 +123,7 @@ impl RingAt {
     /// Number of bytes of a slot.
     pub const SLOT: u64 = 16;
 
-    /// Returns `i`, or 0 if `i` is out of range.
+    /// Returns the slot index `i`, or 0 if `i` is out of range.
     #[inline]
     pub const fn index(&self, i: u32) -> u32 {
         if i < self.slots { i } else { 0 }
@@ -135,20 +135,20 @@ impl RingAt {
         self.first.plus(self.index(i) as u64 * (Self::SLOT / 8))
     }
 
-    /// Returns the place word of a message at a position.
+    /// Returns the place word for an envelope that is published at a position.
     #[inline(always)]
     fn place(&self, position: Position) -> u64 {
         RingPlace { ring: self.block, slot: self.before + self.index(position.index) }.pack()
     }
 
-    /// Advances a hint past a position, unless another process has advanced the hint.
+    /// Advances the hint from `position` to the next position, unless another process has changed the hint.
     #[inline(always)]
     fn pass<M: Mem + ?Sized>(&self, m: &M, hint: Word, position: Position) {
         _ = m.cas(hint, position.pack(), position.next(self.slots).pack());
     }
 
-    /// Advances a lagging hint past a position, whose slot is used. Returns `false` if another process has
-    /// advanced the hint.
+    /// Advances a lagging hint from `position` past the positions that are in use, according to `slot`.
+    /// Returns `false` if another process has changed the hint.
     #[inline(always)]
     fn help<M: Mem + ?Sized>(&self, m: &M, hint: Word, position: Position, slot: Slot) -> bool {
         m.cas(hint, position.pack(), position.skip_used(slot, self.slots).pack()).is_ok()

@@ -1,5 +1,5 @@
-//! Searches of readers in a ring with retained messages: for the newest message, or for the message at a
-//! reader's position. The module `pins` lists the states.
+//! Searches of readers in a ring with retained messages, for the newest message or for the message at a
+//! reader's position. The states of slots are listed in the module `pins`.
 
 use mp_core::mem::{Mem, Steps};
 
@@ -13,21 +13,21 @@ enum NewestPc {
     Tail,
     Forward,
     Back,
-    /// Checks that `unpublished` still has no message. The message that was found is not at the previous
-    /// position.
+    /// Checks that no message was published at `unpublished` meanwhile. Needed if the found message, in this
+    /// slot, is not at the position just before `unpublished`.
     Check(Slot),
 }
 
-/// Finds the newest message. Ends with `None` if the ring has no message.
+/// Finds the newest message of a ring. Ends with `None` if the ring has no message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FindNewest {
     ring: RingAt,
     position: Position,
-    /// First position without a message, when the search went forward.
+    /// First position at which the forward search has found no message.
     unpublished: Position,
     turns: Turns,
     pc: NewestPc,
-    /// Number of positions that the search has gone back.
+    /// Number of positions that the backward search has passed.
     back: u32,
 }
 
@@ -110,23 +110,24 @@ impl Steps for FindNewest {
     }
 }
 
-/// State at a reader's position.
+/// State at a reader's position: a message, no message yet, or a missed message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NextMessage {
-    /// A message in an envelope, in this slot.
+    /// Slot with a message in an envelope.
     Envelope(Slot),
-    /// A small message.
+    /// Small message, copied out of its slot.
     Small(SmallMessage),
-    /// No message yet.
+    /// No message was published at this position yet.
     Nothing,
-    /// Position at which the reader continues, because its message was replaced or its position skipped.
+    /// The message was replaced, or the position was skipped. Contains the position at which the reader
+    /// continues.
     Missed(Position),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum NextPc {
     Load,
-    /// Checks if this position, or a later one, is published.
+    /// Checks whether the reader's message was replaced, by reading the slot of this later position.
     Replacement(Position),
     Rest,
     Again(u64),
@@ -144,7 +145,7 @@ pub struct FindNext {
 }
 
 impl FindNext {
-    /// Creates the steps for `position` of the ring at `at`.
+    /// Creates the steps for a reader at `position` of the ring at `at`.
     pub fn new(at: RetainedAt, position: Position) -> Self {
         Self { at, position, word: 0, turns: Turns::default(), pc: NextPc::Load }
     }
@@ -153,7 +154,8 @@ impl FindNext {
         NextPc::Missed(FindNewest::new(self.at.ring))
     }
 
-    /// Returns the position at which a reader continues if this position has no message.
+    /// Returns the position at which the reader continues if its message is missed: the oldest retained
+    /// message, or the next position if that is later.
     fn next_after(&self, (_, newest): (Slot, Position)) -> Position {
         let slots = self.at.ring.slots;
         let next = self.position.next(slots);
@@ -224,8 +226,9 @@ enum ReadSkipsPc {
 /// Reads the number of skipped positions before a message that a reader has found. Ends with `None` if the
 /// message was replaced.
 ///
-/// The next sender that uses the slot writes its own count before it overwrites the message, but only after
-/// the message was replaced. Therefore the last step checks that the message was not replaced.
+/// The count belongs to the slot. The next sender that uses the slot writes its own count before it
+/// overwrites the message, but only after the message was replaced. Therefore the last step checks that the
+/// message was not replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ReadSkips {
     at: RetainedAt,
@@ -277,25 +280,26 @@ impl Steps for ReadSkips {
 enum AssignPc {
     Previous,
     FindNewest(FindNewest),
-    /// Reads the count of the newest message, at this position.
+    /// Reads the count of the newest message, which is at this position.
     Count(Position),
     Read(u64),
     Check(u64, u64),
     Swap(u64, u64),
 }
 
-/// Writes the number of skipped positions before the message that is about to be published at a position: the
-/// count of the newest message plus the positions between the two. Ends with `false` if the position is
-/// complete, or the slot has changed.
+/// Writes the count of skipped positions for a message that is about to be published at a position. The count
+/// is that of the newest message, plus the number of positions between the newest message and this position.
+/// Ends with `false` if a message was already published at the position, or the slot has changed.
 ///
-/// | count | changed by | after a kill |
+/// | word | changed by | after a kill |
 /// |---|---|---|
-/// | count of the previous message in the slot | a sender, by one swap, before it publishes: → count of the new message | the next sender at that position finds or writes the same count |
+/// | count of a slot | a sender, by one swap, before it publishes in the slot: count of the slot's previous message → count of the new message | the next sender at that position finds or writes the same count |
 ///
 /// Until a position is published, the newest message before it stays the newest. So all senders that try the
-/// position write the same count. Counts of a slot never decrease, so a sender that was stopped before its
-/// swap while the position was completed finds a larger count and changes nothing. Without skipped positions
-/// no count changes. From counts and positions, a reader computes how many messages it has missed.
+/// position write the same count. Counts of a slot never decrease. So a sender that was stopped before its
+/// swap, while another sender published at the position, finds a larger count and changes nothing. If no
+/// position was skipped, no count changes. From counts and positions, a reader computes the number of
+/// messages that it has missed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct AssignSkips {
     at: RetainedAt,
@@ -305,8 +309,8 @@ pub struct AssignSkips {
 }
 
 impl AssignSkips {
-    /// Creates the steps for a position and its slot that [`FindPublishSlot`](super::FindPublishSlot) has
-    /// found.
+    /// Creates the steps for a position and its slot, as found by
+    /// [`FindPublishSlot`](super::FindPublishSlot).
     pub fn new(at: RetainedAt, (position, seen): (Position, Slot)) -> Self {
         Self { at, position, seen, pc: AssignPc::Previous }
     }

@@ -3,9 +3,9 @@
 //! `watch` and `broadcast` use such rings. A sender publishes as into any other ring
 //! ([`Put::at`](super::Put::at)). Then it *retires* messages beyond the ring's limit, each by one swap of the
 //! slot from `FULL` to `LAST`. A reader *pins* the slot of a message, and then checks that the slot's word is
-//! unchanged. Only then does it read the message. Otherwise it reads another message. A retired message that
+//! unchanged. If so, it reads the message. Otherwise it searches for another message. A retired message that
 //! is not pinned is *collected*: taken out of its slot, as a consumer takes a message out of any other ring,
-//! and dropped. Small messages need none of this: see [`RetainedAt`].
+//! and dropped. Small messages are neither pinned nor retired nor collected: see [`RetainedAt`].
 //!
 //! | word | states | changed by |
 //! |---|---|---|
@@ -14,14 +14,14 @@
 //! | | `(lap, LAST, e)` | a process that finds no pin for it → `(lap+1, EMPTY)`; a sender that finds it pinned at the slot's next position → `(lap+1, LAST, e)`: that position is skipped |
 //! | pin | 0 | a reader → `member, slot + 1` |
 //! | | `member, slot + 1` | that reader → 0; if it is dead, any process → 0 |
-//! | used | number of pins that may be in use | a reader, before it takes a pin beyond that number: a higher number |
+//! | used | number of pins that may be in use | a reader, before it takes a pin beyond that number → a higher number |
 //! | head (hint) | all messages in envelopes before this position are retired | any sender, forward |
 //!
 //! **No message is dropped while a reader reads it.** A reader writes its pin and then reads the slot again.
 //! A collector reads `LAST` in the slot and then reads the pins. Each of them has a full barrier between its
 //! two accesses. A reader that still finds `FULL` has written its pin before the slot became `LAST`, so the
-//! collector finds the pin. A reader that clears its pin reads the slot after that, and collects the message
-//! itself if it was retired meanwhile.
+//! collector finds the pin. After a reader has cleared its pin, it reads the slot again. If the message was
+//! retired meanwhile, the reader collects it.
 //!
 //! **No process waits for another.** A slot that stays pinned because its reader is stopped is skipped. There
 //! are more slots than retained messages and pins together, so at least one slot always has neither a
@@ -33,11 +33,11 @@
 //!
 //! | killed | left | other processes |
 //! |---|---|---|
-//! | publishing, collecting | as in `put` and `get` of any ring | [`Settle`](super::Settle) decides |
-//! | published, older ones not retired | more envelopes than the limit | the next sender of an envelope retires them |
-//! | retired, not collected | a slot that is `LAST` | the next sender after a death, or the next sender that reaches this slot, collects the message |
-//! | pinning, reading | a pin that names the dead member | a process that recovers the dead member, or a collector that finds the pin, clears it |
-//! | `used` raised, its pin not taken | one more pin to check | |
+//! | while publishing or collecting | the same as in `put` and `get` of any ring | [`Settle`](super::Settle) decides who owns the envelope |
+//! | after publishing, before retiring older messages | more envelopes than the limit | the next sender of an envelope retires them |
+//! | after retiring, before collecting | a slot that is `LAST` | the next sender after a death, or the next sender that reaches this slot, collects the message |
+//! | while pinning or reading | a pin that names the dead member | a process that recovers the dead member, or a collector that finds the pin, clears it |
+//! | after increasing `used`, before taking the pin | a pin that is free but counted in `used` | collectors check one pin more |
 
 use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::steps::TouchedGroups;
@@ -48,7 +48,8 @@ use super::get::{claim, unclaim};
 use super::retained::{Pins, RetainedAt};
 use super::slot::{Lag, Position, Slot, SlotState, Turns};
 
-/// Distance in laps from which two positions count as being in the opposite order: half of all laps.
+/// Half of all laps. If the distance from one position to another is at least this number of laps, the second
+/// position is the earlier one.
 const FAR: u64 = 1 << 37;
 
 /// Returns the number of positions from `earlier` to `position`, or `None` if `position` is before `earlier`.
@@ -59,9 +60,9 @@ pub(super) fn distance(position: Position, earlier: Position, slots: u32) -> Opt
 /// Result of a [`Pin`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PinOutcome {
-    /// The slot keeps the message until this pin is cleared.
+    /// The slot is pinned, and keeps its message until this pin is cleared.
     Pinned(u32),
-    /// The slot has changed. The pin has to be cleared.
+    /// The slot has changed. The caller must clear this pin.
     Changed(u32),
     /// All pins are in use.
     Exhausted,
@@ -75,7 +76,7 @@ enum PinPc {
     Load,
 }
 
-/// Pins a slot that contained `seen`.
+/// Pins the slot of a message. Checks afterwards that the slot still contains `seen`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Pin {
     pins: Pins,
@@ -89,7 +90,7 @@ pub struct Pin {
 }
 
 impl Pin {
-    /// Creates the steps for `me`, at slot `index` of `ring`.
+    /// Creates the steps for the reader `me`, at slot `index` of `ring`, which contained `seen`.
     pub fn new(ring: RingAt, pins: Pins, me: Member, index: u32, seen: Slot) -> Self {
         let (slot, at) = (ring.slot(index), me.slot() % pins.count.max(1));
         Self { pins, me, slot, index: ring.index(index), seen: seen.pack(), at, tried: 0, pc: PinPc::Used }
@@ -131,8 +132,8 @@ impl Steps for Pin {
     }
 }
 
-/// Clears a pin of `who`: the caller's own or a dead member's. Ends with `true` if its slot was retired
-/// meanwhile and must be collected.
+/// Clears a pin of `who`, which is the caller or a dead member. Ends with `true` if the message in the slot
+/// was retired meanwhile, so that the caller must collect it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Unpin {
     pin: Word,
@@ -142,7 +143,7 @@ pub struct Unpin {
 }
 
 impl Unpin {
-    /// Creates the steps for pin `pin`, of slot `index` of `ring`.
+    /// Creates the steps for pin `pin`, with which `who` has pinned slot `index` of `ring`.
     pub fn new(ring: RingAt, pins: Pins, who: Member, pin: u32, index: u32) -> Self {
         let named = Pins::pack(who, ring.index(index));
         Self { pin: pins.pin(pin), named, slot: ring.slot(index), cleared: false }
@@ -168,11 +169,11 @@ impl Steps for Unpin {
 /// Result of a [`Collect`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CollectOutcome {
-    /// The envelope, which now belongs to the caller with this owner word.
+    /// The message was taken out. Contains the envelope and its new owner word, which names the caller.
     Taken(EnvelopeId, Owner),
-    /// A reader has pinned the message. Contains the pin and the reader.
+    /// A reader has pinned the slot. Contains the number of the pin and the reader.
     Pinned(u32, Member),
-    /// There is nothing to collect.
+    /// The slot has no retired message in an envelope.
     Nothing,
 }
 
@@ -191,7 +192,7 @@ enum CollectPc {
     Clear(bool),
 }
 
-/// Takes a retired message out of its slot, if no reader has pinned it.
+/// Takes a retired message out of its slot, unless a reader has pinned the slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Collect {
     ring: RingAt,
@@ -208,22 +209,22 @@ pub struct Collect {
 }
 
 impl Collect {
-    /// Creates the steps for slot `index` of `ring`, for `me`. `intent` is the intent word of the calling
-    /// thread's lane.
+    /// Creates the steps for slot `index` of `ring`. The new owner of the envelope is `me`, the calling
+    /// process. `intent` is the intent word of the calling thread's lane.
     pub fn new(ring: RingAt, pins: Pins, intent: Word, owners: Column, me: Member, index: u32) -> Self {
         let (slot, owner) = (Slot::NONE, Owner { holder: Holder::Free, seq: 0 });
         let (index, touched) = (ring.index(index), None);
         Self { ring, pins, intent, owners, touched, me, index, slot, owner, all: false, pc: CollectPc::Load }
     }
 
-    /// Records first that the calling process touches the envelope's group, as for
-    /// [`Get`](super::Get::touching).
+    /// Before an envelope is taken, records in `groups` that the calling process touches the envelope's
+    /// group.
     #[must_use]
     pub fn touching(self, groups: TouchedGroups) -> Self {
         Self { touched: Some(groups), ..self }
     }
 
-    /// Takes the message even if it is pinned or not retired. For a ring without readers and senders.
+    /// Takes the message even if it is pinned or not retired, for a ring without readers and senders.
     #[must_use]
     pub fn unconditional(self) -> Self {
         Self { all: true, ..self }
@@ -233,7 +234,7 @@ impl Collect {
         self.slot.envelope().unwrap_or(0)
     }
 
-    /// Returns the first step of taking the message.
+    /// Returns the first step after the check of the pins.
     fn first(&self) -> CollectPc {
         if self.touched.is_some() { CollectPc::Touch } else { CollectPc::Intend }
     }
@@ -319,9 +320,9 @@ enum RetirePc {
     Advance(Option<u32>),
 }
 
-/// Retires the oldest message in an envelope if there are more messages than the limit, after the position
-/// `newest` was published. Ends with the slot to collect, and must then be repeated. Ends with `None` if no
-/// message is left to retire.
+/// Retires one envelope if the ring has more messages than its limit, after a message was published at
+/// `newest`. Ends with the index of a slot to collect, after which the caller must run these steps again.
+/// Ends with `None` if no envelope is left to retire.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Retire {
     ring: RingAt,
@@ -329,20 +330,21 @@ pub struct Retire {
     /// Position after the newest message.
     end: Position,
     head: Position,
-    /// First position that may have to be retired.
+    /// Position that is examined. Envelopes before it are retired.
     position: Position,
     slot: Slot,
     pc: RetirePc,
 }
 
 impl Retire {
-    /// Creates the steps for the ring at `at`.
+    /// Creates the steps for the ring at `at`, after a message was published at `newest`.
     pub fn new(at: RetainedAt, newest: Position) -> Self {
         let (ring, keep, end) = (at.ring, at.keep, newest.next(at.ring.slots));
         Self { ring, keep, end, head: newest, position: newest, slot: Slot::NONE, pc: RetirePc::Head }
     }
 
-    /// Returns the number of messages from the present position on, if there are more than the limit.
+    /// Returns the number of positions from `position` to the newest message, or `None` if the ring may keep
+    /// all of them.
     fn excess(&self) -> Option<u64> {
         distance(self.end, self.position, self.ring.slots).filter(|&n| n > u64::from(self.keep))
     }
@@ -400,14 +402,14 @@ impl Steps for Retire {
 /// Result of `FindPublishSlot`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PublishSlot {
-    /// A sender may publish at this position. Its slot is empty, or has a replaced small message.
+    /// Position at which a sender may publish, and its slot, which is empty or has a replaced small message.
     Free(Position, Slot),
-    /// The slot of this position has a retired message, which must be collected or skipped.
+    /// Position whose slot has a retired message. The sender must collect the message or skip the position.
     Retired(Position, Slot),
-    /// The slot has a message that is not retired. The caller must retire it, with this position as the
-    /// newest one.
+    /// The slot for the next message still has an envelope that is not retired. The sender must run
+    /// [`Retire`] with this position as the newest one.
     Current(Position),
-    /// The words are inconsistent.
+    /// The words of the ring are inconsistent.
     Inconsistent,
 }
 
@@ -481,7 +483,7 @@ impl Steps for FindPublishSlot {
     }
 }
 
-/// Skips a position whose slot is pinned.
+/// Skips a position whose slot has a pinned message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SkipPosition {
     slot: Word,
@@ -490,7 +492,7 @@ pub struct SkipPosition {
 }
 
 impl SkipPosition {
-    /// Creates the steps for the position and slot of a [`PublishSlot::Retired`].
+    /// Creates the steps for a position and its slot, as found in [`PublishSlot::Retired`].
     pub fn new(ring: RingAt, position: Position, seen: Slot) -> Self {
         Self { slot: ring.slot(position.index), seen, lap: position.lap }
     }

@@ -6,8 +6,9 @@ use mp_core::words::{EnvelopeId, Holder, Member, Owner};
 use super::RingAt;
 use super::slot::{Content, Lag, Position, Slot, SlotState, Turns};
 
-/// Result of an attempt to put a message, in all layers. The caller still owns a message that was not put:
-/// for an envelope, `Back` contains its owner word. `At` is the position, or `()` in the layers above.
+/// Result of an attempt to put a message, for steps and for the callers in `raw` and `queue`. If the message
+/// was not put, the caller still owns it, and for an envelope, `Back` is its owner word. `At` is the
+/// position, or `()` for callers that need no position.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PutOutcome<Back = Owner, At = Position> {
     /// The message was published at this position. The caller no longer owns it.
@@ -19,7 +20,7 @@ pub enum PutOutcome<Back = Owner, At = Position> {
 }
 
 impl<Back> PutOutcome<Back> {
-    /// Returns the same result without the position: one word instead of three.
+    /// Returns the same result without the position, so that it has one word instead of three.
     #[inline]
     pub(crate) fn without_position(self) -> PutOutcome<Back, ()> {
         match self {
@@ -60,19 +61,20 @@ pub struct Put {
     end: Option<PutOutcome>,
     /// `true` if the put is part of a batch and does not advance the tail past its message.
     batched: bool,
-    /// `true` if the caller has set the position at which the search starts.
+    /// `true` if the search starts at `position`, which the caller has set, and not at the tail.
     known: bool,
     /// `true` if the message may be published only at `position`.
     only: bool,
-    /// Used slot past which the tail is advanced.
+    /// Slot at `position`, which is in use, so that the tail must be advanced past it.
     seen: Slot,
     turns: Turns,
     pc: Pc,
 }
 
 impl Put {
-    /// Creates the steps to put `envelope`. Its owner word at `owner_at` is `owner`, which names `me`, and
-    /// its place is at `place_at`. `intent` is the intent word of the calling thread's lane.
+    /// Creates the steps to put `envelope`, which belongs to `me`, the calling process. Its owner word at
+    /// `owner_at` is `owner`. Its place word is at `place_at`. `intent` is the intent word of the calling
+    /// thread's lane.
     pub fn new(
         ring: RingAt,
         intent: Word,
@@ -211,8 +213,8 @@ impl Steps for Put {
 }
 
 /// Advances a hint past a batch of messages, from the position of the first message to the position after the
-/// last one. Changes nothing if another process has advanced the hint meanwhile: later operations advance it
-/// further.
+/// last one. Changes nothing if another process has advanced the hint meanwhile. Later operations then
+/// advance the hint.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Advance {
     hint: Word,

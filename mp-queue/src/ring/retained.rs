@@ -30,9 +30,9 @@
 //!
 //! | killed | left | other processes |
 //! |---|---|---|
-//! | slot made empty for an envelope | an empty slot | the next sender publishes there |
-//! | small message published, tail not advanced | a tail that lags | the next sender advances it |
-//! | small message published, an envelope not retired | one more envelope than the limit, which no reader gets | a sender at the beginning of a batch, or the next one with an envelope, retires it |
+//! | after emptying a slot for an envelope | an empty slot | the next sender publishes in this slot |
+//! | after publishing a small message, before advancing the tail | a tail that lags | the next sender advances the tail |
+//! | after publishing a small message, before retiring an envelope | one more envelope than the limit, which no reader gets | a sender at the beginning of a batch, or the next sender of an envelope, retires it |
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::Member;
@@ -40,17 +40,18 @@ use mp_core::words::Member;
 use super::RingAt;
 use super::slot::{Lag, Position, Slot, SmallMessage};
 
-/// Number of positions after which a sender of small messages retires envelopes and advances the head.
+/// Number of positions after which a sender of small messages retires all older envelopes and advances the
+/// head.
 const BATCH: u32 = 64;
 
-/// Location of the pins of a ring.
+/// Locations of the pins of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Pins {
-    /// Word with the number of pins that may be in use.
+    /// Location of the number of pins that may be in use.
     pub used: Word,
-    /// The first pin, followed by the others.
+    /// Location of the first pin. The other pins follow.
     pub first: Word,
-    /// Number of pins.
+    /// Number of pins of the ring.
     pub count: u32,
 }
 
@@ -61,13 +62,13 @@ impl Pins {
         self.first.plus(i as u64)
     }
 
-    /// Returns the word of a pin of `me` for slot `index`.
+    /// Returns the word of a pin with which `me` has pinned slot `index`.
     #[inline]
     pub const fn pack(me: Member, index: u32) -> u64 {
         me.raw() | (index as u64 + 1) << Member::BITS
     }
 
-    /// Returns the member and the slot of a pin, or `None` if the pin is free.
+    /// Returns the reader and the slot index in the word of a pin, or `None` if the pin is free.
     #[inline]
     pub const fn unpack(word: u64) -> Option<(Member, u32)> {
         match (word >> Member::BITS) as u32 {
@@ -80,14 +81,14 @@ impl Pins {
 /// Locations of the words of a ring with retained messages.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RetainedAt {
-    /// The ring.
+    /// Locations of the ring's slots and hints.
     pub ring: RingAt,
-    /// Pins of its readers.
+    /// Locations of the pins of the ring's readers.
     pub pins: Pins,
-    /// First count of skipped positions, followed by the counts of the other slots: see
-    /// [`AssignSkips`](super::AssignSkips).
+    /// Location of the count of skipped positions of the first slot. The counts of the other slots follow:
+    /// see [`AssignSkips`](super::AssignSkips).
     pub skips: Word,
-    /// Number of messages that the ring keeps, smaller than its number of slots.
+    /// Number of messages that the ring keeps. Smaller than its number of slots.
     pub keep: u32,
 }
 
@@ -98,7 +99,7 @@ impl RetainedAt {
         self.skips.plus(self.ring.index(i) as u64)
     }
 
-    /// Returns the position whose message replaces the message of `position`.
+    /// Returns the position whose message, when published, replaces the message at `position`.
     #[inline]
     pub(super) const fn replacement(&self, position: Position) -> Position {
         position.plus(self.keep, self.ring.slots)
@@ -113,8 +114,8 @@ enum PublishPc {
     Oldest,
 }
 
-/// Publishes a small message. Ends with `None` if the slot has changed, and otherwise with `true` if older
-/// messages are to be retired.
+/// Publishes a small message. Ends with `None` if the slot has changed. Otherwise ends with `true` if the
+/// sender must retire older envelopes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PublishSmall {
     at: RetainedAt,
@@ -125,8 +126,8 @@ pub struct PublishSmall {
 }
 
 impl PublishSmall {
-    /// Creates the steps for a position and its slot that [`FindPublishSlot`](super::FindPublishSlot) has
-    /// found.
+    /// Creates the steps for a position and its slot, as found by
+    /// [`FindPublishSlot`](super::FindPublishSlot).
     pub fn new(at: RetainedAt, (position, seen): (Position, Slot), message: SmallMessage) -> Self {
         Self { at, position, seen, message, pc: PublishPc::Rest }
     }
@@ -164,7 +165,7 @@ impl Steps for PublishSmall {
     }
 }
 
-/// Takes a replaced small message out of a slot, so that an envelope can be published there.
+/// Removes a replaced small message from a slot, so that an envelope can be published in the slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct DiscardSmall {
     slot: Word,
@@ -174,8 +175,8 @@ pub struct DiscardSmall {
 }
 
 impl DiscardSmall {
-    /// Creates the steps for a position and its slot that [`FindPublishSlot`](super::FindPublishSlot) has
-    /// found.
+    /// Creates the steps for a position and its slot, as found by
+    /// [`FindPublishSlot`](super::FindPublishSlot).
     pub fn new(at: RetainedAt, (position, seen): (Position, Slot)) -> Self {
         let (slot, empty) = (at.ring.slot(position.index), position.empty_slot().pack());
         Self { slot, seen: seen.pack(), empty, rest: None }

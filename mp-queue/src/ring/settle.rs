@@ -1,24 +1,24 @@
-//! Decision on the owner of the one envelope that a dead member's thread was putting or getting.
+//! Decision on the owner of the envelope that a dead member's thread was putting or getting.
 
 use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner, RingPlace};
 
 use super::slot::Slot;
 
-/// Result of settling.
+/// Result of settling the intent of a dead member.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SettleOutcome {
-    /// The intent named no envelope in doubt, and is cleared.
+    /// No envelope was taken over, since the intent was stale, complete or invalid. The intent is cleared.
     Cleared,
-    /// The envelope now belongs to the dead member, and is to be released like its other envelopes. The
-    /// intent is cleared.
-    Owned(EnvelopeId),
-    /// The dead member now has a lease of the envelope, which must be returned like its other leases
-    /// ([`Return`](super::Return)), since the queue redelivers messages of dead consumers. The intent is
+    /// The dead member now owns this envelope, which must be released like its other envelopes. The intent is
     /// cleared.
+    Owned(EnvelopeId),
+    /// The dead member now has a lease of this envelope, because the queue redelivers messages of dead
+    /// consumers. The lease must be returned like the member's other leases ([`Return`](super::Return)). The
+    /// intent is cleared.
     Leased(EnvelopeId),
-    /// A live thread is operating on this envelope, which was put into that ring. Retry later. The intent
-    /// stays.
+    /// A living thread is putting or getting the envelope, in the ring of this block. The intent is
+    /// unchanged, and the caller must retry later.
     Undecided(BlockId),
 }
 
@@ -38,25 +38,27 @@ enum Pc {
 
 /// State of the arena that a recovering process needs to settle an intent.
 pub trait IntentContext {
-    /// Returns the intent words of all threads of members that are not known to be dead, at present.
+    /// Returns the locations of the intent words of all threads whose members are not known to be dead at the
+    /// time of the call.
     fn intents(&self) -> Vec<Word>;
 
     /// Returns the location of slot `slot` of the ring in block `ring`, or `None` if there is no such ring.
     fn slot(&self, ring: BlockId, slot: u32) -> Option<Word>;
 
-    /// Returns `true` if the envelope exists. An intent may contain garbage.
+    /// Returns `true` if the envelope exists. An intent may contain the number of an envelope that does not
+    /// exist.
     fn exists(&self, envelope: EnvelopeId) -> bool;
 
     /// Returns `true` if the dead member has a seat in block `ring`, or died while it freed the ring. The
-    /// member can't get a new seat, and keeps the existing one until its intents are settled.
+    /// member can't get a new seat, and keeps its seat until its intents are settled.
     fn holds(&self, ring: BlockId) -> bool;
 
-    /// Returns `true` if the queue in block `ring` redelivers messages of dead consumers. Consumers set this
-    /// before their first lease.
+    /// Returns `true` if the queue in block `ring` redelivers messages of dead consumers. The first consumer
+    /// that leases enables this before its lease.
     fn redelivers(&self, ring: BlockId) -> bool;
 
-    /// Returns the dead member. If it [holds](Self::holds) the ring, the ring stays held until all leases of
-    /// the dead member are returned. The recovering process itself may have no seat there.
+    /// Returns the dead member. If the member [holds](Self::holds) a ring, the ring stays held until all
+    /// leases of the member are returned. The recovering process may have no seat in the ring.
     fn dead(&self) -> Member;
 }
 
@@ -65,40 +67,39 @@ pub trait IntentContext {
 /// recovering process.
 ///
 /// An intent may be *stale*: its thread lost the envelope to another thread and died before it cleared the
-/// intent. The envelope may have gone through other queues since. So the intent is compared with the actual
-/// state:
+/// intent. The envelope may have been in other queues since. So the intent is compared with the actual state:
 ///
-/// | owner | its slot | the dead member | the intent |
+/// | envelope's owner | envelope's slot | dead member | decision |
 /// |---|---|---|---|
-/// | not `QUEUED` | | | stale or complete: cleared |
-/// | `QUEUED` | contains it | | stale, or its thread has put the envelope or has not taken it: cleared |
-/// | `QUEUED` | does not contain it | does not hold the ring | stale: cleared |
-/// | `QUEUED` | does not contain it | holds the ring, and a living thread intends the envelope | undecided: retry later |
-/// | `QUEUED` | does not contain it | holds the ring, and no living thread intends the envelope | may be stale: another dead member may have taken the envelope. The envelope is taken over in any case |
+/// | not `QUEUED` | any | any | the intent is stale or complete: it is cleared |
+/// | `QUEUED` | contains the envelope | any | the intent is stale, or its thread has put the envelope or has not taken it: the intent is cleared |
+/// | `QUEUED` | does not contain the envelope | does not hold the ring | the intent is stale: it is cleared |
+/// | `QUEUED` | does not contain the envelope | holds the ring, and a living thread intends the envelope | undecided: the caller retries later |
+/// | `QUEUED` | does not contain the envelope | holds the ring, and no living thread intends the envelope | the envelope is taken over. This is right even if the intent is stale, because another dead member has then taken the envelope |
 ///
 /// **The third row.** A process that puts into a ring or takes out of it holds the ring: by a seat, or
-/// because it drains the ring to free it. If it dies, it holds the ring until its intents are settled, which
-/// happens here. While the envelope is `QUEUED` and in no slot, the process that put or took it last still
-/// holds the ring. So if a dead member doesn't hold the ring, another process put or took the envelope, and
-/// the envelope is left unchanged. This is necessary. Processes that concurrently recover that other process
-/// note its returned messages in the ring while its seat exists. A lease of a member without a seat would be
-/// returned too late for such a note, into a ring that may already be freed.
+/// because it drains the ring to free it. If the process dies, it holds the ring until its intents are
+/// settled. While the envelope is `QUEUED` and in no slot, the process that put or took it last still holds
+/// the ring. So if the dead member does not hold the ring, another process put or took the envelope, and the
+/// envelope must be left unchanged. Otherwise the dead member could get a lease of a message in a ring in
+/// which it has no seat. That lease might be returned after other recovering processes have noted the
+/// returned messages and the ring was freed.
 ///
-/// **The last row.** With a seat, the ring exists until the messages leased in its name are returned and
-/// noted with that seat. It does not matter which of the dead members that may have the envelope becomes its
-/// owner. The swap of the owner word decides.
+/// **The last row.** The dead member has a seat in the ring. So the ring exists until the leases of the dead
+/// member are returned and noted. If several dead members may have taken the envelope, any of them may become
+/// its owner: the swap of the owner word decides.
 ///
-/// If the envelope is `QUEUED` and not in its slot, there are two cases. If a live thread took the envelope
-/// and is about to become its owner, that thread still intends it, and the recovery retries later. If the
-/// thread that took the envelope is dead, and no live thread intends it, the recovery takes the envelope
-/// over. A thread that writes its intent after the slot was read can't take the envelope. Therefore the
-/// intents are listed only after that read: the list then includes a thread that has joined and taken the
-/// envelope before.
+/// **Living threads.** If the envelope is `QUEUED` and not in its slot, there are two cases. If a living
+/// thread took the envelope and is about to become its owner, that thread still intends it, and the recovery
+/// retries later. If the thread that took the envelope is dead, and no living thread intends it, the recovery
+/// takes the envelope over. A thread that writes its intent after the recovery has read the slot can't take
+/// the envelope. Therefore the recovery lists the intents only after it has read the slot. The list then
+/// includes every thread that may have taken the envelope, even a thread of a member that has just joined.
 ///
-/// A thread that is *putting* the envelope intends it from before the owner word became `QUEUED` until after
-/// the slot contains it. So either its intent is found, or the slot has changed meanwhile. Therefore the slot
-/// is read again. If the slot's word is the same, the slot did not contain the envelope in between, since the
-/// word never returns to an earlier value.
+/// **Puts.** A thread that is *putting* the envelope intends it from before the owner word became `QUEUED`
+/// until after the slot contains it. So either the recovery finds its intent, or the slot has changed
+/// meanwhile. Therefore the recovery reads the slot a second time. If the slot's word is the same, the slot
+/// did not contain the envelope between the two reads, since the word never returns to an earlier value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Settle<S> {
     dead: Word,
@@ -109,14 +110,14 @@ pub struct Settle<S> {
     envelope: EnvelopeId,
     owner: Owner,
     place: RingPlace,
-    /// Location and word of the envelope's slot, if that slot exists.
+    /// Location and word of the slot that the envelope's place word names, if that slot exists.
     slot: Option<(Word, u64)>,
     out: SettleOutcome,
     pc: Pc,
 }
 
 impl<S: IntentContext> Settle<S> {
-    /// Creates the steps to settle the intent word `dead`.
+    /// Creates the steps to settle the intent in the word `dead`.
     pub fn new(dead: Word, (owners, places): (Column, Column), context: S) -> Self {
         Self {
             dead,
@@ -213,7 +214,7 @@ impl<S: IntentContext> Steps for Settle<S> {
 mod tests {
     use super::*;
 
-    /// An arena with three envelopes.
+    /// Context of an arena with three envelopes and no intents of living threads.
     struct NoIntents;
 
     impl IntentContext for NoIntents {

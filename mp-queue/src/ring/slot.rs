@@ -13,14 +13,14 @@ const LAP_MASK: u64 = (1 << LAP_BITS) - 1;
 pub struct Content(u32);
 
 impl Content {
-    /// Contents from this value on are small messages. Envelope numbers are smaller.
+    /// Smallest content that is a small message. Smaller values are envelope numbers.
     pub(super) const SMALL: u32 = 0xf0_0000;
 
-    /// Largest possible number of an envelope.
+    /// Largest envelope number that a slot can contain.
     #[cfg(test)]
     pub(crate) const LAST_ENVELOPE: EnvelopeId = Self::SMALL - 1;
 
-    /// Returns `true` if an arena with this many envelopes can have rings.
+    /// Returns `true` if slots can name each of this number of envelopes.
     pub const fn can_name(envelopes: u32) -> bool {
         envelopes <= Self::SMALL
     }
@@ -43,15 +43,15 @@ impl Content {
         if self.0 < Self::SMALL { Some(self.0) } else { None }
     }
 
-    /// Returns the small message that begins with this content and continues in `rest`, the slot's second
-    /// word. Returns `None` for an envelope.
+    /// Decodes the small message whose first part is this content and whose second part is `rest`, the slot's
+    /// second word. Returns `None` if the content is an envelope.
     #[inline]
     pub(super) const fn small_message(self, rest: u64) -> Option<SmallMessage> {
         if self.0 < Self::SMALL { None } else { Some(SmallMessage { head: self.0 & !Self::SMALL, rest }) }
     }
 }
 
-/// A message of up to [`MOST`](Self::MOST) bytes.
+/// Small message: up to [`MOST`](Self::MOST) bytes, which fit into a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SmallMessage {
     /// Length and first bytes: `0 4 | len 4 | second byte 8 | first byte 8`, high bits first.
@@ -60,16 +60,16 @@ pub struct SmallMessage {
 }
 
 impl SmallMessage {
-    /// Largest number of bytes.
+    /// Largest number of bytes of a small message.
     pub const MOST: usize = SmallBytes::MOST;
 
-    /// Returns the message with these bytes, or `None` if there are too many.
+    /// Returns the small message with these bytes, or `None` if there are too many bytes.
     #[inline]
     pub fn new(bytes: &[u8]) -> Option<Self> {
         SmallBytes::new(bytes).map(Self::of)
     }
 
-    /// Returns the message with these bytes.
+    /// Returns the small message with these bytes.
     #[inline]
     pub fn of(bytes: SmallBytes) -> Self {
         let [a, b, rest @ ..] = bytes.all();
@@ -94,13 +94,13 @@ impl SmallMessage {
         self.head
     }
 
-    /// Returns the other bytes: the second word of the slot.
+    /// Returns the bytes after the first two, as they are stored in a slot's second word.
     #[inline]
     pub(super) const fn rest(self) -> u64 {
         self.rest
     }
 
-    /// Returns the small message in a slot with these words, if it contains one.
+    /// Returns the small message in a slot with these two words, or `None` if the slot has none.
     #[inline]
     pub const fn in_slot([first, rest]: [u64; 2]) -> Option<Self> {
         match Slot::unpack(first).content() {
@@ -109,30 +109,31 @@ impl SmallMessage {
         }
     }
 
-    /// Returns the words of a slot that contains this message in this lap.
+    /// Returns the two words of a slot that contains this message, in lap `lap`.
     #[inline]
     pub(super) fn slot(self, lap: u64) -> [u64; 2] {
         [Slot { lap, state: SlotState::Full(Content::small(self.head())) }.pack(), self.rest()]
     }
 }
 
-/// Contents of a slot.
+/// State of a slot, with its content.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SlotState {
-    /// No message yet.
+    /// The slot has no message yet.
     Empty,
-    /// A message.
+    /// The slot has a message.
     Full(Content),
-    /// No message, and no further one will be published.
+    /// The slot has no message, and the ring is closed: no message will be published in this slot.
     Closed,
-    /// A message in a closed ring: the slot's next position is the end of the ring.
+    /// The slot has a message, and the ring is closed: the slot's next position is the end of the ring. In a
+    /// ring with retained messages: the message is retired.
     Last(Content),
-    /// Empty or closed, but with a content. No step writes this: it is garbage, and a get takes it like a
-    /// message.
+    /// The slot contains garbage: it is empty or closed, but has a content. No step writes this state. A get
+    /// handles the content like a message.
     Stray {
-        /// The garbage.
+        /// Content that is garbage.
         content: Content,
-        /// `true` if the state is closed.
+        /// `true` if the slot is closed, and `false` if it is empty.
         closed: bool,
     },
 }
@@ -140,14 +141,14 @@ pub enum SlotState {
 /// A slot's first word: `content 24 | state 2 | lap 38`, low bits first.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Slot {
-    /// Lap of the slot.
+    /// Number of the lap in which the slot is.
     pub lap: u64,
-    /// Contents of the slot.
+    /// State of the slot in this lap.
     pub state: SlotState,
 }
 
 impl Slot {
-    /// Placeholder before a slot is read.
+    /// Value of a variable before a slot was read.
     pub(super) const NONE: Self = Self { lap: 0, state: SlotState::Empty };
 
     /// Converts the slot into a word.
@@ -178,7 +179,7 @@ impl Slot {
         Self { lap: w >> 26, state }
     }
 
-    /// Returns the message in the slot.
+    /// Returns the content of a slot with a message or garbage, or `None` if the slot has neither.
     #[inline]
     pub const fn content(self) -> Option<Content> {
         match self.state {
@@ -187,7 +188,7 @@ impl Slot {
         }
     }
 
-    /// Returns the envelope in the slot.
+    /// Returns the envelope in the slot, or `None` if the slot has none.
     #[inline]
     pub const fn envelope(self) -> Option<EnvelopeId> {
         match self.content() {
@@ -196,7 +197,7 @@ impl Slot {
         }
     }
 
-    /// Returns the slot after its message is taken.
+    /// Returns the state of the slot after its message was taken.
     #[inline]
     pub(super) const fn after_take(self) -> Self {
         let state = match self.state {
@@ -210,23 +211,23 @@ impl Slot {
 /// A position in the order of messages: slot `index` in lap `lap`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Position {
-    /// Lap, modulo 2^38. The two bits above that are unused and preserved.
+    /// Number of the lap, modulo 2^38. The two bits above are unused and preserved.
     pub lap: u64,
-    /// Index of the slot.
+    /// Index of the slot in the ring.
     pub index: u32,
 }
 
-/// Number of times that one call has continued at another slot. Usually, each turn means that another process
-/// has put or taken a message meanwhile. With garbage in the laps, the call could continue forever, so the
-/// number is limited. All values compare as equal: states of an algorithm that differ only in this number
-/// behave the same.
+/// Number of times that one call had to start again or continue at another slot, usually because another
+/// process has put or taken a message meanwhile. The number is limited, because a call could continue forever
+/// if laps contain garbage. All values compare as equal: two states of an algorithm that differ only in this
+/// number behave the same.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Turns(u32);
 
 impl Turns {
     const MOST: u32 = 1 << 16;
 
-    /// Counts a turn. Returns `true` if the call may continue.
+    /// Increments the number. Returns `true` if the call may continue.
     pub(super) const fn one_more(&mut self) -> bool {
         self.0 += 1;
         self.0 <= Self::MOST
@@ -245,10 +246,10 @@ impl Hash for Turns {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
-/// State that a consumer finds in a slot.
+/// State of a position, as a consumer finds it in the position's slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PositionState {
-    /// A later lap: the message was taken.
+    /// The message was taken, since the slot is in a later lap.
     Taken,
     Message,
     Empty,
@@ -264,7 +265,8 @@ pub(super) enum Lag {
 }
 
 impl Position {
-    /// Placeholder for a position. No message of a first segment has it: there, laps start at 1.
+    /// Placeholder for an unknown position. No message of the first segment has this position, since laps of
+    /// that segment start at 1.
     pub(crate) const NONE: Self = Self { lap: 0, index: 0 };
 
     /// Returns the slot of this position before its message is published.
@@ -285,7 +287,7 @@ impl Position {
         Self { lap: w >> 24, index: (w & 0xff_ffff) as u32 }
     }
 
-    /// Returns the next position in a ring of `slots`.
+    /// Returns the position after this one, in a ring of `slots` slots.
     #[inline]
     pub const fn next(self, slots: u32) -> Self {
         if self.index + 1 < slots {
@@ -295,9 +297,9 @@ impl Position {
         }
     }
 
-    /// Returns the first position that may still be unused, according to `slot`, the slot of this position.
-    /// The slot was used at this position or a later one, so all earlier positions are used, too. Without
-    /// garbage, a hint lags by few positions.
+    /// Returns the first position after this one that may be unused. `slot` is the content of this position's
+    /// slot, which was used at this position or in a later lap, so all positions up to that one are used.
+    /// Without garbage, a hint lags by few positions.
     pub fn skip_used(self, slot: Slot, slots: u32) -> Self {
         let lap = match self.lag(slot) {
             Lag::Ahead => slot.lap.wrapping_sub(1) & LAP_MASK,
@@ -306,7 +308,7 @@ impl Position {
         Self { lap, index: self.index }.next(slots)
     }
 
-    /// Returns the previous position in a ring of `slots`.
+    /// Returns the position before this one, in a ring of `slots` slots.
     pub fn previous(self, slots: u32) -> Self {
         match self.index.checked_sub(1) {
             Some(index) => Self { lap: self.lap, index },
@@ -314,7 +316,7 @@ impl Position {
         }
     }
 
-    /// Returns the position `n` positions later, in a ring of `slots`. `n` is at most `slots`.
+    /// Returns the position `n` positions later, in a ring of `slots` slots. `n` is at most `slots`.
     #[inline]
     pub(super) const fn plus(self, n: u32, slots: u32) -> Self {
         let index = self.index + n;
@@ -325,7 +327,7 @@ impl Position {
         }
     }
 
-    /// Returns the position `n` positions earlier, in a ring of `slots`. `n` is at most `slots`.
+    /// Returns the position `n` positions earlier, in a ring of `slots` slots. `n` is at most `slots`.
     #[inline]
     pub(super) const fn minus(self, n: u32, slots: u32) -> Self {
         match self.index.checked_sub(n) {
@@ -334,13 +336,13 @@ impl Position {
         }
     }
 
-    /// Returns the number of positions from `earlier` to `self`, in a ring of `slots`.
+    /// Returns the number of positions from `earlier` to this position, in a ring of `slots` slots.
     pub const fn distance_from(self, earlier: Self, slots: u32) -> u64 {
         let laps = self.lap.wrapping_sub(earlier.lap) & LAP_MASK;
         (laps * slots as u64).wrapping_add(self.index as u64).wrapping_sub(earlier.index as u64)
     }
 
-    /// Compares the slot's lap with this position's lap, modulo 2^38.
+    /// Compares the lap of `slot`, this position's slot, with this position's lap, modulo 2^38.
     #[inline]
     pub(super) const fn lag(self, slot: Slot) -> Lag {
         let d = slot.lap.wrapping_sub(self.lap) & LAP_MASK;
@@ -353,7 +355,7 @@ impl Position {
         }
     }
 
-    /// Returns the state that a consumer at this position finds in the slot.
+    /// Returns the state of this position, whose slot is `slot`, for a consumer.
     pub(crate) const fn state_in(self, slot: Slot) -> PositionState {
         match (self.lag(slot), slot.state) {
             (Lag::Ahead, _) => PositionState::Taken,
@@ -365,9 +367,9 @@ impl Position {
         }
     }
 
-    /// Returns `true` if this position's slot shows that the message `keep` positions earlier was replaced,
-    /// and `false` if neither this position nor a later one is published. Returns `None` if this position was
-    /// skipped, or its message is retired, so that the next position must be checked.
+    /// Checks whether `slot`, this position's slot, shows that the message `keep` positions earlier was
+    /// replaced. Returns `false` if no message is published at this position or later. Returns `None` if this
+    /// position was skipped or its message is retired, so that the caller must check the next position.
     pub(super) fn has_replaced(self, slot: Slot) -> Option<bool> {
         match (self.lag(slot), slot.state) {
             (Lag::Equal | Lag::Ahead, SlotState::Full(_)) => Some(true),
@@ -376,8 +378,9 @@ impl Position {
         }
     }
 
-    /// Returns `true` if a producer at this position finds the ring closed, and `false` if it finds the ring
-    /// open. Returns `None` if the slot is used, so that the next one must be checked.
+    /// Checks whether `slot`, this position's slot, shows that the ring is closed. Returns `false` if a
+    /// message can be published at this position. Returns `None` if the position is used, so that the caller
+    /// must check the next position.
     pub(crate) const fn check_end(self, slot: Slot) -> Option<bool> {
         match (self.lag(slot), slot.state) {
             (Lag::Equal, SlotState::Closed) | (Lag::Behind, SlotState::Last(_)) => Some(true),
@@ -386,9 +389,9 @@ impl Position {
         }
     }
 
-    /// Returns `true` if a producer at this position need not wait, because the slot is free or the ring is
-    /// closed. Returns `false` if the slot has a message of the previous lap. Returns `None` if the slot is
-    /// used, so that the next one must be checked.
+    /// Checks whether a producer at this position, whose slot is `slot`, need not wait: the slot is free or
+    /// the ring is closed. Returns `false` if the slot still has a message of the previous lap. Returns
+    /// `None` if the position is used, so that the caller must check the next position.
     pub(crate) const fn check_room(self, slot: Slot) -> Option<bool> {
         match (self.lag(slot), slot.state) {
             (Lag::Equal, SlotState::Closed | SlotState::Empty) | (Lag::Behind, SlotState::Last(_)) => {

@@ -11,21 +11,22 @@
 //! word (a closer, or a producer or consumer of an envelope) succeeds only if the second word belongs to the
 //! first.
 //!
-//! A message that is to be leased needs an envelope, since its consumer may die later. As soon as a consumer
-//! has leased, producers use envelopes (producers read a word that consumers set). A consumer that leases may
-//! find a small message that was put before. It then copies the message into an envelope. [`Enclose`] leases
-//! the envelope and takes the slot afterwards. Meanwhile the envelope's place word has a mark
-//! ([`RingPlace::ENCLOSING`]), so that a process that lists the queue's messages does not list both copies. A
-//! consumer that is killed leaves the mark, and the next leaseholder removes it.
+//! A message that is to be leased needs an envelope, since its consumer may die later. The first consumer
+//! that leases sets a bit in the queue's header, and producers that read the bit use envelopes. A consumer
+//! that leases may still find a small message that was put before. The consumer copies that message into an
+//! envelope. [`Enclose`] leases the envelope and then takes the message out of its slot. Meanwhile the
+//! envelope's place word has a mark ([`RingPlace::ENCLOSING`]), so that a process that lists the queue's
+//! messages does not list both copies. A consumer that is killed leaves the mark, and the next leaseholder
+//! removes it.
 //!
 //! | killed in `Enclose` | left | recovery or reclaim |
 //! |---|---|---|
-//! | before the envelope is leased | `MEMBER(dead)` | frees it |
-//! | before the slot is taken | `LEASED(dead)`, and the message in the slot | returns it: the message is delivered twice |
-//! | after the slot is taken | `LEASED(dead)` | returns it |
-//! | after another consumer took the slot, while the envelope is still leased | `LEASED(dead)` | returns it: the message is delivered twice |
+//! | before it leases the envelope | an envelope with owner `MEMBER(dead)` | frees the envelope |
+//! | before it takes the message out of the slot | an envelope with owner `LEASED(dead)`, and the message in the slot | returns the envelope: the message is delivered twice |
+//! | after it takes the message out of the slot | an envelope with owner `LEASED(dead)` | returns the envelope |
+//! | after another consumer took the message out of the slot, while the envelope is still leased | an envelope with owner `LEASED(dead)` | returns the envelope: the message is delivered twice |
 //!
-//! Delivery is at least once, as leases promise.
+//! In all cases, the message is delivered at least once, as for any lease.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::{Holder, Member, Owner, RingPlace};
@@ -34,7 +35,7 @@ use super::RingAt;
 use super::put::PutOutcome;
 use super::slot::{Content, Lag, Position, Slot, SlotState, SmallMessage, Turns};
 
-/// Returns the words of a slot in this lap, with or without a message.
+/// Returns the two words of a slot in lap `lap`, with a small message or empty.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn small_words(message: Option<SmallMessage>, lap: u64) -> [u64; 2] {
     let empty = [Position { lap, index: 0 }.empty_slot().pack(), 0];
@@ -59,9 +60,9 @@ pub struct PutSmall {
     message: SmallMessage,
     position: Position,
     batched: bool,
-    /// Used slot past which the tail is advanced.
+    /// Slot at `position`, which is in use, so that the tail must be advanced past it.
     seen: Slot,
-    /// Second word of an empty slot.
+    /// Second word that was read from an empty slot.
     rest: u64,
     turns: Turns,
     pc: Pc,
@@ -171,9 +172,9 @@ enum EnclosePc {
     Unlease,
 }
 
-/// Leases a small message in an envelope with a copy of it. Ends with the envelope's owner word, and `true`
-/// if the caller now has the lease. If `false`, another process was faster, and the caller still owns the
-/// envelope and must free it.
+/// Leases a small message in an envelope that contains a copy of the message. Ends with the envelope's owner
+/// word, and with `true` if the caller has the lease. If `false`, another process took the message first, and
+/// the caller still owns the envelope and must free it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Enclose {
     ring: RingAt,
@@ -188,9 +189,9 @@ pub struct Enclose {
 }
 
 impl Enclose {
-    /// Creates the steps to lease `message`, which [`Get`](super::Get) has found at `position`, in an
-    /// envelope of `me` that contains a copy of it. The envelope's owner word, at `owner_at`, is `owner`. Its
-    /// place word is at `place_at`.
+    /// Creates the steps to lease `message`, which [`Get`](super::Get) has found at `position`. The envelope
+    /// with the copy belongs to `me`, the calling process. Its owner word at `owner_at` is `owner`. Its place
+    /// word is at `place_at`.
     pub fn new(
         ring: RingAt,
         (owner_at, place_at): (Word, Word),

@@ -43,9 +43,9 @@
 //! cell itself takes about 8 KiB.
 //!
 //! # When a process dies
-//! A sender that is killed while it sends has sent the whole value or nothing. A killed reader retains
-//! nothing. A process that is stopped while it reads blocks no sender and no reader. The value that it was
-//! reading stays allocated.
+//! A sender that is killed while it sends has sent the whole value or nothing. After a reader is killed, no
+//! value stays allocated for it. A process that is stopped while it reads a value blocks no sender and no
+//! reader. That value stays allocated until the process has read it.
 
 mod receiver;
 mod sender;
@@ -89,7 +89,8 @@ pub fn channel<T: Serialize + DeserializeOwned + 'static>(
     }
 }
 
-/// Returns the type of the cell's ring, which differs from the type of a queue of the same values.
+/// Returns the fingerprint and name of the type of the cell's ring. The fingerprint differs from that of a
+/// queue with the same message type.
 fn type_of<T: 'static>() -> (u64, &'static str) {
     (TypeFingerprint::<Sender<T>>::of_rust_name().get(), std::any::type_name::<T>())
 }
@@ -108,7 +109,7 @@ fn read_newest<T: Message>(
     Err(empty())
 }
 
-/// Returns the error for a cell in which no value is found. A valid cell always has one.
+/// Returns the error for a cell without a value. Only garbage in the cell's words can cause this error.
 #[cold]
 fn empty() -> Error {
     mp_core::Error::Malformed(

@@ -29,10 +29,10 @@ pub struct Receiver<T> {
     state: Mutex<ReceiverState<T>>,
 }
 
-/// State of a receiver. No code of the value runs under its lock.
+/// State of a receiver. While its lock is held, no code of the value's type runs.
 struct ReceiverState<T> {
     seen: Position,
-    /// Value that was read last.
+    /// Value that this receiver has read last, and its position.
     value: Option<(Position, Arc<T>)>,
 }
 
@@ -99,8 +99,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
         Err(empty())
     }
 
-    /// Waits until a value satisfies `wanted`, which may be the current one. Marks that value as seen and
-    /// returns it.
+    /// Waits until the newest value satisfies `wanted`. Marks that value as seen and returns it. Returns at
+    /// once if the current value satisfies `wanted`.
     ///
     /// ```
     /// let (sender, receiver) = mp_queue::watch::channel(0_u32)?;
@@ -143,7 +143,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
 }
 
 impl<T> Receiver<T> {
-    /// Returns `true` if the newest value was not seen. Costs two loads.
+    /// Returns `true` if the newest value was not seen. The call costs two loads from memory.
     ///
     /// # Errors
     /// Returns [`GetError::Disconnected`] if the newest value was seen and there are no senders. Returns
@@ -233,7 +233,7 @@ impl<T> Receiver<T> {
         Err(empty().into())
     }
 
-    /// Returns a clone that does not retain the value that was read last.
+    /// Returns a clone of this receiver that does not retain the value that this receiver has read last.
     #[doc(hidden)]
     pub fn without_value(&self) -> Self {
         let state = ReceiverState { seen: self.seen(), value: None };
@@ -252,7 +252,8 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// Returns `true` if no process and no message has a sender. The last value can still be read.
+    /// Returns `true` if there are no senders left, neither in a process nor in a message in transit. The
+    /// last value can still be read.
     pub fn is_closed(&self) -> bool {
         self.end.is_peer_gone()
     }
@@ -263,7 +264,7 @@ impl<T> Receiver<T> {
     }
 }
 
-/// Returns `true` if there is a value that was not seen, or no sender.
+/// Returns `true` if the newest value is not at the position `seen`, or there are no senders left.
 fn is_ready(raw: &RawQueue, ring: &RetainedRing, seen: Position) -> bool {
     ring.newest().is_some_and(|(_, newest)| newest != seen) || raw.is_disconnected()
 }

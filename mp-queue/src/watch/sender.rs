@@ -52,8 +52,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
         self.end.send(self.fingerprint, value, None).map(drop)
     }
 
-    /// Replaces the value, also without receivers, and returns the previous value. No other value is sent
-    /// between the two.
+    /// Replaces the value and returns the previous value. Succeeds even if there are no receivers. No other
+    /// value is sent between the previous value and the new one.
     ///
     /// ```
     /// let (sender, _receiver) = mp_queue::watch::channel(1_u64)?;
@@ -90,8 +90,9 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// The change is atomic with respect to senders of all processes: no other value is sent in between.
-    /// `modify` gets a copy, and no process waits while it runs.
+    /// The change is atomic with respect to senders of all processes: no other value is sent between the
+    /// value that `modify` gets and the changed value. `modify` gets a copy, and no process waits while it
+    /// runs.
     ///
     /// # Errors
     /// Returns an error if the value can't be decoded or encoded, or if there is not enough memory. The value
@@ -121,7 +122,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
-    /// Replaces the value with an encoded value, also without receivers. The caller has compared the types.
+    /// Replaces the value with a value that is already encoded. Succeeds even if there are no receivers. The
+    /// caller must have checked that the value has the channel's type.
     ///
     /// # Errors
     /// Returns [`PutError::Full`] if the arena has no envelope left. The message is then unchanged.
@@ -132,7 +134,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
 }
 
 impl<T> Sender<T> {
-    /// Returns `true` if no process and no message has a receiver.
+    /// Returns `true` if there are no receivers left, neither in a process nor in a message in transit.
     pub fn is_closed(&self) -> bool {
         self.end.is_peer_gone()
     }
