@@ -7,7 +7,7 @@ use syn::{Data, DeriveInput, Error, Fields, Path, parse_quote};
 use crate::unused_names::{UnusedNames, locals, primitive};
 use crate::{known, options};
 
-/// Returns the path of the module that contains `Batch`.
+/// Returns the path of the module or crate that contains `Batch`.
 fn default_path() -> Path {
     if let Some(name) = known("multiproc", "mp") {
         return parse_quote!(::#name::data);

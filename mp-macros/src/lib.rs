@@ -86,17 +86,18 @@ pub fn derive_batch(input: TokenStream) -> TokenStream {
     batch::expand(&input).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
-/// Parsed options of an attribute.
+/// Parsed options of a derive attribute.
 #[derive(Default)]
 struct Options {
     path: Option<Path>,
-    /// Span of the option `as_bytes`, if present.
+    /// Span of the option `as_bytes`, if the attribute has it.
     as_bytes: Option<Span>,
-    /// Name that programs in other languages read, if present.
+    /// Name for other languages, if the attribute has one.
     name: Option<LitStr>,
 }
 
-/// Parses the attribute with this name. `words` lists its options in errors.
+/// Parses the options of the attribute named `attribute`. `words` lists the permitted options, and is part of
+/// the error for any other option.
 fn options(input: &DeriveInput, attribute: &str, words: &str) -> syn::Result<Options> {
     let mut options = Options::default();
     for attr in input.attrs.iter().filter(|a| a.path().is_ident(attribute)) {
@@ -116,7 +117,8 @@ fn options(input: &DeriveInput, attribute: &str, words: &str) -> syn::Result<Opt
     Ok(options)
 }
 
-/// Returns the name under which the crate that is being compiled uses a package, or `None` if it does not.
+/// Returns the name of `package` in the crate that is being compiled, or `None` if that crate does not depend
+/// on the package. `library` is the name if the package is not renamed.
 fn known(package: &str, library: &str) -> Option<syn::Ident> {
     // A package that is not renamed is found under the name of its library.
     match crate_name(package) {
@@ -126,22 +128,22 @@ fn known(package: &str, library: &str) -> Option<syn::Ident> {
     }
 }
 
-/// Returns the crate that contains the module `message`.
+/// Returns the path of the crate that contains the module `message`.
 fn default_path() -> Path {
     let name = known("multiproc", "mp").or_else(|| known("mp-reduce", "mp_reduce"));
     let name = name.unwrap_or_else(|| format_ident!("mp"));
     parse_quote!(::#name)
 }
 
-/// Generated code for the fields of a struct or a variant.
+/// Generated code for all fields of a struct or a variant.
 struct FieldCode {
     /// Pattern that binds all fields.
     pattern: Tokens,
-    /// Calls that write the fields.
+    /// Calls that encode the fields.
     write: Tokens,
-    /// Calls that take the fields' memory back.
+    /// Calls that move the exclusive parts of an unsent message back into the fields.
     back: Tokens,
-    /// Expression that reads the fields.
+    /// Expression that decodes the fields.
     read: Tokens,
 }
 
@@ -292,7 +294,8 @@ fn expand(mut input: DeriveInput) -> syn::Result<Tokens> {
     })
 }
 
-/// Returns the method `schema` of a named message, and the implementation for fields of its type.
+/// Returns the method `schema` of a named message, and the implementation that makes the message's type
+/// usable as a field of another named message.
 fn named(input: &DeriveInput, name: &LitStr, m: &Tokens) -> syn::Result<(Tokens, Tokens)> {
     let text = name.value();
     let is_valid = |c: char| c.is_ascii_alphanumeric() || "/_.-".contains(c);

@@ -9,11 +9,11 @@ use quote::{ToTokens, format_ident, quote};
 use syn::spanned::Spanned;
 use syn::{DeriveInput, Field, Lifetime};
 
-/// Identifiers that the type does not use.
+/// Names for generated code that the deriving type does not use.
 pub(crate) struct UnusedNames {
-    /// Type parameter of functions that take a codec.
+    /// Name of the codec's type parameter in generated functions.
     pub(crate) codec: Ident,
-    /// Lifetime of the types that accompany a batch.
+    /// Name of the lifetime parameter in the types that `derive(Batch)` generates.
     pub(crate) lifetime: Lifetime,
 }
 
@@ -34,14 +34,16 @@ impl UnusedNames {
     }
 }
 
-/// Returns a variable for each field with the field's span, at which the compiler reports errors.
+/// Returns a variable for each field. The variable has the field's span, so that the compiler reports errors
+/// at the field.
 pub(crate) fn locals<'f>(fields: impl IntoIterator<Item = &'f Field>) -> Vec<Ident> {
     let place = |field: &Field| field.ident.as_ref().map_or_else(|| field.ty.span(), Ident::span);
     let local = |(i, field)| Ident::new(&format!("__mp_field_{i}"), place(field));
     fields.into_iter().enumerate().map(local).collect()
 }
 
-/// Returns a primitive type by its absolute path, since the deriving crate may have an item of the same name.
+/// Returns the absolute path of a primitive type, since the deriving crate may have an item with the same
+/// name.
 pub(crate) fn primitive(name: &str) -> Tokens {
     let name = format_ident!("{name}");
     quote!(::core::primitive::#name)

@@ -3,7 +3,7 @@
 use mp_core::Result;
 use mp_core::message::{Codec, Incoming, Level, Message, Outgoing, PlainOutcome, UnsentValues, in_field};
 
-/// A tuple, a `Vec` or an `Option` as a message. Its parts are messages, such as exclusive tensors.
+/// Message that is a tuple, a `Vec` or an `Option` of messages, such as exclusive tensors.
 ///
 /// (Coherence requires the wrapper, because these types are also serde types.)
 ///

@@ -41,7 +41,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns type, position and reason of a decoding error, or `None` for other errors.
+    /// Returns the details of a decoding error: type, position and reason. Returns `None` for other errors.
     pub fn undecodable(&self) -> Option<&Undecodable> {
         match self {
             Error::Memory(mp_core::Error::Undecodable(undecodable)) => Some(undecodable),
@@ -49,7 +49,8 @@ impl Error {
         }
     }
 
-    /// Returns the bytes of a message that could not be decoded, or has another type.
+    /// Returns the bytes of a message that could not be decoded or has another type. Returns `None` for other
+    /// errors.
     ///
     /// ```
     /// use mp_reduce::{from_bytes, to_bytes, TypeFingerprint};

@@ -64,7 +64,8 @@ pub fn accept_invitation<T: Message>() -> Result<T> {
     read_accepted(mp_core::accept_inherited()?)
 }
 
-/// Decodes the value of an accepted invitation, and reports that to the inviting process.
+/// Decodes the value of an accepted invitation. If this succeeds, reports to the inviting process that the
+/// value was read.
 ///
 /// # Errors
 /// See [`accept_invitation`].

@@ -35,8 +35,8 @@
 //! - Types of other crates, for which you can't implement a trait of this crate, are registered
 //!   ([`register()`], [`register!`]). They are sent with `#[serde(with = "mp_reduce::registered")]`, as
 //!   [`Registered`], or as [`AnyValue`], which holds a value of any registered type.
-//! - An `Arc` or `Rc` that occurs twice in a message arrives as one by
-//!   `#[serde(with = "mp_reduce::shared")]`.
+//! - An `Arc` or `Rc` that occurs twice in a message is one object at the receiver, with `#[serde(with =
+//!   "mp_reduce::shared")]`.
 //!
 //! # Limits
 //! - Values are nested at most 1,024 levels deep ([`MAX_NESTING`](message::MAX_NESTING)): each struct,

@@ -73,9 +73,9 @@ pub fn name_of<T: Message>() -> Cow<'static, str> {
     T::schema().map_or(Cow::Borrowed(type_name::<T>()), Cow::Owned)
 }
 
-/// Error of a value that could not be packed.
+/// Error of a value that could not be packed. Contains the value.
 pub struct PackError<T> {
-    /// The unchanged value.
+    /// Value that was not packed, unchanged.
     pub value: T,
     /// Cause of the failure.
     pub error: Error,
@@ -104,14 +104,14 @@ thread_local! {
     static INCOMING: Cell<Option<Box<Incoming>>> = const { Cell::new(None) };
 }
 
-/// Takes this thread's buffers for the next message. A value that sends messages while it is encoded gets
-/// other buffers.
+/// Takes this thread's buffers for the next message. If the buffers are in use, because a value sends
+/// messages while it is encoded, returns new buffers.
 #[inline]
 fn take_buffers<T: Default>(buffers: &'static LocalKey<Cell<Option<Box<T>>>>) -> Box<T> {
     buffers.try_with(Cell::take).ok().flatten().unwrap_or_default()
 }
 
-/// Keeps buffers for the next message of this thread.
+/// Stores buffers for the next message of this thread.
 #[inline]
 fn store_buffers<T>(buffers: &'static LocalKey<Cell<Option<Box<T>>>>, used: Box<T>) {
     _ = buffers.try_with(|b| b.set(Some(used)));
@@ -141,12 +141,12 @@ pub fn pack<T: Message>(mut value: T) -> Result<Envelope, PackError<T>> {
     }
 }
 
-/// Encodes a value, and lets `seal` put the encoded bytes into an envelope. The value stays in place. Its
-/// exclusive parts are in the message until the message is [committed](LoanedParts::commit) or the value
-/// gets them [back](LoanedParts::restore).
+/// Encodes a value, and calls `seal` to put the encoded bytes into an envelope. The caller keeps the
+/// value. Its exclusive parts are in the message until the message is [committed](LoanedParts::commit) or the
+/// value gets them [back](LoanedParts::restore).
 ///
 /// # Errors
-/// Returns an error if the value's `Serialize` or `seal` returns an error. The value is unchanged then.
+/// Returns an error if the value's `Serialize` or `seal` returns an error. The value is then unchanged.
 #[inline]
 pub fn pack_as<T: Message>(
     value: &mut T,
@@ -155,10 +155,10 @@ pub fn pack_as<T: Message>(
     pack_unless(value, |_| None, seal)
 }
 
-/// Exclusive parts of a value that are in its unsent message. The value's exclusive tensors are empty
-/// meanwhile.
+/// Exclusive parts of a value that are in its unsent message. Meanwhile, the value's exclusive tensors are
+/// empty.
 ///
-/// Contains the buffers of the message, or nothing if the message has no loaned parts.
+/// Contains the buffers of the message, or nothing if the message has no exclusive parts.
 pub struct LoanedParts(Option<Box<Outgoing>>);
 
 impl fmt::Debug for LoanedParts {
@@ -168,13 +168,13 @@ impl fmt::Debug for LoanedParts {
 }
 
 impl LoanedParts {
-    /// No loaned parts, for a message that was encoded without buffers.
+    /// Returns the loan of a message without exclusive parts.
     #[inline(always)]
     pub const fn none() -> Self {
         Self(None)
     }
 
-    /// Ends the loan after the message was sent.
+    /// Ends the loan after the message was sent. The receiver owns the parts.
     #[inline(always)]
     pub fn commit(self) {
         if let Some(out) = self.0 {
@@ -182,7 +182,7 @@ impl LoanedParts {
         }
     }
 
-    /// Returns the loaned parts to the value of a message that was not sent.
+    /// Moves the loaned parts of a message that was not sent back into its value.
     #[cold]
     pub fn restore<T: Message>(self, value: &mut T, envelope: Envelope) {
         match self.0 {
@@ -196,7 +196,7 @@ impl LoanedParts {
     }
 }
 
-/// Keeps the buffers of a sent message for the next one.
+/// Stores the buffers of a sent message for the next message of this thread.
 #[inline(always)]
 fn recycle(mut out: Box<Outgoing>) {
     if out.reuse() {
@@ -204,7 +204,7 @@ fn recycle(mut out: Box<Outgoing>) {
     }
 }
 
-/// Returns the loaned parts to a value that could not be packed.
+/// Moves the loaned parts back into a value that could not be packed. Returns the error.
 #[cold]
 fn restore_after_error<T: Message>(value: &mut T, out: &mut Outgoing, error: mp_core::Error) -> Error {
     if out.lends() {
@@ -214,8 +214,8 @@ fn restore_after_error<T: Message>(value: &mut T, out: &mut Outgoing, error: mp_
     error.into()
 }
 
-/// Works like [`pack_as`], but first offers the encoded bytes to `plain`, if nothing is attached. If `plain`
-/// accepts them, its result is the message, and there are no loaned parts.
+/// Encodes a value like [`pack_as`]. If the message has no attachments, first calls `plain` with the encoded
+/// bytes. If `plain` returns a message, that message is the result, without loaned parts.
 ///
 /// # Errors
 /// See [`pack_as`].
@@ -248,8 +248,8 @@ pub fn pack_unless<T: Message, M>(
     }
 }
 
-/// An encoded value that can be packed for several receivers, although its bytes are in shared memory only
-/// once. Only serde values allow this, because they hold nothing exclusively.
+/// Encoded value that can be packed for several receivers. Its bytes are stored in shared memory only once.
+/// The value must be a serde type, because serde types own no memory exclusively.
 ///
 /// ```
 /// use mp_core::Arena;
@@ -278,7 +278,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Encoded<T> {
         Encoded::finish(arena, out)
     }
 
-    /// Wraps a value that is already encoded.
+    /// Creates an `Encoded` from a message that is already encoded.
     ///
     /// # Errors
     /// Returns an error if memory is exhausted.
@@ -314,8 +314,8 @@ pub fn unpack_as<T: Message>(fingerprint: TypeFingerprint<T>, mut envelope: Enve
     unpack_with(fingerprint, |inc| envelope.open(inc))
 }
 
-/// Works like [`unpack_with`], but stores the value in the empty `slot`, since each caller in a chain would
-/// copy a returned value.
+/// Works like [`unpack_with`], but stores the value in `slot`, which must be empty. A returned value would be
+/// copied by each caller in a chain of calls.
 ///
 /// # Errors
 /// See `unpack_with`.
@@ -350,7 +350,7 @@ pub fn unpack_plain<T: Message>(bytes: &[u8]) -> Result<T> {
     }
 }
 
-/// Works like [`unpack_as`]. `open` puts the message into an empty [`Incoming`].
+/// Works like [`unpack_as`], for a message that `open` puts into an empty [`Incoming`].
 ///
 /// # Errors
 /// See [`unpack`], and the errors of `open`.
@@ -364,12 +364,12 @@ pub fn unpack_with<T: Message>(
     Ok(taken(slot)?)
 }
 
-/// Encodes a value for a relay to another arena. Its exclusive parts are in the message until the value
-/// [takes them back](restore_unsent).
+/// Encodes a value for a relay to another arena. The exclusive parts of the value are in the message until
+/// [`restore_unsent`] moves them back.
 ///
 /// # Errors
 /// Returns an error if the value's `Serialize` returns an error, or the value has parts that can't leave this
-/// arena. The value is unchanged then.
+/// arena. The value is then unchanged.
 #[doc(hidden)]
 pub fn encode_for_relay<T: Message>(value: &mut T) -> Result<Outgoing> {
     let mut out = Outgoing::default();
@@ -383,7 +383,7 @@ pub fn encode_for_relay<T: Message>(value: &mut T) -> Result<Outgoing> {
     }
 }
 
-/// Returns the exclusive parts of a value whose message was not sent.
+/// Moves the exclusive parts of a message that was not sent back into its value.
 #[doc(hidden)]
 pub fn restore_unsent<T: Message>(value: &mut T, mut out: Outgoing) {
     if out.lends() {
@@ -403,8 +403,8 @@ pub fn decode_relayed<T: Message>(out: Outgoing) -> Result<T> {
     Ok(taken(slot)?)
 }
 
-/// Encodes a value as bytes that leave the arena, for example through a socket. The type's fingerprint is
-/// sent in addition.
+/// Encodes a value as bytes that leave the arena, for example through a socket. The bytes don't contain the
+/// type's fingerprint, which the caller sends in addition.
 ///
 /// ```
 /// use mp_reduce::{from_bytes, to_bytes, TypeFingerprint};
@@ -424,7 +424,8 @@ pub fn to_bytes<T: Message>(value: &mut T) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Appends an encoded value to `start`, so that a frame is written after its head without a copy.
+/// Encodes a value like [`to_bytes`], after the bytes in `start`. A frame can thus be encoded after its head,
+/// without a copy.
 ///
 /// # Errors
 /// See [`to_bytes`].
@@ -444,7 +445,7 @@ pub fn to_bytes_after<T: Message>(start: Vec<u8>, value: &mut T) -> Result<Vec<u
     Ok(std::mem::take(out.bytes()))
 }
 
-/// Decodes untrusted bytes.
+/// Decodes untrusted bytes. `fingerprint` is the fingerprint of the type that was sent.
 ///
 /// # Errors
 /// See [`unpack`].
@@ -455,7 +456,7 @@ pub fn from_bytes<T: Message>(bytes: Vec<u8>, fingerprint: u64) -> Result<T> {
     decode(&mut Incoming::from_plain(bytes))
 }
 
-/// Decodes a value. An error contains the bytes.
+/// Decodes a value. If this fails, the error contains the bytes of the message.
 #[inline]
 pub(crate) fn decode<T: Message>(inc: &mut Incoming) -> Result<T> {
     let mut slot = None;
@@ -479,7 +480,7 @@ fn undecodable<T>(error: mp_core::Error, bytes: &[u8]) -> Error {
     Undecodable::of_message::<T>(error, bytes).into()
 }
 
-/// Returns the error of a message that was sent as another type.
+/// Returns the error for a message that was sent as another type than `T`.
 #[cold]
 pub(crate) fn mismatch<T>(bytes: Vec<u8>) -> Error {
     Error::TypeMismatch { expected: type_name::<T>(), found: None, bytes }

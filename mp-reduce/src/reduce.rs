@@ -53,7 +53,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[doc(alias = "init_reductions")]
 #[doc(alias = "reducer")]
 pub trait Reduce: Sized {
-    /// Type that is sent.
+    /// Serde type that is sent in place of the value.
     type Handle: Serialize + DeserializeOwned;
 
     /// Converts the value to its handle.

@@ -1,4 +1,4 @@
-//! Shared parts of a message, which arrive once.
+//! Shared parts of a message, which the receiver decodes to one object.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
@@ -14,8 +14,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::codec::{read_part, shared_parts, write_part};
 
-/// Types that [`shared`](mod@shared) can send: an `Arc` or `Rc` of a serde type, and a `Vec`, `Option` or map
-/// of these.
+/// Trait of the types that [`shared`](mod@shared) can send: an `Arc` or `Rc` of a serde type, and a `Vec`,
+/// `Option` or map of these.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be sent by `#[serde(with = \"shared\")]`",
     note = "it can be an `Arc<T>` or `Rc<T>`, where `T` and `Box<T>` are serde types, \
@@ -74,28 +74,28 @@ pub mod shared {
 
     use super::SharedPointer;
 
-    /// Writes the number of the shared part, and at its first occurrence the part.
+    /// Serializes a reference to the shared part. At its first occurrence, adds the part to the message.
     ///
     /// # Errors
-    /// The errors of the value, and an error if the value refers to itself.
+    /// Returns the errors of the value, and an error if the value refers to itself.
     pub fn serialize<P: SharedPointer, S: Serializer>(value: &P, s: S) -> Result<S::Ok, S::Error> {
         value.write(s)
     }
 
-    /// Reads the number of the shared part, and the part unless it was read before.
+    /// Deserializes a reference to a shared part. At its first occurrence, decodes the part.
     ///
     /// # Errors
-    /// The errors of the value, and an error if the message has no such part.
+    /// Returns the errors of the value, and an error if the message has no such part.
     pub fn deserialize<'de, P: SharedPointer, D: Deserializer<'de>>(d: D) -> Result<P, D::Error> {
         P::read(d)
     }
 }
 
-/// First byte of a reference. No text begins with this byte, so an untagged enum can't mistake a reference
-/// for one.
+/// First byte of an encoded reference. No text begins with this byte, so an untagged enum can't mistake a
+/// reference for a text.
 const MARK: u8 = 0xff;
 
-/// A reference to a shared part: its number, which is a byte string in all formats.
+/// Reference to a shared part. The number of the part is encoded as a byte string in all formats.
 struct PartReference(u32);
 
 impl Serialize for PartReference {
@@ -173,7 +173,7 @@ macro_rules! pointers {
 
 pointers!(Arc Rc);
 
-/// Serializes an item of a list or map.
+/// Serializer of one item of a list or map of shared pointers.
 struct WriteShared<'a, P>(&'a P);
 
 impl<P: SharedPointer> Serialize for WriteShared<'_, P> {
@@ -182,7 +182,7 @@ impl<P: SharedPointer> Serialize for WriteShared<'_, P> {
     }
 }
 
-/// Deserializes an item of a list or map.
+/// Deserialized item of a list or map of shared pointers.
 struct ReadShared<P>(P);
 
 impl<'de, P: SharedPointer> Deserialize<'de> for ReadShared<P> {

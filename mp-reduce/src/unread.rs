@@ -32,7 +32,7 @@ pub struct Unread(Arc<Mutex<Option<UnreadContents>>>);
 
 struct UnreadContents {
     inc: Box<Incoming>,
-    /// 0 if unknown.
+    /// Fingerprint of the message's type, or 0 if it is unknown.
     fingerprint: u64,
 }
 
@@ -43,14 +43,15 @@ impl fmt::Debug for Unread {
 }
 
 impl Unread {
-    /// Wraps the rest of a message, whose type has this fingerprint, or 0 if it is unknown.
+    /// Creates an `Unread` of a message that was opened. `fingerprint` is that of the message's type, or 0 if
+    /// it is unknown.
     #[doc(hidden)]
     #[must_use]
     pub fn new(inc: Box<Incoming>, fingerprint: u64) -> Self {
         Self(Arc::new(Mutex::new(Some(UnreadContents { inc, fingerprint }))))
     }
 
-    /// Opens a message in an envelope.
+    /// Creates an `Unread` of the message in an envelope.
     ///
     /// # Errors
     /// Returns an error if the envelope can't be opened.
@@ -89,7 +90,8 @@ impl Unread {
         taken.map_or_else(|| Err(gone()), |mut held| decode(&mut held.inc))
     }
 
-    /// Opens all or none of the message's descriptors, so that reading it can't fail for lack of them.
+    /// Opens all descriptors of the message, or none, so that reading the message can't fail for lack of
+    /// descriptors.
     ///
     /// # Errors
     /// See [`read`](Self::read).
@@ -117,8 +119,8 @@ fn gone() -> Error {
     CoreError::Stale("this message was read already".into()).into()
 }
 
-/// Works like [`unpack`](crate::unpack). If this process has too few spare descriptors, the unchanged message
-/// is returned with the error.
+/// Works like [`unpack`](crate::unpack). If this process has too few spare descriptors, the error contains
+/// the unchanged message.
 ///
 /// # Errors
 /// See `unpack`.

@@ -85,9 +85,9 @@ pub trait IntentContext {
 /// which it has no seat. That lease might be returned after other recovering processes have noted the
 /// returned messages and the ring was freed.
 ///
-/// **The last row.** The dead member has a seat in the ring. So the ring exists until the leases of the dead
-/// member are returned and noted. If several dead members may have taken the envelope, any of them may become
-/// its owner: the swap of the owner word decides.
+/// **The last row.** The dead member holds the ring. So the ring exists until the leases of the dead member
+/// are returned and noted. If several dead members may have taken the envelope, any of them may become its
+/// owner: the swap of the owner word decides.
 ///
 /// **Living threads.** If the envelope is `QUEUED` and not in its slot, there are two cases. If a living
 /// thread took the envelope and is about to become its owner, that thread still intends it, and the recovery

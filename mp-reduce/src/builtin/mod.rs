@@ -47,15 +47,15 @@ macro_rules! reduced_as {
 }
 
 reduced_as! {
-    /// Any path, also a non-UTF-8 path, which serde's own implementation refuses.
+    /// Supports every path. The implementation of serde refuses non-UTF-8 paths.
     PathBuf: ByteString, |path| bytes_of(path.as_os_str()), |bytes| OsString::from_vec(bytes.0).into();
     OsString: ByteString, |name| bytes_of(name), |bytes| OsString::from_vec(bytes.0);
     /// Encoded like the status of `waitpid(2)`: code, signal and core file.
     ExitStatus: i32, |status| status.into_raw(), |raw| ExitStatus::from_raw(raw);
-    /// An error with a code of the system arrives as the same error. Any other error arrives with its kind,
-    /// and with its text and sources as an [`ErrorChain`].
+    /// Sends an error with a code of the operating system as that code. Sends any other error as its kind,
+    /// with its text and its sources as an [`ErrorChain`].
     io::Error: IoError, |error| IoError::from_error(error), |error| error.into();
-    /// Arrives as an [`ErrorChain`].
+    /// Sends the error as an [`ErrorChain`].
     ///
     /// ```
     /// use mp_reduce::{ErrorChain, Reduced, pack, unpack};
@@ -71,7 +71,7 @@ reduced_as! {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     Box<dyn Error + Send + Sync>: ErrorChain, |error| ErrorChain::new(&**error), |chain| chain.into();
-    /// Arrives as an [`ErrorChain`].
+    /// Sends the error as an [`ErrorChain`].
     Box<dyn Error>: ErrorChain, |error| ErrorChain::new(&**error), |chain| chain.into();
 }
 
@@ -95,8 +95,8 @@ impl<T: Reduce> Reduce for Vec<T> {
     }
 }
 
-/// For results whose success type is a serde type and whose error type is not, such as
-/// `Result<(), io::Error>`.
+/// Sends a result whose success type is a serde type and whose error type is not, such as `Result<(),
+/// io::Error>`.
 impl<T: Serialize + DeserializeOwned + Clone, E: Reduce> Reduce for Result<T, E> {
     type Handle = Result<T, E::Handle>;
     fn reduce(&self) -> Result<Self::Handle, BoxError> {

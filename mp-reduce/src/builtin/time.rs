@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::BoxError;
 use crate::reduce::Reduce;
 
-/// Serialized [`SystemTime`]: the distance from the beginning of 1970. The time may be before 1970, which
-/// serde's own implementation refuses.
+/// Serialized [`SystemTime`]: the distance from the beginning of 1970. The time may be before 1970. The
+/// implementation of serde refuses such a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SinceEpoch {
     before: bool,
@@ -34,9 +34,10 @@ impl Reduce for SystemTime {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MonotonicTime(Duration);
 
-/// Returns the instant at which the clock was zero. The standard library shows it only in `Debug` output,
-/// whose format may change. So the parsed value is used only if it lies between two readings of the clock.
-/// Otherwise the first reading is used, which is usually less than 1 µs off.
+/// Returns the instant at which CLOCK_MONOTONIC was zero. The standard library gives access to the clock's
+/// value of an `Instant` only in `Debug` output, whose format may change. So the parsed value is used only if
+/// it lies between two readings of the clock. Otherwise the first reading is used, whose error is usually
+/// less than 1 µs.
 fn beginning() -> Option<Instant> {
     let before = mp_core::monotonic();
     let now = Instant::now();
@@ -50,7 +51,7 @@ fn beginning() -> Option<Instant> {
     now.checked_sub(exact.filter(|exact| (before..=after).contains(exact)).unwrap_or(before))
 }
 
-/// An instant arrives as the same instant in all processes of the machine, except in another time namespace.
+/// Sends an instant that is valid in all processes of the machine, except in another time namespace.
 impl Reduce for Instant {
     type Handle = MonotonicTime;
     fn reduce(&self) -> Result<MonotonicTime, BoxError> {

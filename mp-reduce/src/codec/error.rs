@@ -1,18 +1,19 @@
-//! Errors of writing a value or reading bytes, with the position in the value.
+//! Errors of encoding or decoding a value, with the position in the value.
 
 use std::cell::Cell;
 use std::fmt;
 
 use mp_core::message::nesting_depth;
 
-/// Error of writing or reading a value. It is a single word, so that results are returned in registers.
+/// Error of encoding or decoding a value. The error is a single word, so that results are returned in
+/// registers.
 #[derive(Debug)]
 pub(crate) struct CodecError(Box<ErrorDetails>);
 
 #[derive(Debug)]
 struct ErrorDetails {
     why: Cause,
-    /// Steps of the position, from the innermost to the outermost.
+    /// Position of the error: the fields, variants and indexes that contain it, the innermost first.
     path: Vec<PathStep>,
 }
 
@@ -21,11 +22,11 @@ pub(in crate::codec) enum Cause {
     TooShort,
     /// The value is nested too deeply. Contains the error text.
     TooDeep(String),
-    /// Text of an error that the type returned.
+    /// The value's type has returned an error. Contains the error text.
     Message(String),
 }
 
-/// Number of steps shown at each end of a long path in an error text.
+/// Number of steps that an error text shows at each end of a long path.
 const SHOWN: usize = 3;
 
 #[derive(Debug)]
@@ -64,7 +65,7 @@ impl CodecError {
         matches!(self.0.why, Cause::TooDeep(_))
     }
 
-    /// Returns the error's text, after the position of the value in the message.
+    /// Returns the error text, preceded by the position of the error in the value.
     pub(crate) fn located(&self) -> String {
         match self.path() {
             path if path.is_empty() => self.to_string(),
@@ -72,8 +73,8 @@ impl CodecError {
         }
     }
 
-    /// Returns the position of the error: `jobs[3].name`. A long path contains only its two ends: `next.next
-    /// … next.value`.
+    /// Returns the position of the error, such as `jobs[3].name`. A long path is shortened to its two ends:
+    /// `next.next … next.value`.
     pub(super) fn path(&self) -> String {
         let (mut path, len) = (String::new(), self.0.path.len());
         let hidden = if len > 2 * SHOWN { SHOWN..len - SHOWN } else { len..len };
@@ -90,7 +91,7 @@ impl CodecError {
     }
 }
 
-/// Writes the text without the path.
+/// Writes the error text without the position.
 impl fmt::Display for CodecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0.why {

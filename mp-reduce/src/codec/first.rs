@@ -33,12 +33,12 @@ pub(super) const ARRAY_16: u8 = 0xdc;
 pub(super) const ARRAY_32: u8 = 0xdd;
 pub(super) const MAP_16: u8 = 0xde;
 pub(super) const MAP_32: u8 = 0xdf;
-/// Lowest first byte that contains a number up to 127.
+/// First byte of the number 0. The first bytes up to 0x7f are the numbers up to 127.
 pub(super) const SMALL: u8 = 0x00;
-/// Lowest first byte that contains a length up to 15.
+/// First byte of an empty map. The next 15 first bytes are maps of up to 15 entries.
 pub(super) const SHORT_MAP: u8 = 0x80;
 pub(super) const SHORT_ARRAY: u8 = 0x90;
-/// Lowest first byte that contains a length up to 31.
+/// First byte of an empty text. The next 31 first bytes are texts of up to 31 bytes.
 pub(super) const SHORT_STR: u8 = 0xa0;
-/// Lowest first byte that contains a number from -32 to -1.
+/// First byte of the number -32. The first bytes up to 0xff are the numbers up to -1.
 pub(super) const SMALL_NEGATIVE: u8 = 0xe0;

@@ -1,5 +1,5 @@
-//! Conversion of a message with attachments into a message that contains their bytes, like a message that
-//! leaves this memory. Used by errors, which contain all bytes of a message that can't be read.
+//! Conversion of a message with attached buffers into a message that contains the bytes of these buffers, for
+//! an error that contains all bytes of a message.
 
 use mp_core::message::ReceivedAttachments;
 
@@ -21,7 +21,7 @@ pub(super) fn inline_attachments(message: &[u8], arrived: &mut ReceivedAttachmen
     any.then_some(all)
 }
 
-/// Converts a value and the shared parts before it.
+/// Converts a value and the shared parts that precede it. Sets `any` if there was an attached buffer.
 fn with_parts(value: &[u8], arrived: &mut ReceivedAttachments, any: &mut bool) -> Option<Vec<u8>> {
     let Some((count, mut rest)) = shared_parts::split_parts(value) else {
         return value_of(value, arrived, any);
@@ -39,7 +39,8 @@ fn with_parts(value: &[u8], arrived: &mut ReceivedAttachments, any: &mut bool) -
     Some(all)
 }
 
-/// Converts a value piece by piece: the head of a sequence or map is a piece, and so is each of its elements.
+/// Converts a value without shared parts. Replaces each reference to an attached buffer, and copies all other
+/// bytes. Sets `any` if there was an attached buffer.
 fn value_of(value: &[u8], arrived: &mut ReceivedAttachments, any: &mut bool) -> Option<Vec<u8>> {
     let (mut rest, mut all) = (value, Vec::new());
     while !rest.is_empty() {
@@ -60,7 +61,8 @@ fn value_of(value: &[u8], arrived: &mut ReceivedAttachments, any: &mut bool) -> 
     Some(all)
 }
 
-/// Returns the length of the first piece: a value, or the head of a sequence or map.
+/// Returns the number of bytes of the first piece. A piece is a value without elements, or the head of a
+/// sequence or map.
 fn part(rest: &[u8]) -> Option<usize> {
     let number = |size: usize| {
         let bytes = rest.get(1..1 + size)?;

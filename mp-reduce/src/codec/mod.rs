@@ -28,7 +28,7 @@ use write::ValueProperties;
 ///
 /// Structs are written with the names of their fields. So omitted fields (`skip_serializing_if`) and enums
 /// that are distinguished by their fields are read correctly. Types with a human-readable form
-/// (`is_human_readable`, such as addresses and times) are written in that form, since serde reads them so
+/// (`is_human_readable`, such as addresses and times) are written in that form, since serde expects that form
 /// wherever it buffers values, in all formats.
 ///
 /// Differs from MessagePack in `c1`, which MessagePack leaves unused. That byte marks `Some` of an
@@ -39,15 +39,15 @@ use write::ValueProperties;
 #[derive(Clone, Copy, Debug)]
 pub struct MessagePack;
 
-/// Value of the first byte if a longer length follows.
+/// Value of the first byte of a length that takes five bytes.
 const MORE: u8 = 255;
-/// Number of bytes of a longer length, including the first byte.
+/// Number of bytes of a length that does not fit into one byte.
 const LONG: usize = 5;
-/// Number of bytes before a short byte string, in addition to the length of the value: the kind and the
-/// length.
+/// Number of bytes between the length of a value and the contents of a short byte string: its kind and its
+/// own length.
 const BYTES_HEAD: usize = 2;
 
-/// A value that is a byte string.
+/// Value that is serialized as a byte string.
 struct ByteStringValue<'a>(&'a [u8]);
 
 impl Serialize for ByteStringValue<'_> {
@@ -57,8 +57,9 @@ impl Serialize for ByteStringValue<'_> {
 }
 
 thread_local! {
-    /// `true` if this thread's last value had a longer length: then the next value gets room for such a
-    /// length at once. Otherwise the bytes of a long value are moved after they are written.
+    /// `true` if this thread's last value had a length of five bytes. Room for such a length is then reserved
+    /// before the next value. Without the reserved room, the bytes of a long value are moved after they are
+    /// written.
     static LAST_WAS_LONG: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -192,8 +193,8 @@ impl Codec for MessagePack {
     }
 }
 
-/// Appends a value with its length. The value may use the remaining levels of nesting, down to `last`. If
-/// some readers can't represent the value, calls `verify_readable` with its bytes.
+/// Appends a value after its length. The value may use nesting levels until `last` levels are left. Calls
+/// `verify_readable` with the bytes if the value has properties that some readers can't represent.
 #[inline]
 fn write<T: Serialize + ?Sized>(
     out: &mut Outgoing,
@@ -246,9 +247,9 @@ fn too_long() -> Box<Error> {
     Box::new(Error::LimitExceeded("a value has more than 4 GiB: put it into a tensor".into()))
 }
 
-/// Checks that these bytes can be read as `T`. In any format, serde can't read numbers of 128 bits where it
-/// buffers values. The stack that a level needs depends on its type. The bytes show neither, so this function
-/// tries to read them.
+/// Checks by a decoding attempt that these bytes can be decoded as `T`. There are two reasons for the check.
+/// Wherever serde buffers values, it can't read numbers of 128 bits, in any format. And a deeply nested value
+/// may need more stack than a reader has, depending on its types. Neither can be seen in the bytes.
 #[cold]
 fn verify_readable<T: DeserializeOwned>(bytes: &[u8], written: ValueProperties) -> Result<()> {
     let read = || nesting_depth::with_depth(|left| read::from_slice::<T>(bytes, left).map(drop));
@@ -286,18 +287,18 @@ fn unmeasured() -> CodecError {
     )))
 }
 
-/// Encodes a value as bytes within a message that is being written. The value's attachments are attached to
-/// that message, and its levels are added to the current nesting depth of that message.
+/// Encodes a value as bytes that become part of the message that is being written. The value's attachments
+/// are attached to that message, and its nesting levels are added to the current depth of that message.
 ///
 /// # Errors
-/// Returns an error if its `Serialize` does, or if it is nested too deeply.
+/// Returns an error if the value's `Serialize` returns an error, or the value is nested too deeply.
 pub fn to_part<T: Serialize + DeserializeOwned>(value: &T) -> Result<Vec<u8>> {
     let mut bytes = write_part::<T, T>(value).map_err(|e| unencodable(&e))?;
     bytes.shrink_to_fit();
     Ok(bytes)
 }
 
-/// Like [`to_part`], for a value that is read as a `B`.
+/// Encodes a value like [`to_part`], for a reader that decodes a `B`.
 pub(crate) fn write_part<T: Serialize + ?Sized, B: DeserializeOwned>(
     value: &T,
 ) -> std::result::Result<Vec<u8>, CodecError> {
@@ -310,12 +311,12 @@ pub(crate) fn write_part<T: Serialize + ?Sized, B: DeserializeOwned>(
     Ok(bytes)
 }
 
-/// Decodes the output of [`write_part`], within the message that contains it.
+/// Decodes the output of [`write_part`] while the message that contains it is read.
 pub(crate) fn read_part<B: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<B, CodecError> {
     nesting_depth::with_depth(|left| read::from_slice(bytes, left))
 }
 
-/// Decodes the output of [`to_part`], within the message that contains it.
+/// Decodes the output of [`to_part`] while the message that contains it is read.
 ///
 /// # Errors
 /// Returns [`Error::Undecodable`](mp_core::Error::Undecodable) if the bytes can't be decoded.
@@ -323,7 +324,7 @@ pub fn from_part<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     read_part(bytes).map_err(|e| undecodable::<T>(&e, bytes))
 }
 
-/// Returns all bytes of a message, including those of attachments.
+/// Returns all bytes of a message, including the bytes of attached buffers.
 #[cold]
 pub(crate) fn all_bytes(inc: &mut Incoming) -> Vec<u8> {
     let mut arrived = std::mem::take(inc.arrived());
@@ -332,7 +333,7 @@ pub(crate) fn all_bytes(inc: &mut Incoming) -> Vec<u8> {
     all
 }
 
-/// Writes the length before a value.
+/// Writes the length that precedes a value.
 fn write_length(to: &mut Vec<u8>, len: usize) -> Option<()> {
     match u8::try_from(len) {
         Ok(short) if short != MORE => to.push(short),
@@ -344,7 +345,8 @@ fn write_length(to: &mut Vec<u8>, len: usize) -> Option<()> {
     Some(())
 }
 
-/// Returns the number of bytes of the first value's length, and the length of that value, which follows.
+/// Reads the length of the first value. Returns the number of bytes of the length itself, and the number of
+/// bytes of the value that follows.
 #[inline]
 fn split_length(bytes: &[u8]) -> Result<(usize, usize)> {
     let (head, len) = match *bytes {
@@ -375,8 +377,8 @@ fn unencodable(error: &CodecError) -> Error {
 mod tests {
     use crate::{TypeFingerprint, from_bytes, to_bytes};
 
-    /// Lengths that fit into one byte and longer ones, each written after a short and after a long value.
-    /// Truncated messages, and a length beyond the bytes, are errors.
+    /// Values whose lengths take one and five bytes, each written after a short and after a long value.
+    /// Truncated messages, and lengths beyond the end of the message, are errors.
     #[test]
     fn lengths_around_one_byte_round_trip() {
         let type_of = TypeFingerprint::<String>::new().get();

@@ -1,17 +1,17 @@
-//! Numbers in MessagePack, each after its length.
+//! Encoding of values that are single numbers, in MessagePack after a length.
 //!
-//! The bytes are the same as those of rmp-serde: the shortest form. This code uses neither a serializer nor a
-//! scope for attachments, which take several times as long as the number.
+//! The bytes are the same as those of rmp-serde, which uses the shortest form. Neither a serializer nor a
+//! scope for attachments is created, since creating them takes several times as long as encoding the number.
 
 use mp_core::message::{PlainNumber, SmallBytes};
 
 use super::first;
 
-/// Destination of numbers, each in the shortest form.
+/// Destination of encoded numbers. The default methods write the shortest form.
 pub(super) trait NumberSink: Sized {
     type Written;
 
-    /// Writes the first byte of a number, and the following ones.
+    /// Writes the first byte of an encoded number and its other bytes.
     fn after<const N: usize>(self, first: u8, bytes: [u8; N]) -> Self::Written;
 
     #[inline]
@@ -38,7 +38,7 @@ pub(super) trait NumberSink: Sized {
     }
 }
 
-/// Returns the length of an encoded number, then its bytes, then zeros up to the full size.
+/// Returns an array with the length of an encoded number, the bytes of the number, and zeros.
 #[inline(always)]
 fn with_length<const N: usize>(first: u8, bytes: [u8; N]) -> [u8; SmallBytes::MOST] {
     let mut all = [0; SmallBytes::MOST];
@@ -56,7 +56,7 @@ impl NumberSink for &mut Vec<u8> {
     }
 }
 
-/// Holds a single number.
+/// Stores a single number, and replaces the previous contents.
 impl NumberSink for &mut SmallBytes {
     type Written = ();
 
@@ -66,7 +66,7 @@ impl NumberSink for &mut SmallBytes {
     }
 }
 
-/// Appends the length and the bytes of a number.
+/// Appends a number after its length.
 #[inline(always)]
 pub(super) fn append(to: impl NumberSink<Written = ()>, number: PlainNumber) {
     match number {
@@ -78,8 +78,8 @@ pub(super) fn append(to: impl NumberSink<Written = ()>, number: PlainNumber) {
     }
 }
 
-/// Like [`append`], for a number of a type with `size` bytes. The encoding has the same length for every
-/// value of the type.
+/// Appends a number after its length. `size` is the number of bytes of the number's type. Unlike with
+/// [`append`], the encoding has the same length for every value of the type.
 #[inline(always)]
 pub(super) fn append_wide(to: &mut Vec<u8>, number: PlainNumber, size: usize) {
     match (number, size) {
@@ -95,8 +95,8 @@ pub(super) fn append_wide(to: &mut Vec<u8>, number: PlainNumber, size: usize) {
     }
 }
 
-/// Decodes a number if the bytes are a valid value of the type. Otherwise returns `None`, and the general
-/// reader decodes the bytes or reports the error.
+/// Decodes a number. Returns `None` if the bytes are not a valid value of the type in the forms that this
+/// function supports. The caller then uses the general reader, which decodes the bytes or returns the error.
 #[inline(always)]
 pub(super) fn read<T: 'static>(bytes: &[u8]) -> Option<T> {
     match *bytes {
@@ -155,7 +155,7 @@ mod tests {
         );
     }
 
-    /// Numbers around each power of two, of both signs.
+    /// The numbers are near the powers of two, with both signs.
     #[test]
     fn encoding_matches_rmp_serde() {
         for near in (0..64).map(|bit| 1_u64 << bit) {
@@ -175,8 +175,8 @@ mod tests {
         }
     }
 
-    /// Checks that the short reader returns the same value as the general reader, or none. Returns `true` if
-    /// it returned a value.
+    /// Checks that `read` returns the same value as the general reader, or `None`. Returns `true` if `read`
+    /// returned a value.
     fn reads_alike<T: Message + DeserializeOwned + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> bool {
         let left = std::cell::Cell::new(mp_core::message::nesting_depth::MAX_NESTING);
         let all: Option<T> = crate::codec::read::from_slice(bytes, &left).ok();
@@ -226,7 +226,7 @@ mod tests {
         }
     }
 
-    /// Checks that each value is read back unchanged, and that all values of a type have the same length.
+    /// Checks that each value round-trips, and that all encodings of the type have the same length.
     fn wide<T: Message + Serialize + DeserializeOwned + Copy + PartialEq + std::fmt::Debug>(values: &[T]) {
         let mut len = None;
         for value in values {

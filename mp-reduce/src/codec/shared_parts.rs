@@ -1,14 +1,14 @@
 //! Parts: values that a message refers to several times and contains once.
 //!
-//! The bytes of a part are not stored at the references. The parts precede the value with the first
-//! reference. So a reader finds them in whatever order it reads. (serde reads flattened fields last, and the
-//! contents of untagged enums several times.)
+//! A reference contains the number of a part and not its bytes. The parts precede the value with the first
+//! reference. So a reader can resolve every reference, although serde may read references in another order
+//! than they were written: it reads flattened fields last, and the contents of untagged enums several times.
 //!
 //! | bytes | contents |
 //! |---|---|
 //! | 2 | [`JUST`](super::first::JUST), [`PARTS`] |
 //! | 4 | number of parts |
-//! | per part | length, in the form of a value's length, and the bytes of a value |
+//! | variable, for each part | length of the part, in the form of a value's length, and the encoded part |
 //! | the rest | the value, which refers to the parts |
 //!
 //! Parts are numbered through all values of one message. A part is identified by its address *and* the type
@@ -30,29 +30,29 @@ use super::{split_length, write_length};
 /// Code after [`JUST`] that announces shared parts. No buffer has this code.
 pub(super) const PARTS: u8 = 0x20;
 
-/// Parts of the message that this thread writes, and of the message that it reads.
+/// Parts of the message that this thread is writing, and parts of the message that it is reading.
 #[derive(Default)]
 struct PartTable {
     numbers: HashMap<(usize, TypeId), u32>,
     written: Vec<WrittenPart>,
-    /// Number of parts that precede values already written.
+    /// Number of parts that were already inserted before a value of the message.
     before_values: usize,
     read: Vec<ReadPart>,
 }
 
 struct WrittenPart {
-    /// `None` while the part is being written.
+    /// Encoded part, or `None` while the part is being written.
     bytes: Option<Rc<[u8]>>,
-    /// Pointer to the part, which keeps the part at its address.
+    /// Copy of the pointer to the part. It keeps the part's address from being reused.
     _kept: Box<dyn Any>,
 }
 
 struct ReadPart {
     bytes: Rc<[u8]>,
     at: Range<usize>,
-    /// `true` while the part is being read.
+    /// `true` while the part is being read. Used to detect a part that contains itself.
     open: bool,
-    /// Pointers to the part, after it was read. They have one type, unless the reader tried several types.
+    /// Pointers to the decoded part. All have the same type, unless the reader tried several types.
     built: Vec<Box<dyn Any>>,
 }
 
@@ -76,8 +76,8 @@ fn cycle<P>() -> String {
     )
 }
 
-/// Returns the number of the part that `pointer` points to. On the first reference, calls `write` to encode
-/// the part.
+/// Returns the number of the part to which `pointer` points. At the first reference to the part, calls
+/// `write` to encode the part.
 pub(crate) fn write_reference<P: Any + Clone>(
     pointer: &P,
     address: usize,
@@ -112,7 +112,7 @@ pub(crate) fn write_reference<P: Any + Clone>(
     Ok(number)
 }
 
-/// Inserts, before the value at `at`, the parts whose first reference is in this value.
+/// Inserts parts before the value at offset `at`: the parts to which this value contains the first reference.
 #[inline]
 pub(super) fn insert_parts(to: &mut Vec<u8>, at: usize) -> std::result::Result<(), Box<Error>> {
     if memo::exists() { insert_before(to, at).map_err(Box::new) } else { Ok(()) }
@@ -141,15 +141,15 @@ fn insert_before(to: &mut Vec<u8>, at: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns the bytes that announce this number of parts.
+/// Returns the bytes that precede this number of parts.
 pub(super) fn parts_head(parts: usize) -> Vec<u8> {
     let mut head = vec![JUST, PARTS];
     head.extend_from_slice(&(parts as u32).to_le_bytes());
     head
 }
 
-/// Returns the number of parts before this value, and the bytes of the parts and the value. Returns `None` if
-/// there are no parts.
+/// Returns the number of parts that precede a value, and the bytes of these parts followed by the value.
+/// Returns `None` if no parts precede the value.
 pub(super) fn split_parts(value: &[u8]) -> Option<(usize, &[u8])> {
     match *value {
         [JUST, PARTS, a, b, c, d, ref rest @ ..] => Some((u32::from_le_bytes([a, b, c, d]) as usize, rest)),
@@ -157,7 +157,7 @@ pub(super) fn split_parts(value: &[u8]) -> Option<(usize, &[u8])> {
     }
 }
 
-/// Begins to read a value: records the parts before it, and returns the value without the parts.
+/// Records the parts that precede a value, and returns the bytes of the value without the parts.
 #[inline]
 pub(super) fn record_parts(value: &[u8]) -> std::result::Result<&[u8], CodecError> {
     match split_parts(value) {
@@ -197,7 +197,7 @@ pub(crate) fn has_parts() -> bool {
     memo::exists() && memo::with(|memo: &mut PartTable| !memo.read.is_empty()).unwrap_or_default()
 }
 
-/// Returns the part with this number. Calls `read` if the part was not read before.
+/// Returns the part with this number. Calls `read` to decode the part if it was not decoded before.
 pub(crate) fn read_reference<P: Any + Clone>(
     number: u32,
     read: impl FnOnce(&[u8]) -> std::result::Result<P, CodecError>,
@@ -228,7 +228,8 @@ pub(crate) fn read_reference<P: Any + Clone>(
     value.map_err(|e| format!("the shared {}: {}", type_name::<P>(), e.located()))
 }
 
-/// Calls `f` with the written parts available for reading, to check that they can be read.
+/// Calls `f` while the parts of the message that is being written can be read, so that `f` can check that
+/// they can be decoded.
 pub(super) fn with_written<R>(f: impl FnOnce() -> R) -> R {
     if !memo::exists() {
         return f();

@@ -17,18 +17,19 @@ use serde::{Deserialize, Serialize};
 pub use any::AnyValue;
 use table::RegistryEntry;
 
-/// Returns the entry of a type.
+/// Returns the entry of the type `T`, or the error text if `T` is not registered.
 fn entry_of_type<T: 'static>() -> Result<&'static RegistryEntry, String> {
     entry_of_id(TypeId::of::<T>(), type_name::<T>())
 }
 
-/// Returns the entry of a type id. `type_name` is its name in this program.
+/// Returns the entry of the type with this id, or an error text with `type_name` if the type is not
+/// registered.
 fn entry_of_id(id: TypeId, type_name: &str) -> Result<&'static RegistryEntry, String> {
     standard::register();
     table::of_id(id, type_name)
 }
 
-/// Returns the entry with this name.
+/// Returns the entry with this name, or an error text if there is none.
 fn entry_of_name(name: &str) -> Result<&'static RegistryEntry, String> {
     standard::register();
     table::of_name(name)
@@ -206,7 +207,7 @@ macro_rules! register {
     };
 }
 
-/// Runs the registration of [`register!`](crate::register!) before `main`.
+/// Runs a registration of [`register!`](crate::register!) before `main`. Reports an error on stderr.
 #[doc(hidden)]
 pub fn registered_at_start(register: impl FnOnce() -> Result<()>) {
     if let Some(Err(error)) = mp_core::user_code::catch_panic(register) {
@@ -236,7 +237,7 @@ pub mod registered {
         ByteString(entry.write(value).map_err(S::Error::custom)?).serialize(s)
     }
 
-    /// Rebuilds the value.
+    /// Rebuilds the value from its bytes.
     ///
     /// # Errors
     /// Returns an error if the type is not registered in this process, is registered differently, or can't be

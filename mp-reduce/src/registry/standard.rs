@@ -1,4 +1,4 @@
-//! Types that are registered in every process.
+//! Registration of the types that every process can send.
 
 use std::any::{TypeId, type_name};
 use std::error::Error;
@@ -32,7 +32,7 @@ fn reduced<T: Reduce + Send + Sync + 'static>(name: &str) -> mp_core::Result<()>
     add(name, T::reduce, T::rebuild, share::<T>())
 }
 
-/// Registers all standard types, at the first call.
+/// Registers all standard types. Later calls do nothing.
 pub(super) fn register() {
     // fork: if the list is complete in the parent, its copy in the child is, too.
     static DONE: SetOnce<()> = SetOnce::new();
@@ -42,7 +42,7 @@ pub(super) fn register() {
     }
 }
 
-/// Calls a macro with the standard types and their names, which do not depend on the compiler.
+/// Calls a macro with all standard types and their registered names, which do not depend on the compiler.
 macro_rules! all {
     ($all:ident) => {
         $all! {
@@ -68,7 +68,8 @@ fn register_all() {
     all!(add);
 }
 
-/// Returns the type with this name in every process, registered yet or not, and its name in this program.
+/// Returns the standard type with this registered name, and the type's name in this program. The type may not
+/// be registered yet.
 fn of_name(name: &str) -> Option<(TypeId, &'static str)> {
     macro_rules! find {
         ($($how:ident: $($t:ty = $name:literal)*;)*) => {
@@ -81,8 +82,8 @@ fn of_name(name: &str) -> Option<(TypeId, &'static str)> {
     all!(find)
 }
 
-/// Returns an error if a standard type other than `T` has this name. The standard types may not be in the
-/// table yet.
+/// Returns an error if `name` is the registered name of a standard type other than `T`. Standard types are
+/// checked separately, because they may not be in the table yet.
 pub(super) fn check_name<T: 'static>(name: &str) -> mp_core::Result<()> {
     match of_name(name) {
         Some((id, standard)) if id != TypeId::of::<T>() => Err(name_taken(name, standard, type_name::<T>())),

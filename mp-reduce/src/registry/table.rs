@@ -1,4 +1,4 @@
-//! Table of the types that this process can send.
+//! Table of the types that are registered in this process.
 
 use std::any::{Any, TypeId, type_name};
 use std::cell::Cell;
@@ -17,23 +17,24 @@ use crate::codec::{read_part, write_part};
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type WriteFn = dyn Fn(&dyn Any) -> Result<Vec<u8>, String> + Send + Sync;
 type ReadFn = dyn Fn(&[u8]) -> Result<Box<dyn Any>, String> + Send + Sync;
-/// Converts a value to one that other threads may access.
+/// Function that converts a value into one that other threads may access.
 type ShareFn = fn(Box<dyn Any>) -> Option<Box<dyn Any + Send + Sync>>;
 
-/// A registered type.
+/// Entry of a registered type.
 pub(super) struct RegistryEntry {
     pub(super) name: String,
     type_id: TypeId,
     type_name: &'static str,
-    /// Types of the two conversion functions, if these capture nothing.
+    /// Types of the two conversion functions. `None` if a function captures something, so that two
+    /// registrations can't be compared.
     code: Option<[TypeId; 2]>,
     write: Box<WriteFn>,
     read: Box<ReadFn>,
-    /// `None` if values stay in the thread that reads them.
+    /// Conversion for values that other threads may access. `None` for a type that is not `Send` and `Sync`.
     share: Option<ShareFn>,
 }
 
-/// Linked list of all entries. It is read without a lock, and nothing is removed.
+/// Node of the linked list of all entries. The list is read without a lock, and entries are never removed.
 struct ListNode {
     entry: &'static RegistryEntry,
     next: SetOnce<ListNode>,
@@ -46,12 +47,12 @@ fn all() -> impl Iterator<Item = &'static RegistryEntry> {
     std::iter::successors(FIRST.get(), |node| node.next.get()).map(|node| node.entry)
 }
 
-/// Returns the entry of a type id. `type_name` is its name in this program.
+/// Returns the entry of the type with this id, or an error text with `type_name` if there is none.
 pub(super) fn of_id(id: TypeId, type_name: &str) -> Result<&'static RegistryEntry, String> {
     all().find(|entry| entry.type_id == id).ok_or_else(|| unknown(type_name))
 }
 
-/// Returns the entry with this name.
+/// Returns the entry with this name, or an error text if there is none.
 pub(super) fn of_name(name: &str) -> Result<&'static RegistryEntry, String> {
     all().find(|entry| entry.name == name).ok_or_else(|| unknown(name))
 }
@@ -65,12 +66,13 @@ fn unknown(name: &str) -> String {
     )
 }
 
-/// Returns the conversion of a type's values to values that may go to any thread.
+/// Returns the conversion of a `T` into a value that other threads may access.
 pub(super) fn share<T: Send + Sync + 'static>() -> Option<ShareFn> {
     Some(|value| value.downcast::<T>().ok().map(|value| value as _))
 }
 
-/// Adds a type, unless it is already in the table. Values of a type without `share` stay in one thread.
+/// Registers the type `T` under `name`. Does nothing if `T` is already registered with the same name and
+/// functions. `share` is `None` for a type whose values stay in the thread that reads them.
 pub(super) fn add<T, H, F, G>(name: &str, reduce: F, rebuild: G, share: Option<ShareFn>) -> Result<()>
 where
     T: 'static,
@@ -124,7 +126,8 @@ fn add_entry(entry: RegistryEntry) -> Result<()> {
     }
 }
 
-/// Returns the error of a name that the type `taken_by` has, for the type `type_name`.
+/// Returns the error for registering the type `type_name` under `name`, which is the name of the type
+/// `taken_by`.
 pub(super) fn name_taken(name: &str, taken_by: &str, type_name: &str) -> Error {
     Error::InvalidArgument(format!(
         "{name:?} is the name of the registered type {taken_by} already: register {type_name} under another \
@@ -133,7 +136,8 @@ pub(super) fn name_taken(name: &str, taken_by: &str, type_name: &str) -> Error {
 }
 
 impl RegistryEntry {
-    /// Returns the result of adding `other` if this entry has the same type or name, otherwise `None`.
+    /// Checks whether `other` can be added to the table in addition to this entry. Returns `None` if it can.
+    /// Returns `Ok` if both entries are the same, and an error if they have the same type or name but differ.
     fn conflict_with(&self, other: &RegistryEntry) -> Option<Result<()>> {
         let (same_type, same_name) = (self.type_id == other.type_id, self.name == other.name);
         if same_type && same_name && self.code.is_some() && self.code == other.code {
@@ -149,17 +153,17 @@ impl RegistryEntry {
         }
     }
 
-    /// Encodes the reduced value.
+    /// Reduces a value and encodes the result.
     pub(super) fn write(&self, value: &dyn Any) -> Result<Vec<u8>, String> {
         with_level(|| (self.write)(value))
     }
 
-    /// Decodes the reduced value, and rebuilds the original value.
+    /// Decodes a reduced value and rebuilds the original value.
     pub(super) fn read(&self, bytes: &[u8]) -> Result<Box<dyn Any>, String> {
         with_level(|| (self.read)(bytes))
     }
 
-    /// Works like [`read`](Self::read). The result may go to any thread.
+    /// Works like [`read`](Self::read), and returns a value that other threads may access.
     pub(super) fn read_shared(&self, bytes: &[u8]) -> Result<Box<dyn Any + Send + Sync>, String> {
         let local = || {
             format!(
@@ -179,12 +183,13 @@ impl RegistryEntry {
 }
 
 thread_local! {
-    /// Remaining number of nested calls of users' functions. This limit turns a handle that contains its own
-    /// type, or a function that sends its own value, into an error instead of a stack overflow.
+    /// Number of nested calls of users' functions that this thread may still make. With this limit, a handle
+    /// that contains its own type, or a function that sends its own value, is an error instead of a stack
+    /// overflow.
     static LEFT: Cell<u16> = const { Cell::new(MAX_NESTING) };
 }
 
-/// Number of nesting levels to keep in reserve, the same as for parts of messages.
+/// Number of nesting levels that must stay unused, the same as for parts of messages.
 const LAST: u16 = MAX_NESTING - SHALLOW;
 
 fn with_level<R>(call: impl FnOnce() -> Result<R, String>) -> Result<R, String> {
@@ -202,7 +207,7 @@ fn with_level<R>(call: impl FnOnce() -> Result<R, String>) -> Result<R, String> 
     }
 }
 
-/// Calls a function of the user. A panic becomes an error.
+/// Calls a user's function. Converts an error or a panic into an error text.
 fn catch_call<T, R>(what: &str, call: impl FnOnce() -> Result<R, BoxError>) -> Result<R, String> {
     let said = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(value)) => return Ok(value),

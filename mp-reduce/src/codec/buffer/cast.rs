@@ -99,9 +99,10 @@ pub(super) fn slice<A: ?Sized, B: StaticType>(value: &A) -> Option<&[B]> {
     Some(*reference)
 }
 
-/// Destination for a value of any type. Code that fills it need not be generic over the type.
+/// Reference to an `Option` of any type, which is to be filled. The code that fills it need not be generic
+/// over the type.
 pub(super) struct CastSlot<'p> {
-    /// Id of the type.
+    /// Id of the type inside the `Option`.
     id: TypeId,
     to: NonNull<()>,
     empty: PhantomData<&'p mut ()>,
@@ -113,13 +114,13 @@ impl<'p> CastSlot<'p> {
         Self { id: id::<B>(), to: NonNull::from(to).cast(), empty: PhantomData }
     }
 
-    /// Returns `true` if the destination is for values of type `A`.
+    /// Returns `true` if the type inside the `Option` is `A`.
     #[inline]
     pub(super) fn is_for<A: StaticType>(&self) -> bool {
         self.id == TypeId::of::<A>()
     }
 
-    /// Stores the value if it has the right type.
+    /// Stores `value` if its type is that inside the `Option`.
     pub(super) fn put<A: StaticType>(self, value: A) {
         if self.is_for::<A>() {
             // SAFETY: the pointer is to an `Option` that `new` has borrowed for the lifetime of this place,

@@ -1,4 +1,4 @@
-//! Rows of numbers, for types that read them one by one.
+//! Deserializers of rows of numbers, for types that read the numbers one by one.
 
 use std::any::TypeId;
 use std::cell::Cell;
@@ -13,7 +13,7 @@ use serde::forward_to_deserialize_any;
 use super::{NumberKind, id};
 use crate::codec::error::{CodecError, too_deep};
 
-/// Number in a row.
+/// Number in a row, as the widest type of its kind.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(in crate::codec) enum RowNumber {
     Unsigned(u64),
@@ -44,7 +44,7 @@ numbers! {
     F64: f64;
 }
 
-/// Unread rest of a row.
+/// Part of a row that was not read yet.
 pub(in crate::codec) struct NumberRow<'b, 'l> {
     kind: NumberKind,
     rest: &'b [u8],
@@ -61,7 +61,7 @@ impl<'b, 'l> NumberRow<'b, 'l> {
         self.rest.len() / self.kind.size()
     }
 
-    /// Returns an error if numbers of the row are left.
+    /// Returns an error if numbers of the row were not read.
     pub(in crate::codec) fn end(self) -> Result<(), CodecError> {
         if self.rest.is_empty() {
             Ok(())
@@ -94,10 +94,10 @@ impl<'de> SeqAccess<'de> for &mut NumberRow<'_, '_> {
     }
 }
 
-/// Deserializer of a number in a row, which is read like a separate value.
+/// Deserializer of one number in a row. The number is read like a value outside of a row.
 struct RowElement<'l> {
     number: RowNumber,
-    /// Number of levels that may still be entered.
+    /// Number of nesting levels that the value may still enter.
     left: &'l Cell<u16>,
 }
 
@@ -146,7 +146,7 @@ impl<'de> Deserializer<'de> for RowElement<'_> {
         self.wrapped(|this| visitor.visit_newtype_struct(this))
     }
 
-    /// Reads an enum like a separate value: the number is that of the variant.
+    /// Reads the number as the index of an enum variant, like an enum outside of a row.
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         _: &'static str,
@@ -170,7 +170,8 @@ impl<'de> Deserializer<'de> for RowElement<'_> {
     }
 }
 
-/// Returns the type of the visitor that reads `T`: the first visitor that the `Deserialize` of `T` passes.
+/// Returns the id of the visitor type that reads a `T`: the first visitor that the `Deserialize` of `T`
+/// passes to its deserializer.
 #[inline]
 pub(in crate::codec) fn visitor_of<'de, T: Deserialize<'de>>() -> Option<TypeId> {
     match T::deserialize(VisitorProbe) {

@@ -1,11 +1,12 @@
-//! Buffers: rows of numbers, stored as their bytes.
+//! Buffers: rows of numbers, which are stored in their memory representation, and long texts and byte
+//! strings.
 //!
 //! serde writes and reads a `Vec<f32>` element by element, and does not report to a serializer that the
-//! sequence is a slice of numbers. But the types show it. A slice or `Vec` is written by
-//! [`collect_seq`](serde::Serializer::collect_seq) with a reference to it. A `Vec` is read by a visitor that
-//! its own `Deserialize` has created. Both types can be recognized ([`cast`]). Recognized values are written
-//! by one `memcpy`. All other sequences are written element by element. If there are many elements of one
-//! kind of number, they are combined into a row, too.
+//! sequence is a slice of numbers. But the serializer and the deserializer can recognize the types
+//! ([`cast`]). To write a slice or `Vec`, serde calls [`collect_seq`](serde::Serializer::collect_seq) with a
+//! reference to it. To read a `Vec`, serde passes a visitor whose type belongs to `Vec`. A recognized slice
+//! or `Vec` is copied by one `memcpy`. All other sequences are written element by element. If all elements
+//! are numbers of one kind and there are many, the sequence becomes a row, too.
 //!
 //! | bytes | contents |
 //! |---|---|
@@ -13,9 +14,9 @@
 //! | 1 | code: a [kind of number](NumberKind), [`TEXT`] or [`BYTES`]; with the flag [`ATTACHED`] for an attachment |
 //! | 8 | number of bytes |
 //! | 4, for an attachment | number of the attachment |
-//! | that number, without attachment | the bytes of a row (texts and byte strings are then plain MessagePack) |
+//! | number of bytes, for a row that is not attached | the numbers. A text or byte string that is not attached is written as plain MessagePack |
 //!
-//! Numbers are in little-endian order. This also applies to a row, since it is the native order of all
+//! All numbers, including those in a row, are in little-endian order, which is the native order of all
 //! processes.
 
 mod cast;
@@ -35,22 +36,22 @@ pub(super) use cast::id;
 use cast::{CastSlot, StaticType};
 pub(super) use element::{NumberRow, RowNumber, visitor_of};
 
-/// Smallest number of bytes of a row. Shorter rows are written element by element, because small numbers take
-/// less space in this form.
+/// Smallest number of bytes of a row. Shorter sequences are written element by element, since small numbers
+/// then take fewer bytes.
 pub(super) const ROW: usize = 256;
-/// Largest number of bytes of a number in a row.
+/// Largest number of bytes of one number in a row.
 pub(super) const WIDEST: usize = size_of::<u128>();
-/// Smallest number of bytes of an attachment. Shorter buffers are stored in the message.
+/// Smallest number of bytes of an attached buffer. Shorter buffers are stored in the message.
 pub(super) const LONG: usize = 16 << 10;
 
-/// Flag: the bytes are an attachment.
+/// Flag in the code of a buffer: the bytes of the buffer are in an attachment.
 pub(super) const ATTACHED: u8 = 0x10;
-/// Code of a text, which is always attached.
+/// Code of a text, which is always in an attachment.
 const TEXT: u8 = 0x0e;
-/// Code of a byte string, which is always attached.
+/// Code of a byte string, which is always in an attachment.
 const BYTES: u8 = 0x0f;
 
-/// Contents of a buffer.
+/// Kind of the contents of a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum BufferKind {
     Row(NumberKind),
@@ -78,10 +79,10 @@ impl BufferKind {
     }
 }
 
-/// Defines number types for which every bit pattern is valid.
+/// Defines the kinds of numbers. For each number type, every bit pattern is valid.
 macro_rules! plain {
     ($($kind:ident = $code:literal: $first:ty $(, $also:ty)?;)*) => {
-        /// Kind of number.
+        /// Kind of the numbers in a row.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u8)]
         pub(super) enum NumberKind {
@@ -91,7 +92,7 @@ macro_rules! plain {
         impl NumberKind {
             pub(super) const ALL: &[NumberKind] = &[$(NumberKind::$kind),*];
 
-            /// Returns the number of bytes of each number.
+            /// Returns the number of bytes of one number.
             #[inline]
             pub(super) fn size(self) -> usize {
                 match self {
@@ -102,7 +103,7 @@ macro_rules! plain {
                 }
             }
 
-            /// Returns the number with these bytes, whose length must be its [size](Self::size).
+            /// Decodes a number. The length of `bytes` must be the [size](Self::size) of the number.
             #[inline]
             fn number(self, bytes: &[u8]) -> Option<RowNumber> {
                 match self {
@@ -113,8 +114,8 @@ macro_rules! plain {
             }
         }
 
-        /// Returns the kind and the bytes of a value that is a number or a reference to one. The kind is
-        /// known at compile time.
+        /// Returns the kind and the bytes of `value` if it is a number or a reference to a number. The kind
+        /// is known at compile time.
         #[inline(always)]
         pub(super) fn number_of<T: ?Sized>(value: &T) -> Option<(NumberKind, &[u8])> {
             $(
@@ -130,7 +131,7 @@ macro_rules! plain {
             None
         }
 
-        /// Returns the kind and the bytes of the numbers, if `value` is a reference to a slice or `Vec` of
+        /// Returns the kind and the bytes of the numbers if `value` is a reference to a slice or `Vec` of
         /// numbers.
         #[inline(always)]
         pub(super) fn row_of<T: ?Sized>(value: &T) -> Option<(NumberKind, &[u8])> {
@@ -147,7 +148,8 @@ macro_rules! plain {
             None
         }
 
-        /// Stores a complete row in `place`, if the visitor with this id is that of a `Vec` of these numbers.
+        /// Stores the row as a `Vec` in `place`, if `visitor` is the id of the visitor that reads a `Vec` of
+        /// these numbers.
         fn fill(kind: NumberKind, bytes: &[u8], visitor: TypeId, place: CastSlot<'_>) {
             match kind {
                 $(NumberKind::$kind => {
@@ -184,25 +186,25 @@ impl NumberKind {
         matches!(self, NumberKind::U128 | NumberKind::I128)
     }
 
-    /// Returns the numbers of a row.
+    /// Returns an iterator over the numbers of a row.
     pub(super) fn numbers(self, row: &[u8]) -> impl Iterator<Item = RowNumber> {
         row.chunks_exact(self.size()).filter_map(move |bytes| self.number(bytes))
     }
 }
 
-/// Returns the number, if `value` is a `P` or a reference to one.
+/// Returns the number if `value` is a `P` or a reference to a `P`.
 #[inline(always)]
 fn number<T: ?Sized, P: StaticType>(value: &T) -> Option<&P> {
     cast::cast_ref::<T, P>(value).or_else(|| cast::cast_referent::<T, P>(value))
 }
 
-/// Returns the elements, if `value` is a reference to a `Vec` or slice of them.
+/// Returns the elements if `value` is a reference to a `Vec` or slice of `P`.
 #[inline(always)]
 fn elements<T: ?Sized, P: StaticType>(value: &T) -> Option<&[P]> {
     cast::cast_referent::<T, Vec<P>>(value).map(Vec::as_slice).or_else(|| cast::slice::<T, P>(value))
 }
 
-/// Returns a complete row, if `V` is the visitor of a `Vec` of these numbers.
+/// Returns the row as a `Vec`, if `V` is the visitor that reads a `Vec` of these numbers.
 #[inline]
 pub(super) fn whole<'de, V: Visitor<'de>>(kind: NumberKind, bytes: &[u8]) -> Option<V::Value> {
     let mut all = None;
@@ -225,7 +227,7 @@ fn fill_with<P: Pod + StaticType + DeserializeOwned>(bytes: &[u8], visitor: Type
 /// Number of bytes before the numbers of a row that is stored in the message.
 pub(super) const HEAD: usize = 10;
 
-/// Returns the head of a row of `len` bytes.
+/// Returns the head of a row of numbers with `len` bytes.
 #[inline]
 pub(super) fn head(kind: NumberKind, len: usize) -> [u8; HEAD] {
     let mut head = [super::first::JUST, BufferKind::Row(kind).code(), 0, 0, 0, 0, 0, 0, 0, 0];
@@ -233,8 +235,8 @@ pub(super) fn head(kind: NumberKind, len: usize) -> [u8; HEAD] {
     head
 }
 
-/// Attaches long bytes to the message that is being written. Returns the bytes that replace them, or `None`
-/// if they stay in the message.
+/// Attaches long bytes to the message that is being written. Returns the reference that is written instead of
+/// the bytes. Returns `None` if the bytes must be written into the message.
 #[inline]
 pub(super) fn attach(what: BufferKind, bytes: &[u8]) -> Option<[u8; HEAD + 4]> {
     if bytes.len() < LONG { None } else { attach_long(what, bytes) }
@@ -251,7 +253,8 @@ fn attach_long(what: BufferKind, bytes: &[u8]) -> Option<[u8; HEAD + 4]> {
     Some(head)
 }
 
-/// Decodes the byte after [`JUST`](super::first::JUST): the contents, and `true` if they are attached.
+/// Decodes the code of a buffer, the byte after [`JUST`](super::first::JUST). Returns the kind of the
+/// contents, and `true` if they are in an attachment.
 pub(super) fn decode_kind(code: u8) -> Result<(BufferKind, bool), CodecError> {
     let known = BufferKind::of_code(code & !ATTACHED)
         .filter(|what| code & ATTACHED != 0 || matches!(what, BufferKind::Row(_)));
@@ -260,17 +263,17 @@ pub(super) fn decode_kind(code: u8) -> Result<(BufferKind, bool), CodecError> {
         .ok_or_else(|| CodecError::message(format!("a buffer of the unknown kind {code:#04x}")))
 }
 
-/// Takes an attachment out of the message that is being read.
+/// Takes an attached buffer of `len` bytes out of the message that is being read.
 pub(super) fn take_attachment(attachment: u32, len: u64) -> Result<Buffer, CodecError> {
     scope::incoming("a long buffer", |arrived| arrived.buffer(attachment, len)).map_err(CodecError::message)
 }
 
-/// List of attachments of a value, which lend their bytes to the value while it is read.
+/// List that owns the attached buffers of a value while the value is read and borrows from them.
 #[derive(Default)]
 pub(super) struct AttachmentList(OnceCell<(Buffer, Box<AttachmentList>)>);
 
 impl AttachmentList {
-    /// Adds a buffer at `end`, the end of the list.
+    /// Appends a buffer at `end`, the end of the list, and updates `end`. Returns a reference to the buffer.
     pub(super) fn push<'a>(end: &Cell<&'a AttachmentList>, buffer: Buffer) -> &'a Buffer {
         let (buffer, next) = end.get().0.get_or_init(|| (buffer, Box::default()));
         end.set(next);
@@ -288,7 +291,7 @@ impl Drop for AttachmentList {
 }
 
 impl AttachmentList {
-    /// Drops the list iteratively: it may be too long for recursion.
+    /// Drops the list without recursion, for which the list may be too long.
     #[cold]
     fn drop_all(&mut self) {
         let mut next = self.0.take();
@@ -319,7 +322,7 @@ mod tests {
         }
     }
 
-    /// More buffers than a recursive drop could handle.
+    /// The list is longer than a recursive drop could handle.
     #[test]
     fn many_buffers_are_dropped_without_recursion() {
         let mut out = Outgoing::default();

@@ -1,11 +1,11 @@
-//! Implementation of `Deserializer`: each method reads the encoding of the requested type first.
+//! Implementation of `Deserializer`. Each method first tries the encoding of the requested type.
 
 use serde::de::{Deserializer, Visitor};
 
 use super::parts::VariantReader;
 use super::{CodecError, ValueReader, first};
 
-/// Methods that forward to others under another name.
+/// Implements methods of `Deserializer` by calling a method of [`ValueReader`].
 macro_rules! read_as {
     ($($as:ident: $($method:ident)*;)*) => {$($(
         #[inline]

@@ -1,6 +1,6 @@
-//! Extension values in the form of `rmp_serde`: a sequence of the extension's number and its data. The reader
-//! of `rmp_serde` is not used, since it would be compiled for every type in a message, and again for all
-//! types that such a type contains.
+//! Reader of extension values. The values have the form of `rmp_serde`: a sequence of the extension's number
+//! and its data. The reader of `rmp_serde` is not used, since it would be compiled again for every type in a
+//! message.
 
 use serde::de::value::BorrowedBytesDeserializer;
 use serde::de::{DeserializeSeed, Deserializer, IntoDeserializer, SeqAccess, Visitor};
@@ -8,7 +8,7 @@ use serde::forward_to_deserialize_any;
 
 use super::super::error::CodecError;
 
-/// Unread rest of an extension value.
+/// Part of an extension value that was not read yet.
 pub(super) struct ExtensionReader<'de> {
     number: Option<i8>,
     data: Option<&'de [u8]>,

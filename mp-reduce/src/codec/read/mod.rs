@@ -38,7 +38,8 @@ pub(super) fn from_slice<T: serde::de::DeserializeOwned>(
     T::deserialize(&mut ValueReader { rest: bytes, message: &ReadState { left, kept: Cell::new(&kept) } })
 }
 
-/// Returns the value at the beginning of these bytes as text for an error's path: a text or a number.
+/// Returns the map key at the beginning of these bytes as text, for the path in an error. The key may be a
+/// text or a number.
 #[cold]
 fn text_of(bytes: &[u8]) -> String {
     struct KeyVisitor;
@@ -64,8 +65,8 @@ fn text_of(bytes: &[u8]) -> String {
 }
 
 impl CodecError {
-    /// Adds the key of the entry that contains the error. The key is at the beginning of these bytes: a
-    /// field's name, or any other key of a map.
+    /// Adds the entry that contains the error to the path. Its key, such as a field's name, is at the
+    /// beginning of `key`.
     #[cold]
     pub(super) fn in_entry(self, key: &[u8]) -> Self {
         let name = text_of(key);
@@ -73,36 +74,36 @@ impl CodecError {
     }
 }
 
-/// Bytes that were not read yet.
+/// Reader of a value: the bytes that were not read yet.
 ///
-/// serde passes a reader by reference, so it has to be in memory. Each part of a value therefore gets a
-/// [copy](Self::with_copy): the position stays in a register as long as values are read in the same function.
-/// Otherwise each value would wait until the previous position is stored.
+/// serde passes a reader by reference, so the reader has to be in memory. To keep the position in a register
+/// anyway, each nested value is read by a [copy](Self::with_copy) of the reader. Otherwise, reading a value
+/// would wait until the previous position is stored in memory.
 #[derive(Clone, Copy)]
 struct ValueReader<'de, 'l> {
     rest: &'de [u8],
     message: &'l ReadState<'de, 'l>,
 }
 
-/// State shared by all readers of a message.
+/// State that all readers of one message share.
 struct ReadState<'de, 'l> {
-    /// Number of levels that may still be entered.
+    /// Number of nesting levels that values may still enter.
     left: &'l Cell<u16>,
-    /// End of the list of attachments that lend their bytes.
+    /// End of the list that owns the attached buffers.
     kept: Cell<&'de AttachmentList>,
 }
 
-/// A buffer that was read.
+/// Buffer that was read: its kind and its bytes.
 struct ReadBuffer<'de> {
     what: BufferKind,
     bytes: &'de [u8],
-    /// Memory of the buffer, if it is attached.
+    /// Memory of an attached buffer, or `None` if the bytes are in the message.
     #[cfg_attr(not(feature = "bytes"), expect(dead_code, reason = "read where memory can be kept"))]
     memory: Option<&'de Buffer>,
 }
 
 impl<'de> ValueReader<'de, '_> {
-    /// Calls a function with a copy of this reader, and continues at the copy's position.
+    /// Calls `read` with a copy of this reader. This reader then continues at the position of the copy.
     #[inline(always)]
     fn with_copy<T>(&mut self, read: impl FnOnce(&mut Self) -> T) -> T {
         let mut copy = *self;
@@ -127,7 +128,7 @@ impl<'de> ValueReader<'de, '_> {
         self.rest.first().copied().ok_or_else(too_short)
     }
 
-    /// Skips a first byte that was already checked.
+    /// Skips the first byte, which was already checked.
     #[inline]
     fn skip_byte(&mut self) {
         self.rest = self.rest.get(1..).unwrap_or_default();
@@ -154,7 +155,8 @@ impl<'de> ValueReader<'de, '_> {
         Ok(bytes)
     }
 
-    /// Reads a length of one, two or four bytes after the first byte, for `size` 0, 1 or 2 (or more).
+    /// Skips the first byte and reads the length after it. The length has one byte for `size` 0, two bytes
+    /// for 1, and four bytes for any larger `size`.
     fn length(&mut self, size: u8) -> Result<usize, CodecError> {
         Ok(match size {
             0 => self.after_first::<1>()?[0].into(),
@@ -163,7 +165,8 @@ impl<'de> ValueReader<'de, '_> {
         })
     }
 
-    /// Reads the bytes of a text or byte string, with a length of this `size`.
+    /// Reads the bytes of a text or byte string, whose length is encoded with this `size`: see
+    /// [`length`](Self::length).
     fn long(&mut self, size: u8) -> Result<&'de [u8], CodecError> {
         let len = self.length(size)?;
         self.bytes(len)
@@ -215,7 +218,7 @@ impl<'de> ValueReader<'de, '_> {
         }
     }
 
-    /// Returns `true` if a buffer comes next.
+    /// Returns `true` if the next value is a buffer.
     #[inline]
     fn at_buffer(&self) -> bool {
         match *self.rest {
@@ -224,7 +227,7 @@ impl<'de> ValueReader<'de, '_> {
         }
     }
 
-    /// Reads the buffer that comes next.
+    /// Reads the next value, which is a buffer.
     fn buffer(&mut self) -> Result<ReadBuffer<'de>, CodecError> {
         let [code] = self.after_first()?;
         let (what, is_attached) = buffer::decode_kind(code)?;
@@ -251,7 +254,7 @@ impl<'de> ValueReader<'de, '_> {
         Ok(ReadBuffer { what, bytes, memory })
     }
 
-    /// Reads a buffer as a value of any kind.
+    /// Reads a buffer where the type does not request a kind.
     #[cold]
     fn any_buffer<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, CodecError> {
         let ReadBuffer { what, bytes, .. } = self.buffer()?;
@@ -262,7 +265,7 @@ impl<'de> ValueReader<'de, '_> {
         }
     }
 
-    /// Reads a buffer as a sequence.
+    /// Reads a buffer where the type requests a sequence.
     fn buffer_sequence<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, CodecError> {
         let ReadBuffer { what, bytes, .. } = self.buffer()?;
         match what {
@@ -301,13 +304,13 @@ impl<'de> ValueReader<'de, '_> {
         value
     }
 
-    /// Reads a value of any kind where another kind was expected.
+    /// Reads a value of another kind than the type has requested.
     #[inline(always)]
     fn fallback<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, CodecError> {
         self.with_copy(|reader| reader.any(visitor))
     }
 
-    /// Reads a value of any kind.
+    /// Reads a value of any kind, as its first byte determines.
     fn any<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, CodecError> {
         use first::*;
         let first = self.first()?;
@@ -366,8 +369,8 @@ impl<'de> ValueReader<'de, '_> {
         }
     }
 
-    /// Returns an error if a value of any kind is nested beyond the first levels: serde recurses in the
-    /// values that it buffers, and this is not counted.
+    /// Returns an error if [`SHALLOW`] nesting levels are already in use. Called before a sequence or map of
+    /// unknown type: serde may buffer it, and the recursion in buffered values is not counted.
     #[inline]
     fn check_shallow(&self) -> Result<(), CodecError> {
         const LAST: u16 = MAX_NESTING - SHALLOW;
@@ -375,7 +378,8 @@ impl<'de> ValueReader<'de, '_> {
         if left.get() > LAST { Ok(()) } else { Err(too_deep(left, LAST)) }
     }
 
-    /// Reads a sequence, which may also be a byte string, or else a value of any kind.
+    /// Reads a sequence, as which a byte string or a buffer is also accepted. Reads a value of another kind
+    /// by [`fallback`](Self::fallback).
     #[inline]
     fn any_sequence<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, CodecError> {
         use first::*;
@@ -395,7 +399,8 @@ impl<'de> ValueReader<'de, '_> {
         self.sequence(len, visitor)
     }
 
-    /// Reads a map that probably has these keys, or else a value of any kind.
+    /// Reads a map, whose keys are probably `names` in this order. Reads a value of another kind by
+    /// [`fallback`](Self::fallback).
     #[inline]
     fn any_map<V: Visitor<'de>>(
         &mut self,
@@ -414,7 +419,8 @@ impl<'de> ValueReader<'de, '_> {
         self.map(len, names, visitor)
     }
 
-    /// Reads an extension value. Only types that request an extension by name have such values.
+    /// Reads an extension value, whose first byte is `first`. Only types that request an extension by its
+    /// name contain extension values.
     #[cold]
     fn extension<V: Visitor<'de>>(&mut self, first: u8, visitor: V) -> Result<V::Value, CodecError> {
         let len = match first {
@@ -428,7 +434,7 @@ impl<'de> ValueReader<'de, '_> {
         visitor.visit_newtype_struct(ExtensionReader::new(number as i8, self.bytes(len)?))
     }
 
-    /// Reads an unsigned number, or else a value of any kind.
+    /// Reads an unsigned number. Reads a value of another kind by [`fallback`](Self::fallback).
     #[inline]
     fn unsigned<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, CodecError> {
         use first::*;
@@ -446,7 +452,7 @@ impl<'de> ValueReader<'de, '_> {
         visitor.visit_u64(value)
     }
 
-    /// Reads a text, or else a value of any kind.
+    /// Reads a text. Reads a value of another kind by [`fallback`](Self::fallback).
     #[inline]
     fn any_text<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, CodecError> {
         use first::*;
@@ -460,7 +466,7 @@ impl<'de> ValueReader<'de, '_> {
         }
     }
 
-    /// Skips `text` if it comes next. Returns `true` if it was skipped.
+    /// Skips the next value if it is the text `text` of less than 32 bytes. Returns `true` if it was skipped.
     #[inline]
     fn skip_text(&mut self, text: &str) -> bool {
         let Some((first, rest)) = self.rest.split_first() else { return false };
@@ -478,7 +484,8 @@ impl<'de> ValueReader<'de, '_> {
     }
 }
 
-/// Compares slices of the same length. Names are too short for a call of `memcmp` to be worthwhile.
+/// Returns `true` if two slices of the same length are equal. Names are too short for a call of `memcmp` to
+/// be worthwhile.
 #[inline]
 fn equal_bytes(a: &[u8], b: &[u8]) -> bool {
     #[inline(always)]
@@ -498,7 +505,8 @@ fn equal_bytes(a: &[u8], b: &[u8]) -> bool {
 
 #[cfg(feature = "bytes")]
 impl<'de> ValueReader<'de, '_> {
-    /// Reads a buffer as bytes that own their memory: for `bytes::Bytes`, the memory in which it arrived.
+    /// Reads a buffer as bytes that own their memory. An attached buffer that is read as `bytes::Bytes` keeps
+    /// the shared memory in which it arrived, without a copy.
     fn shared_bytes<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, CodecError> {
         use buffer::{cast_value, id, visitor_of};
         let before = self.rest;

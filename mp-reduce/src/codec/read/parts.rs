@@ -42,9 +42,9 @@ impl<'de> SeqAccess<'de> for SequenceReader<'de, '_> {
 pub(super) struct MapReader<'de, 'l> {
     pub(super) reader: ValueReader<'de, 'l>,
     pub(super) left: usize,
-    /// Rest of the message, from the last key on.
+    /// Bytes of the message from the current entry's key on.
     pub(super) key: &'de [u8],
-    /// Fields that may follow, in the order in which they are written.
+    /// Names of the fields that may follow, in the order in which they are written.
     pub(super) names: &'static [&'static str],
 }
 
@@ -82,15 +82,15 @@ impl<'de> MapAccess<'de> for MapReader<'de, '_> {
     }
 }
 
-/// Maximum number of variant names that are compared with the message.
+/// Largest number of variant names that are compared with the name in the message.
 const FEW: usize = 8;
 
-/// Reader of a variant of an enum: its name and its content.
+/// Reader of an enum: the name of its variant and the variant's content.
 pub(super) struct VariantReader<'r, 'de, 'l> {
-    /// Rest of the message, from the variant's name on.
+    /// Bytes of the message from the variant's name on.
     pub(super) name: &'de [u8],
     pub(super) reader: &'r mut ValueReader<'de, 'l>,
-    /// Possible names.
+    /// Names of all variants of the enum.
     pub(super) names: &'static [&'static str],
     pub(super) full: bool,
 }

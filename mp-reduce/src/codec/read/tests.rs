@@ -1,5 +1,6 @@
-//! Comparison with `rmp_serde`: its output can be read, and changed bytes are read as the same value. The
-//! output of `write` is the same, except for the differences that `write` lists.
+//! Comparison with `rmp_serde`. The output of `rmp_serde` can be read, and changed bytes are decoded to the
+//! same value by both readers. The output of `write` is the same, except for the differences that are listed
+//! in `write`.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
@@ -42,8 +43,9 @@ fn read_by_theirs<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, rmp_serde::dec
     T::deserialize(&mut rmp_serde::Deserializer::from_read_ref(bytes).with_human_readable())
 }
 
-/// Checks that the value is read back unchanged, that its bytes truncated anywhere are an error, and that any
-/// changed byte is read as `rmp_serde` reads it, if both can.
+/// Checks that the value round-trips, and that its bytes are an error if truncated at any position. Also
+/// changes each byte, and checks that this reader and `rmp_serde` decode the same value, unless one of them
+/// returns an error.
 fn arrives<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: T) {
     let (bytes, others) = (written(&value), theirs(&value));
     assert_eq!(from_slice::<T>(&bytes).unwrap(), value, "{bytes:02x?}");
@@ -187,7 +189,7 @@ fn structs_round_trip() {
     arrives(std::net::IpAddr::from([127, 0, 0, 1]));
 }
 
-/// Fields in another order, unknown fields, and a field by its alias.
+/// The fields are in another order, some are unknown, and one has its alias as its name.
 #[test]
 fn struct_fields_decode_in_any_order() {
     #[derive(Serialize)]
@@ -224,7 +226,7 @@ fn enums_round_trip() {
     }
 }
 
-/// Byte strings, and extension values with a type number.
+/// The values are byte strings, and extension values with a type number.
 #[test]
 fn byte_strings_and_extensions_round_trip() {
     struct Bytes(Vec<u8>);
@@ -272,7 +274,7 @@ fn byte_strings_and_extensions_round_trip() {
     }
 }
 
-/// Garbage lengths allocate no memory, and garbage nesting uses no stack.
+/// Garbage in lengths causes no allocation, and garbage in nesting causes no deep recursion.
 #[test]
 fn hostile_bytes_are_errors() {
     for first in [0xdb, 0xc6, 0xdd, 0xdf] {

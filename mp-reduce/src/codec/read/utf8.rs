@@ -6,7 +6,7 @@
 
 use std::str::Utf8Error;
 
-/// Returns these bytes as text.
+/// Converts bytes to text.
 ///
 /// # Errors
 /// Returns the error of [`std::str::from_utf8`].
@@ -21,7 +21,7 @@ pub(super) fn text(bytes: &[u8]) -> Result<&str, Utf8Error> {
 
 #[cfg(test)]
 mod tests {
-    /// A byte that is not ASCII gives the result of the standard library at each position.
+    /// For a non-ASCII byte at each position, the result is that of the standard library.
     #[test]
     fn validation_matches_the_standard_library() {
         for len in 0..40 {

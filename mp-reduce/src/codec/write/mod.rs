@@ -1,11 +1,12 @@
-//! Writes MessagePack with the names of fields, like `rmp_serde`, with these differences:
+//! Writer of MessagePack with the names of fields. The output is that of `rmp_serde`, with these differences:
 //!
 //! - `None`, `Some(None)` and `Some(())` are distinct ([`first::JUST`](super::first::JUST)). A unit struct is
 //!   nil, like `()`. Both can be read where serde buffers values.
 //! - Levels of nesting are counted, in the same way as in [`read`](super::read).
 //! - Types with a human-readable form are written in that form. Where serde buffers values, it reads them in
 //!   that form, whatever the format reports.
-//! - Lengths are those of the elements written, also if a type has announced another number.
+//! - The length of a sequence or map is the number of elements written, even if the type has announced
+//!   another number.
 
 mod output;
 mod parts;
@@ -22,12 +23,12 @@ use output::OutputBuffer;
 pub(super) use output::ValueProperties;
 use parts::{MapWriter, SequenceWriter, StructWriter};
 
-/// Appends a value to `to`. The value may use the remaining levels of nesting, down to `last`. Returns the
-/// properties that some readers can't represent.
+/// Appends a value to `to`. The value may use nesting levels until `last` levels are left. Returns the
+/// properties of the value that some readers can't represent.
 ///
 /// # Errors
-/// Returns the error of the value's `Serialize`, or an error if it is nested too deeply. Nothing is appended
-/// in that case.
+/// Returns the error of the value's `Serialize`, or an error if the value is nested too deeply. In both
+/// cases, nothing is appended.
 #[inline]
 pub(super) fn append<T: Serialize + ?Sized>(
     to: &mut Vec<u8>,
@@ -42,7 +43,7 @@ pub(super) fn append<T: Serialize + ?Sized>(
     written.map(|_| what)
 }
 
-/// Appends a buffer in place of its attachment.
+/// Appends the bytes of a buffer to a message, in place of a reference to an attachment.
 pub(super) fn append_here(to: &mut Vec<u8>, what: BufferKind, bytes: &[u8]) -> Option<()> {
     let (start, left) = (to.len(), Cell::new(0));
     let mut output = OutputBuffer::new(to, &left, 0);
@@ -57,7 +58,7 @@ pub(super) fn append_here(to: &mut Vec<u8>, what: BufferKind, bytes: &[u8]) -> O
     end.map(drop)
 }
 
-/// Writes one value at a position. Each method returns the end position.
+/// Writer of one value at a position in the output. Each method returns the position after the value.
 ///
 /// The writer is passed by value, so that the position stays in a register. If the position were in memory,
 /// each value would wait until the previous position is stored. That would dominate the time for a struct of
@@ -68,7 +69,7 @@ struct Writer<'w, 'a> {
 }
 
 impl<'a> Writer<'_, 'a> {
-    /// Returns a writer at another position.
+    /// Returns a writer at position `at` of the same output.
     #[inline]
     fn on(&mut self, at: usize) -> Writer<'_, 'a> {
         Writer { to: self.to, at }
@@ -84,8 +85,8 @@ impl<'a> Writer<'_, 'a> {
         self.to.put_few(self.at, byte, [])
     }
 
-    /// Writes a length that does not fit into the first byte. `sixteen` is the kind with a length of two
-    /// bytes, and the next kind has four.
+    /// Writes a first byte and a length of two or four bytes. `sixteen` is the first byte for a length of two
+    /// bytes. The first byte for four bytes is one higher.
     #[inline]
     fn long(self, sixteen: u8, len: usize) -> Result<usize, CodecError> {
         match (u16::try_from(len), u32::try_from(len)) {
@@ -111,7 +112,7 @@ impl<'a> Writer<'_, 'a> {
         Ok(self.to.put(at, text.as_bytes()))
     }
 
-    /// Writes the name of a field or variant. It is known at compile time, so its bytes are written as
+    /// Writes the name of a field or variant. The name is known at compile time, so its bytes are written as
     /// constants.
     #[inline]
     fn name(self, name: &'static str) -> Result<usize, CodecError> {
@@ -134,7 +135,7 @@ impl<'a> Writer<'_, 'a> {
         Ok(self.to.put(at, bytes))
     }
 
-    /// Writes a complete row of numbers.
+    /// Writes a row of numbers.
     fn row(mut self, kind: NumberKind, bytes: &[u8]) -> Result<usize, CodecError> {
         self.to.enter()?;
         self.to.leave();
@@ -155,22 +156,23 @@ impl<'a> Writer<'_, 'a> {
         }
     }
 
-    /// Begins a sequence or map: enters a level and announces `len` elements or entries. The end corrects
-    /// the length.
+    /// Begins a sequence or map: enters a nesting level and writes the head for `len` elements or entries. If
+    /// the length is wrong, [`end`](Self::end) corrects it.
     #[inline]
     fn begin(self, kind: ContainerKind, len: usize) -> Result<usize, CodecError> {
         self.to.enter()?;
         self.head(kind, len)
     }
 
-    /// Ends a sequence or map with `count` elements or entries, which began at `start` and announced `len`.
+    /// Ends a sequence or map that began at `start`, with a head for `len` elements or entries. `count` is
+    /// their actual number.
     #[inline]
     fn end(self, kind: ContainerKind, start: usize, len: usize, count: usize) -> Result<usize, CodecError> {
         self.to.leave();
         if count == len { Ok(self.at) } else { self.amend(kind, start, len, count) }
     }
 
-    /// Corrects the length if it was announced wrongly.
+    /// Replaces the head at `start` for `len` elements or entries by the head for `count`.
     #[inline(never)]
     fn amend(self, kind: ContainerKind, start: usize, len: usize, count: usize) -> Result<usize, CodecError> {
         let size = |len| {
@@ -188,7 +190,7 @@ impl<'a> Writer<'_, 'a> {
         Ok(end)
     }
 
-    /// Begins a variant with content: a map from its name to the content.
+    /// Begins an enum variant with content, which is a map from the variant's name to the content.
     #[inline]
     fn variant(mut self, name: &'static str) -> Result<usize, CodecError> {
         self.to.enter()?;
@@ -196,7 +198,7 @@ impl<'a> Writer<'_, 'a> {
         self.on(at).name(name)
     }
 
-    /// Writes a value that only `rmp_serde` can write.
+    /// Writes an extension value, by `rmp_serde`.
     #[cold]
     fn extension<T: Serialize + ?Sized>(self, name: &'static str, value: &T) -> Result<usize, CodecError> {
         self.to.append(self.at, |to| {
@@ -214,7 +216,7 @@ impl NumberSink for Writer<'_, '_> {
     }
 }
 
-/// Kinds of values with elements.
+/// Kind of a value with elements: a sequence or a map.
 #[derive(Clone, Copy)]
 enum ContainerKind {
     Array,
@@ -244,7 +246,7 @@ fn too_long() -> CodecError {
     CodecError::custom("something with more than 4,294,967,295 bytes or elements: put it in a tensor")
 }
 
-/// Methods for numbers, which write them as the widest type of their kind.
+/// Implements methods that write a number as the widest type of its kind.
 macro_rules! numbers {
     ($($method:ident: $t:ty, $as:ident;)*) => {$(
         #[inline]

@@ -1,7 +1,8 @@
-//! The buffer into which values are written.
+//! Output buffer of a writer.
 //!
-//! The next position is not stored here: a [`Writer`](super::Writer) has it. As long as there is room, bytes
-//! are written in the caller's code, and nothing must be stored in memory for the case without room.
+//! The position of the next byte is not stored in the buffer but in a [`Writer`](super::Writer). The free
+//! space after the written bytes is already zeroed, so a short write is a copy in the caller's code. The
+//! caller's position need not be stored in memory, not even for the rare case that the space is too small.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -10,21 +11,21 @@ use mp_core::message::nesting_depth::{self, MAX_NESTING, SHALLOW};
 
 use super::super::error::{CodecError, too_deep};
 
-/// Initial room for a value, in bytes.
+/// Number of bytes of free space before a value is written.
 const FIRST: usize = 256;
-/// Largest number of bytes that are zeroed in advance.
+/// Largest number of bytes of free space that are zeroed at once.
 const AHEAD: usize = 4 << 10;
-/// Capacities up to this are powers of two: a buffer that is reused for the next message has at most this
-/// capacity.
+/// Largest capacity that is rounded up to a power of two. A buffer that is reused for the next message has at
+/// most this capacity.
 const ROUND: usize = 64 << 10;
 
-/// Written bytes, followed by room.
+/// Written bytes, followed by zeroed free space.
 pub(super) struct OutputBuffer<'a> {
     bytes: &'a mut Vec<u8>,
-    /// Number of levels that may still be entered, and its lower limit `last`.
+    /// Number of nesting levels that are left. `last` is the number that must stay unused.
     left: &'a Cell<u16>,
     last: u16,
-    /// Properties of the value that some readers can't represent.
+    /// Properties, found so far, of the value that is being written.
     pub(super) written: ValueProperties,
 }
 
@@ -38,7 +39,7 @@ pub(in crate::codec) struct ValueProperties {
 }
 
 impl<'a> OutputBuffer<'a> {
-    /// Creates room after the contents of `bytes`, which count as written.
+    /// Creates an output that appends to `bytes`, and zeroes the first free space.
     #[inline]
     pub(super) fn new(bytes: &'a mut Vec<u8>, left: &'a Cell<u16>, last: u16) -> Self {
         if bytes.capacity() - bytes.len() < FIRST {
@@ -48,7 +49,7 @@ impl<'a> OutputBuffer<'a> {
         Self { bytes, left, last, written: ValueProperties::default() }
     }
 
-    /// Removes the room after position `at`.
+    /// Ends the output after `at` bytes, and removes the free space.
     #[inline]
     pub(super) fn end(self, at: usize) {
         self.bytes.truncate(at);
@@ -73,7 +74,7 @@ impl<'a> OutputBuffer<'a> {
         self.bytes.get_mut(at..)?.get_mut(..len)
     }
 
-    /// Writes bytes at a position. Returns their end.
+    /// Writes bytes at position `at`. Returns the position after them.
     #[inline]
     pub(super) fn put(&mut self, at: usize, bytes: &[u8]) -> usize {
         match self.room(at, bytes.len()) {
@@ -83,7 +84,7 @@ impl<'a> OutputBuffer<'a> {
         at + bytes.len()
     }
 
-    /// Writes a byte and the bytes after it at a position. Returns their end.
+    /// Writes a byte followed by `bytes` at position `at`. Returns the position after them.
     #[inline]
     pub(super) fn put_headed(&mut self, at: usize, head: u8, bytes: &[u8]) -> usize {
         match self.room(at, 1 + bytes.len()) {
@@ -96,7 +97,8 @@ impl<'a> OutputBuffer<'a> {
         at + 1 + bytes.len()
     }
 
-    /// Like [`put_headed`](Self::put_headed), for up to eight bytes, which are in a register.
+    /// Writes a byte followed by up to eight bytes, like [`put_headed`](Self::put_headed). The bytes are
+    /// passed in a register.
     #[inline]
     pub(super) fn put_few<const N: usize>(&mut self, at: usize, head: u8, bytes: [u8; N]) -> usize {
         match self.room(at, 1 + N) {
@@ -126,7 +128,7 @@ impl<'a> OutputBuffer<'a> {
         self.put(at + 1, bytes);
     }
 
-    /// Writes bytes where the room is too small, and creates new room after them.
+    /// Writes bytes for which the free space is too small, and zeroes new free space after them.
     #[cold]
     #[inline(never)]
     fn put_last(&mut self, at: usize, bytes: &[u8]) {
@@ -136,12 +138,12 @@ impl<'a> OutputBuffer<'a> {
         self.make_room(self.bytes.len().clamp(FIRST, AHEAD));
     }
 
-    /// Creates room after the contents, within the existing capacity.
+    /// Zeroes up to `len` bytes of free space after the written bytes, within the existing capacity.
     fn make_room(&mut self, len: usize) {
         self.bytes.resize((self.bytes.len() + len).min(self.bytes.capacity()), 0);
     }
 
-    /// Reserves capacity for `len` more bytes.
+    /// Increases the capacity for `len` more bytes, without zeroing.
     pub(super) fn reserve(&mut self, len: usize) {
         self.bytes.reserve(len);
     }
@@ -152,7 +154,7 @@ impl<'a> OutputBuffer<'a> {
         self.bytes.get(range).unwrap_or_default()
     }
 
-    /// Moves the bytes from `from` to `end` to position `to`. Returns their new end.
+    /// Moves the bytes between `from` and `end` to position `to`. Returns the position after them.
     pub(super) fn shift(&mut self, end: usize, from: usize, to: usize) -> usize {
         let ends = to + (end - from);
         if ends > self.bytes.len() {
@@ -164,7 +166,7 @@ impl<'a> OutputBuffer<'a> {
         ends
     }
 
-    /// Truncates the output to `at` bytes, and calls a function that appends bytes. Returns the new end.
+    /// Truncates the output to `at` bytes, and calls `append` to add bytes. Returns the position after them.
     pub(super) fn append(
         &mut self,
         at: usize,
@@ -179,7 +181,7 @@ impl<'a> OutputBuffer<'a> {
     }
 }
 
-/// Reserves capacity for `len` more bytes.
+/// Increases the capacity of `bytes` for `len` more bytes. A capacity of up to [`ROUND`] is a power of two.
 #[cold]
 fn reserve(bytes: &mut Vec<u8>, len: usize) {
     let all = bytes.len() + len;

@@ -14,9 +14,9 @@ use super::{ContainerKind, OutputBuffer, Writer};
 /// Writer of the elements of a sequence.
 pub(super) struct SequenceWriter<'w, 'a> {
     to: &'w mut OutputBuffer<'a>,
-    /// Position of the next element.
+    /// Position of the next element in the output.
     at: usize,
-    /// Position of the sequence.
+    /// Position of the sequence in the output.
     start: usize,
     len: usize,
     count: usize,
@@ -24,19 +24,19 @@ pub(super) struct SequenceWriter<'w, 'a> {
     row: RowState,
 }
 
-/// State of writing numbers as a row. A single word, because reading a word just after writing one of its
-/// bytes stalls the processor.
+/// State of a sequence that may become a row of numbers. The state is a single word, because the processor
+/// stalls when a word is read just after one of its bytes was written.
 #[derive(Clone, Copy, PartialEq)]
 struct RowState(usize);
 
 impl RowState {
-    /// Elements are not written as a row.
+    /// The sequence is not a row.
     const NO: Self = Self(0);
-    /// Before the first element: a row begins if that element is one of many numbers.
+    /// No element was written. If the first element is one of many numbers, the sequence becomes a row.
     const MAY_BEGIN: Self = Self(1);
 
-    /// All elements so far were numbers of this kind. They follow the head of a row, which begins at the
-    /// start of the sequence.
+    /// Returns the state of a row: all elements so far are numbers of this kind, and follow the head of a row
+    /// at the start of the sequence.
     #[inline]
     fn of(kind: NumberKind) -> Self {
         Self(kind as usize + 2)
@@ -93,7 +93,8 @@ impl<'w, 'a> SequenceWriter<'w, 'a> {
         Writer { to: self.to, at: self.at }.end(ContainerKind::Array, self.start, self.len, self.count)
     }
 
-    /// Begins a row if this is the first of many numbers.
+    /// Begins a row if the first element is a number of this kind and there are enough elements. Returns
+    /// `true` if a row was begun.
     #[inline]
     fn begins_row(&mut self, kind: NumberKind) -> bool {
         let begins = self.row == RowState::MAY_BEGIN && self.len.saturating_mul(kind.size()) >= ROW;
@@ -105,7 +106,7 @@ impl<'w, 'a> SequenceWriter<'w, 'a> {
 
     #[cold]
     fn begin_row(&mut self, kind: NumberKind) {
-        /// Maximum number of bytes that are reserved for the announced length, which may be wrong.
+        /// Largest number of bytes that are reserved because of an announced length, which may be wrong.
         const BELIEVED: usize = 1 << 20;
         self.to.reserve(self.len.saturating_mul(kind.size()).min(BELIEVED));
         self.at = self.to.put(self.start, &buffer::head(kind, 0));
@@ -113,7 +114,7 @@ impl<'w, 'a> SequenceWriter<'w, 'a> {
         self.row = RowState::of(kind);
     }
 
-    /// Ends a row of numbers of one kind. Returns the end position.
+    /// Ends a sequence that is a row of this kind. Returns the position after the row.
     #[cold]
     fn end_row(self, kind: NumberKind) -> usize {
         self.to.leave();
@@ -128,8 +129,8 @@ impl<'w, 'a> SequenceWriter<'w, 'a> {
         }
     }
 
-    /// Ends a row because an element has another type. The numbers of the row are written again, as separate
-    /// elements.
+    /// Converts a row into a sequence, because the next element is not a number of the row's kind. Writes the
+    /// numbers of the row again, as separate elements.
     #[cold]
     fn no_row(&mut self) -> Result<(), CodecError> {
         let Some(kind) = std::mem::replace(&mut self.row, RowState::NO).kind() else { return Ok(()) };
@@ -197,14 +198,14 @@ elements! {
 /// Writer of the entries of a map.
 pub(super) struct MapWriter<'w, 'a> {
     to: &'w mut OutputBuffer<'a>,
-    /// Position of the next entry.
+    /// Position of the next entry in the output.
     at: usize,
-    /// Position of the map.
+    /// Position of the map in the output.
     start: usize,
     len: usize,
-    /// Number of keys written.
+    /// Number of keys that were written.
     count: usize,
-    /// Position of the last key.
+    /// Position of the last key in the output.
     key: usize,
 }
 
@@ -250,12 +251,12 @@ impl SerializeMap for MapWriter<'_, '_> {
     }
 }
 
-/// Writer of the fields of a struct, by their names.
+/// Writer of the fields of a struct, with their names.
 pub(super) struct StructWriter<'w, 'a> {
     to: &'w mut OutputBuffer<'a>,
-    /// Position of the next field.
+    /// Position of the next field in the output.
     at: usize,
-    /// Position of the struct.
+    /// Position of the struct in the output.
     start: usize,
     len: usize,
     count: usize,

@@ -1,4 +1,4 @@
-//! Tests of writing with no or too little room, with wrongly announced lengths, and after errors.
+//! Tests of writing with too little free space, with wrong announced lengths, and after errors.
 
 use std::cell::Cell;
 
@@ -22,12 +22,12 @@ fn theirs<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
     bytes
 }
 
-/// Returns a value of several pieces, with this many bytes.
+/// Returns a value with many parts and about this many bytes.
 fn pieces(bytes: usize) -> Vec<(String, u32, f64)> {
     (0..bytes / 24).map(|i| ("abcdefgh".to_owned(), i as u32, i as f64)).collect()
 }
 
-/// For each start position, the buffer's free space ends within another piece of the value.
+/// For each start position, the free space of the buffer ends within another part of the value.
 #[test]
 fn output_grows_at_any_position() {
     let value = pieces(1500);
@@ -46,8 +46,8 @@ fn output_grows_at_any_position() {
     }
 }
 
-/// A buffer of at most 64 KiB is reused for the thread's next message: reserving room must not enlarge it
-/// beyond that.
+/// A buffer of at most 64 KiB is reused for the thread's next message. Reserving capacity must not enlarge
+/// the buffer beyond 64 KiB.
 #[test]
 fn buffer_of_a_short_message_is_reused() {
     for kib in [1, 8, 30, 31, 32, 33, 48, 60, 63] {
@@ -62,7 +62,7 @@ fn buffer_of_a_short_message_is_reused() {
     }
 }
 
-/// A sequence or map of `has` parts that announces `says` parts, before another value.
+/// Sequence or map that announces `says` elements and writes `has` elements.
 struct Message {
     says: Option<usize>,
     has: u32,
@@ -100,7 +100,7 @@ fn wrong_announced_length_is_corrected() {
     }
 }
 
-/// A value that can't be written.
+/// Value whose `Serialize` returns an error.
 struct No;
 
 impl Serialize for No {
@@ -111,7 +111,7 @@ impl Serialize for No {
     }
 }
 
-/// A type whose `Serialize` continues after an error.
+/// Value whose `Serialize` continues after the error of one of its parts.
 enum GoesOn {
     Sequence,
     Struct,
@@ -154,7 +154,7 @@ impl Serialize for GoesOn {
     }
 }
 
-/// The following parts are complete, and the failed one is omitted.
+/// The parts after the failed part are complete, and the failed part is omitted.
 #[test]
 fn writer_continues_after_a_failed_element() {
     let maps: &[u8] = &[0x82, 1, 1, 3, 3];
