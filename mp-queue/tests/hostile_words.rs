@@ -234,7 +234,7 @@ fn overtaken_put_owns_its_envelope_again() {
 }
 
 #[test]
-fn put_at_one_position_uses_no_other() {
+fn put_at_a_used_position_returns_full() {
     let m = memory();
     set(&m, 0, SlotState::Full(Content::of(1)));
     assert!(matches!(run(to_put(ring(), 0).at(position(0)), &m), PutOutcome::Full(_)));
@@ -307,7 +307,7 @@ fn returned_messages_are_found_in_any_envelope() {
 
 /// Another consumer takes the first message. The scan continues with the next message.
 #[test]
-fn scan_continues_after_a_lost_race() {
+fn reclaim_continues_after_a_lost_race() {
     let m = memory();
     returned(&m, 0, ring().block);
     returned(&m, 1, ring().block);
@@ -319,7 +319,7 @@ fn scan_continues_after_a_lost_race() {
 }
 
 #[test]
-fn deliveries_are_limited() {
+fn return_at_the_delivery_limit_is_undeliverable() {
     let m = memory();
     let leased = owner(Holder::Leased(me()));
     for (delivered, to) in [(1, Holder::Returned), (2, Holder::Undeliverable)] {
@@ -369,7 +369,7 @@ fn settled(m: &HeapMem, context: TestContext) -> (SettleOutcome, Holder) {
 }
 
 #[test]
-fn queued_envelope_goes_to_the_crashed_member() {
+fn settle_gives_queued_envelope_to_dead_member() {
     let m = memory();
     let (dead, held) = (Member::new(2, 1), ring().block);
     for (redelivers, end, now) in [
@@ -382,7 +382,7 @@ fn queued_envelope_goes_to_the_crashed_member() {
 }
 
 #[test]
-fn envelope_of_another_holder_is_unchanged() {
+fn settle_leaves_envelopes_of_other_holders() {
     let m = memory();
     let held = ring().block;
     // The dead member was done with the envelope, and another member has it now.

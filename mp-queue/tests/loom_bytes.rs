@@ -97,7 +97,7 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
 
 /// Two threads each put a message. The bound of bytes has room for one message, so exactly one put succeeds.
 #[test]
-fn loom_one_of_two_puts_fits_by_bytes() {
+fn loom_byte_bound_admits_one_of_two_puts() {
     check(|| {
         let m = memory();
         let others = [0, 1].map(|i| {

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn overtaken_pass_discards_its_copies() {
+    fn overtaken_pass_discards_copies_and_times_out() {
         let queue = Queue::bounded(8).unwrap();
         let mut saver = saver(&queue, "overtaken");
         queue.put_many((0..4).map(|n| format!("{n}").repeat(100))).unwrap();
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn deliveries_are_read_again_at_the_end() {
+    fn copy_of_leased_message_updates_its_deliveries() {
         let queue = with_clean_memory(|| Queue::bounded(1).unwrap());
         queue.put("text".repeat(100)).unwrap();
         queue.raw().memory().enable_redelivery();

@@ -120,7 +120,7 @@ fn small_messages_and_closed_state_are_restored() {
 }
 
 #[test]
-fn tensors_keep_kind_and_aliasing() {
+fn restored_tensors_keep_kind_and_aliasing() {
     type Parts = (Bundle<(Tensor<f32>, Tensor<u16>)>, FrozenTensor<i64>, FrozenTensor<i64>);
     let path = TestPath::new("tensors");
     let queue = Queue::<Bundle<Parts>>::bounded(4).unwrap();

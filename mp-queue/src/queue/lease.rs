@@ -413,7 +413,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reclaimed_lease_is_not_acknowledged() {
+    fn ack_of_a_returned_lease_has_no_effect() {
         let queue = Queue::bounded(1).unwrap();
         queue.put(5_u32).unwrap();
         let lease = queue.get_lease().unwrap().unwrap();

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn error_names_the_limit_that_was_exceeded() {
+    fn too_long_message_is_refused_with_the_limit() {
         for (len, limit) in [(0, 0), (10, 10), (u32::MAX as usize, usize::MAX)] {
             assert_eq!(length(len, limit).unwrap() as usize, len);
         }
