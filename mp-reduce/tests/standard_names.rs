@@ -1,4 +1,4 @@
-//! Names of standard types, in a program that has not searched for one yet.
+//! Names of standard types, in a program that has not looked up any type yet.
 
 use std::path::{Path, PathBuf};
 

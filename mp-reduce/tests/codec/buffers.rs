@@ -1,5 +1,5 @@
-//! Rows of numbers, long texts and byte strings: they are read back unchanged inside any type, and long ones
-//! are attached to the message.
+//! Round trips of rows of numbers, long texts and byte strings, inside any type. Long buffers are attached to
+//! the message.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,7 +19,7 @@ const LONG: usize = 16 << 10;
 /// Smallest number of bytes of a row.
 const ROW: usize = 256;
 
-/// Returns the number of attachments and the number of bytes of a value's message.
+/// Encodes a value. Returns the number of attachments and the number of bytes of its message.
 fn message_of<T: Message>(mut value: T) -> (usize, usize) {
     let mut out = Outgoing::default();
     value.encode::<MessagePack>(&mut out).unwrap();
@@ -27,7 +27,7 @@ fn message_of<T: Message>(mut value: T) -> (usize, usize) {
     (inc.blocks().count(), inc.rest().len())
 }
 
-/// Bytes that are written as a byte string.
+/// Vector that is serialized as a byte string.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Blob(pub(crate) Vec<u8>);
 
@@ -102,14 +102,15 @@ struct Flat {
     record: Record,
 }
 
-/// Returns different numbers, including extreme ones.
+/// Returns different numbers with `bytes` bytes in total, including extreme numbers.
 fn many<T>(bytes: usize, of: impl Fn(u64) -> T) -> Vec<T> {
     (0..(bytes / size_of::<T>()) as u64)
         .map(|i| of(i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (i % 64)))
         .collect()
 }
 
-/// Returns a record with this many bytes in one of its parts, and few in the others.
+/// Returns a record that has `bytes` bytes in the field with number `part`, and few bytes in all other
+/// fields.
 fn record(part: usize, bytes: usize) -> Record {
     let mut r = Record {
         floats: vec![0.5, f32::NEG_INFINITY],
@@ -143,7 +144,7 @@ fn record(part: usize, bytes: usize) -> Record {
     r
 }
 
-/// Number of parts that [`record`] can fill.
+/// Number of fields that [`record`] can fill.
 const PARTS: usize = 18;
 
 #[test]
@@ -215,7 +216,8 @@ enum Untagged2 {
     Wide(Vec<u128>),
 }
 
-/// Message that is written as an `A` and read as a `B`. The receiver keeps the `Debug` output of the `B`.
+/// Message that is written as an `A` and read as a `B`. After reading, the second field is the `Debug` output
+/// of the `B`.
 struct Written<A, B>(A, String, std::marker::PhantomData<fn(B)>);
 
 impl<A, B> Written<A, B> {
@@ -274,7 +276,7 @@ fn buffer_read_as_another_type_converts_or_fails() {
     }
 }
 
-/// Reads the encoding of a `Vec` with its own visitor.
+/// Vector that is read in reverse order, by a visitor of its own.
 #[derive(Clone, PartialEq, Debug)]
 struct Backwards(Vec<u32>);
 
@@ -304,7 +306,7 @@ impl<'de> Deserialize<'de> for Backwards {
     }
 }
 
-/// The visitor returns a `Vec`, but is not that of a `Vec`.
+/// The visitor returns a `Vec`, but is not the visitor of `Vec`.
 #[test]
 fn custom_visitor_reads_a_buffer() {
     for len in [10, 100, LONG] {
@@ -314,7 +316,7 @@ fn custom_visitor_reads_a_buffer() {
     }
 }
 
-/// Elements of several types, in another number than announced.
+/// Sequence with elements of several types, whose announced length is `says`.
 #[derive(Clone, Debug, Default)]
 struct Lies {
     says: Option<usize>,
@@ -362,7 +364,7 @@ fn mixed_and_mislabelled_sequences_round_trip() {
     }
 }
 
-/// An iterator with an arbitrary size hint.
+/// Iterator with an arbitrary size hint, which may be wrong.
 #[derive(Clone)]
 struct Says<I>(I, (usize, Option<usize>));
 
@@ -407,7 +409,7 @@ fn many_numbers(len: usize) -> Vec<u64> {
     many(8 * len, |n| n)
 }
 
-/// Sends a message of its own while it is written and while it is read.
+/// Value that sends and receives another message while it is written and while it is read.
 #[derive(Clone, PartialEq, Debug)]
 struct Busy(Vec<u64>);
 
@@ -444,7 +446,7 @@ fn nested_messages_have_separate_buffers() {
     ));
 }
 
-/// Borrows from the message while it is read.
+/// Value whose fields are read as texts that borrow from the message.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 struct Borrowing {
     #[serde(deserialize_with = "by_str")]
@@ -472,7 +474,7 @@ fn thousands_of_buffers_fit_a_message() {
     assert!(arrived == many);
 }
 
-/// Changing any byte of the message results in a value or an error.
+/// For a changed byte at any position, decoding returns a value or an error.
 #[test]
 fn mutated_bytes_are_errors_or_values() {
     let value = (vec![1_u8; LONG], vec![0.5_f64; 40], "x".repeat(LONG), Blob(vec![7; LONG]));
@@ -496,7 +498,7 @@ fn mutated_bytes_are_errors_or_values() {
     }
 }
 
-/// Reads a message with one attached row, whose reference in the bytes is changed.
+/// Encodes a message with one attached row, overwrites the reference to the row, and decodes the message.
 fn forged(kind: u8, len: u64, attachment: u32) -> Result<Vec<u32>, String> {
     let (mut value, mut out) = (vec![3_u32; LONG / 4], Outgoing::default());
     value.encode::<MessagePack>(&mut out).unwrap();
@@ -531,7 +533,7 @@ fn forged_row_is_an_error_with_its_cause() {
     }
 }
 
-/// Memory that other processes may write, or that one of them owns, is not a valid buffer.
+/// The forged reference names the memory of a shared tensor, which other processes may write.
 #[test]
 fn writable_memory_is_not_read_as_a_buffer() {
     let shared = mp_tensor::Tensor::<u8>::zeros([LONG]).unwrap().share();
@@ -546,7 +548,7 @@ fn writable_memory_is_not_read_as_a_buffer() {
     assert!(why.contains("was sent as") && why.contains("is read as"), "{why}");
 }
 
-/// A row counts as a level of nesting, like other sequences.
+/// A row counts as one level of nesting, like any other sequence.
 #[test]
 fn rows_count_as_a_nesting_level() {
     #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
@@ -564,7 +566,7 @@ fn rows_count_as_a_nesting_level() {
     }
 }
 
-/// Without a message, there are no attachments to read.
+/// The bytes refer to an attachment, but are decoded without attachments.
 #[test]
 fn missing_buffer_is_an_error() {
     let (mut value, mut out) = ("x".repeat(LONG), Outgoing::default());

@@ -1,5 +1,5 @@
-//! Fuzz target: the bytes of messages. A decoded value is encoded and decoded again, and must
-//! be equal. Other bytes must cause a decoding error.
+//! Fuzz target for the bytes of messages. A decoded value must be equal after it was encoded and decoded
+//! again. Invalid bytes must cause a decoding error.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use mp_harness::hostile::Target;
 use mp_reduce::{Bundle, Error, Message, TypeFingerprint, from_bytes, shared, to_bytes, unpack_plain};
 
-/// Name, function under test, and generator of inputs: outputs of the encoder, and inputs that no encoder
-/// writes. The first byte selects the type.
+/// Fuzz targets: name, function that decodes an input, and function that returns inputs. Some inputs are
+/// outputs of the encoder, and some could not be. The first byte of an input selects the type.
 #[allow(unreachable_pub, reason = "`tools/fuzz` includes this file")]
 pub const TARGETS: &[Target] = &[("values", values, seeds)];
 
@@ -59,7 +59,7 @@ struct FuzzValues {
     end: Option<[u8; 3]>,
 }
 
-/// A graph, whose nodes occur once even if several nodes refer to them.
+/// Graph in which several nodes may refer to one node. The message contains each node once.
 #[derive(Serialize, Deserialize)]
 struct Graph {
     id: u8,
@@ -67,14 +67,15 @@ struct Graph {
     to: Vec<Arc<Graph>>,
 }
 
-/// Implemented by hand, because a graph may print more words than memory has bytes.
+/// Prints only the number of neighbors. The output of a derived implementation could exceed the memory,
+/// because a node may occur in it many times.
 impl Debug for Graph {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Graph({} to {})", self.id, self.to.len())
     }
 }
 
-/// A list that trusts its length hint, as types of users may.
+/// List that allocates as many elements as the length hint announces, as a user's type may do.
 #[derive(Serialize, Debug)]
 #[serde(transparent)]
 struct CountedSequence(Vec<u8>);
@@ -102,7 +103,7 @@ impl<'de> Deserialize<'de> for CountedSequence {
     }
 }
 
-/// Decodes a message, encodes it, and decodes the result.
+/// Decodes a message, encodes the value, decodes the result, and compares both values.
 fn read<T: Message + Debug>(bytes: &[u8]) {
     let type_of = TypeFingerprint::<T>::new().get();
     let again = |bytes: &[u8]| from_bytes::<T>(bytes.to_vec(), type_of);
@@ -128,14 +129,14 @@ fn read<T: Message + Debug>(bytes: &[u8]) {
     assert!(to_bytes(&mut second).unwrap() == bytes, "the second encoding differs: {value:?}");
 }
 
-/// Decodes like a queue's small messages, without attachments.
+/// Decodes bytes without attachments, like a small message of a queue.
 fn read_plain<T: Message + Debug>(bytes: &[u8]) {
     if let Err(error) = unpack_plain::<T>(bytes) {
         is_of_bytes(&error, bytes);
     }
 }
 
-/// Checks that the error contains all bytes, and is a decoding error.
+/// Checks that the error is a decoding error and contains all bytes of the message.
 fn is_of_bytes(error: &Error, bytes: &[u8]) {
     assert!(matches!(error, Error::Memory(mp_core::Error::Undecodable(_))), "{error:?}");
     assert_eq!(error.bytes(), Some(bytes), "{error:?}");

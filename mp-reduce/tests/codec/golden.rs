@@ -1,5 +1,5 @@
-//! Golden file of the bytes of messages. A change of these bytes also changes the version of the wire,
-//! docs/reference/wire.md, and `golden.txt`.
+//! Golden file for the bytes of messages. A change that alters these bytes must also change the version of
+//! the wire, docs/reference/wire.md and `golden.txt`.
 
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write};
@@ -30,7 +30,8 @@ enum Shape {
     Box { from: u8, to: u8 },
 }
 
-/// Messages by name, with their bytes and number of attachments. Each is read back.
+/// Text of the golden file: for each message its name, its bytes and its number of attachments. Each added
+/// message is also decoded and compared.
 #[derive(Default)]
 struct Book(String);
 

@@ -1,5 +1,5 @@
-//! Bytes that no sender of this library writes: every decoder returns a value or an error. It does not panic,
-//! overflow the stack, or access memory outside of the message.
+//! Decoding of bytes that no sender of this library writes. Every decoder returns a value or an error. It
+//! does not panic, overflow the stack, or access memory outside of the message.
 
 use mp_core::message::{Incoming, Outgoing};
 use mp_reduce::{Bundle, Message, MessagePack, TypeFingerprint, from_bytes};
@@ -19,8 +19,8 @@ enum Untagged {
     Text(String),
 }
 
-/// Contains a value for each decoder: serde values of all kinds, numbers, buffers, tensors of each mode, and
-/// messages.
+/// Message with a value for each decoder: serde values of all kinds, numbers, buffers, tensors of each mode,
+/// and messages.
 #[derive(Message)]
 #[message(crate = mp_reduce)]
 struct Parcel {
@@ -53,9 +53,10 @@ fn parcel(children: usize) -> Parcel {
     }
 }
 
-/// Reads all memory that the value refers to.
+/// Reads the memory to which the value refers.
 fn look(parcel: &Parcel) {
-    /// Limit on the elements read, since a view may refer to one element any number of times.
+    /// Largest number of elements that are read of a tensor. A view may contain one element any number of
+    /// times.
     const MOST: usize = 1 << 16;
     let mut sum =
         parcel.own.as_slice().map_or(0, |all| all.iter().take(MOST).map(|x| usize::from(*x)).sum::<usize>());
@@ -69,7 +70,7 @@ fn look(parcel: &Parcel) {
     parcel.children.0.iter().for_each(look);
 }
 
-/// Change of the bytes of a message.
+/// Random change to the bytes of a message.
 #[derive(Clone, Debug)]
 enum Change {
     Set(Index, u8),
@@ -105,7 +106,7 @@ impl Change {
     }
 }
 
-/// Bytes that have a meaning in some encoding.
+/// Strategy for bytes, which prefers bytes with a meaning in some encoding.
 fn byte() -> impl Strategy<Value = u8> {
     let known =
         vec![0, 1, 0x0b, 0x0e, 0x10, 0x1a, 0x1f, 0x7f, 0x80, 0x81, 0x90, 0x91, 0xa1, 0xc0, 0xc1, 0xc4];
@@ -134,7 +135,7 @@ fn config() -> ProptestConfig {
 proptest! {
     #![proptest_config(config())]
 
-    /// Includes everything that is attached to the message.
+    /// The message has attachments, to which the changed bytes may refer.
     #[test]
     fn mutated_message_decodes_or_fails(
         children in 0..2_usize,
@@ -148,7 +149,7 @@ proptest! {
         }
     }
 
-    /// Bytes of another program, or of another version.
+    /// The bytes may come from another program, or from another version of this library.
     #[test]
     fn arbitrary_bytes_decode_or_fail(bytes in prop::collection::vec(byte(), 0..300)) {
         fn read<T: Message>(bytes: &[u8]) {

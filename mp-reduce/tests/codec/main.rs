@@ -17,7 +17,7 @@ use std::fmt::Debug;
 
 use mp_reduce::{Message, pack, unpack};
 
-/// Packs a value, unpacks it, and compares.
+/// Checks that a value round-trips.
 #[track_caller]
 fn same<T: Message + Clone + PartialEq + Debug>(value: T) {
     let envelope = pack(value.clone()).unwrap_or_else(|e| panic!("{value:?} is not put: {e}"));

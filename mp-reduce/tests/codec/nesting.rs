@@ -1,5 +1,6 @@
-//! The limit of nesting is the same in both directions: every sent value can be read, also by a thread with a
-//! stack of the default size. A value that is nested more deeply is returned to its sender.
+//! Tests of the nesting limit, which is the same for writing and reading. Every value that is sent can be
+//! read, even by a thread with a stack of the default size. A value with deeper nesting is returned to its
+//! sender.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -16,11 +17,12 @@ fn in_a_thread_of<R: Send + 'static>(stack: usize, f: impl FnOnce() -> R + Send 
     std::thread::Builder::new().stack_size(stack).spawn(f).unwrap().join().unwrap()
 }
 
-/// Stacks on which values of extreme depth are refused: the default size, and a small one.
+/// Sizes of the stacks on which very deep values are refused: the default size, and a small size.
 const STACKS: [usize; 2] = [2 << 20, 256 << 10];
 
-/// Checks that a value of each depth up to `most` is either read back or returned. The first returned value
-/// must be too deep, and at least `at_least` levels are read back.
+/// Checks that a value of each depth up to `most` either round-trips or is returned with the error for deep
+/// nesting. All values of up to `at_least` levels must round-trip, and no value deeper than a returned value
+/// may.
 #[track_caller]
 fn arrives_or_comes_back<T: Message + Send>(
     at_least: usize,
@@ -107,9 +109,9 @@ struct Derived {
     name: String,
 }
 
-/// Depth from which on values may be refused.
+/// Number of levels up to which every value must round-trip.
 const LEAST: usize = 20;
-/// Number of nested structs that are read back, each in an `Option` or a `Vec` of the outer one.
+/// Number of nested structs that must round-trip, each in an `Option` or a `Vec` of the outer struct.
 const DEEP: usize = 500;
 
 #[test]
@@ -229,11 +231,11 @@ fn deep_nested_messages_arrive_or_are_returned() {
     arrives_or_comes_back(LEAST, 3_000, deep, depth);
 }
 
-/// Depth for which no stack would be enough to write or read it.
+/// Number of levels for which no stack would be large enough.
 const VERY_DEEP: usize = 100_000;
 
-/// Checks that the value is returned to its sender unchanged. `inner` takes the value apart, since no stack
-/// is enough for a recursive drop.
+/// Checks that the value is returned to its sender unchanged. `inner` takes a level off the value, since no
+/// stack is large enough for a recursive drop.
 #[track_caller]
 fn is_refused<T: Message + Send>(deep: fn() -> T, inner: fn(T) -> Option<T>) {
     for stack in STACKS {
@@ -280,7 +282,7 @@ fn node(children: Vec<Derived>) -> Derived {
     Derived { children: Bundle(children), name: "name".into() }
 }
 
-/// Checks that a thread with a stack of the default size gets an error for these bytes, with the cause.
+/// Checks that decoding these bytes as a `T` returns the error for deep nesting, on each of the [`STACKS`].
 #[track_caller]
 fn is_not_read<T: Message + Send>(bytes: Vec<u8>) {
     for stack in STACKS {
@@ -295,13 +297,13 @@ fn is_not_read<T: Message + Send>(bytes: Vec<u8>) {
     }
 }
 
-/// Returns a MessagePack value as it is in a message: after its length.
+/// Returns a message with one MessagePack value, after the length of the value.
 fn of_message(value: Vec<u8>) -> Vec<u8> {
     let len = u32::try_from(value.len()).unwrap();
     [&[255], &len.to_le_bytes()[..], &value].concat()
 }
 
-/// No sender of this library writes such a value, but other senders may.
+/// The bytes are those of a sender that does not use this library.
 #[test]
 fn hundred_thousand_levels_are_not_read() {
     #[derive(Serialize, Deserialize, Debug)]
@@ -334,8 +336,8 @@ fn hundred_thousand_levels_are_not_read() {
     is_not_read::<Derived>([before.repeat(VERY_DEEP), none, name.repeat(VERY_DEEP)].concat());
 }
 
-/// A level may need much stack, and a thread may have little. Then the remaining stack decides, and refused
-/// values are not lost.
+/// Each level needs much stack, so the reader's stack limits the depth before the number of levels does. The
+/// error contains the bytes of the message, so the value is not lost.
 #[test]
 fn small_stack_limits_the_nesting() {
     #[derive(Serialize, Deserialize, Debug)]
@@ -380,8 +382,8 @@ fn small_stack_limits_the_nesting() {
     });
 }
 
-/// Captured values of a closure are written by a separate serializer on the same stack: `to_part` and
-/// `from_part` continue the count.
+/// Each level is encoded by a separate serializer, like the captures of a closure. `to_part` and `from_part`
+/// must add its levels to the depth of the message.
 #[test]
 fn deep_parts_arrive_or_are_returned() {
     #[derive(Debug)]

@@ -1,5 +1,5 @@
-//! Each kind of empty value (`None`, `Some(None)`, `()`) is read back unchanged. Plain MessagePack has a
-//! single encoding for all of them.
+//! Round trips of each kind of empty value (`None`, `Some(None)`, `()`). Plain MessagePack encodes all of
+//! them in the same way.
 
 use std::collections::BTreeMap;
 
@@ -154,7 +154,7 @@ fn buffered_units_and_options_round_trip() {
     same([Some(Adjacently::Nothing), None]);
 }
 
-/// A unit struct in an untagged or flattened place.
+/// The unit structs are in untagged enums and flattened fields.
 #[test]
 fn unit_structs_round_trip_as_any_type() {
     #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]

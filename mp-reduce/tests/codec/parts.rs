@@ -1,4 +1,4 @@
-//! Parts with several references: their bytes, and errors of forged ones.
+//! Shared parts of a message: their bytes, and the errors of forged parts.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn read<T: Message>(bytes: &[u8]) -> mp_reduce::Result<T> {
     from_bytes(bytes.to_vec(), TypeFingerprint::<T>::new().get())
 }
 
-/// Returns a message of one value.
+/// Returns a message with one value, after the length of the value.
 fn message(value: &[&[u8]]) -> Vec<u8> {
     let value = value.concat();
     [&[u8::try_from(value.len()).unwrap()], &value[..]].concat()
@@ -77,7 +77,7 @@ fn forged_parts_are_errors() {
     }
 }
 
-/// Includes the long buffers of a part, which are attached to the message.
+/// A part has a long buffer, which is attached to the message.
 #[test]
 fn undecodable_error_contains_the_bytes_of_parts() {
     #[derive(Serialize)]
@@ -95,7 +95,8 @@ fn undecodable_error_contains_the_bytes_of_parts() {
     assert!(arrived.0[0] == long && Arc::ptr_eq(&arrived.0[0], &arrived.0[2]) && *arrived.0[1] == [3]);
 }
 
-/// serde can't buffer numbers of 128 bits. `put` detects this, also in a part.
+/// A part has a number of 128 bits in an untagged enum, where serde can't read it. The sender must detect
+/// this.
 #[test]
 fn unreadable_parts_are_refused_when_sent() {
     #[derive(Serialize, Deserialize, PartialEq, Debug, Clone)]

@@ -1,6 +1,6 @@
-//! Random types of serde's data model, with random values: each value is read back unchanged, directly and
-//! where serde buffers it (untagged, internally tagged, flattened). The reference is `postcard`, which
-//! distinguishes all shapes.
+//! Round trips of random values of random types of serde's data model. Each value is sent directly, and in
+//! places where serde buffers values (untagged, internally tagged, flattened). The reference is `postcard`,
+//! which distinguishes all types.
 
 use mp_reduce::{pack, unpack};
 use proptest::prelude::*;
@@ -35,8 +35,8 @@ struct Flat {
     inner: Typed,
 }
 
-/// Checks that the value is read back unchanged, or is refused and returned if it has 128-bit numbers where
-/// serde buffers values.
+/// Checks that the value round-trips. If `wide` is `true`, the value has 128-bit numbers where serde buffers
+/// values, and may also be refused and returned.
 fn same<T>(value: T, wide: bool) -> Result<(), TestCaseError>
 where
     T: Serialize + serde::de::DeserializeOwned + Clone + PartialEq + std::fmt::Debug + 'static,

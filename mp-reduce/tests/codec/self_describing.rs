@@ -1,5 +1,5 @@
-//! Types with a human-readable form, and wide numbers, where serde buffers a value before it reads it: in
-//! untagged and internally tagged enums, and in flattened fields.
+//! Types with a human-readable form, and 128-bit numbers, in places where serde buffers a value before it
+//! reads the value: untagged and internally tagged enums, and flattened fields.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -11,7 +11,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::same;
 
-/// Like types of crates for times and identifiers: a text in human-readable formats, numbers in others.
+/// Value that is a text in human-readable formats and a number in other formats, like the types of crates for
+/// times and identifiers.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Moment(u64);
 
@@ -113,8 +114,7 @@ fn wide_numbers_round_trip_where_serde_reads_them() {
     same(Own { id: u128::MAX, rest: BTreeMap::from([("a".into(), 1)]) });
 }
 
-/// serde can't buffer 128-bit numbers, in any format. They are refused before they are sent, and the value is
-/// returned.
+/// serde can't buffer 128-bit numbers, in any format. The sender must refuse and return such a value.
 #[test]
 fn wide_numbers_are_refused_where_serde_cannot_read() {
     #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]

@@ -1,5 +1,5 @@
-//! A message that can't be read is not lost: the error contains its type, the position of the failure, and
-//! its bytes.
+//! Errors of messages that can't be decoded or encoded. A decoding error contains the type, the position of
+//! the failure and the bytes, so that the message is not lost.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use mp_core::message::Undecodable;
 use mp_reduce::{Bundle, Error, Message, TypeFingerprint, from_bytes, pack, to_bytes, unpack};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Can be written in any format, and never read.
+/// Value that can be written in any format but never read.
 #[derive(Debug, Clone, PartialEq)]
 struct WriteOnly(u8);
 
@@ -73,7 +73,7 @@ fn decode_error_names_the_position() {
     assert_eq!(undecodable(outer).0, "batches[1].jobs[1].Run.by.700[1]");
 }
 
-/// More bytes than an envelope has room for.
+/// The message has more bytes than an envelope.
 #[test]
 fn decode_error_contains_all_bytes() {
     let bytes = undecodable(("x".repeat(100_000), WriteOnly(1))).2;
@@ -85,7 +85,7 @@ fn decode_error_contains_all_bytes() {
     assert_eq!((text.len(), n), (100_000, 1));
 }
 
-/// Includes attached bytes: of all kinds, in any order and depth, and in addition to a tensor.
+/// The message has attached buffers of all kinds, in several orders and depths, also together with a tensor.
 #[test]
 fn decode_error_contains_attached_bytes() {
     let long =
@@ -131,7 +131,7 @@ fn type_mismatch_error_contains_the_bytes() {
     }
 }
 
-/// The error of a value that can't be written also contains the position, and the value is returned.
+/// The error of a value that can't be written contains the position and the value.
 #[test]
 fn encode_error_names_the_position() {
     #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]

@@ -1,11 +1,11 @@
-//! Types whose `Serialize` violates serde's contract: wrong lengths, endless values, or messages sent while
-//! writing. Each affects only its own message.
+//! Types whose `Serialize` violates the contract of serde: wrong lengths, endless values, and messages that
+//! are sent while a value is written. Each type affects only its own message.
 
 use mp_reduce::{pack, to_bytes, unpack};
 use serde::ser::{SerializeMap, SerializeSeq, SerializeTuple};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// Announces a number of elements and writes another, as a sequence, a map or a tuple.
+/// Sequence, map or tuple that announces `says` elements and writes `has` elements.
 #[derive(Clone, Copy, Debug)]
 struct Liar {
     kind: u8,
@@ -35,7 +35,7 @@ impl Serialize for Liar {
     }
 }
 
-/// Reads any contents.
+/// Reads a sequence or map of any length.
 impl<'de> Deserialize<'de> for Liar {
     fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         struct Any;
@@ -65,8 +65,8 @@ impl<'de> Deserialize<'de> for Liar {
     }
 }
 
-/// The value is read with its actual elements, or its sender or receiver gets an error. The other values in
-/// the message are unchanged.
+/// Either the value is read with the elements that were written, or its sender or receiver gets an error. The
+/// other values in the message are unchanged.
 #[test]
 fn wrong_lengths_never_corrupt_other_values() {
     let (mut arrived, mut refused) = (0, 0);
@@ -94,7 +94,7 @@ fn wrong_lengths_never_corrupt_other_values() {
     assert!(arrived >= 3 && refused > 0, "{arrived} arrived, {refused} were refused");
 }
 
-/// Always contains another value of its type.
+/// Value that contains a `Some` of itself, without end.
 #[derive(Debug)]
 struct Endless;
 
@@ -104,7 +104,7 @@ impl Serialize for Endless {
     }
 }
 
-/// Sends itself as a separate message while it is written.
+/// Value that encodes itself as a separate message while it is written.
 #[derive(Debug)]
 struct Itself;
 

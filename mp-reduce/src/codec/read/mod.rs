@@ -369,8 +369,8 @@ impl<'de> ValueReader<'de, '_> {
         }
     }
 
-    /// Returns an error if [`SHALLOW`] nesting levels are already in use. Called before a sequence or map of
-    /// unknown type: serde may buffer it, and the recursion in buffered values is not counted.
+    /// Returns an error if [`SHALLOW`] nesting levels are already in use. Called before a sequence, map or
+    /// `Some` of unknown type: serde may buffer it, and the recursion in buffered values is not counted.
     #[inline]
     fn check_shallow(&self) -> Result<(), CodecError> {
         const LAST: u16 = MAX_NESTING - SHALLOW;

@@ -1,5 +1,5 @@
-//! Types as values: everything that serde's data model can express, written and read by hand as `derive`
-//! would do it.
+//! Random types of serde's data model. A type is a value (`Shape`), and its values are written and read by
+//! hand, as `derive` would do it.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -65,7 +65,7 @@ pub(crate) enum Value {
     Variant(usize, Vec<Value>),
 }
 
-/// A value and its type.
+/// Value with its type.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Typed {
     shape: Rc<Shape>,
@@ -73,7 +73,7 @@ pub(crate) struct Typed {
 }
 
 thread_local! {
-    /// The shape to read: `Deserialize` takes no argument for it.
+    /// Type that the next `Deserialize` of a [`Typed`] reads, since `Deserialize` has no argument for it.
     static EXPECTED: RefCell<Option<Rc<Shape>>> = const { RefCell::new(None) };
 }
 
@@ -117,7 +117,7 @@ impl Random {
         (self.next() % n) as usize
     }
 
-    /// Returns a number, often at a limit of its encoded size.
+    /// Returns a random number, often at a limit where the size of its encoding changes.
     fn number(&mut self) -> u128 {
         let bits = [0, 1, 5, 7, 8, 15, 16, 31, 32, 63, 64, 127][self.below(12)];
         (1_u128 << bits).wrapping_add(self.below(3) as u128).wrapping_sub(1)
@@ -280,7 +280,7 @@ impl<'de> Deserialize<'de> for Typed {
     }
 }
 
-/// Reads a value of a type.
+/// Deserializer seed that reads a value of a type.
 struct Read<'a>(&'a Shape);
 
 impl<'de> DeserializeSeed<'de> for Read<'_> {
@@ -422,7 +422,7 @@ impl<'de> Visitor<'de> for Read<'_> {
     }
 }
 
-/// Set of possible names.
+/// Deserializer seed that reads a name, which must be one of these names.
 struct Names(&'static [&'static str]);
 
 struct Name(usize);
