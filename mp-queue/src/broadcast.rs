@@ -268,7 +268,8 @@ impl<T> Receiver<T> {
         move |found, copied| self.end.read(fingerprint, found, copied)
     }
 
-    /// Waits asynchronously until `attempt` returns a result or no sender is left.
+    /// Waits asynchronously until `attempt` returns a result. Returns an error if there are no senders left
+    /// and `attempt` still returns `None`.
     async fn until<R>(&self, attempt: impl Fn() -> Option<Result<R, RecvError>>) -> Result<R, RecvError> {
         let ring = *self.end.retained()?;
         let what = || {
@@ -379,7 +380,7 @@ impl<T> Clone for Sender<T> {
     }
 }
 
-/// The clone starts at the same position.
+/// Clones the receiver. The clone starts at the present position of this receiver.
 impl<T> Clone for Receiver<T> {
     fn clone(&self) -> Self {
         let next = Mutex::new(*self.next.lock());

@@ -52,9 +52,9 @@ pub enum PutError<T> {
     TooLarge {
         /// Value that was not put.
         value: T,
-        /// Number of bytes that the message counts.
+        /// Size of the message in bytes, as counted for the bound.
         bytes: u64,
-        /// The queue's bound of bytes.
+        /// Bound of bytes of the queue.
         limit: u64,
     },
     /// The value could not be encoded, or there is not enough memory.

@@ -159,7 +159,8 @@ fn loom_small_messages_arrive_once() {
     });
 }
 
-/// Two threads take a small message and an envelope: each gets one.
+/// A ring has a small message and an envelope. Two threads take the messages, and each thread gets one of
+/// them.
 #[test]
 fn loom_small_messages_and_envelopes_arrive_once() {
     loom::model(|| {

@@ -94,7 +94,7 @@ pub enum CheckpointError {
         /// Damaged part of the file, as a sentence.
         what: &'static str,
     },
-    /// The messages have another type.
+    /// The messages in the file have another type than the queue to be restored.
     #[error("{path} has messages of type {stored}, and {expected} is expected", path = path.display())]
     OtherType {
         /// Path of the file.
@@ -104,17 +104,18 @@ pub enum CheckpointError {
         /// Type of the queue to be restored.
         expected: String,
     },
-    /// A message exceeds the [bound of bytes](crate::QueueOptions::bytes) that the caller has asked for.
+    /// A message in the file exceeds the [bound of bytes](crate::QueueOptions::bytes) that the caller has
+    /// set.
     #[error(
         "a message of {bytes} bytes exceeds the bound of {limit}: restore it with a higher bound of bytes"
     )]
     TooLarge {
-        /// Number of bytes that the message counts.
+        /// Size of the message in bytes, as counted for the bound.
         bytes: u64,
-        /// Bound of bytes.
+        /// Bound of bytes that the caller has set.
         limit: u64,
     },
-    /// The messages exceed the bound of the queue that the caller has asked for.
+    /// The file has more messages than fit into a queue with the bounds that the caller has set.
     #[error("{messages} messages don't fit into the queue: restore it with a higher bound")]
     TooMany {
         /// Number of messages in the file.

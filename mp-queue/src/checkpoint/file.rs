@@ -1,4 +1,4 @@
-//! Files of checkpoints: written under another name, and renamed when they are complete.
+//! Files of checkpoints. A file is written under another name, and renamed when it is complete.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, Permissions};

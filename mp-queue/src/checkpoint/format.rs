@@ -2,9 +2,9 @@
 //!
 //! | part | contents |
 //! |---|---|
-//! | header | length, and JSON that names the attachments `M.A` (message, attachment). Padded with spaces |
-//! | data | encoded bytes and attachments of the messages. All other bytes after the header are named `encoded.N` |
-//! | table | type, bounds of the queue, and for each message its parts and checksum |
+//! | header | length of the JSON, and the JSON, padded with spaces. Attachment `a` of message `m` has the name `m.a` |
+//! | data | encoded bytes and attachments of the messages. Bytes that are not in attachments have names `encoded.n` |
+//! | table | type and options of the queue; for each message the ranges of its bytes and attachments, and its checksum |
 //! | trailer | eight words: magic, version, lengths of header and table, position of the table, length of the file, checksums |
 //!
 //! Restoring reads the table and not the JSON. All numbers are little-endian.

@@ -59,10 +59,10 @@ impl<T: Message> Queue<T> {
     /// continued, consumers must take messages by [`get_lease`](Self::get_lease).
     ///
     /// The file has the format [safetensors](https://github.com/huggingface/safetensors), so that other tools
-    /// can read the memory of the tensors. The memory of attachment `a` of message `m` has the name `m.a`. It
-    /// is a flat array, of the elements of an exclusive tensor or of the bytes of a frozen one. The allocator
-    /// rounds up its size. The shape is in the encoded part of the message. A tensor that is in several
-    /// messages is written once for each of them.
+    /// can read the memory of the tensors. The memory of attachment `a` of message `m` has the name `m.a`.
+    /// This memory is a flat array: the elements of an exclusive tensor, or the bytes of a frozen tensor. It
+    /// may be longer than the tensor, since the allocator rounds up sizes. The shape of the tensor is in the
+    /// encoded part of the message. A tensor that is in several messages is written once for each of them.
     ///
     /// # Blocking
     /// Waits for the file system. Other processes continue, and their puts and gets are not delayed. The call

@@ -53,7 +53,7 @@ use crate::raw::waiting::{WaitError, WaitSite};
 /// # Pipes and sockets
 /// | | pipe | socket |
 /// |---|---|---|
-/// | between | processes that share memory | any two processes of one user on one machine; over TCP, any two programs that know a key, on any machines |
+/// | connects | processes that share memory | any two processes of one user on one machine; over TCP, any two programs that know a key, on any machines |
 /// | tensors, queues and locks in messages | are sent without a copy | are an error: the other side has no access to their memory. A side can be [invited](Self::invite), but not over TCP |
 /// | data in transit | limited by memory | limited by the socket's buffer (`net.core.wmem_default` bytes, usually 208 KiB, most of it bookkeeping of the kernel if messages are short; over TCP a few MB). Then sending waits |
 /// | the end itself in a message | is sent | is an error |
@@ -150,8 +150,9 @@ impl Connection {
     ///
     /// # Errors
     /// Returns [`PutError::Disconnected`] if the other end is closed. Returns [`PutError::Failed`] if the
-    /// value can't be encoded, there is not enough memory, or this end only receives. For a socket, also if
-    /// the value contains a tensor or a queue, or is too long. The error contains the value.
+    /// value can't be encoded, there is not enough memory, or this end only receives. For a socket, also
+    /// returns `Failed` if the value contains a tensor or a queue, or is too long. The error contains the
+    /// value.
     #[track_caller]
     pub fn send<T: Message>(&self, value: T) -> Result<(), PutError<T>> {
         self.send_wait(value, Wait::Forever)
@@ -167,11 +168,11 @@ impl Connection {
     }
 
     /// Sends a value. If the other end of a socket does not receive because it is stopped or busy, waits for
-    /// at most `timeout`. A pipe always has room, so the call does not wait for it.
+    /// at most `timeout`. For a pipe, the call does not wait, since a pipe always has room.
     ///
-    /// If at least one byte was sent when the time has expired, the message counts as sent. Its rest follows
-    /// as soon as there is room, before any other message, also if this was the last handle. If this process
-    /// ends before that, the other end gets an error for a truncated message.
+    /// If at least one byte was sent when the time has expired, the message counts as sent. The rest of the
+    /// message is sent as soon as there is room, before any other message, even if this was the last handle.
+    /// If this process ends before that, the other end gets an error for a truncated message.
     ///
     /// # Errors
     /// Returns [`PutError::Full`] if there was no room for a byte during that time. Otherwise returns the
@@ -181,7 +182,7 @@ impl Connection {
         self.send_wait(value, Wait::at_most(timeout))
     }
 
-    /// Sends a value. Waits for a socket whose other end does not receive until `deadline` at most: see
+    /// Sends a value. If the other end of a socket does not receive, waits until `deadline` at most: see
     /// [`send_timeout`](Self::send_timeout).
     ///
     /// # Errors
@@ -260,8 +261,8 @@ impl Connection {
     /// not receive.
     ///
     /// For a socket, a future that is dropped before the first byte is sent has sent nothing. If it is
-    /// dropped later, the message counts as sent. The rest of the message follows as soon as there is room,
-    /// before any other message, also if this was the last handle. If the process ends before that, the other
+    /// dropped later, the message counts as sent. The rest of the message is sent as soon as there is room,
+    /// before any other message, even if this was the last handle. If the process ends before that, the other
     /// end gets an error for a truncated message.
     ///
     /// # Errors
@@ -293,8 +294,9 @@ impl Connection {
         }
     }
 
-    /// Waits for at most `timeout` until there is something to receive. Returns `true` if receiving would not
-    /// wait, also if the other end is closed. For a socket, only the beginning of a message may have arrived.
+    /// Waits for at most `timeout` until there is something to receive. Returns `true` if a receive would not
+    /// wait, which includes the case that the other end is closed. For a socket, `true` may also mean that
+    /// only the beginning of a message has arrived.
     ///
     /// # Errors
     /// Returns [`GetError::Failed`] if this end only sends.
@@ -341,18 +343,19 @@ impl Connection {
     /// ```
     ///
     /// For a pipe, the descriptor is an eventfd of this handle. Each clone has its own. The thread that
-    /// sleeps for all futures of this process writes to the eventfd, only while it is not readable:
+    /// sleeps for all futures of this process makes the eventfd readable:
     /// - The descriptor becomes readable soon after there is something to receive or the other end is closed.
     ///   If the other process was killed, this takes up to 100 ms.
     /// - The descriptor stops being readable in calls to receive or to `poll` **by this handle** that leave
-    ///   nothing to be received. So it is readable once without a message if another handle or process was
-    ///   faster: receive with [`try_recv`](Self::try_recv), and continue if that returns nothing.
+    ///   nothing to be received. If another handle or process has taken the message, the descriptor is
+    ///   readable once without a message: receive with [`try_recv`](Self::try_recv), and continue if there is
+    ///   no message.
     /// - Callers must not read or write the descriptor.
     ///
-    /// The descriptor can be used for level-triggered and edge-triggered waiting. If edge-triggered, receive
-    /// until there is nothing. For a socket, the descriptor is the socket. A socket that was connected
-    /// without a key is readable once without a message when the listener has accepted it. The descriptor
-    /// stays open as long as this handle.
+    /// The descriptor can be used for level-triggered and edge-triggered waiting. With edge-triggered
+    /// waiting, receive until there are no more messages. For a socket, the descriptor is the socket. A
+    /// socket that was connected without a key is readable once without a message when the listener has
+    /// accepted it. The descriptor stays open as long as this handle.
     ///
     /// # Errors
     /// Returns [`GetError::Failed`] if this end only sends, or if no descriptor or thread is left.
@@ -380,9 +383,9 @@ impl Connection {
         !matches!(self.transport, Transport::Pipe { send: None, .. })
     }
 
-    /// Returns the id of the process at the other end of a socket when the two connected. Returns `None` for
-    /// a pipe, whose ends many processes may have, for TCP (see [`peer_addr`](Self::peer_addr)), and for a
-    /// process in another pid namespace.
+    /// Returns the id of the process that was at the other end of the socket when the connection was
+    /// established. Returns `None` for a pipe, which may have many processes at each end. Also returns `None`
+    /// for TCP (see [`peer_addr`](Self::peer_addr)), and for a process in another pid namespace.
     pub fn peer_pid(&self) -> Option<u32> {
         self.transport.socket().map(|socket| socket.peer().pid()).filter(|&pid| pid != 0)
     }
@@ -399,7 +402,8 @@ impl Connection {
         self.transport.socket().into_iter().for_each(|socket| socket.shut_down());
     }
 
-    /// Returns `true` if the other end is closed in all processes. Messages from it may still be unread.
+    /// Returns `true` if the other end is closed in all processes. Messages that it has sent may still be
+    /// unread.
     pub fn is_disconnected(&self) -> bool {
         match self.transport.socket() {
             Some(socket) => socket.is_disconnected(),

@@ -4,8 +4,8 @@
 //! | bytes | contents |
 //! |---|---|
 //! | 2 | length of the name, little-endian; 0 if it is longer than [`MAX_NAME`] |
-//! | as many | the name (`std::any::type_name`) |
-//! | the rest | the value, encoded as in queues, which check the type once and have no name in each message |
+//! | that length | the name (`std::any::type_name`) |
+//! | all other bytes | the value, encoded as in a queue. (A queue has one type, so its messages contain no name) |
 
 use mp_core::message::{Codec, Incoming, Outgoing, Undecodable, UnsentValues};
 use mp_core::{Message, fnv1a};
@@ -13,7 +13,8 @@ use mp_reduce::Error;
 
 use crate::error::GetError;
 
-/// Longest name that is sent. For a longer name, the error contains only the expected type.
+/// Largest number of bytes of a name that is sent. A longer name is not sent, and the error then contains
+/// only the expected type.
 pub(crate) const MAX_NAME: usize = 4096;
 /// Number of bytes of the length of a name.
 pub(crate) const LENGTH: usize = 2;

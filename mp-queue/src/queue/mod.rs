@@ -376,7 +376,7 @@ impl<T: Message> Queue<T> {
         self.put_ready_for(1)
     }
 
-    /// Returns a `Waitable` for room for a message that counts `bytes` bytes, as described at
+    /// Returns a `Waitable` for room for a message of `bytes` bytes, counted as described at
     /// [`QueueOptions::bytes`](crate::QueueOptions::bytes). The `Waitable` is ready when
     /// [`try_put`](Self::try_put) of that message would not return `Full`. Sizes above the bound count as the
     /// bound. Without a bound of bytes, this is [`put_ready`](Self::put_ready).
@@ -410,7 +410,7 @@ impl<T: Message> Queue<T> {
 }
 
 impl QueueOptions {
-    /// Creates the queue.
+    /// Creates a queue with these options.
     ///
     /// # Errors
     /// Returns an error in the same cases as [`Queue::bounded`], and if there is a bound of bytes without a

@@ -122,7 +122,7 @@ impl<T: Message> fmt::Debug for PutReady<T> {
 }
 
 /// Ready when [`try_recv`](Receiver::try_recv) would not return [`Empty`](crate::GetError::Empty): there is a
-/// message, or the channel is at its end.
+/// message, or there are no senders.
 impl<T: Message> Waitable for Receiver<T> {
     fn wait_point(&self) -> WaitPoint<'_> {
         self.end().raw().message_wait_point()

@@ -107,9 +107,9 @@ impl QueueOptions {
         Self { deliveries: if times > 127 { 127 } else { times }, ..self }
     }
 
-    /// Sets the condition under which a wait ends with `Deserted`. By default, this is that no other process
-    /// has the queue and this process has no other handle that could end the wait. [`DesertedWhen`] describes
-    /// the conditions and the programs for which they can't be detected.
+    /// Sets the condition under which a wait ends with `Deserted`. By default, a wait ends with `Deserted`
+    /// when no other process has the queue and this process has no other handle that could end the wait.
+    /// [`DesertedWhen`] describes the conditions and the programs for which they can't be detected.
     pub const fn deserted_when(self, deserted: DesertedWhen) -> Self {
         Self { deserted, ..self }
     }
@@ -163,12 +163,12 @@ pub enum DesertedWhen {
     /// thread. Give each thread a clone, or create the queue with [`Never`](Self::Never).
     #[default]
     NoHandleIsLeft = 0,
-    /// No other process has the queue, whatever handles this process has. For processes that only get or only
-    /// put, and keep a handle that they don't use. Another thread of this process that could put does not
-    /// keep a wait going.
+    /// No other process has the queue, whatever handles this process has. Use this for processes that only
+    /// get or only put, and keep a handle that they don't use. Another thread of this process that could put
+    /// does not keep a wait going.
     NoOtherProcess = 1,
     /// The wait never ends with `Deserted`. It ends when there is a message or room, the queue is closed, or
-    /// the time has expired. For queues whose handles are shared by reference.
+    /// the time has expired. Use this for queues whose handles are shared by reference.
     Never = 2,
 }
 

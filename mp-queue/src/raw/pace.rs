@@ -10,7 +10,7 @@
 //! doubled while the number of messages after it grows in proportion, and halved otherwise. In request and
 //! response, one message ends each wait, so there is no back-off.
 //!
-//! These words are local to this process and are hints.
+//! The state of back-offs is local to this process. Correctness does not depend on it.
 
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU32;

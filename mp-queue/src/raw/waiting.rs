@@ -251,7 +251,7 @@ struct QueueWaiter<'a, Attempt> {
     /// Number of deaths and releases in the program at the last check, if a process has detached from the
     /// queue.
     noticed: Option<u32>,
-    /// Begin of the period in which the thread has slept without reclaiming dead members.
+    /// Time at which the thread began to sleep without reclaiming dead members.
     unreclaimed_since: Option<Instant>,
 }
 

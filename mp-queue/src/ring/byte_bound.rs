@@ -2,10 +2,10 @@
 //!
 //! The bytes in the ring are counted without a counter, because a killed process could leave a counter wrong.
 //! Instead, each message has two offsets, *begin* and *end*, as if the bytes of all messages were laid out in
-//! the order of positions. A producer that is about to publish position `t` reads the message at position `t
-//! - 1`. If that message is still in the ring, the new message begins at its end. Otherwise all earlier
-//! messages were taken, and the new message begins at 0. The number of bytes in the ring is the difference
-//! between the end of the newest message and the begin of the oldest one.
+//! the order of their positions. A producer that is about to publish position `t` reads the message at
+//! position `t-1`. If that message is still in the ring, the new message begins at its end. Otherwise all
+//! earlier messages were taken, and the new message begins at 0. The number of bytes in the ring is the
+//! difference between the end of the newest message and the begin of the oldest message.
 //!
 //! | words | written by | when |
 //! |---|---|---|
@@ -16,14 +16,14 @@
 //! stored with release and loaded with acquire. So a producer that reads a word of the later message also
 //! reads, in any later access, that the earlier message was taken. Therefore the producer reads the slot of
 //! the oldest message a second time, after all words. If the oldest message is still in its slot, no later
-//! message was taken either. So the end belongs to the message at `t - 1`, and each message was laid out
+//! message was taken either. So the end belongs to the message at `t-1`, and each message was laid out
 //! after its predecessor. If the oldest message was taken, the producer searches for the new oldest message.
-//! If no message is left, the new message may begin at any offset. A second read of the slot of `t - 1` would
+//! If no message is left, the new message may begin at any offset. A second read of the slot of `t-1` would
 //! detect nothing more.
 //!
 //! **Concurrent producers.** If another producer publishes `t` first, the calculation is void and starts
 //! again. In this case, the oldest message that was found may be at `t` or a later position, and may be laid
-//! out after other bytes than those of `t - 1`. So a producer that has found no room checks again that `t` is
+//! out after other bytes than those of `t-1`. So a producer that has found no room checks again that `t` is
 //! unused before it returns `Full`. A producer that has found room publishes at `t` or starts again. Messages
 //! that are taken meanwhile only reduce the number of bytes. Thus the bound is never exceeded, however many
 //! producers put concurrently, and a message for which there is always room is never refused.

@@ -49,7 +49,7 @@
 //! | a hint with an index beyond the ring | counts as the first slot |
 //! | a hint that lags | is advanced in one step to the position of its slot ([`Position::skip_used`]) |
 //! | a hint that is ahead | the ring appears empty or full until its messages have reached that position |
-//! | a slot that names no envelope, or an envelope that is not queued | the slot is taken, and that get returns an error ([`TakenMessage::Stray`]) |
+//! | a slot that names no envelope, or an envelope that is not queued | a get empties the slot and returns an error ([`TakenMessage::Stray`]) |
 //! | laps that form a cycle | after 65,536 attempts, the call treats the ring as empty, full or closed |
 //! | an intent that names no envelope | is cleared |
 //! | a small message whose length is too large | is truncated |

@@ -141,7 +141,7 @@ pub enum SlotState {
 /// A slot's first word: `content 24 | state 2 | lap 38`, low bits first.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Slot {
-    /// Number of the lap in which the slot is.
+    /// Number of the slot's present lap.
     pub lap: u64,
     /// State of the slot in this lap.
     pub state: SlotState,

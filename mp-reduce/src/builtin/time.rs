@@ -1,4 +1,4 @@
-//! Points in time.
+//! [`Reduce`] for points in time.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

@@ -6,8 +6,9 @@ pub(super) const NIL: u8 = 0xc0;
 /// Prefix of a `Some` whose value begins with nil or with this byte. Any other `Some(x)` is written as `x`.
 /// The prefix keeps `None`, `Some(None)` and `Some(())` distinct.
 ///
-/// Before any other byte, this byte begins a [buffer](super::buffer). MessagePack does not define this byte.
-/// All other bytes are plain MessagePack.
+/// Before any other byte, this byte begins a [buffer](super::buffer), or announces [shared
+/// parts](super::shared_parts). MessagePack does not define this byte. All other first bytes are those of
+/// MessagePack.
 pub(super) const JUST: u8 = 0xc1;
 pub(super) const FALSE: u8 = 0xc2;
 pub(super) const TRUE: u8 = 0xc3;

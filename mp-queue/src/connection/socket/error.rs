@@ -44,7 +44,7 @@ pub enum ConnectError {
     KeyMismatch {
         /// Process id of the other side, or 0 if unknown, as over TCP.
         pid: u32,
-        /// Address of the other side, over TCP.
+        /// TCP address of the other side, or `None` for a Unix socket.
         host: Option<SocketAddr>,
     },
     /// Only one side has an authentication key.
@@ -73,7 +73,7 @@ pub enum ConnectError {
         /// Address that includes a host other than loopback.
         address: Address,
     },
-    /// The other side does not use this library, or uses an incompatible version.
+    /// The other side does not use this library, or uses an incompatible version. Contains the reason.
     #[error("the other side does not use this library, or uses another version of it: {0}")]
     Incompatible(#[serde(with = "serde_with::text")] &'static std::primitive::str),
     /// The other side closed the connection during the handshake: it ended, or refused this side.
@@ -82,7 +82,7 @@ pub enum ConnectError {
          error has the cause"
     )]
     Gone,
-    /// The other side did not answer in time.
+    /// The other side did not answer in time. Contains the time limit.
     #[error("the other side did not answer within {0:?}; is it stopped, or busy?")]
     TimedOut(Duration),
 }

@@ -32,7 +32,7 @@ pub(crate) use messages::fuzz;
 
 use crate::connection::{Connection, Transport};
 
-/// Options of a connection between two programs, which must be the same on both sides.
+/// Options of a connection between two programs. Both sides must use the same key.
 ///
 /// ```
 /// # #[cfg(feature = "authkey")] {
@@ -76,10 +76,10 @@ impl SocketOptions {
         Self { key: None, open: false, limit: 64 << 20, timeout: Duration::from_secs(10), backlog: 127 }
     }
 
-    /// Sets a secret that each side must know. Neither side sends it: each proves its knowledge by
-    /// HMAC-SHA256 of random bytes of both. With an empty key, listening and connecting fail
-    /// ([`ConnectError::EmptyKey`]), so that an unset environment variable can't result in a listener without
-    /// a key.
+    /// Sets a secret that each side must know. Neither side sends the secret. Each side proves that it knows
+    /// the secret, by an HMAC-SHA256 of random bytes from both sides. With an empty key, listening and
+    /// connecting fail ([`ConnectError::EmptyKey`]), so that an unset environment variable can't result in a
+    /// listener without a key.
     ///
     /// Over a Unix socket, other users are always refused, and the key separates programs of the same user.
     /// Over TCP, only the key refuses other users and hosts. [`Address`] describes attacks that the key does
@@ -91,8 +91,8 @@ impl SocketOptions {
     }
 
     /// Uses no key, which is the default. All programs of this user can connect or, over TCP at a loopback
-    /// address, all programs of this machine. At other addresses, this is an error
-    /// ([`ConnectError::KeyRequired`]).
+    /// address, all programs of this machine. At any other TCP address, listening and connecting without a
+    /// key fail ([`ConnectError::KeyRequired`]).
     #[must_use]
     pub fn no_key(self) -> Self {
         Self { key: None, open: true, ..self }
@@ -143,8 +143,8 @@ impl SocketOptions {
     }
 
     /// Uses the secret that all processes of a family (this process, its parent, its children and so on)
-    /// share: see `current_process().authkey()` in the layer of processes. The current value is used. Later
-    /// changes have no effect.
+    /// share: see `current_process().authkey()` in the layer of processes. The secret is read now, so later
+    /// changes of it have no effect.
     ///
     /// ```
     /// use mp_queue::SocketOptions;
@@ -184,10 +184,10 @@ impl SocketOptions {
         Self { timeout, ..self }
     }
 
-    /// Limits the connections that may wait to be accepted, at least 1. The default is 128. The kernel's
-    /// limit for all listeners applies as well (`net.core.somaxconn`, usually 4,096). Waiting connections are
-    /// connected, and their data is available when they are accepted. Beyond the limit, connecting waits for
-    /// up to [`handshake_timeout`](Self::handshake_timeout).
+    /// Limits the number of connections that may wait to be accepted. 0 counts as 1. The default is 128. The
+    /// kernel's limit for all listeners applies as well (`net.core.somaxconn`, usually 4,096). A client is
+    /// connected before the listener accepts, and its data is available when it is accepted. If the limit is
+    /// reached, connecting waits for up to [`handshake_timeout`](Self::handshake_timeout).
     ///
     /// ```
     /// use mp_queue::{SocketOptions, connect};
@@ -293,9 +293,9 @@ fn wait_for(what: &dyn Waitable, left: Option<Duration>, address: &Address) -> R
 ///
 /// # Errors
 /// Returns a [`ConnectError`] if no program or a program of another user listens at the address. Also returns
-/// an error if too many connections wait to be accepted and there is no place within ten seconds. Beyond
-/// loopback, returns [`ConnectError::KeyRequired`]. With a key, also fails if the other side has no key or
-/// another key, does not use this library, or does not answer within that time. For keys and limits, see
+/// an error if the listener's queue stays full for ten seconds. For an address beyond loopback, returns
+/// [`ConnectError::KeyRequired`]. With a key, also fails if the other side has no key or another key, does
+/// not use this library, or does not answer within that time. For keys and limits, see
 /// [`SocketOptions::connect`].
 #[doc(alias = "Client")]
 #[track_caller]
@@ -303,8 +303,8 @@ pub fn connect(address: impl Into<Address>) -> Result<Connection, ConnectError> 
     SocketOptions::new().connect(address)
 }
 
-/// Connects to the [`Listener`] at an address, asynchronously, on any runtime. No thread blocks for a place
-/// in the listener's queue or, with a key, for an answer. See [`connect`].
+/// Connects to the [`Listener`] at an address, asynchronously, on any runtime. No thread blocks while the
+/// listener's queue is full or, with a key, until the listener answers. See [`connect`].
 ///
 /// ```
 /// # fn block_on<F: Future>(future: F) -> F::Output {

@@ -113,8 +113,8 @@ impl RingMemory {
         at.position.state_in(slot) == PositionState::Taken
     }
 
-    /// Returns `true` if a consumer has ever leased a message of this queue, so that there may be leased or
-    /// returned messages.
+    /// Returns `true` if a consumer has ever tried to lease a message of this queue, so that there may be
+    /// leased or returned messages.
     pub(crate) fn has_held_messages(&self) -> bool {
         self.redelivers()
     }

@@ -1,10 +1,10 @@
 //! Reads MessagePack: everything that [`write`](super::write) writes, and the output of `rmp_serde` with the
 //! names of fields and in human-readable form.
 //!
-//! `rmp_serde` reads every value as if it could be of any kind, and checks the name of each field for UTF-8.
-//! This took most of the time of receiving a message. Here, each method first checks for the encoding of its
-//! own kind. All other encodings are read by [`any`](ValueReader::any). The name of the expected next field
-//! is not checked for UTF-8, since it is compared with the known name.
+//! `rmp_serde` reads every value as if it could be of any kind, and checks the name of each field for
+//! UTF-8. These checks would take most of the time of receiving a message. Each method of this reader first
+//! checks for the encoding of its own kind. All other encodings are read by [`any`](ValueReader::any). The
+//! name of the expected next field is not checked for UTF-8, since it is compared with the known name.
 //!
 //! The bytes may come from any process. A length that exceeds the remaining bytes is an error before memory
 //! is allocated for it (each value has at least one byte). A value that is nested too deeply for a thread's

@@ -19,7 +19,7 @@ use crate::connection::socket::tcp;
 use crate::error::GetError;
 
 impl Socket {
-    /// Sends the invitation if there is room.
+    /// Sends the descriptor `way` as an invitation, if there is room in the socket.
     pub(in crate::connection) fn send_invitation(&self, way: BorrowedFd<'_>) -> Result<(), WriteError> {
         let mut writer = self.writer.lock();
         if !writer.flush(&self.stream)? {
@@ -32,7 +32,7 @@ impl Socket {
         })
     }
 
-    /// Receives the invitation.
+    /// Receives the descriptor of an invitation, which must be the next message.
     #[track_caller]
     pub(in crate::connection) fn recv_invitation(self: &Arc<Self>, wait: Wait) -> Result<OwnedFd, GetError> {
         self.wait_for(wait, || self.look_for_invitation())

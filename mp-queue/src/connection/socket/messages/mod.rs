@@ -1,4 +1,5 @@
-//! Messages over a socket: frames, the two halves of a connection, and the transfer of values.
+//! Messages over a socket: frames, the sending and the receiving half of a connection, and transfers of
+//! values.
 
 mod endpoint;
 mod frame;
