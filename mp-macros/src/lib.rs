@@ -16,7 +16,7 @@ use crate::unused_names::{UnusedNames, primitive};
 /// Implements `Message` for a struct or enum whose fields are messages, such as exclusive tensors and plain
 /// data.
 ///
-/// A type that implements `Serialize` and `Deserialize` is a message already, and must not derive this.
+/// A type that implements `Serialize` and `Deserialize` is a message already, and must not derive `Message`.
 ///
 /// # Plain old data
 /// With `#[message(as_bytes)]`, a type that implements `bytemuck::Pod` is sent as its bytes in memory, with
@@ -47,10 +47,10 @@ use crate::unused_names::{UnusedNames, primitive};
 /// ```
 ///
 /// the macro uses `::parallel::message`. `#[message(crate = path)]` sets the path of the crate with the
-/// module `message` explicitly. Set it if the program names the package twice, uses it through another crate
-/// that re-exports it (`#[message(crate = ::framework::mp)]`), or is not built by Cargo. If the macro finds
-/// no name, it uses `::mp`. The compiler then reports "cannot find `mp` in the crate root" if there is no
-/// such crate.
+/// module `message` explicitly. Set this path if the program names the package twice, uses the package
+/// through another crate that re-exports it (`#[message(crate = ::framework::mp)]`), or is not built by
+/// Cargo. If the macro finds no name, it uses `::mp`. If there is no crate with this name, the compiler
+/// reports "cannot find `mp` in the crate root".
 #[proc_macro_derive(Message, attributes(message))]
 pub fn derive_message(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
@@ -75,11 +75,12 @@ pub fn derive_message(input: TokenStream) -> TokenStream {
 /// })
 /// ```
 ///
-/// The macro also defines `ImagesSpec`, the shapes of the rows of each column, and `ImagesRow`, the row of
-/// one sample in each column. A field may be a struct that derives `Batch`.
+/// For a struct `Images`, the macro also defines two structs: `ImagesSpec` has the shapes of the rows of each
+/// column, and `ImagesRow` has the row of one sample in each column. A field may be a struct that derives
+/// `Batch`.
 ///
-/// `#[batch(crate = path)]` sets the path of the library's module `data`. It is needed in the same cases as
-/// the path of `Message`.
+/// `#[batch(crate = path)]` sets the path of the library's module `data`. Set it in the same cases as the
+/// path for `derive(Message)`.
 #[proc_macro_derive(Batch, attributes(batch))]
 pub fn derive_batch(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);

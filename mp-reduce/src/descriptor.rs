@@ -42,10 +42,11 @@
 //! - At most 8,192 messages with descriptors are in flight at once. A message with more than 256 descriptors
 //!   counts as several.
 //! - The kernel counts the descriptors of a user that are in messages of all programs. Unless the process is
-//!   privileged, the kernel refuses more than the sending process's soft limit of open files (`ulimit -n`).
-//!   Each message with descriptors counts one more than it contains, and the maximum stays counted until the
-//!   program ends. Beyond the limit, a bounded queue waits as if it were full. An unbounded queue, arguments
-//!   and tasks return the value with [`TooManyDescriptors`](mp_core::Error::TooManyDescriptors).
+//!   privileged, the kernel refuses more than the sending process's soft limit of open files (`ulimit -n`). A
+//!   message with `n` descriptors counts `n + 1`. The additional descriptors of the largest number of
+//!   concurrent messages stay counted until the program ends. Beyond the limit, a bounded queue waits as if
+//!   it were full. An unbounded queue, arguments and tasks return the value with
+//!   [`TooManyDescriptors`](mp_core::Error::TooManyDescriptors).
 //! - Sender and receiver need at least three spare descriptors, and as many as the message contains. If the
 //!   receiver has too few ([`OutOfDescriptors`](mp_core::Error::OutOfDescriptors)), the message returns to
 //!   the front of its queue. The error of arguments, tasks and results contains the whole message, to be read
@@ -54,8 +55,8 @@
 //!   descriptors. Invite the other program, and send it a queue.
 //!
 //! # Errors
-//! Writing fails if the descriptors can't be stored for a receiver, reading if this process can't open more
-//! descriptors. See the limits.
+//! Writing fails if the descriptors can't be stored for a receiver. Reading fails if this process can't open
+//! more descriptors. See the limits.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -64,7 +65,7 @@ use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// An open file as a message, or as a field of one, see [the module](self).
+/// Wrapper that makes an open file a message, or a field of a message: see [the module](self).
 ///
 /// ```
 /// use std::io::{Read, Seek, Write};
@@ -101,7 +102,7 @@ impl From<OwnedFd> for Fd {
 }
 
 impl<T: Into<OwnedFd>> From<Fd<T>> for OwnedFd {
-    /// Returns the descriptor of any type that has one.
+    /// Unwraps the descriptor, whatever type owns it.
     ///
     /// ```
     /// use std::os::fd::OwnedFd;
@@ -130,10 +131,10 @@ impl<'de, T: From<OwnedFd>> Deserialize<'de> for Fd<T> {
     }
 }
 
-/// Moves the descriptor into the message that is being written.
+/// Adds the descriptor to the message that is being written.
 ///
 /// # Errors
-/// See [the module](self), and the errors of the serializer.
+/// Returns the errors that [the module](self) describes, and the errors of the serializer.
 pub fn serialize<T: AsFd, S: Serializer>(value: &T, s: S) -> Result<S::Ok, S::Error> {
     scope::outgoing("a descriptor", |out| out.attach_descriptor(value.as_fd()))
         .map_err(S::Error::custom)?
@@ -143,7 +144,7 @@ pub fn serialize<T: AsFd, S: Serializer>(value: &T, s: S) -> Result<S::Ok, S::Er
 /// Takes the descriptor out of the message that is being read.
 ///
 /// # Errors
-/// See [the module](self), and the errors of the deserializer.
+/// Returns the errors that [the module](self) describes, and the errors of the deserializer.
 pub fn deserialize<'de, T: From<OwnedFd>, D: Deserializer<'de>>(d: D) -> Result<T, D::Error> {
     let (attachment, number) = <(u32, u32)>::deserialize(d)?;
     let fd = scope::incoming("a descriptor", |inc| inc.take_descriptor(attachment, number));

@@ -1,4 +1,4 @@
-//! Invitations: values for processes that join the arena.
+//! Invitations: values for processes that join an arena.
 
 use mp_core::message::Message;
 use mp_core::user_code::drop_caught;
@@ -45,11 +45,11 @@ pub fn hand_over<T: Message, R, E: From<Error>>(
 ///
 /// Call this once, before any use of shared memory. The call never waits. Processes that this one starts
 /// later do not find the invitation: its variable (`MP_INVITATION`) is removed from the environment, and its
-/// descriptor closed. No other thread should read the environment by functions of C meanwhile, because this
-/// call changes it.
+/// descriptor closed. This call changes the environment. So no other thread should read the environment by
+/// functions of C at the same time.
 ///
-/// If this process is killed during the call, the inviting process releases the value. After the value was
-/// taken, the next reclaim of any member releases it.
+/// If this process is killed during the call, the inviting process releases the value. If this process is
+/// killed after it has taken the value, the next reclaim of any member releases the value.
 ///
 /// # Errors
 /// - [`mp_core::Error::NoInvitation`] with the reason: there is no invitation, it is malformed or truncated,

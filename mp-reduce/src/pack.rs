@@ -50,13 +50,13 @@ impl<T: Message> TypeFingerprint<T> {
 }
 
 impl<T> TypeFingerprint<T> {
-    /// Computes the fingerprint of a serde type, whose name is always that of Rust.
+    /// Computes the fingerprint of a serde type. The name of a serde type is always that in Rust.
     #[doc(hidden)]
     pub fn of_rust_name() -> Self {
         Self(fnv1a(type_name::<T>().as_bytes()), PhantomData)
     }
 
-    /// Returns a fingerprint that was stored, for types with a dynamic schema.
+    /// Creates a fingerprint from a stored number, for a type with a dynamic schema.
     #[doc(hidden)]
     pub fn stored(fingerprint: u64) -> Self {
         Self(fingerprint, PhantomData)
@@ -295,11 +295,11 @@ impl<T: Serialize + DeserializeOwned + 'static> Encoded<T> {
     }
 }
 
-/// Takes a value out of an envelope.
+/// Decodes the value of the message in an envelope.
 ///
 /// # Errors
-/// [`Error::TypeMismatch`] if the message has another type, [`Error::Memory`] if its bytes can't be decoded.
-/// Both contain the message's bytes ([`Error::bytes`]). Attachments are released.
+/// Returns [`Error::TypeMismatch`] if the message has another type, and [`Error::Memory`] if its bytes can't
+/// be decoded. Both errors contain the message's bytes ([`Error::bytes`]). Attachments are released.
 pub fn unpack<T: Message>(envelope: Envelope) -> Result<T> {
     unpack_as(TypeFingerprint::new(), envelope)
 }

@@ -3,7 +3,8 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A type whose values are sent as handles of another type, from which the receiver rebuilds them.
+/// Trait of types whose values are sent as handles of another type, from which the receiver rebuilds the
+/// values.
 ///
 /// ```
 /// use mp_reduce::{Reduce, pack, unpack};
@@ -34,19 +35,19 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A value that is a message by itself is wrapped in [`Reduced`].
+/// To send a value as a message of its own, wrap it in [`Reduced`].
 ///
-/// These types of the standard library implement it:
+/// The following types of the standard library implement `Reduce`:
 ///
 /// | type | support |
 /// |---|---|
-/// | `PathBuf`, `OsString` | also non-UTF-8, which serde's own implementation refuses |
-/// | `SystemTime` | also before 1970, which serde's own implementation refuses |
-/// | `Instant` | the same instant, by the clock of the machine |
-/// | `io::Error` | the code of the system, or kind, text and sources |
-/// | `Box<dyn Error>`, with or without `Send + Sync` | as an [`ErrorChain`](crate::ErrorChain): the texts of the error and its sources |
-/// | `process::ExitStatus` | code, signal, core file |
-/// | `Option`, `Vec`, and `Result` with such an error | with their contents |
+/// | `PathBuf`, `OsString` | all values, also non-UTF-8 values, which the implementation of serde refuses |
+/// | `SystemTime` | all values, also times before 1970, which the implementation of serde refuses |
+/// | `Instant` | the receiver gets the same instant, by the monotonic clock of the machine |
+/// | `io::Error` | the receiver gets an error with the same code of the operating system, or else with the same kind, text and sources |
+/// | `Box<dyn Error>`, with or without `Send + Sync` | the receiver gets an [`ErrorChain`](crate::ErrorChain): the texts of the error and its sources |
+/// | `process::ExitStatus` | the receiver gets the same code, signal and core file flag |
+/// | `Option`, `Vec`, and `Result` with such an error | the contents are sent in the same way |
 ///
 /// (`Duration` and 128-bit numbers are serde types already.)
 #[doc(alias = "ForkingPickler")]
@@ -59,14 +60,14 @@ pub trait Reduce: Sized {
     /// Converts the value to its handle.
     ///
     /// # Errors
-    /// Any error. `put` returns it to the sender.
+    /// May return any error, which `put` returns to the sender.
     #[doc(alias = "__reduce__")]
     fn reduce(&self) -> Result<Self::Handle, Box<dyn std::error::Error + Send + Sync>>;
 
     /// Rebuilds the value from its handle.
     ///
     /// # Errors
-    /// Any error. `get` returns it to the receiver.
+    /// May return any error, which `get` returns to the receiver.
     fn rebuild(handle: Self::Handle) -> Result<Self, Box<dyn std::error::Error + Send + Sync>>;
 }
 
@@ -97,7 +98,7 @@ impl<'de, T: Reduce> Deserialize<'de> for Reduced<T> {
     }
 }
 
-/// Functions for fields: `#[serde(with = "mp_reduce::reduced")]`.
+/// Functions for the attribute `#[serde(with = "mp_reduce::reduced")]` at a field.
 pub mod reduced {
     use serde::de::Error as _;
     use serde::ser::Error as _;
@@ -108,15 +109,15 @@ pub mod reduced {
     /// Serializes the result of [`Reduce::reduce`].
     ///
     /// # Errors
-    /// The errors of `reduce` and of the serializer.
+    /// Returns the errors of `reduce` and of the serializer.
     pub fn serialize<T: Reduce, S: Serializer>(value: &T, s: S) -> Result<S::Ok, S::Error> {
         value.reduce().map_err(S::Error::custom)?.serialize(s)
     }
 
-    /// Rebuilds the value.
+    /// Deserializes the handle and rebuilds the value.
     ///
     /// # Errors
-    /// The errors of `rebuild` and of the deserializer.
+    /// Returns the errors of `rebuild` and of the deserializer.
     pub fn deserialize<'de, T: Reduce, D: Deserializer<'de>>(d: D) -> Result<T, D::Error> {
         T::rebuild(T::Handle::deserialize(d)?).map_err(D::Error::custom)
     }

@@ -32,8 +32,8 @@ pub trait SharedPointer: Sized {
     fn read<'de, D: Deserializer<'de>>(d: D) -> Result<Self, D::Error>;
 }
 
-/// Functions for fields: `#[serde(with = "mp_reduce::shared")]`. An [`Arc`] or [`Rc`] that occurs twice in a
-/// message is one object at the receiver.
+/// Functions for the attribute `#[serde(with = "mp_reduce::shared")]` at a field. An [`Arc`] or [`Rc`] that
+/// occurs twice in a message is one object at the receiver.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -54,9 +54,9 @@ pub trait SharedPointer: Sized {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The message contains the bytes once. The field is an `Arc` or `Rc` of a serde type (including `str`,
-/// slices and paths), or an `Option`, a `Vec` or a map of these ([`SharedPointer`]). Pointers of two types to
-/// one object arrive as two objects.
+/// The message contains the bytes of the object once. The field is an `Arc` or `Rc` of a serde type
+/// (including `str`, slices and paths), or an `Option`, a `Vec` or a map of these ([`SharedPointer`]).
+/// Pointers of two types to one object arrive as two objects.
 ///
 /// The scope is one message: one `put`, or the arguments of one process or of one task. A value in two
 /// messages arrives twice. Tensors, storages and queues do not need this: they always refer to the same

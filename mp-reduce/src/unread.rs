@@ -10,8 +10,8 @@ use mp_core::{Envelope, Error as CoreError};
 use crate::error::{Error, Result};
 use crate::pack::{TypeFingerprint, decode, mismatch, unpack_with};
 
-/// A complete message that arrived in a process without enough spare descriptors for it. The message can be
-/// read after some descriptors were closed.
+/// Complete message that arrived in a process without enough spare descriptors for the descriptors of the
+/// message. The message can be read after this process has closed some descriptors.
 ///
 /// ```no_run
 /// # fn example(unread: &mp_reduce::Unread, cache: Vec<std::fs::File>) -> mp_reduce::Result<()> {
@@ -25,8 +25,9 @@ use crate::pack::{TypeFingerprint, decode, mismatch, unpack_with};
 /// # }
 /// ```
 ///
-/// Clones refer to one message, which can be read once. Its descriptors stay open until it is read or the
-/// last clone is dropped. The message belongs to this process, and is lost when this process ends.
+/// All clones refer to one message, which can be read once. The descriptors of the message stay open until it
+/// is read or the last clone is dropped. The message belongs to this process, and is lost when this process
+/// ends.
 #[derive(Clone)]
 pub struct Unread(Arc<Mutex<Option<UnreadContents>>>);
 
@@ -72,10 +73,10 @@ impl Unread {
     /// Decodes the message as the type that was sent.
     ///
     /// # Errors
-    /// [`Error::Memory`] with [`OutOfDescriptors`](CoreError::OutOfDescriptors) while there are too few spare
-    /// descriptors, and [`Error::TypeMismatch`] for another type. In both cases the message can be read
-    /// later. Other errors of [`unpack`](crate::unpack) contain the message's bytes.
-    /// [`Stale`](CoreError::Stale) if the message was read already.
+    /// Returns [`Error::Memory`] with [`OutOfDescriptors`](CoreError::OutOfDescriptors) while there are too
+    /// few spare descriptors, and [`Error::TypeMismatch`] for another type. In both cases the message can be
+    /// read later. Returns [`Error::Memory`] with [`Stale`](CoreError::Stale) if the message was read
+    /// already. Other errors of [`unpack`](crate::unpack) contain the message's bytes.
     pub fn read<T: Message>(&self) -> Result<T> {
         let mut held = self.0.lock();
         let (sent, read) =

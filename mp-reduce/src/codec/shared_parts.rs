@@ -192,7 +192,8 @@ fn record<'a>(
     Ok(rest)
 }
 
-/// Returns `true` if a message with parts is being read, so that shared values are references.
+/// Returns `true` if the message that is being read has shared parts. Shared values are then encoded as
+/// references.
 pub(crate) fn has_parts() -> bool {
     memo::exists() && memo::with(|memo: &mut PartTable| !memo.read.is_empty()).unwrap_or_default()
 }

@@ -1,7 +1,7 @@
 //! # Safety
-//! Registration of types that can't implement a trait of this crate. Unsafe, because
-//! [`register!`](crate::register!) puts an entry into a section of the program. Sound, because the entry is
-//! the address of a function without arguments, which is called once, before `main`.
+//! Registration of types that can't implement a trait of this crate. The code is unsafe because
+//! [`register!`](crate::register!) puts an entry into a section of the program. It is sound because the entry
+//! is the address of a function without arguments, which is called once, before `main`.
 #![allow(unsafe_code)]
 
 mod any;
@@ -68,19 +68,19 @@ fn entry_of_name(name: &str) -> Result<&'static RegistryEntry, String> {
 /// program.
 ///
 /// The type is identified by [`std::any::type_name`]. For processes of several programs, [`register_as`] sets
-/// a name that does not change with moved types or compilers. A type of your own can implement
-/// [`Reduce`](crate::Reduce) without registration.
+/// a name that stays the same when the type is moved or the compiler changes. A type of your own can
+/// implement [`Reduce`](crate::Reduce) without registration.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`](mp_core::Error::InvalidArgument) if the type is registered with other
+/// Returns [`Error::InvalidArgument`](mp_core::Error::InvalidArgument) if the type is registered with other
 /// functions, or another type has its name. Registering the same functions again has no effect, if they
 /// capture nothing.
 ///
 /// # Requirements on the functions
-/// The functions may fail and panic. `put` or `get` then returns an error with the type's name, and the
-/// message, or its bytes. They may send and receive messages, also through the queue that transports the
-/// value, as long as that queue has room. The result of `reduce` may contain registered types. Infinite
-/// recursion is detected and returned as an error.
+/// The functions may fail and panic. `put` then returns an error with the type's name and the message, and
+/// `get` returns an error with the type's name and the bytes. The functions may send and receive messages,
+/// also through the queue that transports the value, as long as that queue has room. The result of `reduce`
+/// may contain registered types. Infinite recursion is detected and returned as an error.
 #[doc(alias = "ForkingPickler.register")]
 #[doc(alias = "copyreg")]
 pub fn register<T, H>(
@@ -220,7 +220,8 @@ pub fn registered_at_start(register: impl FnOnce() -> Result<()>) {
 #[serde(transparent, bound = "T: 'static")]
 pub struct Registered<T>(#[serde(with = "registered")] pub T);
 
-/// Functions for fields of [registered](register()) types: `#[serde(with = "mp_reduce::registered")]`.
+/// Functions for the attribute `#[serde(with = "mp_reduce::registered")]` at a field with a
+/// [registered](register()) type.
 pub mod registered {
     use serde::de::Error as _;
     use serde::ser::Error as _;
@@ -228,7 +229,7 @@ pub mod registered {
 
     use crate::builtin::ByteString;
 
-    /// Serializes the reduced value as bytes.
+    /// Reduces the value and serializes the result as bytes.
     ///
     /// # Errors
     /// Returns an error if the type is not registered in this process, or can't be reduced.

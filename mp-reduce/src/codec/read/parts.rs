@@ -96,7 +96,7 @@ pub(super) struct VariantReader<'r, 'de, 'l> {
 }
 
 impl<'r, 'de, 'l> VariantReader<'r, 'de, 'l> {
-    /// Returns the reader of the variant's content.
+    /// Returns the reader of the variant's content, or an error if the variant has no content.
     #[inline]
     fn content(self, expected: &'static str) -> Result<&'r mut ValueReader<'de, 'l>, CodecError> {
         if self.full {
