@@ -29,9 +29,9 @@
 //!   bytes would mean nothing.
 //! - Types with an exclusive `Tensor` become messages by `#[derive(Message)]`, and tuples of them by
 //!   [`Bundle`].
-//! - Types that are not serde types are sent by [`Reduce`]: in structs with
-//!   `#[serde(with = "mp_reduce::reduced")]`, alone as [`Reduced`]. The standard library's non-UTF-8 paths,
-//!   instants, `io::Error` and any `dyn Error` implement it.
+//! - Types that are not serde types are sent by [`Reduce`]: in structs with `#[serde(with =
+//!   "mp_reduce::reduced")]`, alone as [`Reduced`]. The standard library's non-UTF-8 paths, instants,
+//!   `io::Error` and any `dyn Error` implement `Reduce`.
 //! - Types of other crates, for which you can't implement a trait of this crate, are registered
 //!   ([`register()`], [`register!`]). They are sent with `#[serde(with = "mp_reduce::registered")]`, as
 //!   [`Registered`], or as [`AnyValue`], which holds a value of any registered type.

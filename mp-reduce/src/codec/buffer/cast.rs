@@ -1,8 +1,8 @@
 //! # Safety
 //! Values of type parameters as values of known types. The code is unsafe because references and values are
 //! reinterpreted as another type. It is sound for these reasons:
-//! - It happens only if both types have the same id ([`id`]). Types with the same id differ only in
-//!   lifetimes.
+//! - A value is reinterpreted only if both types have the same id ([`id`]). Types with the same id differ
+//!   only in lifetimes.
 //! - The requested type has no lifetimes ([`StaticType`]), so the other type is the same type.
 //! - A returned reference lives no longer than the borrow through which it was obtained.
 //! - A [`CastSlot`] is created only from the borrowed option that it fills.

@@ -1,7 +1,7 @@
 //! Writer of MessagePack with the names of fields. The output is that of `rmp_serde`, with these differences:
 //!
 //! - `None`, `Some(None)` and `Some(())` are distinct ([`first::JUST`](super::first::JUST)). A unit struct is
-//!   nil, like `()`. Both can be read where serde buffers values.
+//!   nil, like `()`. All of these values can be read where serde buffers values.
 //! - Levels of nesting are counted, in the same way as in [`read`](super::read).
 //! - Types with a human-readable form are written in that form. Where serde buffers values, it reads them in
 //!   that form, whatever the format reports.
