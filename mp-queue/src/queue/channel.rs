@@ -299,8 +299,8 @@ macro_rules! side {
                 self.len() == 0
             }
 
-            /// Returns the number of messages that fit. For a channel without a bound, this is the arena's
-            /// number of messages.
+            /// Returns the number of messages that the channel can contain. For a channel without a bound,
+            /// this is the arena's number of messages.
             pub fn capacity(&self) -> usize {
                 self.end.raw().capacity()
             }

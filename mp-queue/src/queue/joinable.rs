@@ -309,8 +309,8 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         self.queue.is_full()
     }
 
-    /// Returns the number of tasks that fit into the queue, not counting leased tasks. For a queue without a
-    /// bound, this is the arena's number of messages.
+    /// Returns the number of tasks that the queue can contain, not counting leased tasks. For a queue without
+    /// a bound, this is the arena's number of messages.
     pub fn capacity(&self) -> usize {
         self.queue.capacity()
     }

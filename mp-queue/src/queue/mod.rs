@@ -397,8 +397,8 @@ impl<T: Message> Queue<T> {
         PutReady { queue: self.for_waiting(), bytes }
     }
 
-    /// Returns the number of messages that fit. For a queue without a bound, this is the arena's number of
-    /// messages.
+    /// Returns the number of messages that the queue can contain. For a queue without a bound, this is the
+    /// arena's number of messages.
     pub fn capacity(&self) -> usize {
         self.raw.capacity()
     }

@@ -87,7 +87,7 @@ pub(crate) struct CreateParams<'a> {
     pub(crate) retain: u32,
 }
 
-/// Location of the words in a queue's block.
+/// Locations of the words in a queue's block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueHeader {
     base: Word,
@@ -106,12 +106,12 @@ impl QueueHeader {
         Self { base }
     }
 
-    /// Returns the word at byte offset `byte` of the block.
+    /// Returns the location of the word at byte offset `byte` of the block.
     pub(crate) const fn word(self, byte: u64) -> Word {
         self.base.plus(byte / 8)
     }
 
-    /// Returns word `i` of the block.
+    /// Returns the location of word `i` of the block.
     #[cfg(test)]
     pub(crate) const fn base_word(self, i: u64) -> Word {
         self.base.plus(i)
@@ -123,11 +123,11 @@ impl QueueHeader {
     pub(crate) const fn not_full(self) -> Word {
         self.word(640)
     }
-    /// Returns the first word of the durations of waits for messages.
+    /// Returns the location of the first word that counts the durations of waits for messages.
     pub(crate) const fn get_waits(self) -> Word {
         self.not_empty().plus(1)
     }
-    /// Returns the first word of the durations of waits for room.
+    /// Returns the location of the first word that counts the durations of waits for room.
     pub(crate) const fn put_waits(self) -> Word {
         self.not_full().plus(1)
     }
@@ -141,7 +141,7 @@ impl QueueHeader {
         self.word(200)
     }
 
-    /// Returns the word with the bound of bytes.
+    /// Returns the location of the word with the bound of bytes.
     pub(crate) const fn byte_bound(self) -> Word {
         self.word(232)
     }

@@ -17,7 +17,7 @@ use mp_core::sync::shared::AtomicU32;
 
 /// Length of the first back-off, in pauses of the processor of 10 to 50 ns each.
 const FIRST: u32 = 4;
-/// Length of the longest back-off: a few microseconds.
+/// Length of the longest back-off in pauses of the processor: a few microseconds in total.
 const MOST: u32 = 64;
 
 /// Back-off state of one side of a queue, in one process.

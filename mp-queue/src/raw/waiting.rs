@@ -115,7 +115,7 @@ impl WaitSite {
 const NAP: Duration = Duration::from_millis(1);
 
 impl RawQueue {
-    /// Repeats the attempt until it returns a result or the wait ends.
+    /// Calls `attempt` until it returns a result or the wait ends.
     #[track_caller]
     pub(crate) fn attempt_until<R, E: From<WaitError>>(
         &self,

@@ -96,7 +96,7 @@ impl RingMemory {
         Self { arena, header, chain, bytes, small_slots }
     }
 
-    /// Returns the largest number of messages in the queue.
+    /// Returns the number of messages that the queue can contain.
     pub(crate) fn capacity(&self) -> u32 {
         self.chain.most
     }
