@@ -67,8 +67,8 @@ struct Graph {
     to: Vec<Arc<Graph>>,
 }
 
-/// Prints only the number of neighbors. The output of a derived implementation could exceed the memory,
-/// because a node may occur in it many times.
+/// Prints only the identifier and the number of neighbors. The output of a derived implementation could
+/// exceed the memory, because a node may occur in it many times.
 impl Debug for Graph {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Graph({} to {})", self.id, self.to.len())
