@@ -30,6 +30,14 @@ impl Better {
             Better::Higher => figure > than,
         }
     }
+
+    /// Returns a figure than which every other figure is better.
+    pub(crate) fn worst(self) -> f64 {
+        match self {
+            Better::Lower => f64::INFINITY,
+            Better::Higher => f64::NEG_INFINITY,
+        }
+    }
 }
 
 /// Goal for our figure.
