@@ -1,5 +1,5 @@
-//! Results of the driver, and advice about them. Results are plain numbers instead of an enum, because a
-//! newer driver may return unknown results.
+//! Result codes of the driver, and advice about them. They are plain numbers instead of an enum, because a
+//! newer driver may return unknown codes.
 
 /// The call succeeded.
 pub const SUCCESS: u32 = 0;
@@ -16,8 +16,8 @@ pub(crate) const NOT_PERMITTED: u32 = 800;
 pub(crate) const NOT_SUPPORTED: u32 = 801;
 pub(crate) const HOST_MEMORY_ALREADY_REGISTERED: u32 = 712;
 
-/// Results after which a context returns only errors, because the work on the device is lost, with their
-/// names.
+/// Codes and names of the results after which a context returns only errors, because the work on the device
+/// is lost.
 const LOST: [(u32, &str); 14] = [
     (46, "CUDA_ERROR_DEVICE_UNAVAILABLE"),
     (214, "CUDA_ERROR_ECC_UNCORRECTABLE"),

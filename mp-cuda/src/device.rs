@@ -14,17 +14,18 @@ use crate::uuid::Uuid;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Attributes {
-    /// Virtual memory management: memory without addresses of its own (102).
+    /// `true` if the driver can allocate device memory without mapping it, by virtual memory management
+    /// (102).
     pub virtual_memory: bool,
-    /// Export of such memory as a file descriptor (103).
+    /// `true` if unmapped device memory can be exported as a file descriptor (103).
     pub memory_by_descriptor: bool,
-    /// 64-bit words that streams write and wait for (122).
+    /// `true` if streams can write 64-bit words and wait for them (122).
     pub memory_operations: bool,
-    /// Registration of the process's memory (99).
+    /// `true` if memory of the host can be registered for access by the device (99).
     pub host_registration: bool,
-    /// Events that other processes can open (125).
+    /// `true` if other processes can open events of the device (125).
     pub events_between_processes: bool,
-    /// Compute capability.
+    /// Compute capability: major and minor version.
     pub compute: (u32, u32),
 }
 
@@ -40,8 +41,8 @@ pub struct Attributes {
 /// ```
 ///
 /// The value retains the device's primary context, which cudarc, torch and the CUDA runtime use, too. The
-/// context ends with its last user in this process. A clone is the same device. Each call makes the context
-/// current until it returns.
+/// context ends with its last user in this process. Clones refer to the same device. Each method makes the
+/// context current on the calling thread until the method returns.
 ///
 /// In a copy of a process by `fork`, each call returns [`Error::Forked`], and dropping the device does
 /// nothing.
@@ -51,7 +52,7 @@ pub struct Device(Arc<DeviceInner>);
 
 struct DeviceInner {
     uuid: Uuid,
-    /// Number of the driver in this process.
+    /// Number by which the driver identifies the device in this process.
     number: c_int,
     primary: PrimaryContext,
 }
@@ -81,7 +82,7 @@ impl Device {
         Ok(Self(Arc::new(DeviceInner { uuid, number, primary })))
     }
 
-    /// Returns the device of this identity, regardless of its number in this process.
+    /// Returns the device with this identity, regardless of its number in this process.
     ///
     /// # Errors
     /// [`UnknownDevice`](Error::UnknownDevice) if this process doesn't see it; errors of [`new`](Self::new).
@@ -116,7 +117,7 @@ impl Device {
         Driver::get()?.device_count()
     }
 
-    /// Returns the identity.
+    /// Returns the identity of the device.
     #[must_use]
     pub fn uuid(&self) -> Uuid {
         self.0.uuid
@@ -131,7 +132,7 @@ impl Device {
         Driver::get()?.device_name(self.0.number)
     }
 
-    /// Returns the size of the memory, in bytes.
+    /// Returns the size of the device memory, in bytes.
     ///
     /// # Errors
     /// Errors of the driver.
@@ -139,7 +140,7 @@ impl Device {
         Driver::get()?.total_memory(self.0.number)
     }
 
-    /// Returns the size of the free memory, in bytes, for all processes.
+    /// Returns the number of bytes of device memory that no process has allocated.
     ///
     /// # Errors
     /// Errors of the driver.
@@ -176,7 +177,7 @@ impl Device {
         })
     }
 
-    /// Returns the driver's number of the device in this process.
+    /// Returns the number by which the driver identifies the device in this process.
     pub(crate) fn number(&self) -> c_int {
         self.0.number
     }

@@ -8,7 +8,7 @@ use crate::uuid::Uuid;
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Error of a GPU. Its message names the request and the cause, and what to do if the caller can decide that.
+/// Error of a GPU. The message names the request and the cause, and gives advice where the caller can act.
 ///
 /// | cause | variants |
 /// |---|---|
@@ -25,7 +25,7 @@ pub enum Error {
     /// No library of the CUDA driver was found: install NVIDIA's driver, or add its folder to
     /// `LD_LIBRARY_PATH`. In a container the NVIDIA container toolkit provides it from the host.
     NoDriver {
-        /// Names that were tried, each with the loader's message.
+        /// Library names that were tried, each with the loader's message.
         tried: Vec<String>,
     },
     /// The library is a toolkit's stub, which is only for linking and contains no driver. Its folder precedes
@@ -33,7 +33,8 @@ pub enum Error {
     Stub,
     /// The driver is too old.
     OldDriver {
-        /// Version of the driver as `1000 * major + 10 * minor`: that of the newest CUDA that it supports.
+        /// Version of the driver as `1000 * major + 10 * minor`: the newest version of CUDA that the driver
+        /// supports.
         found: i32,
         /// Version of the oldest driver that suffices.
         needed: i32,
@@ -51,7 +52,7 @@ pub enum Error {
     NoDevice,
     /// There are devices, but none with this number.
     InvalidDevice {
-        /// Requested number.
+        /// Requested number of a device.
         ordinal: u32,
         /// Number of devices.
         count: u32,
@@ -75,10 +76,11 @@ pub enum Error {
         asked: u64,
         /// Free bytes.
         free: u64,
-        /// Bytes of this process on the device, most of them in tensors of some process.
+        /// Bytes that this process has reserved on the device: memory of tensors in any process, and unused
+        /// memory.
         ours: u64,
-        /// Bytes of retired slabs, which `ours` includes. A dead process could write to these slabs. They are
-        /// freed when their last tensor is dropped.
+        /// Bytes of retired slabs, which are included in `ours`. A dead process may still be writing to them,
+        /// so the slabs are not reused. They are freed when their last tensor is dropped.
         retired: u64,
     },
     /// The descriptor of another process's memory is lost. Processes that have not opened the memory yet can
@@ -111,18 +113,20 @@ pub enum Error {
         help: Option<&'static str>,
     },
     /// The producing process is dead and its work never ran, so the memory has its earlier contents. Or the
-    /// memory itself is lost, because it was [memory of another library](crate::ForeignMemory) that is opened
-    /// by a legacy handle. Have another process make the data again.
+    /// memory itself is lost: [memory of another library](crate::ForeignMemory) that is opened by a legacy
+    /// handle ends with the process that allocated it. Have another process make the data again.
     ProducerDied {
         /// Id of the process, if known.
         pid: Option<u32>,
     },
-    /// The stream's work is being captured into a graph. A tick or a wait in the graph would be repeated at
-    /// each launch: end the capture first.
+    /// The stream's work is being captured into a graph. Marks of progress and waits would be captured into
+    /// the graph, and repeated at each launch. End the capture first.
     Capturing,
-    /// Too many streams of all processes take part in the order between processes: drop some.
+    /// No clock is free. Each stream whose progress other processes can see has one of the clocks in the
+    /// arena. Drop some streams.
     TooManyStreams,
-    /// The device, or its driver, lacks an ability that memory and order between processes need.
+    /// The device or its driver lacks an ability that is needed for sharing memory, or for ordering streams,
+    /// between processes.
     Unsupported {
         /// Missing ability.
         what: &'static str,
@@ -152,7 +156,7 @@ impl From<mp_core::Error> for Error {
 }
 
 impl Error {
-    /// Returns the error for a driver's result, whose name the driver returns.
+    /// Returns the error for a driver's result. `ask` returns the driver's name of the result.
     pub(crate) fn driver(call: &'static str, code: u32, ask: impl FnOnce() -> Option<String>) -> Self {
         if codes::lost_name(code).is_some() {
             return Self::DeviceLost { call, code };
@@ -169,7 +173,7 @@ impl Error {
 /// Name of a result that the driver does not name.
 const UNNAMED: &str = "a result that neither this version of mp-cuda nor the driver names";
 
-/// Formats a driver's version like its release notes.
+/// Formats a version of the driver, such as `CUDA 12.4`.
 fn cuda(version: i32) -> String {
     format!("CUDA {}.{}", version / 1000, version % 1000 / 10)
 }

@@ -2,10 +2,10 @@
 //!
 //! | word | contents | written by |
 //! |---|---|---|
-//! | 0 | last recorded tick; 0: none | any holder of the event, after the driver has accepted the tick |
+//! | 0 | last recorded tick (point in the work of a stream), or 0 before the first record | any holder of the event, after the driver has accepted the tick |
 //!
-//! A process that is killed before it writes the word leaves the previous tick, and one more tick in its
-//! clock, which no other process reads.
+//! A process that is killed before it writes the word leaves the previous tick, and an additional tick in the
+//! clock of the killed process's stream. No other process reads that tick.
 //!
 //! # Safety
 //! Unsafe, because it uses a word of the arena. Sound, because the word belongs to a structure of this name,
@@ -47,9 +47,9 @@ const WORDS: u64 = 1;
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
 ///
-/// A clone is the same event. In a message, an event is an ordinary serde value. Any process that has it may
-/// record it, and wait for the last record. Creating, sending, receiving and querying an event needs no GPU
-/// and no driver call.
+/// Clones refer to the same event. In a message, an event is an ordinary serde value. Any process that has
+/// the event may record it, and wait for the last record. Creating, sending, receiving and querying an event
+/// needs no GPU and no driver call.
 ///
 /// [`wait`](Self::wait) and [`synchronize`](Self::synchronize) use the last record at the time of the call.
 /// Later records do not affect them, and nothing waits for a future record. So send a message after `record`,
@@ -59,8 +59,9 @@ const WORDS: u64 = 1;
 /// processes don't have it either.
 ///
 /// # When a process dies
-/// A complete record stays complete. Otherwise, streams that wait for it continue, and hosts that wait get
-/// [`ProducerDied`](crate::Error::ProducerDied), as does each later query, until the event is recorded again.
+/// If the dead process made the last record, a complete record stays complete. Otherwise, streams that wait
+/// for the record continue, and hosts that wait get [`ProducerDied`](crate::Error::ProducerDied), as does
+/// each later query, until the event is recorded again.
 #[derive(Clone)]
 #[doc(alias("torch.cuda.Event", "cuEventCreate", "cuIpcGetEventHandle", "cuIpcOpenEventHandle"))]
 #[doc(alias = "reduce_event")]
@@ -78,11 +79,11 @@ impl CudaEvent {
         Ok(Self(Structure::new(NAME, WORDS)?))
     }
 
-    /// Records all earlier work of `stream`. Doesn't block.
+    /// Records the event: the record is complete when all earlier work of `stream` has run. Doesn't block.
     ///
     /// # Errors
     /// [`Capturing`](crate::Error::Capturing), [`TooManyStreams`](crate::Error::TooManyStreams); errors of
-    /// the driver. The event is unchanged then.
+    /// the driver. After an error the event is unchanged.
     #[doc(alias = "cuEventRecord")]
     pub fn record(&self, stream: &CudaStream) -> Result<()> {
         self.0.arena().me()?;
@@ -118,7 +119,7 @@ impl CudaEvent {
     /// no driver.
     ///
     /// # Errors
-    /// [`ProducerDied`](crate::Error::ProducerDied) if it will never be complete.
+    /// [`ProducerDied`](crate::Error::ProducerDied) if the record will never be complete.
     #[doc(alias = "cuEventQuery")]
     pub fn query(&self) -> Result<bool> {
         self.last()?.map_or(Ok(true), tick::is_complete)
@@ -127,7 +128,7 @@ impl CudaEvent {
     /// Blocks until the last record is complete.
     ///
     /// # Errors
-    /// [`ProducerDied`](crate::Error::ProducerDied) if it will never be complete;
+    /// [`ProducerDied`](crate::Error::ProducerDied) if the record will never be complete;
     /// [`mp_core::Error::Interrupted`].
     #[doc(alias = "cuEventSynchronize")]
     pub fn synchronize(&self) -> Result<()> {

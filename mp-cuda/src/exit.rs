@@ -1,5 +1,5 @@
-//! Cleanup at the exit of a process: work that other processes wait for, and objects of the driver to give
-//! back. For a killed process, the kernel gives the objects back.
+//! Cleanup at the exit of a process: waits for work that other processes need, and gives objects of the
+//! driver back. After a kill, the kernel gives the objects back.
 //!
 //! # Safety
 //! Unsafe, because it registers a C callback. Sound, because the callback is a function of the program that
@@ -17,11 +17,11 @@ use crate::sync::{AtomicBool, Ordering};
 /// Phases of the exit, in their order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ExitPhase {
-    /// Streams run the work that other processes may wait for.
+    /// Wait until streams have run the work that other processes may wait for.
     Streams,
-    /// Events of other processes are closed.
+    /// Close events of other processes.
     Events,
-    /// Memory is unmapped.
+    /// Unmap memory.
     Memory,
 }
 

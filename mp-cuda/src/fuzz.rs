@@ -1,5 +1,5 @@
-//! Functions for `cargo xtask fuzz`: tensors and events as in messages, with memory that no driver has, and
-//! checks of received values.
+//! Functions for `cargo xtask fuzz`. They create tensors and events without memory of a driver, and check
+//! received values.
 
 use mp_core::Arena;
 use mp_core::clocks::{Clock, Tick};
@@ -15,7 +15,7 @@ use crate::{AnyCudaTensor, CudaTensor, Result, Uuid};
 /// Number of bytes of each tensor's memory.
 pub const BYTES: u64 = 4096;
 
-/// Returns a tensor of one dimension, with all of its memory, whose receivers wait for this tick.
+/// Returns a tensor of one dimension that spans all of its memory, and whose receivers wait for this tick.
 ///
 /// # Errors
 /// Errors of the arena.

@@ -18,12 +18,13 @@
 //! | [`Device`], [`CudaStream`] | a GPU, by its [`Uuid`]; a queue of its work, of this library or another one |
 //! | [`CudaTensor`], [`FrozenCudaTensor`], [`SharedCudaTensor`] | a tensor with one owner, which is moved; a tensor that no process writes; a tensor that any process reads and writes |
 //! | [`AnyCudaTensor`] | a tensor whose element type is a value |
-//! | [`StreamGuard`], [`StreamGuardMut`] | a tensor that is loaned to a stream, with its address |
+//! | [`StreamGuard`], [`StreamGuardMut`] | a tensor that a stream uses, with its address |
 //! | [`ForeignMemory`] | memory that another library has allocated, to become a tensor |
 //! | [`CudaEvent`] | a point in the work of a stream that any process may wait for |
 //!
-//! Tensors are in memory of this library, which lives as long as any process or message holds it, also after
-//! its maker's death. No host waits for a device when tensors are sent, received or dropped.
+//! Tensors are in memory that this library allocates. The memory lives as long as any process or message
+//! holds it, even after the death of the process that allocated it. No host waits for a device when tensors
+//! are sent, received or dropped.
 //!
 //! The driver's library is loaded at the first call, so a program with this crate runs everywhere. Without a
 //! driver or a device, each call returns an [`Error`] with advice on the installation:

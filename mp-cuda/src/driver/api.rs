@@ -34,7 +34,7 @@ impl DriverHandle {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Location {
-    /// `CUmemLocationType`.
+    /// Type of the location (`CUmemLocationType`); 1 is a device.
     pub kind: c_int,
     /// Number of the device.
     pub id: c_int,
@@ -50,9 +50,9 @@ pub struct AllocationProp {
     pub handle_types: c_int,
     /// Location of the memory.
     pub location: Location,
-    /// Null.
+    /// Security attributes on Windows. Null on Linux.
     pub win32: *mut c_void,
-    /// Compression, RDMA, usage.
+    /// Flags of compression, RDMA and usage. All are 0.
     pub flags: [u8; 8],
 }
 
@@ -71,11 +71,11 @@ impl AllocationProp {
 pub struct AccessDesc {
     /// Device that accesses the mapping.
     pub location: Location,
-    /// `CUmemAccess_flags`.
+    /// Permitted access (`CUmemAccess_flags`).
     pub flags: c_int,
 }
 
-/// Name of memory or of an event for other processes (`CUipcMemHandle`, `CUipcEventHandle`).
+/// Handle by which other processes open memory or an event (`CUipcMemHandle`, `CUipcEventHandle`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct IpcHandle(pub [u8; 64]);

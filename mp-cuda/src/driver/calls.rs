@@ -1,12 +1,12 @@
-//! Driver calls of this crate, a function each: results become errors, and values written by pointer are
-//! returned.
+//! Driver calls of this crate. Each call is one function, which converts the result to an error and returns
+//! the value that the driver wrote.
 //!
 //! # Safety
 //! Unsafe, because the driver's functions are. Sound, because
 //! - a call writes to a variable of the calling function, which has the type that the call writes;
 //! - the driver checks numbers of devices, and returns an error;
 //! - functions that take objects of the driver are `unsafe`: their callers guarantee that the objects are
-//!   alive, and the ranges of memory;
+//!   alive, and that the ranges of memory are valid;
 //! - the driver finds addresses in its tables and does not dereference them: an unknown address is an error;
 //! - streams call only functions of this crate, which take their argument as a number.
 #![allow(unsafe_code)]
@@ -26,7 +26,7 @@ const RELAXED: c_int = 2;
 /// `CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP`: for all contexts, with addresses for
 /// devices.
 const PORTABLE_MAPPED: u32 = 3;
-/// `CU_STREAM_WAIT_VALUE_GEQ`, which is cyclic: the difference is taken as a number with a sign.
+/// `CU_STREAM_WAIT_VALUE_GEQ`. The comparison is cyclic: the driver tests the sign of the difference.
 const AT_LEAST: u32 = 0;
 /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, which is required.
 const LAZY_PEER_ACCESS: u32 = 1;
@@ -63,7 +63,7 @@ macro_rules! value {
     }};
 }
 
-/// Calls a function that old drivers lack.
+/// Calls a function that old drivers lack. Returns an error if this driver lacks it.
 macro_rules! optional_call {
     ($driver:ident.$name:ident($($argument:expr),* $(,)?)) => {{
         let function = $driver.optional(stringify!($name), $driver.api.$name)?;
@@ -76,7 +76,7 @@ macro_rules! optional_call {
 pub(crate) use {optional_call, value};
 
 impl Driver {
-    /// Converts a result to an error.
+    /// Returns an error unless the result is [`SUCCESS`](codes::SUCCESS).
     pub(crate) fn check(&self, call: &'static str, code: u32) -> Result<()> {
         if code == codes::SUCCESS { Ok(()) } else { Err(self.api.error(call, code)) }
     }
@@ -207,8 +207,8 @@ impl Driver {
         self.check("cuStreamSynchronize", code)
     }
 
-    /// Makes a call that would invalidate captures in the mode `GLOBAL`, also captures of other libraries and
-    /// threads. The call is made in the relaxed mode, because this crate's calls are not part of a capture.
+    /// Runs `call` in the relaxed capture mode. In the mode `GLOBAL`, the call would invalidate captures of
+    /// this and other threads, and of other libraries. Calls of this crate are not part of a capture.
     pub(crate) fn in_relaxed_mode(&self, call: impl FnOnce() -> u32) -> u32 {
         let Some(exchange) = self.api.cuThreadExchangeStreamCaptureMode else { return call() };
         let mut mode = RELAXED;
@@ -251,7 +251,7 @@ impl Driver {
         self.api.cuStreamWriteValue64_v2.is_some() && self.api.cuStreamWaitValue64_v2.is_some()
     }
 
-    /// Has a stream call a function with this number, when all earlier work has run.
+    /// Submits a host function to a stream, which calls it with this number after all earlier work has run.
     ///
     /// # Safety
     /// The stream is alive.
@@ -265,7 +265,8 @@ impl Driver {
         optional_call!(self.cuLaunchHostFunc(stream, function, number))
     }
 
-    /// Has a stream write a word when all earlier work has run, and is visible to all readers of the word.
+    /// Submits the write of a word to a stream. The write happens after all earlier work has run and its
+    /// results are visible to all readers of the word.
     ///
     /// # Safety
     /// The stream is alive. The address is a device address of a word that stays registered until the write
@@ -275,7 +276,7 @@ impl Driver {
         optional_call!(self.cuStreamWriteValue64_v2(stream, address, value, 0))
     }
 
-    /// Has a stream wait until a word is at least this value.
+    /// Submits a wait to a stream: later work runs after the word is at least `value`.
     ///
     /// # Safety
     /// The stream is alive. The address is a device address of a word that stays registered until the wait
@@ -284,7 +285,8 @@ impl Driver {
         optional_call!(self.cuStreamWaitValue64_v2(stream, address, value, AT_LEAST))
     }
 
-    /// Lets the devices of this process access its memory. Memory that is registered already is not an error.
+    /// Registers memory of this process with the driver, so that devices can access it. Registering memory
+    /// twice is not an error.
     ///
     /// # Safety
     /// The memory stays mapped until the process ends.
@@ -362,7 +364,7 @@ impl Driver {
         self.check("cuMemcpyHtoDAsync_v2", code)
     }
 
-    /// Copies bytes of a device, in the order of a stream.
+    /// Copies bytes from a device to the host, in the order of a stream.
     ///
     /// # Safety
     /// The stream is alive. The device may read that many bytes at `from`. The bytes are not read before the
@@ -377,8 +379,8 @@ impl Driver {
     /// Copies bytes between devices, in the order of a stream.
     ///
     /// # Safety
-    /// The stream is alive. Its device may read that many bytes at `from`, and write them at `to`. Both do
-    /// not overlap.
+    /// The stream is alive. Its device may read that many bytes at `from`, and write them at `to`. The two
+    /// ranges do not overlap.
     pub(crate) unsafe fn copy_on_device(
         &self,
         to: u64,
@@ -394,7 +396,7 @@ impl Driver {
     /// Fills memory with a byte, in the order of a stream.
     ///
     /// # Safety
-    /// The stream is alive, and its device may write that many bytes there.
+    /// The stream is alive, and its device may write that many bytes at `to`.
     pub(crate) unsafe fn fill_bytes(
         &self,
         to: u64,
@@ -421,8 +423,8 @@ impl Driver {
         self.check("cuMemsetD32Async", unsafe { (self.api.cuMemsetD32Async)(to, value, count, stream) })
     }
 
-    /// Declares a range of memory to a simulated driver. The simulator reports work that leaves the range,
-    /// and accepts overlapping accesses that are intended. Other drivers have no such functions.
+    /// Declares a piece of memory to the CUDA simulator, which reports work that exceeds the piece. If
+    /// `shared` is set, the simulator accepts overlapping accesses. Does nothing for other drivers.
     #[cfg(feature = "inject")]
     pub(crate) fn declare(&self, address: u64, bytes: u64, shared: bool) {
         let hooks = [self.api.mp_sim_piece, self.api.mp_sim_shared.filter(|_| shared)];

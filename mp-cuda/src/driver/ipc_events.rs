@@ -15,7 +15,8 @@ use crate::error::Result;
 const BETWEEN_PROCESSES: u32 = 2 | 4;
 
 impl Driver {
-    /// Creates an event of the current context's device. Returns the event and its name for other processes.
+    /// Creates an event of the current context's device. Returns the event, and the handle by which other
+    /// processes open it.
     pub(crate) fn event_create(&self) -> Result<(DriverHandle, [u8; 64])> {
         let event = value!(DriverHandle::NULL, |event| self.cuEventCreate(event, BETWEEN_PROCESSES));
         let name = self.event_export(event).inspect_err(|_| {
@@ -25,12 +26,12 @@ impl Driver {
         Ok((event, name))
     }
 
-    /// Returns the name by which other processes open an event.
+    /// Returns the handle by which other processes open an event.
     fn event_export(&self, event: DriverHandle) -> Result<[u8; 64]> {
         Ok(value!(IpcHandle([0; 64]), |handle| self.cuIpcGetEventHandle(handle, event)).0)
     }
 
-    /// Opens another process's event. An unknown name is an error.
+    /// Opens another process's event. Returns an error if the handle is unknown.
     pub(crate) fn event_open(&self, handle: [u8; 64]) -> Result<DriverHandle> {
         Ok(value!(DriverHandle::NULL, |event| self.cuIpcOpenEventHandle(event, IpcHandle(handle))))
     }

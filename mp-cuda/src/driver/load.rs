@@ -59,8 +59,8 @@ impl Driver {
         Ok(LOADED.set(driver))
     }
 
-    /// Returns the driver, if this process has initialised it. `Drop` implementations call this function,
-    /// because it never loads the library.
+    /// Returns the driver, if this process has initialised it. Never loads the library, so `Drop`
+    /// implementations may call this function.
     pub(crate) fn loaded() -> Option<&'static Self> {
         LOADED.get().filter(|driver| driver.process == std::process::id())
     }
@@ -124,7 +124,7 @@ fn open() -> Result<(Library, &'static str)> {
     Err(Error::NoDriver { tried })
 }
 
-/// Returns the loader's message about a name, without a repeated mention of the name.
+/// Returns the loader's message about a library name. Adds the name if the message does not contain it.
 fn said(name: &str, error: &dyn std::error::Error) -> String {
     let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
     if reason.contains(name) { reason } else { format!("{name}: {reason}") }

@@ -1,11 +1,11 @@
-//! Calls of this process's threads that hold a lock of the driver for as long as streams run.
+//! Long calls of this process: driver calls that hold a lock of the driver until the work of streams has run.
 
 use mp_core::fork::PerProcess;
 use mp_core::mutex::Mutex;
 
 #[derive(Debug)]
 struct OpenCalls {
-    /// Numbers of running calls.
+    /// Numbers of the calls that are running.
     open: Vec<u64>,
     next: u64,
 }
@@ -13,7 +13,7 @@ struct OpenCalls {
 static CALLS: PerProcess<Mutex<OpenCalls>> =
     mp_core::per_process!(Mutex::new(OpenCalls { open: Vec::new(), next: 0 }));
 
-/// Call that has begun. It is dropped when the call has ended.
+/// Running long call. Dropping the value ends it.
 #[derive(Debug)]
 pub(crate) struct LongCall(u64);
 
@@ -33,17 +33,17 @@ impl Drop for LongCall {
     }
 }
 
-/// Returns the number of calls that have begun.
+/// Returns the number of long calls that have begun in this process.
 pub(crate) fn begun() -> u64 {
     CALLS.lock().next
 }
 
-/// Returns `true` if the first `count` calls have ended.
+/// Returns `true` if the first `count` long calls of this process have ended.
 pub(crate) fn are_over(count: u64) -> bool {
     CALLS.lock().open.iter().all(|number| *number >= count)
 }
 
-/// Returns `true` if a thread is in such a call. Other threads that give memory back wait for that call.
+/// Returns `true` if a thread is in a long call. Threads that give memory back wait until the call has ended.
 pub(crate) fn is_under_way() -> bool {
     !CALLS.lock().open.is_empty()
 }

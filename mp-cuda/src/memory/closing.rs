@@ -1,24 +1,26 @@
-//! Time at which memory that was opened by a legacy handle is closed.
+//! Decides when memory that was opened by a legacy handle may be closed.
 //!
-//! A thread that closes such memory waits for all work of this process's streams on the device. Meanwhile it
-//! holds a lock of the driver. So threads that launch a kernel, copy, record an event, make a stream or
-//! allocate are blocked (measured on an H200). Therefore a thread without other tasks closes the memory,
+//! To close the memory, the driver waits for all work of this process's streams on the device. Meanwhile the
+//! calling thread holds a lock of the driver. So other threads can't launch a kernel, copy, record an event,
+//! make a stream or allocate (measured on an H200). Therefore a thread without other tasks closes the memory,
 //! after it has waited until the streams are idle.
 //!
 //! | state of the streams | queued memory |
 //! |---|---|
-//! | each stream of its device is idle: its ticks are complete, and no use of memory began on it since the last tick, or since a host waited for it | is closed |
+//! | each stream of the device is idle: all its ticks are complete, and no use of memory began on the stream since its last tick or since a host waited for it | is closed |
 //! | a stream is not idle, and the memory is queued for less than [`LATE`] | waits |
-//! | later, and the work found by one check has run within [`SHORT`] | is closed: some programs' streams are never idle |
-//! | later, and the work takes longer | waits |
+//! | a stream is not idle after [`LATE`], and the work found by one check has run within [`SHORT`] | is closed: some programs' streams are never idle |
+//! | a stream is not idle after [`LATE`], and the work takes longer than [`SHORT`] | waits |
 //! | a thread calls [`ipc_collect`](crate::ipc_collect) | is closed by that thread |
 //! | the process ends | is closed if each stream is idle, else by the driver |
 //!
-//! Clocks do not cover a kernel that was launched without a tensor of this library. It delays threads for its
-//! duration, as during a call of `cuMemFree`. Clocks also do not cover a kernel whose tensor was not sent or
-//! dropped after the launch. It delays threads for the rest of its duration after [`LATE`]. No thread waits
-//! for another process's next step, because a stream waits only for work that a device already has. If the
-//! process of that work dies, another thread of this process recovers and reclaims it.
+//! The check does not see every kernel. A kernel without a tensor of this library delays threads for its
+//! duration, like a call of `cuMemFree`. A kernel whose tensor was not sent or dropped after the launch
+//! delays threads for the rest of its duration after [`LATE`].
+//!
+//! No thread waits for an action of another process, because a stream waits only for work that was already
+//! submitted to a device. If the process that submitted the work dies, another thread of this process
+//! recovers and reclaims it.
 
 use std::time::{Duration, Instant};
 
@@ -29,9 +31,9 @@ use crate::driver::long_calls::LongCall;
 use crate::exit;
 use crate::stream::work::DeviceLoad;
 
-/// Time for which memory waits for streams that are never idle.
+/// Time for which queued memory waits for idle streams, before it may be closed during short work.
 const LATE: Duration = Duration::from_secs(1);
-/// Longest duration of streams' work during which memory is closed.
+/// Longest remaining duration of streams' work with which memory may be closed, in spite of pending work.
 const SHORT: Duration = Duration::from_millis(250);
 
 /// Progress of the devices' streams, for the thread that closes memory.
@@ -45,10 +47,10 @@ struct DeviceActivity {
     /// Work of the streams at an earlier check, and the time of that check.
     before: DeviceLoad,
     since: Instant,
-    /// `true` if the results below are known: the streams were checked at least once.
+    /// `true` if the streams were checked at least once, so that the fields below are valid.
     is_known: bool,
     is_at_rest: bool,
-    /// `true` if the work of that check (`before`) ran within [`SHORT`] after the check.
+    /// `true` if the work found by the previous check (`before`) ran within [`SHORT`] after that check.
     is_quick: bool,
 }
 
@@ -67,7 +69,7 @@ impl DeviceActivity {
 }
 
 impl StreamActivity {
-    /// Checks all streams. The registry's lock is not held.
+    /// Checks the streams of all devices. The caller must not hold the registry's lock.
     pub(super) fn look(&mut self) {
         self.0.iter_mut().for_each(DeviceActivity::look);
     }
@@ -77,7 +79,7 @@ impl StreamActivity {
         self.0.iter().all(|device_activity| device_activity.is_known)
     }
 
-    /// Returns `true` if memory that is open for these devices, and was queued at `since`, may be closed.
+    /// Returns `true` if memory may be closed that is open for these devices and was queued at `since`.
     pub(super) fn allow(&mut self, devices: &[Device], since: Instant) -> bool {
         let mut allow = true;
         for device in devices {
@@ -104,8 +106,8 @@ impl StreamActivity {
     }
 }
 
-/// Drops the values that close memory, in a thread of its own if one can be started. The calling thread
-/// recovers and reclaims dead processes until that is done.
+/// Drops `all`, whose drop closes memory, in another thread if one can be started. Meanwhile the calling
+/// thread recovers and reclaims dead processes.
 pub(super) fn close(all: impl Send + 'static, call: LongCall) {
     let thread = std::thread::Builder::new().name("mp-cuda-close".into());
     let Ok(thread) = thread.spawn(move || drop((all, call))) else { return };

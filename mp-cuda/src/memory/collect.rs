@@ -1,4 +1,4 @@
-//! Functions that give unused device memory back, and memory statistics.
+//! Functions that give unused device memory back to the driver, and memory statistics.
 
 use mp_core::Arena;
 
@@ -19,19 +19,20 @@ use crate::stream::order::events;
 ///
 /// Returns the number of bytes that were unmapped, which is 0 in a copy of this process by `fork`.
 ///
-/// Most programs need not call it, because each allocation checks for returned memory. A process that
-/// allocates no more should call it if memory of other processes is mapped: they can't give that memory back
-/// to the driver. So should a process that has [shared memory of another library](crate::ForeignMemory): the
-/// call drops the owner of that memory if no process has it.
+/// Most programs need not call it, because each allocation checks for returned memory. Two kinds of processes
+/// should call it after their last allocation. The first has mapped memory of other processes, which can't
+/// give that memory back to the driver until it is unmapped. The second has [shared memory of another
+/// library](crate::ForeignMemory): the call drops the owner of the memory if no process has it.
 ///
 /// # Blocking
-/// Memory of `cuMemAlloc` that another process shared is closed. That waits for all work of this process on
-/// the device, and other threads that launch kernels wait meanwhile. (Without this call such memory is closed
-/// when the streams are idle, or during short work after a second.)
+/// The call closes memory of `cuMemAlloc` that another process shared. It waits for all work of this process
+/// on the device, and blocks other threads that launch kernels meanwhile. (Without this call, the memory is
+/// closed when the streams are idle, or after a second during short work.)
 ///
 /// # When a process dies
-/// Memory that the dead process held is found as if the process had dropped it. Slabs that it could write to
-/// are retired: [`memory_stats`](crate::memory_stats) returns their bytes.
+/// Memory that the dead process held is found like memory that was dropped. Slabs that the process could
+/// write to are retired, which means that they are not used for new tensors:
+/// [`memory_stats`](crate::memory_stats) returns their bytes.
 #[doc(alias = "torch.cuda.ipc_collect")]
 #[allow(
     clippy::must_use_candidate,
@@ -49,16 +50,16 @@ pub fn ipc_collect() -> u64 {
     unmapped
 }
 
-/// Gives memory without tensors back to the driver. Does the work of [`ipc_collect`], and gives back memory
-/// that this process retains for later tensors. Returns the number of bytes of both.
+/// Gives all memory without tensors back to the driver. Calls [`ipc_collect`], and also gives back memory
+/// that this process retains for later tensors. Returns the total number of bytes.
 ///
 /// ```no_run
 /// // … a large model was dropped …
 /// println!("{} bytes are free for other programs", mp_cuda::empty_cache());
 /// ```
 ///
-/// A slab stays as long as a tensor in it has a holder, or a stream may access it. Work that was submitted
-/// before the drop of the tensor keeps the slab, too.
+/// A slab is the unit of memory that is given back. A slab stays as long as one of its tensors has a holder,
+/// or a stream may access it, also by work that was submitted before a tensor was dropped.
 ///
 /// # Blocking
 /// See [`ipc_collect`].
@@ -74,8 +75,8 @@ pub fn empty_cache() -> u64 {
     give_back(UnusedSlabs::All)
 }
 
-/// Gives unused memory back, for a caller that needs memory. Does not wait for work on the device, unless the
-/// owner of another library's memory does when it is dropped.
+/// Gives unused memory back to the driver, because an allocation has failed. Does not wait for work on the
+/// device. However, the drop of an owner of another library's memory may wait.
 pub(crate) fn make_room() {
     give_back(UnusedSlabs::ForAllocation);
 }
@@ -87,7 +88,7 @@ fn give_back(which: UnusedSlabs) -> u64 {
     given_back
 }
 
-/// Returns the amount of device memory of this process, which is 0 in a forked copy. First checks for
+/// Returns the memory statistics of this process for a device. In a forked copy they are 0. First checks for
 /// returned memory, and drops the owners of other libraries' memory that no process has.
 ///
 /// ```no_run
@@ -113,8 +114,8 @@ pub fn memory_stats(device: &Device) -> DeviceMemoryStats {
     stats
 }
 
-/// Gives back memory without tensors of this process, before the process ends. Other processes have mappings
-/// of their own.
+/// Gives memory back, before the process ends, in which this process has no tensors. Other processes keep
+/// their mappings.
 pub(crate) fn leave() {
     if Arena::get().is_none() {
         return;

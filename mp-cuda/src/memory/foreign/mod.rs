@@ -1,13 +1,13 @@
-//! Ways in which other processes can open memory that another library of this process has allocated.
+//! Selects the way in which other processes open memory that another library of this process has allocated.
 //!
-//! | attributes of the address, from the driver | shared |
+//! | attributes of the address, as reported by the driver | how the memory is shared |
 //! |---|---|
 //! | capable of legacy handles (`cuMemAlloc`) | by a handle and an offset, as long as this process lives |
-//! | mapped by `cuMemMap`, created for descriptors | by a descriptor, as own memory |
-//! | of a pool (`cuMemAllocAsync`), managed, of the host, created without a handle, in several mappings | by a copy |
+//! | mapped by `cuMemMap`, created for descriptors | by a descriptor, like memory that this library allocated |
+//! | memory of a pool (`cuMemAllocAsync`), managed memory, memory of the host, memory without a handle, or memory in several mappings | by a copy |
 //!
-//! Pools are not exported. An importer of one pointer twice unmaps it with the first free, and importers have
-//! to free before the exporter.
+//! Memory of a pool is not exported, because the driver limits its importers: a process that imports one
+//! pointer twice unmaps it with the first free, and importers have to free before the exporter.
 
 pub(super) mod owners;
 
@@ -18,12 +18,12 @@ use crate::driver::context::BoundContext;
 use crate::error::{Error, Result};
 use owners::ForeignRange;
 
-/// Way in which memory is shared.
+/// Way in which memory of another library is shared.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SharePlan {
-    /// The memory itself, which other processes open. It begins at byte `begins` of a range.
+    /// Other processes open the memory itself, which begins at byte `begins` of `range`.
     Open { range: ForeignRange, begins: u64 },
-    /// A copy of the memory at this address, with the reason.
+    /// The memory at address `from` is copied, for the reason `why`.
     Copy { from: u64, why: &'static str },
 }
 
@@ -39,7 +39,7 @@ const ON_DEVICE: u64 = 2;
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 const BY_DESCRIPTOR: u64 = 1;
 
-/// Returns the way to share these bytes of an address, which the device has to access.
+/// Returns the way to share `bytes` bytes at the address `at`, which the device must be able to access.
 pub(crate) fn plan(device: &Device, at: u64, bytes: u64) -> Result<SharePlan> {
     let bound = device.bind()?;
     let query = |attribute| Ok::<_, Error>(bound.pointer(attribute, at)?.unwrap_or(0));
@@ -109,7 +109,8 @@ fn by_descriptor(bound: &BoundContext<'_>, at: u64, bytes: u64) -> Result<ShareP
     })
 }
 
-/// Returns the offset of these bytes in a range, or `None` if they do not lie within it.
+/// Returns the offset of `bytes` bytes at address `at` in the range of `size` bytes at `base`, or `None` if
+/// they exceed the range.
 fn offset_within(base: u64, size: u64, at: u64, bytes: u64) -> Option<u64> {
     let begins = at.checked_sub(base)?;
     begins.checked_add(bytes).filter(|end| *end <= size).map(|_| begins)

@@ -1,19 +1,18 @@
-//! Owners of other libraries' memory, which are retained as long as a process has a piece of the memory.
+//! Owners of other libraries' memory. An owner is retained as long as any process has a piece of the memory.
 //!
-//! Each piece has an *owner*: a value whose drop gives the memory back to its library. This process finds
-//! pieces without holders, as for its own pieces, by words of the arena. So any process may drop a piece, or
-//! die with it.
+//! Each piece has an *owner*: a value whose drop gives the memory back to its library. Words of the arena
+//! show this process which pieces have no holder. So any process may drop a piece, or die with it.
 //!
 //! | a piece has no holder, and | its owner |
 //! |---|---|
 //! | its last use has run | is dropped |
 //! | its last use has run, it is the last piece of its memory, and another process has the memory mapped | stays until that process unmaps the memory |
 //! | its last use is pending | stays until the last use has run |
-//! | its last use belongs to a dead process, and never finished; or a process died while it could write to the piece | stays until this process ends |
+//! | its last use by a dead process never finished, or a process died while it could write to the piece | stays until this process ends |
 //! | its last use has run, after work of several processes, and a clock has ended with unfinished work since the piece was shared | stays until this process ends, for the reason in [`use_record`](mp_core::steps::device::use_record) |
 //!
-//! The thread that found the pieces drops the owners, without a lock. Receivers unmap the memory with their
-//! last piece of it.
+//! The thread that found the pieces without holders drops their owners, without holding a lock. Receivers
+//! unmap the memory with their last piece of it.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,18 +30,18 @@ use crate::memory::stats::DeviceMemoryStats;
 use crate::memory::ticks::{self, TickProgress};
 use crate::uuid::Uuid;
 
-/// Value that is dropped when no process has the piece.
+/// Owner of a piece: its drop gives the memory back to the other library.
 type BoxedOwner = Box<dyn Any + Send>;
 
-/// Piece that a process may have.
+/// Piece of another library's memory that some process may hold.
 struct ForeignPiece {
     mark: u64,
     row: u32,
     bytes: u64,
     owner: Option<BoxedOwner>,
-    /// [Unfinished ends](ticks::unfinished_ends) when the piece was shared.
+    /// Number of [unfinished ends](ticks::unfinished_ends) of clocks at the time when the piece was shared.
     ends: u64,
-    /// `true` if the piece has no holder, and late work may still access it.
+    /// `true` if the piece has no holder, but work of a dead process may still access it.
     is_retired: bool,
 }
 
@@ -63,11 +62,11 @@ struct ForeignAllocations {
 static ALLOCATIONS: PerProcess<Mutex<ForeignAllocations>> =
     mp_core::per_process!(Mutex::new(ForeignAllocations { all: Vec::new(), next: 0 }));
 
-/// Number of allocations that are inspected for each piece that is shared. So the list has few allocations
-/// that are no longer in use.
+/// Number of allocations that are inspected whenever a piece is shared. The inspections keep the list of
+/// unused allocations short.
 const FEW: usize = 8;
 
-/// Memory to share: its address, its bytes, and its handle, if it is not exported as a descriptor.
+/// Range of memory to share. `handle` is `None` if the memory is exported as a descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ForeignRange {
     pub(crate) base: u64,
@@ -75,8 +74,9 @@ pub(crate) struct ForeignRange {
     pub(crate) handle: Option<IpcHandle>,
 }
 
-/// Creates a piece of another library's memory, from byte `begins` on. If the allocation is new, `export`
-/// makes it available to other processes. The caller sets the [owner](set_owner) afterwards.
+/// Creates a piece of another library's memory, which begins at byte `begins` of the range. For a new
+/// allocation, calls `export`, which makes the memory available to other processes. The caller sets the
+/// [owner](set_owner) afterwards.
 pub(in crate::memory) fn share(
     device: Uuid,
     range: ForeignRange,
@@ -113,7 +113,7 @@ pub(in crate::memory) fn share(
     Ok((slab, object))
 }
 
-/// Sets the owner of a piece, by the piece's mark. The caller has the piece.
+/// Sets the owner of the piece with this mark. The caller holds the piece.
 pub(in crate::memory) fn set_owner(mark: u64, owner: impl Any + Send) {
     let mut allocations = ALLOCATIONS.lock();
     let pieces = allocations.all.iter_mut().flat_map(|one| &mut one.pieces);
@@ -133,7 +133,7 @@ pub(in crate::memory) fn reclaim() {
     reclaim_with(|allocations| allocations.some(usize::MAX));
 }
 
-/// Adds the owners of memory of a device.
+/// Adds the number and the bytes of retained owners to the statistics of a device.
 pub(in crate::memory) fn add_figures(device: Uuid, stats: &mut DeviceMemoryStats) {
     let allocations = ALLOCATIONS.lock();
     for share in
@@ -145,7 +145,8 @@ pub(in crate::memory) fn add_figures(device: Uuid, stats: &mut DeviceMemoryStats
     }
 }
 
-/// Removes owners, and drops them without a lock, because a drop runs the user's code.
+/// Removes the pieces that `take` returns, and drops their owners without holding a lock, because a drop runs
+/// the user's code.
 fn reclaim_with(take: impl FnOnce(&mut ForeignAllocations) -> Vec<ForeignPiece>) {
     let gone = take(&mut ALLOCATIONS.lock());
     for share in gone {
@@ -158,7 +159,7 @@ fn reclaim_with(take: impl FnOnce(&mut ForeignAllocations) -> Vec<ForeignPiece>)
 }
 
 impl ForeignAllocations {
-    /// Inspects some allocations, one after the other.
+    /// Inspects up to `most` allocations in turn. Returns the pieces to release.
     fn some(&mut self, most: usize) -> Vec<ForeignPiece> {
         let mut gone = Vec::new();
         for _ in 0..most.min(self.all.len()) {
@@ -172,7 +173,7 @@ impl ForeignAllocations {
         gone
     }
 
-    /// Inspects the allocation of this slab.
+    /// Inspects the allocation whose slab has this mark. Returns the pieces to release.
     fn of(&mut self, slab: u64) -> Vec<ForeignPiece> {
         let Some(at) = self.all.iter().position(|one| one.slab.object().mark == slab) else {
             return Vec::new();
@@ -208,8 +209,8 @@ impl ForeignAllocation {
         Some(first.unwrap_or(next)).filter(|row| *row < FOREIGN_ROWS)
     }
 
-    /// Removes and returns the pieces that no process holds. If all pieces are unused, one remains until no
-    /// other process can have the memory mapped.
+    /// Removes and returns the pieces that may be released. If all pieces may be released, one remains until
+    /// no other process can have the memory mapped.
     fn released(&mut self) -> Vec<ForeignPiece> {
         let object = self.slab.object();
         let mut back: Vec<bool> = Vec::with_capacity(self.pieces.len());
@@ -227,7 +228,8 @@ impl ForeignAllocation {
 }
 
 impl ForeignPiece {
-    /// Returns `true` if no process has the piece, or may still write to it.
+    /// Returns `true` if the piece has no holder, and no process can still access it. Sets `is_retired` if a
+    /// dead process may still access the piece.
     fn is_released(&mut self, slab: &SlabObject) -> bool {
         if self.is_retired || !ticks::has_no_holder(self.mark) {
             return false;
