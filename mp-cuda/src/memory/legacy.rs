@@ -1,8 +1,8 @@
 //! Memory of another process, opened by its legacy handle.
 //!
 //! # Safety
-//! Unsafe, because closing invalidates the address. Sound, because only the value with the address closes it,
-//! when the slab is dropped, after streams have run their work with it.
+//! Unsafe, because closing invalidates the address. Sound, because only the drop of a [`LegacyMapping`]
+//! closes its address. The slab drops the mapping after streams have run their work with the slab.
 #![allow(unsafe_code)]
 
 use crate::device::Device;
@@ -10,7 +10,8 @@ use crate::driver::api::IpcHandle;
 use crate::error::Result;
 use crate::memory::virtual_memory::give_back;
 
-/// Memory of another process, at an address for one device of this process. Dropping it closes the memory.
+/// Mapping of memory of another process, for one device of this process. Dropping the mapping closes the
+/// memory.
 #[derive(Debug)]
 pub(crate) struct LegacyMapping {
     device: Device,
@@ -18,7 +19,8 @@ pub(crate) struct LegacyMapping {
 }
 
 impl LegacyMapping {
-    /// Opens a handle. The driver refuses handles of this process, and of dead processes.
+    /// Opens memory by its handle. The driver returns an error for handles of this process and of dead
+    /// processes.
     pub(crate) fn new(by: &Device, handle: IpcHandle) -> Result<Self> {
         Ok(Self { device: by.clone(), address: by.bind()?.ipc_open(handle)? })
     }
@@ -28,7 +30,7 @@ impl LegacyMapping {
         &self.device
     }
 
-    /// Returns the address.
+    /// Returns the device address of the memory.
     pub(crate) fn address(&self) -> u64 {
         self.address
     }

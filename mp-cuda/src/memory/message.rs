@@ -1,5 +1,6 @@
-//! Pieces in messages. A message has the object of a piece, which is a child of the slab's object, so the
-//! message holds both. No driver is called, and a process without a device can pass the message on.
+//! Pieces of device memory in messages. A message holds the object of a piece. This object is a child of the
+//! slab's object, so the message holds both. No driver is called, so a process without a device can forward
+//! the message.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use super::{Piece, registry};
 use crate::error::Result;
 
 impl Piece {
-    /// Attaches a piece that other processes may have, too. Returns its number in the message.
+    /// Attaches a frozen or shared piece to a message. Returns the number of the attachment.
     ///
     /// # Errors
     /// Errors of [`Attached::attach_object`]; `Unsendable` if the piece was moved into a message.
@@ -21,15 +22,15 @@ impl Piece {
         self.with_hold(|hold| Ok(out.attach_object(hold)?))
     }
 
-    /// Moves a piece into a message, and returns its number there. No other process, and no clone, has the
-    /// piece. Afterwards, this value holds only the view of the tensor, and dropping it does not affect the
-    /// memory.
+    /// Moves an exclusive piece into a message, and returns the number of the attachment. Afterwards, this
+    /// value holds only the view of the tensor, and dropping it does not affect the memory.
     ///
     /// # Errors
     /// Errors of [`Attached::attach_object_exclusive`]; `Unsendable` if the piece has clones, or was moved
-    /// before. The piece is not moved then.
+    /// before. After an error the piece is not moved.
     ///
-    /// The call takes a lock: see [`is_here`](Self::is_here).
+    /// The call takes a lock, so a forked copy of the process must not make it: see
+    /// [`is_here`](Self::is_here).
     pub fn lend(&self, out: &mut Attached, view: &Arc<View>) -> Result<u32> {
         if !self.is_only() {
             let why = "an exclusive tensor of device memory that is used in this process otherwise can't be \
@@ -59,8 +60,8 @@ impl Piece {
         Ok(())
     }
 
-    /// Takes a piece out of a message, to which it was attached in this mode under this number. Returns the
-    /// process's own piece, if it has the piece already.
+    /// Takes the piece with attachment number `piece` out of a message. Returns the existing piece if this
+    /// process already has the piece.
     ///
     /// # Errors
     /// `Malformed` if the attachment is not a piece of this mode; errors of the arena.
@@ -110,7 +111,7 @@ mod tests {
     use crate::Uuid;
     use crate::memory::slab::Slab;
 
-    /// Returns a slab as it arrives. No driver has memory for it.
+    /// Returns a slab like a received slab, without memory of a driver.
     fn slab() -> Arc<Slab> {
         Arc::new(Slab::received(SlabObject::new(Uuid([7; 16]), 1 << 20, 1 << 10).unwrap()))
     }
@@ -144,7 +145,7 @@ mod tests {
         refused(&mut inc, 9, PieceMode::Shared, "does not exist");
     }
 
-    /// The attachment of a message is not a piece, or a piece that can't have been cut.
+    /// Attachments that are not pieces, or that describe impossible pieces, are refused.
     #[test]
     fn non_piece_attachments_are_refused() {
         let refused = |hold: &Hold, why: &str| {
@@ -166,7 +167,7 @@ mod tests {
         refused(part.hold(), "not a mp_cuda::Piece");
     }
 
-    /// A process that receives a piece finds the slab, even if no process has the slab.
+    /// A receiver of a piece finds the slab, even if no process holds the slab itself.
     #[test]
     fn piece_keeps_its_slab_alive() {
         let (arena, slab) = (mp_core::Arena::current().unwrap(), slab());
@@ -185,7 +186,7 @@ mod tests {
         assert!(!Blocks(arena).lives(mark) && !Blocks(arena).lives(id));
     }
 
-    /// The recorded contents of a piece are found by its object. There are more objects than places.
+    /// Tests more pieces than the registry can record contents of.
     #[test]
     fn received_pieces_keep_their_identity() {
         let slab = slab();
@@ -200,7 +201,7 @@ mod tests {
         }
     }
 
-    /// No process cuts such pieces. A receiver checks the message nevertheless.
+    /// No process cuts pieces that exceed their slab, but receivers check for them.
     #[test]
     fn piece_outside_its_slab_is_refused() {
         let slab = slab();

@@ -1,5 +1,6 @@
-//! Device memory that processes share. A process makes slabs and cuts pieces out of them. Any process may
-//! hold a piece.
+//! Device memory that processes share. A process allocates *slabs* from the driver, and divides them into
+//! *pieces*, one for each tensor. Any process may hold a piece. A *tick* marks a point in the work of a
+//! stream.
 //!
 //! | file | contents |
 //! |---|---|
@@ -7,16 +8,16 @@
 //! | `message.rs` | pieces in messages |
 //! | `object.rs` | words that all processes read |
 //! | `registry.rs` | slabs and pieces that this process has |
-//! | `slab.rs`, `virtual_memory.rs` | slabs, made or opened by a descriptor, and the driver's calls for that |
+//! | `slab.rs`, `virtual_memory.rs` | slabs, which are made or opened by a descriptor, and the driver's calls for virtual memory |
 //! | `own/` | own slabs: the choice of a slab for a piece, free units, and returned pieces |
-//! | `foreign/`, `legacy.rs` | memory of other libraries: ways to share it, its owners; memory opened by a handle |
+//! | `foreign/`, `legacy.rs` | memory of other libraries: ways to share the memory, and its owners; memory opened by a legacy handle |
 //! | `stream_uses.rs`, `ticks.rs` | uses of a piece by streams, and the progress of their work |
 //! | `closing.rs` | closing of memory that other processes allocated by `cuMemAlloc` |
-//! | `collect.rs`, `stats.rs` | giving back unused memory; figures |
+//! | `collect.rs`, `stats.rs` | functions that give unused memory back; statistics |
 //!
 //! The module is not part of the public interface. The crate reexports the public items.
 //!
-//! The process-wide locks are taken in the order `pool`, `owners`, `registry`, a slab's, a piece's.
+//! A thread takes locks in this order: `pool`, `owners`, `registry`, the lock of a slab, the lock of a piece.
 
 mod closing;
 pub(crate) mod collect;

@@ -9,30 +9,30 @@
 //! | 7 | 0 | its maker |
 //! | 8 to 15 | only for memory of another library: its legacy handle, if it has one | its maker |
 //! | first + 2*r* | *last use* of the piece that has row *r*: a tick, or 0 | holders of the piece, by one swap each; its maker, before the piece is sent |
-//! | first + 2*r* + 1 | *uses* of that piece with write access: begun (32 bits), *mixed* (1 bit, see `mp_core::steps::device::use_record`), ended (31 bits) | holders of the piece, by one change each; its maker, before |
+//! | first + 2*r* + 1 | *uses* of that piece with write access: begun (32 bits), *mixed* (1 bit, see `mp_core::steps::device::use_record`), ended (31 bits) | holders of the piece, by one atomic change each; its maker, before the piece is sent |
 //!
 //! The first row begins at word 8, and for memory of another library at word 16. A slab that is cut up has a
-//! row for each unit, and a piece has the row of its first unit. Pieces of memory of another library may
-//! begin anywhere, and overlap: each piece has a free row.
+//! row for each unit, and a piece has the row of its first unit. Pieces of another library's memory may begin
+//! anywhere, and overlap, so a new piece gets any free row.
 //!
 //! | object of a piece: words | contents | written by |
 //! |---|---|---|
 //! | 0 | row of the piece | its maker, before any other process knows the object |
 //! | 1 | bytes of the piece | its maker |
-//! | 2 | mode of the piece: 0 exclusive, 1 frozen, 2 shared | the process that has it exclusively, once, from 0 |
+//! | 2 | mode of the piece: 0 exclusive, 1 frozen, 2 shared | the exclusive owner of the piece, once, from 0 |
 //! | 3 | offset of the piece in the slab, in bytes | its maker |
 //!
 //! The seats of a piece's object are the holders of the piece. The object is a [child](Structure::set_parent)
 //! of the slab's object. So a message with a piece holds both, and a process that receives a piece finds the
-//! slab, even if all its other holders are dead. The maker reads the row after the piece has no holder. The
-//! maker holds the slab's object, so it can read the row even if the block of the piece's object has another
-//! use.
+//! slab, even if all other holders of the slab are dead. The maker of the slab reads the row after the piece
+//! has no holder. The row is in the slab's object, which the maker holds, so it is valid even if the block of
+//! the piece's object has another use.
 //!
 //! # Safety
 //! Unsafe, because the words could belong to another structure. Sound, because
 //! - the structures are opened by names of this crate, whose words have no other use;
-//! - the structures live as long as the handles in these values: a slab that arrived lives as long as its
-//!   pieces, and as its own handle once it is opened;
+//! - the structures live as long as the handles in the types below: a received slab lives as long as one of
+//!   its pieces, or its own handle after it is opened;
 //! - only pieces use the rows of a slab, while they are held.
 #![allow(unsafe_code)]
 
@@ -53,16 +53,16 @@ use crate::uuid::Uuid;
 const SLAB: &str = "mp_cuda::Slab";
 const PIECE: &str = "mp_cuda::Piece";
 
-/// Number of words before all rows, of a legacy handle, and of a row.
+/// Sizes in words: of the words before the legacy handle or the rows, of a legacy handle, and of a row.
 const HEAD: u64 = 8;
 const HANDLE: u64 = 8;
 const ROW: u64 = 2;
 /// Number of words of a piece's object.
 const PIECE_WORDS: u64 = 4;
-/// Largest number of pieces of one memory of another library at a time.
+/// Largest number of pieces at a time of one allocation of another library.
 pub(crate) const FOREIGN_ROWS: u32 = 512;
 
-/// Returns all words of the arena.
+/// Returns access to the words of the arena.
 fn words(arena: Arena) -> &'static (impl Mem + use<>) {
     // SAFETY: only words of this module's structures are changed, as the tables above show.
     unsafe { arena.words() }
@@ -72,7 +72,7 @@ fn words(arena: Arena) -> &'static (impl Mem + use<>) {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub(crate) enum SlabKind {
-    /// Memory of the maker, which cuts it up. Other processes open it by a descriptor.
+    /// Memory that the maker allocated, and cuts pieces out of. Other processes open it by a descriptor.
     Own = 0,
     /// Memory of another library. Other processes open it by a descriptor.
     Exported = 1,
@@ -95,7 +95,8 @@ impl SlabKind {
 #[derive(Clone, Debug)]
 pub(crate) struct SlabObject {
     structure: Structure,
-    /// Handle of a slab that arrived and was opened by this process. Before that, the slab's pieces hold it.
+    /// Handle of a received slab, set when this process opens the slab. Before that, the pieces hold the
+    /// slab.
     hold: OnceLock<Hold>,
     /// Mark of the object, which no other object ever has.
     pub(super) mark: u64,
@@ -110,13 +111,13 @@ pub(crate) struct SlabObject {
 }
 
 impl SlabObject {
-    /// Creates the object of a slab that this process is about to make. The unit divides the bytes.
+    /// Creates the object of a slab that this process is about to make. `bytes` is a multiple of `unit`.
     pub(crate) fn new(uuid: Uuid, bytes: u64, unit: u64) -> Result<Self> {
         Self::of(uuid, bytes, unit, SlabKind::Own, bytes / unit)
     }
 
-    /// Creates the object of another library's memory. Other processes open the memory by this handle, or by
-    /// the [long-lived descriptor](Self::keep_descriptor).
+    /// Creates the object of another library's memory. Other processes open the memory by the legacy handle
+    /// `handle`, or if it is `None` by the [long-lived descriptor](Self::keep_descriptor).
     pub(crate) fn foreign(uuid: Uuid, bytes: u64, handle: Option<IpcHandle>) -> Result<Self> {
         let kind = if handle.is_some() { SlabKind::Legacy } else { SlabKind::Exported };
         let object = Self::of(uuid, bytes, 1, kind, u64::from(FOREIGN_ROWS))?;
@@ -140,7 +141,7 @@ impl SlabObject {
         Ok(Self { structure, hold: OnceLock::new(), mark, uuid, bytes, unit, maker, kind })
     }
 
-    /// Reads the object of the slab of a piece that arrived, and checks it. The piece holds the slab.
+    /// Reads and checks the object of the slab to which a received piece belongs. The piece holds the slab.
     pub(crate) fn of_piece(piece: &Hold) -> Result<Self> {
         let structure = Structure::parent_of(piece, SLAB)?;
         if structure.len() < HEAD {
@@ -187,7 +188,7 @@ impl SlabObject {
         self.structure.holders().processes.iter().all(|(member, _)| Some(*member) == me)
     }
 
-    /// Returns `true` if the memory is another library's.
+    /// Returns `true` if another library allocated the memory.
     pub(crate) fn is_foreign(&self) -> bool {
         self.kind != SlabKind::Own
     }
@@ -202,8 +203,8 @@ impl SlabObject {
         !self.structure.hold().is_nowhere() || self.hold.get().is_some()
     }
 
-    /// Holds the slab from now on, given one of its pieces. The slab is about to be mapped, and its maker has
-    /// to see which processes have it mapped.
+    /// Holds the slab independently of its pieces, before this process maps it. So the maker sees which
+    /// processes have the slab mapped. `piece` is a piece of the slab.
     pub(crate) fn hold_by(&self, piece: &Hold) -> Result<()> {
         if !self.is_held() {
             let hold = Messages(piece.arena()).parent(piece)?;
@@ -232,12 +233,12 @@ impl SlabObject {
         u32::try_from(self.bytes / self.unit).unwrap_or(u32::MAX)
     }
 
-    /// Returns the number of units that this many bytes take.
+    /// Returns the number of units that a piece of this many bytes occupies, at least one.
     pub(crate) fn units_of(&self, bytes: u64) -> u32 {
         u32::try_from(bytes.div_ceil(self.unit).max(1)).unwrap_or(u32::MAX)
     }
 
-    /// Returns `true` if this process has the slab, and is not a forked copy of the process that has it.
+    /// Returns `false` in a forked copy of the process that has the slab.
     pub(crate) fn is_owner_process(&self) -> bool {
         self.structure.arena().me().is_ok()
     }
@@ -247,19 +248,20 @@ impl SlabObject {
         self.structure.arena().me().is_ok_and(|me| me == self.maker.0) && std::process::id() == self.maker.1
     }
 
-    /// Returns the row of this number, which exists if a piece has it.
+    /// Returns the row with this number. The caller has a piece with this row, or is about to create one.
     pub(crate) fn row(&self, row: u32) -> PieceRow {
         let first = self.structure.word(self.kind.first_row() + ROW * u64::from(row));
         PieceRow { arena: self.structure.arena(), first }
     }
 
-    /// Returns the largest number of pieces at a time.
+    /// Returns the largest number of pieces that the slab can have at a time.
     fn rows(&self) -> u32 {
         if self.is_foreign() { FOREIGN_ROWS } else { self.units() }
     }
 }
 
-/// Words of a piece that outlive its object. The holders of the piece keep the slab's object alive.
+/// Row of a piece in its slab's object: words that outlive the object of the piece. The holders of the piece
+/// keep the slab's object alive.
 #[derive(Clone, Copy, Debug)]
 pub struct PieceRow {
     arena: Arena,
@@ -267,12 +269,12 @@ pub struct PieceRow {
 }
 
 impl PieceRow {
-    /// Returns the last use of the piece by any process.
+    /// Returns the last use of the piece by any process: a tick, or 0.
     pub fn last_use(&self) -> u64 {
         if self.is_owner_process() { words(self.arena).load(self.at().last_use()) } else { 0 }
     }
 
-    /// Replaces the last use `old` by `new`. Returns the present last use as an error if it differs from
+    /// Replaces the last use `old` by `new`. Returns the current last use as an error if it differs from
     /// `old`.
     pub fn join_last_use(&self, old: u64, new: u64) -> Result<(), u64> {
         if self.is_owner_process() { words(self.arena).cas(self.at().last_use(), old, new) } else { Ok(()) }
@@ -285,7 +287,7 @@ impl PieceRow {
         }
     }
 
-    /// Records that the last use covers all writes of this process, after the last use was joined.
+    /// Records that all writes of this process run before the last use, which the caller has joined before.
     pub fn end_use(&self) {
         if self.is_owner_process() {
             run(EndUse::new(self.at()), words(self.arena));
@@ -325,7 +327,7 @@ impl PieceRow {
 pub enum PieceMode {
     /// The piece has one owner, which moves it.
     Exclusive = 0,
-    /// All holders may read the piece, and none writes it.
+    /// All holders may read the piece, and no holder may write to it.
     Frozen = 1,
     /// All holders may read and write the piece.
     Shared = 2,
@@ -334,7 +336,7 @@ pub enum PieceMode {
 /// Piece of a slab.
 #[derive(Debug)]
 pub(crate) struct PieceObject {
-    /// The process's only handle of the object.
+    /// Handle to the object: the only handle in this process.
     pub(super) hold: Hold,
     pub(super) info: PieceInfo,
 }
@@ -353,7 +355,7 @@ pub(crate) struct PieceInfo {
 }
 
 impl PieceInfo {
-    /// Returns an error if the object's mode is not the mode in which it arrived.
+    /// Returns an error if the mode in the piece's object is not `mode`, the mode of the message.
     #[inline]
     pub(crate) fn check_mode(self, arena: Arena, mode: PieceMode) -> Result<()> {
         check_mode(words(arena).load(self.mode), mode)
@@ -365,8 +367,8 @@ impl PieceInfo {
         words(arena).load(self.mode) == PieceMode::Shared as u64
     }
 
-    /// Gives other processes access to the piece in this mode, forever. Returns `true` if the piece was
-    /// exclusive, or had this mode.
+    /// Converts an exclusive piece to this mode, forever. Returns `true` if the piece was exclusive, or
+    /// already had this mode.
     pub(crate) fn share_as(self, arena: Arena, mode: PieceMode) -> bool {
         let set = words(arena).cas(self.mode, PieceMode::Exclusive as u64, mode as u64);
         set.map_or_else(|found| found == mode as u64, |()| true)
@@ -374,12 +376,13 @@ impl PieceInfo {
 }
 
 impl PieceObject {
-    /// Creates the object of a piece that this process has just cut, beginning at this unit.
+    /// Creates the object of a piece that this process has just cut. The piece begins at unit `unit` of the
+    /// slab.
     pub(crate) fn new(slab: &SlabObject, unit: u32, bytes: u64) -> Result<Self> {
         Self::at(slab, unit, u64::from(unit) * slab.unit, bytes)
     }
 
-    /// Creates the object of a piece that has this row, and begins at this byte of the slab.
+    /// Creates the object of a piece with this row, which begins at byte `offset` of the slab.
     pub(crate) fn at(slab: &SlabObject, row: u32, offset: u64, bytes: u64) -> Result<Self> {
         let mut structure = Structure::new(PIECE, PIECE_WORDS)?;
         for (i, word) in (0..).zip([u64::from(row), bytes, PieceMode::Exclusive as u64, offset]) {
@@ -389,8 +392,8 @@ impl PieceObject {
         Ok(Self::of(structure, row, offset, bytes))
     }
 
-    /// Reads the object of a piece that arrived. Returns an error unless the piece lies within the slab, and
-    /// has this mode.
+    /// Reads the object of a received piece. Returns an error unless the piece lies within the slab and has
+    /// this mode.
     pub(crate) fn open(hold: Hold, slab: &SlabObject, mode: PieceMode) -> Result<Self> {
         let structure = Structure::open(hold, PIECE)?;
         if structure.len() != PIECE_WORDS {
@@ -413,8 +416,8 @@ impl PieceObject {
         Ok(Self::of(structure, row, offset, bytes))
     }
 
-    /// Returns the object of a piece that arrived, whose contents were [recorded](Self::info) before. Returns
-    /// an error if it has another mode.
+    /// Returns the object of a received piece, given its contents from [recorded](Self::info) earlier reads.
+    /// Returns an error if the piece has another mode.
     #[inline(always)]
     pub(crate) fn with_info(hold: Hold, info: PieceInfo, mode: PieceMode) -> Result<Self> {
         info.check_mode(hold.arena(), mode)?;
@@ -427,7 +430,7 @@ impl PieceObject {
     }
 }
 
-/// Returns an error if the mode of a piece is not the mode in which it arrived.
+/// Returns an error if `found`, the mode of a piece, is not `mode`, the mode of the message.
 #[inline]
 fn check_mode(found: u64, mode: PieceMode) -> Result<()> {
     if found != mode as u64 {

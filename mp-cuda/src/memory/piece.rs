@@ -1,4 +1,4 @@
-//! Pieces of device memory in this process.
+//! Pieces of device memory, each for one tensor, in this process.
 
 use std::any::Any;
 use std::fmt;
@@ -23,8 +23,8 @@ use crate::stream::CudaStream;
 use crate::stream::work::StreamWaitPurpose;
 use crate::uuid::Uuid;
 
-/// Piece of device memory. A tensor is a view of a piece. A clone is the same piece, and a piece that arrives
-/// again is also the same piece.
+/// Piece of device memory. A tensor is a view of a piece. Clones refer to the same piece. A piece that is
+/// received twice is one piece, too.
 ///
 /// This process holds the piece until the last clone is dropped, or [moved](Self::lend) into a message.
 #[derive(Clone)]
@@ -35,7 +35,7 @@ pub struct Piece(Arc<PieceInner>);
 pub(crate) struct WeakPiece(Weak<PieceInner>);
 
 impl WeakPiece {
-    /// Returns the piece, if this process still has it, and has not moved it into a message.
+    /// Returns the piece, or `None` if this process dropped it or moved it into a message.
     pub(crate) fn upgrade(&self) -> Option<Piece> {
         self.0.upgrade().filter(|inner| inner.is_here() && !inner.is_moved()).map(Piece)
     }
@@ -43,9 +43,9 @@ impl WeakPiece {
 
 impl Piece {
     /// Allocates this many bytes on a device. The contents are unspecified. Work that is submitted to the
-    /// stream from now on runs after earlier work of other processes and streams with the same memory.
+    /// stream after this call runs after all earlier work with the same memory, of any process.
     ///
-    /// If a slab has to be made, this calls the driver, which may wait for the device.
+    /// If no slab has enough room, the call makes a slab, for which the driver may wait for the device.
     ///
     /// # Errors
     /// [`OutOfDeviceMemory`](Error::OutOfDeviceMemory); errors of the driver and of the arena.
@@ -67,8 +67,8 @@ impl Piece {
         }
     }
 
-    /// Creates a piece of another library's memory, which other processes open without a copy. It has no
-    /// [owner](Self::set_owner) yet.
+    /// Creates a piece of another library's memory, which other processes open without a copy. The piece has
+    /// no [owner](Self::set_owner) yet.
     pub(crate) fn foreign(device: &Device, range: ForeignRange, begins: u64, bytes: u64) -> Result<Self> {
         exit::register(ExitPhase::Memory, collect::leave);
         let (slab, object) = owners::share(device.uuid(), range, begins, bytes, |slab| {
@@ -80,7 +80,7 @@ impl Piece {
         Ok(Self::exclusive(slab, object))
     }
 
-    /// Sets the owner, which is dropped when no process has the piece.
+    /// Sets the owner of another library's memory, which is dropped when no process has the piece.
     pub(crate) fn set_owner(&self, owner: impl std::any::Any + Send) {
         owners::set_owner(self.id(), owner);
     }
@@ -93,27 +93,27 @@ impl Piece {
         Ok(Self::exclusive(slab, object))
     }
 
-    /// Returns a piece that arrived: the registry's piece, if this process has it already.
+    /// Returns a received piece. If this process already has the piece, returns the existing piece.
     pub(super) fn received(slab: Arc<Slab>, object: PieceObject) -> Self {
         Self(registry::piece(object.info.mark, || PieceInner::new(slab, object, false, release)))
     }
 
-    /// Returns a piece as [`received`](Self::received) does, if the contents of its object were
-    /// [recorded](registry::record_info), and have this mode. Otherwise the handle is returned.
+    /// Returns a received piece, like [`received`](Self::received), if the contents of its object were
+    /// [recorded](registry::record_info) and show this mode. Otherwise returns the handle.
     #[inline]
     pub(super) fn registered(slab: u64, hold: Hold, mode: PieceMode) -> std::result::Result<Self, Hold> {
         let make = |slab, object| PieceInner::new(slab, object, false, release);
         registry::find_piece(slab, hold, mode, make).map(Self)
     }
 
-    /// Returns a piece that arrived as exclusive. This process has no other piece of the same memory, and
-    /// gets none until this piece is [opened](Self::share_as). So the registry is not searched.
+    /// Returns a received exclusive piece. This process has no other handle to the piece until the piece is
+    /// [converted](Self::share_as) to another mode, so the registry is not searched.
     #[inline(always)]
     pub(super) fn exclusive(slab: Arc<Slab>, object: PieceObject) -> Self {
         Self(PieceInner::new(slab, object, true, release))
     }
 
-    /// Returns the device of the memory. This process need not see the device.
+    /// Returns the device of the memory, even if this process does not see the device.
     pub fn uuid(&self) -> Uuid {
         self.0.slab().object().uuid
     }
@@ -123,8 +123,8 @@ impl Piece {
         self.0.info.bytes
     }
 
-    /// Returns the number of the memory, which is the same in all processes. Two pieces that are alive have
-    /// different numbers.
+    /// Returns the number of the piece, which is the same in all processes. Two pieces that exist at the same
+    /// time have different numbers.
     pub fn id(&self) -> u64 {
         self.0.info.mark
     }
@@ -144,13 +144,13 @@ impl Piece {
         WeakPiece(Arc::downgrade(&self.0))
     }
 
-    /// Returns `true` if both are the same piece.
+    /// Returns `true` if both values refer to the same piece.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Returns the address of the piece for work of this device. The first time for each slab, this calls the
-    /// driver, which may wait for the device.
+    /// Returns the address of the piece for work of this device. For the first piece of a slab of another
+    /// process, calls the driver, which may wait for the device.
     ///
     /// # Errors
     /// [`UnknownDevice`](Error::UnknownDevice) if this process doesn't see the device of the memory;
@@ -181,7 +181,7 @@ impl Piece {
         Ok(address)
     }
 
-    /// Declares the piece to a simulated driver.
+    /// Declares the piece to the CUDA simulator.
     #[cfg(feature = "inject")]
     fn declare(&self, address: u64) -> Result<()> {
         let shared = self.0.info.is_shared(self.0.slab().object().arena());
@@ -198,8 +198,8 @@ impl Piece {
         if self.0.is_here() { Ok(()) } else { Err(Error::Forked) }
     }
 
-    /// Gives other processes access to the piece in this mode, forever. Returns `true` if the piece was
-    /// exclusive, or had this mode.
+    /// Converts an exclusive piece to this mode, forever. Returns `true` if the piece was exclusive, or
+    /// already had this mode.
     pub fn share_as(&self, mode: PieceMode) -> bool {
         if !self.0.is_here() {
             return false;
@@ -219,7 +219,7 @@ impl Piece {
         opened
     }
 
-    /// Returns the words of the piece that outlive its last holder.
+    /// Returns the row of the piece in its slab's object.
     pub fn row(&self) -> PieceRow {
         self.0.row()
     }
@@ -229,7 +229,8 @@ impl Piece {
         &self.0.uses
     }
 
-    /// Joins all uses of this process into the row's last use, before a message gets the piece.
+    /// Joins all uses by this process into the row's last use. Called before the piece is moved into a
+    /// message.
     #[inline]
     pub(crate) fn leave(&self) {
         self.0.leave(self.0.slab());
@@ -261,14 +262,14 @@ impl Piece {
         self.0.exclusive.lock()
     }
 
-    /// Returns the state of a piece that was moved into a message, which restores the piece if the message is
-    /// not sent.
+    /// Returns the state of a piece that was moved into a message. The state restores the piece if the
+    /// message is not sent.
     pub(crate) fn into_moved(self) -> Arc<dyn Any + Send + Sync> {
         self.0
     }
 
-    /// Restores a piece from [`into_moved`](Self::into_moved), with the view of its tensor from
-    /// [`lend`](Self::lend).
+    /// Returns a piece from the state that [`into_moved`](Self::into_moved) returned, and the view that was
+    /// passed to [`lend`](Self::lend).
     pub(crate) fn from_moved(lent: &Arc<dyn Any + Send + Sync>) -> Option<(Self, Arc<View>)> {
         let inner = Arc::clone(lent).downcast::<PieceInner>().ok()?;
         let view = inner.exclusive.lock().view.take()?;
@@ -276,7 +277,8 @@ impl Piece {
     }
 }
 
-/// Releases the slab of a dropped piece, and the owners of another library's memory that is unused then.
+/// Releases the slab of a dropped piece. Drops the owners of another library's memory if the memory is
+/// unused.
 fn release(slab: Arc<Slab>) {
     let foreign = slab.object().is_foreign().then(|| slab.object().mark);
     registry::release(slab);

@@ -1,4 +1,4 @@
-//! State of a piece in this process, which the clones of the piece share.
+//! State of a piece in this process. All clones of the piece share one state.
 
 use std::sync::Arc;
 
@@ -10,35 +10,35 @@ use super::object::{PieceInfo, PieceObject, PieceRow};
 use super::slab::Slab;
 use super::stream_uses::PieceUses;
 
-/// State that the clones of a piece share.
+/// State of a piece, which all its clones share.
 pub(crate) struct PieceInner {
-    /// `None` during the drop.
+    /// Slab of the piece. `None` while the state is being dropped.
     slab: Option<Arc<Slab>>,
     /// Contents of the piece's object.
     pub(super) info: PieceInfo,
-    /// Handle of a piece that arrived in a shared mode. A message with the piece takes no lock.
+    /// Handle of a piece that was received as frozen or shared. Sending the piece takes no lock.
     pub(super) shared: Option<Hold>,
-    /// Handle of a piece that was exclusive in this process.
+    /// Handle of a piece that was exclusive when this process received or allocated it.
     pub(super) exclusive: Mutex<ExclusiveHandle>,
     /// Uses of the piece by streams of this process.
     pub(super) uses: PieceUses,
-    /// Function for the slab of a dropped piece.
+    /// Function that is called with the slab when the piece is dropped.
     release: fn(Arc<Slab>),
 }
 
-/// Handle of a piece that was exclusive in this process.
+/// Handle of a piece that was exclusive when this process received or allocated it.
 pub(super) struct ExclusiveHandle {
-    /// `None` if the piece was moved into a message.
+    /// Handle to the object of the piece. `None` if the piece was moved into a message.
     pub(super) object: Option<Hold>,
     /// View of the tensor whose piece was moved into a message.
     pub(super) view: Option<Arc<View>>,
-    /// `true` if the piece was opened to other processes, and is in this process's registry.
+    /// `true` if the piece was converted to another mode, and added to this process's registry.
     pub(super) is_listed: bool,
 }
 
 impl PieceInner {
-    /// Creates the state of a piece, whose slab `release` gets at its drop. Only this process has a piece
-    /// that is exclusive.
+    /// Creates the state of a piece. `release` is called with the slab when the piece is dropped. If
+    /// `is_exclusive` is set, only this process has the piece.
     #[inline(always)]
     pub(super) fn new(
         slab: Arc<Slab>,
@@ -59,7 +59,7 @@ impl PieceInner {
         self.slab().object().row(self.info.row)
     }
 
-    /// Joins all uses of this process into the row, and records them for the slab.
+    /// Joins all uses by this process into the row's last use, and records the uses for the slab.
     #[inline]
     pub(super) fn leave(&self, slab: &Slab) {
         slab.note_uses(&self.uses.leave(|| slab.object().row(self.info.row)));

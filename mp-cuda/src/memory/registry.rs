@@ -2,17 +2,16 @@
 //! that arrives twice is one piece.
 //!
 //! A slab is in the registry as long as this process has a piece of it. A mapped slab stays until it is
-//! [given up](release_unused). Mapping and unmapping take longer than a message, so no message maps or unmaps
-//! memory again. A slab whose maker is dead is given up with its last piece, or when this process finds the
-//! death, if it has no piece.
+//! [given up](release_unused). Mapping takes longer than sending a message, so a slab is not mapped again for
+//! each message. A slab whose maker is dead is given up when this process drops its last piece of the slab.
+//! If the process has no piece, the slab is given up when the process finds the death.
 //!
-//! Two kinds of slabs *leave* then. Each kind has its own queue, and a thread gives the slabs of a queue
-//! back, one after the other. Slabs of dead makers are in the quick queue. The thread that finds the death
-//! does not unmap them: it may be the only one that reclaims, and work on the device may wait for the
-//! reclaim. Memory that was opened by a legacy handle is in the slow queue. It is [closed](super::closing)
-//! when that delays no other thread. If a piece of a queued slab arrives, the slab leaves its queue and is
-//! used again. A thread that gives everything back ([`ipc_collect`](crate::ipc_collect)) waits for both
-//! queues.
+//! Two kinds of slabs are not given up at once, but added to a queue. A thread for each queue gives the
+//! queued slabs back, one after the other. The quick queue has slabs of dead makers. The thread that finds a
+//! death does not unmap them itself, because it may be the only thread that reclaims, and work on the device
+//! may wait for the reclaim. The slow queue has memory that was opened by a legacy handle, which is
+//! [closed](super::closing) when that delays no other thread. If a piece of a queued slab arrives, the slab
+//! is removed from its queue and used again. [`ipc_collect`](crate::ipc_collect) waits for both queues.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -30,10 +29,10 @@ use super::slab::Slab;
 use crate::driver::long_calls::{self, LongCall};
 use crate::exit;
 
-/// Number of further openings after which an unused slab is unmapped.
+/// Number of slab openings by this process after which an unused slab is stale, and is unmapped.
 const STALE: u64 = 64;
 
-/// Number of pieces up to which dropped pieces are not removed.
+/// Number of registered pieces up to which entries of dropped pieces are not removed.
 const FEW: usize = 64;
 
 /// Map by the marks of objects. No process chooses marks, so the hash need not resist chosen keys.
@@ -61,16 +60,17 @@ impl Hasher for MarkHasher {
 
 #[derive(Debug)]
 struct Registry {
-    /// Slabs by the marks of their objects.
+    /// Slabs, by the marks of their objects.
     slabs: ByMark<SlabEntry>,
-    /// Unused slabs that leave: they are unmapped soon, or closed when the streams of the process are idle.
+    /// Queues of unused slabs: slabs that are unmapped soon, and slabs that are closed when the streams of
+    /// this process are idle.
     leaving: [ReleaseQueue; 2],
-    /// Pieces that other processes may have, too. Dropped pieces stay for a while: a piece may arrive again,
-    /// and the drop of a piece takes no lock.
+    /// Frozen and shared pieces, by the marks of their objects. Entries of dropped pieces stay until they are
+    /// removed together, so the drop of a piece takes no lock.
     pieces: ByMark<Weak<PieceInner>>,
-    /// Number of pieces at which dropped pieces are removed.
+    /// Number of entries in `pieces` at which entries of dropped pieces are removed.
     full: usize,
-    /// Number of slabs that were opened.
+    /// Number of slab openings by this process.
     openings: u64,
 }
 
@@ -87,13 +87,13 @@ impl Registry {
 const QUICK: usize = 0;
 const SLOW: usize = 1;
 
-/// Slabs that are given back one after the other.
+/// Queue of slabs that a thread gives back one after the other.
 #[derive(Debug)]
 struct ReleaseQueue {
-    /// Slabs, each with the time when it was added.
+    /// Slabs in the queue, each with the time at which it was added.
     entries: VecDeque<(Instant, SlabEntry)>,
-    /// `true` if a thread gives slabs of this queue back. `done` is the number of slabs that threads have
-    /// given back.
+    /// `true` if a thread is giving slabs of this queue back. `done` is the number of slabs that were given
+    /// back.
     is_taken: bool,
     done: u64,
 }
@@ -113,7 +113,7 @@ impl ReleaseQueue {
         self.entries.drain(..).map(|(_, entry)| entry).collect()
     }
 
-    /// Returns `true` if the caller has to start a thread.
+    /// Returns `true` if the caller has to start a thread for the queue. Marks the queue as taken.
     fn should_start(&mut self) -> bool {
         !self.is_taken && !self.entries.is_empty() && {
             self.is_taken = true;
@@ -125,11 +125,11 @@ impl ReleaseQueue {
 #[derive(Debug)]
 struct SlabEntry {
     slab: Arc<Slab>,
-    /// Number of openings at the time when a piece of the slab last arrived, or the slab was opened.
+    /// Value of `openings` when the slab was opened, or when a piece of the slab was last received.
     used: u64,
-    /// `true` if the slab's maker is dead, and cuts no more pieces out of it.
+    /// `true` if the slab's maker is dead.
     is_orphan: bool,
-    /// Contents of pieces of the slab that were inspected, each at the place of its mark.
+    /// Contents of the objects of received pieces, at the index that [`place_of`] returns for the mark.
     info: Vec<Option<PieceInfo>>,
 }
 
@@ -138,13 +138,13 @@ impl SlabEntry {
         Self { slab, used, is_orphan: false, info: Vec::new() }
     }
 
-    /// Returns `true` if only the registry has the slab. This can't change under the registry's lock, because
-    /// all other code gets the slab from the registry.
+    /// Returns `true` if only the registry has a reference to the slab. The result can't change under the
+    /// registry's lock, because all other code gets the slab from the registry.
     fn is_unused(&self) -> bool {
         Arc::strong_count(&self.slab) == 1
     }
 
-    /// Returns `true` if the slab stays for pieces that may arrive.
+    /// Returns `true` if the unused slab stays in the registry, because more pieces of it may arrive.
     fn must_stay(&self) -> bool {
         self.slab.is_mapped() && !(self.is_orphan && self.slab.is_idle())
     }
@@ -157,10 +157,10 @@ static REGISTRY: PerProcess<Mutex<Registry>> = mp_core::per_process!(Mutex::new(
 pub(crate) enum UnusedSlabs {
     /// All unused slabs. The caller waits until they are given back.
     All,
-    /// All unused slabs, without a wait for work on the device. Some of them may leave.
+    /// All unused slabs, without a wait for work on the device. Slabs whose closing takes long are queued.
     ForAllocation,
-    /// Slabs that have been unused for long, whose maker is dead, or that are memory of another library whose
-    /// owner waits. The caller does not wait for work on the device.
+    /// Unused slabs that are stale, whose maker is dead, or that are memory of another library, whose owner
+    /// waits for them. The caller does not wait for work on the device.
     Stale,
 }
 
@@ -178,8 +178,8 @@ pub(crate) fn find(slab: u64, piece: u64) -> Option<(Arc<Slab>, Option<PieceInfo
     REGISTRY.lock().find(slab, piece)
 }
 
-/// Combines [`find`] and [`piece`] under one lock, which costs as much as the search itself. Returns the
-/// handle if the piece's object was not recorded, or has another mode.
+/// Combines [`find`] and [`piece`] under one lock, because locking takes as long as a search. Returns the
+/// handle if the contents of the object were not recorded, or show another mode.
 #[inline(always)]
 pub(crate) fn find_piece(
     slab: u64,
@@ -197,8 +197,7 @@ pub(crate) fn find_piece(
     Ok(table.piece(mark, || make(slab, PieceObject { hold, info })))
 }
 
-/// Records the contents of a piece's object. They were written before other code had the object's block, so
-/// they are valid for its mark forever.
+/// Records the contents of a piece's object, which are valid for the mark of the object forever.
 pub(crate) fn record_info(slab: &Slab, info: PieceInfo) {
     if let Some(entry) = REGISTRY.lock().slabs.get_mut(&slab.object().mark) {
         entry.info.resize(SEEN, None);
@@ -206,14 +205,14 @@ pub(crate) fn record_info(slab: &Slab, info: PieceInfo) {
     }
 }
 
-/// Number of pieces of a slab whose contents are recorded.
+/// Largest number of pieces of a slab whose contents are recorded.
 const SEEN: usize = 64;
 
 fn place_of(piece: u64) -> usize {
     piece as usize % SEEN
 }
 
-/// Returns the registry's slab for an object that arrived, and adds the slab if it is new.
+/// Returns the registry's slab for a received object, and adds the slab if it is new.
 pub(crate) fn slab(object: SlabObject) -> Arc<Slab> {
     let mut table = REGISTRY.lock();
     let used = table.openings;
@@ -231,15 +230,16 @@ pub(crate) fn piece(mark: u64, make: impl FnOnce() -> Arc<PieceInner>) -> Arc<Pi
     table.piece(mark, make)
 }
 
-/// Adds a piece that was exclusive and is now shared: from now on it may arrive in a message.
+/// Adds a piece that was converted from exclusive to another mode. From then on, messages may bring the piece
+/// again.
 pub(crate) fn insert_piece(mark: u64, piece: &Arc<PieceInner>) {
     let mut table = REGISTRY.lock();
     table.make_room();
     table.pieces.insert(mark, Arc::downgrade(piece));
 }
 
-/// Drops a slab after the drop of a piece, or after an error. The registry drops its entry if nothing else
-/// uses the slab.
+/// Drops a reference to a slab, after the drop of a piece or after an error. The registry removes the slab if
+/// no other code uses it.
 pub(crate) fn release(slab: Arc<Slab>) {
     // A slab that this process made stays until it is given back.
     if slab.is_made_here() {
@@ -256,7 +256,7 @@ pub(crate) fn release(slab: Arc<Slab>) {
 }
 
 impl Registry {
-    /// See [`find`].
+    /// Implements [`find`] under the lock.
     #[inline(always)]
     fn find(&mut self, mark: u64, piece: u64) -> Option<(Arc<Slab>, Option<PieceInfo>)> {
         let used = self.openings;
@@ -273,8 +273,9 @@ impl Registry {
         self.slabs.get_mut(&mark).map(look)
     }
 
-    /// See [`piece`]. If this process has the piece, the captures of `make` are dropped under the lock. They
-    /// hold no last handle then: the piece has others, and the registry holds the slab.
+    /// Implements [`piece`] under the lock. If this process has the piece, drops the captures of `make` under
+    /// the lock. Those captures are not the last handles: other handles to the piece exist, and the registry
+    /// holds the slab.
     #[inline]
     fn piece(&mut self, mark: u64, make: impl FnOnce() -> Arc<PieceInner>) -> Arc<PieceInner> {
         if let Some(known) = self.pieces.get(&mark).and_then(Weak::upgrade) {
@@ -285,7 +286,7 @@ impl Registry {
         new
     }
 
-    /// Moves a slab from its queue back to the registry's slabs if a piece of it has arrived.
+    /// Moves a slab from a queue back to the registry's slabs, because a piece of the slab has arrived.
     fn restore(&mut self, mark: u64) {
         let leaves = |(_, entry): &(Instant, SlabEntry)| entry.slab.object().mark == mark;
         if self.slabs.contains_key(&mark) {
@@ -299,8 +300,8 @@ impl Registry {
         }
     }
 
-    /// Adds the slabs whose closing takes as long as the streams run to the slow queue. Returns the other
-    /// slabs, which the caller drops without the lock.
+    /// Adds slabs that were opened by a legacy handle to the slow queue. Returns the other slabs, which the
+    /// caller drops without holding the lock.
     fn enqueue_legacy(&mut self, gone: impl IntoIterator<Item = SlabEntry>) -> Vec<SlabEntry> {
         let is_slow = |entry: &SlabEntry| entry.slab.is_opened_legacy();
         let (slow, quick): (Vec<_>, Vec<_>) = gone.into_iter().partition(is_slow);
@@ -313,7 +314,7 @@ impl Registry {
         [QUICK, SLOW].into_iter().filter(|line| self.leaving[*line].should_start()).collect()
     }
 
-    /// Removes dropped pieces, when half of the pieces may be dropped.
+    /// Removes entries of dropped pieces, if the number of entries has doubled since the last removal.
     fn make_room(&mut self) {
         if self.pieces.len() >= self.full.max(FEW) {
             self.pieces.retain(|_, piece| piece.strong_count() > 0);
@@ -321,8 +322,8 @@ impl Registry {
         }
     }
 
-    /// Removes the entry of a slab that the caller no longer uses, if nothing else uses the slab. The caller
-    /// drops the entry without the lock.
+    /// Removes the entry of a slab that the caller no longer uses, if no other code uses the slab. The caller
+    /// drops the entry without holding the lock.
     fn remove_if_unused(&mut self, slab: Arc<Slab>) -> Option<SlabEntry> {
         let key = slab.object().mark;
         drop(slab);
@@ -333,7 +334,7 @@ impl Registry {
     }
 }
 
-/// Records that a slab was opened, and gives up stale slabs.
+/// Counts the opening of a slab, and gives up stale slabs.
 pub(crate) fn record_opening(slab: &Slab) {
     Recovery::on_deaths(crate::on_deaths);
     // The hook is not called for a death that this process has found before.
@@ -350,8 +351,8 @@ pub(crate) fn record_opening(slab: &Slab) {
     release_unused(UnusedSlabs::Stale);
 }
 
-/// Gives up the slabs of dead makers, after a reclaim. The calling thread may be in any wait, and may hold
-/// the registry's lock. Then the next thread that opens a slab, or finds a death, does this.
+/// Gives up slabs of dead makers, after a reclaim. Does nothing if the registry's lock is held, because the
+/// calling thread may hold it. Then the next thread that opens a slab, or finds a death, gives the slabs up.
 pub(crate) fn on_deaths() {
     let Some(arena) = Arena::get() else { return };
     let Some(mut table) = REGISTRY.try_lock() else { return };
@@ -366,7 +367,7 @@ pub(crate) fn on_deaths() {
     queues_to_start.into_iter().for_each(start);
 }
 
-/// Starts the thread of a queue. If that fails, the next thread that drops a slab or finds a death tries
+/// Starts the thread of a queue. After a failure, the next thread that drops a slab or finds a death tries
 /// again.
 fn start(line: usize) {
     let thread = std::thread::Builder::new().name("mp-cuda-unmap".into());
@@ -392,8 +393,8 @@ fn unmap() {
     }
 }
 
-/// Closes the slabs in the slow queue, until the queue is empty. If the process ends, returns when no slab
-/// may be closed.
+/// Closes the slabs in the slow queue, until the queue is empty. While the process exits, returns as soon as
+/// no slab may be closed.
 fn close() {
     const FIRST: Duration = Duration::from_micros(50);
     let (mut activity, mut pause, begun) = (StreamActivity::default(), FIRST, Instant::now());
@@ -429,11 +430,11 @@ fn close() {
     }
 }
 
-/// Longest time between two checks of the queue.
+/// Longest sleep of the thread of the slow queue between two checks.
 const SELDOM: Duration = Duration::from_millis(50);
 
-/// Waits until a condition holds, or until a deadline. Recovers and reclaims dead processes meanwhile,
-/// because work on the device may wait for that.
+/// Waits until the queues satisfy a condition, or until a deadline. Meanwhile recovers and reclaims dead
+/// processes, because work on the device may wait for a recovery.
 fn wait(until: Option<Instant>, is_so: impl Fn(&[ReleaseQueue; 2]) -> bool) {
     let mut pause = Duration::from_micros(20);
     while !is_so(&REGISTRY.lock().leaving) && until.is_none_or(|until| Instant::now() < until) {
@@ -444,11 +445,11 @@ fn wait(until: Option<Instant>, is_so: impl Fn(&[ReleaseQueue; 2]) -> bool) {
     }
 }
 
-/// Time for which a process that ends waits for slabs that are being unmapped.
+/// Time for which an exiting process waits for slabs that are being unmapped.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Waits for a limited time until the leaving slabs are given back, before the process ends. The driver frees
-/// the remaining slabs, as it does if a process is killed.
+/// Waits for a limited time until the queued slabs are given back, before the process exits. The driver frees
+/// the remaining slabs, like those of a killed process.
 pub(crate) fn finish() {
     wait(Some(Instant::now() + LIMIT), |lines| {
         !lines.iter().any(|line| line.is_taken) && !long_calls::is_under_way()
@@ -456,7 +457,7 @@ pub(crate) fn finish() {
 }
 
 impl Registry {
-    /// Removes unused slabs of other processes.
+    /// Removes and returns the selected unused slabs of other processes.
     fn take_unused(&mut self, which: UnusedSlabs) -> Vec<SlabEntry> {
         let openings = self.openings;
         let is_gone = |_: &u64, entry: &mut SlabEntry| {
@@ -472,9 +473,8 @@ impl Registry {
     }
 }
 
-/// Gives up unused slabs of other processes, and returns the number of bytes that were mapped. Except for
-/// [`UnusedSlabs::All`], waits neither for a lock that a thread holds during driver calls, nor for work on
-/// the device.
+/// Gives up unused slabs of other processes, and returns the number of bytes that were mapped. Only
+/// [`UnusedSlabs::All`] waits for work on the device, or for a lock that a thread holds during driver calls.
 pub(crate) fn release_unused(which: UnusedSlabs) -> u64 {
     let bytes = |gone: &[SlabEntry]| gone.iter().map(|entry| entry.slab.object().bytes).sum::<u64>();
     let (given_up, quick, slow, queues_to_start, done) = {
@@ -519,8 +519,8 @@ pub(crate) fn remove(slab: &Arc<Slab>) -> bool {
     true
 }
 
-/// Returns the number of slabs of other processes that are mapped, and their bytes, without a slab that is
-/// being unmapped.
+/// Returns the number of mapped slabs of other processes, and their total number of bytes. Slabs that are
+/// being unmapped are not included.
 pub(crate) fn mapped_slabs() -> (usize, u64) {
     let table = REGISTRY.lock();
     let all = table.slabs.values().chain(table.leaving.iter().flat_map(ReleaseQueue::all));

@@ -1,15 +1,15 @@
-//! A slab in this process: the object in shared memory that describes it, and its mapping, if it is mapped.
-//! Each piece has a handle to the object until the slab is opened. After that, this process's slab has one
-//! handle for all pieces.
+//! Slab in this process: its object in shared memory, and its mapping. Before the slab is opened, each piece
+//! holds a handle to the object. After that, one handle of this process serves for all pieces.
 //!
 //! | maker | mapping |
 //! |---|---|
 //! | this process | made together with the slab; a process never imports its own slab |
 //! | another process | made when a piece is first opened: the long-lived descriptor is copied, imported, and closed |
 //! | another library of this process | made and owned by that library |
-//! | another library of another process | as for another process, or opened by a legacy handle; closed with the last piece in this process |
+//! | another library of another process | made as for another process, or opened by a legacy handle; closed with the last piece in this process |
 //!
-//! A slab is mapped whole: the processes of a program trust each other with the bytes outside of a piece.
+//! The whole slab is mapped, so a process can access bytes outside of its pieces. Processes of a program
+//! trust each other.
 
 use std::os::fd::AsFd;
 
@@ -31,14 +31,14 @@ use crate::uuid::Uuid;
 /// Slab of which this process has a piece or a mapping. Dropping it unmaps the slab.
 #[derive(Debug)]
 pub(crate) struct Slab {
-    /// Dropped before the object: the maker reads from the object's holders which processes have the slab
-    /// mapped.
+    /// Mapping of the slab. Dropped before the handle to the object, because the maker treats holders of the
+    /// object as processes with a mapping.
     mapping: Mutex<SlabMapping>,
-    /// `true` once the slab was mapped or opened. It is set under the lock of `mapping`, which a thread holds
-    /// during the driver's calls that open the slab.
+    /// `true` after the slab was mapped or opened. Set under the lock of `mapping`, which a thread holds
+    /// while the driver opens the slab.
     is_mapped: AtomicBool,
     object: SlabObject,
-    /// `true` if this process made the slab, which stays mapped then as long as it exists.
+    /// `true` if this process made the slab. Such a slab is mapped for its whole lifetime.
     is_made_here: bool,
 }
 
@@ -47,20 +47,21 @@ struct SlabMapping {
     mapped: Option<MappedMemory>,
     /// Devices that may access the mapping.
     devices: Vec<Uuid>,
-    /// Openings by the legacy handle, one for each device.
+    /// Mappings by the legacy handle, one for each device.
     opened: Vec<LegacyMapping>,
     /// Address of the slab, if a library of this process owns the memory.
     foreign: Option<u64>,
-    /// Last ticks of streams that used pieces which this process has dropped. While one of these ticks is
-    /// pending, a stream may access the mapping.
+    /// Last ticks of streams that used pieces of the slab, from pieces that this process has dropped or
+    /// moved. While a tick is pending, a stream may access the mapping.
     uses: Vec<Tick>,
 }
 
 impl Slab {
-    /// Makes a slab that other processes can open.
+    /// Allocates a slab that other processes can open, with memory of the driver.
     ///
-    /// If the process is killed before this returns, a reclaim frees the object and the long-lived
-    /// descriptor, and the driver frees the memory. The driver is called first, because its calls may fail.
+    /// The driver is called before the object is created, because its calls may fail. If the process is
+    /// killed meanwhile, a reclaim frees the object and the long-lived descriptor, and the driver frees the
+    /// memory.
     pub(crate) fn make(device: &Device, bytes: u64, unit: u64) -> Result<Self> {
         let memory = DeviceMemory::create(device, bytes)?;
         let mapped = memory.map(device)?;
@@ -71,7 +72,7 @@ impl Slab {
         Ok(Self { is_made_here: true, ..Self::of(object, mapping) })
     }
 
-    /// Returns a slab of memory that another library of this process has at this address.
+    /// Returns a slab of memory that another library of this process has allocated at the address `base`.
     pub(crate) fn foreign(object: SlabObject, base: u64) -> Self {
         Self::of(object, SlabMapping { foreign: Some(base), ..SlabMapping::default() })
     }
@@ -91,7 +92,7 @@ impl Slab {
         self.is_made_here
     }
 
-    /// Returns `true` if the slab was opened by its legacy handle. Closing it takes long then.
+    /// Returns `true` if the slab was opened by its legacy handle, so that closing it may take long.
     pub(crate) fn is_opened_legacy(&self) -> bool {
         !self.mapping.lock().opened.is_empty()
     }
@@ -105,8 +106,8 @@ impl Slab {
         &self.object
     }
 
-    /// Returns the address of the slab for a device, and `true` if this call mapped or opened the slab. The
-    /// device may access the slab afterwards.
+    /// Makes the slab accessible to a device. Returns its address for the device, and `true` if this call
+    /// mapped or opened the slab.
     pub(crate) fn open(&self, by: &Device) -> Result<(u64, bool)> {
         let mut mapping = self.mapping.lock();
         if let Some(base) = mapping.foreign {
@@ -133,8 +134,8 @@ impl Slab {
         Ok((address, true))
     }
 
-    /// Opens the slab by its legacy handle, once for each device. The memory is lost when its maker is dead,
-    /// even if it is open.
+    /// Opens the slab by its legacy handle, once for each device. Returns an error if the maker is dead,
+    /// because its memory is lost even if it was opened before.
     fn open_legacy(&self, mapping: &mut SlabMapping, by: &Device, handle: IpcHandle) -> Result<(u64, bool)> {
         let (maker, pid) = self.object.maker;
         let is_dead = || Arena::current().map(|arena| Members(arena).is_dead(maker));
@@ -166,8 +167,8 @@ impl Slab {
         memory.map(by).map_err(|error| self.refused(by, error))
     }
 
-    /// Converts the driver's error for two devices that the driver had reported as peers. Drivers return such
-    /// errors for parts of a GPU and for virtual GPUs.
+    /// Converts the error that a driver returns for devices without access to each other, although it had
+    /// reported them as peers. Drivers do so for parts of a GPU and for virtual GPUs.
     fn refused(&self, by: &Device, error: Error) -> Error {
         match error {
             Error::Driver { code: codes::PEER_ACCESS_UNSUPPORTED, .. } => self.no_access(by),
@@ -190,8 +191,8 @@ impl Slab {
         if reaches { Ok(()) } else { Err(self.no_access(by)) }
     }
 
-    /// Returns `true` if the slab is mapped in this process. Does not wait for a thread that is in the
-    /// driver.
+    /// Returns `true` if the slab is mapped in this process. Does not wait for a thread that is opening the
+    /// slab.
     pub(crate) fn is_mapped(&self) -> bool {
         self.is_mapped.load(Ordering::Relaxed)
     }
@@ -206,8 +207,8 @@ impl Slab {
         }
     }
 
-    /// Returns `true` if no stream of this process can access the slab, so that the slab may be unmapped. The
-    /// caller ensures that this process holds no piece of it.
+    /// Returns `true` if no stream of this process can access the slab. The slab may be unmapped if this
+    /// process also holds no piece of it.
     pub(crate) fn is_idle(&self) -> bool {
         let mut mapping = self.mapping.lock();
         ticks::retain_pending(&mut mapping.uses);

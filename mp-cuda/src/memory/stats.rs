@@ -1,34 +1,34 @@
-//! Amount of device memory of this process, by kind.
+//! Statistics of the device memory of this process.
 
-/// Amount of device memory of this process. [`memory_stats`](crate::memory_stats) returns it.
+/// Statistics of the device memory of this process, returned by [`memory_stats`](crate::memory_stats).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct DeviceMemoryStats {
-    /// Bytes of the process's slabs on the device, which it got from the driver and has not given back.
+    /// Bytes that this process has allocated from the driver on this device, in slabs.
     #[doc(alias = "reserved_bytes")]
     pub reserved: u64,
-    /// Bytes of these slabs used by tensors of any process, in whole units. Includes tensors that were
-    /// dropped since the last check.
+    /// Bytes of the slabs that tensors of any process use, in whole units. Includes tensors that were dropped
+    /// since the last check.
     #[doc(alias = "allocated_bytes")]
     pub allocated: u64,
-    /// Bytes of slabs that are no longer used, because a process that could write to them died. They are
-    /// given back with their last tensor.
+    /// Bytes of retired slabs. A retired slab gets no new tensors, because a process that could write to the
+    /// slab died. The slab is given back to the driver when its last tensor is dropped.
     pub retired: u64,
-    /// Number of the process's slabs.
+    /// Number of slabs that this process has allocated on this device.
     pub slabs: usize,
-    /// Number of tensors of all processes in these slabs, with dropped tensors whose work by several
-    /// processes has not run yet.
+    /// Number of tensors of all processes in this process's slabs. Includes dropped tensors whose work by
+    /// several processes has not run yet.
     pub pieces: usize,
     /// Number of mapped slabs of other processes, summed over all devices.
     pub mapped_slabs: usize,
-    /// Bytes of the mapped slabs.
+    /// Bytes of the mapped slabs of other processes.
     pub mapped: u64,
     /// Number of owners of [memory of other libraries](crate::ForeignMemory) that are retained for tensors of
     /// some process.
     pub foreign_owners: usize,
-    /// Bytes of these tensors.
+    /// Bytes of the tensors in memory of other libraries whose owners are retained.
     pub foreign: u64,
-    /// Bytes of tensors whose owners are retained until this process ends, because a process that could write
-    /// to them died.
+    /// Bytes of tensors in memory of other libraries whose owners are retained until this process ends,
+    /// because a process that could write to the memory died.
     pub foreign_retired: u64,
 }

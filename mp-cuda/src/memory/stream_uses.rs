@@ -1,21 +1,21 @@
 //! Uses of a piece of memory by streams of this process, from its arrival to its last drop in this process.
 //!
-//! A use is recorded when it begins, because work that is submitted during the use is not visible to this
-//! crate. A tick of the stream *covers* a use when it is made after the work of the use. A stream makes a
-//! tick when another stream of this process has to run after the use, when the piece is sent, and when the
-//! piece is dropped. So a stream ticks once for each order that another stream needs, and not for each
-//! kernel.
+//! A use is recorded when it begins, because this crate does not see which work is submitted during the use.
+//! A *tick* marks a point in the work of a stream. A tick *covers* a use if it was made after the work of the
+//! use was submitted. A stream makes a tick when another stream of this process has to run after the use,
+//! when the piece is sent, and when the piece is dropped. So the number of ticks does not depend on the
+//! number of kernels.
 //!
-//! | a use waits for | exclusive, frozen | shared |
+//! | work for which a use waits | exclusive or frozen piece | shared piece |
 //! |---|---|---|
-//! | ticks in the messages that brought the piece | yes | yes |
-//! | uses by other streams of this process, before the piece was shared | if one of the two writes | if one of the two writes |
-//! | uses by other streams of this process, after the piece was shared | – | no: the program orders them itself |
+//! | ticks in the messages that brought the piece | waits | waits |
+//! | uses by other streams of this process, before the piece was shared | waits if one of the two uses writes | waits if one of the two uses writes |
+//! | uses by other streams of this process, after the piece was shared | – | does not wait: the program orders these uses |
 //!
-//! At the last drop in a process, all uses are joined into the row's *last use*, for which the maker's next
-//! owner waits. If one stream used the piece and has waited for the present last use, one swap joins its use.
-//! Otherwise a stream of this process waits for all of them ([`release_of`]). So neither a user's stream nor
-//! a host waits at a drop.
+//! At the last drop in a process, all uses are joined into the *last use* in the piece's row. The next owner
+//! of the memory waits for the last use. If only one stream used the piece, and it has waited for the current
+//! last use, one swap joins its use. Otherwise a separate stream of this process waits for all uses
+//! ([`release_of`]), and its tick is joined. So neither a user's stream nor a host waits at a drop.
 
 use mp_core::clocks::Tick;
 use mp_core::fork::PerProcess;
@@ -30,7 +30,7 @@ use crate::stream::work::StreamWaitPurpose;
 use crate::sync::{AtomicBool, Ordering};
 use mp_core::steps::device::use_record::{LastUseChange, last_use_change};
 
-/// Access of a use.
+/// Access to a piece during a use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct UseAccess {
     pub(crate) writes: bool,
@@ -38,39 +38,39 @@ pub(crate) struct UseAccess {
     pub(crate) shared: bool,
 }
 
-/// Uses of a piece.
+/// Uses of a piece by streams of this process.
 #[derive(Debug, Default)]
 pub(crate) struct PieceUses {
     records: Mutex<UseLog>,
-    /// `true` once a use or a tick was recorded. Set before the record is made, so a thread that drops or
-    /// sends the piece sees it.
+    /// `true` after a use or a tick was recorded. Set before the record is added, so that a thread that drops
+    /// or sends the piece does not miss the record.
     is_recorded: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct UseLog {
-    /// Last tick of each stream of another process that used the piece, from messages. Complete ticks are
-    /// removed.
+    /// Ticks from messages: the last tick of each stream that used the piece before this process got it.
+    /// Complete ticks are removed.
     before: Vec<Tick>,
-    /// Ticks of earlier uses of the same memory, for which streams wait. If their work never runs, no data of
-    /// this piece is lost.
+    /// Ticks of earlier uses of the same memory, by other pieces, for which streams wait. If that work is
+    /// lost, the data of this piece is not.
     earlier: Vec<Tick>,
     streams: Vec<StreamUse>,
-    /// `true` if the row counts this process as a writer.
+    /// `true` if the piece's row counts this process as a writer.
     writes: bool,
 }
 
-/// Uses by one stream.
+/// Uses of a piece by one stream.
 #[derive(Debug)]
 struct StreamUse {
     stream: CudaStream,
-    /// Access of all uses since the last complete tick.
+    /// Combined access of all uses since the last complete tick.
     access: UseAccess,
-    /// Last tick that the stream has waited for, of each other stream.
+    /// For each other stream, the last tick for which this stream has waited.
     waited: Vec<Tick>,
-    /// Tick that covers some of the uses.
+    /// Last tick that covers uses. See `is_uncovered`.
     covering: Option<Tick>,
-    /// `true` if `covering` may not cover all work.
+    /// `true` if `covering` may not cover all uses.
     is_uncovered: bool,
     /// Number of uses that have not ended.
     open: usize,
@@ -78,8 +78,8 @@ struct StreamUse {
     begun: u64,
 }
 
-/// Number of a use among all uses of the piece by its stream, and its number among all uses of the stream.
-/// `None` if another use of the piece by the stream was open when this use began.
+/// Two numbers of a use: among the uses of the piece by its stream, and among all uses of the stream. `None`
+/// if another use of the piece by the stream was open when this use began.
 pub(crate) type UseNumber = Option<(u64, u64)>;
 
 /// Returns `true` if a list contains this tick, or a later tick of the same stream.
@@ -87,17 +87,18 @@ fn contains(list: &[Tick], tick: Tick) -> bool {
     list.iter().any(|one| are_of_one_stream(*one, tick) && *one >= tick)
 }
 
-/// Number of streams with uncovered uses that are not queried for their progress, because a query is a driver
+/// Number of recorded streams up to which no stream is queried for its progress, because a query is a driver
 /// call.
 const UNQUERIED: usize = 4;
 
-/// Returns `true` if a tick's work has run. Lost work never runs.
+/// Returns `true` if the work before a tick has run. Returns `false` if the work is pending or lost.
 fn is_finished(tick: Tick) -> bool {
     is_complete(tick).unwrap_or(false)
 }
 
 impl StreamUse {
-    /// Returns a tick that covers all work submitted to the stream, or `None` if the stream has no use.
+    /// Returns a tick that covers all uses by the stream, and makes the tick if needed. Returns `None` if
+    /// there is no use to cover.
     fn cover(&mut self) -> Result<Option<Tick>> {
         if self.is_uncovered {
             self.covering = Some(self.stream.tick()?);
@@ -106,7 +107,7 @@ impl StreamUse {
         Ok(self.covering)
     }
 
-    /// Returns `true` if all work of the uses has run. If the ticks do not show it, the stream is queried if
+    /// Returns `true` if all work of the uses has run. If the ticks do not show that, queries the stream if
     /// `query` is set.
     fn is_finished(&self, query: bool) -> bool {
         self.open == 0
@@ -118,8 +119,8 @@ impl StreamUse {
         matches!(self.stream.has_run(), Ok(true))
     }
 
-    /// Has the stream wait for a tick, unless it has waited for it before. A dead process's tick is an error
-    /// only if its results are used.
+    /// Makes the stream wait for a tick, unless it has waited for the tick before. If the tick's process
+    /// died, returns an error if `purpose` is `Results`.
     fn wait_for(&mut self, tick: Tick, purpose: StreamWaitPurpose) -> Result<()> {
         let waited = if contains(&self.waited, tick) {
             // The tick's process may have died since.
@@ -138,8 +139,9 @@ impl UseLog {
     /// Removes the uses that have ended. The caller drops them after the lock is released: dropping a use may
     /// drop the value that keeps a user's stream alive, whose code may use this piece.
     ///
-    /// Only the last drop makes ticks for reads of frozen memory. So if many streams have read it, they are
-    /// queried. Otherwise every stream that ever read it would stay alive.
+    /// Reads of frozen memory are not covered by ticks before the last drop of the piece. So if many streams
+    /// have read it, the streams are queried for their progress. Otherwise each reading stream would stay
+    /// alive until the last drop.
     #[must_use]
     fn take_finished(&mut self) -> Vec<StreamUse> {
         self.before.retain(|tick| !is_finished(*tick));
@@ -150,7 +152,7 @@ impl UseLog {
         over
     }
 
-    /// Makes ticks that cover the uses, and returns the pending ticks.
+    /// Covers the uses that `which` selects with ticks, and returns the ticks that are pending.
     fn cover(&mut self, which: impl Fn(UseAccess) -> bool) -> Result<Vec<Tick>> {
         let mut ticks = Vec::new();
         for one in self.streams.iter_mut().filter(|one| which(one.access)) {
@@ -163,7 +165,7 @@ impl UseLog {
 }
 
 impl PieceUses {
-    /// Locks the log to add a record.
+    /// Locks the log to add a record, and marks the piece as used.
     fn lock_to_record(&self) -> MutexGuard<'_, UseLog> {
         self.is_recorded.store(true, Ordering::Release);
         self.records.lock()
@@ -192,12 +194,12 @@ impl PieceUses {
         }
     }
 
-    /// Begins a use: the stream waits for all work that has to run before it. Pass the returned value to
-    /// [`end`](Self::end).
+    /// Begins a use: makes the stream wait for all work that has to run before the use. Pass the returned
+    /// value to [`end`](Self::end).
     ///
     /// # Errors
     /// [`ProducerDied`](crate::Error::ProducerDied) if some of that work will never run; errors of the
-    /// stream. No use has begun then.
+    /// stream. After an error no use has begun.
     pub(crate) fn begin(&self, stream: &CudaStream, access: UseAccess, row: &PieceRow) -> Result<UseNumber> {
         let number = stream.use_begins();
         let begun = self.begin_on(stream, access, row).inspect_err(|_| drop(stream.use_ends()))?;
@@ -258,11 +260,11 @@ impl PieceUses {
         Ok((this.open == 1).then_some(this.begun))
     }
 
-    /// Ends a use. If `ran` is set, the host has seen that the stream has run the use. The use is removed
-    /// then, unless another use began meanwhile, whose work may still be pending.
+    /// Ends a use. `ran` is set if the host has seen that the work of the use has run. In this case the use
+    /// counts as complete, unless another use began meanwhile, whose work may still be pending.
     ///
-    /// If the stream was released from a wait for a dead process, the data that the use wrote is lost. So
-    /// streams of this process and of receivers wait for that process's tick, too.
+    /// If the stream has waited for a process that died, the data that the use wrote is lost. So streams of
+    /// this process and of receivers wait for the tick of the dead process, too, and get its error.
     pub(crate) fn end(&self, stream: &CudaStream, access: UseAccess, ran: UseNumber) {
         let behind = stream.use_ends();
         if let Some((_, number)) = ran {
@@ -281,8 +283,8 @@ impl PieceUses {
         }
     }
 
-    /// Returns an error if earlier writes by other processes, or by streams that waited for these, are lost.
-    /// The host has waited for a stream before.
+    /// Returns an error if earlier writes are lost: writes by other processes, or by streams that waited for
+    /// such writes. Called after the host has waited for a stream.
     ///
     /// # Errors
     /// [`ProducerDied`](crate::Error::ProducerDied) if some of that work will never run.
@@ -291,8 +293,8 @@ impl PieceUses {
         before.into_iter().try_for_each(|tick| is_complete(tick).map(drop))
     }
 
-    /// Returns the ticks for a message with the piece, for which the streams of its receivers wait. If the
-    /// receivers only read (`frozen`), these are ticks of writes.
+    /// Returns the ticks for a message with the piece. The receivers' streams wait for these ticks. If the
+    /// receivers only read (`frozen`), the ticks cover only writes.
     ///
     /// # Errors
     /// Errors of a stream.
@@ -313,9 +315,9 @@ impl PieceUses {
         Ok(ticks)
     }
 
-    /// Joins the uses into the row's last use, when the piece leaves this process or has no holder in it.
-    /// Returns the ticks that cover the uses. If the ticks can't be made, the row shows a use that never
-    /// ends, even if all uses were reads. So memory is never reused while uncovered work may access it.
+    /// Joins the uses into the row's last use, when this process drops or moves the piece. Returns the ticks
+    /// that cover the uses. If a tick can't be made, the row shows a use that never ends, even if all uses
+    /// were reads. So memory is never reused while uncovered work may access it.
     #[inline]
     pub(crate) fn leave(&self, row: impl FnOnce() -> PieceRow) -> Vec<Tick> {
         if self.is_unused() { Vec::new() } else { self.leave_recorded(&row()) }
@@ -377,10 +379,11 @@ impl UseLog {
     }
 }
 
-/// Streams of this process that only wait for uses, one for each device.
+/// Release streams of this process, one for each device. A release stream only waits for uses of dropped
+/// pieces.
 static RELEASE: PerProcess<Mutex<Vec<CudaStream>>> = mp_core::per_process!(Mutex::new(Vec::new()));
 
-/// Returns the release stream of a device, after waits for these ticks were submitted to it.
+/// Returns the release stream of a device, after submitting waits for these ticks to it.
 fn release_of(device: &Device, ticks: &[Tick]) -> Result<CudaStream> {
     let stream = release(device)?;
     ticks.iter().try_for_each(|tick| stream.wait_for(*tick, StreamWaitPurpose::Results))?;

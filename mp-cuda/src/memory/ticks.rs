@@ -1,4 +1,4 @@
-//! State of the words of the arena: whether an object has holders, and whether a tick is complete.
+//! Reads from the arena whether an object has holders, and whether a tick is complete.
 
 use mp_core::clocks::{Clocks, Tick, TickState};
 use mp_core::steps::device::use_record::UseRecord;
@@ -13,11 +13,12 @@ pub(super) enum TickProgress {
     Complete,
     /// The work has not run yet.
     Pending,
-    /// The work never runs: its process is dead, or no process has made such a tick.
+    /// The work never runs: its process is dead, or no process has made this tick.
     Lost,
 }
 
-/// Returns the progress of the work before the tick in a row's word. The word 0 has no tick, and is complete.
+/// Returns the progress of the work before the tick that a row's word contains. The word 0 contains no tick,
+/// and counts as complete.
 pub(super) fn progress(word: u64) -> TickProgress {
     let Some(tick) = Tick::from_raw(word) else { return TickProgress::Complete };
     match Arena::get().map(|arena| Clocks(arena).state(tick)) {
@@ -27,13 +28,13 @@ pub(super) fn progress(word: u64) -> TickProgress {
     }
 }
 
-/// Returns the number of clocks that have ended with unfinished work.
+/// Returns the number of clocks (one for each stream) that have ended with unfinished work.
 pub(super) fn unfinished_ends() -> u64 {
     Arena::get().map_or(0, |arena| Clocks(arena).unfinished_ends())
 }
 
-/// Returns the uses of a piece that has no holder, and the progress of the last use. A complete last use that
-/// is not [conclusive](UseRecord::is_conclusive) counts as lost. `ends`: number of [unfinished
+/// Returns the uses of a piece without holders, and the progress of the last use. A complete last use that is
+/// not [conclusive](UseRecord::is_conclusive) counts as lost. `ends` is the number of [unfinished
 /// ends](unfinished_ends) before another process had the piece.
 pub(super) fn last_use(row: &PieceRow, ends: u64) -> (UseRecord, TickProgress) {
     let found = row.returned();
@@ -51,12 +52,14 @@ pub(super) fn is_ours(word: u64) -> bool {
     Clocks(arena).owner(tick).is_some_and(|owner| arena.me().is_ok_and(|me| me == owner))
 }
 
-/// Returns `true` if the object with this mark has no holder. That is final.
+/// Returns `true` if the object with this mark has no holder. An object without holders never gets a holder
+/// again.
 pub(super) fn has_no_holder(mark: u64) -> bool {
     Arena::get().is_some_and(|arena| !Blocks(arena).lives(mark))
 }
 
-/// Removes ticks that are not pending. Ticks of a dead process are removed, too: its streams ended with it.
+/// Removes ticks that are not pending. Removes ticks of a dead process, too, because its streams ended with
+/// it.
 pub(super) fn retain_pending(ticks: &mut Vec<Tick>) {
     ticks.retain(|tick| progress(tick.raw()) == TickProgress::Pending);
 }

@@ -1,5 +1,5 @@
-//! Memory of a device without its addresses: made, exported as a descriptor, imported, mapped. Each object of
-//! the driver is a value, which gives the object back when it is dropped.
+//! Physical memory of a device: created, exported as a descriptor, imported, and mapped at addresses. Each
+//! object of the driver is a value, which gives the object back when it is dropped.
 //!
 //! | value | meaning | dropped by |
 //! |---|---|---|
@@ -38,7 +38,8 @@ const ON_DEVICE: c_int = 1;
 /// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`.
 const MINIMUM: c_int = 0;
 
-/// Returns a number of bytes as the driver takes it. The driver refuses a number beyond the address space.
+/// Converts a number of bytes for the driver. The driver returns an error for a number beyond the address
+/// space.
 fn size(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
@@ -61,7 +62,7 @@ impl DeviceMemory {
         Ok(unit.max(1) as u64)
     }
 
-    /// Creates memory of a device that can be exported. Its contents are unspecified.
+    /// Allocates memory of a device that can be exported. The contents are unspecified.
     pub(crate) fn create(device: &Device, bytes: u64) -> Result<Self> {
         let driver = device.bind()?;
         let prop = AllocationProp::shareable(device.number());
@@ -81,7 +82,7 @@ impl DeviceMemory {
         Ok(unsafe { OwnedFd::from_raw_fd(file) })
     }
 
-    /// Imports the memory of another process's descriptor. The caller keeps the descriptor.
+    /// Imports the memory to which another process's descriptor refers. The caller keeps the descriptor.
     pub(crate) fn import(device: &Device, file: BorrowedFd<'_>, bytes: u64) -> Result<Self> {
         let driver = device.bind()?;
         let mut handle = 0;
@@ -92,8 +93,8 @@ impl DeviceMemory {
         Ok(Self { device: device.clone(), handle, bytes })
     }
 
-    /// Returns the memory that is mapped at an address of this process with this length, from the memory's
-    /// beginning on.
+    /// Returns a reference to the memory that is mapped at `address` in this process. The mapping begins at
+    /// the address, and has `bytes` bytes.
     pub(crate) fn mapped_at(device: &Device, address: u64, bytes: u64) -> Result<Self> {
         let driver = device.bind()?;
         let mut handle = 0;
@@ -120,7 +121,7 @@ impl Drop for DeviceMemory {
     }
 }
 
-/// Reserved addresses.
+/// Reserved range of addresses.
 #[derive(Debug)]
 struct AddressRange {
     device: Device,
@@ -143,14 +144,15 @@ impl Drop for AddressRange {
     }
 }
 
-/// Memory mapped at addresses of this process. Dropping it unmaps the memory, also for work that still runs.
+/// Memory mapped at addresses of this process. Dropping the value unmaps the memory, even if work that
+/// accesses it is still running.
 #[derive(Debug)]
 pub(crate) struct MappedMemory {
     addresses: AddressRange,
 }
 
 impl MappedMemory {
-    /// Returns the address for devices.
+    /// Returns the address of the memory for devices.
     pub(crate) fn address(&self) -> u64 {
         self.addresses.at
     }
@@ -173,8 +175,8 @@ impl Drop for MappedMemory {
     }
 }
 
-/// Makes a call that gives an object back, unless this process is a forked copy. Errors are ignored: they
-/// mean that the device or the driver was lost, with its objects.
+/// Makes a call that gives an object back to the driver, unless this process is a forked copy. Ignores
+/// errors, which mean that the device or the driver was lost together with its objects.
 pub(super) fn give_back(device: &Device, call: impl FnOnce(&BoundContext<'_>) -> Result<()>) {
     if Driver::loaded().is_some()
         && let Ok(bound) = device.bind()

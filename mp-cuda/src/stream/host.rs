@@ -13,7 +13,7 @@ use crate::stream::ownerless;
 /// Shortest and longest sleep between two checks of a device's work.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
 
-/// Blocks until a tick is complete. Returns `true` if it is.
+/// Blocks until a tick is complete, and returns `true`. Returns `false` after the time-out.
 ///
 /// # Errors
 /// Errors of [`is_complete`]; [`mp_core::Error::Interrupted`].
@@ -23,8 +23,8 @@ pub(crate) fn wait(tick: Tick, wait: Wait) -> Result<bool> {
     until(|| is_complete(tick), check, &format!("{tick:?}"), wait)
 }
 
-/// Blocks until `look` returns `true`, and returns its result. Between two polls, recovers and reclaims dead
-/// processes if that is due, and calls `check`.
+/// Blocks until `look` returns `true` or an error, and returns that result. Returns `false` after the
+/// time-out. Between two polls, recovers and reclaims dead processes if that is due, and calls `check`.
 ///
 /// # Errors
 /// Errors of `look` and `check`; [`mp_core::Error::Interrupted`].

@@ -4,7 +4,7 @@
 //! Unsafe, because streams are objects of the driver, and users may pass their own. Sound, because
 //! - a stream that this crate made is destroyed when its last owner drops it, and only owners use it;
 //! - the user guarantees the same of a stream of another library, and passes a value that keeps it alive;
-//! - a stream and its clock belong together as long as either lives.
+//! - a stream and its clock belong together until both have ended.
 #![allow(unsafe_code)]
 
 pub(crate) mod host;
@@ -44,9 +44,9 @@ const PER_THREAD: usize = 2;
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
 ///
-/// A clone is the same stream. A tensor that was used on a stream keeps a clone until the use has ended, or
-/// another process has its tick. The stream is destroyed with its last clone, and its remaining work still
-/// runs.
+/// Clones refer to the same stream. A tensor that was used on a stream keeps a clone until the work of the
+/// use has run, or the tensor has been sent or dropped. The stream is destroyed with its last clone, and its
+/// remaining work still runs.
 ///
 /// # How many streams can wait at a time?
 /// A process has 8 hardware queues for its streams, or the number in `CUDA_DEVICE_MAX_CONNECTIONS` (1 to 32,
@@ -63,13 +63,13 @@ pub struct CudaStream(Arc<StreamInner>);
 
 struct StreamInner {
     stream: DriverHandle,
-    /// Value that keeps the stream alive, if the stream is another library's.
+    /// Value that keeps the stream alive, if another library created the stream.
     keep_alive: Option<Box<dyn Any + Send + Sync>>,
     work: Arc<StreamWork>,
 }
 
 impl CudaStream {
-    /// Creates a stream that does not wait for other streams by itself.
+    /// Creates a stream that does not wait for other streams unless the program requests it.
     ///
     /// # Errors
     /// Errors of the driver; [`Forked`](crate::Error::Forked) in a copy of the process that made the device.
@@ -79,8 +79,8 @@ impl CudaStream {
         Self::new_under_locks(device)
     }
 
-    /// Creates a stream for a caller that holds locks. Ends no other stream, because that may run the user's
-    /// code.
+    /// Creates a stream for a caller that holds locks. Does not end other streams, because that may run the
+    /// user's code.
     pub(crate) fn new_under_locks(device: &Device) -> Result<Self> {
         let stream = device.bind()?.stream_create()?;
         Ok(Self::of(device.clone(), stream, None))
@@ -92,13 +92,13 @@ impl CudaStream {
     /// # Errors
     /// [`OtherContext`](crate::Error::OtherContext) if the context is not its device's primary context, or
     /// the stream belongs to another context; [`mp_core::Error::InvalidArgument`] for `CU_STREAM_PER_THREAD`,
-    /// which is another stream in each thread; errors of the driver.
+    /// which refers to another stream in each thread; errors of the driver.
     ///
     /// # Safety
     /// Context and stream are alive until `keep_alive` is dropped. `keep_alive` is dropped when the last
-    /// clone of the returned value is dropped, and the work for which other processes wait has run. That may
-    /// be at once, or later in any thread: when another stream is made, dropped or waited for, or an event is
-    /// recorded. If the process ends before that, `keep_alive` is not dropped.
+    /// clone of the returned value is dropped, and the work for which other processes wait has run. It may be
+    /// dropped at once, or later in any thread: when another stream is made, dropped or waited for, or an
+    /// event is recorded. If the process ends before that, `keep_alive` is not dropped.
     #[doc(alias = "torch.cuda.ExternalStream")]
     pub unsafe fn from_raw(
         context: *mut c_void,
@@ -139,17 +139,17 @@ impl CudaStream {
         &self.0.work.device
     }
 
-    /// Returns the `CUstream`, for calls of other libraries. It is alive as long as this value.
+    /// Returns the `CUstream`, for calls of other libraries. The stream is alive as long as this value.
     #[must_use]
     pub fn as_raw(&self) -> *mut c_void {
         self.0.stream.0
     }
 
-    /// Blocks until all work has run that was submitted before.
+    /// Blocks until all previously submitted work has run.
     ///
     /// If the stream waits for other processes, the call recovers and reclaims dead processes meanwhile. The
-    /// driver's `cuStreamSynchronize` does not: a stream that waits for a killed process continues when some
-    /// process of the family has found the death.
+    /// driver's `cuStreamSynchronize` does not. While a thread is in it, the stream's wait for a killed
+    /// process ends only after another thread or process of the program has found the death.
     ///
     /// # Errors
     /// [`DeviceLost`](crate::Error::DeviceLost) if a kernel failed;
@@ -170,7 +170,7 @@ impl CudaStream {
         Ok(())
     }
 
-    /// Returns `true` if all work has run that was submitted before.
+    /// Returns `true` if all previously submitted work has run.
     ///
     /// # Errors
     /// Errors of [`synchronize`](Self::synchronize).
@@ -203,8 +203,8 @@ impl CudaStream {
         awaited.ticks.iter().try_fold(false, |waits, tick| Ok(pending(tick)? || waits))
     }
 
-    /// Begins a use of a piece, before waits are submitted to the stream. Returns the number of uses that
-    /// have begun.
+    /// Counts a use of a piece by the stream, before waits are submitted to the stream. Returns the number of
+    /// uses that have begun.
     pub(crate) fn use_begins(&self) -> u64 {
         let mut awaited = self.0.work.awaited.lock();
         let died = |tick: &Tick| order::tick::is_complete(*tick).is_err();
@@ -218,12 +218,14 @@ impl CudaStream {
         self.0.work.use_begins()
     }
 
-    /// Records that a host has seen the work of a use run, if the use with this number was the last to begin.
+    /// Records that a host has seen that the work of use `number` has run. Has no effect if another use has
+    /// begun since.
     pub(crate) fn record_use_has_run(&self, number: u64) {
         self.0.work.has_run(number);
     }
 
-    /// Ends a use. Returns the ticks before its work that are pending or lost.
+    /// Ends a use. Returns the pending or lost ticks for which the stream waits, and whose results its work
+    /// may use.
     pub(crate) fn use_ends(&self) -> Vec<Tick> {
         let mut awaited = self.0.work.awaited.lock();
         awaited.uses = awaited.uses.saturating_sub(1);
@@ -236,8 +238,8 @@ impl CudaStream {
         self.check_device(unsafe { self.0.work.device.bind()?.stream_is_complete(self.0.stream) })
     }
 
-    /// Returns `true` if the driver reports that all work has run. Does not recover dead processes. A stream
-    /// that is being captured has not run: a query would end the capture.
+    /// Returns `true` if the driver reports that all work has run. Does not recover dead processes. Returns
+    /// `false` for a stream that is being captured, because a query would invalidate the capture.
     ///
     /// # Errors
     /// Errors of [`synchronize`](Self::synchronize).
@@ -248,7 +250,7 @@ impl CudaStream {
         self.has_run_now()
     }
 
-    /// Marks the device as lost for other processes, if a result reports it.
+    /// Returns the result. If it reports a lost device, records the loss for other processes.
     fn check_device<T>(&self, result: Result<T>) -> Result<T> {
         result.inspect_err(|error| {
             if matches!(error, crate::Error::DeviceLost { .. }) {
@@ -267,7 +269,7 @@ impl CudaStream {
         unsafe { self.0.work.device.bind()?.stream_is_capturing(self.0.stream) }
     }
 
-    /// Makes a tick that is complete when all work has run that was submitted before. Any process may use the
+    /// Makes a tick, which is complete when all previously submitted work has run. Any process may use the
     /// tick.
     ///
     /// # Errors
@@ -292,8 +294,8 @@ impl CudaStream {
         self.check_device(tick)
     }
 
-    /// Has the stream wait for a tick of any process before it runs later work. If the work before the tick
-    /// never runs, later work of the stream is lost, too, unless the stream waits only for memory.
+    /// Makes the stream wait for a tick of any process before it runs later work. If the work before the tick
+    /// is lost, the later work is lost, too, unless `purpose` is `Memory`.
     ///
     /// # Errors
     /// [`ProducerDied`](crate::Error::ProducerDied) if the work before the tick is lost;
@@ -315,7 +317,7 @@ impl CudaStream {
     }
 }
 
-/// Compares the stream and the device.
+/// Streams are equal if their handles and their devices are equal.
 impl PartialEq for CudaStream {
     fn eq(&self, other: &Self) -> bool {
         self.0.stream == other.0.stream && self.0.work.device == other.0.work.device

@@ -1,6 +1,6 @@
-//! Streams without an owner that still have work. Each stream and its clock exist until the work has run,
-//! because another stream must not get the clock before. The module also waits for the process's streams when
-//! the process ends.
+//! Streams whose last owner was dropped, but which still have work. Each stream and its clock exist until the
+//! work has run, because no other stream may get the clock before. When the process exits, this module also
+//! waits for the process's streams.
 //!
 //! # Safety
 //! Unsafe, because it destroys streams. Sound, because this crate made each of them, and its last owner was
@@ -23,13 +23,13 @@ use crate::device::Device;
 use crate::driver::api::DriverHandle;
 use crate::exit::{self, ExitPhase};
 
-/// Time for which a process that ends by itself waits for its streams.
+/// Time for which an exiting process waits for its streams.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Stream without an owner.
+/// Stream whose last owner was dropped.
 pub(crate) struct OwnerlessStream {
     pub(crate) work: Arc<StreamWork>,
-    /// Stream to destroy, unless it is a user's.
+    /// Stream to destroy. `None` for a stream of the user.
     pub(crate) stream: Option<DriverHandle>,
     /// Value that keeps a user's stream alive, until its clock has no pending tick.
     pub(crate) keep_alive: Option<Box<dyn Any + Send + Sync>>,
@@ -37,7 +37,7 @@ pub(crate) struct OwnerlessStream {
 
 static OWNERLESS: PerProcess<Mutex<Vec<OwnerlessStream>>> = mp_core::per_process!(Mutex::new(Vec::new()));
 
-/// Streams that have owners.
+/// Streams of this process that have owners.
 static ALIVE: PerProcess<Mutex<Vec<Weak<StreamInner>>>> = mp_core::per_process!(Mutex::new(Vec::new()));
 
 impl OwnerlessStream {
@@ -63,10 +63,10 @@ impl Drop for OwnerlessStream {
     }
 }
 
-/// Number of streams that a call with another purpose queries, by a driver call each.
+/// Number of streams that [`end_some`] queries, each by a driver call.
 const AT_ONCE: usize = 4;
 
-/// Ends a stream now, or when it has run its work.
+/// Destroys a stream, now or when it has run its work.
 pub(crate) fn add(ended: OwnerlessStream) {
     if ended.work.clock.is_claimed() && ended.has_work() {
         OWNERLESS.lock().push(ended);
@@ -74,19 +74,19 @@ pub(crate) fn add(ended: OwnerlessStream) {
     }
 }
 
-/// Ends the streams that have run their work. Drops values of users, whose code may call anything.
+/// Destroys the streams that have run their work. Drops values of users, whose code may call any function.
 pub(super) fn end_all() {
     order::end_probes();
     end(usize::MAX, |_| true);
 }
 
-/// Queries some streams, and ends the streams that have run their work. Later calls query other streams. The
+/// Queries some streams, and destroys those that have run their work. Later calls query other streams. The
 /// caller must not hold a lock that the drop of a user's value may take.
 pub(crate) fn end_some() {
     end(AT_ONCE, |_| true);
 }
 
-/// Ends streams that have no value of a user.
+/// Destroys the streams that have run their work, except streams that are kept alive by a user's value.
 pub(super) fn end_own() {
     order::end_probes();
     end(usize::MAX, |one| one.keep_alive.is_none());
@@ -118,13 +118,13 @@ pub(crate) fn stream_of(tick: Tick) -> Option<CudaStream> {
     alive.into_iter().find(|one| one.work.clock.has_made(tick)).map(CudaStream)
 }
 
-/// Records that a device is lost to this process. The device's streams run nothing more, and other processes
-/// read this from the clocks.
+/// Records that a device is lost to this process. The device's streams run no more work, which other
+/// processes read from the clocks.
 pub(super) fn mark_lost(device: &Device) {
     work::of(device).iter().for_each(|one| one.clock.mark_lost());
 }
 
-/// Waits for a limited time until all ticks of this process are complete, before the process ends. Waits for
+/// Waits for a limited time until all ticks of this process are complete, before the process exits. Waits for
 /// no lock, because the holder may never release it. The driver ends the remaining streams.
 fn leave() {
     let until = Instant::now() + LIMIT;
@@ -138,8 +138,8 @@ fn leave() {
     }
 }
 
-/// Returns `true` if no stream of this process has work left that others may wait for. Returns `false` if a
-/// thread holds the lock of such a stream.
+/// Returns `true` if no stream of this process has pending work for which other processes may wait. Returns
+/// `false` if a thread holds a lock that the check needs.
 fn all_has_run() -> bool {
     let Some(locked) = ALIVE.try_lock() else { return false };
     let alive: Vec<_> = locked.iter().filter_map(Weak::upgrade).collect();

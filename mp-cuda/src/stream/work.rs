@@ -1,4 +1,4 @@
-//! Pending work of this process's streams, as their clocks show it. The driver is not called, because a query
+//! Pending work of this process's streams, read from their clocks. The driver is not called, because a query
 //! may invalidate the capture of a stream.
 
 use std::sync::{Arc, Weak};
@@ -11,14 +11,14 @@ use super::order::{self, StreamClock, tick};
 use crate::device::Device;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Part of a stream that outlives the stream's owners, until all work has run.
+/// State of a stream's work. It outlives the stream's owners, until all work has run.
 #[derive(Debug)]
 pub(crate) struct StreamWork {
     pub(crate) device: Device,
     pub(crate) clock: StreamClock,
     pub(super) awaited: Mutex<AwaitedTicks>,
-    /// Number of uses of memory that have begun on the stream, and number of uses whose work a tick covers,
-    /// or has run.
+    /// Number of uses of memory that have begun on the stream, and number of uses whose work has run or is
+    /// covered by a tick.
     begun: AtomicU64,
     covered: AtomicU64,
 }
@@ -36,7 +36,7 @@ impl StreamWork {
         work
     }
 
-    /// Begins a use that no tick covers. Returns the number of uses that have begun.
+    /// Counts a use, which no tick covers yet. Returns the number of uses that have begun.
     pub(super) fn use_begins(&self) -> u64 {
         self.begun.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -53,8 +53,8 @@ impl StreamWork {
         self.covered.fetch_max(uses, Ordering::Relaxed);
     }
 
-    /// Records that a host has seen all work of the stream run when a use ended. Has no effect if a use is
-    /// open, or a later use has begun.
+    /// Records that a host has seen that all work of the stream has run when use `number` ended. Has no
+    /// effect if a use is open, or a later use has begun.
     pub(super) fn has_run(&self, number: u64) {
         if self.ended_uses() == number {
             self.covered(number);
@@ -71,19 +71,20 @@ pub(crate) fn of(device: &Device) -> Vec<Arc<StreamWork>> {
 /// Purpose of a stream's wait for a tick.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum StreamWaitPurpose {
-    /// The stream uses the results. If they are lost, so are the results of its later work.
+    /// The stream uses the results of the work before the tick. If they are lost, the results of its later
+    /// work are lost, too.
     Results,
-    /// The stream uses the same memory, and no results.
+    /// The stream uses the same memory, but not the results of the work before the tick.
     Memory,
 }
 
 /// Ticks for which waits were submitted to a stream.
 #[derive(Debug, Default)]
 pub(super) struct AwaitedTicks {
-    /// Ticks that were pending at the last check, and lost ticks, until the stream has run the work that it
-    /// had then.
+    /// Awaited ticks that are pending or lost. Lost ticks are removed after the stream has run its work.
     pub(super) ticks: Vec<Tick>,
-    /// Ticks of work whose results the stream may use, and not of work that only uses the same memory.
+    /// Ticks in `ticks` that the stream awaits for [`Results`](StreamWaitPurpose::Results), not only for
+    /// memory.
     pub(super) sources: Vec<Tick>,
     /// Number of uses of memory that have begun and not ended.
     pub(super) uses: usize,
@@ -97,9 +98,9 @@ impl AwaitedTicks {
         self.sources.retain(is_open);
     }
 
-    /// Records the last tick of each other stream. The order of the calls does not matter, because the work
-    /// of a stream ends in order. A lost tick stays: it may block this stream forever, and later work of this
-    /// stream may be lost, too.
+    /// Records that the stream waits for a tick. Only the last tick of each other stream is kept, because the
+    /// work of a stream ends in order. A lost tick is kept: it may block this stream forever, and later work
+    /// of this stream may be lost, too.
     pub(super) fn record(&mut self, tick: Tick, purpose: StreamWaitPurpose) {
         self.prune();
         tick::keep_latest(&mut self.ticks, tick);
@@ -109,7 +110,7 @@ impl AwaitedTicks {
     }
 }
 
-/// Ticks that streams without owners wait for.
+/// Ticks for which streams without owners wait.
 static ORPHANED_TICKS: PerProcess<Mutex<Vec<(Device, Tick)>>> = mp_core::per_process!(Mutex::new(Vec::new()));
 
 impl StreamWork {
@@ -122,8 +123,8 @@ impl StreamWork {
         }
     }
 
-    /// Returns `true` if a use began after the last tick and after the last wait of a host. The clock may not
-    /// cover the work of that use.
+    /// Returns `true` if a use began after the last tick of the stream, and after the last wait of a host for
+    /// the stream. The clock may not cover the work of that use.
     fn is_uncovered(&self) -> bool {
         let covered = self.covered.load(Ordering::Relaxed);
         self.begun.load(Ordering::Relaxed) > covered
@@ -133,15 +134,15 @@ impl StreamWork {
 /// Work of a device's streams at one moment.
 #[derive(Debug, Default)]
 pub(crate) struct DeviceLoad {
-    /// Pending ticks, made or awaited.
+    /// Pending ticks, which the streams made or wait for.
     ticks: Vec<Tick>,
-    /// Streams for which threads were making ticks, with the number of ticks including these.
+    /// Streams for which threads were making ticks, each with the number of ticks begun until then.
     in_progress: Vec<(Arc<StreamWork>, u64)>,
     /// `true` if a thread was submitting a wait to a stream.
     is_changing: bool,
     /// `true` if a stream was used since its last tick.
     has_uncovered: bool,
-    /// `true` if streams that wait for a killed process are released.
+    /// `true` if a recovery releases streams that wait for a killed process.
     releases: bool,
 }
 
@@ -178,12 +179,12 @@ impl DeviceLoad {
         }
     }
 
-    /// Returns `true` if no stream had work.
+    /// Returns `true` if no stream had pending work.
     pub(crate) fn is_empty(&self) -> bool {
         self.ticks.is_empty() && self.in_progress.is_empty() && !self.is_changing && !self.has_uncovered
     }
 
-    /// Returns `true` if all known work has run.
+    /// Returns `true` if all work of the recorded ticks has run.
     pub(crate) fn has_run(&mut self) -> bool {
         let made = self.in_progress.extract_if(.., |(one, count)| one.clock.has_made_as_many(*count));
         // If a later tick was made meanwhile, that tick is waited for.
@@ -192,7 +193,7 @@ impl DeviceLoad {
         self.in_progress.is_empty() && !self.ticks.iter().any(|tick| self.is_pending(*tick))
     }
 
-    /// Returns `true` if all ticks for which streams wait are known.
+    /// Returns `true` if `ticks` contains all ticks for which the streams waited.
     pub(crate) fn is_complete_list(&self) -> bool {
         !self.is_changing
     }
@@ -205,7 +206,7 @@ mod tests {
 
     use super::*;
 
-    /// A tensor that was sent later may be used first. The stream then runs after the later tick.
+    /// A tensor that was sent later may be used first. Then the stream waits for the later tick.
     #[test]
     fn last_tick_of_each_awaited_stream_is_recorded() {
         let mut clock = Clock::claim(Arena::current().unwrap()).unwrap();

@@ -1,12 +1,12 @@
-//! Slabs that this process has made on a device, and cuts pieces out of.
+//! Slabs that this process has made on a device, and from which it cuts pieces.
 //!
-//! | no room | action, in this order |
+//! | place without room | next action |
 //! |---|---|
 //! | in the present slabs | check for returned pieces |
-//! | in the present slabs, after the check | make a slab: an eighth of all that the process has, from 32 MiB to 2 GiB; a piece above half of that has a slab of its own |
-//! | on the device for this slab | unmap unused slabs of other processes, give back own slabs without pieces, and try again |
+//! | in the present slabs, after the check | make a slab of an eighth of the process's bytes on the device, from 32 MiB to 2 GiB; a piece of more than half of that size gets a slab of its own |
+//! | on the device, for the new slab | unmap unused slabs of other processes, give back own slabs without pieces, and try again |
 //! | on the device, after giving back | make a slab of twice the piece's size, or a slab for this piece alone |
-//! | on the device for any of these slabs | return an error with figures |
+//! | on the device, for any of these slabs | return an error with memory statistics |
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,17 +28,17 @@ use crate::memory::stats::DeviceMemoryStats;
 use crate::memory::virtual_memory::DeviceMemory;
 use crate::uuid::Uuid;
 
-/// Sizes of the smallest and the largest slab for many pieces.
+/// Sizes, in bytes, of the smallest and the largest slab that is made for several pieces.
 const SMALLEST: u64 = 32 << 20;
 const LARGEST: u64 = 2 << 30;
-/// Smallest unit, and largest number of units of a slab.
+/// Smallest unit of a slab in bytes, and largest number of units of a slab.
 const UNIT: u64 = 512;
 const MOST_UNITS: u64 = 1 << 16;
-/// Number of pieces that are inspected for each piece that is cut, in one slab after the other. So the lists
-/// stay as long as the number of pieces that are alive.
+/// Number of outstanding pieces that are inspected whenever a piece is cut. The inspections take turns over
+/// the slabs, and keep the lists of dropped pieces short.
 const FEW: usize = 4;
 
-/// Slab that this process cuts up.
+/// Slab from which this process cuts pieces.
 #[derive(Debug)]
 struct OwnSlab {
     slab: Arc<Slab>,
@@ -51,7 +51,7 @@ struct OwnSlab {
 struct DevicePool {
     device: Device,
     slabs: Vec<OwnSlab>,
-    /// Slab whose pieces are inspected next, a few at a time.
+    /// Index of the slab whose pieces are inspected next.
     next: usize,
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn cut(device: &Device, bytes: u64) -> Result<CutPiece> {
 }
 
 impl DevicePool {
-    /// Cuts a piece out of the first slab that has room. Returns `None` if no slab has.
+    /// Cuts a piece out of the first slab with enough room. Returns `None` if no slab has enough room.
     fn cut(&mut self, bytes: u64) -> Result<Option<CutPiece>> {
         for own in &mut self.slabs {
             if let Some(cut) = own.cut(bytes)? {
@@ -118,8 +118,8 @@ impl DevicePool {
         self.release(|own| own.ledger.is_retired());
     }
 
-    /// Frees those slabs selected by `which` in which no process holds a piece. Returns their total size in
-    /// bytes.
+    /// Frees the slabs that `which` selects, unless a process holds a piece of them. Returns the number of
+    /// freed bytes.
     fn release(&mut self, which: impl Fn(&OwnSlab) -> bool) -> u64 {
         let goes = |own: &mut OwnSlab| {
             own.ledger.is_empty() && which(own) && own.slab.is_idle() && registry::remove(&own.slab)
@@ -213,9 +213,9 @@ fn can_share(device: &Device) -> Result<()> {
     Err(Error::Unsupported { what, device: device.uuid() })
 }
 
-/// Returns the sizes of slabs that have room for this many bytes, the best first: a size for many pieces, a
-/// smaller size, and a size for this piece alone. `reserved` is the number of bytes that the process already
-/// has.
+/// Returns the slab sizes to try for a piece of `bytes` bytes, the best first: a size for many pieces, a
+/// smaller size, and `alone`, the size for this piece alone. `reserved` is the number of bytes that the
+/// process already has.
 fn sizes(bytes: u64, alone: u64, reserved: u64, granularity: u64) -> Vec<u64> {
     let many = (reserved / 8).next_power_of_two().clamp(SMALLEST, LARGEST).next_multiple_of(granularity);
     if bytes > many / 2 {
@@ -229,8 +229,9 @@ fn sizes(bytes: u64, alone: u64, reserved: u64, granularity: u64) -> Vec<u64> {
     sizes
 }
 
-/// Returns the unit of a slab for this many bytes. The unit is the whole slab if they need more than half of
-/// it. Otherwise the slab has at most as many units as rows.
+/// Returns the unit of a slab of `size` bytes, made for a piece of `bytes` bytes. The unit is the whole slab
+/// if the piece needs more than half of it. Otherwise the unit is so large that the slab has at most
+/// [`MOST_UNITS`] units.
 fn unit_of(size: u64, bytes: u64) -> u64 {
     if bytes > size / 2 { size } else { (size / MOST_UNITS).next_power_of_two().max(UNIT) }
 }
@@ -254,7 +255,7 @@ pub(crate) fn scan() {
     POOLS.lock().iter_mut().for_each(DevicePool::scan_all);
 }
 
-/// Frees own slabs without pieces in any process, and returns their bytes.
+/// Frees own slabs of which no process holds a piece. Returns the number of freed bytes.
 pub(crate) fn release() -> u64 {
     let mut pools = POOLS.lock();
     let bytes = pools
@@ -268,8 +269,8 @@ pub(crate) fn release() -> u64 {
     bytes
 }
 
-/// Removes own slabs without pieces in this process, before the process ends. Other processes may have
-/// pieces.
+/// Removes own slabs of which this process holds no piece, before the process ends. Other processes may still
+/// hold pieces.
 pub(crate) fn leave() {
     let mut pools = POOLS.lock();
     for pool in pools.iter_mut() {
@@ -303,8 +304,8 @@ mod tests {
         }
     }
 
-    /// A slab of one unit is for pieces of more than half its size, other slabs are for smaller pieces.
-    /// Otherwise the new slab would have no room for the piece.
+    /// A slab of one unit is for pieces of more than half of its size. Other slabs are for smaller pieces. A
+    /// new slab must be of the kind that its piece needs.
     #[test]
     fn new_slab_has_room_for_its_piece() {
         let of = |mib: u64| sizes(mib * MIB, (mib * MIB).next_multiple_of(2 * MIB), 0, 2 * MIB);

@@ -8,22 +8,22 @@ use std::ops::Range;
 pub(crate) struct Ranges {
     units: u32,
     free: u32,
-    /// Free ranges: first unit and number of units.
+    /// Number of units of each free range, by its first unit.
     by_start: BTreeMap<u32, u32>,
-    /// Free ranges by length, the shortest first.
+    /// Free ranges as `(length, first unit)`, the shortest first.
     by_length: BTreeSet<(u32, u32)>,
 }
 
 impl Ranges {
-    /// Creates this many units, all free.
+    /// Creates a slab of this many units, all of which are free.
     pub(crate) fn new(units: u32) -> Self {
         let mut new = Self { units, free: 0, by_start: BTreeMap::new(), by_length: BTreeSet::new() };
         new.insert(0, units);
         new
     }
 
-    /// Cuts a range of this length out of the shortest free range that has room. Returns `None` if no range
-    /// has.
+    /// Takes a range of this length from the shortest free range that is long enough. Returns `None` if no
+    /// free range is.
     pub(crate) fn take(&mut self, length: u32) -> Option<Range<u32>> {
         let length = length.max(1);
         let &(all, start) = self.by_length.range((length, 0)..).next()?;
@@ -32,7 +32,7 @@ impl Ranges {
         Some(start..start + length)
     }
 
-    /// Gives back a taken range. None of its units may be free.
+    /// Frees a range. All of its units must be in use.
     pub(crate) fn give(&mut self, range: Range<u32>) {
         let (mut start, mut end) = (range.start, range.end);
         debug_assert!(start < end && end <= self.units && !self.touches_free(&range), "{range:?}");
@@ -80,7 +80,7 @@ mod tests {
 
     use super::*;
 
-    /// Simplest allocator: a flag for each unit.
+    /// Reference allocator: a flag for each unit, `true` if the unit is in use.
     struct List(Vec<bool>);
 
     impl List {

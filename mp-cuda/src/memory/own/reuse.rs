@@ -4,11 +4,11 @@
 //! | a piece has no holder, and | its range |
 //! |---|---|
 //! | its last use has run | is free |
-//! | its last use is pending, and is work of this process alone | is free for a stream that waits for it |
-//! | its last use is pending, and is work of another process, or of several | stays outstanding until the last use has run: a death ends the waits, and the work may continue for a while |
+//! | its last use is pending, and is work of this process alone | is free for a stream that waits for the last use |
+//! | its last use is pending, and is work of another process, or of several | stays outstanding until the last use has run: the death of a process would end a wait for it, although the work may still run |
 //! | its last use was by a stream whose process is dead, and never finished | stays outstanding: the slab is *retired* |
-//! | a process died while it could write to it | stays outstanding: the slab is retired |
-//! | its last use has run, after work of several processes, and a clock has ended with unfinished work since the piece was cut | stays outstanding: the slab is retired, because a stream may have continued without work that is pending ([`use_record`](mp_core::steps::device::use_record)) |
+//! | a process died while it could write to the piece | stays outstanding: the slab is retired |
+//! | its last use has run, after work of several processes, and a clock has ended with unfinished work since the piece was cut | stays outstanding: the slab is retired, because a stream may have run its work before earlier work that is pending ([`use_record`](mp_core::steps::device::use_record)) |
 //!
 //! No more pieces are cut out of a retired slab, because unrecorded work may still access it. The slab is
 //! given back to the driver when its last piece has no holder.
@@ -22,16 +22,17 @@ use crate::memory::object::SlabObject;
 use crate::memory::ticks::{self, TickProgress};
 use mp_core::steps::device::use_record::UseRecord;
 
-/// Piece that a process may have: the mark of its object, and its units.
+/// Piece that some process may hold: the mark of its object, and its units.
 #[derive(Debug)]
 struct OutstandingPiece {
     mark: u64,
     units: Range<u32>,
-    /// [Unfinished ends](ticks::unfinished_ends) when the piece was cut.
+    /// Number of [unfinished ends](ticks::unfinished_ends) of clocks at the time when the piece was cut.
     ends: u64,
 }
 
-/// Units that are free for streams that wait for a tick of this process.
+/// Units whose previous piece was dropped, but whose last use is pending. A stream may use them after it
+/// waits for the tick.
 #[derive(Debug)]
 struct CoolingRange {
     units: Range<u32>,
@@ -42,7 +43,7 @@ struct CoolingRange {
 #[derive(Debug, Default)]
 pub(crate) struct PieceLedger {
     outstanding: Vec<OutstandingPiece>,
-    /// Piece to inspect next.
+    /// Index of the piece to inspect next.
     next: usize,
     cooling: Vec<CoolingRange>,
     retired: bool,
@@ -54,7 +55,7 @@ impl PieceLedger {
         self.outstanding.push(OutstandingPiece { mark, units, ends: ticks::unfinished_ends() });
     }
 
-    /// Inspects this many of the outstanding pieces, and gives returned units to `ranges`.
+    /// Inspects up to `most` outstanding pieces, and frees the units of returned pieces in `ranges`.
     pub(crate) fn scan(&mut self, slab: &SlabObject, ranges: &mut Ranges, most: usize) {
         for _ in 0..most.min(self.outstanding.len()) {
             if self.next >= self.outstanding.len() {
@@ -86,14 +87,14 @@ impl PieceLedger {
         }
     }
 
-    /// Inspects all outstanding pieces, and the ticks of all cooling ranges.
+    /// Inspects all outstanding pieces, and all cooling ranges.
     pub(crate) fn scan_all(&mut self, slab: &SlabObject, ranges: &mut Ranges) {
         self.next = 0;
         self.scan(slab, ranges, usize::MAX);
         self.prune_cooled();
     }
 
-    /// Removes ranges whose ticks are not pending. A lost tick retires the slab.
+    /// Removes cooling ranges whose ticks are not pending. A lost tick retires the slab.
     fn prune_cooled(&mut self) {
         let retired = &mut self.retired;
         self.cooling.retain(|one| match ticks::progress(one.tick.raw()) {
@@ -106,15 +107,15 @@ impl PieceLedger {
         });
     }
 
-    /// Returns the ticks for which a stream that gets these units has to wait. The slab may be retired
-    /// afterwards, and the units must not be used then.
+    /// Returns the ticks for which a stream has to wait before it uses these units. If
+    /// [`is_retired`](Self::is_retired) is `true` after this call, the units must not be used.
     pub(crate) fn pending_ticks(&mut self, units: &Range<u32>) -> Vec<Tick> {
         self.prune_cooled();
         let touch = |one: &&CoolingRange| one.units.start < units.end && units.start < one.units.end;
         self.cooling.iter().filter(touch).map(|one| one.tick).collect()
     }
 
-    /// Returns `true` if no more pieces may be cut.
+    /// Returns `true` if the slab is retired, so that no more pieces may be cut.
     pub(crate) fn is_retired(&self) -> bool {
         self.retired
     }
@@ -124,8 +125,8 @@ impl PieceLedger {
         self.outstanding.len()
     }
 
-    /// Returns `true` if no process has a piece. The slab may be given back to the driver when no stream of
-    /// this process can access it. Streams of other processes use their own mappings.
+    /// Returns `true` if no process holds a piece of the slab. The slab may be given back to the driver when
+    /// no stream of this process can access it. Streams of other processes use their own mappings.
     pub(crate) fn is_empty(&self) -> bool {
         self.outstanding.is_empty()
     }

@@ -1,5 +1,5 @@
-//! Choice of the order of a device's streams, by the first process that uses the device, for all processes of
-//! the family.
+//! Choice of the [`Order`] of a device's streams. The first process of the program that uses the device
+//! chooses the order for all processes.
 
 use mp_core::Arena;
 use mp_core::clocks::Clocks;
@@ -11,22 +11,23 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::stream::order::{Order, table};
 
-/// Operations by which a stream of a device ticks and waits.
+/// Method by which the streams of a device report progress (*tick*) and wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum TickMethod {
-    /// The stream writes words of the table, at this address for its device, and waits for them.
+    /// Streams write words of the clock table, and wait for words. The value is the address of the table for
+    /// the device.
     Words(u64),
-    /// The stream records events of the driver.
+    /// Streams record events of the driver, and wait for events.
     Events,
-    /// Hosts wait.
+    /// Hosts wait for streams.
     Hosts,
 }
 
-/// Devices with their methods. The list retains each device, and with it the context for which the method is
+/// Devices with their methods. The list retains each device, and so the context for which the method is
 /// valid.
 static METHODS: PerProcess<Mutex<Vec<(Device, TickMethod)>>> = mp_core::per_process!(Mutex::new(Vec::new()));
 
-/// Returns the key of a device in the arena: its identity, folded (FNV-1a).
+/// Returns the key of a device in the arena: the FNV-1a hash of its identity.
 pub(super) fn key(device: &Device) -> u64 {
     let fold = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
     device.uuid().0.iter().fold(0xcbf2_9ce4_8422_2325, fold)
@@ -64,7 +65,7 @@ pub(super) fn method(device: &Device) -> Result<TickMethod> {
     Ok(method)
 }
 
-/// Returns the order of a device.
+/// Returns the order of a device's streams.
 pub(super) fn order(device: &Device) -> Result<Order> {
     Ok(match method(device)? {
         TickMethod::Words(_) => Order::Clocks,
@@ -80,13 +81,13 @@ pub(super) fn has_events_here(device: &Device) -> bool {
     methods.iter().any(|(one, method)| one == device && matches!(method, TickMethod::Events))
 }
 
-/// Returns `true` if the driver never lets the device access the table.
+/// Returns `true` if the error means that the driver never lets the device access the clock table.
 fn is_refused(error: &Error) -> bool {
     use codes::{NOT_PERMITTED, NOT_SUPPORTED};
     matches!(error, Error::Driver { code: NOT_PERMITTED | NOT_SUPPORTED, .. })
 }
 
-/// Returns the first order that a device supports.
+/// Returns the first order in [`Order`] that a device supports, and its method.
 fn best(device: &Device) -> Result<(Order, TickMethod)> {
     if has_words(device)? {
         match table::base(device) {
@@ -125,8 +126,7 @@ fn method_for(device: &Device, order: Order) -> Result<TickMethod> {
     }
 }
 
-/// Returns `true` if a test disables this ability of devices. So each order is tested on a device that
-/// supports all of them.
+/// Returns `true` if a test disables this ability of devices, so that all orders can be tested on one device.
 fn is_without(what: &str) -> bool {
     cfg!(feature = "inject")
         && std::env::var("MP_CUDA_WITHOUT").is_ok_and(|all| all.split(',').any(|one| one == what))

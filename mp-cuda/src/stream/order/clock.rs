@@ -1,8 +1,9 @@
-//! Clock of a stream, and waits for other clocks.
+//! Clocks of streams. A clock counts the *ticks* of a stream, which mark points in its work. Streams wait for
+//! ticks of other clocks.
 //!
 //! # Safety
 //! Unsafe, because streams write words and wait for them. Sound, because
-//! - a word is one of the registered table (`table`);
+//! - each word belongs to the registered clock table (`table`);
 //! - callers guarantee that the stream is alive.
 #![allow(unsafe_code)]
 
@@ -20,12 +21,12 @@ use crate::stream::order::table;
 use crate::stream::order::tick::{are_of_one_stream, is_complete};
 use crate::sync::{AtomicU64, Ordering};
 
-/// Clock of one stream, which is claimed at the stream's first tick.
+/// Clock of one stream. A row of the clock table is claimed for it at the stream's first tick.
 #[derive(Debug, Default)]
 pub(crate) struct StreamClock {
     row: Mutex<Option<ClockRow>>,
     /// Number of ticks that threads have begun to make, number of ticks that were made or refused, and the
-    /// last tick that was made (0: none).
+    /// last tick (0 before the first tick).
     begun: AtomicU64,
     made: AtomicU64,
     last: AtomicU64,
@@ -37,28 +38,28 @@ struct ClockRow {
     ticks: TickSource,
 }
 
-/// Operation by which the stream reports a tick.
+/// Method by which the stream reports a tick.
 #[derive(Debug)]
 enum TickSource {
-    /// The stream writes this word, at its address for the device.
+    /// The stream writes the clock's word. The value is the address of the word for the device.
     Word(u64),
     Events(StreamEvents),
-    /// The host writes the word, after it has waited.
+    /// The host writes the clock's word, after it has waited for the stream.
     Host,
 }
 
 impl StreamClock {
-    /// Has the stream write its next number when all earlier work has run. Other processes may use the tick,
-    /// which the driver has accepted.
+    /// Makes a tick: submits the write of the clock's next number, which happens when all earlier work has
+    /// run. Returns after the driver has accepted the write, so other processes may use the tick.
     ///
-    /// The lock is held meanwhile: if two ticks reached the driver in the wrong order, the clock would run
-    /// backwards.
+    /// The clock's lock is held meanwhile. Otherwise two ticks could reach the driver in the wrong order, and
+    /// the clock would run backwards.
     ///
     /// # Errors
-    /// [`Error::Capturing`]; [`Error::TooManyStreams`] if no clock is left; errors of the driver.
+    /// [`Error::Capturing`]; [`Error::TooManyStreams`] if no row of the table is free; errors of the driver.
     ///
     /// # Safety
-    /// The stream is alive, of this device, and the only stream of this clock.
+    /// The stream is alive, belongs to this device, and is the only stream of this clock.
     pub(crate) unsafe fn tick(&self, device: &Device, stream: DriverHandle) -> Result<Tick> {
         let mut row = self.row.lock();
         // Changed only under the lock.
@@ -112,7 +113,7 @@ impl StreamClock {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// Returns `true` if this many ticks were made or refused.
+    /// Returns `true` if the first `count` ticks that threads began to make were made or refused.
     pub(crate) fn has_made_as_many(&self, count: u64) -> bool {
         self.made.load(Ordering::Acquire) >= count
     }
@@ -122,12 +123,13 @@ impl StreamClock {
         Tick::from_raw(self.last.load(Ordering::Relaxed))
     }
 
-    /// Returns `true` if the stream has ever ticked.
+    /// Returns `true` if the stream has ticked, and its device is not lost.
     pub(crate) fn is_claimed(&self) -> bool {
         self.row.lock().is_some()
     }
 
-    /// Returns `true` if this clock has made the tick. Does not block. Returns `false` while the clock ticks.
+    /// Returns `true` if this clock has made the tick. Does not block: returns `false` while a thread is
+    /// making a tick of this clock.
     pub(crate) fn has_made(&self, tick: Tick) -> bool {
         let row = self.row.try_lock();
         let last = row.as_ref().and_then(|row| row.as_ref()?.clock.last());
@@ -176,19 +178,19 @@ impl ClockRow {
 pub(crate) enum StreamWait {
     /// The tick is complete.
     Over,
-    /// The stream runs later work when the tick is complete.
+    /// The stream will run later work when the tick is complete.
     Pending,
-    /// The stream can't wait for the tick, so the host has to.
+    /// The stream can't wait for the tick, so the host has to wait.
     ByHost,
 }
 
-/// Has a stream wait until a tick is complete.
+/// Makes a stream wait until a tick is complete.
 ///
 /// # Errors
 /// Errors of [`is_complete`]; [`Error::Capturing`]; errors of the driver.
 ///
 /// # Safety
-/// The stream is alive, and of this device.
+/// The stream is alive, and belongs to this device.
 pub(crate) unsafe fn wait(device: &Device, stream: DriverHandle, tick: Tick) -> Result<StreamWait> {
     if is_complete(tick)? {
         return Ok(StreamWait::Over);

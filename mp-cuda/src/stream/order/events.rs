@@ -1,29 +1,30 @@
-//! Order of devices whose streams don't write words, by events of the driver that other processes open.
+//! [`Order::IpcEvents`](super::Order::IpcEvents): order of streams that can't write words, by events of the
+//! driver that other processes open.
 //!
-//! A stream that ticks has some events ([`Clocks::EVENTS`]), which it uses in turn. To *tick*, it records an
-//! event, and then calls a function of this process that marks the tick as complete in the clock. So queries,
-//! last uses and the reuse of memory work as with words, in processes without a GPU, too. To *wait*, a
-//! process opens the event once, and has a stream wait for its last record. That is the tick, or a later tick
-//! of the same stream, which was submitted before this wait.
+//! A stream that ticks has [`Clocks::EVENTS`] events, which it uses in turn. To *tick*, the stream records an
+//! event, and then calls a function of this process that marks the tick as complete in the stream's clock. So
+//! all processes, even without a GPU, can query the progress in the clock, as with words. To *wait*, a
+//! process opens the event once, and makes a stream wait for the last record of the event. The last record is
+//! the tick, or a later tick of the same stream that was submitted before the wait.
 //!
 //! | object | lifetime |
 //! |---|---|
-//! | events of a stream | until the process ends, which leaves them to the driver; when the stream has ended, another stream of the process gets them |
-//! | an opened event | until its maker is dead, memory of others is [collected](crate::ipc_collect), or the process ends |
+//! | events of a stream | until the process ends, when the driver frees them; after the stream has ended, another stream of the process uses them |
+//! | an opened event | until its maker is dead, [`ipc_collect`](crate::ipc_collect) is called, or the process ends |
 //!
-//! By the manual, the behaviour of an opened event is undefined once its maker has destroyed it, so no maker
-//! destroys its events. Waiting for an event whose maker is dead is unsafe, and such an event has to be
-//! closed. A stream's wait is bound when it is submitted, so closing the event does not affect it.
+//! CUDA's manual leaves the behaviour of an opened event undefined after its maker has destroyed it, so no
+//! maker destroys its events. A stream must not wait for an event whose maker is dead, so this process closes
+//! the event. A wait that was submitted before is not affected by closing the event.
 //!
-//! Waits on the device for a killed process are not released, because no host can end them. Hosts get an
-//! error.
+//! If a process is killed, waits of streams for its work never end, because no host can end them. Waiting
+//! hosts get an error.
 //!
 //! # Safety
 //! Unsafe, because events are objects of the driver. Sound, because
 //! - events of this process are not destroyed once other processes may have them;
-//! - opened events are removed before they are closed, under the lock under which they are found and passed
-//!   to a stream;
-//! - the function that streams call takes a number, and does one store.
+//! - an opened event is removed from the table before it is closed. The lock of the table is held while
+//!   events are removed, and while they are found and passed to a stream;
+//! - the function that streams call takes a number, and makes one store.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -47,7 +48,7 @@ use crate::stream::order::tick::{are_of_one_stream, is_complete};
 
 const EVENTS: usize = Clocks::EVENTS;
 
-/// Events of one stream at a time, and their names for other processes.
+/// Events for one stream, and the handles by which other processes open them.
 #[derive(Debug)]
 struct EventSet {
     device: Device,
@@ -57,11 +58,11 @@ struct EventSet {
 
 #[derive(Debug)]
 struct EventTable {
-    /// Events of clocks of this process that have owners.
+    /// Events of streams of this process that exist, each with the first tick of its clock.
     own: Vec<(Tick, Arc<EventSet>)>,
-    /// Events of streams that have ended.
+    /// Events of streams that have ended, for new streams.
     free: Vec<Arc<EventSet>>,
-    /// Events of other processes, by their names and the device.
+    /// Opened events of other processes, by handle and device.
     opened: BTreeMap<([u8; 64], [u8; 16]), OpenedEvent>,
 }
 
@@ -79,7 +80,7 @@ static EVENT_TABLE: PerProcess<Mutex<EventTable>> = mp_core::per_process!(Mutex:
     opened: BTreeMap::new()
 }));
 
-/// Events of a clock of this process.
+/// Events of one clock of this process. Dropping the value makes the events available to another clock.
 #[derive(Debug)]
 pub(super) struct StreamEvents {
     first: Tick,
@@ -103,7 +104,7 @@ impl EventSet {
         Ok(made)
     }
 
-    /// Destroys the events. No other process may have opened them.
+    /// Destroys the events. The caller guarantees that no other process has opened them.
     fn destroy(&self) {
         let Ok(bound) = self.device.bind() else { return };
         for event in self.events.into_iter().filter(|event| *event != DriverHandle::NULL) {
@@ -114,7 +115,7 @@ impl EventSet {
 }
 
 impl StreamEvents {
-    /// Gives events to a clock that has no tick yet.
+    /// Assigns events to a clock that has no tick yet.
     pub(super) fn new(device: &Device, clock: &mut Clock) -> Result<Self> {
         let table = {
             let mut table = EVENT_TABLE.lock();
@@ -133,11 +134,10 @@ impl StreamEvents {
         Ok(events)
     }
 
-    /// Has the stream record an event, and then call a function that completes the tick. The driver orders
-    /// the streams.
+    /// Makes the stream record an event, and then call a function that completes the tick.
     ///
     /// # Safety
-    /// The stream is alive, of the events' device, and the stream of this clock.
+    /// The stream is alive, belongs to the events' device, and is the stream of this clock.
     pub(super) unsafe fn tick(
         &self,
         bound: &BoundContext<'_>,
@@ -161,21 +161,21 @@ impl Drop for StreamEvents {
     }
 }
 
-/// Function that a stream calls at a tick, on a thread of the driver.
+/// Marks a tick as complete. Called by a stream, on a thread of the driver.
 extern "C" fn complete_tick(tick: *mut c_void) {
     if let (Some(tick), Ok(arena)) = (Tick::from_raw(tick.addr() as u64), Arena::current()) {
         Clocks(arena).complete(tick);
     }
 }
 
-/// Has a stream wait for a pending tick. Returns `true` if the stream has to wait, or `None` if there is no
-/// event to wait for.
+/// Makes a stream wait for a pending tick. Returns `true` if the stream has to wait, `false` if the tick is
+/// complete, or `None` if the tick has no event to wait for.
 ///
 /// # Errors
 /// Errors of [`is_complete`]; errors of the driver.
 ///
 /// # Safety
-/// The stream is alive, of this device, and not being captured.
+/// The stream is alive, belongs to this device, and is not being captured.
 pub(super) unsafe fn wait(device: &Device, stream: DriverHandle, tick: Tick) -> Result<Option<bool>> {
     let mut table = EVENT_TABLE.lock();
     let own =
@@ -214,7 +214,7 @@ pub(super) unsafe fn wait(device: &Device, stream: DriverHandle, tick: Tick) -> 
 }
 
 impl EventTable {
-    /// Returns another process's event, which is opened once.
+    /// Returns an event of another process. Opens the event if this process has not opened it.
     fn open(&mut self, device: &Device, name: [u8; 64], maker: Member) -> Result<DriverHandle> {
         let key = (name, device.uuid().0);
         match self.opened.get(&key) {
@@ -249,8 +249,8 @@ impl EventTable {
     }
 }
 
-/// Closes events that no other code can find. If they have work, the driver closes them later, and the caller
-/// does not wait (`cuEventDestroy`).
+/// Closes events that are not in the table. Does not block: if an event has pending work, the driver closes
+/// it later (`cuEventDestroy`).
 fn close(opened: Vec<OpenedEvent>) {
     for one in opened {
         let Ok(bound) = one.device.bind() else { continue };
@@ -259,8 +259,8 @@ fn close(opened: Vec<OpenedEvent>) {
     }
 }
 
-/// Closes the events of dead processes, after a reclaim. The calling thread may be in any wait. If another
-/// thread holds the lock, the next opening or the next death closes the events.
+/// Closes the opened events of dead processes, after a reclaim. Does nothing if the lock of the table is
+/// held, because the calling thread may hold it. Then the next opening, or the next death, closes the events.
 pub(crate) fn on_deaths() {
     let Some(mut table) = EVENT_TABLE.try_lock() else { return };
     let orphans = table.take_orphans();
@@ -275,8 +275,8 @@ pub(crate) fn close_all() {
     close(all);
 }
 
-/// Closes the opened events before the process ends, because the waits of its streams are bound. If the
-/// driver would block, the events are left to the end of the process.
+/// Closes the opened events before the process exits. Submitted waits are not affected. If the driver would
+/// block, leaves the events to the driver.
 fn leave() {
     if long_calls::is_under_way() {
         return;

@@ -1,10 +1,10 @@
-//! Table of clocks, as devices of this process access it. It is registered once, when a stream first ticks or
-//! waits.
+//! Registration of the clock table with the driver, so that devices of this process can access it. The table
+//! is registered once, when a stream first ticks or waits.
 //!
 //! # Safety
 //! Unsafe, because a device accesses the memory of this process. Sound, because
 //! - the table is in the arena's fixed part, which stays mapped at its address until the process ends, and no
-//!   other code uses the words that devices write there;
+//!   other code writes the words that devices write;
 //! - the table stays registered until the process ends, because unregistering it would wait for all work of
 //!   the devices.
 #![allow(unsafe_code)]
@@ -22,34 +22,35 @@ use crate::driver::api::DriverHandle;
 use crate::error::{Error, Result};
 use crate::stream::order::tick::is_complete;
 
-/// Longest time until the first tick of a device is visible, after its stream has run.
+/// Longest time until the first tick of a device is visible to this process, after the stream has run its
+/// work.
 const INVISIBLE: Duration = Duration::from_secs(1);
-/// Longest time until that stream has run. It has no other work, but kernels of other processes may be
-/// running.
+/// Longest time until the stream of a device's first tick has run its work. The stream has no other work, but
+/// kernels of other processes may be running.
 const UNRUN: Duration = Duration::from_secs(60);
 
 /// Registration of the table with the driver of this process.
 struct Registration {
-    /// Device with whose context the table was registered.
+    /// Device whose context was current when the table was registered.
     with: Option<Device>,
-    /// Devices with their addresses of the table. The list retains each device, and with it the context for
-    /// which the address is valid.
+    /// Devices, each with the address of the table for the device. The list retains each device, and so the
+    /// context for which the address is valid.
     devices: Vec<(Device, u64)>,
 }
 
 static REGISTERED: PerProcess<Mutex<Registration>> =
     mp_core::per_process!(Mutex::new(Registration { with: None, devices: Vec::new() }));
 
-/// Returns the offset in the table of the word that a tick is written to.
+/// Returns the offset in the table of the word to which a tick is written.
 pub(super) fn offset(arena: Arena, tick: Tick) -> u64 {
     Clocks(arena).done_offset(tick.clock()) as u64
 }
 
-/// Returns the address of the table for `device`, whose streams can write there.
+/// Returns the address of the table for `device`, after testing that its streams can write to the table.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if the streams don't write words although the device's attributes claim it, or if a
-/// new stream runs nothing for a minute; errors of the driver.
+/// [`Error::Unsupported`] if the streams can't write words although the device's attributes claim it, or if a
+/// new stream runs no work within a minute; errors of the driver.
 pub(super) fn base(device: &Device) -> Result<u64> {
     let mut registered = REGISTERED.lock();
     if let Some((_, base)) = registered.devices.iter().find(|(one, _)| one == device) {
@@ -89,19 +90,19 @@ fn register(device: &Device, registered: &mut Registration) -> Result<u64> {
     device.bind()?.host_device_address(at)
 }
 
-/// Outcome of a device's first tick.
+/// Outcome of the first tick of a device, which tests whether its writes are visible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ProbeResult {
     Visible,
-    /// The stream has run, and the word is not written.
+    /// The stream has run its work, but this process does not see the written word.
     Invisible,
-    /// The stream has not run.
+    /// The stream has not run its work in time.
     NotRun,
 }
 
 impl ProbeResult {
-    /// Returns the outcome, if there is nothing left to wait for. `over` is the time since the stream has
-    /// run.
+    /// Returns the outcome, or `None` if the test has to continue. `over` is the time since the stream was
+    /// first seen to have run, and `waited` is the time since the test began.
     fn decide(is_seen: bool, over: Option<Duration>, waited: Duration) -> Option<ProbeResult> {
         match over {
             _ if is_seen => Some(ProbeResult::Visible),
@@ -140,8 +141,8 @@ fn probe(device: &Device, base: u64) -> Result<ProbeResult> {
     seen
 }
 
-/// Stream of a probe, with its clock. Both exist until the stream has run its work, because another stream
-/// must not get the clock before.
+/// Stream and clock of a probe. They exist until the stream has run its work, because no other stream may get
+/// the clock before.
 struct ProbeStream {
     device: Device,
     stream: DriverHandle,
@@ -149,7 +150,7 @@ struct ProbeStream {
     _clock: Clock,
 }
 
-/// Streams of probes that have work left.
+/// Streams of ended probes that have pending work.
 static PROBES: PerProcess<Mutex<Vec<ProbeStream>>> = mp_core::per_process!(Mutex::new(Vec::new()));
 
 impl ProbeStream {
@@ -172,7 +173,7 @@ impl Drop for ProbeStream {
     }
 }
 
-/// Ends the streams of probes that have run their work. Returns `true` if none is left.
+/// Destroys the streams of probes that have run their work. Returns `true` if no stream of a probe remains.
 pub(in crate::stream) fn end_probes() -> bool {
     // Another thread ends streams.
     let Some(mut probes) = PROBES.try_lock() else { return false };
@@ -183,7 +184,7 @@ pub(in crate::stream) fn end_probes() -> bool {
     is_empty
 }
 
-/// Waits for the first tick of a device. `has_run` queries its stream.
+/// Waits for the first tick of a device. `has_run` returns `true` if the stream has run its work.
 fn wait_for_first_tick(arena: Arena, tick: Tick, has_run: impl Fn() -> Result<bool>) -> Result<ProbeResult> {
     let (begun, mut over) = (Instant::now(), None);
     let mut pause = Duration::from_micros(20);
