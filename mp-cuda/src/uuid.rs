@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// Identity of a GPU, or of an instance of a GPU. The identity is the same in all processes, regardless of
-/// `CUDA_VISIBLE_DEVICES`.
+/// Identity of a GPU, or of an instance (part) of a GPU. The identity is the same in all processes,
+/// regardless of `CUDA_VISIBLE_DEVICES`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Uuid(pub [u8; 16]);
 

@@ -1,4 +1,4 @@
-//! Tensors that share memory with others: clones and views.
+//! Tensors that share memory with other tensors: clones and views.
 
 use mp_tensor::parts::View;
 use mp_tensor::{Element, Shared, aliasing_methods, view_methods};
@@ -8,14 +8,14 @@ use super::{CudaTensor, StreamGuardMut};
 use crate::error::Result;
 use crate::stream::CudaStream;
 
-/// Returns another handle of the same memory.
+/// Clones share the memory of the tensor.
 impl<T: Element, M: CudaAliased> Clone for CudaTensor<T, M> {
     fn clone(&self) -> Self {
         Self::of(self.raw.clone())
     }
 }
 
-/// Views: other handles of the same memory, with some of the elements, or another order.
+/// Views: tensors that share the memory, with fewer elements or another order of elements.
 impl<T: Element, M: CudaAliased> CudaTensor<T, M> {
     view_methods!(&);
     aliasing_methods!(raw.view);
@@ -27,8 +27,8 @@ impl<T: Element, M: CudaAliased> CudaTensor<T, M> {
 
 impl<T: Element> CudaTensor<T, Shared> {
     /// Loans the tensor to a stream, for work that reads and writes it. The stream waits, on the device, for
-    /// the work in the message that brought the tensor. It does not wait for other streams of this process,
-    /// which the program orders itself.
+    /// the work that the sender had submitted before it sent the tensor. The stream does not wait for other
+    /// streams of this process, which the program orders itself.
     ///
     /// # Errors
     /// Errors of [`on`](Self::on).

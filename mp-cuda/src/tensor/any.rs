@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::stream::CudaStream;
 use crate::uuid::Uuid;
 
-/// Tensor on a device whose element type is a value, in any [`CudaMode`].
+/// Tensor on a device whose element type is known at run time, in any [`CudaMode`].
 ///
 /// ```no_run
 /// use mp_cuda::{AnyCudaTensor, Device, CudaStream};
@@ -68,8 +68,8 @@ impl<M: CudaMode> AnyCudaTensor<M> {
         self.raw.device()
     }
 
-    /// Returns the identity of the memory, which is the same in all processes, or `None` if there are no
-    /// elements.
+    /// Returns the identity of the tensor's piece of device memory, which is the same in all processes.
+    /// Returns `None` if there are no elements.
     #[doc(alias = "untyped_storage")]
     pub fn storage(&self) -> Option<CudaStorageId> {
         self.raw.storage()
@@ -105,12 +105,12 @@ impl AnyCudaTensor<Exclusive> {
         dispatch!(dtype, T => Ok(CudaTensor::<T>::zeros(shape, stream)?.into()))
     }
 
-    /// Makes the tensor readable by any process, and writable by none, forever.
+    /// Converts the tensor: forever after, any process may read it, and no process may write it.
     pub fn freeze(self) -> AnyCudaTensor<Frozen> {
         AnyCudaTensor { raw: self.raw.open(), dtype: self.dtype }
     }
 
-    /// Makes the tensor readable and writable by any process.
+    /// Converts the tensor: any process may read and write it.
     #[doc(alias = "share_memory_")]
     pub fn share(self) -> AnyCudaTensor<Shared> {
         AnyCudaTensor { raw: self.raw.open(), dtype: self.dtype }

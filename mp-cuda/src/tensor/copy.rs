@@ -1,13 +1,14 @@
 //! Copies from and to the host, copies on devices, and filling.
 //!
-//! A view that isn't contiguous is copied run by run: adjacent elements on both sides are one copy.
+//! A view that isn't contiguous is copied in several runs. A run consists of elements that are adjacent in
+//! the source and in the destination.
 //!
 //! # Safety
 //! Unsafe, because addresses are passed to the driver. Sound, because
-//! - addresses of devices belong to a use that lasts until the copy is submitted, and the view's elements lie
-//!   within its piece;
-//! - addresses of the host belong to a slice of as many elements, for which all bit patterns are valid, and
-//!   the stream has run the copy when the call returns.
+//! - an address of the device belongs to a use of the piece that lasts until the copy is submitted, and the
+//!   view's elements lie within the piece;
+//! - an address of the host belongs to a slice with the same number of elements, for which all bit patterns
+//!   are valid. The stream has run the copy when the call returns.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -25,7 +26,8 @@ use crate::error::Result;
 use crate::memory::Piece;
 use crate::stream::CudaStream;
 
-/// Adjacent elements: the first element, counted from the view's offset, and their number.
+/// Run of adjacent elements: index of the first element, counted from the view's offset, and number of
+/// elements.
 type CopyRun = (usize, usize);
 
 /// Returns the runs of a view, in row-major order.
@@ -44,7 +46,8 @@ fn runs(view: &View) -> Vec<CopyRun> {
     runs
 }
 
-/// Returns the runs of two views of equal length, divided where either view's runs end.
+/// Returns the runs that two views of equal length have in common: index in the first view, index in the
+/// second view, and number of elements.
 fn common(one: &View, other: &View) -> Vec<(usize, usize, usize)> {
     let (mut one, mut other) = (runs(one).into_iter(), runs(other).into_iter());
     let (mut a, mut b) = (one.next(), other.next());
@@ -62,13 +65,13 @@ fn other_shape(asked: &[usize], found: usize) -> CoreError {
     CoreError::Shape(format!("{found} elements for a tensor of shape {asked:?}"))
 }
 
-/// Returns the address of an element, counted from the view's offset.
+/// Returns the address of the element with this index, counted from the view's offset.
 fn at<T>(used: &TensorUse<'_>, index: usize) -> u64 {
     used.address + (index * size_of::<T>()) as u64
 }
 
-/// Copies each run of a view by a call with its address and its place among `len` elements of the host, and
-/// waits for the stream.
+/// Calls `copy` for each run of a view, with the address of the run and its range among the `len` elements of
+/// the host. Then waits for the stream.
 fn copy_runs<T: Pod, M: CudaMode>(
     raw: &RawCudaTensor<M>,
     len: usize,
@@ -97,7 +100,7 @@ fn copy_runs<T: Pod, M: CudaMode>(
     used.synchronize()
 }
 
-/// Copies elements to a device.
+/// Copies elements from the host to a tensor.
 fn write<T: Pod, M: CudaMode>(raw: &RawCudaTensor<M>, from: &[T], stream: &CudaStream) -> Result<()> {
     copy_runs::<T, M>(raw, from.len(), stream, true, |bound, to, run| {
         // SAFETY: the run lies within the piece, which this use may write; the stream is waited for.
@@ -105,7 +108,7 @@ fn write<T: Pod, M: CudaMode>(raw: &RawCudaTensor<M>, from: &[T], stream: &CudaS
     })
 }
 
-/// Copies elements to the host.
+/// Copies elements of a tensor to the host.
 fn read<T: Pod, M: CudaMode>(raw: &RawCudaTensor<M>, to: &mut [T], stream: &CudaStream) -> Result<()> {
     copy_runs::<T, M>(raw, to.len(), stream, false, |bound, from, run| {
         // SAFETY: the run lies within the piece, which this use may read; the stream is waited for.
@@ -113,12 +116,12 @@ fn read<T: Pod, M: CudaMode>(raw: &RawCudaTensor<M>, to: &mut [T], stream: &Cuda
     })
 }
 
-/// Returns the bytes of a piece that a view spans.
+/// Returns the range of bytes of its piece that a view spans.
 fn span<M: CudaMode>(raw: &RawCudaTensor<M>, element: usize) -> Range<usize> {
     raw.view.offset() * element..raw.view.end().unwrap_or(0) * element
 }
 
-/// Copies elements on devices.
+/// Copies elements from a tensor to another tensor.
 fn copy<T: Pod, M: CudaMode, N: CudaMode>(
     to: &RawCudaTensor<M>,
     from: &RawCudaTensor<N>,
@@ -177,8 +180,8 @@ fn fill<T: Element, M: CudaMode>(raw: &RawCudaTensor<M>, value: T, stream: &Cuda
 }
 
 impl<T: Element> CudaTensor<T, Exclusive> {
-    /// Creates a tensor of one value on the stream's device. Does not wait for the stream if elements have 1
-    /// or 4 bytes, or all bytes of the value are the same.
+    /// Creates a tensor on the stream's device, with all elements equal to `value`. Does not wait for the
+    /// stream if elements have 1 or 4 bytes, or all bytes of the value are equal.
     ///
     /// # Errors
     /// Errors of [`empty`](Self::empty).
@@ -200,7 +203,8 @@ impl<T: Element> CudaTensor<T, Exclusive> {
     /// made the copy.
     ///
     /// # Errors
-    /// Errors of [`empty`](Self::empty); [`mp_core::Error::Shape`] if `shape` has another number of elements.
+    /// Errors of [`empty`](Self::empty); [`mp_core::Error::Shape`] if `data` has another number of elements
+    /// than `shape`.
     #[doc(alias = "cuda")]
     pub fn from_slice(data: &[T], shape: impl AsRef<[usize]>, stream: &CudaStream) -> Result<Self> {
         let shape = shape.as_ref();
@@ -238,8 +242,8 @@ macro_rules! writes {
             /// `stream`.
             ///
             /// # Errors
-            /// Errors of [`on`](Self::on) for either tensor; [`mp_core::Error::Shape`] for another shape;
-            /// [`mp_core::Error::InvalidArgument`] for a view of the same memory that overlaps this tensor.
+            /// Errors of [`on`](Self::on) for either tensor; [`mp_core::Error::Shape`] if the shapes differ;
+            /// [`mp_core::Error::InvalidArgument`] if the tensors overlap in memory.
             #[doc(alias = "copy_")]
             pub fn copy_from<M: CudaMode>(
                 $($mutable)* self,
@@ -285,8 +289,8 @@ impl<T: Element, M: CudaMode> CudaTensor<T, M> {
         Ok(t)
     }
 
-    /// Copies the tensor to contiguous memory of the stream's device. That may be another device, which has
-    /// to reach the memory of this tensor. Does not wait for the stream.
+    /// Copies the tensor to contiguous memory of the stream's device. The stream's device may differ from the
+    /// tensor's device, but must be able to access the tensor's memory. Does not wait for the stream.
     ///
     /// # Errors
     /// Errors of [`on`](Self::on) and of [`empty`](CudaTensor::empty).

@@ -3,7 +3,7 @@
 //! # Safety
 //! Unsafe, because it uses a raw stream of cudarc, and passes addresses to kernels. Sound, because
 //! - cudarc owns the stream and its context, and the stored `Arc` keeps them alive;
-//! - an argument is the address in a value that the launch borrows.
+//! - the address that a kernel gets as an argument is a field of a guard, which the launch borrows.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -40,8 +40,8 @@ use crate::stream::CudaStream;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Make one value for each stream and keep it, because each used stream has a clock of its own in shared
-/// memory. A clone is the same stream.
+/// Make one value for each stream and keep it: each value that is used takes one of a limited number of
+/// clocks in shared memory. Clones refer to the same stream.
 ///
 /// If this process is killed, the remaining work of the stream is lost. Processes that need it get an error:
 /// see [`CudaStream`].
@@ -55,8 +55,8 @@ impl CudarcStream {
     /// Wraps a stream, which may be its context's default stream.
     ///
     /// # Errors
-    /// [`OtherContext`](Error::OtherContext) if cudarc's context is not its device's primary context, which a
-    /// context of `CudaContext::new` is; errors of the driver.
+    /// [`OtherContext`](Error::OtherContext) if cudarc's context is not its device's primary context (a
+    /// context that `CudaContext::new` returns is); errors of the driver.
     pub fn new(stream: &Arc<RawStream>) -> Result<Self> {
         let context = stream.context().cu_ctx().cast();
         let keep_alive = Arc::clone(stream);
@@ -65,7 +65,7 @@ impl CudarcStream {
         Ok(Self { stream: ours, cudarc: Arc::clone(stream) })
     }
 
-    /// Returns the same stream, as cudarc's type.
+    /// Returns the stream as a value of cudarc's type.
     #[must_use]
     pub fn cudarc(&self) -> &Arc<RawStream> {
         &self.cudarc
@@ -127,8 +127,8 @@ impl<T: Element> CudaTensor<T, Shared> {
 
 impl<T: Element> CudaTensor<T, Exclusive> {
     /// Copies memory of cudarc (a `CudaSlice`, a view of it, a tensor of candle) to a new tensor. The stream
-    /// makes the copy, and the host doesn't wait for it. Cudarc's memory belongs to a pool, which no other
-    /// process can open.
+    /// makes the copy, and the host doesn't wait for it. The copy is needed because cudarc's memory belongs
+    /// to a pool, which no other process can open.
     ///
     /// ```no_run
     /// use cudarc::driver::CudaContext;
@@ -144,8 +144,8 @@ impl<T: Element> CudaTensor<T, Exclusive> {
     /// ```
     ///
     /// # Errors
-    /// [`mp_core::Error::Shape`] for another number of elements; errors of [`empty`](CudaTensor::empty) and
-    /// of the driver.
+    /// [`mp_core::Error::Shape`] if the shape has another number of elements; errors of
+    /// [`empty`](CudaTensor::empty) and of the driver.
     pub fn from_cudarc(
         from: &impl DevicePtr<T>,
         shape: impl AsRef<[usize]>,
@@ -169,7 +169,7 @@ impl<T: Element> CudaTensor<T, Exclusive> {
 
 impl<T: Element + DeviceRepr, M: CudaMode> CudaTensor<T, M> {
     /// Copies the tensor to contiguous memory of cudarc. The stream makes the copy, and the host doesn't wait
-    /// for it. Use it for functions that need a `CudaSlice` of their own, like candle's
+    /// for it. Use it for functions that take ownership of a `CudaSlice`, like candle's
     /// `CudaStorage::wrap_cuda_slice`.
     ///
     /// # Errors
@@ -197,7 +197,7 @@ fn contiguous(is: bool, shape: &[usize]) -> Result<()> {
     if is { Ok(()) } else { Err(Error::NotContiguous { shape: shape.to_vec() }) }
 }
 
-/// Converts an error of this crate for cudarc.
+/// Converts an error of this crate to cudarc's error type.
 fn as_cudarc(error: &Error) -> DriverError {
     DriverError(match error {
         Error::DeviceLost { .. } => sys::CUresult::CUDA_ERROR_LAUNCH_FAILED,
@@ -211,7 +211,7 @@ macro_rules! cudarc_lent {
         $(#[$doc])*
         #[must_use = "the use ends when it is dropped"]
         pub struct $name<'a, T: Element> {
-            /// Address of `lent`. Kernels get a pointer to this field.
+            /// Address of the tensor's elements. Kernels get a pointer to this field.
             address: u64,
             lent: $lent<'a, T>,
             stream: &'a Arc<RawStream>,
@@ -227,9 +227,9 @@ macro_rules! cudarc_lent {
         }
 
         impl<T: Element> $name<'_, T> {
-            /// Returns the address for work of this stream. For another stream, this thread waits for both
-            /// streams: the other stream's work begins after all earlier work, and has run when this use
-            /// ends.
+            /// Returns the address for work of `stream`. If that is not the stream of the loan, this thread
+            /// waits for both streams: first until the loan's stream has run its work, and then, when the
+            /// returned `SyncOnDrop` is dropped, until `stream` has.
             fn address_for<'s>(&'s self, stream: &'s RawStream) -> (u64, SyncOnDrop<'s>) {
                 if stream == &**self.stream {
                     return (self.address, SyncOnDrop::Record(None));
@@ -271,15 +271,17 @@ cudarc_lent! {
     /// Tensor that is loaned to a stream of cudarc, to read. [`on_cudarc`](CudaTensor::on_cudarc) returns it.
     ///
     /// The guard is a `DevicePtr` for cudarc's copies, and an argument for cudarc's kernels, which get the
-    /// address of the first element. If another stream uses it, this thread waits for both streams. Pass
-    /// kernels to its own stream only. Copy to another device by [`to_device`](CudaTensor::to_device),
-    /// because cudarc doesn't report here that a stream is another device's.
+    /// address of the first element. If a copy on another stream uses the guard, this thread waits for both
+    /// streams. Launch kernels only on the stream of the guard. To copy to another device use
+    /// [`to_device`](CudaTensor::to_device), because cudarc doesn't report to the guard that a stream belongs
+    /// to another device.
     CudarcGuard of StreamGuard
 }
 
 cudarc_lent! {
     /// Tensor that is loaned to a stream of cudarc, to read and write.
-    /// [`on_cudarc_mut`](CudaTensor::on_cudarc_mut) returns it. It is a [`CudarcGuard`] and a `DevicePtrMut`.
+    /// [`on_cudarc_mut`](CudaTensor::on_cudarc_mut) returns it. The guard is used like a [`CudarcGuard`], and
+    /// is also a `DevicePtrMut`.
     CudarcGuardMut of StreamGuardMut
 }
 

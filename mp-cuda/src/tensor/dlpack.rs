@@ -5,9 +5,9 @@
 //! Unsafe, because libraries exchange structures of C. Sound, because
 //! - the structures have the layout of the header, and an exported structure lives in one box until its
 //!   deleter is called, once;
-//! - the version of an imported structure is checked first, and each number before it is used; only the
-//!   pointers to shape and strides are followed, whose lengths the producer guarantees;
-//! - a deleter is called once: by the drop of the only value that has the structure.
+//! - the version of an imported structure is checked first, and each number is checked before it is used;
+//!   only the pointers to shape and strides are dereferenced, and the producer guarantees their lengths;
+//! - a deleter is called once: when the only value that owns the structure is dropped.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -31,19 +31,19 @@ use crate::memory::stream_uses::UseAccess;
 use crate::memory::{Piece, PieceMode};
 use crate::stream::CudaStream;
 
-/// Elements of less than a byte take a byte each.
+/// Flag of DLPack: elements of less than a byte are padded to a byte.
 const SUBBYTE_PADDED: u64 = 4;
-/// `kDLCUDA`, `kDLCUDAHost`, `kDLCUDAManaged`.
+/// DLPack's device types `kDLCUDA`, `kDLCUDAHost` and `kDLCUDAManaged`.
 const CUDA: i32 = 2;
 const CUDA_HOST: i32 = 3;
 const CUDA_MANAGED: i32 = 13;
 
-/// Interface of both structures, whose fields have another order.
+/// Interface of the versioned and the unversioned structure, whose fields differ.
 trait ManagedTensor: Sized {
-    /// Returns the structure of a tensor. `flags` is `READ_ONLY` or 0.
+    /// Creates a structure with this tensor. `flags` is `READ_ONLY` or 0.
     fn new(tensor: DLTensor, context: *mut c_void, flags: u64) -> Self;
-    /// Returns the flags and the tensor. Returns an error for another major version: of its structure, only
-    /// the place of the deleter is known.
+    /// Returns the flags and the tensor. Returns an error for another major version, because only the offset
+    /// of the deleter is then known.
     fn checked_tensor(&self) -> Result<(u64, &DLTensor)>;
     /// Returns the function that the owner has to call, once, with the address of the structure.
     fn deleter(&self) -> Option<unsafe extern "C" fn(*mut Self)>;
@@ -90,8 +90,8 @@ impl ManagedTensor for DLManagedTensor {
     }
 }
 
-/// Contents of an exported tensor: the piece, in use by a stream, and the numbers that the structure points
-/// to.
+/// Contents of an exported tensor: the piece, which a stream uses, and the numbers to which the structure
+/// points.
 struct ExportedTensor {
     shape: Vec<i64>,
     strides: Vec<i64>,
@@ -106,7 +106,7 @@ impl Drop for ExportedTensor {
     }
 }
 
-/// Deleter of exported structures.
+/// Deleter of exported structures: ends the use of the piece, and frees the contents.
 unsafe extern "C" fn delete<D: ManagedTensor>(managed: *mut D) {
     if managed.is_null() {
         return;
@@ -186,14 +186,15 @@ fn export<D: ManagedTensor, M: CudaMode>(
 /// ```
 ///
 /// In Python it is the capsule `dltensor_versioned` of a `__dlpack__(stream=…)` with the stream that is
-/// passed here. A library that uses another stream has to order that stream's work. The stream uses the
-/// tensor from [`export`](Self::export) until the deleter is called. Later work of other processes and
-/// streams waits for the work that was submitted to the stream until then. Any thread may call the deleter.
+/// passed here. A consumer that uses another stream has to order its work itself. The stream that is passed
+/// to [`export`](Self::export) uses the tensor until the deleter is called. Other streams and processes that
+/// use the tensor later wait for all work that was submitted to this stream before the deleter is called. Any
+/// thread may call the deleter.
 #[doc(alias("__dlpack__", "from_dlpack", "to_dlpack"))]
 pub struct Dlpack(NonNull<DLManagedTensorVersioned>);
 
 /// Tensor on a device like [`Dlpack`], in the structure before version 1, which can't mark read-only memory.
-/// The structure is the content of a capsule named `dltensor`.
+/// A capsule named `dltensor` contains this structure.
 ///
 /// ```no_run
 /// use mp_cuda::{CudaTensor, Device, DlpackUnversioned, CudaStream};
@@ -225,21 +226,21 @@ macro_rules! capsule {
                 NonNull::new(managed).map(Self)
             }
 
-            /// Returns the structure, for another library, which calls its deleter once.
+            /// Returns the structure for another library, which must call the deleter once.
             #[must_use = "without a consumer the tensor is never given back"]
             pub fn into_raw(self) -> *mut $managed {
                 ManuallyDrop::new(self).0.as_ptr()
             }
 
-            /// Returns the structure.
+            /// Returns a pointer to the structure.
             #[must_use]
             pub fn as_raw(&self) -> *const $managed {
                 self.0.as_ptr()
             }
 
-            /// Makes a tensor that processes share, with one owner. Its contents are valid when the stream
-            /// has run its earlier work. The deleter is called when no process has the tensor, or at once if
-            /// it is copied. Read-only memory is copied.
+            /// Converts the structure to an exclusive tensor, which can be sent to other processes. The
+            /// contents are valid when the stream has run its earlier work. The deleter is called when no
+            /// process has the tensor, or at once if the memory is copied. Read-only memory is copied.
             ///
             /// # Errors
             /// [`mp_core::Error::Unsupported`] for another major version, a device that is not CUDA's, an
@@ -257,8 +258,8 @@ macro_rules! capsule {
                 self.imported(stream, true)
             }
 
-            /// Makes a tensor as [`import`](Self::import) does, whose elements no process writes. Read-only
-            /// memory need not be copied.
+            /// Converts the structure to a frozen tensor, like [`import`](Self::import). No process writes to
+            /// the elements, so read-only memory need not be copied.
             ///
             /// # Errors
             /// Errors of [`import`](Self::import).
@@ -310,8 +311,8 @@ capsule!(Dlpack, DLManagedTensorVersioned);
 capsule!(DlpackUnversioned, DLManagedTensor);
 
 impl Dlpack {
-    /// Exports a tensor of any mode, for work of this stream, which waits for earlier work. A frozen tensor
-    /// is flagged as read-only. To keep a frozen or shared tensor, pass a clone.
+    /// Exports a tensor of any mode, for work on this stream. The stream waits for earlier work with the
+    /// tensor. A frozen tensor is flagged as read-only. To keep a frozen or shared tensor, pass a clone.
     ///
     /// # Errors
     /// Errors of [`CudaTensor::on`]; [`mp_core::Error::InvalidArgument`] if the tensor requires gradients.
@@ -323,7 +324,7 @@ impl Dlpack {
         export(tensor.raw, T::DTYPE, stream).map(Self).map_err(|refused| refused.map(CudaTensor::of))
     }
 
-    /// Exports a tensor as [`export`](Self::export) does, with an element type that is a value.
+    /// Exports a tensor whose element type is known at run time, like [`export`](Self::export).
     ///
     /// # Errors
     /// Errors of [`export`](Self::export).
@@ -338,8 +339,8 @@ impl Dlpack {
 }
 
 impl DlpackUnversioned {
-    /// Exports a tensor as [`Dlpack::export`] does. A frozen tensor is refused, because the consumer might
-    /// write to it.
+    /// Exports a tensor, like [`Dlpack::export`]. Returns an error for a frozen tensor, because the consumer
+    /// might write to it.
     ///
     /// # Errors
     /// Errors of [`Dlpack::export`]; [`mp_core::Error::Unsupported`] for a frozen tensor.
@@ -355,7 +356,8 @@ impl DlpackUnversioned {
     }
 }
 
-/// Returns the description in a structure, after it was checked.
+/// Checks the structure. Returns the element type, and the description of the memory. `writes` is `true` for
+/// an exclusive tensor.
 fn asked<D: ManagedTensor>(managed: &D, stream: &CudaStream, writes: bool) -> Result<(DType, ForeignMemory)> {
     let (flags, tensor) = managed.checked_tensor()?;
     if flags & SUBBYTE_PADDED != 0 {
@@ -405,8 +407,8 @@ fn dtype_of(DLDataType { code, bits, lanes }: DLDataType) -> Result<DType> {
     }
 }
 
-/// Returns as many numbers as there are dimensions, or `None` for a null pointer. Returns an error for more
-/// dimensions than tensors have.
+/// Returns the `rank` numbers at a pointer, or `None` for a null pointer and at least one dimension. Returns
+/// an error for more dimensions than tensors can have.
 fn numbers(at: *mut i64, rank: usize) -> Result<Option<Vec<i64>>> {
     if rank > mp_tensor::MAX_RANK {
         return Err(CoreError::LimitExceeded(format!(

@@ -11,9 +11,9 @@ use crate::stream::CudaStream;
 impl<T: Element> CudaTensor<T, Exclusive> {
     /// Allocates a tensor on the stream's device. The elements are unspecified.
     ///
-    /// The call may request memory from the driver, and wait for the device then. For a tensor without
-    /// elements, the driver is not called. `stream` waits for earlier work with the memory. Use
-    /// [`on_mut`](Self::on_mut) for work of other streams.
+    /// The call may allocate memory from the driver, which may wait for the device. For a tensor without
+    /// elements, the driver is not called. `stream` waits for earlier work with the memory. To use the tensor
+    /// on another stream, call [`on_mut`](Self::on_mut).
     ///
     /// # Errors
     /// [`OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory); a shape that is too large; errors of the
@@ -22,12 +22,12 @@ impl<T: Element> CudaTensor<T, Exclusive> {
         Ok(Self::of(RawCudaTensor::new(shape.as_ref(), T::DTYPE, stream)?))
     }
 
-    /// Makes the tensor readable by any process, and writable by none, forever.
+    /// Converts the tensor: forever after, any process may read it, and no process may write it.
     pub fn freeze(self) -> FrozenCudaTensor<T> {
         CudaTensor::of(self.raw.open())
     }
 
-    /// Makes the tensor readable and writable by any process.
+    /// Converts the tensor: any process may read and write it.
     #[doc(alias = "share_memory_")]
     pub fn share(self) -> SharedCudaTensor<T> {
         CudaTensor::of(self.raw.open())
@@ -43,7 +43,8 @@ impl<T: Element> CudaTensor<T, Exclusive> {
     }
 }
 
-/// Consuming views. Elements outside of the view become unreachable, and an error drops the tensor.
+/// Views that consume the tensor. Elements outside of the view become unreachable. If a view returns an
+/// error, the tensor is dropped.
 impl<T: Element> CudaTensor<T, Exclusive> {
     view_methods!();
 

@@ -1,8 +1,9 @@
 //! Memory of other libraries as tensors.
 //!
 //! # Safety
-//! Unsafe, because an address of the user becomes a tensor. Sound, because the user vouches for it, and the
-//! driver is queried: an unknown address, or memory that is shorter than the tensor, is an error.
+//! Unsafe, because the user passes the address of a tensor. Sound, because the user guarantees that the
+//! address is valid. In addition, the driver is queried: an unknown address, or memory that is shorter than
+//! the tensor, is an error.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -21,7 +22,7 @@ use crate::memory::foreign::{self, SharePlan};
 use crate::memory::stream_uses::UseAccess;
 use crate::stream::CudaStream;
 
-/// Method by which [memory of another library](ForeignMemory) has become a tensor.
+/// Method by which [memory of another library](ForeignMemory) was made available to other processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ShareMethod {
@@ -38,7 +39,8 @@ pub enum ShareMethod {
     },
 }
 
-/// Memory of a device that another library has allocated, to become a tensor that processes share.
+/// Description of device memory that another library has allocated. [`share`](Self::share) makes a tensor of
+/// the memory, which can be sent to other processes.
 ///
 /// ```no_run
 /// use mp_cuda::{CudaTensor, Device, ForeignMemory, ShareMethod, CudaStream};
@@ -58,30 +60,32 @@ pub enum ShareMethod {
 /// | memory | result | lifetime |
 /// |---|---|---|
 /// | of `cuMemAlloc`, `cudaMalloc` | the memory itself: [`LegacyIpc`](ShareMethod::LegacyIpc) | as long as this process |
-/// | mapped by `cuMemMap`, created for descriptors | the memory itself: [`Exported`](ShareMethod::Exported) | as long as any process has it |
-/// | of a pool (cudarc, candle), managed, of the host, or otherwise | a copy, or [`NotShareable`](Error::NotShareable) if it is [never copied](Self::never_copied) | as own memory |
+/// | mapped by `cuMemMap`, created for descriptors | the memory itself: [`Exported`](ShareMethod::Exported) | as long as any process has the memory |
+/// | of a pool (cudarc, candle), managed, of the host, or of another kind | a copy, or [`NotShareable`](Error::NotShareable) with [`never_copied`](Self::never_copied) | like memory that this library allocated |
 ///
 /// # When is the owner dropped?
-/// The owner is retained until no process and no message has the tensor, and streams have run their work with
-/// it. The next thread of this process that drops such a tensor, or shares another one, then drops the owner.
-/// So does a call of [`ipc_collect`](crate::ipc_collect), [`empty_cache`](crate::empty_cache) or
-/// [`memory_stats`](crate::memory_stats), which returns the number of owners. The thread holds no lock, and
-/// catches a panic of the owner. The owner of a copy is dropped when the copy is made. Owners that are left
-/// when the process ends are not dropped.
+/// The *owner* is a value whose drop frees the memory. The owner is retained until no process and no message
+/// has the tensor, and streams have run their work with it. After that, the next thread of this process that
+/// drops a tensor of another library's memory, or shares one, drops the owner. So does a call of
+/// [`ipc_collect`](crate::ipc_collect), [`empty_cache`](crate::empty_cache) or
+/// [`memory_stats`](crate::memory_stats), which returns the number of retained owners. The thread holds no
+/// lock, and catches a panic of the drop. If the memory was copied, the owner is dropped after the copy.
+/// Owners that are still retained when the process ends are not dropped.
 ///
 /// # When does a receiver close the memory?
-/// Memory that was opened by a legacy handle stays open until the receiver's streams are idle, as far as
-/// their clocks show. If they are not idle within a second, it is closed during short work. A call of
-/// [`ipc_collect`](crate::ipc_collect) in the receiver closes it, after the work of the receiver's streams.
-/// The owner is retained until then. While the memory is being closed, threads of the receiver that launch
-/// kernels wait, as during each `cuMemFree`. So a receiver with a kernel that never ends should [record an
-/// event](crate::CudaEvent::record) after it, or the sender should share memory by a descriptor.
+/// Memory that was opened by a legacy handle stays open until the receiver's streams are idle, as far as this
+/// library can see. If they are not idle within a second, the memory is closed during short work. A call of
+/// [`ipc_collect`](crate::ipc_collect) in the receiver waits for the work of the receiver's streams, and
+/// closes the memory. The owner is retained until the memory is closed. While the memory is being closed,
+/// threads of the receiver that launch kernels wait, as during each `cuMemFree`. So a receiver with a kernel
+/// that never ends should [record an event](crate::CudaEvent::record) after the kernel, or the sender should
+/// share memory by a descriptor.
 ///
 /// # When a process dies
-/// If a process that could write to the tensor, or had pending work, is killed, late work may still write.
-/// The owner is then retained until this process ends (`foreign_retired` of the statistics). If this process
-/// dies, memory that others have opened by a legacy handle is lost, and each use of it returns
-/// [`ProducerDied`](Error::ProducerDied). Copy data that has to outlive its maker.
+/// If a process that could write to the tensor, or had pending work with it, is killed, the device may still
+/// execute that work. So the owner is retained until this process ends (`foreign_retired` of the statistics).
+/// If this process dies, memory that other processes have opened by a legacy handle is lost, and each use of
+/// the memory returns [`ProducerDied`](Error::ProducerDied). Copy data that has to outlive its maker.
 #[doc(alias("share_foreign", "cuIpcGetMemHandle", "torch.cuda.caching_allocator_alloc"))]
 #[derive(Clone, Debug)]
 pub struct ForeignMemory {
@@ -89,15 +93,15 @@ pub struct ForeignMemory {
     shape: Vec<usize>,
     strides: Option<Vec<isize>>,
     never_copied: bool,
-    /// `true` if the memory may be read, and not written.
+    /// `true` if sharing must copy the memory, because the tensor may be written and the memory may not.
     always_copied: bool,
 }
 
-/// Value that was refused as a tensor or as an export, with the reason.
+/// Error of a conversion, with the value that could not be converted.
 pub struct ConversionError<V> {
-    /// Value that was passed.
+    /// Value that was passed to the conversion.
     pub value: V,
-    /// Reason for the refusal.
+    /// Reason why the conversion failed.
     pub error: Error,
 }
 
@@ -130,7 +134,7 @@ impl<V> From<ConversionError<V>> for Error {
 }
 
 impl ForeignMemory {
-    /// Describes elements in row-major order, from this address on.
+    /// Describes memory with elements in row-major order, beginning at this address.
     #[must_use]
     pub fn new(address: u64, shape: impl AsRef<[usize]>) -> Self {
         Self {
@@ -149,22 +153,22 @@ impl ForeignMemory {
         self
     }
 
-    /// Makes sharing fail if the memory would have to be copied.
+    /// Makes [`share`](Self::share) return an error instead of copying the memory.
     #[must_use]
     pub fn never_copied(mut self) -> Self {
         self.never_copied = true;
         self
     }
 
-    /// Makes sharing copy the memory, even if it could be opened.
+    /// Makes [`share`](Self::share) copy the memory, even if other processes could open it.
     #[cfg(feature = "dlpack")]
     pub(super) fn always_copied(mut self) -> Self {
         self.always_copied = true;
         self
     }
 
-    /// Makes a tensor of the memory. Its contents are valid when the stream has run its earlier work. The
-    /// attributes of the address are read from the driver. Only a copy waits for the stream.
+    /// Makes a tensor of the memory. The contents are valid when the stream has run its earlier work. The
+    /// driver reports how the memory can be shared. Does not wait for the stream unless the memory is copied.
     ///
     /// # Errors
     /// [`NotShareable`](Error::NotShareable) if the address is unknown to the driver, or if a copy is needed
@@ -174,9 +178,9 @@ impl ForeignMemory {
     /// errors of the driver. The error contains the owner.
     ///
     /// # Safety
-    /// Until the owner is dropped, the elements are allocated memory that this device reaches. Meanwhile,
-    /// work of another stream, process or host uses them only by the returned tensor. The caller has made
-    /// `stream` wait for earlier work of other streams.
+    /// Until the owner is dropped, the elements are allocated memory that the stream's device can access, and
+    /// all work of any stream, process or host accesses them only through the returned tensor. The caller has
+    /// made `stream` wait for earlier work of other streams.
     pub unsafe fn share<T: Element, O: Any + Send>(
         self,
         owner: O,
@@ -186,7 +190,7 @@ impl ForeignMemory {
         Ok((CudaTensor::of(raw), how))
     }
 
-    /// Makes a tensor as [`share`](Self::share) does, with an element type that is a value.
+    /// Makes a tensor whose element type is known at run time, like [`share`](Self::share).
     ///
     /// # Errors
     /// Errors of [`share`](Self::share).
@@ -203,7 +207,8 @@ impl ForeignMemory {
         Ok((AnyCudaTensor { raw, dtype }, how))
     }
 
-    /// Makes a tensor of elements that are never written, unless by the tensor's owner.
+    /// Implements [`share`](Self::share). `writes` is `true` if the owner of the tensor may write to the
+    /// elements, which must then not overlap.
     pub(super) fn shared<O: Any + Send>(
         self,
         dtype: DType,
@@ -260,7 +265,8 @@ impl ForeignMemory {
         }
     }
 
-    /// Returns the requested view, relative to the address.
+    /// Returns the view of the elements, relative to the address. If `writes` is set, returns an error if
+    /// elements overlap.
     fn view(&self, dtype: DType, writes: bool) -> Result<View> {
         let view = match &self.strides {
             Some(strides) => View::from_parts(0, &self.shape, strides, usize::MAX)?,
@@ -285,7 +291,7 @@ impl ForeignMemory {
     }
 }
 
-/// Copies bytes. The stream has made the copy when this returns.
+/// Copies the memory to a new tensor, and waits until the stream has made the copy.
 fn copied(
     from: u64,
     bytes: usize,

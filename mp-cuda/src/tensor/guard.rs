@@ -1,4 +1,5 @@
-//! Tensors that are loaned to a stream, with their addresses.
+//! Guards of tensors that are loaned to a stream. A guard has the address of the tensor, and its drop ends
+//! the use by the stream.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -35,7 +36,7 @@ macro_rules! lent {
                 self.used.address
             }
 
-            /// Returns the stream.
+            /// Returns the stream to which the tensor is loaned.
             #[must_use]
             pub fn stream(&self) -> &CudaStream {
                 &self.used.stream
@@ -64,9 +65,10 @@ macro_rules! lent {
 lent! {
     /// Tensor that is loaned to a stream, to read. [`on`](crate::CudaTensor::on) returns it.
     ///
-    /// The stream waits for all earlier work. Submit work that reads the elements at [`ptr`](Self::ptr) while
-    /// this value lives. Dropping it ends the use, which covers the work submitted until then, even if the
-    /// work has not run. Work on other streams is not covered.
+    /// The stream waits for all earlier work with the tensor. Submit work that reads the elements at
+    /// [`ptr`](Self::ptr) while this guard exists. Later users of the tensor wait for all work that was
+    /// submitted to the stream before the guard was dropped, even if that work has not run yet. They don't
+    /// wait for work on other streams.
     StreamGuard
 }
 

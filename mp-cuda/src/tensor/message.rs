@@ -1,5 +1,5 @@
-//! Tensors in messages: the view, the ticks that receivers' streams wait for, and the attached piece. No
-//! memory of a device is opened.
+//! Tensors in messages. A message contains the view, the ticks for which receivers' streams wait, and the
+//! attached piece. Encoding and decoding open no memory of a device.
 
 use mp_core::message::{Codec, Incoming, Message, Outgoing, ReceivedAttachments, UnsentValues, scope};
 use mp_core::{DType, Error as CoreError, Result as CoreResult};
@@ -79,8 +79,8 @@ impl<M: CudaMode> RawCudaTensor<M> {
 }
 
 impl<M: CudaAliased> RawCudaTensor<M> {
-    /// Writes the tensor to the message of the caller's value. The parts are written one by one, because the
-    /// processor would wait for the copy of a combined value.
+    /// Encodes the tensor as part of the value that is being sent. The parts are written one by one, because
+    /// the processor would wait for the copy of a combined value.
     fn write<S: Serializer>(&self, s: S, dtype: DType) -> Result<S::Ok, S::Error> {
         let refused = |error| S::Error::custom(unsendable(error));
         let handle = self.handle(dtype).map_err(S::Error::custom)?;
@@ -97,7 +97,7 @@ impl<M: CudaAliased> RawCudaTensor<M> {
         wire::bytes(&handle, Some((number, &ticks)), |bytes| s.serialize_bytes(bytes))
     }
 
-    /// Reads the tensor from the message of the caller's value.
+    /// Decodes the tensor as part of the value that is being received.
     fn read<'de, D: Deserializer<'de>>(d: D, dtype: Option<DType>) -> Result<(Self, DType), D::Error> {
         wire::read(d, |arriving| {
             let dtype = dtype.map_or_else(|| arriving.0.dtype(), Ok)?;
@@ -128,7 +128,7 @@ impl RawCudaTensor<Exclusive> {
         written
     }
 
-    /// Takes the piece back that was moved into a message.
+    /// Restores the tensor from a message that was not sent.
     fn take_back(&mut self, back: &mut UnsentValues) {
         let Some(mark) = self.grad.lent_as() else { return };
         let Some((hold, lent)) = back.take_object(mark) else { return };

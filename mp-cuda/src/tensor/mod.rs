@@ -33,7 +33,7 @@ use crate::stream::CudaStream;
 use crate::uuid::Uuid;
 use raw::RawCudaTensor;
 
-/// Tensor in the memory of a device, with one owner among all processes, which may write it. For other
+/// Tensor in the memory of a device. One process owns the tensor, and may write to it. For other
 /// [modes](CudaMode), see [`FrozenCudaTensor`] and [`SharedCudaTensor`].
 ///
 /// ```no_run
@@ -53,7 +53,8 @@ use raw::RawCudaTensor;
 /// it. No byte is copied, and no host waits for a device. When the receiver calls [`on`](Self::on), its
 /// stream waits for the sender's stream, on the device.
 ///
-/// Sending, receiving and views open no memory of a device, so a process without a GPU may pass tensors on.
+/// Sending, receiving and making views open no memory of a device, so a process without a GPU can forward
+/// tensors.
 ///
 /// # When a process dies
 /// The memory lives as long as any process or message holds it, also after its maker's death. If the process
@@ -80,8 +81,8 @@ impl<T: Element, M: CudaMode> PlainOutcome for CudaTensor<T, M> {}
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
 ///
-/// In a message, the tensor is an ordinary serde value. If the same memory is received twice, both tensors
-/// refer to one memory.
+/// In a message, the tensor is an ordinary serde value. If a tensor is received twice, both copies share one
+/// memory.
 pub type FrozenCudaTensor<T> = CudaTensor<T, Frozen>;
 
 /// Tensor in the memory of a device that any number of processes read and write at the same time.
@@ -98,17 +99,17 @@ pub type FrozenCudaTensor<T> = CudaTensor<T, Frozen>;
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
 ///
-/// Receivers see the data that was written before the tensor was sent. For later writes, the processes
-/// synchronize by messages or a [`CudaEvent`](crate::CudaEvent), and so do several streams of one process.
-/// Otherwise a reader gets a mixture of old and new elements, or torn elements: devices guarantee no more.
+/// Receivers see the data that was written before the tensor was sent. For later writes, processes must
+/// synchronize by messages or a [`CudaEvent`](crate::CudaEvent). Several streams of one process must
+/// synchronize, too. Otherwise a reader may get a mixture of old and new elements, or torn elements.
 ///
 /// If the process that writes the sent data is killed before its work has run, the next
 /// [`on`](CudaTensor::on) or `on_mut` of each receiver returns [`ProducerDied`](crate::Error::ProducerDied).
-/// Later calls succeed, with the present contents.
+/// Later calls succeed, with the contents at that time.
 pub type SharedCudaTensor<T> = CudaTensor<T, Shared>;
 
 /// Identity of the piece of device memory that a tensor views. The identity is the same in all processes, and
-/// no other piece ever has it.
+/// no other piece ever gets it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct CudaStorageId(u64);
 
@@ -116,7 +117,7 @@ impl<T: Element, M: CudaMode> CudaTensor<T, M> {
     shape_methods!(raw.view);
     grad_methods!();
 
-    /// Combines parts that belong together.
+    /// Wraps a tensor whose elements have the type `T`.
     pub(crate) fn of(raw: RawCudaTensor<M>) -> Self {
         Self { raw, elements: PhantomData }
     }
@@ -131,8 +132,8 @@ impl<T: Element, M: CudaMode> CudaTensor<T, M> {
         self.raw.device()
     }
 
-    /// Returns the identity of the memory, which is the same in all processes, or `None` if there are no
-    /// elements.
+    /// Returns the identity of the tensor's piece of device memory, which is the same in all processes.
+    /// Returns `None` if there are no elements.
     #[doc(alias = "untyped_storage")]
     pub fn storage(&self) -> Option<CudaStorageId> {
         self.raw.storage()
@@ -141,8 +142,8 @@ impl<T: Element, M: CudaMode> CudaTensor<T, M> {
     /// Loans the tensor to a stream, for work that reads it. The stream waits, on the device, for earlier
     /// writes. This thread doesn't wait.
     ///
-    /// The first time for memory of another process, the memory is opened: that calls the driver, which may
-    /// wait for the device.
+    /// The first call for memory of another process opens the memory by the driver, which may wait for the
+    /// device.
     ///
     /// # Errors
     /// [`ProducerDied`](crate::Error::ProducerDied) if the data will never be written;

@@ -1,4 +1,5 @@
-//! Access modes as types: the modes of tensors in shared memory, for tensors on devices.
+//! Access modes of tensors on devices, as types. They are the same types as for tensors in memory of the
+//! host.
 
 use mp_tensor::{Exclusive, Frozen, Shared};
 
@@ -13,13 +14,13 @@ pub(crate) mod sealed {
         /// Name of the type of tensors in this mode.
         #[doc(hidden)]
         const NAME: &'static str;
-        /// Name of tensors in this mode, for errors.
+        /// Name of a tensor in this mode with its article, for error messages.
         #[doc(hidden)]
         const WHAT: &'static str;
     }
 }
 
-/// Access to a tensor's memory, and number of its handles.
+/// Mode of a tensor: access to its memory, and number of handles to the memory.
 ///
 /// | mode | the tensor | read on streams | written on streams | handles |
 /// |---|---|---|---|---|
@@ -32,7 +33,7 @@ pub(crate) mod sealed {
 )]
 pub trait CudaMode: sealed::DeviceMode + Send + Sync + 'static {}
 
-/// Modes whose tensors have clones and overlapping views, and are sent as clones.
+/// Modes in which tensors can be cloned and can have overlapping views. Sending such a tensor sends a clone.
 #[diagnostic::on_unimplemented(
     message = "there is one {Self} tensor of its memory, not several",
     note = "freeze() or share() it, or copy it by to_device()"

@@ -1,4 +1,4 @@
-//! Parts of a tensor on a device that do not depend on its element type.
+//! Tensor on a device without its element type.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -15,9 +15,10 @@ use crate::memory::{Piece, PieceMode};
 use crate::stream::CudaStream;
 use crate::uuid::Uuid;
 
-/// Piece of memory, and a view that lies within it, counted in elements of the tensor.
+/// Tensor without its element type: a piece of memory, and a view that lies within the piece. The view counts
+/// elements.
 pub(crate) struct RawCudaTensor<M: CudaMode> {
-    /// `None` for a tensor without elements, and for a tensor that was moved into a message.
+    /// Piece of memory. `None` for a tensor without elements, and for a tensor that was moved into a message.
     pub(crate) piece: Option<Piece>,
     pub(crate) view: Arc<View>,
     pub(crate) grad: Grad,
@@ -31,7 +32,7 @@ impl<M: super::mode::CudaAliased> Clone for RawCudaTensor<M> {
 }
 
 impl<M: CudaMode> RawCudaTensor<M> {
-    /// Combines parts that belong together.
+    /// Creates a tensor. The caller guarantees that the view lies within the piece.
     pub(crate) fn of(piece: Option<Piece>, view: Arc<View>, grad: Grad) -> Self {
         Self { piece, view, grad, mode: PhantomData }
     }
@@ -50,7 +51,7 @@ impl<M: CudaMode> RawCudaTensor<M> {
         self.piece.as_ref().map(|piece| CudaStorageId(piece.id()))
     }
 
-    /// Begins a use by a stream.
+    /// Begins a use of the tensor by a stream. `element` is the size of an element in bytes.
     pub(super) fn lend(&self, element: usize, stream: &CudaStream, writes: bool) -> Result<TensorUse<'_>> {
         let access = UseAccess { writes, shared: M::MODE == PieceMode::Shared };
         let stream = stream.clone();
@@ -65,7 +66,7 @@ impl<M: CudaMode> RawCudaTensor<M> {
 }
 
 impl<M: super::mode::CudaAliased> RawCudaTensor<M> {
-    /// Returns another tensor of the same memory, with this view.
+    /// Returns a tensor with this view, which shares the memory.
     pub(super) fn another(&self, view: Arc<View>) -> Self {
         Self::of(self.piece.clone(), view, self.grad.derived())
     }
@@ -90,7 +91,8 @@ impl RawCudaTensor<Exclusive> {
     }
 }
 
-/// Use of a piece by a stream. Dropping it ends the use. If it is forgotten, the use never ends.
+/// Use of a piece by a stream. Dropping the value ends the use. If the value is forgotten, the use never
+/// ends.
 pub(super) struct TensorUse<'a> {
     piece: Option<&'a Piece>,
     pub(super) stream: CudaStream,
@@ -102,7 +104,8 @@ pub(super) struct TensorUse<'a> {
 }
 
 impl TensorUse<'_> {
-    /// Leaves the use open. The owner of the piece ends it. Returns `true` if there is a piece.
+    /// Drops the value without ending the use, which the caller has to end. Returns `true` if there is a
+    /// piece.
     #[cfg(feature = "dlpack")]
     pub(super) fn into_open(mut self) -> bool {
         self.piece.take().is_some()

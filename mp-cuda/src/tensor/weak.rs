@@ -28,7 +28,7 @@ use crate::memory::WeakPiece;
 /// ```
 #[doc(alias = "StorageWeakRef")]
 pub struct WeakCudaTensor<T: Element, M: CudaAliased> {
-    /// `None` for a tensor without elements.
+    /// Piece of memory. `None` for a tensor without elements.
     piece: Option<WeakPiece>,
     view: Arc<View>,
     grad: Grad,

@@ -1,11 +1,12 @@
-//! Encoding of a tensor in a message: one string of bytes, because codecs take time for each value.
+//! Encoding of a tensor in a message. The encoding is a single byte string, because codecs are slower with
+//! many values.
 //!
 //! | bytes | contents |
 //! |---|---|
 //! | 1 | number of bytes of the handle |
-//! | as many | handle, as for a tensor on the host ([`TensorHandle`]), without the number of the attachment |
-//! | 4, or 0 for a tensor without memory | number of the attachment, which is the piece |
-//! | 8 each | ticks that streams have to wait for |
+//! | the number in the first byte | handle, like that of a tensor on the host ([`TensorHandle`]), without the number of the attachment |
+//! | 4, or 0 for a tensor without memory | number of the attachment with the piece |
+//! | 8 for each tick | ticks for which receivers' streams wait |
 //!
 //! Numbers are little-endian.
 
@@ -14,22 +15,22 @@ use mp_core::{Error, Result};
 use mp_tensor::parts::{MOST_HANDLE, TensorHandle, View, read_bytes};
 use serde::{Deserialize, Deserializer};
 
-/// Largest number of ticks of one tensor, one for each stream.
+/// Largest number of ticks in the encoding of a tensor, one for each stream.
 const MOST_TICKS: usize = 4096;
-/// Number of ticks up to which there is no allocation.
+/// Largest number of ticks that are encoded without a heap allocation.
 const FEW_TICKS: usize = 6;
-/// Number of bytes of the attachment's number.
+/// Number of bytes that encode the attachment's number.
 const NUMBER: usize = 4;
-/// Largest number of bytes of a tensor with few ticks.
+/// Largest number of bytes that encode a tensor with at most [`FEW_TICKS`] ticks.
 const FEW: usize = 1 + MOST_HANDLE + NUMBER + 8 * FEW_TICKS;
-/// Largest number of bytes of any tensor.
+/// Largest number of bytes that encode any tensor.
 const MOST: usize = FEW + 8 * (MOST_TICKS - FEW_TICKS);
 
-/// Tensor that arrives: its handle, and, if it has memory, the number of the attachment and the ticks that
-/// its receivers wait for.
+/// Decoded tensor: its handle, and, if it has memory, the number of the attachment and the ticks for which
+/// receivers' streams wait.
 pub(super) struct ReceivedTensor(pub(super) TensorHandle, pub(super) Option<(u32, Vec<Tick>)>);
 
-/// Passes the bytes of a tensor to `to`, given the contents of [`ReceivedTensor`].
+/// Encodes the contents of a [`ReceivedTensor`], and passes the bytes to `to`.
 pub(super) fn bytes<R>(
     handle: &TensorHandle<&View>,
     attachment: Option<(u32, &[Tick])>,
@@ -79,7 +80,7 @@ impl ReceivedTensor {
     }
 }
 
-/// Reads the bytes of a tensor, or a list of bytes in formats without byte strings.
+/// Decodes a tensor from a byte string, or from a list of bytes in formats without byte strings.
 #[inline]
 pub(super) fn read<'de, T, D: Deserializer<'de>>(
     d: D,
@@ -103,7 +104,7 @@ mod tests {
 
     use super::*;
 
-    /// Number of bytes of a handle.
+    /// Number of bytes of the encoded handle.
     const HANDLE: usize = 6 + 8;
 
     fn there_and_back(ticks: usize) -> Vec<u8> {

@@ -249,8 +249,8 @@ impl EventTable {
     }
 }
 
-/// Closes events that are not in the table. Does not block: if an event has pending work, the driver closes
-/// it later (`cuEventDestroy`).
+/// Closes events that are not in the table. Does not wait for pending work of an event: the driver closes
+/// such an event later (`cuEventDestroy`).
 fn close(opened: Vec<OpenedEvent>) {
     for one in opened {
         let Ok(bound) = one.device.bind() else { continue };
