@@ -58,11 +58,11 @@ scenarios() {
         --skip read_of_killed_producer_returns_no_values --skip opened_events::
     if [ -n "$MP_RUNNER" ]; then
         # What they leave behind on purpose, the simulator would report.
-        set -- "$@" --skip foreign::killed_exporter_keeps_only_shareable_memory --skip foreign::receiver_is_killed_while_shared \
+        set -- "$@" --skip foreign::killed_exporter_keeps_only_shareable_memory --skip foreign::memory_written_by_killed_receiver_is_retained \
             --skip copy_of_lost_tensor_is_lost --skip work_after_a_lost_tensor_is_lost --skip event_of_killed_process_releases_its_waiters
     elif [ "$(timeout 30 nvidia-smi -L 2>&1 | grep -c '^GPU ')" -lt 2 ]; then
         echo "SKIPPED: what needs two GPUs"
-        set -- "$@" --skip small_tensors_of_one_slab --skip recorded_on_one_device --skip by_another_device \
+        set -- "$@" --skip small_tensors_of_one_slab_keep_their_values --skip event_orders_streams_of_two_devices --skip by_another_device \
             --skip reachable_peers_read_the_memory
     fi
     # The variable is the tests' own: the simulator would start no session with it.

@@ -1,4 +1,5 @@
-//! Results of the driver that the simulator returns. The names have no prefix `CUDA_ERROR_`.
+//! Result codes of the driver that the simulator returns. The names of the constants omit the prefix
+//! `CUDA_ERROR_`.
 
 macro_rules! codes {
     ($($name:ident = $code:literal)*) => {

@@ -7,9 +7,9 @@
 //! | `abi` | the driver's functions, as other programs call them |
 //! | `client` | state of one process: connections, injected failures, registrations |
 //! | `wire` | messages between client and engine |
-//! | `engine` | devices, memory, streams, the schedule, races, findings |
+//! | `engine` | devices, memory, streams, the schedule of work, detection of races, findings |
 //!
-//! docs/reference/cuda-simulator.md lists the rules that it enforces, and its limits.
+//! docs/reference/cuda-simulator.md lists the rules that the simulator enforces, and its limits.
 
 mod abi;
 mod client;

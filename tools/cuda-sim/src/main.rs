@@ -1,5 +1,5 @@
-//! Engine of one session: `mp-cuda-sim-engine FOLDER`. It creates the socket `engine` in the folder, prints
-//! `ready`, and ends at the end of its standard input.
+//! Engine of one session: `mp-cuda-sim-engine FOLDER`. The program creates the socket `engine` in the folder,
+//! prints `ready`, and exits at the end of its standard input.
 
 use std::process::ExitCode;
 

@@ -15,18 +15,18 @@ use crate::wire::{self, Call, Reply, Request, Value};
 /// Time limit for the start and the end of an engine.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Fault of a program that the engine found.
+/// Mistake of a program that the engine found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// `race`, `fault`, `unwritten`, `out-of-bounds`, `left`, `refused`, `destroyed-with-work`, `event-over`,
-    /// `freed-while-open`, `unknown-kernel` or `stuck`.
+    /// Kind of the mistake: `race`, `fault`, `unwritten`, `out-of-bounds`, `left`, `refused`,
+    /// `destroyed-with-work`, `event-over`, `freed-while-open`, `unknown-kernel` or `stuck`.
     pub kind: String,
-    /// Process with the fault.
+    /// Id of the process that made the mistake.
     pub pid: u32,
-    /// Description.
+    /// Description of the mistake.
     pub text: String,
-    /// Complete finding as JSON. A race has both operations, with backtraces if the clients had
-    /// `MP_CUDA_SIM_BACKTRACE`.
+    /// Complete finding as JSON. A race contains both operations, with backtraces if the clients had the
+    /// variable `MP_CUDA_SIM_BACKTRACE`.
     pub line: String,
 }
 
@@ -40,8 +40,8 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Creates settings with the two files that `cargo build -p mp-cuda-sim` builds: `mp-cuda-sim-engine` and
-    /// `libmp_cuda_sim.so`.
+    /// Creates settings from the paths of the two files that `cargo build -p mp-cuda-sim` builds:
+    /// `mp-cuda-sim-engine` and `libmp_cuda_sim.so`.
     #[must_use]
     pub fn new(engine: &Path, library: &Path) -> Self {
         Self {
@@ -60,7 +60,7 @@ impl Setup {
         self
     }
 
-    /// Removes the function of this name from the library.
+    /// Hides the driver function with this name from the session's programs.
     #[must_use]
     pub fn hide(mut self, symbol: &str) -> Self {
         self.hidden.push(symbol.to_owned());
@@ -100,7 +100,7 @@ impl Setup {
         if line == "ready\n" { Ok(session) } else { Err(io::Error::other("the engine didn't begin")) }
     }
 
-    /// Returns the library with the hidden names replaced, so that programs don't find these functions.
+    /// Returns the bytes of the library, with the names of hidden functions replaced.
     fn without_hidden(&self) -> io::Result<Vec<u8>> {
         let mut bytes = std::fs::read(&self.library)?;
         for symbol in &self.hidden {
@@ -120,22 +120,22 @@ impl Setup {
     }
 }
 
-/// Variable by which a test program runs on the existing driver, of a GPU or of an outer session. The program
-/// then starts no session, regardless of the settings of its tests.
+/// Environment variable that makes tests use the existing driver, of a GPU or of an outer session. Tests then
+/// start no session, regardless of their settings.
 pub const AS_IT_IS: &str = "MP_CUDA_AS_IT_IS";
 
-/// Running engine. Ends on drop with all its resources.
+/// Running engine. Dropping the session ends the engine, and frees all its resources.
 #[derive(Debug)]
 pub struct Session {
-    /// `None` with [`AS_IT_IS`]: the session then has no figures and no findings.
+    /// Process of the engine. `None` with [`AS_IT_IS`]: then the session has no statistics and no findings.
     engine: Option<Child>,
     folder: PathBuf,
-    /// Requested profile: features that the device is assumed to lack. Only with [`AS_IT_IS`].
+    /// Features that tests assume the device to lack, from the requested profile. Only with [`AS_IT_IS`].
     without: Option<String>,
 }
 
 impl Session {
-    /// Returns `true` if the session has figures and findings: not with [`AS_IT_IS`].
+    /// Returns `true` if the session has statistics and findings. Returns `false` with [`AS_IT_IS`].
     #[must_use]
     pub fn has_figures(&self) -> bool {
         self.engine.is_some()
@@ -154,7 +154,7 @@ impl Session {
         vec![("LD_LIBRARY_PATH", self.folder.join("lib")), ("MP_CUDA_SIM", self.folder.join("engine"))]
     }
 
-    /// Sets a command's environment to the [environment of a client](Self::environment).
+    /// Adds the [environment of a client](Self::environment) to a command.
     pub fn prepare(&self, client: &mut Command) {
         client.envs(self.environment());
     }
@@ -196,7 +196,7 @@ impl Session {
         self.ask(Call::Lose { device }).map(|_| ())
     }
 
-    /// Returns the findings up to now.
+    /// Returns the findings that the engine has reported so far.
     ///
     /// # Errors
     /// Returns an error if the file can't be read.

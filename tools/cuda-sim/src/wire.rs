@@ -1,6 +1,6 @@
 //! Messages between client and engine. A request and its answer are one packet each, with optional
-//! descriptors. Every call is answered before it returns, so the engine receives calls in an order that
-//! respects messages between processes.
+//! descriptors. A client waits for the answer to each call. So if a process makes a call and then sends a
+//! message, the engine gets this call before any call that the receiver makes after the message.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -13,24 +13,24 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of bytes of a copy that are sent in the packet itself. Longer data is in a file, whose
-/// descriptor is sent.
+/// Largest number of bytes of a copy that are sent in the packet. Longer data is sent as the descriptor of a
+/// file.
 pub(crate) const INLINE: usize = 32 << 10;
 const PACKET: usize = INLINE + (32 << 10);
 
-/// Device as sent to a client.
+/// Description of a device for a client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct DeviceInfo {
     pub(crate) name: String,
     pub(crate) uuid: [u8; 16],
     pub(crate) bytes: u64,
-    /// Numbers of attributes, and their values. All others are 0.
+    /// Numbers and values of attributes. Attributes that are not listed are 0.
     pub(crate) attributes: Vec<(i32, i32)>,
-    /// Index in the engine.
+    /// Index of the device in the engine.
     pub(crate) index: u32,
 }
 
-/// Request of a call.
+/// Request of a client: a call, and the state of the calling thread.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Request {
     /// Context that is current on the calling thread, or 0.
@@ -67,7 +67,7 @@ pub(crate) enum Call {
     Bye,
     /// Request of a session for statistics.
     Stats,
-    /// Request of a session: this device falls off the bus.
+    /// Request of a session that this device falls off the bus.
     Lose {
         device: u32,
     },
@@ -122,7 +122,7 @@ pub(crate) enum Call {
     Export {
         handle: u64,
     },
-    /// Import of memory by the attached descriptor.
+    /// Import of the memory to which the attached descriptor refers.
     Import,
     RetainHandle {
         address: u64,
@@ -200,13 +200,14 @@ pub(crate) enum Call {
     GraphDestroy {
         graph: u64,
     },
-    /// Function of the client, which one of the client's threads calls at the stream's turn.
+    /// Host function of the client, which a thread of the client calls after the stream's earlier work.
     LaunchHost {
         stream: u64,
         function: u64,
         data: u64,
     },
-    /// Request of that thread: the last function has returned, and the thread asks for the next one.
+    /// Request for the next host function, by the thread that calls host functions. The previous function has
+    /// returned.
     NextFunction,
     WriteValue {
         stream: u64,
@@ -248,8 +249,8 @@ pub(crate) enum Call {
         stream: u64,
         wait: bool,
     },
-    /// Copy to the host. With `host`, registered memory of the caller is written when the copy runs.
-    /// Otherwise the answer has the bytes.
+    /// Copy to the host. If `host` is set, registered memory of the caller is written when the copy runs.
+    /// Otherwise the answer contains the bytes.
     DeviceToHost {
         from: u64,
         bytes: u64,
@@ -305,13 +306,13 @@ pub(crate) enum Call {
         stream: u64,
     },
 
-    /// Hook of tests: the bytes at this address are one piece, which an access must not leave. With 0 bytes,
-    /// the piece is removed.
+    /// Hook of tests: declares the bytes at this address as one piece, which an access must not exceed. With
+    /// 0 bytes, removes the piece.
     Piece {
         address: u64,
         bytes: u64,
     },
-    /// Hook of tests: unordered accesses are intended here.
+    /// Hook of tests: declares that unordered accesses to these bytes are intended.
     Shared {
         address: u64,
         bytes: u64,
@@ -332,7 +333,7 @@ pub(crate) enum Value {
     Number(u64),
     Pair(u64, u64),
     Bytes(Vec<u8>),
-    /// The attached file has the bytes.
+    /// Bytes in the attached file.
     File,
     Text(String),
     Hello {
@@ -364,7 +365,7 @@ pub(crate) fn send(
     if sent == bytes.len() { Ok(()) } else { Err(io::Error::other("a packet was cut")) }
 }
 
-/// Receives one packet. `None` at the end of the connection.
+/// Receives one packet. Returns `None` at the end of the connection.
 pub(crate) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Option<OwnedFd>)>> {
     let mut bytes = vec![0; PACKET];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

@@ -8,8 +8,8 @@
 //! - a host can check whether work has run without a driver call, even in a process without a GPU;
 //! - a stream waits only for work that was submitted before the wait, so there are no cycles;
 //! - a stream that waits for a killed process continues after a recovery has found the death, because the
-//!   recovery writes the largest number into the dead process's clocks. The work before the awaited tick may
-//!   never have run, so hosts get [`ProducerDied`](crate::Error::ProducerDied).
+//!   recovery writes a number above all ticks into the dead process's clocks. The work before the awaited
+//!   tick may never have run, so hosts get [`ProducerDied`](crate::Error::ProducerDied).
 //!
 //! Streams of some devices can't write words or wait for them. They use the driver's events ([`events`],
 //! [`Order::IpcEvents`]). Without such events, hosts wait ([`Order::Host`]): to tick, the host waits until

@@ -1,5 +1,5 @@
-//! Calls that invalidate captures of other streams: for each capture mode, in the capturing thread and in
-//! another thread, also in the relaxed mode.
+//! Tests which calls invalidate captures of other streams. Each call is made for each capture mode, in the
+//! capturing thread and in another thread, with and without the relaxed mode.
 //!
 //! # Safety
 //! Unsafe, because it calls a driver. Sound, because calls write only to variables of the calling function,
@@ -154,7 +154,7 @@ impl Log {
         code
     }
 
-    /// Creates and releases a slab.
+    /// Creates, maps, unmaps and releases a slab. Returns the largest result of these calls.
     fn maps_and_unmaps(&self) -> u32 {
         let prop = AllocationProp::shareable(0);
         let (mut handle, mut at) = (0, 0);

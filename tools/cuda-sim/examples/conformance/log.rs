@@ -1,11 +1,11 @@
 //! Calls of the conformance program. Each line of its log has a call, its special condition, and its result.
-//! Machine-dependent values (addresses, names, sizes of memory) are left out.
+//! Machine-dependent values (addresses, names, sizes of memory) are omitted.
 //!
 //! # Safety
 //! Unsafe, because it calls a driver and maps memory; sound, because
 //! - calls write to variables of the function that makes them, of the types that the calls write;
 //! - the driver's manual documents an error for each wrong argument;
-//! - memory that is mapped here stays, and each of its words is read and written as a whole.
+//! - memory that this program maps is never unmapped, and each of its words is read and written as a whole.
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, c_void};
@@ -49,7 +49,7 @@ fn named(code: u32) -> String {
     name.map_or_else(|| code.to_string(), short)
 }
 
-/// Maps host memory of a file. The mapping stays.
+/// Maps a file as host memory, and never unmaps it.
 fn shared(bytes: usize) -> *mut c_void {
     let file =
         rustix::fs::memfd_create("conformance", rustix::fs::MemfdFlags::CLOEXEC).expect("memfd_create");
@@ -242,7 +242,8 @@ impl Log {
         self.say("cuMemHostUnregister again", cu!(self.cuMemHostUnregister(host)));
     }
 
-    /// Returns a stream's state as soon as it is the expected one, or its state after a time limit.
+    /// Returns the result of a query of a stream, once the stream is done or a time limit has passed. The
+    /// limit is 30 s if the caller expects that the stream is done, and 20 ms otherwise.
     fn settled(&self, stream: DriverHandle, is_done: bool) -> u32 {
         let until =
             Instant::now() + if is_done { Duration::from_secs(30) } else { Duration::from_millis(20) };

@@ -1,5 +1,5 @@
-//! Prints the results of a series of calls of the driver `libcuda.so.1`. The results of a GPU are compared
-//! with the results of the simulator in `tools/cuda-sim/tests/conformance.txt`.
+//! Prints the results of a series of calls of the driver `libcuda.so.1`. To check the simulator, compare the
+//! output on a GPU with the output of the simulator in `tools/cuda-sim/tests/conformance.txt`.
 //!
 //! ```text
 //! cargo run -p mp-cuda-sim --example conformance | diff tools/cuda-sim/tests/conformance.txt -

@@ -1,4 +1,4 @@
-//! Copies, registered memory, queries about addresses, modules and kernels.
+//! Functions of copies, registered memory, queries about addresses, modules and kernels.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use crate::client::{Pinned, ask, ask_with, file_of, note, pin, with_registered};
 use crate::codes;
 use crate::wire::{Call, INLINE, Source, Value};
 
-/// Sizes of functions' parameters, by handle.
+/// Sizes of the parameters of each kernel in bytes, by the handle of the function.
 static SIZES: Mutex<Option<HashMap<u64, Vec<u32>>>> = Mutex::new(None);
 
 /// Returns `true` if a range of this process is registered, so that the device can access it.

@@ -1,4 +1,4 @@
-//! Memory of devices: virtual memory, and `cuMemAlloc`.
+//! Functions of device memory: virtual memory, and `cuMemAlloc`.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::IntoRawFd;
@@ -44,7 +44,8 @@ struct Access {
     flags: c_int,
 }
 
-/// Returns the device of pinned memory, the only supported kind.
+/// Returns the device in the properties of an allocation. Returns an error unless the memory is pinned,
+/// because no other kind is supported.
 fn device(properties: Option<&Properties>) -> Result<(u32, c_int), u32> {
     let properties = properties.filter(|asked| asked.kind == 1).ok_or(codes::INVALID_VALUE)?;
     Ok((properties.location.device()?, properties.handle_types))

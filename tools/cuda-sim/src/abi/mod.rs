@@ -5,7 +5,8 @@
 //!
 //! # Safety
 //! Unsafe, because it exports names that the linker gives to other code. Sound, because
-//! - these are names of the CUDA driver, which this library replaces, and of hooks that begin with `mp_sim_`;
+//! - the exported names are those of the CUDA driver, which this library replaces, and hooks whose names
+//!   begin with `mp_sim_`;
 //! - callers keep the contract of the driver's manual: pointers are null, or valid for the documented reads
 //!   and writes.
 #![allow(unsafe_code)]
@@ -21,16 +22,16 @@ use std::mem::MaybeUninit;
 use crate::codes;
 use crate::wire::Value;
 
-/// Output pointer of a call. `None` if null.
+/// Output pointer that a caller passed. `None` if it is null.
 type OutPtr<'a, T> = Option<&'a mut MaybeUninit<T>>;
 
-/// Writes the output value of a call.
+/// Writes an output value to the pointer that the caller passed. Returns an error if the pointer is null.
 fn put<T>(to: OutPtr<'_, T>, value: T) -> Result<(), u32> {
     to.ok_or(codes::INVALID_VALUE)?.write(value);
     Ok(())
 }
 
-/// Returns the number in the engine's answer.
+/// Returns the number that the engine's answer contains.
 fn number(answer: (Value, Option<std::os::fd::OwnedFd>)) -> Result<u64, u32> {
     match answer.0 {
         Value::Number(number) => Ok(number),
@@ -38,7 +39,7 @@ fn number(answer: (Value, Option<std::os::fd::OwnedFd>)) -> Result<u64, u32> {
     }
 }
 
-/// Defines functions of the driver. A body returns `Ok`, or the code of an error.
+/// Defines functions of the driver. The body of a function returns `Ok`, or the code of an error.
 macro_rules! export {
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {$(
         #[allow(non_snake_case)]

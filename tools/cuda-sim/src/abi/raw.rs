@@ -4,14 +4,14 @@
 //! Unsafe, because it follows pointers of other code; sound, because
 //! - no code here creates a pointer: each is an argument of a function of the driver, whose caller guarantees
 //!   that it is valid;
-//! - null is checked first, and the data is copied at once.
+//! - each pointer is checked for null before it is used, and the data is copied at once.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_void};
 
 use crate::codes;
 
-/// Bytes of a caller.
+/// Pointer to bytes of a caller.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Buffer(*mut u8);
@@ -48,7 +48,7 @@ impl Buffer {
     }
 }
 
-/// Text of a caller, which ends with a zero byte.
+/// Pointer to a text of a caller, which ends with a zero byte.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Text(*const c_char);

@@ -1,4 +1,4 @@
-//! The driver itself, its devices, and contexts.
+//! Functions of initialization, devices and contexts.
 
 use std::ffi::{c_char, c_int};
 
@@ -8,7 +8,7 @@ use crate::client::{ask, contexts, current, devices, init};
 use crate::codes;
 use crate::wire::{Call, DeviceInfo, Value};
 
-/// Finds a device by its number in this process.
+/// Passes the device with this number in this process to `look`. Returns an error if the number is invalid.
 fn device<T>(number: c_int, look: impl FnOnce(&DeviceInfo) -> T) -> Result<T, u32> {
     let look = |devices: &[DeviceInfo]| {
         usize::try_from(number).ok().and_then(|number| devices.get(number)).map(look)
@@ -16,7 +16,7 @@ fn device<T>(number: c_int, look: impl FnOnce(&DeviceInfo) -> T) -> Result<T, u3
     devices(look)?.ok_or(codes::INVALID_DEVICE)
 }
 
-/// Returns a valid device number.
+/// Converts a device number. Returns an error if the number is invalid.
 pub(super) fn checked(number: c_int) -> Result<u32, u32> {
     device(number, |_| ())?;
     u32::try_from(number).map_err(|_| codes::INVALID_DEVICE)

@@ -1,4 +1,4 @@
-//! Streams, events, and words that streams write and wait for.
+//! Functions of streams and events, and of words that streams write or wait for.
 
 use std::ffi::c_int;
 
@@ -8,7 +8,7 @@ use crate::client::{ask, set_capture_mode};
 use crate::codes;
 use crate::wire::{Call, Value};
 
-/// Returns the bytes of a handle for other processes.
+/// Returns the bytes of a handle by which other processes open an object.
 pub(super) fn handle(value: Value) -> Result<[u8; 64], u32> {
     match value {
         Value::Bytes(bytes) => bytes.try_into().map_err(|_| codes::UNKNOWN),

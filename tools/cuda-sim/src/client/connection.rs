@@ -1,4 +1,5 @@
-//! Connections to the engine: one for the life of the process, and one for each thread that calls.
+//! Connections to the engine: one for the lifetime of the process, and one for each thread that calls the
+//! driver.
 //!
 //! # Safety
 //! Unsafe, because it registers two functions with the C library, which calls them at `fork` and at the end
@@ -22,7 +23,7 @@ use crate::wire::{self, Call, DeviceInfo, Reply, Request, Value};
 /// State of the process after `cuInit`.
 #[derive(Debug)]
 struct ClientState {
-    /// Process that called `cuInit`. A forked child is another process.
+    /// Id of the process that called `cuInit`. In a forked child, the id differs.
     pid: u32,
     process: u64,
     life: OwnedFd,
@@ -53,7 +54,7 @@ fn open() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Connects to the engine (`cuInit`). Without an engine, the driver has no device.
+/// Connects to the engine (`cuInit`). Without an engine, returns the error for a machine without a device.
 pub(crate) fn init() -> Result<(), u32> {
     let mut with_client = CLIENT.lock().unwrap_or_else(PoisonError::into_inner);
     match &*with_client {
@@ -83,7 +84,8 @@ pub(crate) fn init() -> Result<(), u32> {
     Ok(())
 }
 
-/// Closes the connection in a forked child, because its end must mark only the end of the parent.
+/// Closes the lifetime connection in a forked child. So the connection ends when the parent ends, even if the
+/// child lives longer.
 extern "C" fn in_a_copy() {
     let life = LIFE.swap(0, Ordering::SeqCst);
     if let Some(life) = life.checked_sub(1).and_then(|life| RawFd::try_from(life).ok()) {
@@ -102,7 +104,7 @@ extern "C" fn at_exit() {
     }
 }
 
-/// Checks that a call can be made. All calls but a few need an earlier `cuInit` in the same process.
+/// Returns an error if a call is not permitted: most calls require that this process has called `cuInit`.
 pub(crate) fn begin(name: &str) -> Result<(), u32> {
     match name {
         "cuInit" | "cuDriverGetVersion" | "cuGetErrorName" | "cuGetErrorString" => Ok(()),
@@ -110,7 +112,7 @@ pub(crate) fn begin(name: &str) -> Result<(), u32> {
     }
 }
 
-/// Returns the devices visible to this process.
+/// Passes the devices that are visible to this process to `look`.
 pub(crate) fn devices<T>(look: impl FnOnce(&[DeviceInfo]) -> T) -> Result<T, u32> {
     with_client(|with_client| look(&with_client.devices))
 }
@@ -130,7 +132,7 @@ pub(crate) fn ask(call: Call) -> Result<(Value, Option<OwnedFd>), u32> {
     ask_with(call, None)
 }
 
-/// Sends a call with a descriptor.
+/// Sends a call to the engine like [`ask`], with a descriptor.
 pub(crate) fn ask_with(call: Call, file: Option<BorrowedFd<'_>>) -> Result<(Value, Option<OwnedFd>), u32> {
     let process = with_client(|with_client| with_client.process)?;
     let attached = || -> Result<OwnedFd, u32> {

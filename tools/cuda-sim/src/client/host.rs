@@ -1,4 +1,5 @@
-//! Memory of this process that the engine accesses: located in a file that is open here, or allocated in one.
+//! Memory of this process that the engine accesses. The memory is in a file that this process has open, or
+//! that this module creates.
 //!
 //! # Safety
 //! Unsafe, because it borrows a descriptor of the process by its number, and maps memory. Sound, because
@@ -15,13 +16,14 @@ use std::sync::{Mutex, PoisonError};
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// Allocations of `cuMemHostAlloc`: lengths by address.
+/// Lengths of the allocations of `cuMemHostAlloc`, by address.
 static PINNED: Mutex<Option<HashMap<u64, usize>>> = Mutex::new(None);
 
-/// Returns the file that contains a range of this process, and the offset.
+/// Returns the file in which a range of this process's memory is mapped, and the offset of the range in the
+/// file.
 ///
 /// The descriptor is neither duplicated nor closed: closing any descriptor of a file releases the process's
-/// POSIX locks of it.
+/// POSIX locks of the file.
 pub(crate) fn file_of(address: u64, bytes: u64) -> Option<(BorrowedFd<'static>, u64)> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let (inode, offset) = maps.lines().find_map(|line| lies_in(line, address, bytes))?;
@@ -34,7 +36,7 @@ pub(crate) fn file_of(address: u64, bytes: u64) -> Option<(BorrowedFd<'static>, 
     Some((unsafe { BorrowedFd::borrow_raw(number) }, offset))
 }
 
-/// Returns a descriptor that the caller of a function has passed by number, if it is open.
+/// Returns the descriptor with this number, which a caller of the driver passed, if it is open.
 pub(crate) fn descriptor(number: RawFd) -> Option<BorrowedFd<'static>> {
     if number < 0 || std::fs::symlink_metadata(format!("/proc/self/fd/{number}")).is_err() {
         return None;
@@ -43,7 +45,8 @@ pub(crate) fn descriptor(number: RawFd) -> Option<BorrowedFd<'static>> {
     Some(unsafe { BorrowedFd::borrow_raw(number) })
 }
 
-/// Returns inode and offset if a line of `maps` contains the whole range.
+/// Returns the inode and the offset of a range, if the mapping in this line of `maps` contains the whole
+/// range.
 fn lies_in(line: &str, address: u64, bytes: u64) -> Option<(u64, u64)> {
     let mut words = line.split_whitespace();
     let (start, end) = words.next()?.split_once('-')?;
@@ -63,7 +66,7 @@ pub(crate) struct Pinned {
     pub(crate) file: OwnedFd,
 }
 
-/// Allocates memory of this process that has a file.
+/// Allocates memory of this process in a new file.
 pub(crate) fn pin(bytes: usize) -> std::io::Result<Pinned> {
     let file = rustix::fs::memfd_create("mp-cuda-sim", MemfdFlags::CLOEXEC)?;
     rustix::fs::ftruncate(&file, bytes as u64)?;

@@ -1,5 +1,5 @@
-//! Functions of the program that a stream calls at its turn. A thread of this library calls them, like a
-//! thread of the driver.
+//! Host functions that a program has submitted to streams (`cuLaunchHostFunc`). A thread of this library
+//! calls them, like a thread of the driver, when the stream has run its earlier work.
 //!
 //! # Safety
 //! Unsafe, because it calls functions by their addresses. Sound, because the program passed each function to

@@ -1,10 +1,10 @@
-//! Failures that tests inject into this process's driver: `MP_CUDA_SIM_INJECT`, rules separated by `;`. Calls
-//! of a name are counted from 1, over all threads of a process.
+//! Failures that tests inject into this process's driver. The variable `MP_CUDA_SIM_INJECT` contains rules,
+//! separated by `;`. Calls of each function are counted from 1, over all threads of the process.
 //!
 //! | rule | effect |
 //! |---|---|
-//! | `fail=cuMemMap:3:OUT_OF_MEMORY` | the third call does nothing and returns this result; any number is valid |
-//! | `kill=cuMemMap:3:before`, `…:after` | the process is ended by SIGKILL before the third call, or after it was done |
+//! | `fail=cuMemMap:3:OUT_OF_MEMORY` | the third call does nothing and returns this result, a name or a number |
+//! | `kill=cuMemMap:3:before`, `…:after` | SIGKILL ends the process before or after the third call is executed |
 //! | `delay=cuMemMap:3:50` | the third call begins 50 ms late |
 
 use std::collections::HashMap;
@@ -29,7 +29,7 @@ struct Rule {
 }
 
 static RULES: OnceLock<Vec<Rule>> = OnceLock::new();
-/// Number of calls of each name.
+/// Number of calls of each function, by its name.
 static COUNTS: Mutex<Option<HashMap<&'static str, u32>>> = Mutex::new(None);
 
 fn rules() -> &'static [Rule] {

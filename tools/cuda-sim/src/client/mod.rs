@@ -15,8 +15,8 @@ pub(crate) use host::{Pinned, descriptor, file_of, pin};
 use crate::codes;
 
 thread_local! {
-    /// Contexts of this thread, the current one last. They are not dropped with the thread, so that exit
-    /// callbacks of the process, which run later, can still use them.
+    /// Stack of contexts of this thread; the last is current. The stack is not dropped with the thread, so
+    /// that exit callbacks of the process, which run later, can still use it.
     static CONTEXTS: RefCell<ManuallyDrop<Vec<u64>>> = const { RefCell::new(ManuallyDrop::new(Vec::new())) };
     /// `CUstreamCaptureMode` of this thread: 0 is the strictest.
     static CAPTURE_MODE: Cell<u32> = const { Cell::new(0) };
@@ -37,12 +37,12 @@ pub(crate) fn current() -> u64 {
     CONTEXTS.try_with(|contexts| contexts.borrow().last().copied().unwrap_or(0)).unwrap_or(0)
 }
 
-/// Changes the stack of contexts of this thread.
+/// Calls `change` with the stack of contexts of this thread.
 pub(crate) fn contexts<T>(change: impl FnOnce(&mut Vec<u64>) -> T) -> Result<T, u32> {
     CONTEXTS.try_with(|contexts| change(&mut contexts.borrow_mut())).map_err(|_| codes::DEINITIALIZED)
 }
 
-/// Makes one call of the driver, with the failures injected for its name. Returns its result.
+/// Executes a call of the driver, with the failures that are injected for its name. Returns the result code.
 pub(crate) fn run(name: &'static str, call: impl FnOnce() -> Result<(), u32>) -> u32 {
     if let Err(code) = inject::before(name) {
         return code;

@@ -7,9 +7,9 @@ use crate::engine::streams::Record;
 /// Goal for which a host waits.
 #[derive(Clone, Debug)]
 pub(crate) enum Goal {
-    /// For each of these streams, this number of operations is done.
+    /// Each of these streams has done the operations up to this number. Elements are `(stream, number)`.
     Streams(Vec<(u64, u64)>),
     Record(Rc<Record>),
-    /// A thread of this process must call a function.
+    /// The process with this number has a host function to call.
     HostCall(u64),
 }

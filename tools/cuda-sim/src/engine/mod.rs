@@ -1,6 +1,6 @@
-//! The GPU and its kernel module, as one process for each session. The engine stores memory, streams and
-//! handles of all clients, runs their work, and records violations. Work of a stopped client continues. Work
-//! of a killed client continues for a configurable time, and is then discarded.
+//! Engine of the simulator: the GPU and its kernel module, as one process for each session. The engine stores
+//! memory, streams and handles of all clients, runs their work, and records violations. Work of a stopped
+//! client continues. Work of a killed client continues for a configurable time, and is then discarded.
 
 mod calls;
 mod goal;
@@ -26,16 +26,17 @@ use streams::{EventCore, Stream};
 
 pub use serve::run;
 
-/// Names of kernels, and sizes of their parameters in bytes. They equal the functions of `kernels.ptx`.
+/// Names of kernels, and sizes of their parameters in bytes. `kernels.ptx` contains the same kernels.
 pub const KERNELS: &[(&str, &[u32])] = streams::work::KERNELS;
 
-/// Descriptor that represents memory: the writing end of a pipe whose reading ends belong to the clients.
+/// Exported memory. The descriptor that clients get is the reading end of a pipe, and the engine keeps the
+/// writing end.
 #[derive(Debug)]
 struct Export {
     allocation: Rc<Allocation>,
     /// Identity of the pipe.
     file: (u64, u64),
-    /// Writing end. An error of a poll means that no process or message has a reading end.
+    /// Writing end of the pipe. A poll reports an error when no process or message has a reading end.
     end: OwnedFd,
 }
 
@@ -50,17 +51,19 @@ struct Engine {
     allocations: Vec<Weak<Allocation>>,
     /// Events that other processes may open, by name.
     shared_events: BTreeMap<u64, Weak<EventCore>>,
-    /// Handles of memory of `cuMemAlloc`: owner and memory.
+    /// Memory of `cuMemAlloc` by the id in its handle: process that allocated it, and memory.
     shared_memory: HashMap<u64, (u64, Weak<Allocation>)>,
-    /// Clock of work whose end hosts have observed. Calls of hosts are ordered as the engine receives them.
+    /// Vector clock of the hosts: the work whose end some host has observed. All hosts share one clock,
+    /// because their calls are ordered by their arrival at the engine.
     host: Rc<Clock>,
-    /// Clock of writes to host memory, which hosts can observe without a call. The next call joins it.
+    /// Vector clock of writes to host memory, which hosts can observe without a call. It is joined to `host`
+    /// at the next call.
     published: Clock,
-    /// Words that streams have written: value, and clock of the write.
+    /// Words that streams have written: value, and vector clock of the write.
     words: HashMap<(u64, u64, u64), (u64, Clock)>,
-    /// Words that streams write: id of the process whose stream was last given a write of the word.
+    /// For each word, the id of the process that last submitted a write of the word to a stream.
     writers: HashMap<(u64, u64, u64), u32>,
-    /// Devices that fell off the bus.
+    /// Devices that fell off the bus, by index.
     lost: Vec<u32>,
     calls: u64,
     next: u64,
@@ -91,7 +94,8 @@ impl Engine {
         })
     }
 
-    /// Returns a unique number. Used as an address, the number is outside of the host's range.
+    /// Returns a unique number, for handles and ids. As an address, the number is outside of the host's
+    /// range.
     fn fresh(&mut self) -> u64 {
         self.next += 1;
         0x0800_0000_0000 + self.next * 64
@@ -112,14 +116,14 @@ impl Engine {
         usize::try_from((x ^ (x >> 31)) % below.max(1) as u64).unwrap_or(0)
     }
 
-    /// Returns the bytes of a device that allocations use.
+    /// Returns the number of bytes of a device that allocations use.
     fn used(&mut self, device: u32) -> u64 {
         self.allocations.retain(|allocation| allocation.strong_count() > 0);
         let all = self.allocations.iter().filter_map(Weak::upgrade);
         all.filter(|allocation| allocation.device == device).map(|allocation| allocation.size).sum()
     }
 
-    /// Allocates memory of a device. `None` if it is full.
+    /// Allocates memory of a device. Returns `None` if the device has too little free memory.
     fn allocate(&mut self, device: u32, size: u64, handle_types: i32) -> Option<Rc<Allocation>> {
         let total = self.config.devices.iter().find(|one| one.index == device)?.bytes;
         if self.used(device).checked_add(size)? > total {
@@ -143,7 +147,7 @@ impl Engine {
         Some(allocation)
     }
 
-    /// Returns statistics as JSON.
+    /// Returns the statistics of the session as JSON.
     fn stats(&mut self) -> String {
         let bytes: Vec<u64> =
             (0..self.config.devices.len()).map(|i| self.used(u32::try_from(i).unwrap_or(0))).collect();

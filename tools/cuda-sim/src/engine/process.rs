@@ -12,24 +12,25 @@ use crate::engine::memory::{Addresses, Allocation, Kind};
 use crate::engine::streams::{Event, HostCall};
 use crate::wire::DeviceInfo;
 
-/// Primary context.
+/// Primary context of a process for one device.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) device: u32,
-    /// Number of retains without a release. At zero, everything in the context ends.
+    /// Number of retains without a release. At zero, the context and all its objects end.
     pub(crate) retained: u32,
-    /// Error that every call in the context returns after a failure.
+    /// Error that every call in the context returns after a failure. `None` before a failure.
     pub(crate) lost: Option<u32>,
-    /// Work of the context's streams at the last call that delays later work.
+    /// Work that the context's streams had when a call last delayed later work: `(stream, number of
+    /// operations)`.
     pub(crate) barrier: Rc<Vec<(u64, u64)>>,
-    /// Goal of the last call that waits with the driver's lock, or has waited.
+    /// Goal of the last call that holds the driver's lock while it waits.
     pub(crate) locked_until: Goal,
-    /// Default stream.
+    /// Default stream of the context.
     pub(crate) stream: u64,
 }
 
-/// Released handles. The next object of the kind gets the last released handle, as from a driver whose
-/// handles are addresses. So a stale handle refers to another object.
+/// Released handles of each kind, for reuse. A new object gets the last released handle of its kind, because
+/// handles of a driver are addresses, which are reused, too. So a stale handle refers to another object.
 #[derive(Debug, Default)]
 pub(crate) struct FreeHandles {
     pub(crate) memory: Vec<u64>,
@@ -43,31 +44,31 @@ pub(crate) struct Process {
     pub(crate) devices: Vec<DeviceInfo>,
     pub(crate) contexts: BTreeMap<u64, Context>,
     pub(crate) addresses: Addresses,
-    /// Handles of memory. One memory may have several handles.
+    /// Memory by handle. Several handles may refer to the same memory.
     pub(crate) handles: BTreeMap<u64, Rc<Allocation>>,
     pub(crate) events: BTreeMap<u64, Event>,
-    /// Handles of streams, with the engine's numbers.
+    /// Numbers of streams in the engine, by handle.
     pub(crate) streams: BTreeMap<u64, u64>,
-    /// Released handles.
+    /// Released handles for reuse.
     pub(crate) unused: FreeHandles,
     /// Captured graphs.
     pub(crate) graphs: BTreeSet<u64>,
-    /// Modules with their functions: names, sizes of parameters.
+    /// Functions of each module: name, and sizes of the parameters.
     pub(crate) modules: BTreeMap<u64, Vec<(String, Vec<u32>)>>,
-    /// Functions whose code is loaded, which happens when a function is first requested.
+    /// Functions whose code is loaded, by module and name. Code is loaded when a function is first requested.
     pub(crate) loaded: BTreeSet<(u64, String)>,
-    /// Functions: module, name.
+    /// Module and name of each function, by handle.
     pub(crate) functions: BTreeMap<u64, (u64, String)>,
-    /// Registered ranges: the host's address, bytes, the device's address.
+    /// Registered ranges, by the host's address: number of bytes, and the device's address.
     pub(crate) registered: BTreeMap<u64, (u64, u64)>,
-    /// Functions that the process must call, and the function that it is calling.
+    /// Host functions that the process has to call, and the function that it is calling.
     pub(crate) host_calls: VecDeque<Rc<HostCall>>,
     pub(crate) host_call: Option<Rc<HostCall>>,
     /// `true` if the process reported a normal exit.
     pub(crate) exited_cleanly: bool,
     /// Time until which the work of a dead process continues.
     pub(crate) gone_at: Option<Instant>,
-    /// Connection that ends with the process.
+    /// Lifetime connection, which ends with the process.
     life: OwnedFd,
 }
 
@@ -95,8 +96,9 @@ impl Process {
         }
     }
 
-    /// Returns `true` if the process is dead, even if its connections were not read since its death. Calls
-    /// that other processes make after the death are read later.
+    /// Returns `true` if the process is dead. Polls the lifetime connection, so the result is correct even if
+    /// the engine has not read the end of the connection yet. Calls that other processes make after the death
+    /// arrive later.
     pub(crate) fn is_gone(&self) -> bool {
         let mut life = [PollFd::new(&self.life, PollFlags::empty())];
         self.gone_at.is_some() || poll(&mut life, Some(&Timespec::default())).is_ok_and(|gone| gone > 0)
@@ -107,7 +109,8 @@ impl Process {
         self.devices.get(usize::try_from(number).ok()?)
     }
 
-    /// Returns the registered range that contains a host address.
+    /// Returns the registered range that contains a host address: host's address, number of bytes, device's
+    /// address.
     pub(crate) fn registration(&self, address: u64) -> Option<(u64, u64, u64)> {
         let (start, (bytes, device)) = self.registered.range(..=address).next_back()?;
         (address < start + bytes).then_some((*start, *bytes, *device))

@@ -11,21 +11,21 @@ pub(crate) struct Config {
     pub(crate) devices: Vec<DeviceInfo>,
     /// Seed of the schedule, which selects the next stream to run.
     pub(crate) seed: u64,
-    /// Delay before submitted work runs, unless a host waits for it.
+    /// Delay before submitted work runs. Work for which a host waits runs earlier.
     pub(crate) lazy: Duration,
     /// Time for which work of a killed process continues.
     pub(crate) late: Duration,
-    /// Maximum number of events between processes.
+    /// Largest number of events that other processes can open.
     pub(crate) events: usize,
-    /// Duration after which a wait for a value is reported.
+    /// Duration after which a wait of a stream for a value is reported.
     pub(crate) stuck: Duration,
-    /// Number of calls, of all clients, after which the first device is lost.
+    /// Number of calls of all clients after which the first device is lost.
     pub(crate) lost_after: Option<u64>,
 }
 
 /// Parses a number in the environment.
 ///
-/// An invalid number is an error of the session, reported at its start.
+/// An invalid number makes the start of the session fail.
 fn number(name: &str, default: u64) -> Result<u64, String> {
     match env::var(name) {
         Err(_) => Ok(default),
@@ -121,7 +121,7 @@ fn devices(profile: &str, bytes: u64) -> Result<Vec<DeviceInfo>, String> {
 }
 
 impl DeviceInfo {
-    /// Attribute of the simulator: 1 if no other device can access its memory.
+    /// Attribute that only the simulator has: 1 if no other device can access the memory of the device.
     pub(crate) const APART: i32 = 1002;
 
     pub(crate) fn attribute(&self, number: i32) -> i32 {

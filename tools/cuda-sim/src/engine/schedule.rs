@@ -1,6 +1,6 @@
-//! Schedule of work. Work runs when a host waits for it, when awaited work needs it, or after a delay.
-//! Streams then run one piece of work each, in an order that the seed chooses. So a program that forgot a
-//! wait reads old data at once.
+//! Schedule of work. Work runs when a host waits for it, when awaited work depends on it, or after a delay.
+//! Streams run one piece of work at a time, in an order that the seed determines. Work that no host waits for
+//! usually has not run, so a missing wait shows as old data.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use crate::engine::races::shadow;
 use crate::engine::streams::work::{Access, AddressSpace, Fault};
 use crate::engine::streams::{HostCallState, Operation, Step, is_met};
 
-/// Memory of one process, as a stream accesses it.
+/// Access of a stream to the memory of its process.
 struct ProcessMemory<'a> {
     process: &'a Process,
     device: u32,
@@ -74,7 +74,7 @@ impl AddressSpace for ProcessMemory<'_> {
 }
 
 impl Engine {
-    /// Returns `true` if a stream has done this many operations, or has ended.
+    /// Returns `true` if a stream has done its first `number` operations, or has ended.
     fn has_done(&self, stream: u64, number: u64) -> bool {
         self.streams.get(&stream).is_none_or(|stream| stream.done >= number)
     }
@@ -89,7 +89,8 @@ impl Engine {
         }
     }
 
-    /// Updates the host's clock after the host observed that this goal was reached.
+    /// Orders later calls of hosts after the work of this goal, because a host has observed that the goal was
+    /// reached.
     pub(super) fn observe(&mut self, goal: &Goal) {
         let host = Rc::make_mut(&mut self.host);
         match goal {
@@ -106,14 +107,14 @@ impl Engine {
         }
     }
 
-    /// Returns memory and offset of the word at an address of a process.
+    /// Returns the memory to which an address of a process refers, and the offset of the word.
     fn word(&self, process: u64, address: u64) -> Option<(Target, u64)> {
         let mapping = self.processes.get(&process)?.addresses.mapping(address)?;
         let offset = address - mapping.start;
         (offset + 8 <= mapping.size).then(|| (mapping.target.clone(), offset))
     }
 
-    /// Returns the value of a word, and its identity for all processes.
+    /// Returns the value of a word, and the identity of the word, which is the same for all processes.
     fn load(target: &Target, offset: u64) -> (u64, (u64, u64, u64)) {
         match target {
             Target::Host(memory) => {
@@ -154,8 +155,8 @@ impl Engine {
         }
     }
 
-    /// Returns the streams that must run to reach a goal. The flag is `true` if one of them waits for a
-    /// value, which any stream may write.
+    /// Returns the streams that must run to reach a goal. The second value is `true` if one of them waits for
+    /// a word, which any stream may write.
     fn needed(&self, goal: &Goal) -> (BTreeSet<u64>, bool) {
         let mut open: Vec<u64> = match goal {
             Goal::Streams(streams) => streams.iter().map(|(stream, _)| *stream).collect(),
@@ -180,8 +181,8 @@ impl Engine {
         (needed, any)
     }
 
-    /// Runs one piece of work, of a stream that the goal needs, or else of a stream that has waited long
-    /// enough. Returns `false` if no stream could run.
+    /// Runs one piece of work: of a stream that the goal needs, or without a goal of a stream whose work is
+    /// due. Returns `false` if no stream could run.
     pub(super) fn run_piece(&mut self, goal: Option<&Goal>) -> bool {
         let ready = match goal {
             Some(goal) => {
@@ -365,7 +366,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Records the process to whose stream a write of a word was submitted.
+    /// Records that the process has submitted a write of a word to a stream.
     pub(super) fn record_writer(&mut self, process: u64, address: u64) {
         if let Some((target, offset)) = self.word(process, address)
             && let Some(pid) = self.processes.get(&process).map(|process| process.pid)
@@ -374,8 +375,9 @@ impl Engine {
         }
     }
 
-    /// Ends a wait for a value. Later work is ordered after the write of that value by a stream. A store by a
-    /// host orders nothing. If the word's writer was killed, such a store releases the stream.
+    /// Ends a wait of a stream for a word. If a stream wrote the value, later work is ordered after the
+    /// write. If a host stored the value, later work is not ordered. In that case, if the process whose
+    /// stream writes the word was killed, the clock records that the death released the stream.
     fn end_wait(&mut self, stream: u64, process: u64, address: u64) -> Result<(), String> {
         let lost = || format!("it waits for a value at {address:#x}, where nothing is mapped any more");
         let (target, offset) = self.word(process, address).ok_or_else(lost)?;
@@ -395,7 +397,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Reports waits that have lasted too long.
+    /// Reports waits for words that last longer than the configured limit.
     pub(super) fn report_stuck(&mut self) {
         let mut stuck = Vec::new();
         for (number, stream) in &mut self.streams {
@@ -415,7 +417,7 @@ impl Engine {
         }
     }
 
-    /// Marks a context as failed. Its work is discarded, and so is the work of contexts that wait for it.
+    /// Marks a context as failed, and discards the work of its streams.
     pub(super) fn lose_context(&mut self, process: u64, context: u64, code: u32) {
         if let Some(context) = self.processes.get_mut(&process).and_then(|p| p.contexts.get_mut(&context)) {
             context.lost.get_or_insert(code);
@@ -426,7 +428,7 @@ impl Engine {
     }
 }
 
-/// Discards the pending work of a stream. Its recordings never complete.
+/// Discards the pending work of a stream. Its recordings of events never complete.
 pub(super) fn drop_queue(stream: &mut crate::engine::streams::Stream) {
     for operation in stream.queue.drain(..) {
         if let Step::Record(record) = operation.step {

@@ -1,4 +1,4 @@
-//! Loop of the engine: connections, deaths of clients, work, answers.
+//! Main loop of the engine: accepts connections, detects deaths of clients, runs work and answers calls.
 //!
 //! A process has one connection for its lifetime, and one connection for the calls of each thread. When the
 //! first connection ends, the kernel has closed all descriptors of the process.
@@ -22,18 +22,18 @@ use crate::engine::process::Process;
 use crate::engine::profile::{Config, visible};
 use crate::wire::{self, Call, INLINE, Reply, Request, Value};
 
-/// Number of pieces of work between two polls of the connections.
+/// Largest number of pieces of work that run between two polls of the connections.
 const ROUND: usize = 64;
-/// Interval at which a host's word is read while a stream waits for it.
+/// Interval at which a word of host memory is read while a stream waits for the word.
 const WORD_POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 #[derive(Debug)]
 struct Connection {
     socket: OwnedFd,
     process: Option<u64>,
-    /// `true` if the connection ends with its process.
+    /// `true` for the lifetime connection of a process.
     is_life: bool,
-    /// Pending wait of the connection's thread.
+    /// Call of the connection's thread that waits for a goal.
     waiting: Option<PendingWait>,
 }
 
@@ -130,7 +130,7 @@ fn wait(
     Ok(events)
 }
 
-/// Returns the time for which the loop can sleep without a call.
+/// Returns the time for which the loop may sleep if no call arrives.
 fn idle_time(engine: &Engine, connections: &BTreeMap<u64, Connection>) -> Option<Duration> {
     let end = engine.next_end().map(|at| at.saturating_duration_since(Instant::now()));
     let waits = |waiting: &PendingWait| !matches!(waiting.goal, Goal::HostCall(_));
@@ -141,7 +141,8 @@ fn idle_time(engine: &Engine, connections: &BTreeMap<u64, Connection>) -> Option
     [end, work].into_iter().flatten().min()
 }
 
-/// Answers a call. Returns `false` if the connection has ended.
+/// Receives a call, and answers it or adds it to the waiting calls. Returns `false` if the connection has
+/// ended.
 fn serve(engine: &mut Engine, number: u64, connection: &mut Connection) -> bool {
     let Ok(Some((request, file))) = wire::receive::<Request>(&connection.socket) else { return false };
     let answer = match (&request.call, connection.process) {
@@ -184,8 +185,8 @@ fn reply(connection: &Connection, answer: Result<CallOutcome, u32>) -> bool {
     wire::send(connection.socket.as_fd(), &reply, file.as_ref().map(AsFd::as_fd)).is_ok()
 }
 
-/// Runs work for waiting hosts, or work that has waited long enough, and answers calls whose wait has ended.
-/// Returns `true` if more work may be ready.
+/// Runs work for which hosts wait, or whose delay has passed. Answers calls whose goal is reached. Returns
+/// `true` if more work may be ready.
 fn progress(engine: &mut Engine, connections: &mut BTreeMap<u64, Connection>) -> bool {
     let mut ran = true;
     for _ in 0..ROUND {
@@ -247,7 +248,7 @@ fn answer_all(engine: &mut Engine, connections: &mut BTreeMap<u64, Connection>) 
     }
 }
 
-/// Returns the bytes of a copy, in the answer or in a file.
+/// Returns the answer with the bytes of a copy. Long data is in a file, whose descriptor is attached.
 fn bytes(all: &[u8]) -> Result<CallOutcome, u32> {
     if all.len() <= INLINE {
         return Ok(CallOutcome::Now(Value::Bytes(all.to_vec()), None));

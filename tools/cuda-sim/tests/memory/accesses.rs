@@ -1,5 +1,5 @@
-//! Processes that are killed or stopped at each change that they make in the arena, while they allocate,
-//! send, receive and drop pieces.
+//! Kills or stops a process at each change that it makes in the arena while it allocates, sends, receives and
+//! drops pieces of device memory.
 
 use mp_core::FdSlots;
 use mp_cuda_sim::session::{Session, Setup};
@@ -7,12 +7,13 @@ use rustix::process::Signal;
 
 use crate::agent::{Agent, Do, Moves, alone, locker_is, moves, nothing_found, setup, until};
 
-/// SIGKILL and SIGSTOP.
+/// Numbers of SIGKILL and SIGSTOP.
 const KILL: i32 = 9;
 const STOP: i32 = 19;
 
-/// Runs `round` for each change of a script, from number `first` on, until the script ends without reaching
-/// the change. Each round must restore the initial state.
+/// Calls `round` with a session and the number of a change in the arena, from `first` on, until `round`
+/// returns `false`: the script has ended before that change. Checks that no resource is left after each
+/// round.
 fn for_each_change(setup: &Setup, first: u64, round: impl Fn(&Session, u64) -> bool) {
     let _alone = alone();
     let session = setup.start().unwrap();
@@ -29,15 +30,15 @@ fn for_each_change(setup: &Setup, first: u64, round: impl Fn(&Session, u64) -> b
     nothing_found(&session);
 }
 
-/// Drops a piece that was left in the queue.
+/// Drops the pieces that are left in the queue.
 fn drain(moves: &Moves) {
     while let Ok(Some(moved)) = moves.try_get() {
         drop(moved);
     }
 }
 
-/// The piece's memory returns to the maker. If the process could write when it died, the memory is freed with
-/// its slab.
+/// Afterwards the piece's memory returns to its maker. If the killed process could write to the piece, the
+/// memory is freed with its slab.
 #[test]
 fn receiver_is_killed_at_each_change() {
     for_each_change(&setup(), 1, |session, at| {
@@ -88,8 +89,8 @@ fn maker_is_killed_at_each_change() {
     });
 }
 
-/// A device with little memory has small slabs. Most changes are writes of the 8,192 words of the slab's
-/// rows, which the test skips.
+/// Uses a device with little memory, so that slabs are small. The test skips the writes of the 8,192 words of
+/// the slab's rows, which are most of the changes.
 #[test]
 fn slab_maker_is_killed_at_each_change() {
     for_each_change(&setup().set("MEMORY", 2 << 20), 8190, |session, at| {
@@ -105,7 +106,7 @@ fn slab_maker_is_killed_at_each_change() {
     });
 }
 
-/// The process is stopped at each change, and no other process waits for it. Then the process continues.
+/// The receiver is stopped at each change, while other processes work. Then the receiver continues.
 #[test]
 fn stopped_receiver_delays_no_process() {
     for_each_change(&setup(), 1, |session, at| {

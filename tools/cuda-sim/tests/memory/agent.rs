@@ -28,7 +28,7 @@ pub(crate) fn setup() -> Setup {
     Setup::new(engine, &library)
 }
 
-/// Piece that several processes hold, in a message.
+/// Message with a frozen or shared piece, which several processes may hold.
 #[derive(Clone, Debug)]
 pub(crate) struct Parcel(pub(crate) Piece, pub(crate) PieceMode);
 
@@ -49,7 +49,7 @@ impl<'de> Deserialize<'de> for Parcel {
     }
 }
 
-/// Piece that moves. After a failed put the piece is unchanged.
+/// Message that moves an exclusive piece. After a failed put the piece is unchanged.
 #[derive(Debug)]
 pub(crate) struct Moved(pub(crate) Piece, u64);
 
@@ -85,28 +85,29 @@ fn core(error: mp_cuda::Error) -> mp_core::Error {
     }
 }
 
-/// Command for an agent. Each agent numbers its pieces.
+/// Command for an agent. The first number in a command is the number of a piece, which the test chooses for
+/// each agent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Do {
     /// Allocates a piece of this many bytes on a device.
     Allocate(u32, u64),
     /// Fills the piece with a byte, and waits for the end of the work.
     Fill(u32, u8),
-    /// Returns the byte that fills the piece.
+    /// Returns the byte with which the piece is filled.
     Read(u32),
     /// Returns the piece's address on a device.
     Open(u32, u32),
-    /// Returns the id of the piece's memory.
+    /// Returns the id of the piece.
     Id(u32),
     Freeze(u32),
     Share(u32),
     /// Returns the piece as a parcel, which the test forwards.
     Give(u32, bool),
-    /// Stores the attached parcel.
+    /// Stores the piece of this parcel under this number.
     Keep(u32, Parcel),
     /// Moves the piece into the queue of moved pieces.
     Move(u32),
-    /// Takes a piece out of that queue.
+    /// Takes a piece out of the queue of moved pieces.
     TakeMoved(u32),
     Drop(u32),
     /// Begins a use of the piece with write access.
@@ -121,18 +122,19 @@ pub(crate) enum Do {
     Stats,
     /// Returns the number of the process's open descriptors.
     Files,
-    /// Limits the number of further descriptors. `None` removes the limit.
+    /// Limits the number of descriptors that the process can open from now on. `None` removes the limit.
     Limit(Option<u64>),
-    /// Forks a child, which allocates memory and drops its copies of the piece and the mappings. Returns the
-    /// child's result.
+    /// Forks a child, which tries to allocate memory, and drops its copies of the piece and of the mappings.
+    /// Returns the child's result.
     Copied(u32),
     /// Returns 1 if two numbers refer to the same piece.
     Same(u32, u32),
-    /// Executes these commands. At its change of the arena with this number, the agent receives this signal.
+    /// Executes these commands. The agent sends itself this signal at the change with this number that it
+    /// makes in the arena.
     Armed(u64, i32, Vec<Do>),
 }
 
-/// Result of a command: a number or the error; and a parcel.
+/// Result of a command: a number or an error, and optionally a parcel.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Answer {
     pub(crate) number: Result<u64, String>,
@@ -144,7 +146,7 @@ type Asked = Queue<Do>;
 type Answers = Queue<Answer>;
 pub(crate) type Moves = Queue<Moved>;
 
-/// The test's handle of an agent.
+/// Handle by which a test controls an agent.
 pub(crate) struct Agent {
     pub(crate) process: Process<()>,
     asked: Asked,
@@ -164,19 +166,19 @@ impl Agent {
         Self { process, asked, answers }
     }
 
-    /// Executes a command. `None` if the command ended the agent.
+    /// Executes a command, and returns its answer. Returns `None` if the command ended the agent.
     #[track_caller]
     pub(crate) fn attempt(&self, what: Do) -> Option<Answer> {
         self.begin(what.clone());
         self.end(&what)
     }
 
-    /// Begins a command.
+    /// Sends a command to the agent, without waiting for its answer.
     pub(crate) fn begin(&self, what: Do) {
         self.asked.put_timeout(what, DEADLINE).unwrap();
     }
 
-    /// Returns `true` if the agent stops before it has executed the command.
+    /// Waits until the agent has stopped or has executed the command. Returns `true` if it has stopped.
     pub(crate) fn stops(&self) -> bool {
         let mut done = false;
         mp_harness::eventually("the agent stops or answers", || {
@@ -186,7 +188,7 @@ impl Agent {
         !done
     }
 
-    /// Returns the answer to the command. `None` if the command ended the agent.
+    /// Waits for the answer to the command, and returns it. Returns `None` if the command ended the agent.
     #[track_caller]
     pub(crate) fn end(&self, what: &Do) -> Option<Answer> {
         let begin = std::time::Instant::now();
@@ -238,7 +240,7 @@ impl Agent {
         self.attempt(Do::Stats).unwrap().numbers.try_into().unwrap()
     }
 
-    /// Ends the agent by SIGKILL, and detects its death.
+    /// Ends the agent by SIGKILL, and waits for its end.
     pub(crate) fn kill(self) {
         self.process.kill().unwrap();
         assert!(self.process.wait_timeout(DEADLINE));
@@ -253,13 +255,13 @@ impl Agent {
     }
 }
 
-/// Returns the builder of a process with the devices of a session.
+/// Returns the builder of a process that uses the devices of a session.
 pub(crate) fn process(session: &Session) -> ProcessBuilder {
     let builder = Process::builder().env_remove("CUDA_VISIBLE_DEVICES");
     session.environment().into_iter().fold(builder, |builder, (name, value)| builder.env(name, value))
 }
 
-/// Returns a session of a test that runs alone, and agents with a queue of moved pieces.
+/// Starts a session and agents, which share a queue of moved pieces. The returned guard excludes other tests.
 #[track_caller]
 pub(crate) fn agents<const N: usize>() -> (std::sync::MutexGuard<'static, ()>, Session, [Agent; N]) {
     let (alone, session, moves) = (alone(), setup().start().unwrap(), moves());
@@ -267,8 +269,8 @@ pub(crate) fn agents<const N: usize>() -> (std::sync::MutexGuard<'static, ()>, S
     (alone, session, agents)
 }
 
-/// Ends agents by a normal exit. Checks that the device then has no memory in use, and that the simulator has
-/// found no mistake.
+/// Ends agents by a normal exit. Checks that no memory of the device is in use afterwards, and that the
+/// simulator has reported no finding.
 #[track_caller]
 pub(crate) fn end<const N: usize>(session: &Session, agents: [Agent; N]) {
     agents.into_iter().for_each(Agent::leave);
@@ -276,12 +278,12 @@ pub(crate) fn end<const N: usize>(session: &Session, agents: [Agent; N]) {
     nothing_found(session);
 }
 
-/// Returns a queue of pieces that move.
+/// Returns a queue for moved pieces.
 pub(crate) fn moves() -> Moves {
     Moves::bounded(8).unwrap()
 }
 
-/// Runs an agent.
+/// Runs an agent: executes commands until the test ends it.
 fn work((asked, answers, moves): (Asked, Answers, Moves)) -> Result<(), String> {
     let mut worker = Worker { pieces: HashMap::new(), moves, gpu: None };
     while let Some(what) = asked.get().map_err(|error| error.to_string())? {
@@ -390,13 +392,13 @@ impl Worker {
     }
 }
 
-/// Returns the number that the next descriptor would have.
+/// Returns the lowest free descriptor number of this process.
 fn lowest_free() -> u64 {
     let (one, _other) = std::io::pipe().expect("two descriptors");
     u64::try_from(std::os::fd::AsRawFd::as_raw_fd(&one)).expect("a number")
 }
 
-/// Returns the output of a forked child of this process.
+/// Forks a child that uses copies of this device, stream and piece. Returns its output.
 fn copied(device: &Device, stream: &CudaStream, piece: &Piece) -> Any<String> {
     let (reading, mut writing) = std::io::pipe()?;
     // SAFETY: no other thread of this process is active. The copy writes to a pipe and ends.
@@ -470,8 +472,8 @@ impl Gpu {
     }
 }
 
-/// Excludes the other tests. The tests of one program run concurrently in one arena, and some of them count
-/// its contents.
+/// Returns a guard that excludes other tests. Tests of this program run concurrently in one arena, and some
+/// tests count the arena's contents.
 pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)

@@ -19,7 +19,7 @@ fn nothing_is_left(session: &Session, before: u64) {
     nothing_found(session);
 }
 
-/// The other processes retain the killed maker's memory unchanged, open it for the first time, and release it
+/// After the maker's death, its memory is unchanged, can still be opened for the first time, and is freed
 /// with the last piece.
 #[test]
 fn receivers_keep_pieces_of_a_killed_maker() {
@@ -47,7 +47,7 @@ fn receivers_keep_pieces_of_a_killed_maker() {
     nothing_found(&session);
 }
 
-/// A thread of the other process unmaps the slab.
+/// The other process unmaps the slab in a separate thread.
 #[test]
 fn unused_slab_is_unmapped_after_its_makers_death() {
     let (_alone, session, [maker, other]) = agents();
@@ -64,7 +64,7 @@ fn unused_slab_is_unmapped_after_its_makers_death() {
     nothing_found(&session);
 }
 
-/// A process that only reads may die at any time: its memory is reused.
+/// The memory of a killed process that could only read is reused.
 #[test]
 fn killed_reader_releases_its_pieces() {
     let (_alone, session, [maker, reader]) = agents();
@@ -82,8 +82,8 @@ fn killed_reader_releases_its_pieces() {
     end(&session, [maker]);
 }
 
-/// The device of a dead process may still write. So the slab is no longer used, and is freed with its last
-/// piece.
+/// The device may still execute writes of a dead process. So the slab gets no new pieces, and is freed with
+/// its last piece.
 #[test]
 fn killed_writer_loses_its_pieces() {
     let _alone = alone();
@@ -116,7 +116,7 @@ fn killed_writer_loses_its_pieces() {
     }
 }
 
-/// A stopped process is not dead. Its memory stays allocated, and no other process waits for it.
+/// A stopped process is not dead: its memory stays allocated. Other processes do not wait for it.
 #[test]
 fn stopped_maker_delays_no_process() {
     let (_alone, session, [maker, other]) = agents();
@@ -134,7 +134,7 @@ fn stopped_maker_delays_no_process() {
     end(&session, [maker, other]);
 }
 
-/// Calls that make, export and release a slab. The next list has calls that open a slab of another process.
+/// Driver calls that make, export and release a slab.
 const MAKERS: [&str; 8] = [
     "cuMemCreate",
     "cuMemExportToShareableHandle",

@@ -1,11 +1,10 @@
-//! Failing driver, and a full device.
+//! Tests with a failing driver, and with a full device.
 
 use crate::agent::{Agent, Do, agents, alone, end, moves, nothing_found, setup, stat};
 
 const MIB: u64 = 1 << 20;
 
-/// Runs all operations of a process with its own pieces and with pieces of another process. Returns the
-/// errors.
+/// Runs all operations on own pieces, and on pieces of another process. Returns the errors.
 fn all(agent: &Agent, maker: &Agent) -> Vec<String> {
     let mut errors = Vec::new();
     maker.frozen(1, 1000, 5);
@@ -81,7 +80,7 @@ fn failed_driver_calls_are_undone() {
     }
 }
 
-/// The error contains sizes. Dropped memory is free again, no matter which process drops it.
+/// The error contains the sizes. Memory is free again after its drop in any process.
 #[test]
 fn full_device_error_names_the_sizes() {
     let _alone = alone();
@@ -120,7 +119,7 @@ fn full_device_error_names_the_sizes() {
     end(&session, [maker, other]);
 }
 
-/// A device without virtual memory gets an error that names the missing feature.
+/// On a device without virtual memory, the error names the missing feature.
 #[test]
 fn device_without_sharing_is_an_error() {
     let _alone = alone();
@@ -136,7 +135,7 @@ fn device_without_sharing_is_an_error() {
     nothing_found(&session);
 }
 
-/// The size exceeds the range of addresses.
+/// Allocates more bytes than the range of addresses has.
 #[test]
 fn impossible_size_is_an_error() {
     let _alone = alone();
@@ -152,7 +151,7 @@ fn impossible_size_is_an_error() {
     nothing_found(&session);
 }
 
-/// The forked child gets errors and zeros, and releases nothing of its parent.
+/// In the forked child, calls return errors or 0, and drops release no memory of the parent.
 #[test]
 fn forked_copy_is_refused_device_memory() {
     let (_alone, session, [agent]) = agents();
@@ -166,7 +165,7 @@ fn forked_copy_is_refused_device_memory() {
     end(&session, [agent]);
 }
 
-/// The piece can be opened once descriptors are available again.
+/// After descriptors are available again, the piece can be opened.
 #[test]
 fn exhausted_descriptors_are_an_error() {
     let (_alone, session, [maker, other]) = agents();

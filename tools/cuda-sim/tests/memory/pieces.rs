@@ -7,7 +7,7 @@ use crate::agent::{Agent, Do, Parcel, agents, alone, end, moves, nothing_found, 
 
 const MIB: u64 = 1 << 20;
 
-/// The maker drops the piece and ends. The other process has the piece unchanged.
+/// The maker drops the piece and exits. The piece in the other process is unchanged.
 #[test]
 fn piece_dropped_by_its_maker_stays_valid() {
     let (_alone, session, [maker, other]) = agents();
@@ -30,7 +30,7 @@ fn piece_dropped_by_its_maker_stays_valid() {
     nothing_found(&session);
 }
 
-/// A piece's units are free again when the other process has dropped it.
+/// The memory of a piece is free again after the other process has dropped the piece.
 #[test]
 fn dropped_piece_is_reused() {
     let (_alone, session, [maker, other]) = agents();
@@ -55,7 +55,7 @@ fn dropped_piece_is_reused() {
     nothing_found(&session);
 }
 
-/// A piece that arrives several times is opened once, and its descriptor is closed.
+/// A piece that is received several times is opened once, and its descriptor is closed.
 #[test]
 fn piece_received_twice_is_opened_once() {
     let (_alone, session, [maker, other]) = agents();
@@ -115,7 +115,7 @@ fn exclusive_piece_moves_between_processes() {
     nothing_found(&session);
 }
 
-/// This process has no driver, so the put fails.
+/// The put fails, because this process has no driver.
 #[test]
 fn refused_put_returns_the_moved_tensor() {
     let _alone = alone();
@@ -145,7 +145,7 @@ fn refused_put_returns_the_moved_tensor() {
     nothing_found(&session);
 }
 
-/// The mode in the message must equal the piece's mode.
+/// A message whose mode differs from the mode of its piece is refused.
 #[test]
 fn piece_that_differs_from_its_message_is_refused() {
     let _alone = alone();
@@ -170,7 +170,7 @@ fn piece_that_differs_from_its_message_is_refused() {
     nothing_found(&session);
 }
 
-/// A tensor that needs more than half a slab has a slab of its own. Small tensors share a slab, even if
+/// A piece that needs more than half of a slab gets a slab of its own. Small pieces share a slab, even if
 /// several devices use them.
 #[test]
 fn small_pieces_share_slabs() {
@@ -200,7 +200,7 @@ fn small_pieces_share_slabs() {
     nothing_found(&session);
 }
 
-/// A process in which only another device is visible doesn't confuse that device with the piece's device.
+/// A process that sees only another device must not mistake it for the piece's device.
 #[test]
 fn invisible_device_is_named_in_the_error() {
     let _alone = alone();
@@ -231,8 +231,8 @@ fn opens_a_slab(maker: &Agent, other: &Agent) {
     maker.ok(Do::Empty);
 }
 
-/// A process that has opened many slabs and dropped all pieces has only a few slabs mapped, and no descriptor
-/// of a slab open.
+/// After a process has opened many slabs and dropped all pieces, only a few slabs are mapped, and no
+/// descriptor is open.
 #[test]
 fn unused_slabs_are_unmapped() {
     let (_alone, session, [maker, other]) = agents();
@@ -274,7 +274,7 @@ fn repeatedly_used_slab_stays_mapped() {
     nothing_found(&session);
 }
 
-/// Another piece of the slab arrives later, and uses the same mapping.
+/// A piece of the slab that arrives later uses the same mapping.
 #[test]
 fn slab_with_a_used_piece_is_not_collected() {
     let (_alone, session, [maker, other]) = agents();
@@ -291,8 +291,7 @@ fn slab_with_a_used_piece_is_not_collected() {
     end(&session, [maker, other]);
 }
 
-/// For a device that can't access the memory, neither this process's mapping nor another process's mapping is
-/// used.
+/// A device that can't access the memory gets an error, in the maker and in another process.
 #[test]
 fn unreachable_device_is_an_error() {
     let _alone = alone();

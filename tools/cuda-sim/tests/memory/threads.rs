@@ -14,7 +14,7 @@ const ROUNDS: u64 = 150;
 
 type Outcome = Result<(), String>;
 
-/// Runs `work` in several threads. Another thread calls `collect` until they are done.
+/// Runs `work` in several threads, while another thread calls `collect` repeatedly.
 fn beside(collect: impl Fn() + Sync, work: impl Fn(u64) -> Outcome + Sync) -> Outcome {
     let done = AtomicBool::new(false);
     thread::scope(|threads| {

@@ -1,4 +1,4 @@
-//! Memory that a program allocates itself, like other libraries.
+//! Device memory that tests allocate by driver calls, like other libraries do.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use mp_cuda::driver::api::{AccessDesc, AllocationProp, Api, DriverHandle, Location};
 
-/// Function that allocates the memory.
+/// Driver function by which memory is allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) enum By {
     /// `cuMemAlloc`.
@@ -50,7 +50,7 @@ fn functions() -> &'static Functions {
     functions
 }
 
-/// Calls the driver, which must succeed.
+/// Calls a function of the driver, which must succeed.
 macro_rules! call {
     ($function:expr, $($argument:expr),*) => {{
         // SAFETY: the call writes only to variables of the caller, which have the types that the call writes.
@@ -66,7 +66,7 @@ pub(crate) fn freed() -> usize {
     FREED.load(Ordering::SeqCst)
 }
 
-/// Memory that is freed on drop.
+/// Allocated device memory. Dropping the value frees it.
 #[derive(Debug)]
 pub(crate) struct Allocated {
     pub(crate) address: u64,
@@ -74,7 +74,7 @@ pub(crate) struct Allocated {
     by: By,
 }
 
-/// Rounds up to the mapping granularity.
+/// Rounds a size up to the mapping granularity.
 fn granular(bytes: usize) -> usize {
     bytes.next_multiple_of(2 << 20)
 }
@@ -95,7 +95,7 @@ impl Allocated {
         Self { address, bytes, by }
     }
 
-    /// Fills the memory with floats in the default stream, and waits for the work.
+    /// Copies floats to the memory in the default stream, and waits for the copy.
     pub(crate) fn filled(self, values: &[f32]) -> Self {
         let (f, bytes) = (functions(), size_of_val(values));
         if self.by == By::Host {
@@ -109,7 +109,7 @@ impl Allocated {
     }
 }
 
-/// Maps memory at an address of its own.
+/// Allocates and maps memory. Returns its address.
 fn map(api: &Api, bytes: usize, handle_types: c_int) -> u64 {
     let prop = AllocationProp { handle_types, ..AllocationProp::shareable(0) };
     let access = AccessDesc { location: Location { kind: 1, id: 0 }, flags: 3 };

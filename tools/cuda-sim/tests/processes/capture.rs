@@ -1,5 +1,5 @@
-//! Streams that are captured into a graph. The captured work contains no ordering between processes, and
-//! refused operations can be done after the capture.
+//! Streams that are captured into a graph. During a capture, operations that order processes are
+//! refused. They succeed after the capture.
 #![allow(unsafe_code)]
 
 use std::error::Error as _;
@@ -26,7 +26,7 @@ const ILLEGAL_STATE: u32 = 401;
 const CAPTURE_UNSUPPORTED: u32 = 900;
 const CAPTURE_INVALIDATED: u32 = 901;
 
-/// Functions of the driver for graphs, which the library under test doesn't call.
+/// Driver functions of graphs, which `mp-cuda` doesn't call.
 struct Graphs(Library);
 
 type Object = *mut c_void;
@@ -171,7 +171,7 @@ fn receives((tensors, done): (Tensors, Queue<()>)) -> Outcome {
 }
 
 under_each_order! {
-    /// A captured stream makes no ticks, for any order of streams.
+    /// A captured stream makes no marks of progress (ticks), for any [`Order`].
     fn captured_stream_orders_nothing_and_loses_nothing(order: Order) {
         let session = under(order);
         let (tensors, done) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
@@ -183,7 +183,7 @@ under_each_order! {
     }
 }
 
-/// Calls all other functions of this library, on other streams, some of them for the first time.
+/// Calls all functions of `mp-cuda` on other streams, some of them for the first time.
 fn everything_else() -> Outcome {
     let streams: Vec<CudaStream> = (0..6).map(|_| stream()).collect();
     let device = streams[0].device().clone();

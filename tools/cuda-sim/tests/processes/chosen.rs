@@ -1,5 +1,5 @@
-//! The first process that uses a device chooses the order of its streams. In these families, other processes
-//! could not have chosen the same order.
+//! Choice of the order of streams by the first process that uses a device. In these tests, the other
+//! processes could not have chosen the same order.
 
 use mp_cuda::{CudaEvent, CudaStream, Device, order};
 use mp_cuda_sim::session::Session;

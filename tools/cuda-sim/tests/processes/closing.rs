@@ -1,5 +1,5 @@
-//! Closing of legacy handles during the work of a process. Closing waits for all work of the process's
-//! streams, and blocks threads that launch work.
+//! Tests when memory that was opened by a legacy handle is closed. Closing waits for all work of the
+//! process's streams, and blocks threads that launch work.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +29,8 @@ fn keeps_until_it_is_free((out, gone): (Moved, Queue<()>)) -> Outcome {
     Ok(())
 }
 
-/// Drops the tensor after or before its stream has run, and ends.
+/// Drops the tensor during an endless kernel of another stream, and exits. If `under_work` is set, the stream
+/// of the tensor has pending work at the drop.
 fn drops_during_an_endless_kernel((under_work, from, dropped): (bool, Moved, Queue<()>)) -> Outcome {
     let (stream, busy) = (stream(), kernels().stream_of_another(()));
     let mut t = taken(&from);
@@ -46,8 +47,7 @@ fn drops_during_an_endless_kernel((under_work, from, dropped): (bool, Moved, Que
     Ok(())
 }
 
-/// Closing a handle waits for all work of its process. Drops don't wait for the close, and the process's exit
-/// does not wait forever, because a clock covers the kernel.
+/// Closing would wait for the endless kernel. Neither the drop nor the exit of the process waits for it.
 #[test]
 fn memory_is_dropped_during_an_endless_kernel() {
     for under_work in [false, true] {
@@ -80,7 +80,8 @@ fn sends_clones((count, out, gone): (usize, Clones, Queue<()>)) -> Outcome {
     Ok(())
 }
 
-/// Runs a process that receives this many tensors of one maker. `rule` is injected into its driver.
+/// Runs `receiver` in a process that receives `count` tensors of another process. `rule` is injected into the
+/// receiver's driver.
 fn receive<A>(
     session: &Session,
     (count, rule): (usize, &str),
@@ -101,7 +102,8 @@ fn mapped(stream: &CudaStream) -> usize {
     memory_stats(stream.device()).mapped_slabs
 }
 
-/// Starts a kernel of the program between uses of this library's tensors. Returns an event after the kernel.
+/// Starts a kernel that uses no tensor of `mp-cuda` and takes this time. Returns an event that completes
+/// after the kernel.
 fn busy_for(busy: &CudaStream, time: Duration) -> CudaEvent {
     kernels().spin(busy, time);
     let over = CudaEvent::new().unwrap();
@@ -109,13 +111,13 @@ fn busy_for(busy: &CudaStream, time: Duration) -> CudaEvent {
     over
 }
 
-/// Exceeds the time after which the close no longer waits for streams that are never idle.
+/// Duration that exceeds the time after which memory may be closed although streams are not idle.
 const LATER: Duration = Duration::from_millis(1400);
 /// Duration of a long kernel.
 const LONG: Duration = Duration::from_secs(4);
 
-/// Checks that launches and copies continue until `is_over`, because the memory stays open: closing it would
-/// block them.
+/// Checks for this time that launches and copies are not blocked, and that the memory stays open. `is_over`
+/// returns `true` if the long kernel has ended.
 fn works(stream: &CudaStream, time: Duration, mut is_over: impl FnMut() -> bool) -> Outcome {
     let (begin, mut mine) = (Instant::now(), CudaTensor::<f32>::zeros([LEN], stream)?);
     loop {
@@ -129,7 +131,8 @@ fn works(stream: &CudaStream, time: Duration, mut is_over: impl FnMut() -> bool)
     }
 }
 
-/// The kernel begins before the memory is dropped, or after the drop, during another kernel.
+/// The long kernel begins before the memory is dropped, or, if `after` is set, after the drop and during
+/// another kernel.
 fn works_during_a_long_kernel((from, after): (Clones, bool)) -> Outcome {
     let (stream, busy, first) = (stream(), stream(), stream());
     let t = taken(&from);
@@ -166,7 +169,7 @@ fn late_long_kernel_delays_no_other_work() {
     receive_during_a_long_kernel(true);
 }
 
-/// The busy stream has no owner.
+/// The stream with the long kernel is dropped.
 fn works_after_a_stream_was_dropped((from, ()): (Clones, ())) -> Outcome {
     let (stream, busy) = (stream(), stream());
     let t = taken(&from);
@@ -183,7 +186,7 @@ fn dropped_stream_with_work_delays_no_other_work() {
     nothing_is_left(&session);
 }
 
-/// No tick covers the kernel, because the tensor is not dropped.
+/// The kernel uses a tensor that is not dropped, so no tick covers the kernel.
 fn works_during_a_kernel_on_a_kept_tensor((from, ()): (Clones, ())) -> Outcome {
     let (stream, busy) = (stream(), stream());
     let (mut weights, t) = (CudaTensor::<f32>::zeros([LEN], &busy)?, taken(&from));
@@ -205,7 +208,7 @@ fn kernel_on_live_tensor_delays_no_other_work() {
     nothing_is_left(&session);
 }
 
-/// Kernels follow each other. Each takes longer than the permitted delay of a launch.
+/// Launches several kernels one after another, each of which takes longer than a launch may be delayed.
 fn works_during_long_kernels((from, ()): (Clones, ())) -> Outcome {
     let (stream, busy) = (stream(), stream());
     let t = taken(&from);
@@ -246,7 +249,7 @@ fn records_and_stays(events: Queue<CudaEvent>) -> Outcome {
     Ok(())
 }
 
-/// A stream waits for an event of a killed process. If `drops`, the stream is dropped while it waits.
+/// A stream waits for an event of a killed process. If `drops` is set, the stream is dropped while it waits.
 fn works_during_a_wait_for_a_killed_process((from, (drops, events, killed)): (Clones, Victims)) -> Outcome {
     let (stream, lost) = (stream(), stream());
     let (t, event) = (taken(&from), taken(&events));
@@ -267,7 +270,7 @@ fn works_during_a_wait_for_a_killed_process((from, (drops, events, killed)): (Cl
 }
 
 under_orders! { [ipc_events: IpcEvents]
-    fn other_work_continues_beside_killed_wait(order: Order) {
+    fn other_work_continues_during_wait_for_dead_process(order: Order) {
         for drops in [false, true] {
             let session = under(order);
             let (events, killed) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
@@ -283,7 +286,7 @@ under_orders! { [ipc_events: IpcEvents]
     }
 }
 
-/// Ends threads on drop, also if their test fails.
+/// Sets a flag that ends threads when it is dropped, also if the test fails.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -292,7 +295,8 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Keeps a stream busy, with `ahead` kernels submitted in advance, until `ends` is set.
+/// Keeps a stream busy until `ends` is set, by kernels of this duration, of which `ahead` are submitted in
+/// advance.
 fn keeps_busy(stream: &CudaStream, time: Duration, ahead: usize, ends: &AtomicBool) {
     let kernel = || busy_for(stream, time);
     let mut ahead: VecDeque<CudaEvent> = (0..ahead).map(|_| kernel()).collect();
@@ -326,7 +330,8 @@ under_each_order! {
     }
 }
 
-/// Another thread copies during the close, and waits.
+/// Calls `ipc_collect` in a thread during a kernel. Meanwhile this thread copies, and is blocked by the
+/// close.
 fn asks_for_it((from, ()): (Clones, ())) -> Outcome {
     let (stream, busy) = (stream(), stream());
     let mine = CudaTensor::<f32>::full([LEN], 3.0, &stream)?.share();
@@ -355,7 +360,8 @@ fn collecting_thread_waits_for_the_close() {
     nothing_is_left(&session);
 }
 
-/// The second tensor arrives while the close of the first one is queued.
+/// Receives three tensors of the same memory. The second and third arrive while the memory is queued to be
+/// closed.
 fn takes_three((from, ()): (Clones, ())) -> Outcome {
     let (stream, busy) = (stream(), stream());
     let mut t = taken(&from);
@@ -374,7 +380,7 @@ fn takes_three((from, ()): (Clones, ())) -> Outcome {
     Ok(())
 }
 
-/// A second attempt to open the memory would fail.
+/// The injected failure would make a second opening of the memory fail.
 #[test]
 fn memory_received_again_stays_open() {
     let session = session();

@@ -1,8 +1,8 @@
 //! Streams, copies and kernels of cudarc with tensors that processes share.
 //!
 //! # Safety
-//! Unsafe, because launching a kernel is unsafe. Sound, because each kernel gets arguments for its
-//! parameters.
+//! Unsafe, because launching a kernel is unsafe. Sound, because each kernel gets the arguments that its
+//! parameters need.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -108,8 +108,8 @@ fn copies_on_another_stream((): ()) -> Outcome<String> {
     Ok(format!("{:?}", copied.unwrap_err()))
 }
 
-/// If a stream can't be made to wait, the tensor returns an invalid address, which the driver refuses. So
-/// nothing is copied out of order.
+/// If the copy's stream can't be made to wait, the guard returns an invalid address, which the driver
+/// refuses. So no copy runs out of order.
 #[test]
 fn unorderable_copy_is_refused() {
     let session = session();
@@ -138,7 +138,8 @@ fn doubles((queue, back): (Queue<CudaTensor<f32>>, Queue<CudaTensor<f32>>)) -> O
     Ok(())
 }
 
-/// Sends data to another process, whose kernel is still running when its result arrives.
+/// Sends data to another process, and returns the result, which arrives while the kernel of that process is
+/// still running.
 fn asks((queue, back): (Queue<CudaTensor<f32>>, Queue<CudaTensor<f32>>)) -> Outcome<Vec<f32>> {
     let (context, stream) = a_stream()?;
     let spin = kernel(&context, "spin_ns")?;

@@ -1,5 +1,5 @@
-//! Tensors for other libraries by DLPack. The consumers use only the structure's fields and its deleter, as
-//! in C.
+//! Tensors for other libraries by DLPack. Consumers in these tests use only the fields of the structure and
+//! its deleter, like a C library.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -21,8 +21,7 @@ use crate::support::{Outcome, join, kernels, nothing_is_left, run, session, stre
 
 const LEN: usize = 1 << 12;
 
-/// C library that receives a tensor, and multiplies it by two on its stream, as its `extern "C"` functions
-/// would do.
+/// Model of a C library that receives a tensor, and multiplies it by two on its own stream.
 struct Consumer(*mut DLManagedTensorVersioned);
 
 // SAFETY: DLPack's structures may be sent to other threads.
@@ -124,7 +123,7 @@ fn consumer_receives_tensors_of_each_mode() {
     nothing_is_left(&session);
 }
 
-/// Number of calls of the producer's deleters.
+/// Number of calls of deleters of the producer in this process.
 static DELETED: AtomicUsize = AtomicUsize::new(0);
 
 /// Owner of a producer's structure and memory.
@@ -259,13 +258,13 @@ fn tensors_of_other_libraries_are_imported() {
 
 type Change = fn(&mut DLManagedTensorVersioned);
 
-/// Changes the number of rows.
+/// Changes the number of rows in the description.
 fn rows(managed: &mut DLManagedTensorVersioned, rows: i64) {
     // SAFETY: the array has two numbers.
     unsafe { *managed.dl_tensor.shape = rows };
 }
 
-/// Invalid structures of a producer, and the error for each.
+/// Changes that make a structure invalid, each with the expected error.
 const WRONG: [(Change, &str); 17] = [
     (|m| m.version.major = 2, "DLPack 2.3"),
     (|m| m.version.major = 0, "DLPack 0.3"),

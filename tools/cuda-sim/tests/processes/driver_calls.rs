@@ -1,4 +1,4 @@
-//! Number of driver calls for a send and a receive, when memory is open and streams have their clocks.
+//! Counts the driver calls of a send and a receive, when the memory is open and the streams have clocks.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Drop of the last handle to memory: the threads that do its parts, and handles in a forked child.
+//! Drops of the last handle to memory: which threads do the work, and drops in a forked child.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -40,8 +40,8 @@ fn learns_of_a_death((tensors, answers): (Queue<FrozenCudaTensor<f32>>, Queue<bo
     Ok(())
 }
 
-/// Unmapping may wait for all work of the device, and so for a dead process's clock. Perhaps only the thread
-/// that detects the death can end that clock, so this thread must not unmap.
+/// The thread that detects a death must not unmap memory itself. Unmapping may wait for work that waits for
+/// the dead process, and perhaps no other thread releases that work.
 #[test]
 fn death_is_handled_without_waiting_for_a_device() {
     let session = session();
@@ -81,10 +81,11 @@ fn looks_while_a_thread_opens(tensors: Queue<FrozenCudaTensor<f32>>) -> Outcome 
     Ok(())
 }
 
-/// Time that a thread spends in the driver to open memory.
+/// Injected delay of the driver call that opens memory.
 const OPENS: Duration = Duration::from_secs(3);
 
-/// If statistics waited for that thread, threads that drop, send or receive tensors would wait as well.
+/// Reading statistics takes the locks that drops, sends and receives take. These must not wait for a thread
+/// that opens memory.
 #[test]
 fn statistics_wait_for_no_opening_thread() {
     let session = session();
@@ -123,8 +124,8 @@ fn reads_on_many_streams((): ()) -> Outcome {
     Ok(())
 }
 
-/// Reads of a frozen tensor are recorded at the tensor's last drop. Until then, no tick shows that a stream
-/// has run its reads.
+/// Reads of a frozen tensor are covered by ticks only at its last drop. Until then, no tick shows that a
+/// stream has run its reads.
 #[test]
 fn idle_readers_of_frozen_tensor_are_released() {
     let session = session();
@@ -201,7 +202,8 @@ fn makes_shared((): ()) -> Outcome<SharedCudaTensor<f32>> {
     Ok(CudaTensor::<f32>::full([LEN], 3.0, &stream())?.share())
 }
 
-/// A process that has not called the driver may fork while one of its threads holds a tensor's lock.
+/// In a process that has not called the driver, a thread may hold the lock of a tensor while another thread
+/// forks.
 #[test]
 fn forked_copy_takes_no_tensor_lock() {
     let session = session();
@@ -313,10 +315,11 @@ fn memory_of_two_readers_survives_one_death() {
     nothing_is_left(&session);
 }
 
-/// Queues of tensors, of signals that a tensor was dropped, and of signals that end the process's wait.
+/// Queues of a reader: tensors, signals of the reader that it has dropped a tensor, and signals for which the
+/// reader waits.
 type Reader = (Queue<FrozenCudaTensor<f32>>, Signals, Signals);
 
-/// Drops the tensor while its stream, which is going to read it, waits for a signal.
+/// Submits a read of the tensor that waits for a signal, and drops the tensor before the read runs.
 fn reads_after_a_signal((tensors, dropped, go): Reader) -> Outcome {
     let (stream, t) = (stream(), taken(&tensors));
     let mut sink = CudaTensor::<f32>::empty([LEN], &stream)?;

@@ -1,4 +1,4 @@
-//! Processes that end or are killed while other processes hold their tensors.
+//! Tests of processes that exit or are killed while other processes hold their tensors.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ fn makes_and_stays((out, done): (Queue<CudaTensor<f32>>, Queue<()>)) -> Outcome 
 }
 
 under_each_order! {
-fn the_producer_is_killed_after_its_work_was_done(order: Order) {
+fn completed_tensor_survives_killed_producer(order: Order) {
     let session = under(order);
     let queue = Queue::unbounded().unwrap();
     let done = Queue::unbounded().unwrap();
@@ -118,8 +118,8 @@ fn reads_a_lost_and_a_whole_one(copies: Queue<CudaTensor<f32>>) -> Outcome {
     Ok(())
 }
 
-/// The copy's stream continues when the producer is dead, and copies the existing bytes. So the copying
-/// process and its receiver get errors.
+/// The stream that copies the tensor continues after the producer's death, and copies invalid bytes. So the
+/// copying process and its receiver get errors.
 #[test]
 fn copy_of_lost_tensor_is_lost() {
     let session = session();
@@ -167,7 +167,7 @@ fn writes_anew_after_a_death((tensors, killed): (Shared, Queue<()>)) -> Outcome 
 }
 
 on_the_device! {
-/// The first use after the death fails, and later uses succeed.
+/// The first use of a shared tensor after the death of a writer returns an error. Later uses succeed.
 fn death_of_a_sharer_is_reported_once(order: Order) {
     let session = under(order);
     let (tensors, killed) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
@@ -219,8 +219,8 @@ fn waits_for_the_later_first(((tensors, events, ready), copies): (Two, Queue<Cud
     Ok(())
 }
 
-/// A stream waits for the later of two tensors of one producer before the earlier one. The work of the
-/// earlier tensor is done, and then the producer is killed.
+/// A stream waits for the later of two tensors of one producer before it waits for the earlier one. The work
+/// of the earlier tensor is done, and then the producer is killed.
 #[test]
 fn work_after_a_lost_tensor_is_lost() {
     let session = session();
@@ -244,7 +244,8 @@ fn reads_what_never_comes(from: CudaTensor<f32>) -> Outcome {
     Ok(())
 }
 
-/// The stream that copies to the host continues when the producer is dead.
+/// The stream that copies to the host continues after the producer's death, but the copy must return an
+/// error.
 #[test]
 fn read_of_killed_producer_returns_no_values() {
     let session = session();
@@ -272,7 +273,7 @@ fn gets_the_loss(from: CudaTensor<f32>) -> Outcome {
 }
 
 on_the_device! {
-fn the_producer_is_killed_before_its_work_was_done(order: Order) {
+fn unfinished_tensor_of_killed_producer_is_lost(order: Order) {
     let session = under(order);
     let queue = Queue::unbounded().unwrap();
     let producer = with_gpu(&session).spawn(makes_for_ever, queue.clone()).unwrap();
@@ -319,7 +320,7 @@ fn broadcasts((out, go): (Queue<FrozenCudaTensor<f32>>, Queue<()>)) -> Outcome {
 }
 
 on_the_device! {
-fn each_of_some_receivers_is_killed(order: Order) {
+fn memory_is_freed_after_receivers_are_killed(order: Order) {
     let session = under(order);
     let (tensors, ready, go) =
         (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
@@ -394,8 +395,8 @@ fn ends_during_an_endless_kernel((): ()) -> Outcome {
     Ok(())
 }
 
-/// The process's exit waits only for work that other processes may wait for. Work of another library ends
-/// with the process.
+/// The exit of a process waits only for work that other processes may need, and not for kernels of another
+/// library.
 #[test]
 fn process_ends_during_endless_foreign_kernel() {
     let session = session();

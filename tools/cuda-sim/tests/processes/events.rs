@@ -122,7 +122,7 @@ fn makes((events, back): (Queue<CudaEvent>, Queue<()>)) -> Outcome {
 }
 
 under_each_order! {
-fn recorded_anew_by_the_process_that_received_it(order: Order) {
+fn received_event_is_recorded_by_its_receiver(order: Order) {
     let session = under(order);
     let (events, back) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let maker = with_gpu(&session).spawn(makes, (events.clone(), back.clone())).unwrap();
@@ -144,7 +144,7 @@ fn second_device((events, go): (Queue<CudaEvent>, Queue<()>)) -> Outcome {
 }
 
 under_each_order! {
-fn recorded_on_one_device_and_waited_for_on_another(order: Order) {
+fn event_orders_streams_of_two_devices(order: Order) {
     let session = setup().set("PROFILE", format!("two-gpus,{}", profile(order))).start().unwrap();
     let (events, go) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let one = with_gpu(&session).spawn(records, (events.clone(), go.clone())).unwrap();

@@ -1,5 +1,5 @@
-//! Failing driver. Each failure is an error with the name of the call. A message that can't be sent returns
-//! its tensor, and a retry succeeds.
+//! Tests with a failing driver. Each failure returns an error with the name of the driver call. If a tensor
+//! can't be sent, it is returned, and a retry succeeds.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::support::{
 
 const LEN: usize = 1 << 12;
 
-/// Retries an operation until it succeeds, and collects the errors.
+/// Retries an operation until it succeeds. Adds the errors of failed attempts to `errors`.
 fn attempts<T>(errors: &mut Vec<String>, mut what: impl FnMut() -> mp_cuda::Result<T>) -> T {
     loop {
         match what() {
@@ -53,7 +53,7 @@ fn sends_and_receives((): ()) -> Outcome<Vec<String>> {
     Ok(errors)
 }
 
-/// Calls that all orders of streams make.
+/// Driver calls that are made with any [`Order`] of streams.
 const CALLS: [&str; 5] = [
     "cuStreamIsCapturing",
     "cuMemsetD8Async",
@@ -82,7 +82,7 @@ fn calls_of(order: Order) -> &'static [&'static str] {
 }
 
 under_each_order! {
-fn each_call_fails_once_and_is_told(order: Order) {
+fn each_failing_driver_call_is_reported_and_retried(order: Order) {
     let session = under(order);
     let (mut reported, calls) = (0, [&CALLS, calls_of(order)].concat());
     for call in &calls {
@@ -180,7 +180,7 @@ fn reads_it(t: CudaTensor<f32>) -> Outcome {
     Ok(())
 }
 
-/// A stream that waits for the refused tick would wait forever.
+/// A tick that the driver refused must not reach other processes: their streams would wait for it forever.
 #[test]
 fn refused_tick_is_not_published() {
     let session = setup().set("STUCK_MS", 6_000).start().unwrap();

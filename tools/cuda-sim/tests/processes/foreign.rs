@@ -17,8 +17,8 @@ use crate::support::{
 
 pub(crate) const LEN: usize = 1 << 12;
 
-/// Returns memory of this kind, filled with one value, as a tensor that can be sent, and the method of
-/// sharing.
+/// Allocates memory by `by`, fills it with `value`, and shares it as a tensor. Returns the tensor, and the
+/// method of sharing.
 pub(crate) fn shared(by: By, value: f32, stream: &CudaStream) -> (CudaTensor<f32>, ShareMethod) {
     let memory = Allocated::new(by, 4 * LEN).filled(&[value; LEN]);
     let foreign = ForeignMemory::new(memory.address, [LEN]);
@@ -141,7 +141,7 @@ fn invalid_memory_is_refused_with_its_owner() {
     nothing_is_left(&session);
 }
 
-/// Queue of frozen tensors of one allocation, in both directions.
+/// Queue of frozen tensors that view one allocation.
 type Frozen = Queue<FrozenCudaTensor<f32>>;
 
 fn exports((by, out, back, dropped): (By, Frozen, Frozen, Queue<()>)) -> Outcome {
@@ -204,7 +204,7 @@ fn owner_is_dropped_after_the_last_holder() {
     }
 }
 
-/// Sends two parts of an allocation. A kernel has yet to write their contents.
+/// Sends two parts of an allocation, before a pending kernel has written their contents.
 fn parts((by, out): (By, Frozen)) -> Outcome {
     let stream = stream();
     let whole = std::sync::Arc::new(Allocated::new(by, 8 * LEN).filled(&[0.0; 2 * LEN]));
@@ -303,7 +303,7 @@ fn owner_stays_until_receiver_unmaps() {
     }
 }
 
-/// Sends two tensors, reports that their data are complete, and stays alive.
+/// Sends two tensors, reports that their contents are complete, and does not exit.
 fn hands_out((by, out, complete): (By, Frozen, Queue<()>)) -> Outcome {
     let stream = stream();
     for value in [5.0, 6.0] {
@@ -338,8 +338,8 @@ fn reads_after_the_exporters_death((by, from, read, dead): (By, Frozen, Queue<()
     Ok(())
 }
 
-/// Memory shared by descriptors outlives its maker. Memory shared by legacy handles doesn't, and returns an
-/// error.
+/// Memory that is shared by descriptors outlives its maker. Memory that is shared by legacy handles does not:
+/// uses of it return an error.
 #[test]
 fn killed_exporter_keeps_only_shareable_memory() {
     for by in [By::Legacy, By::Shareable] {
@@ -402,7 +402,7 @@ fn has_it((write, from, there): (bool, Moved, Queue<()>)) -> Outcome {
 }
 
 #[test]
-fn receiver_is_killed_while_shared() {
+fn memory_written_by_killed_receiver_is_retained() {
     for (by, write) in
         [(By::Legacy, false), (By::Legacy, true), (By::Shareable, false), (By::Shareable, true)]
     {
@@ -425,7 +425,7 @@ fn receiver_is_killed_while_shared() {
     }
 }
 
-/// Panics on drop, with a value that panics on drop as well.
+/// Owner whose drop panics, with a panic value whose drop panics, too.
 struct Angry(Allocated);
 
 struct AngryStill;
@@ -477,8 +477,8 @@ fn owner_may_panic_and_hold_tensors() {
 
 const MANY: usize = 600;
 
-/// Sends more pieces of one allocation than a slab has rows, as an allocator would. Then sends allocations,
-/// one after the other.
+/// Sends more pieces of one allocation than the object of a slab has rows for. Then sends tensors of several
+/// allocations, one after another.
 fn streams_of_tensors((by, out): (By, Moved)) -> Outcome {
     let (stream, mut most) = (stream(), 0);
     let whole = std::sync::Arc::new(Allocated::new(by, 4 * LEN * 16));

@@ -1,5 +1,5 @@
-//! A process that is killed before and after each driver call by which it shares memory of another library,
-//! or opens memory of another process. Also failures of each of these calls.
+//! Kills a process before and after each driver call by which it shares memory of another library, or opens
+//! memory of another process. Also makes each of these calls fail.
 #![allow(unsafe_code)]
 
 use mp_core::Recovery;
@@ -16,8 +16,8 @@ const LEN: usize = 1 << 10;
 
 type Moved = Queue<CudaTensor<f32>>;
 
-/// Shares a tensor. When the tensor is returned, or its receiver is dead, the owner of the memory is
-/// released. If a dead receiver may have written, the owner is never released.
+/// Shares a tensor, and checks that the owner of its memory is dropped when the tensor is returned or its
+/// receiver is dead. If a dead receiver may have written, the owner is never dropped.
 fn exports((by, out, back, gone): (By, Moved, Moved, Queue<()>)) -> Outcome {
     let stream = stream();
     let memory = Allocated::new(by, 4 * LEN).filled(&[1.0; LEN]);
@@ -80,7 +80,7 @@ fn was_killed(process: &Process, rule: &str) -> bool {
     }
 }
 
-/// Calls that share memory. The next list has the calls that open it.
+/// Driver calls that share memory.
 const EXPORTS: [&str; 6] = [
     "cuPointerGetAttribute",
     "cuMemGetAddressRange_v2",
@@ -101,8 +101,8 @@ const OPENS: [&str; 9] = [
     "cuMemAddressFree",
 ];
 
-/// Calls `killed` with the kill rules of each driver call, for the call's numbers from 1 on, until a rule
-/// kills no process. Returns the number of kills.
+/// Calls `killed` with a kill rule for each driver call, before and after the call. For each, increases the
+/// number of the call from 1 until `killed` returns `false`. Returns the number of kills.
 fn each_kill(calls: &[&str], mut killed: impl FnMut(&str) -> bool) -> usize {
     let mut kills = 0;
     for call in calls {
@@ -114,8 +114,9 @@ fn each_kill(calls: &[&str], mut killed: impl FnMut(&str) -> bool) -> usize {
     kills
 }
 
-/// Checks that there are only unavoidable findings: a killed process frees memory that others have opened,
-/// and memory that a dead writer may still write is never released.
+/// Checks that all memory is freed, and that all findings have an expected kind. Some findings are
+/// unavoidable: a killed process frees memory that other processes have opened, and memory to which a dead
+/// process may write is never released.
 fn only(session: &Session, expected: &[&str]) {
     eventually("all memory is free", || stat(session, "bytes") == 0);
     let kinds: Vec<_> = session.findings().unwrap().into_iter().map(|one| one.kind).collect();

@@ -1,4 +1,4 @@
-//! Memory of other libraries, for devices that can or can't access it.
+//! Memory of other libraries, used by other devices, which may be able to access it or not.
 #![allow(unsafe_code)]
 
 use mp_core::Error as CoreError;
@@ -37,8 +37,8 @@ fn hands_one_out((by, out): (By, Frozen)) -> Outcome {
     Ok(())
 }
 
-/// The error is detected from the driver's information about the devices, before anything is opened, or from
-/// the driver's error when the memory is opened.
+/// The error comes from the driver's information about the devices, before the memory is opened, or from the
+/// driver call that opens the memory.
 #[test]
 fn unreachable_peers_are_an_error() {
     let opens = "kill=cuIpcOpenMemHandle_v2:1:before;kill=cuMemImportFromShareableHandle:1:before";

@@ -1,5 +1,5 @@
-//! Malformed objects of slabs and pieces. Inconsistent objects are refused when they arrive, and dangling
-//! ones when they are opened.
+//! Malformed objects of slabs and pieces in messages. Inconsistent objects are refused when they are
+//! received. Objects without memory are refused when they are opened.
 #![allow(unsafe_code)]
 
 use mp_core::Structure;
@@ -10,7 +10,7 @@ use mp_cuda::{Device, Error};
 
 use crate::support::{Outcome, nothing_is_left, run, session};
 
-/// Creates a structure with these words, followed by zeros.
+/// Creates a structure of `len` words that begins with `words`. The remaining words are 0.
 fn made(name: &'static str, len: u64, words: &[u64]) -> Structure {
     let structure = Structure::new(name, len).unwrap();
     // SAFETY: only words of this structure are changed.
@@ -21,7 +21,7 @@ fn made(name: &'static str, len: u64, words: &[u64]) -> Structure {
     structure
 }
 
-/// Decodes a message with this slab and this piece.
+/// Receives a message with a slab and a piece whose objects have these words.
 fn taken(slab: &[u64], len: u64, piece: &[u64]) -> mp_cuda::Result<Piece> {
     let (slab, mut piece) = (made("mp_cuda::Slab", len, slab), made("mp_cuda::Piece", 4, piece));
     piece.set_parent(&slab)?;
@@ -31,7 +31,7 @@ fn taken(slab: &[u64], len: u64, piece: &[u64]) -> mp_cuda::Result<Piece> {
 }
 
 const MIB: u64 = 1 << 20;
-/// Kinds of slabs, and numbers of words for 16 or 512 rows.
+/// Kinds of slabs, and numbers of words of objects with 16 or 512 rows.
 const OWN: u64 = 0;
 const EXPORTED: u64 = 1;
 const LEGACY: u64 = 2;

@@ -1,6 +1,6 @@
-//! A process that is killed before and after each driver call, while it sends or receives tensors. Tensors in
-//! the other processes are whole, or are reported as lost. The other processes continue, and no resource
-//! leaks.
+//! Kills a process before and after each driver call that it makes while it sends or receives tensors. In the
+//! other processes, each tensor is complete or reported as lost. The other processes continue, and no
+//! resource leaks.
 
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ use crate::support::{
 
 const LEN: usize = 1 << 14;
 
-/// Calls that these processes make with any order of streams, except queries.
+/// Driver calls, except queries, that processes of these tests make with any [`Order`] of streams.
 const CALLS: [&str; 27] = [
     "cuDevicePrimaryCtxRetain",
     "cuMemHostRegister_v2",
@@ -119,15 +119,15 @@ fn sender_killed_at_each_driver_call_loses_nothing(order: Order) {
 }
 }
 
-/// The dead process's work continues for a while, and is then discarded.
+/// The device executes work of the killed process for a while, and then discards the rest.
 #[test]
 fn sender_with_late_work_is_killed() {
     sender_is_killed(&setup().set("LATE_MS", 20).set("SEED", 11).start().unwrap());
 }
 
-/// Returns the findings, except races between two streams of one killed process. After a death, waiters of
-/// its clocks are released, and a device that continues may run pending work of another stream of the same
-/// process. No process depends on the results.
+/// Returns the findings, except races between two streams of one killed process. After a death, waits for its
+/// clocks end, so the device may run pending work of another stream of the same process too early. No process
+/// depends on the results.
 fn findings_of_others(session: &Session, gone: &HashSet<u32>) -> Vec<Finding> {
     let its_own = |finding: &Finding| {
         let line: serde_json::Value = serde_json::from_str(&finding.line).unwrap();

@@ -1,4 +1,5 @@
-//! Work that is pending when its tensor is dropped: reuse of the memory during the work, and endless work.
+//! Tests of work that is pending when its tensor is dropped: the memory is reused during the work, or the
+//! work never ends.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::support::{
 
 const LEN: usize = 1 << 16;
 const SLOW: Duration = Duration::from_millis(200);
-/// Duration that exceeds every test.
+/// Duration of work that never ends during a test.
 const ENDLESS: Duration = Duration::from_secs(600);
 const SLAB: u64 = 32 << 20;
 
@@ -51,7 +52,8 @@ fn makes_another((tensors, killed): (Queue<CudaTensor<f32>>, Queue<()>)) -> Outc
 }
 
 on_the_device! {
-/// The dead process's kernel may write until the driver ends it, so the slab is no longer used.
+/// The kernel of the killed process may write until the driver ends it, so the slab is not used for new
+/// tensors.
 fn slab_of_killed_writer_is_retired(order: Order) {
     for late in [0, 100] {
         let session = setup().set("PROFILE", profile(order)).set("LATE_MS", late).start().unwrap();
@@ -89,8 +91,8 @@ fn follows_and_stays((tensors, dropped): (Moved, Queue<()>)) -> Outcome {
     Ok(())
 }
 
-/// The last user's stream waits for the writer, and continues after the writer's death. So the last use
-/// completes, although the dead writer's kernel may write until the driver ends it.
+/// The last user's stream waits for the writer, and continues after the writer's death. So the last use is
+/// complete, although the killed writer's kernel may still write.
 #[test]
 fn slab_moved_on_by_a_killed_writer_is_retired() {
     let session = session();
@@ -141,7 +143,7 @@ fn makes_one((tensors, done): (Queue<FrozenCudaTensor<f32>>, Queue<()>)) -> Outc
 }
 
 on_the_device! {
-/// Unmapping under a running kernel is a fault.
+/// Unmapping memory while a kernel accesses it would be a fault.
 fn memory_stays_mapped_while_a_stream_uses_it(order: Order) {
     let session = under(order);
     let (tensors, done) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
@@ -177,7 +179,7 @@ fn makes_and_moves((out, back): (Moved, Moved)) -> Outcome {
 }
 
 on_the_device! {
-fn memory_that_moved_on_stays_mapped_under_work(order: Order) {
+fn moved_memory_stays_mapped_during_work(order: Order) {
     let session = under(order);
     let (out, back) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let maker = with_gpu(&session).spawn(makes_and_moves, (out.clone(), back.clone())).unwrap();
@@ -218,7 +220,7 @@ fn makes_what_is_written((tensors, killed): (Queue<CudaTensor<f32>>, Queue<()>))
     Ok(())
 }
 
-/// The driver takes a while to end work that the device has begun, and that work writes meanwhile.
+/// After a kill, the driver takes a while to end running work, which may still write.
 #[test]
 fn memory_of_a_killed_writer_is_not_reused() {
     let session = setup().set("LATE_MS", 2_000).set("LAZY_MS", 0).start().unwrap();

@@ -1,4 +1,4 @@
-//! Tensors and events between processes, by `mp-cuda` on the simulated driver.
+//! Tests of `mp-cuda` on the simulated driver: tensors and events of several processes.
 
 mod allocations;
 mod capture;

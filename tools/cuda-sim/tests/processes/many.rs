@@ -1,4 +1,4 @@
-//! Many tensors, one after the other: memory does not grow.
+//! Tests that memory does not grow when many tensors are sent one after another.
 
 use mp_core::Arena;
 use mp_core::clocks::Clocks;
@@ -10,7 +10,7 @@ use crate::support::{Outcome, join, nothing_is_left, session, stat, stream, take
 
 const LEN: usize = 1 << 14;
 const COUNT: usize = 100_000;
-/// Numbers of tensors after which usage is measured. All processes still exist at the last one.
+/// Numbers of sent tensors at which usage is measured. All processes still exist at the last measurement.
 const MARKS: [usize; 3] = [1_000, 10_000, COUNT - 100];
 
 type Numbers = Queue<Option<SharedCudaTensor<f32>>>;
@@ -46,7 +46,8 @@ fn sums((from, marks, go): (Numbers, Queue<usize>, Queue<()>)) -> Outcome<f64> {
     Ok(sum)
 }
 
-/// Usage: bytes of the device and the arena, owned clocks, and resident memory of processes in KiB.
+/// Resource usage: bytes of the device, bytes of the arena, number of clocks with an owner, and resident
+/// memory of processes in KiB.
 #[derive(Debug)]
 struct There {
     device: u64,
@@ -72,8 +73,8 @@ impl There {
     }
 }
 
-/// `test_cuda_send_many` of PyTorch, with the same number of tensors: through three processes, the second of
-/// which only forwards.
+/// Scenario of `test_cuda_send_many` of PyTorch, with the same number of tensors. They pass through three
+/// processes, the second of which only forwards.
 #[test]
 #[ignore = "takes minutes: cargo xtask ci --long"]
 fn hundred_thousand_tensors_leak_nothing() {

@@ -1,4 +1,4 @@
-//! Modes of tensors: permitted operations, views and copies, and refusals.
+//! Modes of tensors: permitted and refused operations, views and copies.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ fn copies((): ()) -> Outcome {
 }
 
 under_each_order! {
-fn views_and_copies(order: Order) {
+fn views_and_copies_keep_the_elements(order: Order) {
     let session = under(order);
     run(&session, copies, ());
     nothing_is_left(&session);
@@ -86,7 +86,7 @@ fn exclusive_tensor_returns_from_full_queue(order: Order) {
 }
 }
 
-/// Reads a value as another type.
+/// Encodes a value, and decodes it as another type.
 fn read_as<A: Message, B: Message>(mut value: A) -> mp_core::Result<B> {
     let mut out = Outgoing::default();
     value.encode::<MessagePack>(&mut out)?;
@@ -284,7 +284,7 @@ fn reads_a_bundle(Bundle((number, Bundle(all), shared)): Mixed) -> Outcome {
 }
 
 under_each_order! {
-fn several_tensors_and_other_values_in_one_message(order: Order) {
+fn message_carries_tensors_and_other_values(order: Order) {
     let session = under(order);
     let bundle = run(&session, makes_a_bundle, ());
     run(&session, reads_a_bundle, bundle);

@@ -19,7 +19,8 @@ const LEN: usize = 1 << 10;
 type Tensors = Queue<FrozenCudaTensor<f32>>;
 type Signals = Queue<()>;
 
-/// Sends a tensor, ends its work after the first signal, and returns after the second signal.
+/// Sends a tensor with pending work. Lets the work end after the first signal, and returns after the second
+/// signal.
 fn makes((tensors, reported): (Tensors, Signals)) -> Outcome {
     let stream = stream();
     let mut t = CudaTensor::<f32>::zeros([LEN], &stream)?;
@@ -34,7 +35,8 @@ fn makes((tensors, reported): (Tensors, Signals)) -> Outcome {
     Ok(())
 }
 
-/// Makes a stream wait for the tensor's work, and checks for deaths of other processes meanwhile.
+/// Makes a stream wait for the work of each received tensor, which opens its event. Then returns, or closes
+/// the opened events by `ipc_collect`, as the test requests.
 fn waits((tensors, (opened, ends)): (Tensors, (Signals, Queue<bool>))) -> Outcome {
     let stream = stream();
     let mut all = Vec::new();
@@ -51,7 +53,7 @@ fn waits((tensors, (opened, ends)): (Tensors, (Signals, Queue<bool>))) -> Outcom
     }
 }
 
-/// Maker of an event and a process that has opened the event, and the queues that control the two processes.
+/// Process that made an event, process that has opened the event, and queues that control both processes.
 struct Both {
     session: Session,
     tensors: Tensors,
@@ -148,7 +150,8 @@ fn collected_event_is_opened_again() {
 
 type Pids = Queue<u32>;
 
-/// Starts the maker. Its death is not reported to the arena while this process is stopped.
+/// Starts the maker of an event. While this process is stopped, no process reports the death of the maker to
+/// the arena.
 fn starts_the_maker((tensors, reported, pids): (Tensors, Signals, Pids)) -> Outcome {
     let maker = Process::builder().start_method(StartMethod::Spawn);
     let maker = maker.spawn(makes, (tensors, reported)).unwrap();
@@ -173,10 +176,10 @@ fn waits_for_a_dead_process((tensors, pids, refused): (Tensors, Pids, Queue<bool
     Ok(())
 }
 
-/// The event was opened before the maker's death, and no recovery has detected the death.
+/// The event was opened before its maker's death, and no recovery has detected the death.
 #[test]
 #[ignore = "run by the next test, in a family of its own"]
-fn alone_event_of_a_dead_maker() {
+fn alone_wait_for_dead_makers_event_is_refused() {
     let session = under(Order::IpcEvents);
     let (tensors, reported) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let (pids, refused) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
@@ -199,7 +202,7 @@ fn alone_event_of_a_dead_maker() {
 
 #[test]
 fn event_of_a_dead_maker_is_not_awaited() {
-    alone("opened_events::alone_event_of_a_dead_maker");
+    alone("opened_events::alone_wait_for_dead_makers_event_is_refused");
 }
 
 /// Opens an event, stops until another maker has an event with the same name, and opens that event.

@@ -1,5 +1,5 @@
-//! Ordering of kernels of several streams and processes that share tensors. The values show a missing wait,
-//! or the simulator reports a race.
+//! Ordering of kernels of several streams and processes that share tensors. A missing wait results in wrong
+//! values, or in a race that the simulator reports.
 
 use std::time::Duration;
 
@@ -44,12 +44,12 @@ fn receives_again((tensors, seen): (Queue<SharedCudaTensor<f32>>, Queue<()>)) ->
 
 const ALL: [Order; 3] = [Order::Clocks, Order::IpcEvents, Order::Host];
 
-/// Returns the orders to test. Without a simulator, the only device has one order for the whole family.
+/// Returns the orders to test. Without the simulator, only the order of the existing device can be tested.
 fn orders() -> &'static [Order] {
     if session().has_figures() { &ALL } else { &ALL[..1] }
 }
 
-/// Returns sessions with each order.
+/// Returns a session for each order to test.
 fn all() -> Vec<Session> {
     orders().iter().copied().map(under).collect()
 }

@@ -1,5 +1,5 @@
-//! Pieces that `mp-cuda` declares to the simulator in builds for tests. The simulator reports work outside of
-//! its tensor's memory, and does not report intended overlaps as races.
+//! Pieces of memory that `mp-cuda` declares to the simulator in builds for tests. The simulator reports work
+//! that exceeds its tensor's memory, and does not report intended overlaps as races.
 
 use std::time::Duration;
 
@@ -37,7 +37,8 @@ fn kernel_outside_of_its_piece_is_found() {
     assert_eq!(kinds(&session), ["out-of-bounds"]);
 }
 
-/// Cuts another piece from memory. The pending work there is within its original piece.
+/// Allocates a piece in memory with pending work. The pending work was within the piece that existed when it
+/// was submitted.
 fn cuts_anew((): ()) -> Outcome {
     let (stream, other) = (stream(), stream());
     for elements in [LEN, LEN / 2, LEN / 4] {

@@ -1,6 +1,6 @@
-//! The simulator detects mutations of mp-cuda's order, memory and descriptors. Each mutation is switched on
-//! in all processes of a test, which must fail and print one of the listed texts. `cargo xtask mutate` runs
-//! these tests in its copy of the sources.
+//! Checks that tests detect mutations (planted bugs) in `mp-cuda`. Each mutation is switched on in all
+//! processes of a test, which must fail and print one of the listed texts. `cargo xtask mutate` runs these
+//! tests in its copy of the sources.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 struct Planted {
     mutation: &'static str,
     test: &'static str,
-    /// Texts, one of which must be printed.
+    /// Texts, one of which the failing test must print.
     says: &'static [&'static str],
 }
 
@@ -231,7 +231,7 @@ fn unrecorded_read_is_found() {
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn unmapping_recoverer_is_found() {
+fn unmapping_by_a_recovering_thread_is_found() {
     is_found("cuda.here.unmapped-by-the-recoverer");
 }
 

@@ -1,5 +1,5 @@
 //! Streams that must wait for readers, and memory that is reused after work of several streams and processes.
-//! The simulator reports each missing wait as a race, or the values are wrong.
+//! A missing wait results in wrong values, or in a race that the simulator reports.
 
 use std::time::Duration;
 
@@ -108,7 +108,8 @@ fn next_owner_waits_for_a_relay_that_reads(order: Order) {
 
 pub(crate) type Frozen = Queue<FrozenCudaTensor<f32>>;
 
-/// Reads for this many milliseconds after a signal, and reports that it has dropped the tensor.
+/// Waits for a signal, submits a read that takes this many milliseconds, drops the tensor, and reports the
+/// drop.
 fn reads_and_drops((tensors, go, dropped, milliseconds): (Frozen, Signals, Signals, u64)) -> Outcome {
     let (stream, t) = (stream(), taken(&tensors));
     taken(&go);
@@ -138,7 +139,7 @@ fn makes_for_two((tensors, gone): (Frozen, Signals)) -> Outcome {
 }
 
 under_each_order! {
-/// The slow reader drops the tensor before or after the other reader.
+/// Of two readers, the slow one drops the tensor before or after the other one.
 fn memory_of_two_readers_is_reused_after_both(order: Order) {
     for times in [[300, 0], [0, 300], [100, 200]] {
         let session = under(order);
@@ -160,8 +161,8 @@ fn memory_of_two_readers_is_reused_after_both(order: Order) {
 }
 }
 
-/// Three adjacent tensors are dropped with work on their streams. The work on one of them is slow. The next
-/// tensor covers the memory of all three.
+/// Drops three adjacent tensors with pending work, of which the work of tensor `slow` is slow. Then allocates
+/// a tensor that covers the memory of all three.
 fn covers_what_was_dropped(slow: u32) -> Outcome {
     let (streams, last) = ([(); 3].map(|()| stream()), stream());
     let mut parts = Vec::new();
@@ -185,7 +186,7 @@ fn covers_what_was_dropped(slow: u32) -> Outcome {
 }
 
 under_each_order! {
-fn each_of_several_cooling_ranges_is_waited_for(order: Order) {
+fn new_piece_waits_for_all_cooling_ranges(order: Order) {
     for slow in 0..3 {
         let session = under(order);
         run(&session, covers_what_was_dropped, slow);
@@ -194,7 +195,7 @@ fn each_of_several_cooling_ranges_is_waited_for(order: Order) {
 }
 }
 
-/// A tensor is dropped with slow work. The next two tensors take one half of its memory each.
+/// Drops a tensor with slow pending work. Then allocates two tensors, each in one half of its memory.
 fn divides_what_was_dropped((): ()) -> Outcome {
     let [slow, one, two] = [(); 3].map(|()| stream());
     let mut t = CudaTensor::<f32>::full([2 * LEN], 1.0, &slow)?;
@@ -216,20 +217,21 @@ fn divides_what_was_dropped((): ()) -> Outcome {
 }
 
 under_each_order! {
-fn each_part_of_a_cooling_range_is_waited_for(order: Order) {
+fn each_half_of_a_cooling_range_is_awaited(order: Order) {
     let session = under(order);
     run(&session, divides_what_was_dropped, ());
     nothing_is_left(&session);
 }
 }
 
-/// Leaves slow work pending in memory. The memory is free for streams that wait for this work.
+/// Drops a tensor with slow pending work on the stream `slow`. The memory becomes free for streams that wait
+/// for the work.
 fn leaves_slow_work(slow: &CudaStream) -> Outcome {
     let mut t = CudaTensor::<f32>::full([LEN], 1.0, slow)?;
     fills(&mut t, slow, SLOW, 2.0)
 }
 
-/// The first use of new memory is on another stream than its allocation, in this process or in another one.
+/// Allocates a tensor on one stream, and first uses it on another stream, of this or another process.
 fn uses_new_memory_elsewhere((out, read): (Moved, Signals)) -> Outcome {
     let [slow, one, other] = [(); 3].map(|()| stream());
     leaves_slow_work(&slow)?;
@@ -306,7 +308,7 @@ fn reads_each_time((from, read): (Shared, Signals)) -> Outcome {
 }
 
 under_each_order! {
-fn each_message_tells_of_all_work_of_an_open_use(order: Order) {
+fn each_message_covers_all_work_of_an_open_use(order: Order) {
     let session = under(order);
     let ([tensors], [read]) = (queues(), queues());
     let sender = with_gpu(&session).spawn(sends_during_a_use, (tensors.clone(), read.clone())).unwrap();
@@ -316,7 +318,8 @@ fn each_message_tells_of_all_work_of_an_open_use(order: Order) {
 }
 }
 
-/// Begins a use that stays open during many others. The work of this use is submitted last.
+/// Begins a use that stays open while many other uses begin and end. The work of the open use is submitted
+/// last.
 fn reads_last_in_a_long_use((): ()) -> Outcome {
     let (late, others) = (stream(), [(); 6].map(|()| stream()));
     let t = CudaTensor::<f32>::full([LEN], 1.0, &late)?.freeze();
@@ -340,14 +343,14 @@ fn reads_last_in_a_long_use((): ()) -> Outcome {
 }
 
 under_each_order! {
-fn open_use_is_kept_while_others_come_and_go(order: Order) {
+fn open_use_is_recorded_while_others_end(order: Order) {
     let session = under(order);
     run(&session, reads_last_in_a_long_use, ());
     nothing_is_left(&session);
 }
 }
 
-/// Two streams read a tensor, and one of the reads is slow. Then the tensor is dropped.
+/// Reads a tensor on two streams, of which stream `slow` takes long. Then drops the tensor.
 fn drops_what_two_streams_read(slow: usize) -> Outcome {
     let streams = [stream(), stream()];
     let last = stream();

@@ -21,7 +21,8 @@ use crate::support::{
 const KILL: i32 = 9;
 const STOP: i32 = 19;
 
-/// Drops the tensor. The process is stopped at change `at` that the drop makes in the arena.
+/// Drops a tensor. The process is stopped at the change in the arena with the number `at` that the drop
+/// makes.
 fn is_stopped_while_it_drops((tensors, dropped, at): (Frozen, Signals, u64)) -> Outcome {
     let (stream, t) = (stream(), taken(&tensors));
     let copy = copies(&t, &stream, SLOW * 3)?;
@@ -44,7 +45,7 @@ fn makes_while_one_is_stopped((tensors, go, made): (Frozen, Signals, Signals)) -
     Ok(())
 }
 
-/// Stops a reader at one change of its drop. Returns `false` if it does not reach the change.
+/// Stops a reader at change `at` of its drop. Returns `false` if the drop makes fewer changes.
 fn stops_at(session: &Session, at: u64) -> bool {
     let ([tensors], [dropped, go, made]) = (queues(), queues());
     let reader = with_gpu(session);
@@ -68,8 +69,8 @@ fn stops_at(session: &Session, at: u64) -> bool {
 }
 
 on_the_device! {
-/// The last use is recorded in the row before the seat is released: a maker never observes the release
-/// without the use.
+/// A drop records the last use before it releases the seat, so the maker never sees the release without the
+/// last use.
 fn reader_is_stopped_at_each_change_of_its_drop(order: Order) {
     let session = under(order);
     let stops = (1..).take_while(|at| stops_at(&session, *at)).count();
@@ -79,8 +80,8 @@ fn reader_is_stopped_at_each_change_of_its_drop(order: Order) {
 
 type Args = (Moved, Signals, u64);
 
-/// Drops a tensor with work that writes it. The process is killed at change `at` that the drop makes in the
-/// arena.
+/// Drops a tensor with pending writes. The process is killed at the change in the arena with the number `at`
+/// that the drop makes.
 fn is_killed_while_it_drops((tensors, dropped, at): Args) -> Outcome {
     let (stream, mut t) = (stream(), taken(&tensors));
     fills(&mut t, &stream, SLOW, 7.0)?;
@@ -107,7 +108,7 @@ fn makes_for_one_that_is_killed((tensors, gone): (Moved, Signals)) -> Outcome {
     Ok(())
 }
 
-/// Kills a writer at one change of its drop. Returns `false` if it does not reach the change.
+/// Kills a writer at change `at` of its drop. Returns `false` if the drop makes fewer changes.
 fn kills_at(session: &Session, at: u64) -> bool {
     let ([tensors], [dropped, gone]) = (queues(), queues());
     let writer = with_gpu(session);
@@ -121,7 +122,7 @@ fn kills_at(session: &Session, at: u64) -> bool {
     dropped.is_empty()
 }
 
-/// The writer's work continues for a while, and no tensor is allocated in that memory meanwhile.
+/// The device executes the writer's work for a while. Meanwhile no tensor is allocated in the memory.
 #[test]
 fn writer_is_killed_at_each_change_of_its_drop() {
     let session = setup().set("LATE_MS", 1_000).start().unwrap();
@@ -159,7 +160,7 @@ fn reads_what_a_dead_process_made((tensors, opened): (Two, Signals)) -> Outcome 
 }
 
 under_each_order! {
-fn memory_of_a_dead_maker_stays_mapped_under_work(order: Order) {
+fn memory_of_dead_maker_stays_mapped_during_work(order: Order) {
     let session = under(order);
     let ([tensors], [opened]) = (queues(), queues());
     let maker = with_gpu(&session).spawn(makes_two_and_stays, tensors.clone()).unwrap();
@@ -279,8 +280,8 @@ fn makes_streams((rounds, made, go): (u32, Signals, Signals)) -> Outcome<usize> 
     Ok(refused)
 }
 
-/// Returns the number of events after a process has made this many streams, one after the other, and the
-/// number of refused recordings.
+/// Runs a process that makes and drops `rounds` streams one after another. Returns the number of events that
+/// then exist, and the number of refused recordings.
 fn events_after(session: &Session, rounds: u32, rule: &str) -> (u64, usize) {
     let [made, go] = queues();
     let process = with_gpu(session).env("MP_CUDA_SIM_INJECT", rule);
@@ -309,8 +310,8 @@ fn ends_with_work(tensors: Frozen) -> Outcome {
 }
 
 under_each_order! {
-/// The exit waits for the streams before it unmaps their memory.
-fn process_that_ends_unmaps_after_its_work(order: Order) {
+/// The exit of a process waits for its streams before it unmaps their memory.
+fn exiting_process_unmaps_after_its_work(order: Order) {
     let session = under(order);
     let [tensors] = queues();
     let maker = with_gpu(&session).spawn(makes_one_and_stays, tensors.clone()).unwrap();

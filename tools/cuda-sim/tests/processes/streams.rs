@@ -22,7 +22,7 @@ use crate::support::{
 const SLOW: Duration = Duration::from_millis(200);
 const ENDLESS: Duration = Duration::from_secs(3600);
 
-/// Drops a stream with work that others may wait for. The work is ordered after a gate.
+/// Drops a stream with work that waits for `gate`. Returns an event that is recorded after the work.
 fn ends_with_work(gate: &CudaEvent) -> mp_cuda::Result<CudaEvent> {
     let (stream, event) = (stream(), CudaEvent::new()?);
     gate.wait(&stream)?;
@@ -30,7 +30,7 @@ fn ends_with_work(gate: &CudaEvent) -> mp_cuda::Result<CudaEvent> {
     Ok(event)
 }
 
-/// Returns an event that completes after some time, and its stream.
+/// Returns an event that completes after some time, and the stream on which it is recorded.
 fn gate() -> mp_cuda::Result<(CudaStream, CudaEvent)> {
     let (stream, gate) = (stream(), CudaEvent::new()?);
     kernels().spin(&stream, Duration::from_secs(2));
@@ -107,7 +107,7 @@ fn takes_all_clocks((): ()) -> Outcome {
 
 #[test]
 #[ignore = "it takes all clocks of its family: the next test runs it in one of its own"]
-fn alone_with_all_clocks() {
+fn alone_process_reuses_all_clocks() {
     let session = session();
     run(&session, takes_all_clocks, ());
     nothing_is_left(&session);
@@ -115,7 +115,7 @@ fn alone_with_all_clocks() {
 
 #[test]
 fn clocks_of_ended_streams_are_reused() {
-    alone("streams::alone_with_all_clocks");
+    alone("streams::alone_process_reuses_all_clocks");
 }
 
 fn is_slow((): ()) -> Outcome {
@@ -125,7 +125,7 @@ fn is_slow((): ()) -> Outcome {
     Ok(())
 }
 
-/// Kernels of other processes run for longer than the first tick usually takes.
+/// The device is busy for longer than the first tick usually takes.
 #[test]
 fn first_use_waits_for_a_busy_device() {
     let session = setup().set("LAZY_MS", 1500).start().unwrap();
@@ -167,8 +167,8 @@ fn records_for_ever(events: Queue<CudaEvent>) -> Outcome {
     Ok(())
 }
 
-/// Returns the path of a file that is a signal. The file is outside of all processes' memory, so no process
-/// of the family has to check anything.
+/// Returns the path of a file that serves as a signal between processes. Waiting for the file, unlike a wait
+/// of the library, does not recover dead processes.
 fn sign(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("mp-cuda-sim-{name}-{}", std::process::id()))
 }
@@ -198,7 +198,8 @@ fn leaves_work_behind_a_wait((event, out, go): Args) -> Outcome {
 
 type Pair = (Queue<CudaEvent>, PathBuf, Queue<(u32, u32)>, bool);
 
-/// Starts a process whose event never completes, and a process whose stream waits for that event.
+/// Starts a process whose event never completes, and a process whose stream waits for that event. Then does
+/// nothing until it is stopped or killed.
 fn has_both((out, sign, pids, waits): Pair) -> Outcome {
     let child = || Process::builder().start_method(StartMethod::Spawn);
     let events = Queue::unbounded()?;
@@ -214,9 +215,9 @@ fn has_both((out, sign, pids, waits): Pair) -> Outcome {
     Ok(())
 }
 
-/// Kills the process for which a stream of another process waits. No other process of the family checks for
-/// deaths meanwhile, not even the parent, which is stopped. Returns the event of the other process, and the
-/// two remaining processes.
+/// Kills the process for which a stream of another process waits. Stops the parent of both processes, so that
+/// only the waiting process can recover the death. Returns an event of the waiting process, and a guard that
+/// ends the remaining processes.
 fn one_dies(session: &Session, sign: PathBuf, waits: bool) -> (CudaEvent, Both) {
     let (out, pids) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let parent = with_gpu(session).spawn(has_both, (out.clone(), sign, pids.clone(), waits)).unwrap();
@@ -226,7 +227,7 @@ fn one_dies(session: &Session, sign: PathBuf, waits: bool) -> (CudaEvent, Both) 
     (event, Both { parent, other })
 }
 
-/// Ends the two remaining processes.
+/// Guard that ends the two remaining processes when it is dropped.
 struct Both {
     parent: Process,
     other: u32,

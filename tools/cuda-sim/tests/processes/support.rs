@@ -37,7 +37,7 @@ pub(crate) fn session() -> Session {
     setup().start().unwrap()
 }
 
-/// Returns the profile of devices whose streams have this order.
+/// Returns the simulator profile with which streams have this order.
 pub(crate) fn profile(order: Order) -> &'static str {
     match order {
         Order::Clocks => "h100",
@@ -47,7 +47,7 @@ pub(crate) fn profile(order: Order) -> &'static str {
     }
 }
 
-/// Starts a session of devices whose streams have this order.
+/// Starts a session in which streams of devices have this order.
 pub(crate) fn under(order: Order) -> Session {
     setup().set("PROFILE", profile(order)).start().unwrap()
 }
@@ -95,7 +95,7 @@ macro_rules! on_the_device {
 }
 pub(crate) use on_the_device;
 
-/// Returns the builder of a process with a GPU.
+/// Returns the builder of a process that has the devices of a session.
 pub(crate) fn with_gpu(session: &Session) -> ProcessBuilder {
     let builder = Process::builder().start_method(StartMethod::Spawn);
     session.environment().into_iter().fold(builder, |builder, (name, value)| builder.env(name, value))
@@ -108,7 +108,7 @@ pub(crate) fn without_gpu() -> ProcessBuilder {
     builder.env("LD_LIBRARY_PATH", "").env_remove("MP_CUDA_SIM").env("CUDA_VISIBLE_DEVICES", "-1")
 }
 
-/// Allows this process, which has no GPU, to fork.
+/// Permits fork in this process, which does not use a GPU.
 pub(crate) fn allow_copies() {
     // SAFETY: a copy uses no state of other threads of this process, except for the state that its test is
     // about.
@@ -116,7 +116,7 @@ pub(crate) fn allow_copies() {
     unsafe { mp_spawn::allow_fork() };
 }
 
-/// Waits for the end of a process, and returns its function's result.
+/// Waits for the end of a process, and returns the result of its function.
 #[track_caller]
 pub(crate) fn join<T: Message>(process: Process<T>) -> T {
     assert!(process.wait_timeout(DEADLINE), "still running after {DEADLINE:?}");
@@ -143,7 +143,7 @@ pub(crate) fn stream() -> CudaStream {
     stream
 }
 
-/// Runs an ignored test in a separate family, where no process of another test recovers dead processes.
+/// Runs an ignored test in a separate program, so that no process of another test recovers dead processes.
 #[track_caller]
 pub(crate) fn alone(test: &str) {
     let mut alone = Command::new(std::env::current_exe().unwrap());
@@ -158,13 +158,13 @@ pub(crate) fn alone(test: &str) {
     assert!(status.unwrap().success());
 }
 
-/// Returns the next message of a queue, by the deadline.
+/// Returns the next message of a queue. Panics if none arrives before the deadline.
 #[track_caller]
 pub(crate) fn taken<T: Message>(queue: &Queue<T>) -> T {
     queue.get_timeout(DEADLINE).expect("a message by the deadline").expect("the queue is open")
 }
 
-/// Sleeps until another process ends this one.
+/// Sleeps until another process kills this process.
 pub(crate) fn stays() {
     std::thread::park_timeout(2 * DEADLINE);
 }
@@ -176,23 +176,23 @@ pub(crate) fn nothing_is_left(session: &Session) {
     nothing_found(session);
 }
 
-/// Driver that a user's program uses, with the simulator's kernels.
+/// Driver as a user's program calls it, with the kernels of the simulator.
 pub(crate) struct Kernels {
     api: Api,
     context: DriverHandle,
-    /// Requested when the module is loaded. On a GPU, the first request of a function delays later work of
-    /// streams until earlier work is done.
+    /// Functions of the kernels by name, requested when the module is loaded. On a GPU, the first request of
+    /// a function delays later work of streams until earlier work is done.
     functions: HashMap<&'static str, DriverHandle>,
 }
 
 const NAMES: [&str; 3] = ["fill_f32", "mul_f32", "spin_ns"];
 
-/// Gate in a stream. Work after the gate runs when the gate is dropped.
+/// Gate in a stream. Work that is submitted after the gate runs when the gate is dropped.
 pub(crate) struct Gate {
     _shut: mpsc::Sender<()>,
 }
 
-/// Returns when the gate is dropped.
+/// Host function of a gate: blocks the stream until the gate is dropped.
 extern "C" fn pass(gate: *mut c_void) {
     // SAFETY: `Kernels::gate` made the pointer from such a box, for one call.
     let gate = unsafe { Box::from_raw(gate.cast::<mpsc::Receiver<()>>()) };
@@ -246,8 +246,8 @@ impl Kernels {
         assert_eq!(code, 0);
     }
 
-    /// Returns a stream that another library than `mp-cuda` has created. The stream holds `keep_alive` as
-    /// long as it is needed.
+    /// Returns a stream that another library than `mp-cuda` has created. The returned value keeps
+    /// `keep_alive` as long as the stream is needed.
     pub(crate) fn stream_of_another(&self, keep_alive: impl std::any::Any + Send + Sync) -> CudaStream {
         // SAFETY: the context is retained for the life of the process.
         assert_eq!(unsafe { (self.api.cuCtxSetCurrent)(self.context) }, 0);
@@ -258,12 +258,12 @@ impl Kernels {
         unsafe { CudaStream::from_raw(self.context.0, stream.0, keep_alive) }.unwrap()
     }
 
-    /// Sets `n` floats: `to = value`.
+    /// Sets the `n` floats at `to` to `value`.
     pub(crate) fn fill(&self, stream: &CudaStream, to: u64, n: usize, value: f32) {
         self.launch(stream, "fill_f32", &mut [to, n as u64, u64::from(value.to_bits())]);
     }
 
-    /// Computes `to = a * factor`.
+    /// Multiplies the `n` floats at `a` by `factor`, and stores the products at `to`.
     pub(crate) fn multiply(&self, stream: &CudaStream, to: u64, a: u64, n: usize, factor: f32) {
         self.launch(stream, "mul_f32", &mut [to, a, n as u64, u64::from(factor.to_bits())]);
     }

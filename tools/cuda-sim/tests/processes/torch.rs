@@ -1,4 +1,5 @@
-//! The scenarios of PyTorch's tests of CUDA tensors between processes, named by their subjects.
+//! Scenarios of PyTorch's tests of CUDA tensors between processes. The documentation of each test names the
+//! test of PyTorch.
 
 use mp_core::DType;
 use mp_core::bytemuck::{Zeroable, cast_slice, cast_slice_mut};
@@ -45,8 +46,8 @@ fn sees_what_is_filled((tensors, done): (Queue<Vec<SharedCudaTensor<f32>>>, Queu
 }
 
 under_each_order! {
-/// `test_cuda_simple`.
-fn simple(order: Order) {
+/// Scenario of `test_cuda_simple` of PyTorch.
+fn shared_views_are_written_by_the_receiver(order: Order) {
     let session = under(order);
     let (tensors, done) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let maker = with_gpu(&session).spawn(sees_what_is_filled, (tensors.clone(), done.clone())).unwrap();
@@ -78,8 +79,8 @@ fn keeps((tensors, go): (Queue<CudaTensor<f32>>, Queue<()>)) -> Outcome {
 }
 
 under_each_order! {
-/// `test_cuda_memory_allocation`.
-fn dropped_by_the_sender_kept_by_the_receiver(order: Order) {
+/// Scenario of `test_cuda_memory_allocation` of PyTorch.
+fn receiver_keeps_tensors_dropped_by_the_sender(order: Order) {
     let session = under(order);
     let (tensors, go) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let maker = with_gpu(&session).spawn(makes_and_drops, (tensors.clone(), go.clone())).unwrap();
@@ -107,7 +108,7 @@ fn takes_ones((tensors, count): (Queue<CudaTensor<f32>>, usize)) -> Outcome {
 }
 
 under_each_order! {
-/// `test_cuda_ipc_deadlock`.
+/// Scenario of `test_cuda_ipc_deadlock` of PyTorch.
 fn full_queue_delays_no_other_process(order: Order) {
     let session = under(order);
     let tensors = Queue::bounded(1).unwrap();
@@ -151,9 +152,9 @@ fn sums((from, count): (Numbers, usize)) -> Outcome<f64> {
 }
 
 under_each_order! {
-/// `test_cuda_send_many`: through three processes, the second of which only forwards. More tensors than
-/// clocks are sent.
-fn send_many(order: Order) {
+/// Scenario of `test_cuda_send_many` of PyTorch: tensors pass through three processes, the second of which
+/// only forwards. More tensors are sent than there are clocks.
+fn many_tensors_pass_through_a_relay(order: Order) {
     const COUNT: usize = 5000;
     let session = under(order);
     let (one, two) = (Queue::bounded(16).unwrap(), Queue::bounded(16).unwrap());
@@ -200,8 +201,8 @@ fn reads_small(from: Queue<Vec<CudaTensorOfAny>>) -> Outcome {
 }
 
 under_each_order! {
-/// `test_cuda_small_tensors`.
-fn small_tensors_of_one_slab(order: Order) {
+/// Scenario of `test_cuda_small_tensors` of PyTorch.
+fn small_tensors_of_one_slab_keep_their_values(order: Order) {
     let session = setup().set("PROFILE", format!("two-gpus,{}", profile(order))).start().unwrap();
     let queue = Queue::unbounded().unwrap();
     let maker = with_gpu(&session).spawn(small, queue.clone()).unwrap();
@@ -242,8 +243,8 @@ fn reads_all_types(all: Vec<AnyCudaTensor<Frozen>>) -> Outcome {
 }
 
 under_each_order! {
-/// `test_mixed_types_cuda_sharing`.
-fn mixed_types_in_one_slab(order: Order) {
+/// Scenario of `test_mixed_types_cuda_sharing` of PyTorch.
+fn tensors_of_all_types_keep_their_values(order: Order) {
     let session = under(order);
     // The tensors pass through this process, which has no GPU.
     let all = run(&session, of_all_types, ());
@@ -272,7 +273,7 @@ fn reads_chunks(chunks: Vec<FrozenCudaTensor<bf16>>) -> Outcome {
 }
 
 under_each_order! {
-/// `test_rebuild_cuda_tensor`.
+/// Scenario of `test_rebuild_cuda_tensor` of PyTorch.
 fn chunks_arrive_as_views(order: Order) {
     let session = under(order);
     let chunks = run(&session, chunks, ());
@@ -294,8 +295,8 @@ fn reads_bytes(bytes: AnyCudaTensor) -> Outcome {
 }
 
 under_each_order! {
-/// `test_rebuild_cuda_tensor`, for a bare storage.
-fn bytes_without_a_type(order: Order) {
+/// Scenario of `test_rebuild_cuda_tensor` of PyTorch, for a storage without a tensor.
+fn tensor_of_bytes_is_received_without_a_type(order: Order) {
     let session = under(order);
     let t = run(&session, bytes, ());
     run(&session, reads_bytes, t);
@@ -315,7 +316,8 @@ fn grads((): ()) -> Outcome<Vec<FrozenCudaTensor<f32>>> {
 }
 
 under_each_order! {
-/// `test_cuda_variable_sharing`, `test_non_leaf_variable_sharing`, `test_is_shared_cuda`.
+/// Scenarios of `test_cuda_variable_sharing`, `test_non_leaf_variable_sharing` and `test_is_shared_cuda` of
+/// PyTorch.
 fn requires_grad_is_sent_and_non_leaf_is_refused(order: Order) {
     let session = under(order);
     let all = run(&session, grads, ());
@@ -346,7 +348,7 @@ fn reads_empties((one, other): (FrozenCudaTensor<f32>, SharedCudaTensor<i64>)) -
 }
 
 under_each_order! {
-/// `test_empty_tensor_sharing_cuda`.
+/// Scenario of `test_empty_tensor_sharing_cuda` of PyTorch.
 fn empty_tensors_call_no_driver(order: Order) {
     let session = under(order);
     let before = {

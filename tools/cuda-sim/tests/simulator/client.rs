@@ -12,9 +12,9 @@ use crate::support::{Answer, Asked, receive, send};
 /// State of the process between calls.
 struct Client {
     library: libloading::Library,
-    /// `None` if a function is hidden. `mp-cuda` reports that.
+    /// Functions of the driver. `None` if a required function is hidden, which `mp-cuda` reports as an error.
     api: Option<Api>,
-    /// Received or exported descriptors, which stay open.
+    /// Descriptors that the process received or exported, and keeps open.
     files: Vec<OwnedFd>,
 }
 

@@ -9,7 +9,7 @@ mod log;
 
 pub(crate) use log::log;
 
-/// Returns the lines of the stored log that differ.
+/// Returns the lines in which the stored log differs from the new log.
 fn difference(kept: &str, now: &str) -> Vec<String> {
     let (mut kept, mut now) = (kept.lines(), now.lines());
     let mut differ = Vec::new();

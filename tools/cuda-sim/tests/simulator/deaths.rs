@@ -73,7 +73,7 @@ fn host_store_releases_waiters_of_killed_process() {
 }
 
 /// A stream that waits for a killed writer is released, and accesses the writer's memory. The findings name
-/// the death: the results of the stream are lost, and no other process is harmed.
+/// the death, because only results of this stream are affected.
 #[test]
 fn finding_names_the_death_that_released_a_stream() {
     let session = setup().set("LATE_MS", 60_000).set("LAZY_MS", 60_000).start().unwrap();

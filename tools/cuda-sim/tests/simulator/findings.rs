@@ -9,8 +9,8 @@ fn lazy() -> Session {
     setup().set("LAZY_MS", 60_000).start().unwrap()
 }
 
-/// Returns two clients that share memory and a clock. Each client comes with the memory's address, a stream,
-/// and the clock's address.
+/// Returns two clients that share device memory and a registered word (clock). For each client, returns the
+/// address of the memory, a stream, and the address of the clock.
 fn pair(session: &Session) -> [(Client, u64, u64, u64); 2] {
     let (a, b) = (Client::new(session), Client::new(session));
     let shared = file(4096);
@@ -248,7 +248,7 @@ fn unknown_kernel_is_refused() {
     assert_eq!(a.call("cuModuleLoadData", &[], b"no image").code, codes::INVALID_IMAGE);
 }
 
-/// Checks that each of these calls is refused, and reported once. Returns the findings.
+/// Checks that each of these calls returns an error and one finding. Returns the findings.
 #[track_caller]
 fn is_refused(session: &Session, client: &Client, calls: &[(&str, &[u64])]) {
     for (count, (call, numbers)) in (1..).zip(calls) {
@@ -293,7 +293,8 @@ fn address_freed_while_mapped_is_found() {
     a.ok("cuMemAddressFree", &[at, UNIT]);
 }
 
-/// A second release releases another object, whose own release is then refused.
+/// Releasing a handle twice releases another object that has reused the handle. The release of that object is
+/// then refused.
 #[test]
 fn stale_handle_reaches_the_next_object() {
     let session = lazy();
@@ -318,7 +319,7 @@ fn stale_handle_reaches_the_next_object() {
     is_refused(&session, &a, &calls);
 }
 
-/// Calls in a failed context don't check their arguments.
+/// After a fault, calls return the error of the context without checking their arguments.
 #[test]
 fn release_after_a_fault_is_no_finding() {
     let session = lazy();

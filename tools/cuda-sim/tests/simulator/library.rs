@@ -1,4 +1,5 @@
-//! Part of `mp-cuda` that calls the driver: errors for a missing or wrong driver, devices and streams.
+//! Tests of the part of `mp-cuda` that calls the driver: errors for a missing or wrong driver, devices and
+//! streams.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The simulated driver, called by small client programs. Each client is a separate process that makes the
-//! calls requested by the test, one by one. Also the part of `mp-cuda` that calls the driver.
+//! Tests of the simulated driver. Small client processes make the calls that the test requests, one by one.
+//! Also tests the part of `mp-cuda` that calls the driver.
 
 mod client;
 #[path = "../common/mod.rs"]

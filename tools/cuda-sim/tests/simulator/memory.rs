@@ -1,11 +1,11 @@
-//! Memory: mappings, access, opening by other processes, and lifetime.
+//! Tests of device memory: mappings, access, opening by other processes, and lifetime.
 
 use mp_cuda_sim::codes;
 
 use crate::support::{Client, UNIT, file, kinds, nothing_found, setup, stat, touches, until};
 
 #[test]
-fn virtual_memory_follows_the_reference() {
+fn virtual_memory_calls_follow_the_manual() {
     let session = setup().set("MEMORY", 8 * UNIT).start().unwrap();
     let a = Client::new(&session);
     assert_eq!(a.ok("cuMemGetAllocationGranularity", &[0]), UNIT);
@@ -156,7 +156,7 @@ fn legacy_handle_opens_the_whole_block() {
     assert_eq!(b.call("cuIpcOpenMemHandle", &[], &handle).code, codes::INVALID_HANDLE);
 }
 
-/// A handle opens at the address of its piece.
+/// Opening a handle returns the address of its piece, not of the block that contains the piece.
 #[test]
 fn handle_opens_at_its_piece() {
     let session = setup().start().unwrap();

@@ -1,11 +1,11 @@
-//! Streams, events and words: binding, waiting, and no work before it must run.
+//! Tests of streams, events and words. Work must not run before a host waits for it.
 
 use mp_cuda_sim::codes;
 use mp_cuda_sim::session::Session;
 
 use crate::support::{Client, UNIT, file, kinds, nothing_found, setup, until};
 
-/// Starts a session in which time alone runs no work.
+/// Starts a session in which work runs only if a host waits for it.
 fn lazy() -> Session {
     setup().set("LAZY_MS", 60_000).start().unwrap()
 }
@@ -140,7 +140,7 @@ fn default_stream_waits_for_blocking_streams() {
 }
 
 #[test]
-fn events_between_processes_follow_the_rules() {
+fn interprocess_events_follow_the_manual() {
     let session = setup().set("LAZY_MS", 60_000).set("EVENTS", 3).start().unwrap();
     let (a, b) = (Client::new(&session), Client::new(&session));
     assert_eq!(a.code("cuEventCreate", &[4]), codes::INVALID_VALUE, "with timing");
@@ -173,7 +173,7 @@ fn events_between_processes_follow_the_rules() {
     assert!(!b.is_over_within(30));
 }
 
-/// A driver may reuse the name if its names contain process ids.
+/// A driver may reuse names of events, for example if the names contain process ids.
 #[test]
 fn event_name_is_reused_after_its_maker() {
     let session = lazy();

@@ -1,4 +1,4 @@
-//! Sessions, and clients that a test controls call by call.
+//! Sessions, and client processes that make the calls that a test requests.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use crate::common::{nothing_found, stat, until};
 
-/// Unit of memory, and of the slabs of these tests.
+/// Unit of device memory in bytes, and size of the slabs of these tests.
 pub(crate) const UNIT: u64 = 2 << 20;
 
 /// Request for one call.
@@ -176,7 +176,7 @@ impl Client {
         answer.number
     }
 
-    /// Makes a call, and returns its result.
+    /// Makes a call, and returns its result code.
     #[track_caller]
     pub(crate) fn code(&self, call: &str, numbers: &[u64]) -> u32 {
         self.call(call, numbers, &[]).code
@@ -236,8 +236,8 @@ impl Client {
         self.ok("cuStreamCreate", &[1])
     }
 
-    /// Returns a kernel of the simulator's image. Each kernel is loaded once, after the context's streams
-    /// have run their work.
+    /// Returns the function of a kernel of the simulator. Each kernel is loaded once, after the context's
+    /// streams have run their work.
     pub(crate) fn kernel(&self, name: &'static str) -> u64 {
         let known = self.kernels.borrow().get(name).copied();
         let kernel = known.unwrap_or_else(|| self.load(name));
@@ -254,13 +254,13 @@ impl Client {
         function.number
     }
 
-    /// Fills `n` floats.
+    /// Sets the `n` floats at `to` to `value`.
     pub(crate) fn fill(&self, stream: u64, to: u64, n: u64, value: f32) {
         let function = self.kernel("fill_f32");
         self.ok("cuLaunchKernel", &[function, stream, to, n, u64::from(value.to_bits())]);
     }
 
-    /// Returns `n` floats of the device.
+    /// Returns the `n` floats at `from` in device memory.
     #[track_caller]
     pub(crate) fn floats(&self, from: u64, n: u64) -> Vec<f32> {
         let answer = self.call("cuMemcpyDtoH", &[from, n * 4], &[]);
@@ -313,14 +313,14 @@ pub(crate) fn map(file: BorrowedFd<'_>, bytes: usize) -> u64 {
     at.unwrap().expose_provenance() as u64
 }
 
-/// Returns a word of memory that this process has mapped.
+/// Returns the word at an address that this process has mapped.
 pub(crate) fn word(address: u64) -> &'static AtomicU64 {
     let at = std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap());
     // SAFETY: `map` returned the address, and its mappings are never unmapped.
     unsafe { AtomicU64::from_ptr(at) }
 }
 
-/// Returns `true` if the host can read at an address.
+/// Returns `true` if the host can read memory at an address.
 pub(crate) fn touches(address: u64) -> bool {
     let at = std::ptr::with_exposed_provenance::<u8>(usize::try_from(address).unwrap());
     let (_reading, writing) = rustix::pipe::pipe().unwrap();

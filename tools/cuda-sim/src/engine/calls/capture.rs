@@ -1,10 +1,10 @@
-//! Captured streams: their work becomes a graph. The simulator never launches graphs, so it suffices that the
-//! work does not run, and that calls fail and invalidate captures as with the driver:
+//! Captures of streams. Work of a captured stream becomes part of a graph. The simulator never launches
+//! graphs, so it discards the work. Some calls fail and invalidate captures, like calls of the driver:
 //!
-//! | call | fails, and invalidates |
+//! | call that | fails, and invalidates |
 //! |---|---|
-//! | waits for a captured stream, or queries it | in any mode, the capture of that stream |
-//! | waits for all work of a context (`cuCtxSynchronize`) | in any mode, all captures of the context |
+//! | waits for a captured stream, or queries it | the capture of that stream, in any mode |
+//! | waits for all work of a context (`cuCtxSynchronize`) | all captures of the context, in any mode |
 //! | waits for other work, or may wait ([`is_unsafe`]) | captures of mode `GLOBAL`, in any thread; captures of mode `THREAD_LOCAL`, if the calling thread has begun them |
 //!
 //! A thread may opt out of the last row (`cuThreadExchangeStreamCaptureMode`). All rows were measured on an
@@ -18,10 +18,11 @@ use crate::wire::Call;
 
 /// `CUstreamCaptureMode`.
 const GLOBAL: u32 = 0;
-/// The last and most permissive mode.
+/// Last and most permissive capture mode.
 const RELAXED: u32 = 2;
 
-/// Returns `true` for calls that are refused during captures.
+/// Returns `true` for calls that fail during captures unless the calling thread has opted out (last row of
+/// the table).
 fn is_unsafe(call: &Call) -> bool {
     matches!(
         call,
@@ -82,8 +83,7 @@ impl Engine {
         }
     }
 
-    /// Returns `true` if new work of a stream becomes part of a graph. An invalidated capture accepts no
-    /// work.
+    /// Returns `true` if the stream is being captured. Returns an error if its capture is invalidated.
     pub(in crate::engine) fn is_capturing(&self, stream: u64) -> Result<bool, u32> {
         match self.streams.get(&stream).ok_or(codes::INVALID_HANDLE)?.capture {
             None => Ok(false),
@@ -92,8 +92,8 @@ impl Engine {
         }
     }
 
-    /// Handles calls that captures of the caller's process forbid, independent of the streams of the calls:
-    /// such a call invalidates these captures.
+    /// Invalidates the captures of the caller's process that forbid this call. Returns an error if there are
+    /// any.
     pub(in crate::engine) fn invalidate_captures(&mut self, caller: &Caller, call: &Call) -> Result<(), u32> {
         let waits_for_all = matches!(call, Call::ContextSynchronize);
         if !waits_for_all && !is_unsafe(call) {
@@ -114,8 +114,8 @@ impl Engine {
         if spoilt.count() == 0 { Ok(()) } else { Err(codes::STREAM_CAPTURE_UNSUPPORTED) }
     }
 
-    /// Handles calls that wait for or query a stream: a captured stream runs nothing, and its capture is
-    /// invalidated.
+    /// Returns an error if a stream is captured, and invalidates the capture. Called for calls that wait for
+    /// a stream or query it.
     pub(in crate::engine) fn not_in_capture(&mut self, stream: u64) -> Result<(), u32> {
         if self.is_capturing(stream)? {
             self.spoil_capture(stream);

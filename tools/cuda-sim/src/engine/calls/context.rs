@@ -1,4 +1,4 @@
-//! Contexts and streams, and the objects that end with them.
+//! Calls about contexts and streams, and the end of contexts, streams and processes.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -107,7 +107,7 @@ impl Engine {
         done()
     }
 
-    /// Ends a context and everything in it: streams with their work, events, registrations, and pieces of
+    /// Ends a context and its objects: streams with their work, events, registrations, and allocations of
     /// `cuMemAlloc`.
     fn end_context(&mut self, process: u64, context: u64) {
         let Some(owner) = self.processes.get_mut(&process) else { return };
@@ -191,14 +191,16 @@ impl Engine {
         done()
     }
 
-    /// Removes a stream that has no handle and has run all its work. The hosts' clock joins its clock.
+    /// Removes a stream that has no handle and has run all its work. Later calls of hosts are ordered after
+    /// this work.
     pub(in crate::engine) fn remove_stream(&mut self, number: u64) {
         if let Some(stream) = self.streams.remove(&number) {
             self.published.join(&stream.clock);
         }
     }
 
-    /// Handles the end of a process, whose descriptors the kernel has closed: its work continues for a while.
+    /// Records the end of a process, whose descriptors the kernel has closed. After a kill, its work
+    /// continues for the configured time.
     pub(in crate::engine) fn gone(&mut self, process: u64) {
         let late = self.config.late;
         if let Some(owner) = self.processes.get_mut(&process) {
@@ -207,12 +209,12 @@ impl Engine {
         }
     }
 
-    /// Returns the next time at which the work of a dead process ends.
+    /// Returns the earliest time at which the work of a dead process ends.
     pub(in crate::engine) fn next_end(&self) -> Option<Instant> {
         self.processes.values().filter_map(|process| process.gone_at).min()
     }
 
-    /// Removes dead processes whose work has ended.
+    /// Removes the dead processes whose time has ended, and discards their work.
     pub(in crate::engine) fn end_processes(&mut self) {
         let now = Instant::now();
         let over = self.processes.iter().filter(|(_, p)| p.gone_at.is_some_and(|at| at <= now));

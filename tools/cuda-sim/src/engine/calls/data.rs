@@ -1,4 +1,4 @@
-//! Data and code: copies, registered memory, queries about addresses, modules and launches.
+//! Calls about data and code: copies, registered memory, queries about addresses, modules and launches.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -150,7 +150,7 @@ impl Engine {
         }
     }
 
-    /// Adds work to a stream. If `wait`, the caller waits for the work.
+    /// Adds work to a stream. If `wait` is set, the caller waits for the work.
     fn work(&mut self, caller: &Caller, call: &str, stream: u64, work: Work, wait: bool) -> CallResult {
         let stream = self.stream(caller, stream)?;
         let device = self.streams[&stream].device;

@@ -1,4 +1,4 @@
-//! Ordering of streams: events, and 64-bit words that streams write and wait for.
+//! Calls that order streams: events, and 64-bit words that streams write or wait for.
 
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
@@ -153,8 +153,8 @@ impl Engine {
         self.process(caller.process)?.events.get(&event).cloned().ok_or(codes::INVALID_HANDLE)
     }
 
-    /// Returns `true` if the process that made the event has ended or destroyed it. The behaviour of the
-    /// event is then undefined.
+    /// Returns `true` if the event was imported, and its maker has destroyed it or ended. The behaviour of
+    /// such an event is undefined, so the use is reported.
     fn is_over(&mut self, caller: &Caller, event: &Event) -> bool {
         let is_over = event.imported && event.core.is_over.get();
         if is_over {
@@ -192,8 +192,8 @@ impl Engine {
         self.give_event(caller, core, false)
     }
 
-    /// Returns the name of an event for other processes. Names of ended events are reused, oldest first: a
-    /// driver may reuse the names of a dead process, too.
+    /// Returns the name by which other processes open an event. Reuses names of ended events, like drivers
+    /// that reuse names of dead processes.
     fn name_event(&mut self, core: &Rc<EventCore>) -> u64 {
         if let Some(name) = core.name.get() {
             return name;
@@ -220,7 +220,7 @@ impl Engine {
         self.give_event(caller, core, true)
     }
 
-    /// Creates a new handle of an event.
+    /// Creates a handle of an event for the calling process.
     fn give_event(&mut self, caller: &Caller, core: Rc<EventCore>, imported: bool) -> CallResult {
         let handle = self.handle(caller.process, |unused| &mut unused.events);
         let event = Event { core, context: caller.context, imported };
@@ -228,8 +228,8 @@ impl Engine {
         number(handle)
     }
 
-    /// Returns the stream of a memory operation. Returns an error if the device does not support such
-    /// operations, or the address is neither mapped nor registered.
+    /// Returns the stream of a write of a word, or of a wait for a word. Returns an error if the device does
+    /// not support such operations, or the address is neither mapped nor registered.
     fn word_stream(&mut self, caller: &Caller, stream: u64, address: u64) -> Result<u64, u32> {
         let stream = self.stream(caller, stream)?;
         let device = self.streams[&stream].device;

@@ -1,4 +1,5 @@
-//! Calls of clients. A call is answered at once, or when the event for which it waits has happened.
+//! Execution of the calls of clients. A call is answered at once, or when the goal for which it waits is
+//! reached.
 
 mod capture;
 mod context;
@@ -23,7 +24,7 @@ use crate::wire::{Call, Request, Value};
 #[derive(Debug)]
 pub(in crate::engine) enum CallOutcome {
     Now(Value, Option<OwnedFd>),
-    /// The call is answered when the goal is reached.
+    /// The call waits for the goal. Then the completion answers or executes it.
     Later(Goal, Completion),
 }
 
@@ -31,11 +32,11 @@ pub(in crate::engine) enum CallOutcome {
 #[derive(Debug)]
 pub(in crate::engine) enum Completion {
     Nothing,
-    /// The answer has these bytes.
+    /// Answer with these bytes.
     Answer(HostBytes),
-    /// The call is executed.
+    /// Execute the call.
     Call(Box<Caller>, Box<Call>, Option<OwnedFd>),
-    /// The answer is the function to call.
+    /// Answer with the host function that the client has to call.
     HostCall,
 }
 
@@ -49,7 +50,7 @@ pub(in crate::engine) fn number(value: u64) -> CallResult {
     Ok(CallOutcome::Now(Value::Number(value), None))
 }
 
-/// Context of a call.
+/// Caller of a call.
 #[derive(Debug)]
 pub(in crate::engine) struct Caller {
     pub(in crate::engine) process: u64,
@@ -72,9 +73,9 @@ fn waits_for_all(call: &Call) -> bool {
     )
 }
 
-/// Returns `true` if a call is blocked while another thread of its process waits in such a call, which holds
-/// a lock of the driver, as on an H200. Calls about words of streams, calls that wait for or query streams,
-/// and calls that open or map memory continue.
+/// Returns `true` if a call is blocked while another thread of its process is in a call that waits for all
+/// work of the context. On an H200, that call holds a lock of the driver. Not blocked are calls that write
+/// words by streams, wait for or query streams, and open or map memory.
 fn is_held_up(call: &Call) -> bool {
     matches!(
         call,
@@ -96,7 +97,7 @@ fn is_held_up(call: &Call) -> bool {
     )
 }
 
-/// Returns the name and the argument of a call that releases an object.
+/// Returns the name and the argument of the call if it releases an object.
 fn gives_back(call: &Call) -> Option<(&'static str, u64)> {
     Some(match *call {
         Call::PrimaryRelease { device } => ("cuDevicePrimaryCtxRelease", device.into()),
@@ -115,8 +116,8 @@ fn gives_back(call: &Call) -> Option<(&'static str, u64)> {
     })
 }
 
-/// Returns the text of the finding for a refused release. `None` if a device or a context has failed, because
-/// the argument is then not wrong.
+/// Returns the text of the finding for a failed release, by its result. Returns `None` if the device or the
+/// context has failed, so that the argument may be valid.
 fn refusal(code: u32) -> Option<&'static str> {
     match code {
         codes::INVALID_VALUE | codes::INVALID_HANDLE => {
@@ -128,7 +129,8 @@ fn refusal(code: u32) -> Option<&'static str> {
     }
 }
 
-/// Returns `true` if later calls of the host are ordered after the work for which this call has waited.
+/// Returns `true` if the host may rely on this call to have waited for work, so that later calls are ordered
+/// after that work.
 pub(in crate::engine) fn orders(call: &Call) -> bool {
     matches!(call, Call::Free { .. })
 }
@@ -260,7 +262,8 @@ impl Engine {
         self.processes.get_mut(&number).ok_or(codes::UNKNOWN)
     }
 
-    /// Returns the current context of a call. Returns an error if the context can't be used.
+    /// Returns the context that is current for the caller. Returns an error if the context has failed or does
+    /// not exist.
     pub(in crate::engine) fn context(&mut self, caller: &Caller) -> Result<&mut Context, u32> {
         let lost = self.lost.clone();
         let context =
@@ -272,7 +275,8 @@ impl Engine {
         }
     }
 
-    /// Returns the stream of a handle: 0, 1 and 2 are default streams of the current context.
+    /// Returns the stream with this handle. The handles 0, 1 and 2 refer to the default stream of the current
+    /// context.
     pub(in crate::engine) fn stream(&mut self, caller: &Caller, handle: u64) -> Result<u64, u32> {
         let default = self.context(caller)?.stream;
         if handle <= 2 {
@@ -285,8 +289,8 @@ impl Engine {
         context.lost.map_or(Ok(number), Err)
     }
 
-    /// Adds an operation to a stream, and returns its number. If the stream is captured, the operation is
-    /// added to its graph, and does not run.
+    /// Adds an operation to a stream, and returns the number of the operation. If the stream is captured,
+    /// discards the operation.
     pub(in crate::engine) fn enqueue(
         &mut self,
         caller: &Caller,
@@ -321,7 +325,7 @@ impl Engine {
         Ok(number)
     }
 
-    /// Orders all later work of the context's streams after their current work.
+    /// Makes all later work of the context's streams run after their current work.
     pub(in crate::engine) fn hold_up(&mut self, caller: &Caller) {
         let Goal::Streams(all) = self.all_of_context(caller.process, caller.context) else { return };
         if let Ok(process) = self.process(caller.process)
@@ -331,7 +335,7 @@ impl Engine {
         }
     }
 
-    /// Returns the goal of a wait for all current work of a context.
+    /// Returns the goal that all current work of a context has run.
     pub(in crate::engine) fn all_of_context(&self, process: u64, context: u64) -> Goal {
         let streams = self.streams.iter().filter(|(_, s)| s.process == process && s.context == context);
         Goal::Streams(streams.map(|(number, s)| (*number, s.submitted)).collect())

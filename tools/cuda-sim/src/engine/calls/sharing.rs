@@ -1,6 +1,6 @@
-//! Memory of `cuMemAlloc`, and its handles for other processes. A handle opens the 2 MiB block that contains
-//! a small piece, and has the offset of the piece. Also memory of the device's pool, and managed memory,
-//! which have no handles.
+//! Calls about memory of `cuMemAlloc`, and its handles for other processes. Small allocations are pieces of a
+//! block of 2 MiB. A handle opens the whole block, and contains the offset of the piece. This module also has
+//! memory of the device's pool and managed memory, which have no handles.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -13,17 +13,17 @@ use crate::engine::process::Process;
 use crate::engine::streams::Step;
 use crate::wire::{Call, DeviceInfo, Value};
 
-/// Alignment of pieces.
+/// Alignment of the pieces of a block, in bytes.
 const UNIT: u64 = 512;
-/// Beginning of a handle.
+/// First bytes of a handle.
 const MAGIC: &[u8; 8] = b"mpcusim\0";
 
-/// Returns the 64 bytes of a handle.
+/// Returns the 64 bytes of a handle that contains this id.
 pub(in crate::engine) fn handle(id: u64) -> Vec<u8> {
     handle_from(id, 0)
 }
 
-/// Returns the handle of memory from an offset on.
+/// Returns the handle that contains this id and this offset.
 fn handle_from(id: u64, offset: u64) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend(id.to_le_bytes());
@@ -32,12 +32,12 @@ fn handle_from(id: u64, offset: u64) -> Vec<u8> {
     bytes
 }
 
-/// Returns the offset of a handle.
+/// Returns the offset that a handle contains.
 fn offset(handle: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(handle.get(16..24)?.try_into().ok()?))
 }
 
-/// Returns the id in a handle.
+/// Returns the id that a handle contains, or `None` for an invalid handle.
 pub(in crate::engine) fn named(handle: &[u8]) -> Option<u64> {
     let rest = handle.strip_prefix(MAGIC)?;
     Some(u64::from_le_bytes(rest.get(..8)?.try_into().ok()?))
@@ -151,7 +151,7 @@ impl Engine {
         number(start)
     }
 
-    /// Frees a piece after earlier work is done.
+    /// Frees a piece, after earlier work with it is done.
     pub(in crate::engine) fn free(&mut self, process: u64, address: u64) {
         let Some(owner) = self.processes.get_mut(&process) else { return };
         owner.addresses.pieces.remove(&address);
@@ -165,8 +165,8 @@ impl Engine {
         }
     }
 
-    /// Reports memory that its maker frees while other processes have it open. Its contents are then
-    /// undefined for these processes.
+    /// Reports a finding if other processes have memory open that its maker frees, because the contents
+    /// become undefined for them.
     pub(in crate::engine) fn report_open_elsewhere(&mut self, pid: u32, target: &Target, what: &str) {
         let Target::Device(memory) = target else { return };
         let is_it = |other: &Target| matches!(other, Target::Device(one) if Rc::ptr_eq(one, memory));

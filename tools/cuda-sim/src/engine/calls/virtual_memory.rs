@@ -1,4 +1,4 @@
-//! Virtual memory: created, exported as a descriptor, imported, mapped, and made accessible.
+//! Calls about virtual memory: creation, export as a descriptor, import, mapping, and access rights.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -153,7 +153,7 @@ impl Engine {
         self.refer(caller, memory)
     }
 
-    /// Creates a new handle of memory.
+    /// Creates a handle of memory for the calling process.
     fn refer(&mut self, caller: &Caller, memory: Rc<Allocation>) -> CallResult {
         let handle = self.handle(caller.process, |unused| &mut unused.memory);
         self.process(caller.process)?.handles.insert(handle, memory);

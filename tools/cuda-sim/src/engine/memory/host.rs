@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //! Unsafe, because it maps files and accesses words that other processes change at any time. Sound, because
-//! - a mapping has the length in this value, and is unmapped when the value is dropped;
+//! - a [`HostMemory`] contains the length of its mapping, and unmaps it when it is dropped;
 //! - every access is checked against the length, and is made by atomics of 8 bytes or single volatile bytes;
 //! - a file that its owner shortens ends the engine, which is a process of tests, by SIGBUS.
 #![allow(unsafe_code)]
@@ -15,13 +15,13 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Registered range.
+/// Range of memory that a client has registered, mapped by the engine.
 #[derive(Debug)]
 pub(crate) struct HostMemory {
     at: NonNull<u8>,
     pub(crate) bytes: u64,
-    /// Identity of the file, and offset. Registrations of different processes with equal values are the same
-    /// memory.
+    /// Identity of the file, and offset of the range in the file. Registrations of different processes with
+    /// equal values refer to the same memory.
     pub(crate) file: (u64, u64),
     pub(crate) offset: u64,
 }

@@ -1,8 +1,8 @@
 //! Device memory and its addresses in each process.
 //!
-//! Memory lives as long as anything refers to it: a handle of a process, a mapping, or an exported
-//! descriptor. Addresses differ between processes, and are outside of the kernel's range for programs: a host
-//! that accesses one is ended by SIGSEGV.
+//! Memory exists as long as a handle of a process, a mapping or an exported descriptor refers to it.
+//! Addresses differ between processes, and are outside of the kernel's range for programs: a host that
+//! accesses one is ended by SIGSEGV.
 
 pub(in crate::engine) mod host;
 
@@ -13,7 +13,7 @@ use std::rc::Rc;
 use crate::engine::memory::host::HostMemory;
 use crate::engine::races::shadow::Shadow;
 
-/// Unit of physical memory.
+/// Unit of physical memory in bytes: sizes are multiples of it.
 pub(crate) const GRANULARITY: u64 = 2 << 20;
 
 /// Size of the address range that one process can reserve.
@@ -38,7 +38,7 @@ pub(crate) enum Target {
     Host(Rc<HostMemory>),
 }
 
-/// Mapping: addresses, their target from `offset` on, and the devices that may access them.
+/// Mapping of addresses to memory, from `offset` on, with the access rights of devices.
 #[derive(Clone, Debug)]
 pub(crate) struct Mapping {
     pub(crate) start: u64,
@@ -49,31 +49,31 @@ pub(crate) struct Mapping {
     pub(crate) kind: Kind,
 }
 
-/// Origin of a mapping, which determines how it ends.
+/// Call that created a mapping, which determines the call that ends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// `cuMemMap`.
+    /// Created by `cuMemMap`.
     Mapped,
     /// Block of 2 MiB or more from which `cuMemAlloc` allocates pieces.
     Legacy,
-    /// `cuMemAllocAsync`: part of a pool.
+    /// Memory of a pool, from `cuMemAllocAsync`.
     Pool,
-    /// `cuMemAllocManaged`.
+    /// Created by `cuMemAllocManaged`.
     Managed,
-    /// `cuIpcOpenMemHandle`, with the number of opens.
+    /// Created by `cuIpcOpenMemHandle`. The value is the number of openings.
     Opened(u32),
-    /// `cuMemHostRegister`.
+    /// Created by `cuMemHostRegister`.
     Registered,
 }
 
 impl Kind {
-    /// Returns `true` if programs get pieces of the mapping, with sizes that they choose.
+    /// Returns `true` if the mapping is divided into allocations (pieces) of any size.
     pub(crate) fn has_pieces(self) -> bool {
         matches!(self, Self::Legacy | Self::Pool | Self::Managed)
     }
 }
 
-/// Addresses of one process.
+/// Device addresses of one process.
 #[derive(Debug)]
 pub(crate) struct Addresses {
     next: u64,
@@ -82,22 +82,22 @@ pub(crate) struct Addresses {
     unused: Vec<(u64, u64)>,
     pub(crate) reserved: BTreeMap<u64, u64>,
     pub(crate) mapped: BTreeMap<u64, Mapping>,
-    /// Allocations of `cuMemAlloc` and similar calls: addresses and sizes.
+    /// Allocations of `cuMemAlloc` and similar calls: address and number of bytes.
     pub(crate) pieces: BTreeMap<u64, u64>,
-    /// Pieces that a stream will free at its turn.
+    /// Addresses of pieces that a stream will free after its earlier work.
     pub(crate) freeing: BTreeSet<u64>,
-    /// Pieces declared by the tests' hook.
+    /// Pieces that the tests' hook has declared: address and number of bytes.
     pub(crate) declared: BTreeMap<u64, u64>,
-    /// Ranges in which unordered accesses are intended.
+    /// Ranges in which unordered accesses are intended: address and number of bytes.
     pub(crate) shared: BTreeMap<u64, u64>,
 }
 
-/// Reason why an address is inaccessible.
+/// Reason why a device can't access a range.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unreachable {
-    /// Nothing is mapped there.
+    /// The address is not mapped.
     Unmapped,
-    /// The range begins in a mapping and ends outside.
+    /// The range begins in a mapping, but ends outside of it.
     OutOfBounds,
     /// The mapping denies access to this device.
     NoAccess,
@@ -119,8 +119,9 @@ impl Addresses {
         }
     }
 
-    /// Returns unused addresses. The most recently [released](Self::give) addresses of this size are reused
-    /// first, so that a stale address leads to other memory. Ranges are separated by unmapped addresses.
+    /// Returns the start of a reserved range of addresses. Reuses the most recently [released](Self::give)
+    /// range of this size, so that a stale address leads to other memory. Ranges are separated by unmapped
+    /// addresses.
     pub(crate) fn take(&mut self, size: u64, alignment: u64) -> Option<u64> {
         let alignment = alignment.max(GRANULARITY);
         let fits = |&(at, bytes): &(u64, u64)| bytes == size && at.is_multiple_of(alignment);
@@ -136,12 +137,12 @@ impl Addresses {
         Some(at)
     }
 
-    /// Releases addresses that were [taken](Self::take).
+    /// Releases a range of addresses that [`take`](Self::take) returned.
     pub(crate) fn give(&mut self, at: u64, size: u64) {
         self.unused.push((at, size));
     }
 
-    /// Removes a mapping and all declarations in it. The addresses stay taken.
+    /// Removes a mapping and all declarations in it. The addresses stay reserved.
     pub(crate) fn unmap(&mut self, start: u64) -> Option<Mapping> {
         let mapping = self.mapped.remove(&start)?;
         let within = start..start + mapping.size;
@@ -161,7 +162,8 @@ impl Addresses {
         self.mapped.range(..=address).next_back().map(|(_, m)| m).filter(|m| address < m.start + m.size)
     }
 
-    /// Returns the mapping that contains a range, if `device` can read the range, or also write it.
+    /// Returns the mapping that contains a range. Returns an error unless `device` can read the range, or
+    /// also write it if `writes` is set.
     pub(crate) fn reach(
         &self,
         address: u64,
@@ -181,8 +183,8 @@ impl Addresses {
         Ok(mapping)
     }
 
-    /// Declares a piece for the tests' hook. The declaration replaces earlier pieces and shared ranges in its
-    /// range. With zero bytes, it only removes them.
+    /// Declares a piece, for the tests' hook. Removes earlier pieces and shared ranges that overlap the
+    /// piece. With zero bytes, only removes them.
     pub(crate) fn declare(&mut self, address: u64, bytes: u64) {
         let end = address.saturating_add(bytes.max(1));
         for list in [&mut self.declared, &mut self.shared] {
@@ -193,9 +195,8 @@ impl Addresses {
         }
     }
 
-    /// Returns `true` if a permitted access of the device leaves the piece in which it begins, or accesses
-    /// bytes between the pieces of a mapping with pieces. Checked when the work is submitted, because the
-    /// memory may be divided differently for later work before this work runs.
+    /// Returns `true` if an access exceeds the piece in which it begins, or begins between the pieces of a
+    /// divided mapping. Called when work is submitted, because the pieces may change before the work runs.
     pub(crate) fn leaves_its_piece(&self, address: u64, bytes: u64, device: u32, writes: bool) -> bool {
         let Ok(mapping) = self.reach(address, bytes, device, writes) else { return false };
         let pieces = if mapping.kind.has_pieces() { &self.pieces } else { &self.declared };
@@ -218,8 +219,8 @@ impl Addresses {
         around.is_some_and(|(start, bytes)| address.checked_add(size).is_some_and(|end| end <= start + bytes))
     }
 
-    /// Returns the mappings of a kind that cover a range exactly, without gaps. `None` if the range begins or
-    /// ends inside a mapping.
+    /// Returns the starts of the mappings by `cuMemMap` that together cover a range exactly. Returns `None`
+    /// if there is a gap, or if the range begins or ends inside a mapping.
     pub(crate) fn exactly(&self, address: u64, size: u64) -> Option<Vec<u64>> {
         let end = address.checked_add(size)?;
         let mut at = address;

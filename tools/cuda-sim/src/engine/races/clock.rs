@@ -1,22 +1,23 @@
-//! Vector clocks. A clock has the work of each stream that happened before a point.
+//! Vector clocks. A clock records, for a point in time, which operations of each stream happened before.
 
 use std::collections::BTreeSet;
 
-/// For each stream, number of operations that happened before. Streams that are not listed have none.
+/// Vector clock: for each stream, the number of its operations that happened before. The number of an
+/// unlisted stream is 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clock {
     counts: Vec<(u32, u64)>,
-    /// Ids of killed processes for whose work the stream waited in vain: other processes ended the wait.
+    /// Ids of killed processes for whose work a stream has waited, until another process ended the wait.
     released_from: BTreeSet<u32>,
 }
 
 impl Clock {
-    /// Returns the number of operations of a stream that happened before.
+    /// Returns the number of operations of the stream `actor` that happened before.
     pub(crate) fn of(&self, actor: u32) -> u64 {
         self.counts.binary_search_by_key(&actor, |(actor, _)| *actor).map_or(0, |at| self.counts[at].1)
     }
 
-    /// Adds an operation of this stream, and returns its number.
+    /// Counts an operation of the stream `actor`, and returns the number of the operation.
     pub(crate) fn tick(&mut self, actor: u32) -> u64 {
         let next = self.of(actor) + 1;
         match self.counts.binary_search_by_key(&actor, |(actor, _)| *actor) {
@@ -31,8 +32,8 @@ impl Clock {
         self.released_from.insert(pid);
     }
 
-    /// Returns the ids of the killed processes for whose work this stream, or a stream before it, waited in
-    /// vain.
+    /// Returns the ids of killed processes for whose work a stream has waited, until another process ended
+    /// the wait. Includes waits of streams that happened before.
     pub(crate) fn released_from(&self) -> &BTreeSet<u32> {
         &self.released_from
     }

@@ -1,4 +1,4 @@
-//! Findings: violations by programs, including violations that the driver permits. A test fails for each
+//! Findings: mistakes of programs, including mistakes that the driver does not detect. A test fails for each
 //! finding that it doesn't expect. Each finding is one line of JSON in the session's file, and is reported
 //! once.
 
@@ -30,7 +30,7 @@ impl Findings {
         self.write(kind, text, json!({"kind": kind, "pid": pid, "text": text}));
     }
 
-    /// Reports a race of two operations. The later one is running.
+    /// Reports a race between two operations. The operation `later` is running.
     pub(crate) fn race(&mut self, text: &str, race: &Race, later: &TracedOperation, writes: bool) {
         let one = |o: &TracedOperation, writes: bool| {
             json!({

@@ -1,4 +1,4 @@
-//! Detection of faults in programs: the happened-before order, accesses to each byte, and findings.
+//! Detection of mistakes in programs: happened-before order, accesses to each byte, and findings.
 
 pub(in crate::engine) mod clock;
 pub(in crate::engine) mod findings;

@@ -1,5 +1,5 @@
-//! Accesses to each byte of an allocation, as needed to detect races: the last write, and the reads since.
-//! Ranges are exact, so neighbours on a cache line don't interfere.
+//! Shadow state of an allocation, to detect races: for each byte, the last write and the reads after it.
+//! Accesses to neighbouring bytes do not race.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -13,10 +13,10 @@ pub(crate) struct TracedOperation {
     pub(crate) pid: u32,
     pub(crate) stream: u64,
     pub(crate) trace: Option<String>,
-    /// Index of the stream in clocks, and its number of operations at that time.
+    /// Index of the stream in vector clocks, and number of the operation in the stream.
     pub(crate) actor: u32,
     pub(crate) count: u64,
-    /// Killed processes for whose work the stream waited in vain.
+    /// Ids of killed processes for whose work the stream has waited, until another process ended the wait.
     pub(crate) released_from: BTreeSet<u32>,
 }
 
@@ -25,7 +25,7 @@ impl TracedOperation {
         clock.of(self.actor) >= self.count
     }
 
-    /// Returns `true` if one of the two operations waited for the process of the other, and that process was
+    /// Returns `true` if one operation waited for the process of the other operation, and that process was
     /// killed.
     pub(crate) fn was_released_from(&self, other: &Self) -> bool {
         self.released_from.contains(&other.pid) || other.released_from.contains(&self.pid)
@@ -38,7 +38,7 @@ struct RangeState {
     reads: Vec<Rc<TracedOperation>>,
 }
 
-/// Two unordered accesses of the same bytes, at least one of them a write.
+/// Two unordered accesses of the same bytes, at least one of which is a write.
 #[derive(Debug)]
 pub(crate) struct Race {
     pub(crate) earlier: Rc<TracedOperation>,
@@ -52,17 +52,17 @@ pub(crate) struct Race {
 #[derive(Debug, Default)]
 pub(crate) struct AccessFaults {
     pub(crate) races: Vec<Race>,
-    /// Bytes that were read and never written: the first byte, and the number.
+    /// Bytes that were read but never written: offset of the first byte, and number of bytes.
     pub(crate) unwritten: Option<(u64, u64)>,
 }
 
-/// States of an allocation's bytes: end and state of each range. Ranges don't overlap, and bytes without a
-/// range were never accessed.
+/// States of the bytes of an allocation: end and state of each range, by its start. Ranges don't overlap.
+/// Bytes outside of all ranges were never accessed.
 #[derive(Debug, Default)]
 pub(crate) struct Shadow(BTreeMap<u64, (u64, RangeState)>);
 
 impl Shadow {
-    /// Makes `at` a border between ranges.
+    /// Splits the range that contains `at`, so that a range begins at `at`.
     fn split(&mut self, at: u64) {
         let Some((start, (end, state))) = self.0.range(..at).next_back().map(|(s, r)| (*s, r.clone())) else {
             return;
@@ -73,7 +73,7 @@ impl Shadow {
         }
     }
 
-    /// Records an access. `clock`: the clock of its stream.
+    /// Records an access, and returns its faults. `clock` is the vector clock of the stream.
     pub(crate) fn access(
         &mut self,
         from: u64,
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn release_by_a_death_is_known_to_both() {
+    fn release_by_a_death_is_symmetric() {
         let (mut one, mut two) = (Clock::default(), Clock::default());
         let killed = by(&mut one, 1);
         assert!(!by(&mut two, 2).was_released_from(&killed));

@@ -10,25 +10,26 @@ use std::time::Instant;
 use crate::engine::races::clock::Clock;
 use crate::engine::streams::work::{Progress, Work};
 
-/// Recording of an event. It is bound when it is submitted, and done when the stream reaches it.
+/// Recording of an event. A wait for the event refers to the recording that was submitted last. The recording
+/// is done when its stream reaches it.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
-    /// Clock and time of the completion. `None` before.
+    /// Vector clock and time of the completion. `None` before the completion.
     pub(crate) done: RefCell<Option<(Clock, Instant)>>,
-    /// Stream that executes the recording, and number of the operation in that stream.
+    /// Number of the stream that executes the recording, and number of the operation in the stream.
     pub(crate) by: Cell<(u64, u64)>,
-    /// `true` if the stream ended with its process, so the recording never completes.
+    /// `true` if the work of the stream was discarded, so that the recording never completes.
     pub(crate) lost: Cell<bool>,
 }
 
 /// Event, which may have handles in several processes.
 #[derive(Debug)]
 pub(crate) struct EventCore {
-    /// Name by which other processes open the event, if there is one.
+    /// Name by which other processes open the event. `None` before its first export.
     pub(crate) name: Cell<Option<u64>>,
     pub(crate) flags: u32,
     pub(crate) device: u32,
-    /// Last recording.
+    /// Last recording of the event.
     pub(crate) record: RefCell<Option<Rc<Record>>>,
     /// `true` if the creating process has destroyed the event, or has ended.
     pub(crate) is_over: Cell<bool>,
@@ -44,7 +45,7 @@ pub(crate) struct Event {
     pub(crate) imported: bool,
 }
 
-/// Call of a function of the process, made by one of its threads.
+/// Host function that a stream calls. A thread of the client process runs it.
 #[derive(Debug)]
 pub(crate) struct HostCall {
     pub(crate) function: u64,
@@ -52,7 +53,7 @@ pub(crate) struct HostCall {
     pub(crate) state: Cell<HostCallState>,
 }
 
-/// State of the call.
+/// State of a [`HostCall`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HostCallState {
     Queued,
@@ -76,9 +77,9 @@ pub(crate) enum Step {
     WaitEvent(Rc<Record>),
     /// Wait for an imported event whose exporter has ended.
     WaitForEver,
-    /// A piece of a pool is freed.
+    /// Free the piece of a pool at this address.
     Free(u64),
-    /// A function of the process is called.
+    /// Call a host function.
     Host(Rc<HostCall>),
     Write {
         address: u64,
@@ -97,21 +98,22 @@ pub(crate) struct Operation {
     pub(crate) number: u64,
     pub(crate) call: String,
     pub(crate) step: Step,
-    /// Operations of other streams that run before this one, by the default stream's rules.
+    /// Operations of other streams that run before this operation, by the rules of the default stream:
+    /// `(stream, number)`.
     pub(crate) after: Vec<(u64, u64)>,
-    /// Work of the context's streams at the last call that delays later work. This work runs first, but a
-    /// program can't rely on that, so it orders no accesses.
+    /// Work of the context's streams that runs before this operation, because a call delayed later work. A
+    /// program can't rely on that delay, so it orders no accesses.
     pub(crate) behind: Rc<Vec<(u64, u64)>>,
-    /// Clock of the host when it submitted the operation.
+    /// Vector clock of the host when it submitted the operation.
     pub(crate) host: Rc<Clock>,
     pub(crate) trace: Option<String>,
     pub(crate) since: Instant,
 }
 
-/// Active capture.
+/// Capture of a stream into a graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Capture {
-    /// Calls that the capture forbids, and the threads concerned: `CUstreamCaptureMode`.
+    /// Mode of the capture (`CUstreamCaptureMode`), which determines the forbidden calls.
     pub(crate) mode: u32,
     /// Thread that began the capture.
     pub(crate) thread: u64,
@@ -132,16 +134,16 @@ pub(crate) struct Stream {
     pub(crate) submitted: u64,
     pub(crate) done: u64,
     pub(crate) clock: Clock,
-    /// Index of the stream in clocks.
+    /// Index of the stream in vector clocks.
     pub(crate) actor: u32,
-    /// `true` if the stream has no handle. It ends when its work is done.
+    /// `true` if the handle of the stream was destroyed. The stream ends when its work is done.
     pub(crate) destroyed: bool,
-    /// Active capture: operations are added to a graph, and don't run.
+    /// Active capture. While there is one, operations do not run.
     pub(crate) capture: Option<Capture>,
 }
 
-/// Returns `true` if a wait for a value has ended. Flags are 0 for `GEQ`, which is cyclic, 1 `EQ`, 2 `AND`, 3
-/// `NOR`.
+/// Returns `true` if the value `found` ends a wait for `value`. `flags` selects the condition: 0 is `GEQ`,
+/// which is cyclic, 1 is `EQ`, 2 is `AND`, 3 is `NOR`.
 pub(crate) fn is_met(found: u64, value: u64, flags: u32) -> bool {
     match flags {
         0 => found.wrapping_sub(value).cast_signed() >= 0,

@@ -1,5 +1,5 @@
-//! Work of a device: copies, and the kernels that the simulator implements. Work is done in pieces, so that
-//! the work of different streams interleaves. Accesses are listed before the work begins.
+//! Work of a device: copies, and the kernels that the simulator implements. Work runs in pieces, so that the
+//! work of different streams interleaves. The accesses of work are known before the work begins.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 /// Number of bytes in one piece of work.
 const PIECE: u64 = 64 << 10;
 
-/// Access to device memory by the work of one stream.
+/// Memory that the work of a stream accesses.
 pub(crate) trait AddressSpace {
     /// Reads memory. An error ends the context.
     fn read(&self, address: u64, to: &mut [u8]) -> Result<(), Fault>;
     fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault>;
-    /// Reads registered memory, by the host's address.
+    /// Reads registered memory at the host's address.
     fn read_host(&self, address: u64, to: &mut [u8]) -> Result<(), Fault>;
     fn write_host(&self, address: u64, from: &[u8]) -> Result<(), Fault>;
 }
 
-/// Failed access.
+/// Error of an access to memory.
 #[derive(Debug)]
 pub(crate) struct Fault;
 
@@ -53,7 +53,7 @@ pub(crate) enum Work {
 /// Progress of work.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// Number of bytes or elements that are done.
+    /// Number of bytes or elements that have been processed.
     done: u64,
     sum: f32,
     wrong: u64,
@@ -68,7 +68,7 @@ pub(crate) struct Access {
     pub(crate) writes: bool,
 }
 
-/// Names of the kernels, and sizes of their parameters.
+/// Names of the kernels, and sizes of their parameters in bytes.
 pub(crate) const KERNELS: &[(&str, &[u32])] = &[
     ("fill_f32", &[8, 8, 4]),
     ("add_f32", &[8, 8, 8, 8]),
@@ -79,7 +79,7 @@ pub(crate) const KERNELS: &[(&str, &[u32])] = &[
     ("check_u64", &[8, 8, 8, 8]),
 ];
 
-/// Converts a launch to work. `None` for an unknown name or invalid arguments.
+/// Returns the work of a kernel launch. Returns `None` for an unknown name or invalid arguments.
 pub(crate) fn kernel(name: &str, arguments: &[Vec<u8>]) -> Option<Work> {
     let long = |i: usize| Some(u64::from_le_bytes(arguments.get(i)?.as_slice().try_into().ok()?));
     let float = |i: usize| Some(f32::from_le_bytes(arguments.get(i)?.as_slice().try_into().ok()?));
@@ -152,7 +152,7 @@ impl Work {
         all
     }
 
-    /// Does one piece. Returns `true` after the last one.
+    /// Runs one piece of the work. Returns `true` after the last piece.
     pub(crate) fn step(&self, progress: &mut Progress, memory: &dyn AddressSpace) -> Result<bool, Fault> {
         let done = progress.done;
         let end = |all: u64, unit: u64| all.min(done + PIECE / unit);
@@ -242,7 +242,7 @@ impl Work {
         Ok(now >= all)
     }
 
-    /// Returns `true` unless the work only waits for time to pass.
+    /// Returns `false` while the work only waits for time to pass.
     pub(crate) fn is_ready(&self, progress: &Progress) -> bool {
         !matches!(self, Self::Spin { .. }) || progress.until.is_none_or(|until| Instant::now() >= until)
     }
