@@ -1,8 +1,9 @@
-//! 128-bit digests of states, which the explorer stores.
+//! 128-bit digests (hashes) of states, by which the explorer recognizes known states.
 //!
-//! The standard library's hash, which must withstand an adversary, took two thirds of the explorer's time.
-//! States have no adversary. So each word is mixed in by one multiplication of 64 by 64 bits, whose halves
-//! are folded into one, as in wyhash. Two lanes with separate keys each do this once per word.
+//! The standard library's hash resists chosen inputs, and took two thirds of the explorer's time. States are
+//! not chosen by an attacker, so a faster hash suffices. Each word is mixed in by one multiplication of 64 by
+//! 64 bits, whose two halves are combined by XOR, as in wyhash. Two lanes with separate keys each do this
+//! once per word.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -10,7 +11,7 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 /// Map by the digest of a state.
 pub(crate) type ByDigest<T> = HashMap<u128, T, BuildHasherDefault<Low>>;
 
-/// Digits of pi, odd.
+/// Keys of the lanes: digits of pi, made odd.
 const KEYS: [u64; 4] =
     [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7345, 0xa409_3822_299f_31d1, 0x082e_fa98_ec4e_6c89];
 
@@ -78,7 +79,7 @@ impl Hasher for Digest {
     }
 }
 
-/// Half of a digest, which needs no more hashing.
+/// Hasher of the map, which returns the lower half of a digest.
 #[derive(Default)]
 pub(crate) struct Low(u64);
 

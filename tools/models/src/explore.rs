@@ -1,10 +1,9 @@
-//! Exhaustive exploration of small worlds of processes that share memory.
+//! Exhaustive exploration of all schedules of a small world of processes that share memory.
 //!
 //! A world is a memory and a few actors. Each actor makes at most one shared access in each step (this is
-//! checked). From every state, the explorer follows the next step of every actor, and, within the bounds, the
-//! kill and the stop of every actor. States are stored as 128-bit hashes. Then the explorer searches for
-//! states from which no end can be reached without further kills or stops: in such a state, an actor waits
-//! forever.
+//! checked). From each state, the explorer tries the next step of each actor. It also tries to kill and to
+//! stop each actor, up to given numbers of kills and stops. States are stored as 128-bit hashes. Finally the
+//! explorer searches for states from which no end can be reached: in these states, an actor waits forever.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -15,7 +14,7 @@ use mp_core::mem::{Mem, Word};
 use crate::digest::{ByDigest, digest};
 use crate::random;
 
-/// Memory of a world, sequentially consistent. Planted bugs make it lose writes to some words.
+/// Sequentially consistent memory of a world. Planted bugs make it lose writes to some words.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     words: Vec<Cell<u64>>,
@@ -38,17 +37,17 @@ impl Hash for Memory {
 }
 
 impl Memory {
-    /// Creates `len` words of zeros.
+    /// Creates a memory of `len` words, all 0.
     pub fn new(len: usize) -> Self {
         Self { words: vec![Cell::new(0); len], ..Self::default() }
     }
 
-    /// Makes later writes to these words have no effect.
+    /// Makes later writes to these words have no effect, to plant a bug.
     pub fn lose(&mut self, words: impl IntoIterator<Item = Word>) {
         self.lossy.extend(words);
     }
 
-    /// Makes later additions to any word have no effect.
+    /// Makes later additions to any word have no effect, to plant a bug.
     pub fn lose_additions(&mut self) {
         self.no_additions = true;
     }
@@ -58,7 +57,7 @@ impl Memory {
         self.words[(w.offset() / 8) as usize].get()
     }
 
-    /// Writes a word for the set-up, without counting an access.
+    /// Writes a word for the initial state, without counting an access.
     pub fn poke(&self, w: Word, v: u64) {
         self.words[(w.offset() / 8) as usize].set(v);
     }
@@ -136,14 +135,14 @@ pub enum Fate {
     Running,
     /// The actor has ended.
     Ended,
-    /// SIGKILL: the actor never continues, and all actors can detect that.
+    /// The actor was killed: it never continues, and the other actors can detect that.
     Killed,
-    /// SIGSTOP forever: the actor never continues, and no actor can detect that.
+    /// The actor was stopped forever: it never continues, and no other actor can detect that.
     Stopped,
 }
 
 impl Fate {
-    /// Returns `true` if the actor never continues.
+    /// Returns `true` if the actor has ended, was killed or was stopped.
     pub fn gone(self) -> bool {
         self != Self::Running
     }
@@ -151,11 +150,11 @@ impl Fate {
 
 /// Process of a world.
 pub trait Actor: Clone + Eq + Hash + std::fmt::Debug {
-    /// State for checks, which no process can read.
+    /// State for checks, which the steps of actors must not depend on.
     type Ghost: Clone + Eq + Hash + std::fmt::Debug;
 
-    /// Makes one step of actor `me`. `fates` has the conditions of all actors. Returns `true` if the actor
-    /// has ended.
+    /// Makes one step of this actor, whose index is `me`. `fates` contains the conditions of all actors.
+    /// Returns `true` if this actor has ended.
     fn step(&mut self, me: usize, memory: &Memory, fates: &[Fate], ghost: &mut Self::Ghost) -> bool;
 }
 
@@ -195,7 +194,8 @@ impl<A: Actor> World<A> {
         self.fates[range].iter().filter(|&&f| f == fate).count()
     }
 
-    /// Kills or stops actor `i`. Returns `false` if the limit `most` is reached.
+    /// Kills or stops actor `i`, according to `fate`. Returns `false` if `most` actors were already killed or
+    /// stopped.
     pub(crate) fn fault(&mut self, i: usize, fate: Fate, most: u32) -> bool {
         let count = if fate == Fate::Killed { &mut self.kills } else { &mut self.stops };
         let may = *count < most;
@@ -219,12 +219,13 @@ impl<A: Actor> World<A> {
     /// Explores all schedules with up to `kills` kills and `stops` stops. Inside of
     /// [`at_random`](crate::random::at_random), explores random schedules instead.
     ///
-    /// `end` checks each state in which no actor runs. For a state from which no end can be reached, `wedged`
-    /// returns `true` if that is an error (for example, it is no error if all consumers are dead). Prints the
-    /// number of states.
+    /// `end` checks each end, which is a state in which no actor runs. `wedged` is called for each state, and
+    /// returns `true` if it is an error that no end can be reached from the state. (For example, it is not an
+    /// error if all consumers are dead.) Prints the numbers of states and ends.
     ///
     /// # Panics
-    /// If a check fails, a wedged state is found, or no state is an end.
+    /// Panics if a check fails, if no end can be reached from a state for which `wedged` returns `true`, or
+    /// if there is no end.
     pub fn explore(
         self,
         kills: u32,
@@ -302,7 +303,8 @@ impl<A: Actor> World<A> {
     }
 }
 
-/// Returns the states from which no end can be reached.
+/// Returns the states from which no end can be reached. `back` contains the steps between states as `(to,
+/// from)`.
 fn stuck(back: &[(u32, u32)], ends: &[u32], states: usize) -> Vec<usize> {
     // The steps into state `i` are `from[begins[i]..begins[i + 1]]`.
     let mut begins = vec![0_u32; states + 1];

@@ -1,5 +1,5 @@
-//! Library of the models: the explorer, exhaustive or at random, actors as members of an arena and as
-//! sleepers, and the memory of a queue.
+//! Library of the models. It contains the explorer, random schedules, and parts that several models share:
+//! members, sleeping actors, and the memory of queues.
 //!
 //! A model is a file of `tests/models`, with a world, checks and planted bugs.
 

@@ -1,4 +1,4 @@
-//! Actors of a world as members of an arena, and their views of each other's deaths.
+//! Mapping between actors of a world and members of an arena, and snapshots of the known deaths.
 
 use mp_core::steps::{DeathOracle, LiveMembers};
 use mp_core::words::Member;
@@ -15,12 +15,12 @@ pub fn actor_of(m: Member) -> usize {
     m.slot() as usize
 }
 
-/// Returns the dead actors.
+/// Returns the indices of the killed actors.
 pub fn killed(fates: &[Fate]) -> impl Iterator<Item = usize> + '_ {
     (0..fates.len()).filter(|&a| fates[a] == Fate::Killed)
 }
 
-/// Returns `true` if a member is dead now.
+/// Returns `true` if a member's actor was killed.
 pub fn is_killed(fates: &[Fate], m: Member) -> bool {
     fates[actor_of(m)] == Fate::Killed
 }

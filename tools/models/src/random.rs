@@ -1,4 +1,4 @@
-//! Long random schedules of the worlds of the explorer, for worlds with too many schedules to explore.
+//! Long random schedules, for worlds with too many schedules to explore exhaustively.
 
 use std::cell::Cell;
 
@@ -7,17 +7,17 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::explore::{Actor, Explored, Fate, World};
 
-/// Number of schedules.
+/// Number of random schedules of each world.
 const CASES: u32 = 300;
-/// Maximum number of choices in a schedule. Afterwards all actors continue in turn.
+/// Largest number of random choices in a schedule. After them, all actors continue until they end.
 const CHOICES: usize = 400;
-/// Number of further steps after which an actor is considered stuck.
+/// Number of turns after the random choices, after which the actors count as stuck.
 const MOST_TURNS: u32 = 20_000;
 
 thread_local!(static AT_RANDOM: Cell<bool> = const { Cell::new(false) });
 
-/// Runs `test` with random schedules in place of exhaustive exploration on this thread. So its worlds may be
-/// larger.
+/// Runs `test` with random schedules instead of exhaustive exploration on this thread, so that its worlds may
+/// be larger.
 pub fn at_random(test: impl FnOnce()) {
     struct ResetOnDrop;
     impl Drop for ResetOnDrop {
@@ -34,8 +34,7 @@ pub(crate) fn is_on() -> bool {
     AT_RANDOM.get()
 }
 
-/// Plays random schedules with up to `kills` kills and `stops` stops. Prints the shortest schedule that
-/// fails.
+/// Runs random schedules with up to `kills` kills and `stops` stops. Prints the shortest schedule that fails.
 pub(crate) fn play<A: Actor>(
     world: &World<A>,
     (kills, stops): (u32, u32),
@@ -98,7 +97,7 @@ impl<A: Actor> Played<A> {
         }
     }
 
-    /// Continues all actors in turns of different lengths. Returns `true` if all end.
+    /// Continues the actors in turns of random lengths. Returns `true` if all of them end.
     fn goes_on(&mut self) -> bool {
         // A generator of full period, so every order of turns occurs.
         let mut random = 1_u32;

@@ -1,4 +1,4 @@
-//! Memory of one queue in a model: its segments, the intents of a few actors, a few envelopes.
+//! Memory of a queue in a model: the segments of its ring, the intents of the actors, and some envelopes.
 
 use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::steps::{EnvelopesAt, TouchedGroups};
@@ -28,26 +28,26 @@ const METAS: Word = PLACES.plus(ENVELOPES as u64);
 const RETURNED: Word = METAS.plus(ENVELOPES as u64);
 const SEATS: Word = COUNT.plus(1);
 const LINKS: Word = SEATS.plus(MAX_ACTORS as u64);
-/// Word with the number of envelopes.
+/// Word that contains the number of envelopes.
 pub const COUNT: Word = RETURNED.plus(1);
 const GROUP: Word = LINKS.plus(2);
 const TENANCIES: Word = GROUP.plus(1);
 const RECOVERING_WORDS: Word = TENANCIES.plus(MAX_ACTORS as u64);
 const TOUCHED: Word = RECOVERING_WORDS.plus(MAX_ACTORS as u64);
 const SECOND: Word = TOUCHED.plus(MAX_ACTORS as u64);
-/// Number of words without a second segment.
+/// Number of words of the memory without a second segment.
 const WORDS: u64 = SECOND.offset() / 8;
-/// Number of words of a second segment of up to two slots.
+/// Number of additional words for a second segment of up to two slots.
 const SECOND_WORDS: u64 = 32 + 2 * 2;
 
-/// Owner words.
+/// Owner words of the envelopes.
 pub const OWNER: Column = Column { base: OWNERS, stride: 8 };
-/// Place words.
+/// Place words of the envelopes.
 pub const PLACE: Column = Column { base: PLACES, stride: 8 };
-/// All envelopes.
+/// Table of all envelopes.
 pub const ENVELOPES_AT: EnvelopesAt =
     EnvelopesAt { count: COUNT, groups: Column { base: GROUP, stride: 8 }, owners: OWNER, places: PLACE };
-/// Meta words.
+/// Meta words of the envelopes.
 pub const META: Column = Column { base: METAS, stride: 8 };
 
 /// History that no actor can observe.
@@ -66,7 +66,8 @@ pub fn intent(actor: usize) -> Word {
     INTENTS.plus(actor as u64)
 }
 
-/// Returns the seat of an actor in the ring: 0, or its holder + 1. Used only in models that depend on seats.
+/// Returns the word of an actor's seat in the ring. The word is 0, or the number of the holder plus 1. Used
+/// only in models that depend on seats.
 pub fn seat(actor: usize) -> Word {
     SEATS.plus(actor as u64)
 }
@@ -97,7 +98,7 @@ pub fn touched_groups(actor: usize) -> TouchedGroups {
 }
 
 /// Fails if an actor owns, leases or intends an envelope and has not recorded that it touches the envelope's
-/// group: a recovery reads no other groups. Not an access.
+/// group: a recovery reads no other groups. Does not count as an access.
 pub fn check_touched(m: &Memory, actor: usize) {
     let names = |e| match owner(m, e).holder {
         Holder::Member(o) | Holder::Leased(o) => actor_of(o) == actor,
@@ -107,7 +108,7 @@ pub fn check_touched(m: &Memory, actor: usize) {
     assert!(!any || m.peek(touched(actor)) != 0, "actor {actor} has not touched the group of its envelope");
 }
 
-/// Returns the owner of an envelope. Not an access.
+/// Returns the owner of an envelope. Does not count as an access.
 pub fn owner(m: &Memory, e: u32) -> Owner {
     Owner::unpack(m.peek(OWNER.of(e)))
 }
@@ -143,7 +144,7 @@ pub fn memory(chain: &ChainAt, lap: u64) -> Memory {
     m
 }
 
-/// Returns all slots. Not an access.
+/// Returns all slots of the ring. Does not count as an access.
 pub fn slots(m: &Memory, chain: &ChainAt) -> Vec<Slot> {
     let segments = (0..chain.segments).map(|i| chain.segment(i));
     segments.flat_map(|ring| (0..ring.slots).map(move |i| Slot::unpack(m.peek(ring.slot(i))))).collect()
@@ -162,7 +163,8 @@ pub fn number_of(message: SmallMessage) -> u32 {
     u32::from(bytes[0]) - 1
 }
 
-/// Returns the contents of a slot: the envelope, or the number of the small message. Not an access.
+/// Returns the contents of a slot: the envelope, or the number of the small message. Does not count as an
+/// access.
 pub fn item(m: &Memory, slot: Word) -> Option<u32> {
     let words = [m.peek(slot), m.peek(slot.plus(1))];
     match SmallMessage::in_slot(words) {
@@ -234,17 +236,17 @@ impl IntentContext for TestContext {
     }
 }
 
-/// Remains of a dead actor that must be recovered or reclaimed.
+/// Remains of a dead actor, which must be recovered or reclaimed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Remains {
-    /// Intent of an actor.
+    /// Intent of this actor.
     Intent(usize),
     /// Envelope that the dead actor owned or leased, with the owner word.
     Envelope(u32, Owner),
 }
 
-/// Finds remains of dead actors. Not an access. Real processes use loops of loads, whose results can be stale
-/// in either direction.
+/// Returns remains of a dead actor, if there are any. Does not count as an access. Real processes use loops
+/// of loads, which may miss remains, or return remains that no longer exist.
 pub fn find_remains(m: &Memory, fates: &[Fate]) -> Option<Remains> {
     let dead = |a: usize| fates.get(a) == Some(&Fate::Killed);
     if let Some(d) = (0..fates.len()).find(|&d| dead(d) && m.peek(intent(d)) != 0) {
@@ -256,13 +258,13 @@ pub fn find_remains(m: &Memory, fates: &[Fate]) -> Option<Remains> {
     })
 }
 
-/// Makes `me` the owner of an envelope, if its owner word is still `found`: one access.
+/// Makes `me` the owner of an envelope, if its owner word is still `found`. Makes one access.
 pub fn own(m: &Memory, e: u32, found: u64, me: usize) -> bool {
     let mine = Owner::unpack(found).then(Holder::Member(member(me)));
     m.cas(OWNER.of(e), found, mine.pack()).is_ok()
 }
 
-/// Frees an envelope that `me` owns: one access.
+/// Frees an envelope that `me` owns. Makes one access.
 pub fn free(m: &Memory, e: u32, me: usize) {
     let found = owner(m, e);
     assert_eq!(found.holder, Holder::Member(member(me)), "envelope {e}");

@@ -1,6 +1,6 @@
 //! Model of the kernel's queue of actors that sleep on one word (futex).
 
-/// Sleeping actors, and woken actors that have not run since.
+/// Queue of sleeping actors, and woken actors that have not run yet.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Sleepers {
     asleep: Vec<usize>,
@@ -14,8 +14,8 @@ impl Sleepers {
         Self { poll_interval, ..Self::default() }
     }
 
-    /// FUTEX_WAIT, which compares and falls asleep atomically. `same` makes the access, and returns `true` if
-    /// the word has the expected value. Returns `true` if `me` still sleeps.
+    /// Models FUTEX_WAIT, which compares a word and falls asleep atomically. `same` makes the access, and
+    /// returns `true` if the word has the expected value. Returns `true` if `me` still sleeps.
     pub fn sleep(&mut self, me: usize, same: impl FnOnce() -> bool) -> bool {
         if let Some(i) = self.woken.iter().position(|&w| w == me) {
             self.woken.remove(i);
@@ -31,7 +31,7 @@ impl Sleepers {
         false
     }
 
-    /// FUTEX_WAKE of one actor.
+    /// Models FUTEX_WAKE: wakes one actor.
     pub fn wake_one(&mut self) {
         if let Some(&first) = self.asleep.iter().find(|i| !self.woken.contains(i)) {
             self.woken.push(first);

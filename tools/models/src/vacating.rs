@@ -1,5 +1,5 @@
-//! Memory of a queue and of actors that recover for a dead holder of the queue. A message in the queue holds
-//! a token, and other actors wait for the release of the token.
+//! Memory for models in which actors recover a dead holder of a queue. A message in the queue holds a token,
+//! and other actors wait for the release of the token.
 
 use mp_core::mem::Word;
 use mp_core::steps::BlockAt;
@@ -10,29 +10,29 @@ use mp_core::words::{
 use crate::explore::{Fate, Memory};
 use crate::members::{is_killed, member};
 
-/// Actor that is dead from the beginning, and holds the queue.
+/// Index of the actor that is dead from the beginning, and holds the queue.
 pub const DEAD: usize = 0;
-/// Actor that also holds the queue, and leaves it.
+/// Index of the leaver: the actor that also holds the queue, and drops it.
 pub const LEAVER: usize = 1;
-/// First of the actors that recover dead actors.
+/// Index of the first actor that recovers dead actors.
 pub const RECOVERERS: usize = 2;
 /// Maximum number of actors.
 pub const ACTORS: usize = 5;
 
-/// Type of the search for pages of seats.
+/// Function that returns the page of seats of a block.
 pub type Pages = fn(BlockId) -> Option<Word>;
-/// Search that finds no pages of seats.
+/// Function for blocks without pages of seats.
 pub const NO_PAGES: Pages = |_| None;
 /// Block of the queue.
 pub const QUEUE: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: 2, per_page: 1 };
 /// Block of the token. Other actors wait until it is no longer live.
 pub const TOKEN: BlockAt = BlockAt { id: 1, state: Word::at(4 * 8), inline: 1, per_page: 1 };
-/// Seat of the token that the message holds. The message is in the queue as long as the queue exists.
+/// Holder of the token: the message, which is in the queue as long as the queue exists.
 pub const MESSAGE: Seat = Seat::Envelope(0);
-/// Kind of the queue's slab.
+/// Word with the kind of the queue's slab.
 pub const SLAB: Word = Word::at(7 * 8);
-/// Word in the queue's memory. Recovering actors write it, and so does the leaver after it has reused the
-/// memory.
+/// Word in the queue's memory. Recovering actors write the word to notify waiters. The leaver writes it after
+/// it has reused the memory.
 pub const NOTIFIED: Word = Word::at(8 * 8);
 /// Value of [`NOTIFIED`] after the reuse of the memory.
 pub const OTHER_USE: u64 = 9;
@@ -52,27 +52,27 @@ pub fn seat_of(actor: usize) -> Seat {
     Seat::Member(member(actor))
 }
 
-/// Returns a block's state. Not an access.
+/// Returns a block's state. Does not count as an access.
 pub fn state(m: &Memory, block: BlockAt) -> BlockState {
     BlockState::unpack(m.peek(block.state))
 }
 
-/// Returns a block's seats, and their holders. Not an access.
+/// Returns a block's seats, and their holders. Does not count as an access.
 pub fn seats(m: &Memory, block: BlockAt) -> impl Iterator<Item = (Word, Seat)> + '_ {
     (0..block.inline).map(move |i| (block.seat(i), Seat::unpack(m.peek(block.seat(i)))))
 }
 
-/// Returns `true` if a block is live, and has no holder. Not an access.
+/// Returns `true` if a block is live, and has no holder. Does not count as an access.
 pub fn has_no_seats(m: &Memory, block: BlockAt) -> bool {
     state(m, block).life == BlockLife::Live && seats(m, block).all(|(_, seat)| seat == Seat::Free)
 }
 
-/// Returns the presence in an actor's member word. Not an access.
+/// Returns the presence in an actor's member word. Does not count as an access.
 pub fn presence(m: &Memory, actor: usize) -> Presence {
     Tenancy::unpack(m.peek(tenancy(actor))).presence
 }
 
-/// Returns `true` if a living actor announces a recovery of `dead`. Not an access.
+/// Returns `true` if a living actor announces a recovery of `dead`. Does not count as an access.
 pub fn is_being_recovered(m: &Memory, fates: &[Fate], dead: usize) -> bool {
     let recovers = |a: usize| {
         fates[a] != Fate::Killed && RecoveringSlots::covers(m.peek(recovering_word(a)), dead as u32)
@@ -80,20 +80,20 @@ pub fn is_being_recovered(m: &Memory, fates: &[Fate], dead: usize) -> bool {
     (0..fates.len()).any(recovers)
 }
 
-/// Returns `true` if a running actor may have stored the number of recoveries.
+/// Returns `true` if a running actor announces a recovery, and so may have stored the number of recoveries.
 pub fn is_remembered(m: &Memory, fates: &[Fate]) -> bool {
     (0..fates.len()).any(|a| fates[a] == Fate::Running && m.peek(recovering_word(a)) != 0)
 }
 
-/// Returns `true` if no living actor holds the queue. Not an access.
+/// Returns `true` if no living actor holds the queue. Does not count as an access.
 pub fn is_deserted(m: &Memory, fates: &[Fate]) -> bool {
     let dead = |p: Member| is_killed(fates, p);
     let is_left = |seat| matches!(seat, Seat::Free) || matches!(seat, Seat::Member(p) if dead(p));
     state(m, QUEUE).life == BlockLife::Live && seats(m, QUEUE).all(|(_, seat)| is_left(seat))
 }
 
-/// Returns `true` if a recovery of `dead` changes anything for others. Not an access. Real processes always
-/// recover.
+/// Returns `true` if a recovery of `dead` could change the state for other actors. Does not count as an
+/// access. Real processes always recover.
 pub fn is_waited_for(m: &Memory, fates: &[Fate], dead: usize) -> bool {
     let queue = state(m, QUEUE);
     let has = seats(m, QUEUE).any(|(_, seat)| seat == seat_of(dead));

@@ -121,7 +121,7 @@ const LONG_MODELS: [&str; 14] = [
     "join::task_of_a_killed_consumer_is_counted_as_lost",
     "retained::every_message_is_read_or_counted_as_missed",
     "retained::two_readers_leave_only_retained_message",
-    "lost_handles::handle_in_a_dead_processs_message_is_recorded",
+    "lost_handles::handle_in_message_of_dead_process_is_recorded",
     "ring::concurrent_batches_stay_ordered",
     "ring::small_and_large_of_two_producers_are_ordered",
     "ring::small_messages_need_no_envelope",

@@ -1,5 +1,5 @@
-//! Barrier, exhaustively: either all parties pass or none, also if any of them is killed at any access. A
-//! death breaks the barrier. Processes run the same steps.
+//! Exhaustive model of the barrier. Either all parties pass or none, even if a party is killed at any access.
+//! A death breaks the barrier. Real processes run the same steps.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::Member;
@@ -23,11 +23,11 @@ fn enrolled(parties: u32, processes: u32) -> Slots {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// Only the last party to arrive reports that all have arrived.
+    /// Only the last party to arrive may end a phase in which all parties have arrived.
     NoHelp,
     /// A party that finds a dead party leaves as if the barrier was broken, even if all parties had arrived.
     GoesAnyway,
-    /// No party checks for dead ones.
+    /// No party checks for dead parties.
     NoRecovery,
     /// Other parties end the phase while the last party runs its action.
     HelpsWhoActs,
@@ -46,14 +46,14 @@ enum Doing {
     Parties(FindSlot),
     Break(Break),
     Reset(Reset),
-    /// The party arrived while the last party of a phase runs its action. It checks whether the phase has
-    /// ended and whether the last party is dead, and breaks the barrier then.
+    /// The party arrived while the last party of a phase runs its action. Checks whether the phase has ended
+    /// or the last party is dead. In the latter case, breaks the barrier.
     Full(Phase),
     FullLast(Phase),
     FullBreak(Break),
 }
 
-/// Waits several times, or resets once.
+/// Process that waits several times at the barrier, or resets it once.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     left: u32,
@@ -65,13 +65,13 @@ struct Process {
     bug: Bug,
 }
 
-/// For each phase, identified by its word: the party that arrived at each place, and the outcome for the
+/// History of each phase, identified by its word: which party arrived at each index, and the outcome for the
 /// waiters.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
     arrived: Vec<(u64, u32, usize)>,
     ended: Vec<(u64, bool)>,
-    /// Phases whose action is done. There is no action if `None`.
+    /// Phases whose action is done. `None` if phases have no action.
     acted: Option<Vec<u64>>,
     processes: u32,
     /// Number of resets so far.
@@ -242,8 +242,8 @@ fn explore(parties: u32, times: u32, resets: usize, (kills, stops): (u32, u32), 
     check(world, parties as usize, resets, (kills, stops));
 }
 
-/// Explores a barrier at which the last party to arrive in each phase acts. If there are more processes than
-/// parties, the processes are not enrolled.
+/// Explores a barrier at which the last party to arrive in each phase runs an action. If there are more
+/// processes than parties, the processes are not enrolled.
 fn act(parties: u32, processes: u32, times: u32, (kills, stops): (u32, u32), bug: Bug) {
     let waits =
         Process { left: times, parties, acts: true, doing: Doing::Begin, phase: Phase::unpack(0), bug };
@@ -338,7 +338,7 @@ fn model_finds_phase_ended_during_an_action() {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn party_that_leaves_the_end_to_the_last_hangs() {
+fn phase_without_help_hangs_after_a_death() {
     explore(2, 1, 0, (1, 0), Bug::NoHelp);
 }
 
@@ -350,7 +350,7 @@ fn skipped_recovery_is_found() {
 
 #[test]
 #[should_panic(expected = "for some, broken for others")]
-fn uncoordinated_decision_is_found() {
+fn departure_without_breaking_the_barrier_is_found() {
     explore(3, 1, 0, (1, 0), Bug::GoesAnyway);
 }
 

@@ -1,6 +1,6 @@
-//! A queue that is bounded by bytes, exhaustively: every interleaving of put, get and recovery, with kills
-//! and stops at every shared access. The queue never contains more bytes than its bound, and a producer whose
-//! message fits does not wait. Processes run the same steps.
+//! Exhaustive model of a queue that is bounded by bytes: every interleaving of put, get and recovery, with
+//! kills and stops at every shared access. The queue never contains more bytes than its bound, and a producer
+//! whose message fits does not wait. Real processes run the same steps.
 
 use mp_core::mem::{Column, Mem, Steps};
 use mp_core::words::{Holder, Owner};
@@ -28,7 +28,7 @@ struct Process {
     items: std::ops::Range<u32>,
     /// Envelope that the producer is putting.
     putting: u32,
-    /// Remaining number of taken messages that the consumer puts again, in the same envelopes.
+    /// Number of messages that the consumer has yet to put again after taking them, in the same envelopes.
     again: u32,
     last: bool,
     doing: Doing,
@@ -232,8 +232,8 @@ fn two_consumers_free_bytes() {
     Setup { consumers: 2, limit: 4, slots: 3, ..BASE }.explore(0, 1);
 }
 
-/// The consumer of the oldest message puts another message in the same envelope, while a producer computes
-/// the used bytes from that envelope.
+/// While a producer computes the used bytes from the envelope of the oldest message, its consumer puts
+/// another message in that envelope.
 #[test]
 fn repeated_put_frees_no_bytes() {
     let s = Setup { items: 2, first: 1, again: 1, ..BASE };
@@ -252,7 +252,7 @@ fn long_random_schedules_hold() {
     });
 }
 
-/// Without the words, no producer can compute the used bytes, and the bound is exceeded.
+/// Without the words with end positions, producers compute wrong numbers of used bytes, and exceed the bound.
 #[test]
 #[should_panic(expected = "bytes in the queue")]
 fn bound_without_end_positions_is_exceeded() {

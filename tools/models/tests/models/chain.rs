@@ -1,6 +1,6 @@
-//! A growing queue, exhaustively: one slot, then a segment of two. Every interleaving of put, opening of the
-//! next segment, get, close and recovery, with kills and stops at every shared access. Processes run the same
-//! steps.
+//! Exhaustive model of a growing queue, with a segment of one slot and then a segment of two slots. The model
+//! has every interleaving of put, opening of the next segment, get, close and recovery, with kills and stops
+//! at every shared access. Real processes run the same steps.
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner};
@@ -30,7 +30,7 @@ struct Process {
     chain: ChainAt,
     /// Envelopes that a producer has not put yet.
     items: std::ops::Range<u32>,
-    /// `true` if every actor that could still put had ended before the current check began.
+    /// `true` if all producers had ended before the current check for messages began.
     last: bool,
     producers: usize,
     recoverers: usize,

@@ -1,9 +1,9 @@
-//! A channel whose senders leave, exhaustively: every interleaving of sending, dropping the sender,
-//! receiving, detecting that no sender is left, and recovery, with kills and stops at every shared access.
-//! Processes run the same steps. (Leaving receivers are symmetric, with the other token.)
+//! Exhaustive model of a channel whose senders are dropped: every interleaving of sending, dropping the
+//! sender, receiving, detecting that no sender is left, and recovery, with kills and stops at every shared
+//! access. Real processes run the same steps. (Dropped receivers are symmetric: they hold another token.)
 //!
-//! The receiver detects the end only after it has received everything and no sender is left. A stopped sender
-//! keeps the channel connected. A killed sender does not.
+//! The receiver reports the end of the channel only after it has received all messages and no sender is left.
+//! A stopped sender keeps the channel connected. A killed sender does not.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{BlockAt, FreeCheck, ReleaseOutcome, ReleaseSeat, UnclaimBlock};
@@ -48,9 +48,9 @@ struct Process {
     chain: ChainAt,
     senders: usize,
     items: std::ops::Range<u32>,
-    /// `true` if the receiver has found that no sender is left, and checks for messages once more.
+    /// `true` after the receiver has found that no sender is left. Then it checks for messages once more.
     reported: bool,
-    /// Planted bug: the receiver does not check again.
+    /// Planted bug: the receiver does not check for messages once more.
     hasty: bool,
     doing: Doing,
 }
@@ -74,7 +74,7 @@ impl Process {
         Doing::Get(Get::new(self.chain.first, intent(me), OWNER, member(me)))
     }
 
-    /// Recovers dead actors first, and then frees their envelopes.
+    /// Returns the next step of recovery: first recoveries of dead actors, then frees of their envelopes.
     fn recover(&self, m: &Memory, fates: &[Fate]) -> Option<Doing> {
         let found = find_remains(m, fates);
         if let Some(Remains::Intent(dead)) = found {
@@ -317,8 +317,8 @@ fn long_random_schedules_hold() {
     });
 }
 
-/// A receiver that does not check again after it has found that no sender is left loses messages sent in
-/// between.
+/// After finding that no sender is left, a receiver must check for messages again. Otherwise it loses
+/// messages that were sent after its previous check.
 #[test]
 #[should_panic(expected = "before all was received")]
 fn missing_second_check_loses_a_message() {

@@ -1,6 +1,6 @@
-//! A child object of a parent object, exhaustively. The child is attached, sent and dropped, and a process
-//! finds the parent through the child. Any process, including a reclaiming one, is killed at any shared
-//! access. Processes run the same steps.
+//! Exhaustive model of a child object, which keeps its parent object alive. The child is attached to the
+//! parent, sent and dropped, and a process finds the parent through the child. Any process, including a
+//! reclaiming one, is killed at any shared access. Real processes run the same steps.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{
@@ -18,7 +18,7 @@ const PART: BlockAt = block(1);
 /// Words of the child's header: its seat in the parent, and a constant word.
 const ENTRY: Word = Word::at(8 * 2 * BLOCK_WORDS);
 const FIRST: Word = Word::at(8 * (2 * BLOCK_WORDS + 1));
-/// Word for notes that no process reads.
+/// Word to which processes write records that no process reads.
 const SCRATCH: Word = Word::at(8 * (2 * BLOCK_WORDS + 2));
 const WORDS: usize = 2 * BLOCK_WORDS as usize + 4;
 const STRUCTURE: u64 = 6;
@@ -53,7 +53,7 @@ enum Doing {
     Entry,
     Found(TakeSeat<Pages>),
     Release(BlockAt, ReleaseSeat<Pages>),
-    /// The child is claimed: its seat of the parent is released, then the child is freed.
+    /// Releases the seat of the parent that a claimed child has, and then frees the child.
     Leave(BlockState, LeaveParent<Pages, At>),
     LeftLast(BlockState, UnclaimBlock),
     UnclaimBlock(UnclaimBlock),
@@ -67,14 +67,14 @@ struct Process {
     program: Vec<Op>,
     doing: Doing,
     bug: Option<Bug>,
-    /// Actors that were known to be killed when this actor began its last check.
+    /// Actors whose deaths this actor knew when it began its last check.
     saw: Vec<usize>,
 }
 
 /// Planted bugs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
-    /// A child is freed, and its seat of the parent is not released.
+    /// A child is freed without releasing its seat of the parent.
     Forgets,
     /// The seat names the child before the parent's version is incremented.
     AtOnce,
@@ -344,15 +344,15 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
 
 use Op::{Drop, Find, Give, Make};
 
-/// The maker sends the child to the other process and leaves. The other process finds the parent through the
-/// child.
+/// Programs of two processes. The first process creates the child, sends it to the second process, and drops
+/// both blocks. The second process finds the parent through the child.
 const GIVEN: &[&[Op]] = &[&[Make, Give(1), Drop(WHOLE), Drop(PART)], &[Find, Drop(PART), Drop(WHOLE)]];
-/// Same as `GIVEN`, while a third process releases the parent.
+/// Programs like `GIVEN`, and a third process that releases the parent.
 const BESIDE: &[&[Op]] =
     &[&[Make, Give(1), Drop(WHOLE), Drop(PART)], &[Find, Drop(WHOLE), Drop(PART)], &[Drop(WHOLE)]];
 
 #[test]
-fn created_and_dropped_parts_survive_kills() {
+fn created_and_dropped_child_survives_kills() {
     for drops in [[Drop(WHOLE), Drop(PART)], [Drop(PART), Drop(WHOLE)]] {
         let program = [&[Make][..], &drops].concat();
         explore(world(&[&program, &[]]), 2, 0);
@@ -361,13 +361,13 @@ fn created_and_dropped_parts_survive_kills() {
 }
 
 #[test]
-fn sent_parts_survive_kills() {
+fn sent_child_survives_kills() {
     explore(world(GIVEN), 2, 0);
     explore(world(GIVEN), 1, 1);
 }
 
 #[test]
-fn parts_with_another_holder_survive_kills() {
+fn child_with_another_holder_survives_kills() {
     explore(world(BESIDE), 2, 0);
 }
 
@@ -381,7 +381,7 @@ fn reverse_order_of_freed_seats_is_found() {
 
 #[test]
 #[should_panic(expected = "the whole leaks")]
-fn freeing_a_part_without_its_seat_leaks_the_parent() {
+fn freed_child_without_released_seat_leaks_the_parent() {
     explore(with_bug(world(GIVEN), Bug::Forgets), 0, 0);
 }
 
@@ -393,8 +393,8 @@ fn unrecorded_seat_of_a_killed_maker_leaks() {
     explore(w, 1, 0);
 }
 
-/// The maker is killed between the two steps, and its other seat of the parent is released, while a third
-/// process scans the seats.
+/// The maker is killed between naming the child in the seat and counting the version. Its other seat of the
+/// parent is released while a third process scans the seats.
 #[test]
 #[should_panic(expected = "freed while held")]
 fn seat_assigned_early_does_not_retain_the_parent() {
@@ -403,7 +403,7 @@ fn seat_assigned_early_does_not_retain_the_parent() {
 
 #[test]
 #[should_panic(expected = "freed while held")]
-fn unversioned_parent_is_freed_with_a_live_part() {
+fn unversioned_parent_is_freed_with_a_live_child() {
     let mut w = world(BESIDE);
     w.memory.lose_additions();
     explore(w, 0, 0);

@@ -1,7 +1,7 @@
-//! A worker of a pool and its chunks, exhaustively: the worker claims, runs and journals items, and is killed
-//! and stopped at every shared access. Meanwhile the pool takes items back, reads the journal, or condemns
-//! the worker. Each item has one outcome, and a death costs only the item that the worker was running.
-//! Processes run the same steps.
+//! Exhaustive model of a pool's worker that runs chunks of items. The worker claims items, runs them, and
+//! writes their results to its journal. It is killed and stopped at every shared access. Meanwhile the pool
+//! takes items back, reads the journal, or condemns the worker (marks it to be killed). Each item has one
+//! outcome, and a death costs only the item that the worker was running. Real processes run the same steps.
 
 use std::collections::VecDeque;
 
@@ -25,13 +25,14 @@ enum Bug {
     ClaimsWithoutLook,
     /// The worker stores no result.
     KeepsNothing,
-    /// The worker restarts its journal before it has sent the results in it.
+    /// The worker restarts its journal before it has sent the results that the journal contains.
     ForgetsBeforeSending,
     /// The pool does not read the journal of a dead worker.
     IgnoresJournal,
-    /// The pool also gives another worker the item that the dead worker was running.
+    /// The pool assigns the item that the dead worker was running to another worker, too.
     RunsAgain,
-    /// The pool condemns the worker for an item that has ended meanwhile.
+    /// The pool condemns the worker for exceeding the time limit of an item, although the item has ended
+    /// meanwhile.
     CondemnsWithoutLook,
 }
 
@@ -46,16 +47,16 @@ enum Outcome {
     TakenBack,
 }
 
-/// Chunk as it is sent.
+/// Chunk of items that is sent to the worker.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Sent {
     id: u64,
     count: usize,
-    /// Number of the chunk's first item, counted over all chunks.
+    /// Index of the chunk's first item among the items of all chunks.
     first: usize,
 }
 
-/// Consecutive items that were done.
+/// Message of the worker: results of consecutive items.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Reply {
     chunk: u64,
@@ -75,7 +76,7 @@ struct Ghost {
     condemned: bool,
 }
 
-/// Returns a result, which in some cases is long enough to need two words.
+/// Returns the result of an item. Some results need two words.
 fn value(item: usize) -> Vec<u8> {
     vec![item as u8 + 1; 6 + item % 4]
 }
@@ -83,13 +84,13 @@ fn value(item: usize) -> Vec<u8> {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Working {
     Take,
-    /// Remaining words of the journal to store, and the next action.
+    /// Stores the remaining words of a change of the journal, and then continues with the next action.
     Store(VecDeque<(Word, u64)>, Then),
     Begin(BeginChunk),
     Run,
     Claim(ClaimItem),
     Finish(FinishItem),
-    /// Claims the next item without any check.
+    /// Planted bug: claims the next item without any check.
     Jump,
     Condemned,
 }
@@ -97,11 +98,11 @@ enum Working {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Then {
     Begin,
-    /// The result of the item is in the journal.
+    /// Continue after the result of an item was written to the journal.
     Kept,
-    /// The results are sent. The next item is claimed.
+    /// Claim the next item, after the results were sent.
     Claim,
-    /// Sends its results.
+    /// Send the results.
     Send,
 }
 
@@ -112,9 +113,9 @@ struct Worker {
     word: ChunkWord,
     journal: Journal,
     item: usize,
-    /// First item whose result has not been sent.
+    /// Index of the first item whose result has not been sent.
     from: usize,
-    /// Last item that the worker runs before it sends its results.
+    /// Index of the item after which the worker sends its results.
     late: usize,
     bug: Bug,
 }
@@ -157,7 +158,7 @@ impl Worker {
         self.from = self.item + 1;
     }
 
-    /// Continues after the item was claimed by the swap to this word.
+    /// Returns the next state after an attempt to claim an item.
     fn turned(&mut self, turn: Turn) -> Working {
         match turn {
             Turn::Go(word) => {
@@ -252,7 +253,7 @@ impl Worker {
     }
 }
 
-/// Actions of the pool while the worker works, in this order.
+/// Action of the pool while the worker works.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Act {
     Cut(CutShare),
@@ -261,7 +262,7 @@ enum Act {
     Condemn,
 }
 
-/// Chunk as the pool records it.
+/// Record of the pool about a chunk that it has sent.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Given {
     sent: Sent,
@@ -281,7 +282,7 @@ impl Given {
         }
     }
 
-    /// Records results that the worker has sent or left in its journal.
+    /// Records results that the worker has sent, or that its journal contains.
     fn report(&mut self, item: usize, values: &[Vec<u8>], ghost: &mut Ghost) {
         for (item, found) in (item..self.end).zip(values).skip(self.reported.saturating_sub(item)) {
             assert_eq!(item, self.reported, "a result is missing");
@@ -309,7 +310,7 @@ enum Dispatching {
     Journal(ReadJournal),
     Look,
     Condemn(CondemnWorker, u64, usize),
-    /// The worker is dead: the pool reads the worker's words.
+    /// Read the words of the dead worker.
     Bury,
     Left(ChunkWord, Option<ReadJournal>),
 }
@@ -461,8 +462,9 @@ impl Actor for Process {
     }
 }
 
-/// Explores one chunk for each of `counts`. The worker sends results after item `late`, and at the end.
-/// Worlds in which the pool is killed or stopped are not checked, because its workers end with it.
+/// Explores a worker and a pool, with one chunk for each number of items in `counts`. The worker sends
+/// results after item `late`, and at the end. Worlds in which the pool is killed or stopped are not checked,
+/// because its workers end with it.
 fn explore(counts: &[usize], late: usize, acts: &[Act], (kills, stops): (u32, u32), bug: Bug) {
     let mut ghost = Ghost::default();
     let mut items = 0;
@@ -514,7 +516,7 @@ fn explore(counts: &[usize], late: usize, acts: &[Act], (kills, stops): (u32, u3
     world.explore(kills, stops, end, |w| w.fates[POOL] == Fate::Running);
 }
 
-/// All actions of the pool on a worker that has time left.
+/// Actions of the pool on a worker that has not exceeded its time limit.
 const ALL: [Act; 4] = [Act::Cut(CutShare::Half), Act::Journal, Act::Cut(CutShare::All), Act::Journal];
 
 #[test]

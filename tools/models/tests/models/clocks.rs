@@ -1,10 +1,11 @@
-//! Clocks of streams, exhaustively. Owners claim clocks, tick, and release them. Their devices write a clock
-//! when they reach a tick. Other processes check ticks and end dead clocks, and any process is killed or
-//! stopped at any shared access. Processes run the same steps.
+//! Exhaustive model of the clocks of device streams. Owners claim clocks, order ticks of their devices, and
+//! release the clocks. A device writes the clock when it reaches a tick. Other processes check ticks, and end
+//! the clocks of dead owners. Any process is killed or stopped at any shared access. Real processes run the
+//! same steps.
 //!
-//! A device writes its owner's orders in their order. After its owner is killed, the device continues for any
-//! time, and then stops. Other processes detect that as they detect the end of a process. If `late` is set,
-//! the device makes one last write even later.
+//! A device executes the ticks that its owner has ordered, one after another. After the owner is killed, the
+//! device continues for any time, and then stops. Other processes detect the stop like the end of a process.
+//! If `late` is set, the device makes one last write after that.
 
 use std::collections::BTreeMap;
 
@@ -25,9 +26,9 @@ enum Bug {
     ToldTooEarly,
     /// A clock is ended while its device writes.
     EndedUnderDevice,
-    /// The words of dead clocks are not checked again.
+    /// The words of dead clocks are not checked for late writes.
     LateWriteKept,
-    /// A clock is free when its owner releases it.
+    /// A clock becomes free when its owner releases it, even if it has pending work.
     FreeWithWork,
     /// A dead owner's clock becomes free again.
     DeadIsFree,
@@ -35,13 +36,15 @@ enum Bug {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Role {
-    /// Owns a clock for this many ticks, and then releases it. Tries to claim a clock this many times.
+    /// Owner that ticks a clock this many times, and then releases it. Tries to claim a clock this many
+    /// times.
     Owner { ticks: u8, tries: u8 },
-    /// Writes for this owner, and, if `late`, once more after the owner has ended.
+    /// Device that writes the ticks of this owner, and, if `late` is set, writes once more after the owner
+    /// has ended.
     Device { owner: usize, late: bool },
-    /// Checks known ticks this many times.
+    /// Process that checks reported ticks, this many times.
     Looker(u8),
-    /// Ends clocks of dead owners, until nothing is left to do.
+    /// Process that ends clocks of dead owners, until none is left.
     Recoverer,
 }
 
@@ -54,8 +57,8 @@ enum Pc {
     GiveUp(ReleaseClock),
     Free,
     Write(u64),
-    /// Check of a tick. The flags are set at its beginning: the tick was reported, and an earlier check has
-    /// returned an outcome.
+    /// Check of a tick. The flags have their values from the beginning of the check: whether the tick was
+    /// reported, and whether an earlier check has returned an outcome.
     Look(Tick, CheckTick, [bool; 2]),
     End(EndClock),
 }
@@ -70,12 +73,12 @@ struct Process {
     late: bool,
 }
 
-/// State that no process can read completely.
+/// State for checks, which processes can't read.
 #[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
 struct Ghost {
     /// Orders of owners that devices have not executed yet: owner and value.
     orders: Vec<(usize, u64)>,
-    /// Ticks that are reported to other processes, and their owners.
+    /// Ticks that were reported to other processes, with their owners.
     reported: BTreeMap<u64, usize>,
     done: Vec<u64>,
     /// Outcomes of ticks, which are final.
@@ -267,7 +270,8 @@ const fn owner(ticks: u8) -> Role {
     Role::Owner { ticks, tries: 1 }
 }
 
-/// Explores owners, each with its device, then the other actors, and finally a reclaiming process.
+/// Explores a world with these owners, a device for each owner, the actors in `others`, and a reclaiming
+/// process.
 fn explore(owners: &[Role], others: &[Role], late: bool, (kills, stops): (u32, u32), bug: Bug) {
     let pairs = owners.iter().enumerate().flat_map(|(i, &role)| [role, Role::Device { owner: 2 * i, late }]);
     let roles = pairs.chain(others.iter().copied()).chain([Role::Recoverer]);
@@ -323,7 +327,7 @@ fn dead_clock_gets_another_owner() {
 }
 
 #[test]
-fn device_writes_late() {
+fn late_device_write_keeps_the_outcomes() {
     explore(&[owner(2)], &[Role::Looker(2)], true, (1, 0), Bug::None);
 }
 

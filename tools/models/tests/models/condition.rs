@@ -1,5 +1,5 @@
-//! Notifications, exhaustively: no token is lost with a dead waiter, and none is taken twice. Processes run
-//! the same steps.
+//! Exhaustive model of a condition's notifications. A notification is a token for one waiter: no token is
+//! lost with a dead waiter, and no token is taken twice. Real processes run the same steps.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_models::explore::{Actor, Fate, Memory, World};
@@ -34,13 +34,13 @@ enum Doing {
     LookAtOwn(ObservedSlot),
     PassOn(Notify, ObservedSlot, ObservedSlot),
     LeaveOwn(ReplaceSlot, ObservedSlot),
-    /// Last access: the waiter has its token, and releases its slot.
+    /// Releases the slot of a waiter that has its token. This is its last access.
     Leave(ReplaceSlot),
     FallAsleep(ReplaceSlot),
     Sleep,
-    /// Notifier.
+    /// Wakes one waiter, as a notifier.
     Notify(Notify),
-    /// Notifier of all waiters, once.
+    /// Wakes all waiters once, as a notifier.
     NotifyAll(Notify),
 }
 
@@ -60,8 +60,8 @@ struct Ghost {
     /// Waiters that a notifier has woken.
     woken: Vec<u32>,
     poll_interval: bool,
-    /// `true` if no waiter sleeps and all waiters have already announced themselves. The world has fewer
-    /// states then.
+    /// `true` if all waiters have already announced themselves and none sleeps, so that the world has fewer
+    /// states.
     polls: bool,
     /// Number of deaths after which two waiters may have one token.
     spare: u32,
@@ -247,12 +247,13 @@ impl Actor for Process {
     }
 }
 
-/// Explores as many waiters as tokens, and one more waiter for each kill.
+/// Explores a notifier of `tokens` tokens with a waiter for each token, and an additional waiter for each
+/// kill.
 fn explore(tokens: u32, kills: u32, stops: u32, poll_interval: bool, bug: Bug) {
     explore_in(tokens, kills, stops, Ghost { poll_interval, ..Ghost::default() }, bug);
 }
 
-/// Writes a slot for each waiter, so that all waiters have already announced themselves.
+/// Announces all waiters in the initial memory.
 fn all_wait(memory: &Memory, waiters: &mut [Process]) {
     memory.poke(SLOTS.used, waiters.len() as u64);
     for (i, waiter) in waiters.iter_mut().enumerate() {

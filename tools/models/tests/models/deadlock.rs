@@ -1,7 +1,7 @@
-//! Deadlocks between locks, exhaustively. Threads take two locks each, in any order, some for reading or
-//! writing. They announce their waits, search for cycles and return the error, with kills and stops at any
-//! access. No thread gets a false deadlock, at most one thread of a cycle gets the error, and no thread waits
-//! forever except for a stopped thread. Processes run the same steps.
+//! Exhaustive model of the detection of deadlocks. Threads take two locks each, in any order, some for
+//! reading or writing. They announce their waits, search for cycles, and may return the error of a deadlock,
+//! with kills and stops at any access. Checked: no thread gets a false error, at most one thread of a cycle
+//! gets the error, and a thread waits forever only for a stopped thread. Real processes run the same steps.
 
 use mp_core::mem::{Steps, Word};
 use mp_core::steps::lock::cycle::{FindCycle, LockCycle, MemberThread};
@@ -16,8 +16,8 @@ use mp_sync::steps::slot::{EMPTY, FindSlot, HELD, ObservedSlot, ReplaceSlot, Slo
 
 use self::Want::{Alone, Read, Write};
 
-/// Number of locks of three words each. The last lock is the writers' part of a readers-writer lock, followed
-/// by its readers. A note for each actor follows.
+/// Number of locks. Each lock has three words. The last lock is the writers' lock of a readers-writer lock,
+/// and is followed by the slots of readers, and by a wait note for each actor.
 const LOCKS: usize = 4;
 const WRITERS: usize = LOCKS - 1;
 const SLOTS: Slots = Slots { used: lock(LOCKS).word(), first: lock(LOCKS).word().plus(1), limit: 3 };
@@ -41,41 +41,41 @@ enum Want {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// A thread that has taken its lock still announces its wait.
+    /// A thread that has taken its lock does not clear its wait note.
     KeepsNote,
     /// Each thread that finds a cycle gets the error.
     AllGiveUp,
-    /// A thread that follows a cycle does not check whether a member of the cycle is dead.
+    /// A thread that finds a cycle does not check whether a thread of the cycle is dead.
     IgnoresDeath,
-    /// A wait with a time-out is announced, too.
+    /// A wait with a time-out is announced, although it can't be part of a deadlock.
     SaysTimedWaits,
-    /// A thread announces its wait, and does not check other notes.
+    /// A thread announces its wait, but does not search for cycles.
     NeverLooks,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
     Begin,
-    /// First attempt of a reader, which does not wait.
+    /// First attempt of a reader to enter without waiting.
     Enter(Enter),
     Acquire(AcquireLock),
     /// The lock was held. The next action depends on whether the owner is dead.
     Refused(LockWord),
-    /// A reader has the writers' lock, and claims its place.
+    /// A reader that has the writers' lock claims its slot.
     ClaimReader(ClaimReader),
     LetOthersIn(ReleaseLock),
-    /// A writer has the writers' lock, and checks whether readers are left.
+    /// A writer that has the writers' lock checks for readers.
     Readers(FindSlot),
     GiveBack(ReplaceSlot),
     WriteNote(WriteNote),
     FindSlot(FindCycle),
-    /// The thread has its lock or gets the error: its note is outdated.
+    /// Clears the wait note of a thread whose wait has ended, with the lock or with the error.
     TakeBack(WrittenNote),
     Leave(Leave),
     Unlock(ReleaseLock),
 }
 
-/// Thread that takes its locks one after the other, and releases them in turn.
+/// Thread that takes its locks one after the other, and releases them in reverse order.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Thread {
     /// Locks that the thread takes, in this order.
@@ -85,7 +85,7 @@ struct Thread {
     has: usize,
     doing: Doing,
     note: Option<WrittenNote>,
-    /// Place among the readers.
+    /// Slot of the thread among the readers.
     reads: Option<ObservedSlot>,
     /// `true` if the thread has the writers' lock, and waits for the readers.
     inside: bool,
@@ -96,7 +96,7 @@ struct Thread {
     bug: Bug,
 }
 
-/// Target of a thread's wait.
+/// Target of a thread's wait: the owner of a lock, or the readers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum For {
     Owner(usize),
@@ -114,12 +114,12 @@ struct Ghost {
     waits: [Option<For>; 3],
     /// Number of the wait that began last.
     since: u64,
-    /// Threads of each reported deadlock, until one of them continues.
+    /// Threads of each reported deadlock. A deadlock is removed when one of its threads continues.
     reported: Vec<Vec<usize>>,
 }
 
 impl Ghost {
-    /// Returns `true` if `a` waits for something that `b` holds.
+    /// Returns `true` if thread `a` waits for a lock that thread `b` holds.
     fn waits_for(&self, a: usize, b: usize) -> bool {
         match self.waits[a] {
             None => false,
@@ -166,7 +166,7 @@ impl Thread {
         MemberThread { member: member(me), thread: me as u32 + 1 }
     }
 
-    /// Continues after a check that found no cycle, or a cycle in which another thread gets the error.
+    /// Returns the next state after a check that found no cycle, or a cycle whose error another thread gets.
     fn again(&self, me: usize) -> Doing {
         if self.inside { readers() } else { self.acquire(me, None) }
     }
@@ -190,7 +190,7 @@ impl Thread {
         self.give_up(me, ghost)
     }
 
-    /// Continues without the second lock.
+    /// Ends the wait for the second lock without the lock.
     fn give_up(&mut self, me: usize, ghost: &mut Ghost) -> Doing {
         self.leaving = true;
         self.over(me, ghost)
@@ -222,7 +222,7 @@ impl Thread {
         Doing::WriteNote(WriteNote::new(NOTES, member(me), me as u32 + 1, goal, ghost.since))
     }
 
-    /// Ends the wait for the lock.
+    /// Ends the wait for the lock, and clears the wait note.
     fn over(&mut self, me: usize, ghost: &mut Ghost) -> Doing {
         match self.note.take().filter(|_| self.bug != Bug::KeepsNote) {
             // The thread first clears its note, so that other threads read that the wait is over.
@@ -234,7 +234,7 @@ impl Thread {
         }
     }
 
-    /// Continues after the thread got the lock, or ended its wait without the lock.
+    /// Returns the next state after the thread got the lock, or ended its wait without the lock.
     fn next(&mut self, me: usize, ghost: &mut Ghost) -> Doing {
         if self.leaving {
             return self.back();
@@ -435,7 +435,7 @@ fn opposite_orders_of_two_locks_are_detected() {
 }
 
 #[test]
-fn deadlock_with_a_killed_or_stopped_thread() {
+fn deadlock_of_a_killed_or_stopped_thread_is_safe() {
     explore(two(Bug::None), 1, 0);
     explore(two(Bug::None), 0, 1);
     explore(two(Bug::None), 1, 1);

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use mp_models::digest::digest;
 
-/// States that differ little, as the states of one world do, never have equal halves of digests.
+/// States that differ little, like the states of one world, must not have equal halves of digests.
 #[test]
 fn similar_states_have_distinct_digests() {
     let (mut high, mut low) = (HashSet::new(), HashSet::new());

@@ -1,5 +1,5 @@
-//! Event, exhaustively: a waiter detects each setting, also a setting that is cleared at once, while any
-//! process is killed or stopped at any access. Processes run the same steps.
+//! Exhaustive model of the event. A waiter detects each time that the event is set, even if the event is
+//! cleared at once. Any process is killed or stopped at any access. Real processes run the same steps.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::{Announce, NotifyAll};
@@ -13,9 +13,9 @@ const PARKING: Word = Word::at(8);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// A waiter checks whether the event is set, and not whether it was set in between.
+    /// A waiter checks whether the event is set, but not whether it was set and cleared during the wait.
     ForgetsSettings,
-    /// A waiter that has announced its sleep does not check again.
+    /// A waiter that has announced its sleep does not check the event again.
     NoSecondLook,
     /// The setter wakes no waiter.
     NoWake,
@@ -33,7 +33,7 @@ enum Doing {
     Clear(Clear),
 }
 
-/// Waiter that waits once, or setter that sets the event and clears it several times.
+/// Waiter that waits once, or setter that sets and clears the event several times.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     doing: Doing,
@@ -44,7 +44,7 @@ struct Process {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
-    /// Number of settings, in total and when each waiter began.
+    /// Number of times that the event was set: in total, and until each waiter began.
     set: u32,
     begun: Vec<(usize, u32)>,
     asleep: Vec<usize>,
@@ -143,8 +143,8 @@ impl Actor for Process {
     }
 }
 
-/// Explores `waiters` waiters. Each of `setters` sets the event that many times, and clears it at once each
-/// time except the last.
+/// Explores `waiters` waiters, and one setter for each number in `setters`. A setter sets the event that many
+/// times, and clears it at once, except after the last time.
 fn explore(waiters: usize, setters: &[u32], (kills, stops): (u32, u32), poll_interval: bool, bug: Bug) {
     let mut actors = vec![Process::waiter(bug); waiters];
     actors.extend(setters.iter().map(|&times| Process::setter(times, bug)));

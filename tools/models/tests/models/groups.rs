@@ -1,6 +1,6 @@
-//! Memory of a group of envelopes that is returned and allocated again, exhaustively. Meanwhile processes
-//! claim envelopes by stale hints, and any process, including a reclaiming one, is killed or stopped at any
-//! shared access. Processes run the same steps.
+//! Exhaustive model of a group of envelopes whose memory is returned and allocated again. Meanwhile processes
+//! claim envelopes by stale hints. Any process, including a reclaiming process, is killed or stopped at any
+//! shared access. Real processes run the same steps.
 
 use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::steps::{AdoptedGroup, EmptyGroup, FillGroup, GroupAt, adopt_group, begin_fill};
@@ -13,12 +13,12 @@ const GROUP: Word = Word::at(0);
 const OWNER: Column = Column { base: Word::at(8), stride: 8 };
 const ENVELOPES: u32 = 2;
 const AT: GroupAt = GroupAt { word: GROUP, owners: OWNER, first: 0, len: ENVELOPES };
-/// Sequences of the envelopes at the start.
+/// Sequences of the envelopes in the initial state.
 const BEGIN: [u64; ENVELOPES as usize] = [5, 7];
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Op {
-    /// Claims this envelope, to which a hint leads, and frees it.
+    /// Claims this envelope, as if a hint named it, and frees it.
     Use(u32),
     /// Returns the memory, if all envelopes are free.
     Empty,
@@ -29,7 +29,7 @@ enum Op {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// The sequences begin at 1 again.
+    /// After the memory is allocated again, the sequences begin at 1.
     BaseLost,
     /// The group is emptied without claiming its envelopes.
     NotClaimed,
@@ -228,7 +228,7 @@ impl Actor for Process {
     }
 }
 
-/// Explores the programs with two more processes, which reclaim when all earlier processes have ended.
+/// Explores processes with these programs, and two additional processes that reclaim.
 fn explore(group: GroupState, programs: &[&[Op]], (kills, stops): (u32, u32), bug: Bug) {
     let m = Memory::new(1 + ENVELOPES as usize);
     m.poke(GROUP, group.pack());

@@ -1,7 +1,7 @@
-//! Joining a queue, exhaustively. The tasks of a worker put subtasks into envelopes before and after their
-//! own, in a queue that grows meanwhile. A joiner counts unfinished tasks, and recovers dead workers. After
-//! the worker's end, an heir does the remaining tasks. Actors are killed and stopped at every access.
-//! Processes run the same steps.
+//! Exhaustive model of joining a queue. A worker's tasks put subtasks into the queue, which grows meanwhile.
+//! Envelopes of subtasks come before and after the envelope of their task. A joiner counts unfinished tasks,
+//! and recovers dead workers. After the worker's end, another actor (the heir) does the remaining tasks.
+//! Actors are killed and stopped at every access. Real processes run the same steps.
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner, delivered};
@@ -17,23 +17,23 @@ use mp_queue::ring::{
     SettleOutcome, TakenMessage, may_have_returned,
 };
 
-/// Envelope of each task. Each task puts the next task before it ends. Each new task is put into an envelope
-/// that the joiner has already checked, or that was just freed.
+/// Envelope of each task. Each task puts the next task before it ends. The envelope of a new task is one that
+/// the joiner has already checked, or that was just freed.
 const TASKS: [u32; 4] = [2, 1, 0, 2];
-/// Number of all tasks. Worlds with many schedules have fewer.
+/// Number of all tasks. Worlds with many schedules have [`FEW`] tasks.
 const ALL: usize = TASKS.len();
 const FEW: usize = 2;
 const ENVELOPES: u64 = 3;
 const WORKER: usize = 0;
 const JOINER: usize = 1;
 const HEIR: usize = 2;
-/// Maximum number of deliveries of a task: its consumer finishes it, or it is lost.
+/// Maximum number of deliveries of a task. With 1, a task that its consumer does not finish is lost.
 const LIMIT: u32 = 1;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// The joiner reads the envelopes once, and does not check for puts in between.
+    /// The joiner reads the envelopes once, and does not check for puts during this read.
     LooksOnce,
     /// A dead worker's task is not recovered.
     NoVisit,
@@ -51,14 +51,14 @@ enum Doing {
     Get(Get),
     /// Checks for a second segment.
     Link,
-    /// Counts the delivery: reads, then writes.
+    /// Counts a delivery of a message, in two accesses: a read and a write.
     Deliver(u32, Option<u64>),
     Done(u32),
     Free(u32),
-    /// The worker's last task is returned.
+    /// Returns the worker's last task instead of finishing it.
     GiveUp(Return),
     Count(Census),
-    /// Planted bug: number of unfinished tasks up to this envelope.
+    /// Planted bug: counts unfinished tasks once, up to this envelope.
     CountOnce(u32, usize),
     /// Finds remains of dead actors, and recovers them.
     Look,
@@ -82,31 +82,31 @@ struct Process {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
-    /// Envelopes of tasks that were put, and neither done nor lost.
+    /// Envelopes of unfinished tasks: put, and neither finished nor lost.
     open: Vec<u32>,
-    /// Number of tasks done.
+    /// Number of finished tasks.
     done: usize,
     /// `true` if the last task was returned by its consumer.
     given_up: bool,
-    /// Number of counts without unfinished tasks.
+    /// Number of the joiner's counts that found no unfinished task.
     zeros: usize,
-    /// `true` if the joiner ended without success, because of a stopped actor or because no actor is left.
+    /// `true` if the joiner gave up, because the unfinished tasks belong to a stopped actor or to no actor.
     gave_up: bool,
 }
 
-/// Returns the number of tasks that no actor will receive. Not an access.
+/// Returns the number of tasks that no actor will receive. Does not count as an access.
 fn lost(m: &Memory) -> usize {
     (0..ENVELOPES as u32).filter(|&e| owner(m, e).holder == Holder::Undeliverable).count()
 }
 
-/// Returns `true` if the queue does not show a returned task, and a dead actor still has a seat, which keeps
-/// the queue. Not an access.
+/// Returns `true` if there is a returned task that the queue does not show, and a dead actor still has a
+/// seat, which keeps the queue alive. Does not count as an access.
 fn unnotified(m: &Memory, fates: &[Fate]) -> bool {
     let back = (0..ENVELOPES as u32).any(|e| owner(m, e).holder == Holder::Returned);
     back && !may_have_returned(m.peek(returns(LIMIT).returned)) && fates.contains(&Fate::Killed)
 }
 
-/// Returns `true` if a task has not been taken by any actor. Not an access.
+/// Returns `true` if a task has not been taken by any actor. Does not count as an access.
 fn not_begun(m: &Memory, chain: &ChainAt) -> bool {
     let returned = |e| owner(m, e).holder == Holder::Returned;
     let queued = slots(m, chain).iter().any(|slot| slot.envelope().is_some());
@@ -157,7 +157,7 @@ impl Process {
         Doing::GiveUp(Return::new(returns(LIMIT), OWNER.of(e), META.of(e), owner(m, e)))
     }
 
-    /// Returns the step by which the heir takes the remaining tasks: first returned tasks, then queued ones.
+    /// Returns the step by which the heir takes a remaining task: a returned task, or else a queued task.
     fn reclaim(&self) -> Doing {
         let wanted = (Holder::Returned, Holder::Leased(member(HEIR)));
         Doing::Reclaim(Reclaim::new(returns(LIMIT), self.chain.first, ENVELOPES_AT, wanted))
@@ -195,8 +195,8 @@ impl Process {
             && !(0..ENVELOPES as u32).any(coming)
     }
 
-    /// Returns `true` if everything recoverable was recovered, and the unfinished tasks belong to a stopped
-    /// actor or to no actor.
+    /// Returns `true` if no recovery is possible, and the unfinished tasks belong to a stopped actor or to no
+    /// actor.
     fn waits_for_ever(&self, m: &Memory, fates: &[Fate]) -> bool {
         let intends =
             |fate: Fate, e: u64| (0..fates.len()).any(|a| fates[a] == fate && m.peek(intent(a)) == e);
@@ -212,7 +212,7 @@ impl Process {
         if me == JOINER { self.census() } else { self.reclaim() }
     }
 
-    /// Continues after a count. Returns `true` at the end.
+    /// Continues after the joiner has counted `unfinished` tasks. Returns `true` if the joiner ends.
     fn counted(&self, m: &Memory, fates: &[Fate], ghost: &mut Ghost, unfinished: usize) -> bool {
         let others_gone = fates[WORKER].gone() && fates[HEIR].gone();
         if unfinished > 0 {
@@ -432,8 +432,8 @@ fn join_waits_while_the_queue_grows() {
     explore(GROWS, ALL, (0, 0), Bug::None);
 }
 
-/// A killed worker's task is lost, and the joiner does not wait for it. Another worker does the tasks that
-/// the killed worker had not begun.
+/// A killed worker's task is lost, and the joiner does not wait for it. The heir does the tasks that the
+/// killed worker had not begun.
 #[test]
 fn task_of_a_killed_consumer_is_counted_as_lost() {
     explore(ONE, ALL, (1, 0), Bug::None);

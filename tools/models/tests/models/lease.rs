@@ -1,6 +1,6 @@
-//! Messages with acknowledgement, exhaustively: every interleaving of put, lease, finish, return and
-//! recovery, with kills and stops at every shared access, also of recovering actors. Processes run the same
-//! steps.
+//! Exhaustive model of messages with acknowledgement: every interleaving of put, lease, finish, return and
+//! recovery, with kills and stops at every shared access, also of recovering actors. Real processes run the
+//! same steps.
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner, delivered, deliveries};
@@ -21,22 +21,23 @@ enum Doing {
     Claim,
     Put(Put),
     PutSmall(PutSmall),
-    /// Consumer: takes a returned message, or else the next message.
+    /// Takes a returned message, or else the next message, as a consumer.
     Reclaim(Reclaim),
     Get(Get),
     /// Creates an envelope for a small message that the consumer found.
     Copy(SmallMessage, Position),
     Enclose(u32, Enclose),
-    /// Counts the delivery: reads, then writes.
+    /// Counts a delivery of a message, in two accesses: a read and a write.
     Deliver(u32, Option<u64>),
     Done(u32),
     Free(u32),
-    /// Return of a message, by a recovering actor or a consumer.
+    /// Returns a message to the queue, as a recovering actor or a consumer.
     Return(u32, Return),
     Look,
     Settle(Box<Settle<TestContext>>),
     Own(u32, u64),
-    /// Notifies the ring. The seat of the dead actor keeps the ring alive during the recovery.
+    /// Notes in the ring that it has returned messages. The seat of the dead actor keeps the ring alive
+    /// during the recovery.
     Note(NoteReturned),
 }
 
@@ -58,7 +59,8 @@ struct Process {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
-    /// Messages by number: the number of the envelope, or of the small message.
+    /// Numbers of published messages. The number of a message is the number of its envelope or of the small
+    /// message.
     committed: Vec<u32>,
     done: Vec<u32>,
     /// Envelopes that have a copy of a small message, with its number.
@@ -91,7 +93,7 @@ impl Process {
         Return::new(returns(self.limit), OWNER.of(e), META.of(e), owner)
     }
 
-    /// Returns `true` if no actor is left that could put, and no message is in transit or could be returned.
+    /// Returns `true` if all producers have ended, and no message is in transit or could be returned.
     fn over(&self, m: &Memory, fates: &[Fate]) -> bool {
         use Holder::{Leased, Queued, Returned};
         // A stopped process keeps its messages until it continues. A real consumer would wait for these
@@ -106,8 +108,8 @@ impl Process {
     }
 }
 
-/// Returns `true` if the ring does not show a returned message, and a dead actor still has its seat. Not an
-/// access. (Real recovering processes note all returned messages.)
+/// Returns `true` if there is a returned message that the ring does not show, and an actor was killed. Does
+/// not count as an access. (Real recovering processes note all returned messages in the ring.)
 fn unnotified(m: &Memory, fates: &[Fate]) -> bool {
     let back = (0..ENVELOPES).any(|e| owner(m, e).holder == Holder::Returned);
     back && !may_have_returned(m.peek(returns(0).returned)) && fates.contains(&Fate::Killed)
@@ -406,8 +408,8 @@ fn consumer_stopped_with_a_message_delays_no_other() {
     BASE.check(BASE.world(), 1, 1);
 }
 
-/// The dead consumer's message is delivered to the other consumer, even if the process that was returning it
-/// is stopped.
+/// The dead consumer's message is delivered to the other consumer, even if a recovering process is stopped
+/// while it returns the message.
 #[test]
 fn stopped_recoverer_delays_no_process() {
     let s = Setup { recoverers: 2, ..BASE };
@@ -433,8 +435,8 @@ fn returned_message_is_redelivered_up_to_the_limit() {
     Setup { consumers: 1, gives_back: 2, limit: 2, ..BASE }.explore(1);
 }
 
-/// A consumer is stopped between its scan of the envelopes and its note that it found no message. Meanwhile
-/// other consumers also find none, and return a message, which no recovering actor notes again.
+/// A consumer scans the envelopes, finds no returned message, and pauses before it notes that. Meanwhile
+/// other consumers also find none, and return a message. No recovering actor notes the message again.
 #[test]
 fn empty_get_hides_no_returned_message() {
     Setup { items: 2, gives_back: 2, recoverers: 0, ..BASE }.explore(0);
@@ -465,7 +467,8 @@ fn long_random_schedules_hold() {
     });
 }
 
-/// If the hint is not incremented, no actor searches for the returned message, and waiters never wake up.
+/// If a return does not increment the hint, no actor searches for the returned message, and waiters never
+/// wake up.
 #[test]
 #[should_panic(expected = "wedged")]
 fn missing_hint_hides_a_returned_message() {

@@ -1,5 +1,5 @@
-//! Lock, exhaustively: kills at any access, also of adopting threads, stops, and sleepers without a poll
-//! interval. Processes run the same steps.
+//! Exhaustive model of the lock, with kills and stops at any access. Threads that take over the lock of a
+//! dead holder are killed, too. Sleepers have no poll interval. Real processes run the same steps.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::lock::{
@@ -29,7 +29,7 @@ enum Doing {
     Unlock(ReleaseLock),
 }
 
-/// Process that adds one to two words under the lock, several times.
+/// Process that increments two words under the lock, several times.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     left: u32,
@@ -44,11 +44,11 @@ struct Process {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// A thread that has slept takes the lock like a thread that has not slept.
+    /// A thread that has slept takes the lock without recording that other threads may sleep.
     ForgetsSleepers,
     /// A stopped holder is treated as dead.
     TimeIsDeath,
-    /// The mark of a torn state is ignored.
+    /// The mark that the data may be inconsistent is ignored.
     IgnoresMark,
 }
 

@@ -1,5 +1,5 @@
-//! Locker of descriptors, exhaustively: each message has its own descriptors, and a compartment without a
-//! message is empty, also if any process is killed or stopped at any access or system call.
+//! Exhaustive model of the locker of descriptors. Each message gets its own descriptors, and a compartment
+//! without a message is empty, even if any process is killed or stopped at any access or system call.
 //!
 //! The code makes system calls between its accesses, so it can't be `Steps`. This model follows
 //! `mp-core/src/transport/attachments.rs`, with one access or call in each step. A socket is a word with the
@@ -21,14 +21,15 @@ const EACH: u64 = 2;
 const fn block(b: u64) -> Word {
     Word::at(8 * b)
 }
-/// Returns the word with a block's compartment plus one. The next word has the number of its descriptors.
+/// Returns the word with the number of a block's compartment plus one. The next word has the number of its
+/// descriptors.
 const fn named(b: u64) -> Word {
     Word::at(8 * (BLOCKS + 2 * b))
 }
 const fn count(b: u64) -> Word {
     Word::at(8 * (BLOCKS + 2 * b + 1))
 }
-/// Returns the word with the block of a compartment plus one.
+/// Returns the word with the number of the block that uses a compartment, plus one.
 const fn compartment(i: u64) -> Word {
     Word::at(8 * (3 * BLOCKS + i))
 }
@@ -75,10 +76,10 @@ fn call<R>(m: &Memory, socket: Word, f: impl FnOnce(&mut Vec<u8>) -> R) -> R {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// The block names its compartment only after the compartment names the block.
+    /// A block records its compartment only after the compartment records the block.
     NotAhead,
-    /// Freeing a block empties the compartment that the block names, even if the compartment belongs to
-    /// another block.
+    /// Freeing a block empties the compartment that the block has recorded, even if the compartment belongs
+    /// to another block.
     NameNotCompared,
     /// A compartment is marked as free before it is empty.
     FreeFirst,
@@ -93,8 +94,8 @@ enum Bug {
 enum Role {
     /// Sends this message.
     Sender(u64),
-    /// Receives messages. Two receivers read one message, as in a broadcast: the first receiver does not free
-    /// it.
+    /// Receives messages. Each message is read by two receivers, as in a broadcast, and freed by the second
+    /// one.
     Receiver,
     /// Frees resources of dead actors.
     Recoverer,
@@ -137,13 +138,13 @@ struct Process {
     role: Role,
     bug: Bug,
     pc: Pc,
-    /// `true` if this round over the blocks found work. The next flag is `true` if all earlier actors had
-    /// ended at the beginning of the round.
+    /// `true` if this round over the blocks found work. `last` is `true` if all earlier actors had ended at
+    /// the beginning of the round.
     seen: bool,
     last: bool,
 }
 
-/// Numbers of puts and gets of each message.
+/// Number of puts and number of gets of each message.
 #[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
 struct Ghost {
     put: [u8; BLOCKS as usize],
@@ -156,7 +157,8 @@ impl Process {
         Self { role, bug, pc, seen: false, last: false }
     }
 
-    /// Continues with the next block. Returns `true` after a round without work if the actor can end.
+    /// Continues with the block after `b`. Returns `true` at the end of a round without work if the actor can
+    /// end.
     fn next(&mut self, b: u64) -> bool {
         self.pc = Pc::Look((b + 1) % BLOCKS);
         if b + 1 < BLOCKS {
@@ -418,7 +420,8 @@ fn descriptors_left_in_a_compartment_are_found() {
     explore(world(3, 1, 0, Bug::NotEmptied), 0, 0);
 }
 
-/// Actor that peeks at a socket. Two actors share the socket, and each sets its offset for both.
+/// Actor that peeks at packets of a socket. Two actors share the socket and its peek offset, which each of
+/// them sets.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Looker {
     bug: Bug,
@@ -487,7 +490,7 @@ enum AddPc {
 /// Actor that adds a pair, unless the other actor has added it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Adder {
-    /// `true` if the actor does not search for an existing packet that is not counted.
+    /// Planted bug: the actor does not search for an existing packet that is not counted yet.
     careless: bool,
     times: u32,
     seen: u64,

@@ -1,10 +1,10 @@
-//! A message with the handle of a queue. A dead actor has the message, or the message is in another queue of
-//! the dead actor. A waiter holds the queue of the handle, and waits until it is notified that no other
-//! process can put into that queue. Other actors, which hold neither queue, recover the dead actor, and are
-//! killed and stopped. Processes run the same steps.
+//! Model of a lost message that contains the handle of a queue. A dead actor has the message, or the message
+//! is in another queue that the dead actor holds. A waiter holds the first queue, and waits until it is
+//! notified that no other process can put into it. Other actors, which hold neither queue, recover the dead
+//! actor, and are killed and stopped. Real processes run the same steps.
 //!
-//! Checked: the waiter is notified, unless it depends on a stopped actor that holds the queue. No actor
-//! writes into the queue without a seat there. Nothing is freed twice, and nothing leaks.
+//! Checked: the waiter is notified, unless a stopped actor holds the queue. No actor writes into the queue
+//! without holding it. Nothing is freed twice, and nothing leaks.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{
@@ -20,12 +20,13 @@ use mp_models::vacating::{
     is_remembered, presence, recovering_word, seat_of, seats, state, tenancy,
 };
 
-/// Maximum number of concurrent recoveries. Larger numbers find no further bugs.
+/// Maximum number of concurrent recoveries. Larger numbers find no additional planted bugs.
 const MOST: u32 = 4;
 const FIRST: u64 = 9 + 2 * ACTORS as u64;
 /// Block of the queue whose handle is in the message.
 const RING: BlockAt = BlockAt { id: 1, state: Word::at(FIRST * 8), inline: 2, per_page: 1 };
-/// Word in the memory of that queue: the notification that a holder has ended.
+/// Word in the memory of the queue whose handle is in the message. It notifies waiters that a holder has
+/// ended.
 const NOTE: Word = Word::at((FIRST + 4) * 8);
 const GONE: u64 = 1;
 /// Value of [`NOTE`] after the memory was reused.
@@ -36,7 +37,7 @@ enum Bug {
     None,
     /// The handle is released without notifying the queue.
     Unnoted,
-    /// A vacating actor also passes the handle to the dead actor, and notifies the queue.
+    /// A vacating actor gives the handle to the dead actor, too, and then notifies the queue.
     Late,
     /// A queue that is notified because of a message in another queue is not vacated.
     NotVacated,
@@ -45,7 +46,8 @@ enum Bug {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Setup {
     bug: Bug,
-    /// `true` if the message is in a queue, which the leaver also holds.
+    /// `true` if the message is in a queue, which the leaver also holds. Otherwise the dead actor has the
+    /// message.
     queued: bool,
     /// `true` if the waiter waits for the notification, `false` if it drops the queue at any time.
     waits: bool,
@@ -136,7 +138,7 @@ impl Process {
         !matches!(self.counted, Some(Tenancy { presence: Presence::Dead(_), .. }))
     }
 
-    /// Returns `true` if a recovery of `d` changes anything for the waiter. Not an access.
+    /// Returns `true` if a recovery of `d` changes anything for the waiter. Does not count as an access.
     fn helps(&self, m: &Memory, fates: &[Fate], d: usize) -> bool {
         let handle = Seat::unpack(m.peek(RING.seat(1)));
         let queue = state(m, QUEUE);
@@ -178,7 +180,7 @@ impl Process {
         self.after(block)
     }
 
-    /// Releases the handle in the message.
+    /// Returns the state that releases the handle in the message, before the state `then`.
     fn give(&self, then: Doing) -> Doing {
         let then = Box::new(then);
         let vacates = self.vacates() && self.setup.bug != Bug::Late;
@@ -482,7 +484,7 @@ fn explore(setup: Setup, kills: u32, stops: u32) {
 }
 
 #[test]
-fn handle_in_a_dead_processs_message_is_recorded() {
+fn handle_in_message_of_dead_process_is_recorded() {
     let own = Setup { queued: false, ..BASE };
     explore(own, 1, 0);
     explore(own, 0, 1);
@@ -490,7 +492,7 @@ fn handle_in_a_dead_processs_message_is_recorded() {
 }
 
 #[test]
-fn handle_in_a_dead_processs_queue_is_recorded() {
+fn handle_in_queue_of_dead_process_is_recorded() {
     explore(BASE, 0, 0);
     explore(Setup { recoverers: 1, ..BASE }, 1, 1);
     explore(Setup { waits: false, ..BASE }, 0, 0);

@@ -1,6 +1,7 @@
-//! Once cell, exhaustively: kills and stops at any access of the initializing process, of waiters, and of a
-//! process that adopts the lock. A process that finds the cell initialized reads the complete value, and no
-//! two processes initialize it at the same time. Processes run the same steps.
+//! Exhaustive model of the once cell, with kills and stops at any access of the initializing process, of
+//! waiters, and of a process that takes over the lock of a dead process. A process that finds the cell
+//! initialized reads the complete value, and no two processes initialize it at the same time. Real processes
+//! run the same steps.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::lock::{
@@ -21,7 +22,7 @@ const B: Word = Word::at(40);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// The holder of the lock does not check again whether the cell is initialized.
+    /// A process that gets the lock does not check again whether the cell is initialized.
     NoSecondLook,
     /// The cell is marked as initialized before its value is complete.
     SaidTooEarly,
@@ -56,7 +57,8 @@ struct Process {
     bug: Bug,
 }
 
-/// The initializing process, whether the cell was marked as initialized, and sleeping processes.
+/// State for checks: the initializing process, a flag that is set when the cell is marked as initialized, and
+/// the sleeping processes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
     doing: Option<usize>,

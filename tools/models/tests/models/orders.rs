@@ -1,7 +1,7 @@
-//! The two tables by which streams of devices without words are ordered, exhaustively. Members choose an
-//! order for their devices. Owners of clocks, one after the other, write the names of their events and tick,
-//! and other members read the names. Any process is killed or stopped at any shared access. Processes run the
-//! same steps.
+//! Exhaustive model of two tables: the chosen order of each device's streams, and the names of events by
+//! which streams wait. Members choose an order for their devices. Owners of a clock, one after another, write
+//! the names of their events and tick, and other members read the names. Any process is killed or stopped at
+//! any shared access. Real processes run the same steps.
 
 use std::collections::BTreeMap;
 
@@ -19,18 +19,19 @@ use mp_models::random::at_random;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// An order is stored, instead of swapped, into an entry that was free a moment ago.
+    /// An order is stored in an entry by a plain store instead of a compare-and-swap.
     Stored,
-    /// A member whose swap of an entry failed continues with the next entry, without checking the device of
-    /// the failed entry.
+    /// A member whose swap of an entry failed continues with the next entry. It does not check whether the
+    /// failed entry is for its device.
     LostNotLookedAt,
-    /// Names are written after the first tick.
+    /// An owner writes the names of its events after its first tick.
     TickFirst,
-    /// A reader doesn't check the tick.
+    /// A reader of a name doesn't check whether the tick is still pending.
     TickNotLookedAt,
     /// A reader checks the tick before it reads the name instead of afterwards.
     TickLookedAtFirst,
-    /// The name of an earlier owner is treated as a name of the next owner, which has no events.
+    /// A reader doesn't compare epochs, so it takes the name of an earlier owner for a name of the next
+    /// owner, which has no events.
     EpochNotCompared,
 }
 
@@ -47,7 +48,7 @@ mod order {
         bug: Bug,
         left: u8,
         steps: ChooseOrder,
-        /// State of a planted bug: the entry, and whether the entry was free.
+        /// State of a planted bug: index of the entry, and `true` if the entry was free.
         at: (u64, bool),
     }
 
@@ -84,7 +85,7 @@ mod order {
     }
 
     impl Actor for Chooser {
-        /// Order of each device, as reported to any member.
+        /// Order that was returned for each device.
         type Ghost = BTreeMap<u64, u8>;
 
         fn step(&mut self, me: usize, m: &Memory, _: &[Fate], reported: &mut Self::Ghost) -> bool {
@@ -125,7 +126,7 @@ mod order {
 
     #[test]
     #[should_panic(expected = "a device has two orders")]
-    fn unread_lost_order_is_found() {
+    fn unread_entry_of_a_lost_swap_is_found() {
         explore(&[1, 1], (0, 0), Bug::LostNotLookedAt);
     }
 }
@@ -133,18 +134,18 @@ mod order {
 const CLOCK: ClockAt = ClockAt(Word::at(0));
 const NAMES: EventNamesAt = EventNamesAt { row: Word::at(64), words: 2 };
 const KEY: u64 = 9;
-/// Number of words of each name. A torn name has no owner.
+/// Number of words of each name. A mixture of two names differs from the names of all owners.
 const WORDS: usize = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Role {
-    /// Owns the clock for one tick, with an event of the device or without any event.
+    /// Owner of the clock, which makes one tick. The owner has events, or has none.
     Owner { has_events: bool },
-    /// Executes the work of this owner.
+    /// Device that executes the work of this owner.
     Device { owner: usize },
-    /// Reads the name of the last reported tick, this many times.
+    /// Member that reads the event name of the last reported tick, this many times.
     Reader(u8),
-    /// Ends clocks of dead owners.
+    /// Process that ends clocks of dead owners.
     Recoverer,
 }
 
@@ -172,7 +173,7 @@ struct Process {
 
 #[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
 struct Ghost {
-    /// Orders of owners that devices have not executed yet.
+    /// Submitted work that devices have not executed yet: owner and value of its tick.
     orders: Vec<(usize, u64)>,
     /// Reported ticks, with the name of the event that was recorded for each tick, if any.
     reported: BTreeMap<u64, Option<[u64; WORDS]>>,
@@ -302,7 +303,8 @@ impl Actor for Process {
 const WITH: Role = Role::Owner { has_events: true };
 const WITHOUT: Role = Role::Owner { has_events: false };
 
-/// Explores owners, each with its device, then the other actors, and finally a reclaiming process.
+/// Explores a world with these owners, a device for each owner, the actors in `others`, and a reclaiming
+/// process.
 fn explore(owners: &[Role], others: &[Role], (kills, stops): (u32, u32), bug: Bug) {
     let pairs = owners.iter().enumerate().flat_map(|(i, &role)| [role, Role::Device { owner: 2 * i }]);
     let roles = pairs.chain(others.iter().copied()).chain([Role::Recoverer]);

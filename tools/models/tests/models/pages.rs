@@ -1,6 +1,6 @@
-//! Pages of seats, exhaustively. Processes claim pages, link them to a block, hand them over, and free them
-//! with the block, while any process, including a reclaiming one, is killed at any shared access. Processes
-//! run the same steps.
+//! Exhaustive model of pages of seats. Processes claim pages, link them to a block, and free them with the
+//! block. Any process, including a reclaiming process, is killed at any shared access. Real processes run the
+//! same steps.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{
@@ -11,7 +11,7 @@ use mp_core::words::{BlockId, BlockKind, BlockLife, BlockState, Member, Seat};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{is_killed, member};
 
-/// Slab of all blocks. It never changes here.
+/// Word of the slab of all blocks, which does not change in this model.
 const SLAB: Word = Word::at(0);
 const INLINE: u32 = 2;
 const BLOCK_WORDS: u64 = 2 + INLINE as u64;
@@ -76,7 +76,7 @@ fn seats(m: &Memory, id: BlockId) -> impl Iterator<Item = (u32, Seat)> + '_ {
     (0..INLINE).map(move |i| (i, Seat::unpack(m.peek(block(id).seat(i)))))
 }
 
-/// Returns the block that a page is linked to, by the search of the reclaim.
+/// Returns the block to which a page is linked, like the search of a reclaiming process.
 fn linked(m: &Memory, page: BlockId) -> Option<BlockId> {
     let owner = m.peek(first(page)).checked_sub(1)? as BlockId;
     let mut link = m.peek(block(owner).link());

@@ -1,10 +1,11 @@
-//! Two actors that recover and reclaim dead members. One member died with an intent that names an old
-//! envelope, which has since been put into another queue. The other member died while it took that envelope
-//! there. Exhaustively, each actor recovers one of these members, or both recover the same member and are
-//! killed and stopped. Random schedules combine all of these. Processes run the same steps.
+//! Model of two actors that recover and reclaim dead members. One member died with a stale intent: the
+//! envelope that it names was put into another queue later. The other member died while it took the envelope
+//! out of that queue. Exhaustive worlds have two cases. Each actor recovers one of the members, or both
+//! actors recover the same member and are killed and stopped. Random schedules combine both cases. Real
+//! processes run the same steps.
 //!
-//! Checked in addition to lost messages and waiting actors: while an actor recovers a dead member, no actor
-//! reclaims it, so its lane, its seats and its slot stay unchanged.
+//! Checked: no message is lost, and no actor waits forever. While an actor recovers a dead member, no other
+//! actor reclaims the member, so its lane, seats and slot stay unchanged.
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::steps::{BeginRecovery, CheckSoleRecovery, end_recovery};
@@ -21,11 +22,11 @@ use mp_queue::ring::{
     SlotState, TakenMessage, may_have_returned,
 };
 
-/// Actor that is dead from the beginning. Its stale intent names the message.
+/// Index of the actor that is dead from the beginning. Its stale intent names the message.
 const STALE: usize = 0;
-/// Actor that takes the message, and may die during that.
+/// Index of the actor that takes the message, and may die meanwhile.
 const TAKER: usize = 1;
-/// Actor that takes returned messages.
+/// Index of the actor that takes returned messages.
 const OTHER: usize = 2;
 const RECOVERERS: std::ops::Range<usize> = 3..5;
 const MESSAGE: u32 = 0;
@@ -62,11 +63,11 @@ enum Doing {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
-    /// `true` if recovering actors check whether the dead member holds the ring.
+    /// `true` if recovering actors check whether a dead member holds the ring. `false` is a planted bug.
     asks: bool,
     /// Planted bug: recovering actors don't check for other recovering actors.
     rash: bool,
-    /// Only member that this actor recovers.
+    /// Only member that this actor recovers. `None` if it recovers all members.
     only: Option<usize>,
     /// Member in recovery. `counted` is the value of its word, and `alone` is `true` if no other actor
     /// recovers it.
@@ -90,8 +91,8 @@ fn presence(m: &Memory, actor: usize) -> Presence {
     Tenancy::unpack(m.peek(tenancy(actor))).presence
 }
 
-/// Returns `true` if a recovery could change anything for other actors. Not an access. Real processes always
-/// recover.
+/// Returns `true` if a recovery of `dead` could change the state for other actors. Does not count as an
+/// access. Real processes always recover.
 fn waited_for(m: &Memory, fates: &[Fate], dead: usize) -> bool {
     let intended = m.peek(intent(dead));
     let living = |a: usize| fates[a] != Fate::Killed && m.peek(intent(a)) == intended;
@@ -102,7 +103,7 @@ fn waited_for(m: &Memory, fates: &[Fate], dead: usize) -> bool {
     in_doubt || leased || back && m.peek(seat(dead)) != 0
 }
 
-/// Returns `true` if a living actor announces a recovery of `dead`. Not an access.
+/// Returns `true` if a living actor announces a recovery of `dead`. Does not count as an access.
 fn is_being_recovered(m: &Memory, fates: &[Fate], dead: usize) -> bool {
     let recovers = |a: usize| {
         fates[a] != Fate::Killed && RecoveringSlots::covers(m.peek(recovering_word(a)), dead as u32)
@@ -110,13 +111,13 @@ fn is_being_recovered(m: &Memory, fates: &[Fate], dead: usize) -> bool {
     (0..fates.len()).any(recovers)
 }
 
-/// Returns `true` if all killed actors are reclaimed. Not an access.
+/// Returns `true` if all killed actors are reclaimed. Does not count as an access.
 fn reclaimed(m: &Memory, fates: &[Fate]) -> bool {
     killed(fates).all(|d| presence(m, d) == Presence::Free)
 }
 
 impl Process {
-    /// Returns the next step for one of the dead members. Not an access.
+    /// Returns the next step for one of the dead members. Does not count as an access.
     fn look(&mut self, me: usize, m: &Memory, fates: &[Fate]) -> Option<Doing> {
         for d in killed(fates).filter(|&d| self.only.is_none_or(|only| only == d)) {
             self.dead = d;
@@ -337,7 +338,7 @@ const BASE: Setup = Setup { stale_holds: false, asks: true, rash: false, apart: 
 const APART: Setup = Setup { apart: true, ..BASE };
 
 impl Setup {
-    /// Creates a world with a queue with redelivery, which contains one message.
+    /// Creates a world with a queue with acknowledgement, which contains one message.
     fn world(self) -> World<Process> {
         let m = memory(&chain(1, 0), 1);
         let queued = Owner { holder: Holder::Queued, seq: 1 };
@@ -386,7 +387,7 @@ impl Setup {
         world
     }
 
-    /// Creates the world of [`taken`](Self::taken), without remains of the member with the stale intent.
+    /// Creates a world like [`taken`](Self::taken), without the dead member with the stale intent.
     fn one_dead(self) -> World<Process> {
         let mut world = self.taken();
         world.fates[STALE] = Fate::Ended;
@@ -394,7 +395,7 @@ impl Setup {
         world
     }
 
-    /// Creates the world of [`one_dead`](Self::one_dead), without the actor that takes returned messages.
+    /// Creates a world like [`one_dead`](Self::one_dead), without the actor that takes returned messages.
     fn alone(self) -> World<Process> {
         let mut world = self.one_dead();
         world.fates[OTHER] = Fate::Ended;
@@ -454,7 +455,7 @@ fn recoverer_may_lease_for_another_dead_member() {
     explore(Setup { stale_holds: true, ..APART }.taken(), 0, 0);
 }
 
-/// A recovering actor reads the slots before the producer has written the message, and the intents after the
+/// A recovering actor reads the slots before the producer writes the message, and reads the intents after the
 /// producer has cleared its intent.
 #[test]
 fn message_being_put_is_not_taken_for_ownerless() {

@@ -1,6 +1,6 @@
-//! A slab whose blocks are free and whose size class changes, exhaustively. Processes allocate blocks of
-//! either size, with stale hints, while another process retires the slab and gives it the other size. Any
-//! process, including a reclaiming one, is killed at any shared access. Processes run the same steps.
+//! Exhaustive model of a slab of free blocks whose size class changes. Processes allocate blocks of either
+//! size by stale hints, while another process retires the slab and gives it the other size. Any process,
+//! including a reclaiming process, is killed at any shared access. Real processes run the same steps.
 
 use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::steps::{
@@ -25,9 +25,9 @@ const WORDS: usize = (FIRST_BLOCK + BLOCK_WORDS * BLOCKS as u64) as usize;
 
 /// Values of the slab's word.
 const RETIRED: u64 = 0;
-/// Slab of two small blocks.
+/// Value of the slab's word: slab of two small blocks.
 const SMALL: u64 = 1;
-/// Slab of a single block in place of the two.
+/// Value of the slab's word: slab of one large block.
 const LARGE: u64 = 2;
 
 fn blocks_of(slab: u64) -> u32 {
@@ -49,9 +49,9 @@ const PAGES: Pages = no_pages;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Op {
-    /// Takes this block, if the slab has that size, and releases it.
+    /// Takes the block with this index, if the slab has this size, and releases it.
     Use(u64, u32),
-    /// Gives the slab that size.
+    /// Gives the slab this size.
     Make(u64),
 }
 
@@ -100,7 +100,7 @@ enum Doing {
 struct Process {
     program: Vec<Op>,
     claimed: Vec<(u32, BlockState)>,
-    /// `true` if the second read of a claim reads a word that never changes.
+    /// Planted bug: the second read of a claim reads a constant word instead of the slab's word.
     careless: bool,
     doing: Doing,
 }
@@ -309,7 +309,7 @@ fn slab_size_changes_during_use() {
 }
 
 #[test]
-fn users_of_both_sizes_during_a_size_change() {
+fn blocks_of_both_sizes_survive_a_size_change() {
     let programs: [&[Op]; 3] = [&[Use(SMALL, 0)], &[Make(LARGE)], &[Use(LARGE, 0)]];
     explore(world(SMALL, &programs), 1, 0);
     explore(world(SMALL, &[&[Use(SMALL, 1)], &[Make(LARGE), Make(SMALL)], &[Use(SMALL, 0)]]), 1, 0);

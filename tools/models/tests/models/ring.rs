@@ -1,5 +1,6 @@
-//! Envelope ring, exhaustively: every interleaving of put, get, batches of both, close and recovery, with
-//! kills and stops at every shared access, also of recovering actors. Processes run the same steps.
+//! Exhaustive model of the ring of envelopes: every interleaving of put, get, batches of puts or gets, close
+//! and recovery, with kills and stops at every shared access, also of recovering actors. Real processes run
+//! the same steps.
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner};
@@ -16,16 +17,16 @@ use mp_queue::ring::{
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
-    /// Producer: claims its next envelope.
+    /// Claims the next envelope, as a producer.
     Claim,
     Put(Put),
     PutSmall(PutSmall),
-    /// Consumer.
+    /// Gets a message, as a consumer.
     Get(Get),
-    /// Ends a batch, and then repeats the operation that did not fit into the batch, without a batch.
+    /// Ends a batch. If the last operation did not fit into the batch, then repeats it without a batch.
     Advance(Advance, Option<Box<Doing>>),
     Free(u32, Owner),
-    /// Closer: closes the queue at any time.
+    /// Closes the queue at any time.
     Close(Close),
     Recover(RingRecovery),
 }
@@ -36,16 +37,16 @@ struct Process {
     /// Messages that a producer has not put yet, numbered by actor.
     items: std::ops::Range<u32>,
     smalls: Smalls,
-    /// `true` if every actor that could still put had ended before the current get began.
+    /// `true` if all producers had ended before the current get began.
     last: bool,
     producers: usize,
     /// Index of the first recovering actor.
     recoverers: usize,
-    /// `true` if the actor puts and gets in batches. `run` has the positions of the first and the last
+    /// `true` if the actor puts and gets in batches. `run` contains the positions of the first and the last
     /// message of the current batch.
     batches: bool,
     run: Option<(Position, Position)>,
-    /// `true` if a consumer records that it touches a message's group.
+    /// `true` if a consumer records that it touches the group of a message's envelope.
     touches: bool,
     doing: Doing,
 }
@@ -71,7 +72,7 @@ impl Smalls {
 }
 
 impl Process {
-    /// Takes the next message, as part of a batch if the actor uses batches.
+    /// Returns the state that takes the next message, in a batch if the actor uses batches.
     fn get_next(&self, me: usize) -> Doing {
         match self.get(me) {
             Doing::Get(get) if self.batches => Doing::Get(get.batched(self.last())),
@@ -447,7 +448,7 @@ fn batches_of_small_and_large_are_ordered() {
     Setup { slots: 2, batches: true, ..odd }.explore(0, 0);
 }
 
-/// Two words that are written one after the other would expose half a message.
+/// If a small message is written as two words, one after the other, a consumer gets half a message.
 #[test]
 #[should_panic(expected = "torn")]
 fn half_written_message_is_found() {
@@ -457,7 +458,7 @@ fn half_written_message_is_found() {
     s.check(world, 0, 0);
 }
 
-/// Hints may lag, but an actor that needs a hint must advance it.
+/// Hints may be out of date, but an actor that finds an outdated hint must advance it.
 #[test]
 #[should_panic(expected = "wedged")]
 fn unadvanced_hints_block_processes() {

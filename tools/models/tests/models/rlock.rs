@@ -1,6 +1,6 @@
-//! Reentrant lock, exhaustively: threads of one process and of another, kills of whole processes, and stops
-//! at any access. Some threads wait on a condition: they release all levels, and take them again. Processes
-//! run the same steps.
+//! Exhaustive model of the reentrant lock, with threads of two processes, kills of whole processes, and stops
+//! at any access. Some threads wait on a condition: they release all levels of the lock, and take them again.
+//! Real processes run the same steps.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::lock::{
@@ -14,7 +14,8 @@ use mp_sync::steps::rlock::{AddLevel, AddLevelOutcome, Depth, ReadDepth, Release
 
 const LOCK: LockAt = LockAt(Word::at(0));
 const DEPTH: Word = Word::at(24);
-/// Protected data: two words, written one after the other, the second one at a deeper level.
+/// Protected data: two words. A thread writes the first word at the outer level of the lock, and the second
+/// word at the inner level.
 const A: Word = Word::at(32);
 const B: Word = Word::at(40);
 
@@ -23,9 +24,9 @@ enum Bug {
     None,
     /// The lock belongs to the process instead of the thread.
     ProcessOwns,
-    /// A new holder continues from the depth of the previous one.
+    /// A new holder continues with the depth of the previous holder.
     KeepsDepth,
-    /// The drop of the first level releases the lock.
+    /// Dropping the inner level releases the lock.
     ReleasesEarly,
     /// A thread that recovers doesn't record that it repairs the data.
     ForgetsRecovering,
@@ -57,15 +58,15 @@ enum Doing {
     Unlock(ReleaseLock),
 }
 
-/// Thread that takes the lock twice and drops both levels, perhaps with a wait in between.
+/// Thread that takes the lock twice, may wait on a condition, and drops both levels.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Thread {
     doing: Doing,
     left: u32,
     waits: bool,
-    /// Number of levels, counted by the thread itself.
+    /// Number of levels that the thread has.
     levels: u64,
-    /// Number of levels when the thread released the lock to wait.
+    /// Number of levels that the thread had before it released the lock to wait.
     let_go: u64,
     slept: bool,
     recovering: bool,
@@ -81,7 +82,7 @@ struct Ghost {
     sleepers: Sleepers,
 }
 
-/// Returns the process of a thread. The first two threads are one process.
+/// Returns the process of a thread. The first two threads belong to one process.
 fn process_of(actor: usize) -> usize {
     actor / 2
 }
@@ -122,13 +123,13 @@ impl Thread {
         Doing::Acquire(AcquireLock::new(LOCK, member(me), who(me), self.slept, dead))
     }
 
-    /// Checks that the depth equals the thread's own count.
+    /// Checks that the depth of the lock equals the thread's number of levels.
     fn check(&self, m: &Memory) {
         let says = Depth(m.peek(DEPTH)).levels();
         assert_eq!(says, self.levels, "a thread has {} levels, and the lock's depth is {says}", self.levels);
     }
 
-    /// Continues after the thread took the lock with this word.
+    /// Returns the next state after the thread has taken the lock, whose word was `word`.
     fn taken(&mut self, me: usize, m: &Memory, word: LockWord, fates: &[Fate], ghost: &mut Ghost) -> Doing {
         if let Some(other) = ghost.inside.replace(me) {
             assert!(is_process_killed(process_of(other), fates), "two inside");
@@ -315,7 +316,8 @@ fn explore(threads: &[(u32, bool)], (kills, stops): (u32, u32), poll_interval: b
     world.explore(kills, stops, end, wedged);
 }
 
-/// Number of rounds, each of which takes the lock twice, and whether the thread waits in between.
+/// Program of a thread: number of rounds, each of which takes the lock twice, and `true` if the thread waits
+/// on a condition in each round.
 const ONCE: (u32, bool) = (1, false);
 const TWICE: (u32, bool) = (2, false);
 const WAITS: (u32, bool) = (1, true);

@@ -1,11 +1,12 @@
-//! Rows of slabs of device memory, exhaustively. Holders of a piece submit work to their streams, join it
-//! into the row's last use, and leave. When no holder is left, the maker cuts the memory again, for streams
-//! that wait. Any process is killed or stopped at any shared access. Processes run the same steps.
+//! Exhaustive model of the rows of device memory, which record the last use of a piece. Holders of a piece
+//! submit work to their streams, join the work into the row's last use, and release the piece. When no holder
+//! is left, the maker reuses the memory, for streams that wait for the last use. Any process is killed or
+//! stopped at any shared access. Real processes run the same steps.
 //!
-//! A device executes its process's orders. After the process is killed, the device continues for any time,
-//! and then stops. Other processes detect that, count the end of unfinished work, and only then end the waits
-//! for it, as in the model of clocks. Checked: no work in the new piece runs while work in the old piece may
-//! run, except late reads of dead processes.
+//! A device executes the work of its process. After the process is killed, the device continues for any time,
+//! and then stops. Other processes detect the stop, count the end of unfinished work, and only then end the
+//! waits for that work, as in the model of clocks. Checked: no work in the new piece runs while work in the
+//! old piece may run, except late reads of dead processes.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::device::use_record::{
@@ -17,9 +18,9 @@ use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::random::at_random;
 
 const ROW: UseRecordAt = UseRecordAt(Word::at(0));
-/// Bit set of the holders.
+/// Word with the bit set of the holders.
 const SEATS: Word = Word::at(16);
-/// Number of ends of unfinished work, counted over all clocks.
+/// Word with the number of clocks that have ended with unfinished work.
 const ENDS: Word = Word::at(24);
 
 /// Planted bug.
@@ -32,13 +33,13 @@ enum Bug {
     EndedFirst,
     /// The last use is overwritten by a tick that doesn't follow the old last use.
     NotFollowed,
-    /// Another process's join, between the read and the swap, is overwritten.
+    /// A join replaces the last use without a compare, so it overwrites another process's join.
     NotCompared,
     /// A last use that follows work of several processes is not marked as mixed.
     NotMixed,
     /// The maker doesn't check for ends of unfinished work.
     EndsIgnored,
-    /// Ends are counted after streams continue.
+    /// The end of unfinished work is counted after streams that wait for the work continue.
     CountedLate,
     /// The maker doesn't check the counts of begun and ended uses.
     UsesIgnored,
@@ -84,11 +85,12 @@ enum Pc {
     Holders,
     Reclaim(u64),
     Returned(ReadUseRecord),
-    /// The last use is complete. The maker reads the number of ends.
+    /// The maker, after finding that the last use is complete, reads the number of ends.
     Ends(UseRecord),
     /// The maker reads the number of ends for the next piece.
     EndsBefore,
-    /// The first of the two steps of an end was made: the count, or the release of waiting streams.
+    /// The ender has made the first of the two steps of an end: the count, or with a planted bug the release
+    /// of waiting streams.
     Ended(usize),
     Cut(ResetUseRecord),
     Give,
@@ -99,23 +101,23 @@ struct Process {
     role: Role,
     bug: Bug,
     pc: Pc,
-    /// Tick after the holder's work.
+    /// Tick that covers the holder's work.
     tick: u64,
 }
 
-/// Operation of a stream: wait, work, and tick.
+/// Operation of a stream: waits for ticks, then executes work, then ticks.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Op {
     owner: usize,
     tick: u64,
     waits: Vec<u64>,
-    /// Generation of the memory that the work uses, and whether it writes. `None` for a stream that only
-    /// joins.
+    /// Generation of the memory that the work uses, and `true` if the work writes. `None` for an operation
+    /// that only joins uses.
     work: Option<(u8, bool)>,
     done: bool,
 }
 
-/// State that no process can read as a whole.
+/// State for checks, which processes can't read as a whole.
 #[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
 struct Ghost {
     ops: Vec<Op>,
@@ -123,22 +125,23 @@ struct Ghost {
     retired: bool,
     /// Tick for which streams wait before they use the memory of this generation.
     cooling: Option<u64>,
-    /// Number of times that the whole memory was returned.
+    /// Number of times that the memory was returned to the maker.
     returned: u8,
     /// Bit set of the holders whose clocks have ended with unfinished work.
     ended: u8,
-    /// Number of ends when the piece was cut.
+    /// Number of ends of unfinished work when the piece was cut.
     ends_before: u64,
 }
 
-/// Returns a tick. Each holder has a clock for its stream, and a clock for the stream that joins.
+/// Returns the tick of a holder. Each holder has a clock for its stream, and, if `joins` is set, a clock for
+/// the stream that joins uses.
 fn tick_of(holder: usize, joins: bool) -> u64 {
     let clock = 2 * holder as u32 + u32::from(joins);
     Tick::new(clock, Tick::base(1) + 1).raw()
 }
 
 impl Ghost {
-    /// Takes the memory back. Returns the maker's next step, unless this was the last generation.
+    /// Returns the memory to the maker. Returns the maker's next step, or `None` after the last generation.
     fn takes_back(&mut self, cooling: Option<u64>, seats: &[u64]) -> Option<Pc> {
         self.cooling = cooling;
         self.returned += 1;
@@ -169,7 +172,8 @@ impl Ghost {
     }
 }
 
-/// Returns the index of the first device, after the maker and the holders. The last actor is the ender.
+/// Returns the index of the first device. Devices follow the maker and the holders, and the last actor is the
+/// ender.
 fn devices(fates: &[Fate]) -> usize {
     fates.len().div_ceil(2)
 }
@@ -331,7 +335,7 @@ impl Process {
         false
     }
 
-    /// Runs orders of its process that are ready.
+    /// Executes an operation of its process that is ready.
     fn device(owner: usize, fates: &[Fate], ghost: &mut Ghost) -> bool {
         let ready = |op: &Op| {
             let met = |tick: &u64| ghost.over(*tick) != Some(false);
@@ -383,7 +387,7 @@ impl Process {
     }
 }
 
-/// Returns the seats of each generation.
+/// Returns the bit set of the holders of each generation.
 fn seats_of(actors: &[Role]) -> Vec<u64> {
     let mut seats = vec![0; 2];
     for (a, role) in actors.iter().enumerate() {
@@ -407,7 +411,7 @@ impl Actor for Actors {
     }
 }
 
-/// Actor, and the maker's view of the other actors.
+/// Actor, with the holders of each generation, which the maker needs.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Actors {
     process: Process,
@@ -472,8 +476,8 @@ fn moved_piece_is_reused_after_its_uses() {
     explore(&CHAIN, (1, 0), Bug::None);
 }
 
-/// A death ends the second reader's wait, and the third reader's tick may complete before the first reader's
-/// work has run.
+/// The death of a process ends the second reader's wait, so the third reader's tick may be complete before
+/// the first reader's work has run.
 #[test]
 fn memory_is_reused_after_three_readers() {
     explore(&READ_CHAIN, (1, 0), Bug::None);
@@ -528,7 +532,8 @@ fn unrepeated_concurrent_join_is_found() {
     explore(&READERS, (0, 0), Bug::NotCompared);
 }
 
-/// If the process whose stream waits for both dies, streams that wait for that process continue.
+/// A stream waits for two holders. If its process dies, streams that wait for the process continue, although
+/// work of the holders may be pending.
 #[test]
 #[should_panic(expected = "memory is used again under work")]
 fn unmarked_joint_use_is_found() {

@@ -1,5 +1,5 @@
-//! Readers and writers, exhaustively: no reader observes a partial write, a dead writer is reported, and no
-//! thread waits for a dead reader. Processes run the same steps.
+//! Exhaustive model of the readers-writer lock. No reader observes a partial write, a dead writer is
+//! reported, and no thread waits for a dead reader. Real processes run the same steps.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::lock::{AcquireLock, DeadHolder, LockAt, LockAttempt, LockWord, OsThread, ReleaseLock};
@@ -22,19 +22,19 @@ const LEFT_BEHIND: u64 = 1;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// A reader does not read the lock again.
+    /// A reader that has its slot does not read the lock again.
     NoSecondLook,
     /// A writer does not wait for readers.
     IgnoresReaders,
-    /// No writer frees a dead reader's place.
+    /// No writer frees a dead reader's slot.
     NoRecovery,
-    /// A thread that adopts the lock clears every mark.
+    /// A thread that takes over the lock of a dead holder always clears the mark.
     IgnoresWriting,
-    /// Any mark is treated as a death during a write, also the mark of a dead holder that did not write.
+    /// Each mark of a dead holder is treated as a death during a write, even if the holder did not write.
     TakesMarksSeriously,
     /// A thread that reads again while the lock is held takes any free slot.
     AnotherSlot,
-    /// A thread that reads again, in the same slot, does not increment its count.
+    /// A thread that reads again in the same slot does not increment the count of its reads.
     DoesNotCount,
 }
 
@@ -42,7 +42,7 @@ enum Bug {
 enum Doing {
     Begin,
     Enter(Enter),
-    /// Planted bug: takes a place without reading the lock afterwards.
+    /// Planted bug: takes a slot without reading the lock afterwards.
     Slip(ClaimReader),
     Acquire(AcquireLock),
     Refused(LockWord),
@@ -50,11 +50,11 @@ enum Doing {
     ClaimReader(ClaimReader),
     LetOthersIn(ReleaseLock, ObservedSlot),
     ReadA(ObservedSlot),
-    /// Reads, and begins a second reading.
+    /// Begins a second read during the first read.
     EnterAgain(Enter, ObservedSlot),
     AddRead(AddRead, ObservedSlot),
     AnotherSlot(ClaimReader, ObservedSlot),
-    /// Reads twice, and ends the first reading.
+    /// Ends the first read during the second read.
     LeaveFirst(Leave, ObservedSlot),
     ReadB(ObservedSlot),
     Leave(Leave),
@@ -68,11 +68,11 @@ enum Doing {
     Unlock(ReleaseLock),
 }
 
-/// Process that reads once or writes once, and repairs a torn state that it finds.
+/// Process that reads once or writes once, and repairs inconsistent data that it finds.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     writes: bool,
-    /// `true` if the process begins a second reading during its first one, and ends the first reading first.
+    /// `true` if the process begins a second read during its first read, and ends the first read first.
     again: bool,
     doing: Doing,
     marked: bool,
@@ -277,7 +277,8 @@ fn explore(readers: usize, writers: usize, faults: (u32, u32), bug: Bug) {
     explore_again((readers, 0), writers, faults, bug);
 }
 
-/// Explores `readers` readers. The last `again` of them read again.
+/// Explores `readers` readers and `writers` writers. The last `again` readers read a second time during the
+/// first read.
 fn explore_again((readers, again): (usize, usize), writers: usize, (kills, stops): (u32, u32), bug: Bug) {
     let process = Process { writes: false, again: false, doing: Doing::Begin, marked: false, a: 0, bug };
     let mut actors = vec![process.clone(); readers - again];

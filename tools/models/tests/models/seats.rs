@@ -1,7 +1,7 @@
-//! Holders of a block, exhaustively: processes send, receive and release one block while any process,
-//! including a reclaiming one, is killed at any shared access. In some worlds all three seats are in the
-//! block's header. In other worlds, two seats are in two pages, searched in a circle, or next to each other
-//! in one page. Processes run the same steps.
+//! Exhaustive model of the holders of a block. Processes send, receive and release one block. Any process,
+//! including a reclaiming process, is killed at any shared access. In some worlds, all three seats are in the
+//! block's header. In other worlds, two seats are in pages: in two pages, which are searched in a circle, or
+//! next to each other in one page. Real processes run the same steps.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{
@@ -18,11 +18,12 @@ const SEATS: u32 = 3;
 const ENVELOPES: u32 = 2;
 /// Block with all seats in the header.
 const FLAT: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: SEATS, per_page: 1 };
-/// Block with one seat in the header, and the others in pages of one seat each.
+/// Block with one seat in the header, and two seats in pages of one seat each.
 const PAGED: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: 1, per_page: 1 };
-/// Block whose other two seats are next to each other in one page.
+/// Block with one seat in the header, and two seats next to each other in one page.
 const BESIDE: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: 1, per_page: 2 };
-/// First word of the envelopes. Each has three words: owner, number of attachments, attachment.
+/// Index of the first word of the envelopes. Each envelope has three words: owner, number of attachments,
+/// attachment.
 const FIRST_ENVELOPE: u64 = 2 + SEATS as u64;
 const FIRST_PAGE: u64 = FIRST_ENVELOPE + 3 * ENVELOPES as u64;
 const PAGE_WORDS: u64 = PAGE_HEADER as u64 + 2;
@@ -93,7 +94,7 @@ enum Doing {
     Check(FreeCheck<Pages>),
 }
 
-/// Action after the release of a seat.
+/// Next action after the release of a seat.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum After {
     Next,
@@ -321,13 +322,14 @@ fn world(programs: &[&[Op]]) -> World<Process> {
     world_of(FLAT, None, programs)
 }
 
-/// Creates the world of [`world`], with seats in pages. The seat that was taken last is the `last`-th in
-/// pages.
+/// Creates a world like [`world`], with seats in pages. The seat in pages with the number `last` was taken
+/// last.
 fn paged(last: usize, programs: &[&[Op]]) -> World<Process> {
     world_of(PAGED, PAGE_BLOCKS.get(last).map(|&page| SeatAt::paged(page, PAGE_HEADER)), programs)
 }
 
-/// Creates the world of [`paged`], after a check that found the `held`-th seat in pages held.
+/// Creates a world like [`paged`], after a check that found that the seat in pages with the number `held` is
+/// held.
 fn hinted(last: usize, held: usize, programs: &[&[Op]]) -> World<Process> {
     let world = paged(last, programs);
     let hints = Word::at(8 * (FIRST_PAGE + 2));
@@ -336,8 +338,8 @@ fn hinted(last: usize, held: usize, programs: &[&[Op]]) -> World<Process> {
     world
 }
 
-/// Creates the world of [`world`], with adjacent seats in a page. The seat that was taken last is the
-/// `last`-th.
+/// Creates a world like [`world`], with two seats next to each other in a page. The seat with the number
+/// `last` was taken last.
 fn beside(last: u32, programs: &[&[Op]]) -> World<Process> {
     world_of(BESIDE, Some(SeatAt::paged(PAGE_BLOCKS[0], PAGE_HEADER + last)), programs)
 }
@@ -427,8 +429,8 @@ fn seats_in_pages_survive_kills() {
     }
 }
 
-/// A release begins its check at the seat that an earlier release found held, and notes the held seat that it
-/// finds.
+/// A release begins its search for holders at the seat that an earlier release found held, and notes the held
+/// seat that it finds.
 #[test]
 fn hints_of_held_seats_survive_kills() {
     for (last, held) in [(0, 0), (0, 1), (1, 0), (1, 1)] {

@@ -1,5 +1,5 @@
-//! Permits, exhaustively: kills at any access, also of a process that returns a dead process's permit, stops,
-//! and sleepers without a poll interval. Processes run the same steps.
+//! Exhaustive model of the semaphore, with kills and stops at any access. A process that returns the permit
+//! of a dead process is killed, too. Sleepers have no poll interval. Real processes run the same steps.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::Member;
@@ -41,7 +41,7 @@ enum Bug {
     NoRecovery,
     /// A process that returns a permit wakes no waiter.
     NoWake,
-    /// A waiter that has announced its sleep does not check again.
+    /// A waiter that has announced its sleep does not check for a permit again.
     NoSecondLook,
 }
 

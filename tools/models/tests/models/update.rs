@@ -1,6 +1,6 @@
-//! Updates of several words, exhaustively: they are atomic, also if any process is killed at any access,
-//! including processes that complete another process's update. No process waits for a process that is stopped
-//! during an update. Processes run the same steps.
+//! Exhaustive model of updates of several words. Updates are atomic, even if any process is killed at any
+//! access, including processes that complete another process's update. No process waits for a process that is
+//! stopped during an update. Real processes run the same steps.
 
 use mp_core::mem::{Column, Steps, Word};
 use mp_core::steps::{Update, UpdateAt, UpdateOutcome, UpdatePlan};
@@ -15,18 +15,18 @@ const C: Word = Word::at(16);
 const D: Word = Word::at(24);
 const AT: UpdateAt =
     UpdateAt { current: Word::at(32), own: Column { base: Word::at(40), stride: 8 * UpdateAt::OWN_WORDS } };
-/// Sum of A and B, and of C and D.
+/// Constant sum of the words A and B, and of the words C and D.
 const SUM: u64 = 23;
-/// Initial value of A and C.
+/// Initial value of the words A and C.
 const FIRST: u64 = 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Kind {
-    /// Moves one from C to D. No word returns to an earlier value.
+    /// Decrements C and increments D. No word returns to an earlier value.
     Transfer,
     /// Exchanges A and B. A second exchange restores their earlier values.
     Exchange,
-    /// Exchanges A and B, but claims not to need exclusive access.
+    /// Planted bug: exchanges A and B, but declares that it needs no exclusive access.
     Careless,
 }
 

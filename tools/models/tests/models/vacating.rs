@@ -1,8 +1,8 @@
-//! A queue that a dead and a living actor hold. A message in the queue holds a token, such as a channel's
-//! last sender, and other actors wait for the token's release. The living actor drops the queue while other
-//! actors recover the dead actor, and are killed and stopped. Then it reuses the queue's memory, if that is
-//! free. Explored exhaustively with two recovering actors, and at random with three. Processes run the same
-//! steps.
+//! Model of a queue that a dead and a living actor hold. A message in the queue holds a token, such as a
+//! channel's last sender, and other actors wait for the token's release. The living actor drops the queue
+//! while other actors recover the dead actor, and are killed and stopped. Then the living actor reuses the
+//! queue's memory, if the memory is free. The model is explored exhaustively with two recovering actors, and
+//! at random with three. Real processes run the same steps.
 //!
 //! Checked: no running actor waits for a stopped actor. No actor writes into a queue without a holder. Reused
 //! memory has no other holder. Nothing is freed twice, and nothing leaks.
@@ -22,7 +22,7 @@ use mp_models::vacating::{
     recovering_word, seat_of, seats, state, tenancy,
 };
 
-/// Maximum number of concurrent recoveries. Larger numbers find no further bugs.
+/// Maximum number of concurrent recoveries. Larger numbers find no additional planted bugs.
 const MOST: u32 = 2;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -73,9 +73,9 @@ enum Bug {
     OldOrder,
     /// Vacating actors do not check for other recovering actors.
     Rash,
-    /// An actor that vacates treats released seats as recovered.
+    /// A vacating actor treats a seat that another actor has released as completely recovered.
     Trusting,
-    /// The reclaiming actor claims all blocks without seats.
+    /// The reclaiming actor claims all blocks without holders.
     Greedy,
 }
 
@@ -113,7 +113,7 @@ impl Process {
         !matches!(self.counted, Some(Tenancy { presence: Presence::Dead(_), .. }))
     }
 
-    /// Returns the next step of the recovery of a dead actor. Not an access.
+    /// Returns the next step of the recovery of a dead actor. Does not count as an access.
     fn look(&mut self, me: usize, m: &Memory, fates: &[Fate]) -> Option<Doing> {
         for d in killed(fates) {
             self.dead = d;
@@ -153,7 +153,7 @@ impl Process {
         Doing::Token
     }
 
-    /// Continues after a seat of the queue was released for the dead actor.
+    /// Returns the next state after a seat of the queue was released for the dead actor.
     fn claimed(&mut self, end: ReleaseOutcome) -> Doing {
         self.deserted |= matches!(end, ReleaseOutcome::MustFree(BlockState { kind: BlockKind::Ring, .. }));
         self.token()
@@ -164,7 +164,7 @@ fn release(me: usize, seat: Word, holder: Seat) -> ReleaseSeat<Pages> {
     ReleaseSeat::new(QUEUE, NO_PAGES, member(me), seat, holder)
 }
 
-/// Drains the queue, which no actor but `me` holds.
+/// Returns the state that drains the queue, which no other actor holds.
 fn drain(me: usize, state: BlockState) -> Doing {
     match state.kind {
         BlockKind::Ring => {
@@ -492,7 +492,8 @@ fn claiming_seatless_blocks_owns_messages() {
     explore(with(Bug::Greedy), 0, 1);
 }
 
-/// The actor that released the seats is stopped before it checks whether these seats were the last.
+/// The actor that released the seats is stopped before it checks whether these were the last seats of the
+/// queue.
 #[test]
 #[should_panic(expected = "wedged")]
 fn trusting_an_unchecked_release_is_found() {

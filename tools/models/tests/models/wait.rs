@@ -1,21 +1,21 @@
-//! Waiting for two counts at once, exhaustively: an actor that only observes sleeps on the words of both,
-//! while another actor takes from the first count. Kills and stops at any access, and sleepers without a poll
-//! interval. Processes run the same steps at these words.
+//! Exhaustive model of waiting for two counts at once. An observer sleeps on the words of both counts, while
+//! another actor takes from the first count. Actors are killed and stopped at any access. Sleepers have no
+//! poll interval. Real processes run the same steps on these words.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::{Announce, NotifyOne, withdraw_announcement};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::random::at_random;
 
-/// Available number of each of two things.
+/// Words of the two counts: number of available pieces of each thing.
 const THINGS: [Word; 2] = [Word::at(0), Word::at(8)];
-/// Word of each thing on which actors sleep until the thing is available.
+/// Words on which actors sleep until a piece of a thing is available.
 const PARKING: [Word; 2] = [Word::at(16), Word::at(24)];
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// An actor that was woken and takes nothing wakes no other actor.
+    /// An actor that was woken but takes no piece does not wake another actor.
     NotPassedOn,
     /// An actor that waits for both things announces itself at both, but checks only the first one before it
     /// sleeps.
@@ -37,11 +37,11 @@ enum Doing {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Role {
-    /// Waits until either thing is available, and takes nothing.
+    /// Observer: waits until a piece of either thing is available, and takes none.
     Looks,
-    /// Waits until the first thing is available, and takes one piece.
+    /// Taker: waits until a piece of the first thing is available, and takes it.
     Takes,
-    /// Adds one piece of a thing.
+    /// Maker: adds one piece of this thing.
     Makes(usize),
 }
 
@@ -52,14 +52,14 @@ struct Process {
     /// Values of the words on which the actor sleeps.
     seen: [u64; 2],
     ready: [bool; 2],
-    /// Index of the first maker.
+    /// Index of the first actor that is a maker.
     makers: usize,
     bug: Bug,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
-    /// The kernel's queues of sleepers, one for each word. An actor that is woken at one word stays in the
+    /// Queues of sleepers in the kernel, one for each word. An actor that is woken at one word stays in the
     /// queue of the other word until it runs.
     queues: [Vec<usize>; 2],
     asleep: Vec<usize>,
@@ -68,7 +68,7 @@ struct Ghost {
 }
 
 impl Ghost {
-    /// FUTEX_WAKE. Returns the number of woken actors.
+    /// Models FUTEX_WAKE: wakes up to `most` actors that sleep on a word. Returns the number of woken actors.
     fn wake(&mut self, word: usize, most: usize) -> usize {
         let n = most.min(self.queues[word].len());
         for i in self.queues[word].drain(..n) {
@@ -79,7 +79,7 @@ impl Ghost {
         n
     }
 
-    /// Removes an actor that no longer sleeps.
+    /// Removes an actor that no longer sleeps from all queues.
     fn forget(&mut self, me: usize) {
         self.queues.iter_mut().for_each(|q| q.retain(|&i| i != me));
         self.woken.retain(|&i| i != me);
@@ -100,7 +100,7 @@ impl Process {
         if self.role == Role::Looks { 2 } else { 1 }
     }
 
-    /// Continues after a check of all things. Returns `true` if the actor ends.
+    /// Sets the next action after a check of all things. Returns `true` if the actor ends.
     fn record_poll(&mut self) -> bool {
         if self.role == Role::Looks && self.ready.contains(&true) {
             return self.pass_on(0);
@@ -119,8 +119,8 @@ impl Process {
         }
     }
 
-    /// Returns `true` if an actor that would sleep may end: nothing is available, and no actor is left that
-    /// could make anything. Only the model can check this.
+    /// Returns `true` if an actor may end instead of sleeping, because no piece is available and no maker is
+    /// left. Real processes can't check this.
     fn gives_up(&self, m: &Memory, fates: &[Fate]) -> bool {
         let nothing = (0..self.words()).all(|i| m.peek(THINGS[i]) == 0);
         nothing && (self.makers..fates.len()).all(|maker| fates[maker].gone())
@@ -216,8 +216,8 @@ impl Actor for Process {
     }
 }
 
-/// Explores one observer, `takers` actors that take, and as many makers of each thing as `makers` has. All
-/// end, except killed and stopped actors.
+/// Explores one observer, `takers` takers, and for each thing the number of makers in `makers`. All actors
+/// must end, except killed and stopped actors.
 fn explore(takers: usize, makers: (usize, usize), (kills, stops): (u32, u32), poll_interval: bool, bug: Bug) {
     let process = |role| Process::new(role, 1 + takers, bug);
     let mut actors = vec![process(Role::Looks)];

@@ -1,4 +1,4 @@
-//! Process of the random schedules, and the plain queue to which the real queue is compared.
+//! Process of the random schedules, and a plain queue with which the ring is compared.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use mp_queue::ring::{Close, Get, GetOutcome, Put, PutOutcome, RingAt, Slot, Take
 
 use super::schedule::LAST_SWEEPER;
 
-/// Producer, and the number of the message among that producer's messages.
+/// Message: its producer, and its number among the messages of the producer.
 pub type Message = (usize, u32);
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -43,7 +43,7 @@ pub struct Process {
     pub doing: Doing,
 }
 
-/// Plain queue, and the observations of each actor.
+/// State for checks: a plain queue, and observations of each actor.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Ghost {
     pub content: Vec<Option<Message>>,
@@ -52,13 +52,14 @@ pub struct Ghost {
     pub received: Vec<Message>,
     pub closed: bool,
     pub refused: u32,
-    /// For each actor, whether the queue was empty, or full, at some time during its current call.
+    /// For each actor, `true` if the queue was empty at some time during its current call. `was_full` is the
+    /// same for a full queue.
     pub was_empty: [bool; MAX_ACTORS],
     pub was_full: [bool; MAX_ACTORS],
 }
 
 impl Ghost {
-    /// Applies a change of the slots to the plain queue.
+    /// Applies a change of the ring's slots to the plain queue.
     fn follow(&mut self, before: &[Slot], after: &[Slot]) {
         for (&before, &after) in before.iter().zip(after) {
             let (left, came) = (before.envelope(), after.envelope());

@@ -1,8 +1,9 @@
-//! The envelope ring under long random schedules: rings of up to four slots, up to thirty messages, reused
-//! envelopes, and processes that are killed, stopped and resumed. The ring is compared to a plain queue.
+//! Model of the ring of envelopes under long random schedules. Rings have up to four slots, for up to thirty
+//! messages in reused envelopes. Processes are killed, stopped and resumed. The ring is compared with a plain
+//! queue.
 //!
-//! The exhaustive models cover every schedule of a few messages. This model covers longer schedules.
-//! Processes run the same steps.
+//! The exhaustive models cover every schedule of a few messages. This model covers longer schedules. Real
+//! processes run the same steps.
 
 #![allow(unreachable_pub, missing_docs, missing_debug_implementations)]
 
@@ -38,7 +39,7 @@ fn random_schedules_behave_like_a_plain_queue() {
     assert!(received.get() > 2000 && lost.get() > 10);
 }
 
-/// Returns `true` if some schedule finds the bug that is planted by losing all writes to these words.
+/// Returns `true` if a random schedule finds a planted bug: all writes to these words are lost.
 fn finds(words: impl Fn() -> Vec<Word>) -> bool {
     std::panic::set_hook(Box::new(|_| {}));
     let run = runner().run(&case(), |case| {

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::actor::{Doing, Ghost, Process, Role};
 
-/// Actor that recovers and reclaims at the end. The schedules control the four other actors.
+/// Index of the actor that recovers and reclaims at the end. The schedules control the four other actors.
 pub const LAST_SWEEPER: usize = 4;
 
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub struct Case {
     events: Vec<Event>,
 }
 
-/// Producer, whose number of messages each case sets.
+/// Role of a producer. The number of messages is set for each case.
 const P: Role = Role::Producer { messages: 0 };
 const CASTS: [[Role; 4]; 6] = [
     [P, P, Role::Consumer, Role::Consumer],
@@ -70,7 +70,7 @@ pub fn world(case: &Case) -> World<Process> {
     World::new(m, actors, Ghost { content: vec![None; ENVELOPES as usize], ..Ghost::default() })
 }
 
-/// Steps an actor while `go_on` returns `true`. Fails after a limit.
+/// Makes steps of an actor while `go_on` returns `true`. Panics after too many steps.
 fn drive(w: &mut World<Process>, actor: usize, go_on: impl Fn(&World<Process>) -> bool) {
     for _ in 0..10_000 {
         if w.fates[actor] != Fate::Running || !go_on(w) {

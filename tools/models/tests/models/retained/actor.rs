@@ -24,14 +24,14 @@ pub(super) struct Ghost {
     published: Vec<(Position, u32)>,
 }
 
-/// Next action after an attempt to collect a message.
+/// Next action after an attempt to collect (free) a message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Then {
-    /// A sender searches for room, and skips messages that can't be collected.
+    /// A sender searches for room, and skips the slot if its message can't be collected.
     Room(Option<(Position, Slot)>),
     /// A sender retires more messages, after it has published or found an old message.
     Retire(Position, bool),
-    /// A reader continues.
+    /// A reader continues to read.
     Read,
 }
 
@@ -44,7 +44,7 @@ enum FoundItem {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
-    /// Sender: claims the envelope of its next message.
+    /// Claims the envelope of the next message, as a sender.
     Claim,
     Room(FindPublishSlot),
     SkipPosition(SkipPosition),
@@ -54,10 +54,10 @@ enum Doing {
     Put(Put),
     Retire(Retire, Position, bool),
     Collect(Collect, u32, Then),
-    /// Clears the pin of a dead reader, and then collects.
+    /// Clears the pin of a dead reader, and then collects the message.
     UnpinDead(Unpin, u32, Then),
     Free(u32, Owner, Then),
-    /// Reader.
+    /// Searches for the newest message, as a reader.
     FindNewest(FindNewest),
     /// Reads the small message that was found as the newest message.
     ReadSmall(FindNext, Position),
@@ -73,19 +73,20 @@ enum Doing {
 pub(super) struct Process {
     setup: Setup,
     pub(super) at: RetainedAt,
-    /// Messages that a sender has not published yet, and the owner word of the current message.
+    /// Messages that a sender has not published yet. `owner` is the owner word of its current message.
     items: std::ops::Range<u32>,
     owner: Owner,
-    /// Position of a reader: of the last message read, or of the next message to read.
+    /// Position of a reader. A reader of all messages has the position of the next message to read, and
+    /// another reader that of the last message read.
     position: Option<Position>,
-    /// Remaining reads of the newest message, and number of messages read or missed.
+    /// Number of remaining reads of the newest message. `got` is the number of messages read or missed.
     rounds: u32,
     got: u64,
-    /// Number of skipped positions before the position that is read next.
+    /// Number of skipped positions before the next position to read.
     skips: u64,
     /// `true` if every sender had ended before this reader checked for a message.
     last: bool,
-    /// `true` if there was a message when this reader checked.
+    /// `true` if there was a message when this reader last checked.
     there: bool,
     doing: Doing,
 }
@@ -122,7 +123,7 @@ impl Process {
         Doing::Next(FindNext::new(self.at, position), position)
     }
 
-    /// Continues after a reader of all messages has found a message at its position.
+    /// Returns the next state of a reader of all messages that has found a message at its position.
     fn read(&mut self, me: usize, found: FoundItem, position: Position, ghost: &Ghost) -> Doing {
         match found {
             FoundItem::Envelope(slot) => self.pin(me, slot, position),
@@ -141,7 +142,8 @@ impl Process {
         Doing::Pin(pin, slot, position)
     }
 
-    /// Continues after an attempt to collect. `left`: the message is still pinned.
+    /// Returns the next state after an attempt to collect a message. `left` is `true` if the message is still
+    /// pinned.
     fn go_on(&self, then: Then, left: bool) -> Doing {
         match then {
             Then::Room(Some((position, slot))) if left => {
@@ -154,7 +156,7 @@ impl Process {
     }
 }
 
-/// Records newly published messages.
+/// Records newly published messages in the state for checks.
 fn note(m: &Memory, ring: RingAt, ghost: &mut Ghost) {
     for (index, slot) in slots(m, &chain(ring.slots, 0)).into_iter().enumerate() {
         if let SlotState::Full(_) = slot.state
@@ -166,7 +168,8 @@ fn note(m: &Memory, ring: RingAt, ghost: &mut Ghost) {
     }
 }
 
-/// Makes one step of a collection. The actor touches a group before it owns an envelope of the group.
+/// Makes one step of a collection. Checks that the actor records a group as touched before it owns an
+/// envelope of the group.
 fn collect_touching(collect: &mut Collect, me: usize, m: &Memory) -> Option<CollectOutcome> {
     let end = collect.step(m);
     check_touched(m, me);

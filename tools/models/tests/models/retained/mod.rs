@@ -1,7 +1,8 @@
-//! Rings with retained messages, exhaustively. Senders publish, retire and collect, and readers pin and read.
-//! Each is killed and stopped at every shared access, while recovering actors settle the intents of dead
-//! ones. Messages are in envelopes, or small. A reader of all messages counts the messages read and missed:
-//! their sum is the number of published messages. Processes run the same steps.
+//! Exhaustive model of rings with retained messages. Senders publish, retire and collect messages, and
+//! readers pin and read them. Each actor is killed and stopped at every shared access, while recovering
+//! actors settle the intents of dead actors. Messages are in envelopes, or small. A reader of all messages
+//! counts the messages that it has read and missed. The sum is the number of published messages. Real
+//! processes run the same steps.
 
 mod actor;
 
@@ -38,7 +39,7 @@ fn two_readers_leave_only_retained_message() {
     });
 }
 
-/// The ring wraps around, and the slot of a stopped reader is skipped.
+/// The ring wraps around, and senders skip the slot that a stopped reader has pinned.
 #[test]
 fn slot_of_a_stopped_reader_is_skipped() {
     let s = Setup { senders: 1, items: 5, readers: 1, rounds: 1, slots: 3, keep: 1, ..Setup::default() };
@@ -58,7 +59,8 @@ fn every_message_is_read_or_counted_as_missed() {
     Setup { items: 3, recoverers: 1, ..s }.explore(1, 0);
 }
 
-/// Slots of a stopped reader are skipped. Their positions have no messages, and are not counted as missed.
+/// Senders skip slots that a stopped reader has pinned. The skipped positions have no messages, and are not
+/// counted as missed.
 #[test]
 fn skipped_positions_are_not_counted() {
     let s = Setup { senders: 1, items: 4, readers: 2, all: true, slots: 3, keep: 1, ..Setup::default() };
@@ -116,7 +118,7 @@ fn lost_skip_counts_are_detected() {
     s.check(world, 0, 0);
 }
 
-/// A collector that ignores pins drops a message during a read.
+/// If readers do not pin messages, a sender frees a message while it is read.
 #[test]
 #[should_panic(expected = "dropped under its reader")]
 fn missing_pins_drop_a_message_during_a_read() {
