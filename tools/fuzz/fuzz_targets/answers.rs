@@ -1,4 +1,4 @@
-//! The target `answers` under libFuzzer.
+//! libFuzzer program that runs the target `answers`.
 #![no_main]
 
 mp_fuzz::libfuzzer!();

@@ -1,4 +1,4 @@
-//! The target `calls` under libFuzzer.
+//! libFuzzer program that runs the target `calls`.
 #![no_main]
 
 mp_fuzz::libfuzzer!();

@@ -1,4 +1,4 @@
-//! The target `checkpoints` under libFuzzer.
+//! libFuzzer program that runs the target `checkpoints`.
 #![no_main]
 
 mp_fuzz::libfuzzer!();

@@ -1,4 +1,4 @@
-//! The target `devices` under libFuzzer.
+//! libFuzzer program that runs the target `devices`.
 #![no_main]
 
 mp_fuzz::libfuzzer!();

@@ -1,4 +1,4 @@
-//! The target `envelopes` under libFuzzer.
+//! libFuzzer program that runs the target `envelopes`.
 #![no_main]
 
 mp_fuzz::libfuzzer!();

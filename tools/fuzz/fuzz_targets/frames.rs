@@ -1,4 +1,4 @@
-//! The target `frames` under libFuzzer.
+//! libFuzzer program that runs the target `frames`.
 #![no_main]
 
 mp_fuzz::libfuzzer!();

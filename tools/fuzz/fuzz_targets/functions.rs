@@ -1,4 +1,4 @@
-//! The target `functions` under libFuzzer.
+//! libFuzzer program that runs the target `functions`.
 #![no_main]
 
 mp_fuzz::libfuzzer!();

@@ -1,4 +1,4 @@
-//! The target `handles` under libFuzzer.
+//! libFuzzer program that runs the target `handles`.
 #![no_main]
 
 mp_fuzz::libfuzzer!();

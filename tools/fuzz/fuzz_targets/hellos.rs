@@ -1,4 +1,4 @@
-//! The target `hellos` under libFuzzer.
+//! libFuzzer program that runs the target `hellos`.
 #![no_main]
 
 mp_fuzz::libfuzzer!();

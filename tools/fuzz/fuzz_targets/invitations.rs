@@ -1,4 +1,4 @@
-//! The target `invitations` under libFuzzer.
+//! libFuzzer program that runs the target `invitations`.
 #![no_main]
 
 mp_fuzz::libfuzzer!();

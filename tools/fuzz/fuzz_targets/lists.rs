@@ -1,4 +1,4 @@
-//! The target `lists` under libFuzzer.
+//! libFuzzer program that runs the target `lists`.
 #![no_main]
 
 mp_fuzz::libfuzzer!();

@@ -1,4 +1,4 @@
-//! The target `messages` under libFuzzer.
+//! libFuzzer program that runs the target `messages`.
 #![no_main]
 
 mp_fuzz::libfuzzer!();

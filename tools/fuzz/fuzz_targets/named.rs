@@ -1,4 +1,4 @@
-//! The target `named` under libFuzzer.
+//! libFuzzer program that runs the target `named`.
 #![no_main]
 
 mp_fuzz::libfuzzer!();

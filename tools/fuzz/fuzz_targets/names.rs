@@ -1,4 +1,4 @@
-//! The target `names` under libFuzzer.
+//! libFuzzer program that runs the target `names`.
 #![no_main]
 
 mp_fuzz::libfuzzer!();

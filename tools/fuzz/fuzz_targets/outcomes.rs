@@ -1,4 +1,4 @@
-//! The target `outcomes` under libFuzzer.
+//! libFuzzer program that runs the target `outcomes`.
 #![no_main]
 
 mp_fuzz::libfuzzer!();

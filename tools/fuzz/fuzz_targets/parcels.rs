@@ -1,4 +1,4 @@
-//! The target `parcels` under libFuzzer.
+//! libFuzzer program that runs the target `parcels`.
 #![no_main]
 
 mp_fuzz::libfuzzer!();

@@ -1,4 +1,4 @@
-//! The target `places` under libFuzzer.
+//! libFuzzer program that runs the target `places`.
 #![no_main]
 
 mp_fuzz::libfuzzer!();

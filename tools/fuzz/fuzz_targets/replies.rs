@@ -1,4 +1,4 @@
-//! The target `replies` under libFuzzer.
+//! libFuzzer program that runs the target `replies`.
 #![no_main]
 
 mp_fuzz::libfuzzer!();

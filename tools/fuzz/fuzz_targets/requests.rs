@@ -1,4 +1,4 @@
-//! The target `requests` under libFuzzer.
+//! libFuzzer program that runs the target `requests`.
 #![no_main]
 
 mp_fuzz::libfuzzer!();

@@ -1,4 +1,4 @@
-//! The target `slots` under libFuzzer.
+//! libFuzzer program that runs the target `slots`.
 #![no_main]
 
 mp_fuzz::libfuzzer!();

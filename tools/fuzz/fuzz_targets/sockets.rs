@@ -1,4 +1,4 @@
-//! The target `sockets` under libFuzzer.
+//! libFuzzer program that runs the target `sockets`.
 #![no_main]
 
 mp_fuzz::libfuzzer!();

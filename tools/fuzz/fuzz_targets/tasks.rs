@@ -1,4 +1,4 @@
-//! The target `tasks` under libFuzzer.
+//! libFuzzer program that runs the target `tasks`.
 #![no_main]
 
 mp_fuzz::libfuzzer!();

@@ -1,4 +1,4 @@
-//! The target `tokens` under libFuzzer.
+//! libFuzzer program that runs the target `tokens`.
 #![no_main]
 
 mp_fuzz::libfuzzer!();

@@ -1,4 +1,4 @@
-//! The target `values` under libFuzzer.
+//! libFuzzer program that runs the target `values`.
 #![no_main]
 
 mp_fuzz::libfuzzer!();

@@ -1,5 +1,7 @@
+//! Measurement of the peak memory of an input.
+//!
 //! # Safety
-//! Peak memory of an input. Unsafe, because it counts in the global allocator. Sound, because the allocator
+//! Unsafe, because it counts in the global allocator. Sound, because the allocator
 //! forwards every call unchanged to the system's allocator.
 #![allow(unsafe_code)]
 
@@ -45,7 +47,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Returns the peak of allocated bytes while `f` runs, in excess of the bytes allocated before.
+/// Runs `f`. Returns the peak of allocated bytes meanwhile, minus the number of bytes that were allocated
+/// before.
 pub(crate) fn most_during(f: impl FnOnce()) -> usize {
     let before = LIVE.load(Relaxed);
     PEAK.store(before, Relaxed);

@@ -1,4 +1,4 @@
-//! The child process that tries inputs of one target.
+//! Child process that runs inputs of one target.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,28 +13,29 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::allocator::most_during;
 
-/// Address space that the process may map in addition to its mappings at the start.
+/// Address space, in bytes, that the process may map in addition to its mappings at the start.
 const MEMORY: u64 = 1 << 30;
 /// Time limit for an input.
 const TIME: Duration = Duration::from_secs(10);
-/// Memory limit for an input, in addition to a limit for each of its bytes.
+/// Memory limit for an input, in bytes. [`FOR_EACH`] bytes are added for each byte of the input.
 const ROOM: usize = 512 << 10;
 const FOR_EACH: usize = 512;
-/// Memory limit for formats that serde reads with another crate's reader. The reader trusts counts of up to a
-/// MiB, and two such lists may be open.
+/// Memory limit, in bytes, for formats that another crate's reader decodes by serde. The reader allocates up
+/// to 1 MiB for a list by its claimed length, and two lists may be nested.
 const ROOM_OF_SERDE: usize = 5 << 19;
-/// Memory limit for messages with 80,000 bytes of attached memory. Each message is read a few times. The
-/// error of a failed read contains a copy of its bytes.
+/// Memory limit, in bytes, for messages with 80,000 bytes of attached memory. Each message is read several
+/// times, and the error of a failed read contains a copy of the bytes.
 const ROOM_OF_BUFFERS: usize = 4 << 20;
-/// Stack size of the thread that tries inputs.
+/// Stack size, in bytes, of the thread that runs inputs.
 const STACK: usize = 256 << 10;
 /// Interval of progress reports.
 const PROGRESS: Duration = Duration::from_secs(10);
 
-/// Number of the current input. 0 if there is none.
+/// Number of the current input, or 0 while no input runs.
 static TRIED: AtomicU64 = AtomicU64::new(0);
 
-/// Runs `TARGET MILLISECONDS SEED FILE`, or `TARGET one`, with the input on standard input.
+/// Runs the child with the arguments `TARGET MILLISECONDS SEED FILE`. With the arguments `TARGET one`, runs a
+/// single input from standard input.
 pub(crate) fn run(words: &[String]) -> ExitCode {
     let Some(target) = words.first().and_then(|name| target(name)) else { return ExitCode::from(2) };
     // Creates objects that exist once in each process, including the arena.
@@ -88,7 +89,7 @@ fn bounded() {
     });
 }
 
-/// Runs one input with its number. A fault ends this process.
+/// Runs a target on one input with this number. A fault ends this process.
 fn attempt((name, run, _): Target, number: u64, input: &[u8]) {
     let most = match name {
         "frames" => ROOM_OF_SERDE + FOR_EACH * input.len(),

@@ -1,5 +1,5 @@
-//! Messages with device tensors and events, with hostile bytes. No driver is loaded or called, because a
-//! process without a GPU can forward such messages.
+//! Fuzz target for hostile bytes in messages with device tensors and events. No driver is loaded or called,
+//! because a process without a GPU can forward these messages.
 
 use mp_core::clocks::{Clock, Tick};
 use mp_core::message::Outgoing;
@@ -8,7 +8,7 @@ use mp_cuda::fuzz::{check, check_any, pending, tensor};
 use mp_cuda::{AnyCudaTensor, CudaEvent, CudaTensor, Frozen, FrozenCudaTensor, SharedCudaTensor};
 use mp_reduce::{Bundle, Error, Message, MessagePack, TypeFingerprint, pack, unpack};
 
-/// Value of each kind.
+/// Message with a device tensor of each kind, and an event.
 #[derive(Message)]
 #[message(crate = mp_reduce)]
 struct Parcel {
@@ -34,7 +34,7 @@ fn parcel(tick: Tick) -> Parcel {
     }
 }
 
-/// Checks that all ranges lie within their memory.
+/// Checks that all tensors lie within their memory.
 fn look(parcel: &Parcel) {
     check(&parcel.own);
     check(&parcel.shared);
@@ -44,7 +44,7 @@ fn look(parcel: &Parcel) {
     std::hint::black_box((parcel.id, parcel.event.query().is_ok()));
 }
 
-/// Returns a message, its value, and the clock of the tick in it.
+/// Returns an encoded message, its value, and the clock whose tick the message contains.
 fn written() -> (Outgoing, Parcel, Clock) {
     let (clock, tick) = pending().unwrap();
     let mut parcel = parcel(tick);
@@ -53,7 +53,7 @@ fn written() -> (Outgoing, Parcel, Clock) {
     (out, parcel, clock)
 }
 
-/// Decodes the bytes, encodes the value, and decodes the result again.
+/// Decodes the bytes as a message, encodes the decoded value, and decodes the result again.
 pub(super) fn devices(bytes: &[u8]) {
     let (mut out, kept, mut clock) = written();
     out.bytes().clear();

@@ -1,4 +1,4 @@
-//! Handling of an input with a fault: it is run again, and shortened.
+//! Handling of an input that causes a fault: the input is run again, and shortened.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 /// Time limit for shortening an input.
 const TIME: Duration = Duration::from_secs(30);
-/// Number of lines of a child's last output that are shown.
+/// Number of last lines of a child's output that are shown.
 const LINES: usize = 12;
 
-/// Returns the reason why an input fails in a separate process. `None` if it does not fail.
+/// Runs an input in a separate process. Returns the reason of a failure, or `None` if the input does not
+/// fail.
 pub(crate) fn fails(name: &str, input: &[u8]) -> Option<String> {
     let me = std::env::current_exe().expect("this program has a path");
     let mut command = Command::new(me);
@@ -32,7 +33,7 @@ pub(crate) fn fails(name: &str, input: &[u8]) -> Option<String> {
     Some(format!("{}: {last}", output.status))
 }
 
-/// Returns the shortest failing input found within the time limit.
+/// Shortens a failing input. Returns the shortest failing input that was found within the time limit.
 pub(crate) fn shortest(name: &str, input: Vec<u8>) -> Vec<u8> {
     let (mut best, start) = (input, Instant::now());
     let is_over = || start.elapsed() > TIME;

@@ -1,4 +1,5 @@
-//! All fuzz targets: the targets of the crates, and messages with attachments of hosts and of devices.
+//! All fuzz targets: the targets of the crates, and the targets for messages with attached memory of the host
+//! or of devices.
 
 mod devices;
 #[path = "../../../mp-tensor/tests/handles.rs"]
@@ -9,7 +10,7 @@ mod values;
 
 use mp_harness::hostile::Target;
 
-/// Returns the targets for each parser of bytes from other processes.
+/// Returns all targets. There is a target for each parser of bytes from other processes.
 pub fn targets() -> Vec<Target> {
     let of_crates = [
         values::TARGETS,
@@ -25,7 +26,7 @@ pub fn targets() -> Vec<Target> {
     [&of_crates.concat()[..], &OF_SEVERAL].concat()
 }
 
-/// Targets for formats that several crates write.
+/// Targets for formats that several crates encode.
 const OF_SEVERAL: [Target; 2] =
     [("messages", messages::messages, messages::seeds), ("devices", devices::devices, devices::seeds)];
 
@@ -47,8 +48,8 @@ macro_rules! libfuzzer {
 #[cfg(feature = "libfuzzer")]
 pub use libfuzzer_sys;
 
-/// Mutations that the runner must find, each of which removes a check, and their targets. (Unit tests find
-/// mutations of other checks: `docs/mutations.tsv`.)
+/// Mutations that the runner must find, with the target of each. Each mutation removes a check. (Unit tests
+/// find mutations of other checks: `docs/mutations.tsv`.)
 pub const PLANTED: &[(&str, &str)] = &[
     ("values", "codec.read.depth-not-limited"),
     ("values", "codec.read.count-not-compared"),

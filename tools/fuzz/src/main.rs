@@ -1,7 +1,7 @@
-//! Runs the parsers of mp on hostile bytes: output of their encoders with random changes. Each target runs in
-//! a child process with limits for memory and for the time of each input. If an input causes a panic, ends
-//! the process, takes too long, or allocates too much for its length, it is shortened, printed, and stored
-//! for the tests.
+//! Runs the parsers of mp on hostile bytes, which are made from the output of the encoders by random changes.
+//! Each target runs in a child process with limits for memory and for the time of each input. An input fails
+//! if it causes a panic, ends the process, takes too long, or allocates too much for its length. A failing
+//! input is shortened, printed, and stored for the tests.
 
 mod allocator;
 mod child;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use mp_fuzz::{PLANTED, target, targets};
 use mp_harness::hostile::{Target, hex, kept, regressions, unhex};
 
-/// Maximum number of hex digits of an input that are shown.
+/// Largest number of hex digits of an input that are shown.
 const SHOWN: usize = 1000;
 
 const HELP: &str = "mp-fuzz [--seconds N] [--target T] [--seed S] | --input HEX|FILE --target T | --planted \
@@ -83,18 +83,18 @@ fn one(name: &str, input: &str) -> ExitCode {
     }
 }
 
-/// Formats bytes as hex digits, truncated if there are many.
+/// Formats bytes as hex digits. Truncates the text after [`SHOWN`] digits.
 fn cut(bytes: &[u8]) -> String {
     let text = hex(bytes);
     if text.len() <= SHOWN { text } else { format!("{}…", &text[..SHOWN]) }
 }
 
-/// Returns the file to which a child writes its next input.
+/// Returns the path of the file to which a child writes an input before it runs the input.
 fn scratch(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("mp-fuzz-{}-{name}", std::process::id()))
 }
 
-/// Runs a child, and returns the input with a fault, if one is found.
+/// Runs a child for `time`. Returns the first input that causes a fault, if there is one.
 fn hunt(name: &str, time: Duration, seed: u64, mutant: Option<&str>, quiet: bool) -> Option<Vec<u8>> {
     let (file, me) = (scratch(name), std::env::current_exe().expect("this program has a path"));
     let mut command = Command::new(me);
@@ -133,8 +133,8 @@ fn fuzz(only: Option<&str>, seconds: u64, seed: u64) -> ExitCode {
     ExitCode::from(u8::from(found > 0))
 }
 
-/// Writes a finding to the folder that the tests read: the fault, the command that runs the input again, and
-/// the hex digits. Returns that command.
+/// Writes a finding to a file in the folder that the tests read: the fault, the command that runs the input
+/// again, and the hex digits of the input. Returns the command.
 fn keep(name: &str, input: &[u8], why: &str) -> std::io::Result<String> {
     let file = format!("{:016x}.hex", mp_core::fnv1a(input));
     let again = format!("cargo xtask fuzz --target {name} --input tools/fuzz/regressions/{name}/{file}");
@@ -145,8 +145,8 @@ fn keep(name: &str, input: &[u8], why: &str) -> std::io::Result<String> {
     Ok(again)
 }
 
-/// Writes the encoders' output and earlier findings in libFuzzer's layout: a folder for each target, a file
-/// for each input.
+/// Writes the output of the encoders, and earlier findings, as the initial inputs of libFuzzer: a folder for
+/// each target, with a file for each input.
 fn corpora(folder: &Path) -> ExitCode {
     let write = |(name, _, seeds): Target| -> std::io::Result<()> {
         let folder = folder.join(name);

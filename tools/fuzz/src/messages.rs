@@ -1,11 +1,12 @@
-//! Messages with tensors, buffers and nested messages, with hostile bytes. The attachments are unchanged.
+//! Fuzz target for hostile bytes in messages with tensors, buffers and nested messages. The attachments are
+//! not changed.
 
 use mp_core::message::Outgoing;
 use mp_core::{Arena, Messages};
 use mp_reduce::{Bundle, Error, Message, MessagePack, TypeFingerprint, pack, unpack};
 use mp_tensor::{FrozenTensor, SharedTensor, Tensor};
 
-/// Value of each kind of attachment.
+/// Message with an attachment of each kind.
 #[derive(Message)]
 #[message(crate = mp_reduce)]
 struct Parcel {
@@ -31,9 +32,10 @@ fn parcel(children: usize) -> Parcel {
     }
 }
 
-/// Reads all memory that the value claims to have.
+/// Reads all memory to which the decoded value refers.
 fn look(parcel: &Parcel) {
-    /// A view may name one element any number of times.
+    /// Limit on the number of elements that are read of a view, because a view may contain one element any
+    /// number of times.
     const MOST: usize = 1 << 16;
     let own = parcel.own.as_slice().map_or(0, |all| all.iter().take(MOST).map(|x| usize::from(*x)).sum());
     let shared = if parcel.shared.len() < MOST { parcel.shared.to_vec().len() } else { 0 };
@@ -49,8 +51,8 @@ fn written(value: &mut Parcel) -> Outgoing {
     out
 }
 
-/// Decodes the bytes, encodes the value, and decodes the result again. The first byte is the number of nested
-/// messages.
+/// Decodes the bytes as a message, encodes the decoded value, and decodes the result again. The first byte is
+/// the number of nested messages.
 pub(super) fn messages(bytes: &[u8]) {
     let Some((children, bytes)) = bytes.split_first() else { return };
     let mut out = written(&mut parcel(usize::from(children % 2)));

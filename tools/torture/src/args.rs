@@ -1,4 +1,4 @@
-//! The command line.
+//! Parsing of the command line.
 
 use std::time::Duration;
 
@@ -9,13 +9,14 @@ use crate::rounds::group::Kind;
 pub(crate) struct Args {
     /// Duration of the run.
     pub(crate) time: Duration,
-    /// Seed of all choices, except the times at which signals reach their processes.
+    /// Seed of all random choices. The moments at which signals reach processes are not determined by the
+    /// seed.
     pub(crate) seed: u64,
     /// Number of concurrent workers.
     pub(crate) processes: usize,
-    /// The only kind of structure to use. `None` for all.
+    /// Only kind of structure to use. `None` for all kinds.
     pub(crate) only: Option<Kind>,
-    /// Environment variable of the workers: name and value.
+    /// Environment variable that is set for the workers: name and value.
     pub(crate) env: Option<(String, String)>,
 }
 
@@ -55,8 +56,8 @@ impl Args {
         Ok(args)
     }
 
-    /// Returns `true` if workers may be forked. They may not if `env` is set, because a forked child doesn't
-    /// read its environment again.
+    /// Returns `true` if workers may be forked. Returns `false` if `env` is set, because a forked child
+    /// doesn't read its environment again.
     pub(crate) fn copies(&self) -> bool {
         self.env.is_none()
     }

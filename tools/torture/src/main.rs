@@ -1,8 +1,9 @@
-//! Processes that use queues, channels, pipes, sockets, clusters, locks, pools, futures, tensors of all sizes
-//! and a simulated GPU, while this program kills, stops and continues them at random, and replaces dead ones.
-//! The program checks that no process hangs, that no message is torn or duplicated, that losses stay within
-//! the guarantees (the message that a killed consumer was getting, or none with acknowledgement), and that no
-//! resource of any process is left at the end. `cargo xtask torture` builds and starts the program.
+//! Torture test. Worker processes use queues, channels, pipes, sockets, clusters, locks, pools, futures,
+//! tensors of all sizes and a simulated GPU. Meanwhile this program kills, stops and continues workers at
+//! random, and replaces dead workers. The program checks that no process hangs, and that no message is torn
+//! or duplicated. It checks that losses stay within the guarantees: the message that a killed consumer was
+//! getting, or no message with acknowledgement. At the end, no resource of any worker may be left. `cargo
+//! xtask torture` builds and starts the program.
 //!
 //! The program runs in rounds of two seconds. The seed determines the structures of each round. On a finding,
 //! the program prints the seed, each worker's last operations and the state of the structures, and exits with
@@ -28,7 +29,7 @@ use reporting::report::{Bar, Report};
 use rounds::folder::Folder;
 use rounds::group::Kind;
 
-/// Time of a round during which signals are sent.
+/// Duration of a round, during which signals are sent.
 const ROUND: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
@@ -49,8 +50,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the usage of an idle program. The first process of each start method, the first file and the first
-/// cluster allocate resources that stay allocated.
+/// Returns the usage of resources while no workers run. First uses each start method, a named file and a
+/// cluster once, because their first use allocates resources that stay allocated.
 fn baseline(methods: &[StartMethod], args: &Args) -> mp::AnyResult<InUse> {
     for &method in methods {
         Process::builder().start_method(method).spawn(|(): ()| {}, ())?.join()?;

@@ -1,4 +1,4 @@
-//! Random choices that follow from a seed.
+//! Pseudo-random choices, which a seed determines.
 
 /// Generator of pseudo-random numbers (splitmix64).
 #[derive(Clone, Debug)]
@@ -22,17 +22,17 @@ impl Random {
         mix(self.0)
     }
 
-    /// Returns a number below `n`.
+    /// Returns a pseudo-random number below `n`.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.next() % n.max(1)
     }
 
-    /// Returns `true` with a probability of `percent`.
+    /// Returns `true` with a probability of `percent` percent.
     pub(crate) fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// Returns one of the elements.
+    /// Returns a random element of `from`.
     pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]
     }

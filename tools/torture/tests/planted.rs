@@ -1,5 +1,5 @@
-//! The torture detects planted mutations of the code. The mutations exist only in the copy of the sources
-//! that `cargo xtask mutate` makes. That command runs these tests.
+//! Tests that the torture detects mutations (planted bugs). The mutations exist only in the copy of the
+//! sources that `cargo xtask mutate` makes, and that command runs these tests.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -7,19 +7,19 @@ use std::process::{Command, Output};
 /// Processes that have the bug.
 #[derive(Clone, Copy)]
 enum Where {
-    /// Only the workers. The program that starts and kills them is correct.
+    /// Only the workers. The program that starts and kills workers is correct.
     Workers,
-    /// The whole program. For bugs in the parent's handling of its dead workers, which workers can hardly
-    /// trigger.
+    /// Workers and the program that starts them. Used for bugs in the code by which a parent handles its dead
+    /// workers, which workers hardly ever run.
     Everywhere,
 }
 
-/// Findings of messages that differ from the put messages. They include errors of a queue about a message
-/// that was put twice: that the message is elsewhere, or that its memory was reused.
+/// Texts of findings about messages that differ from the put messages. They include errors of a queue about a
+/// message that was put twice: that the message is in another place, or that its memory was reused.
 const WRONG: [&str; 5] =
     ["Torn: ", "Duplicated: ", "Lost: ", "which is not in it", "a message is shorter than its type"];
 
-/// Folder for temporary files, removed on drop with its contents.
+/// Folder for temporary files. Dropping the value removes the folder and its contents.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -36,8 +36,8 @@ impl Drop for Folder {
     }
 }
 
-/// Runs the torture with a bug until it is found, for at most `seconds`, with one kind of structure or with
-/// all kinds.
+/// Runs the torture with a bug until the first finding, for at most `seconds`. Uses the kind of structure
+/// `only`, or all kinds. Returns the output.
 fn torture(bug: &str, place: Where, seconds: u64, only: Option<&str>) -> (Output, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mp-torture"));
     command.args([format!("--seconds={seconds}"), "--seed=5".to_owned()]);
@@ -56,14 +56,14 @@ fn torture(bug: &str, place: Where, seconds: u64, only: Option<&str>) -> (Output
     (output, text)
 }
 
-/// Checks that the bug is reported as one of the violations `as_what`, and that the output has the
-/// information for an analysis.
+/// Checks that the torture reports the bug as one of the violations `as_what`, and that the output contains
+/// the information for an analysis.
 fn is_found(bug: &str, place: Where, as_what: &[&str]) {
     is_found_among(None, bug, place, as_what);
 }
 
-/// Does the same with one kind of structure, for code that few structures use and that would rarely run among
-/// all kinds.
+/// Checks like [`is_found`], with one kind of structure. Used for code that rarely runs if all kinds of
+/// structures are used.
 fn is_found_in(kind: &str, bug: &str, place: Where, as_what: &[&str]) {
     is_found_among(Some(kind), bug, place, as_what);
 }
@@ -119,7 +119,7 @@ fn future_that_forgets_a_taken_message_is_found() {
     is_found("planted.forgotten-poll", Where::Workers, &WRONG);
 }
 
-/// The next message in that compartment gets a wrong file, or too few files.
+/// With the bug, the next message in the same compartment gets a wrong file, or too few files.
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn descriptor_left_after_its_message_is_found() {
@@ -159,7 +159,7 @@ fn undetected_deadlock_is_found() {
     is_found("deadlock.not-detected", Where::Workers, &["Hang: "]);
 }
 
-/// A resumed trainer continues after batches that it never received.
+/// With the bug, a resumed trainer continues after batches that it never received.
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn loader_state_with_prefetched_batches_is_found() {
@@ -187,7 +187,7 @@ fn lane_position_of_the_wrong_reply_is_found() {
     is_found_in("loader", "stream.place.of-another-reply", Where::Workers, &["Torn: ", "Lost: ", "Failed: "]);
 }
 
-/// The simulated GPU detects the writers of memory. `cargo build -p mp-cuda-sim` builds it.
+/// The simulated GPU, which `cargo build -p mp-cuda-sim` builds, detects the conflicting writes.
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn gpu_memory_reused_under_a_killed_writer_is_found() {

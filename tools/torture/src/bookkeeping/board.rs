@@ -1,14 +1,14 @@
-//! Shared board of all workers: the end of the round, and the number of operations and the last operations of
-//! each worker. The board outlives the workers.
+//! Board in shared memory, which outlives the workers. It contains the end mark of the round and, for each
+//! worker, the number of operations and the last operations.
 
 use std::fmt::Write;
 
 use mp::{SharedTensor, Tensor};
 use serde::{Deserialize, Serialize};
 
-/// Number of operations stored for each worker.
+/// Number of last operations that are stored for each worker.
 const KEPT: u64 = 12;
-/// Words of a worker: its number of operations, then `KEPT` operations with their subjects.
+/// Number of words of a worker's row: the number of its operations, and two words for each stored operation.
 const ROW: usize = 1 + 2 * KEPT as usize;
 
 /// Operation that a worker is about to perform.
@@ -91,13 +91,13 @@ const NAMES: [&str; 36] = [
     "end",
 ];
 
-/// Shared board.
+/// Board in shared memory.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Board {
     words: SharedTensor<u64>,
 }
 
-/// Row of a worker on the board.
+/// Row of the board that belongs to a worker.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Row {
     board: Board,
@@ -109,7 +109,7 @@ impl Board {
         Ok(Self { words: Tensor::zeros([1 + slots * ROW])?.share() })
     }
 
-    /// Marks the round as over for all workers.
+    /// Ends the round for all workers.
     pub(crate) fn stop(&self) {
         self.words.store(0, 1);
     }
@@ -143,7 +143,7 @@ impl Board {
 }
 
 impl Row {
-    /// Records the next operation.
+    /// Records that the worker begins operation `op` on the subject `about`.
     pub(crate) fn note(&self, op: Op, about: u64) {
         let (words, row) = (&self.board.words, 1 + self.slot * ROW);
         let beat = words.load(row);

@@ -9,35 +9,36 @@ use mp::memory::FdSlots;
 use crate::reporting::finding::Finding;
 use crate::rounds::crew::Clock;
 
-/// Usage of resources that a leak would increase.
+/// Current usage of resources that can leak.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct InUse {
     blocks: u64,
     bytes: u64,
     messages: u64,
     members: u64,
-    /// Compartments of the locker that belong to a message, and descriptors.
+    /// Number of compartments of the locker that a message uses. `descriptors` is the number of descriptors
+    /// in the locker.
     compartments: u64,
     descriptors: u64,
     files: usize,
     names: usize,
 }
 
-/// Increase in usage of each resource that must not leak.
+/// Leaked resources: increase in the usage of each resource.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Leaked {
-    /// Bytes of shared memory.
+    /// Number of leaked bytes of shared memory.
     pub(crate) bytes: u64,
-    /// Open files of this program, and descriptors in messages.
+    /// Number of leaked open files of this program, and descriptors in messages.
     pub(crate) fds: u64,
-    /// Named files.
+    /// Number of leaked named files.
     pub(crate) names: u64,
-    /// Slots of members, blocks and messages.
+    /// Number of leaked slots of members, blocks, messages and compartments.
     pub(crate) slots: u64,
 }
 
 impl InUse {
-    /// Returns the usage in excess of `before`.
+    /// Returns the resources whose usage exceeds the usage `before`.
     fn beyond(&self, before: &Self) -> Leaked {
         let slots = |of: &Self| of.members + of.blocks + of.messages + of.compartments;
         Leaked {
@@ -67,7 +68,7 @@ impl InUse {
         })
     }
 
-    /// Reclaims dead members until usage is not higher than `self`. Returns a finding if it stays higher.
+    /// Reclaims dead members until the usage equals `self`. Returns a finding if that takes longer than 10 s.
     pub(crate) fn again(&self) -> Result<(), Finding> {
         let mut clock = Clock::new();
         loop {

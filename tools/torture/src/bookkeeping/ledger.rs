@@ -1,15 +1,15 @@
-//! Ledger of the messages of a queue: a word for each message, which records its producer's and consumers'
-//! operations and outlives these workers.
+//! Ledger of the messages of a queue, in shared memory that outlives the workers. A word for each message
+//! records the operations of its producer and its consumers.
 //!
 //! | bit | set by | when |
 //! |---|---|---|
 //! | `BEGUN` | the producer | before the put |
 //! | `PUT` | the producer | after the put |
 //! | `REFUSED` | the producer | after the message was returned |
-//! | `LOST` | this program | when the message was among the lost tasks |
-//! | `DOUBTED` | the consumer | when the consumer can't know whether the home counts the message as done |
-//! | 8 and up: number of gets | the consumer | after the get |
-//! | 20 and up: number of completions | the consumer | after the message is done |
+//! | `LOST` | this program | after the queue has reported the message as lost |
+//! | `DOUBTED` | the consumer | when the consumer can't know whether the acknowledgement has reached the queue's home |
+//! | from 8: number of gets | the consumer | after the get |
+//! | from 20: number of completions | the consumer | after its work on the message is done |
 
 use mp::{SharedTensor, Tensor};
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ const DOUBTED: u32 = 16;
 const GOT: u32 = 1 << 8;
 const DONE: u32 = 1 << 20;
 
-/// Maximum number of messages that one queue transfers in one round.
+/// Largest number of messages that a queue transfers in a round.
 const MOST: u64 = 1 << 19;
 
 /// Ledger of one queue.
@@ -32,22 +32,22 @@ pub(crate) struct Ledger {
     messages: SharedTensor<u32>,
 }
 
-/// Totals of a ledger, after all workers have ended.
+/// Numbers of messages by state, counted after all workers have ended.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Account {
-    /// Number of operations, for structures without messages.
+    /// Number of operations on a structure without messages.
     pub(crate) done: u64,
-    /// Messages that were certainly put.
+    /// Number of messages whose put has succeeded.
     pub(crate) put: u64,
-    /// Messages that a consumer got.
+    /// Number of messages that a consumer got.
     pub(crate) got: u64,
-    /// Messages that were got more than once.
+    /// Number of messages that were got more than once.
     pub(crate) again: u64,
-    /// Messages that were put, and not got.
+    /// Number of messages that were put, but neither got nor reported as lost.
     pub(crate) missing: u64,
-    /// Messages that were got, and are neither done nor lost nor in doubt.
+    /// Number of messages that were got, but are neither done nor lost nor doubted.
     pub(crate) undone: u64,
-    /// Messages among the lost tasks.
+    /// Number of messages that were reported as lost.
     pub(crate) lost: u64,
 }
 
@@ -56,7 +56,8 @@ impl Ledger {
         Ok(Self { next: Tensor::zeros([1])?.share(), messages: Tensor::zeros([MOST as usize])?.share() })
     }
 
-    /// Returns the number of the next message to put. `None` if the ledger is full.
+    /// Returns the number of the next message to put, and records that its put has begun. Returns `None` if
+    /// the ledger is full.
     pub(crate) fn begin(&self) -> Option<u64> {
         if self.next.load(0) >= MOST {
             return None;
@@ -77,7 +78,8 @@ impl Ledger {
         self.messages.fetch_or(number as usize, PUT);
     }
 
-    /// Records that a message was returned to its producer. Fails if a consumer got the message.
+    /// Records that a failed put has returned a message to its producer. Returns an error if a consumer got
+    /// the message.
     pub(crate) fn refused(&self, number: u64) -> mp::AnyResult<()> {
         match self.messages.fetch_or(number as usize, REFUSED) {
             was if was >= GOT => Err(format!("duplicated: message {number} was got, and given back").into()),
@@ -100,7 +102,7 @@ impl Ledger {
         }
     }
 
-    /// Records that a message was got. If `once`, fails if another consumer got it.
+    /// Records that a message was got. If `once` is set, returns an error if the message was got before.
     pub(crate) fn got(&self, number: u64, once: bool) -> mp::AnyResult<()> {
         let was = self.messages.fetch_add(self.place(number)?, GOT);
         match was {
@@ -113,8 +115,8 @@ impl Ledger {
         }
     }
 
-    /// Records that a message was got. If its consumer was stopped, another consumer may have received or
-    /// finished the same message.
+    /// Records that a message was got. Unlike [`got`](Self::got), accepts that another consumer has got or
+    /// finished the message, because this consumer may have been stopped for long.
     pub(crate) fn got_late(&self, number: u64) -> mp::AnyResult<()> {
         match self.messages.fetch_add(self.place(number)?, GOT) {
             was if was & REFUSED != 0 => {
@@ -132,12 +134,13 @@ impl Ledger {
         }
     }
 
-    /// Records that a message's consumer doesn't know whether the home counts the message as done.
+    /// Records that the consumer of a message doesn't know whether its acknowledgement has reached the
+    /// queue's home.
     pub(crate) fn doubted(&self, number: u64) {
         self.messages.fetch_or(number as usize, DOUBTED);
     }
 
-    /// Returns the totals, after all workers have ended.
+    /// Returns the numbers of messages by state. Called after all workers have ended.
     pub(crate) fn account(&self) -> Account {
         let mut sums = Account::default();
         for word in self.messages.iter().take(self.begun() as usize) {

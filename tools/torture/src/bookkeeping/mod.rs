@@ -1,4 +1,4 @@
-//! Records of a round outside of its workers: last operations, messages, and leaks.
+//! Records about a round that outlive its workers: last operations, messages, and used resources.
 
 pub(crate) mod board;
 pub(crate) mod leaks;

@@ -1,27 +1,28 @@
-//! Contents of messages: numbers, bytes and tensors of all sizes. The contents are computed from the
-//! message's number, so the receiver can check them.
+//! Messages with numbers, bytes and tensors of all sizes. The contents are computed from the number of the
+//! message, so the receiver can check them.
 
 use mp::{FrozenTensor, Message, Tensor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::random::{Random, mix};
 
-/// Message that several workers may take, one after the other.
+/// Message that may be delivered several times, to one worker after another.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Job {
     pub(crate) number: u64,
-    /// Worker that sent the message. Messages of one worker arrive in order.
+    /// Mark of the worker that sent the message.
     pub(crate) from: u64,
     bytes: Vec<u8>,
     tensors: Vec<FrozenTensor<u64>>,
-    /// Tensor that thousands of messages share.
+    /// Tensor that is shared by thousands of messages.
     common: Option<FrozenTensor<u64>>,
-    /// Last field: when it is encoded or decoded, the process holds all memory of the message.
+    /// Pause in the encoding and decoding. This is the last field, so during the pause the process holds all
+    /// memory of the message.
     pause: Pause,
 }
 
-/// `true` if encoding and decoding of the message yield the processor in the middle. Signals then often hit
-/// the process at that point. Otherwise they would hardly ever hit these few instructions.
+/// Value whose encoding and decoding yield the processor if it is `true`. So signals often reach the process
+/// during these operations, whose few instructions they would hardly ever hit otherwise.
 #[derive(Clone, Copy)]
 struct Pause(bool);
 
@@ -44,14 +45,14 @@ impl<'a> Deserialize<'a> for Pause {
     }
 }
 
-/// Message with an exclusive tensor, which moves.
+/// Message with an exclusive tensor, which moves with the message.
 #[derive(Message)]
 pub(crate) struct Parcel {
     pub(crate) job: Job,
     own: Tensor<u64>,
 }
 
-/// Value of the tensor that all messages share.
+/// Value of the elements of the shared tensor.
 pub(crate) const COMMON: u64 = 77;
 
 fn elements(number: u64, i: u64, random: &mut Random) -> mp::AnyResult<Tensor<u64>> {
@@ -135,7 +136,7 @@ impl Parcel {
         Self::answer(Job::new(number, from, common, random)?, random)
     }
 
-    /// Creates a worker's answer to a job.
+    /// Creates a message that contains this job, and in some cases an exclusive tensor.
     pub(crate) fn answer(job: Job, random: &mut Random) -> mp::AnyResult<Self> {
         let own = if random.percent(30) { elements(job.number, 0, random)? } else { Tensor::zeros([0])? };
         Ok(Self { job, own })

@@ -1,4 +1,4 @@
-//! Findings.
+//! Findings: violations of guarantees that the torture detects.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub(crate) struct Finding {
     pub(crate) leaked: Leaked,
 }
 
-/// Broken guarantee.
+/// Kind of a violation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FindingKind {
     Hang,

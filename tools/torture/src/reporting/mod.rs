@@ -1,4 +1,4 @@
-//! Output of the program: progress, figures, and findings.
+//! Output of the program: progress, totals, and findings.
 
 pub(crate) mod finding;
 pub(crate) mod report;

@@ -1,4 +1,4 @@
-//! The progress bar, and the table at the end.
+//! Progress bar, and table of totals at the end of the run.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -2,26 +2,27 @@
 //!
 //! # Safety
 //!
-//! This file may hold `unsafe`: it calls [`allow_fork`](mp::process::allow_fork), for which its caller has to
-//! vouch.
+//! Unsafe, because it calls [`allow_fork`](mp::process::allow_fork), whose conditions the caller must
+//! guarantee. Sound, because
 //!
-//! - The program has no threads except those of `mp`, which are documented to leave nothing in a forked
-//!   child; its progress bar is drawn by the main thread.
-//! - Its unsafe code is `mp`'s; it holds no devices, sessions or mappings of its own.
-//! - A child runs [`work`](crate::workloads::work::work) alone, with its arguments: it uses no inherited
-//!   handle, and nothing borrowed from shared memory. The structures of the round stay in its memory, and are
-//!   never dropped there, since the function of a child doesn't return to the place of the fork.
+//! - the program has no threads except those of `mp`, which are documented to leave no state in a forked
+//!   child; its progress bar is drawn by the main thread;
+//! - the program has no unsafe code except that of `mp`, and holds no devices, sessions or mappings of its
+//!   own;
+//! - a forked child runs only [`work`](crate::workloads::work::work), with its arguments. The child uses no
+//!   inherited handle, and no borrowed data in shared memory. The inherited structures of the round are never
+//!   dropped in the child, because its function doesn't return to the caller of the fork.
 #![allow(unsafe_code)]
 
 use mp::StartMethod;
 
-/// Allows workers to be forked from now on.
+/// Permits to fork workers from now on.
 pub(crate) fn allow() {
     // SAFETY: the header explains why a forked copy of this program may run a worker.
     unsafe { mp::process::allow_fork() };
 }
 
-/// Returns the start methods. A method that is used more often is repeated.
+/// Returns the start methods from which one is picked. A method that is repeated is picked more often.
 pub(crate) fn methods(copies: bool) -> &'static [StartMethod] {
     match copies {
         true => &[StartMethod::Spawn, StartMethod::Spawn, StartMethod::Fork, StartMethod::ForkServer],

@@ -1,4 +1,5 @@
-//! Workers of a round: starts them, sends them signals, replaces dead ones, and detects idle ones.
+//! Workers of a round. This module starts workers, sends signals to them, replaces dead workers, and detects
+//! idle workers.
 
 use std::time::{Duration, Instant};
 
@@ -15,14 +16,14 @@ use crate::rounds::copies;
 use crate::rounds::group::{Group, Kind};
 use crate::workloads::work::{Post, work};
 
-/// Time for which a worker may be idle while other workers run: workers wait for each other, but not longer
-/// than the longest stop.
+/// Time for which a worker may be idle. It exceeds the longest stop of a worker, because workers wait for
+/// each other.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// Longest stop, in milliseconds.
+/// Longest time for which a worker is stopped, in milliseconds.
 const MOST_STOPPED: u64 = 200;
 
-/// Clock that advances only while this process runs, because all processes of the machine may have been
-/// stopped.
+/// Clock that advances only while this process runs, so that a pause of the whole machine does not count as
+/// idle time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     last: Instant,
@@ -49,7 +50,7 @@ impl Clock {
     }
 }
 
-/// Number of signals sent, by kind.
+/// Numbers of kills, stops and started workers.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Signals {
     pub(crate) kills: u64,
@@ -57,14 +58,14 @@ pub(crate) struct Signals {
     pub(crate) started: u64,
 }
 
-/// Signals that a worker receives.
+/// Signals to which a worker is exposed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Exposure {
     /// Percentage of the planned kills that are sent.
     pub(crate) kills: u64,
     /// Percentage of the planned stops that are sent.
     pub(crate) stops: u64,
-    /// Longest stop in milliseconds. `None`: [`MOST_STOPPED`].
+    /// Longest stop in milliseconds. `None` stands for [`MOST_STOPPED`].
     pub(crate) longest: Option<u64>,
 }
 
@@ -74,7 +75,7 @@ impl Default for Exposure {
     }
 }
 
-/// Position in a group, and the worker process in this position.
+/// Position in a group, with the worker process that currently has the position.
 pub(crate) struct Place {
     group: usize,
     index: usize,
@@ -86,7 +87,7 @@ pub(crate) struct Place {
     quiet: Duration,
 }
 
-/// All workers.
+/// All workers of a round.
 pub(crate) struct Crew {
     pub(crate) groups: Vec<Group>,
     pub(crate) board: Board,
@@ -167,7 +168,8 @@ impl Crew {
         Ok(())
     }
 
-    /// Removes workers that have ended. Returns a finding if a worker failed without a signal, or is idle.
+    /// Removes workers that have ended, and continues stopped workers. Returns a finding if a worker failed
+    /// without being killed, or is idle for too long.
     pub(crate) fn look(&mut self) -> Result<(), Finding> {
         let passed = self.clock.tick();
         let now = self.clock.passed();
@@ -210,8 +212,8 @@ impl Crew {
         Ok(())
     }
 
-    /// Returns `true` if a worker waits for a disk, for example while a page of the program is read. Other
-    /// workers may wait for that worker.
+    /// Returns `true` if a worker waits for a disk, for example while a page of the program is read. In this
+    /// case, idle workers are not a finding, because they may wait for that worker.
     fn a_worker_waits_for_a_disk(&self) -> bool {
         let waits = |process: &Process<()>| {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.pid())).unwrap_or_default();
@@ -248,7 +250,7 @@ impl Crew {
         }
     }
 
-    /// Sends some signals.
+    /// Kills or stops one or more random workers.
     pub(crate) fn torment(&mut self) {
         let victim = self.random.below(self.places.len() as u64) as usize;
         match self.random.below(100) {
@@ -273,7 +275,7 @@ impl Crew {
         }
     }
 
-    /// Returns the time of the next signals.
+    /// Returns the time at which the next signals are sent.
     pub(crate) fn pause(&mut self) -> Duration {
         self.clock.passed() + Duration::from_micros(500 + self.random.below(40_000))
     }
@@ -282,7 +284,7 @@ impl Crew {
         self.clock.passed()
     }
 
-    /// Waits until none of the selected workers is running.
+    /// Waits until all workers that `which` selects have ended.
     pub(crate) fn wait_for(&mut self, which: impl Fn(&Self, &Place) -> bool) -> Result<(), Finding> {
         loop {
             self.look()?;
@@ -297,12 +299,12 @@ impl Crew {
         place.killed
     }
 
-    /// Returns `true` if the worker puts messages, and ends with the round.
+    /// Returns `true` if the worker puts messages, and so ends with the round.
     pub(crate) fn produces(&self, place: &Place) -> bool {
         self.groups[place.group].produces(place.index)
     }
 
-    /// Checks the guarantees after all workers have ended.
+    /// Checks the guarantees of all groups, after all workers have ended.
     pub(crate) fn settle(&mut self) -> Result<Vec<(Kind, Account)>, Finding> {
         let settle = |(g, group): (usize, &mut Group)| {
             let beats =

@@ -1,13 +1,13 @@
-//! Folder for named files that no other program uses, so that files of other programs are not counted.
+//! Folder for named files of this program only, so that files of other programs do not count as leaks.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Prefix of the folders' names, followed by the id of their process.
+/// Prefix of the name of a folder. The id of its process follows.
 const NAME: &str = "mp-torture-";
 
-/// Folder of this process. Removed on drop with its contents.
+/// Folder of this process. Dropping the value removes the folder and its contents.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {

@@ -1,4 +1,4 @@
-//! Workers that share one structure, and the guarantees to check at the end.
+//! Group of workers that share one structure, and the guarantees that are checked at the end.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ use crate::workloads::select::Ways;
 use crate::workloads::sockets::{CLIENTS, Service};
 use crate::workloads::work::{IN_PIPE, Work};
 
-/// Kind of structure.
+/// Kind of structure that a group uses.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Kind {
     Bounded,
@@ -73,7 +73,8 @@ impl Kind {
         Kind::Pipe,
     ];
 
-    /// Returns `true` if all workers of a group do the same work: then their operations are counted.
+    /// Returns `true` if the workers of a group exchange no counted messages. For such a kind, operations are
+    /// counted.
     pub(crate) const fn counts_operations(self) -> bool {
         matches!(self, Kind::Locks | Kind::Watch | Kind::Broadcast | Kind::Objects | Kind::Loader)
     }
@@ -103,17 +104,18 @@ impl Kind {
     }
 }
 
-/// Structure of a group, as this program holds it.
+/// Handles to the structure of a group, which this program holds.
 enum Ends {
     Queue(Queue<Parcel>),
     Jobs(Queue<Job>),
     Channel(Option<Sender<Parcel>>, Receiver<Parcel>),
     Tasks(JoinableQueue<Job>),
-    /// Held only until both workers have started: no other process may have an end.
+    /// Both ends of a pipe. They are held only until both workers have started, because no other process may
+    /// have an end.
     Pipe(Box<[Option<Connection>; 2]>),
     Ways(Box<Ways>),
     Futures(Queue<Parcel>),
-    /// Held only until the workers have started, like a pipe.
+    /// Both sides of a channel. They are held only until the workers have started.
     Sides(Sides),
     Service(Service),
     /// `true` if the pool's workers may be forked.
@@ -123,28 +125,29 @@ enum Ends {
     Locks(Box<Locks>),
     Watched(Watched),
     ToAll(ToAll),
-    /// The server ends with its manager, which only this program has.
+    /// Manager, with which its server process ends, and the objects.
     Objects(Manager, Objects),
     Files(Queue<Cargo>),
     Hosts(Box<Hosts>),
     Gpu(Box<Gpu>),
 }
 
-/// Group of workers.
+/// Group of workers that share one structure.
 pub(crate) struct Group {
     pub(crate) kind: Kind,
     pub(crate) ledger: Ledger,
     ends: Ends,
     producers: usize,
     pub(crate) workers: usize,
-    /// Number of messages that a consumer takes at once.
+    /// Largest number of messages that a consumer takes at once.
     batch: usize,
-    /// Number of messages that may be missing at the end.
+    /// Number of messages that may be missing at the end, because of killed workers.
     allowed: u64,
 }
 
 impl Group {
-    /// Creates a group with a random structure of a kind. `copies`: its processes may be forked.
+    /// Creates a group with a random structure of this kind. `copies` is `true` if its processes may be
+    /// forked.
     pub(crate) fn new(kind: Kind, copies: bool, random: &mut Random) -> mp::AnyResult<Self> {
         let capacity = random.pick(&[1, 2, 8, 64]);
         let ends = match kind {
@@ -198,19 +201,20 @@ impl Group {
         Ok(Self { kind, ledger, ends, producers, workers: producers + consumers, batch, allowed: 0 })
     }
 
-    /// Returns `true` if worker `i` puts messages, and ends with the round. Other workers end when no more
-    /// messages arrive.
+    /// Returns `true` if worker `i` ends with the round, as workers do that put messages. Other workers end
+    /// when no more messages arrive.
     pub(crate) fn produces(&self, i: usize) -> bool {
         i < self.producers
     }
 
-    /// Returns `true` if a dead worker is replaced at once. Otherwise all workers of the group are replaced
-    /// together.
+    /// Returns `true` if a dead worker is replaced at once. Otherwise the group is started again after all
+    /// its workers have ended.
     pub(crate) fn one_by_one(&self) -> bool {
         !matches!(self.kind, Kind::Pipe | Kind::Leaving)
     }
 
-    /// Configures the start of worker `i`. A forked child doesn't read its environment again.
+    /// Configures the start of worker `i`. A worker that needs its own environment is not forked, because a
+    /// forked child doesn't read its environment again.
     pub(crate) fn prepare(&self, i: usize, process: ProcessBuilder) -> ProcessBuilder {
         match &self.ends {
             Ends::Gpu(gpu) => gpu.prepare(i, process.start_method(StartMethod::Spawn)),
@@ -218,7 +222,7 @@ impl Group {
         }
     }
 
-    /// Returns the signals that worker `i` receives.
+    /// Returns the signals to which worker `i` is exposed.
     pub(crate) fn exposure(&self, i: usize) -> Exposure {
         match &self.ends {
             Ends::Hosts(hosts) => hosts.exposure(i),
@@ -226,7 +230,7 @@ impl Group {
         }
     }
 
-    /// Returns the group's number of processes.
+    /// Returns the number of processes of the group, including processes that workers start.
     pub(crate) fn processes(&self) -> usize {
         match self.kind {
             Kind::Pool => self.workers * (1 + WORKERS),
@@ -300,8 +304,8 @@ impl Group {
         })
     }
 
-    /// Adds the losses that the death of worker `i` permits. `pid`: the worker's process. `polled`: its last
-    /// operation was to poll a future once.
+    /// Adds the number of messages that the death of worker `i` may lose to the permitted losses. `pid` is
+    /// the id of the worker's process. `polled` is `true` if its last operation was to poll a future once.
     pub(crate) fn killed(&mut self, i: usize, pid: u32, polled: bool) {
         if let Ends::Gpu(gpu) = &mut self.ends {
             gpu.killed(pid);
@@ -341,7 +345,7 @@ impl Group {
         Ok(())
     }
 
-    /// Checks the guarantees after all workers have ended.
+    /// Checks the guarantees of the group, after all workers have ended. Returns the numbers of its messages.
     pub(crate) fn settle(&mut self) -> mp::AnyResult<Account> {
         match &mut self.ends {
             Ends::Gpu(gpu) => gpu.settle(&self.ledger.account())?,
@@ -392,7 +396,7 @@ impl Group {
     }
 }
 
-/// Prints the structure's state.
+/// Prints the kind and the state of the structure.
 impl fmt::Display for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.kind.name())?;

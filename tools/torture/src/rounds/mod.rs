@@ -1,4 +1,4 @@
-//! A round: its structures, the workers that use them, and the signals that the workers receive.
+//! Rounds: structures, workers that use the structures, and signals to the workers.
 
 pub(crate) mod copies;
 pub(crate) mod crew;

@@ -1,5 +1,5 @@
-//! A round: new structures, workers that use them, and signals to the workers. At the end all workers must
-//! end, and no resource may be left.
+//! Execution of a round: creates structures, starts workers that use them, and sends signals to the workers.
+//! At the end of the round, all workers must end, and no resource may be left.
 
 use std::time::Duration;
 
@@ -20,11 +20,11 @@ use crate::workloads::cuda;
 pub(crate) struct RoundEnd {
     pub(crate) accounts: Vec<(Kind, Account)>,
     pub(crate) signals: Signals,
-    /// Finding, and the state of the crew at that time.
+    /// Finding, with a description of the workers and structures at that time. `None` if there was none.
     pub(crate) found: Option<(Finding, String)>,
 }
 
-/// Returns groups with at least `args.processes` workers together.
+/// Creates groups that together have at least `args.processes` processes.
 fn groups(args: &Args, random: &mut Random) -> mp::AnyResult<Vec<Group>> {
     let simulator = cuda::is_there().is_ok();
     let mut groups = Vec::new();

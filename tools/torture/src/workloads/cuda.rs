@@ -1,10 +1,10 @@
-//! Tensors and events of a simulated GPU. Each group has a session of its own.
+//! Workload with tensors and events of a simulated GPU. Each group has its own session of the simulator.
 //!
 //! | killed process | guarantee |
 //! |---|---|
-//! | a producer, a relay | a tensor whose work never ran is reported as lost; all others have the values that follow from their numbers |
+//! | a producer, a relay | a tensor whose work never ran is reported as lost; each other tensor has the values that follow from its message's number |
 //! | a consumer | the message that it was getting is lost |
-//! | any | its memory is reused only after its writes, which the simulator checks (its reads harm no other process); at the end the device has no memory in use |
+//! | any | its memory is reused only after its writes have run, which the simulator checks; at the end, no memory of the device is in use |
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,19 +21,19 @@ use crate::random::{Random, mix};
 use crate::rounds::crew::Clock;
 use crate::workloads::work::{LONG, Worker};
 
-/// Numbers of workers that put, of workers that take and put again, and of workers that take. The first relay
-/// has no GPU.
+/// Numbers of producers, of relays (which take messages and put them again), and of consumers. The first
+/// relay has no GPU.
 pub(crate) const PRODUCERS: usize = 2;
 pub(crate) const RELAYS: usize = 2;
 pub(crate) const CONSUMERS: usize = 2;
 
-/// Time-out for events that may not occur.
+/// Time-out of waits for messages or events that may not come.
 const SHORT: Duration = Duration::from_millis(5);
-/// Maximum length of a queue.
+/// Largest capacity of a queue.
 const MOST: u64 = 8;
 
-/// Tensor that moves or that all holders may read, possibly with an event after the work that produces the
-/// tensor.
+/// Message with an exclusive or a frozen tensor, and possibly with an event that is recorded after the work
+/// that fills the tensor.
 #[derive(Message)]
 pub(crate) struct Freight {
     number: u64,
@@ -42,7 +42,7 @@ pub(crate) struct Freight {
     done: Option<CudaEvent>,
 }
 
-/// Message that every consumer receives.
+/// Broadcast message, which every consumer receives.
 type News = (u64, FrozenCudaTensor<u32>, CudaEvent);
 
 /// Queues between the workers.
@@ -58,12 +58,14 @@ pub(crate) struct Ways {
 #[derive(Debug)]
 pub(crate) struct Gpu {
     session: Session,
-    /// Dropped when the workers have ended, because its messages use memory of the device.
+    /// Queues of the workers. Dropped after the workers have ended, because the messages in them use memory
+    /// of the device.
     ways: Option<Ways>,
     killed: Vec<u32>,
 }
 
-/// Returns the simulator's files next to this program, or the path of a missing file.
+/// Returns the paths of the simulator's files, which are next to this program. Returns the path of a missing
+/// file as an error.
 fn files() -> Result<[PathBuf; 2], PathBuf> {
     let this = std::env::current_exe().unwrap_or_default();
     let folder = this.parent().unwrap_or(Path::new("."));
@@ -75,7 +77,8 @@ fn files() -> Result<[PathBuf; 2], PathBuf> {
     files.iter().find(|file| !file.exists()).map_or(Ok(files.clone()), |file| Err(file.clone()))
 }
 
-/// Returns an error with the remedy if the simulator is missing.
+/// Returns an error if a file of the simulator is missing. The error names the command that builds the
+/// simulator.
 pub(crate) fn is_there() -> Result<(), String> {
     let profile = if cfg!(debug_assertions) { "" } else { " --release" };
     files().map(drop).map_err(|file| {
@@ -112,7 +115,8 @@ impl Gpu {
         }
     }
 
-    /// Configures worker `i` to load the session's driver.
+    /// Configures worker `i` to load the simulated driver of the session, or no driver for the relay without
+    /// a GPU.
     pub(crate) fn prepare(
         &self,
         i: usize,
@@ -126,11 +130,11 @@ impl Gpu {
         }
     }
 
-    /// Returns `true` for a finding that a killed worker causes and that harms no other worker:
+    /// Returns `true` for a finding that a killed worker has caused, and that harms no other worker:
     /// - a race with a read of a killed worker, because no process gets the values;
-    /// - a race of a killed worker with a stream that waited for that worker, or a read of memory that the
-    ///   killed worker was going to write. The death releases the stream, whose results are lost, and the
-    ///   values show that.
+    /// - a race between a killed worker and a stream that waited for that worker, or a read of memory that
+    ///   the killed worker was going to write. The death releases the stream, whose results are reported as
+    ///   lost.
     fn is_harmless(&self, found: &Finding) -> bool {
         let line: serde_json::Value = serde_json::from_str(&found.line).unwrap_or_default();
         let was_killed = |pid: &serde_json::Value| {
@@ -157,7 +161,8 @@ impl Gpu {
         Ok(number.ok_or_else(|| format!("the simulator has no number of {name}"))?)
     }
 
-    /// Checks that no resource of the ended workers is left in the simulator, and checks its findings.
+    /// Checks that no resource of the ended workers is left in the simulator, and that all its findings are
+    /// harmless.
     pub(crate) fn settle(&mut self, account: &Account) -> mp::AnyResult<()> {
         // For each dead worker: messages in the queues, and messages that all other workers had in hand.
         let allowed = self.killed.len() as u64 * (2 * MOST + 8);
@@ -201,8 +206,8 @@ impl Worker {
         Ok(tensor)
     }
 
-    /// Checks that the read values belong to the message, or are reported as lost. Returns `true` if the
-    /// values are present.
+    /// Checks the values that were read from the tensor of message `number`. Returns `false` if the tensor is
+    /// reported as lost, and an error for wrong values.
     fn whole(&self, number: u64, read: mp_cuda::Result<Vec<u32>>) -> mp::AnyResult<bool> {
         match read {
             Ok(values) => match values.iter().position(|found| *found != value(number)) {
@@ -220,7 +225,7 @@ impl Worker {
         }
     }
 
-    /// Makes the stream wait for the event, unless the event's process has died.
+    /// Makes the stream or this thread wait for the event. The death of the event's process is not an error.
     fn behind(&mut self, event: &CudaEvent, stream: &CudaStream) -> mp::AnyResult<()> {
         let waited = if self.random.percent(70) { event.wait(stream) } else { event.synchronize() };
         match waited {
@@ -229,7 +234,7 @@ impl Worker {
         }
     }
 
-    /// Creates and puts tensors, and sometimes sends a tensor to all consumers.
+    /// Runs a producer: creates and puts tensors, and sometimes broadcasts a tensor to all consumers.
     pub(crate) fn make_on_gpu(&mut self, ways: &Ways) -> mp::AnyResult<()> {
         let streams = [self.stream()?, self.stream()?];
         let mut reported = 0;
@@ -258,7 +263,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes messages and puts them again, some copied or rewritten. Without a GPU, messages stay unchanged.
+    /// Runs a relay: takes messages and puts them again. With a GPU, copies or rewrites some of their
+    /// tensors.
     pub(crate) fn relay(&mut self, ways: &Ways, gpu: bool) -> mp::AnyResult<()> {
         let stream = if gpu { Some(self.stream()?) } else { None };
         while !self.row.over() {
@@ -282,7 +288,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Copies the moved tensor on the stream, or rewrites it in place.
+    /// Copies an exclusive tensor on the stream, rewrites it in place, or leaves it unchanged, at random.
     fn handled(&mut self, freight: &mut Freight, stream: &CudaStream) -> mp_cuda::Result<()> {
         let Some(tensor) = &mut freight.moved.0 else { return Ok(()) };
         match self.random.below(3) {
@@ -297,8 +303,8 @@ impl Worker {
         }
     }
 
-    /// Takes messages from producers and relays, and receives the broadcast messages, until no more messages
-    /// arrive.
+    /// Runs a consumer: takes messages of producers and relays, and receives broadcast messages, until no
+    /// more messages arrive.
     pub(crate) fn consume_on_gpu(&mut self, ways: &Ways) -> mp::AnyResult<()> {
         let stream = self.stream()?;
         let heard = ways.heard.resubscribe()?;

@@ -1,5 +1,5 @@
-//! Files, pipes and sockets in messages. Their contents identify each of them, and each is closed after it
-//! was received.
+//! Workload with files, pipes and sockets in messages. Each descriptor is identified by the contents of its
+//! file, and is closed after it was received.
 //!
 //! | killed process | guarantee |
 //! |---|---|
@@ -19,7 +19,7 @@ use crate::bookkeeping::board::Op;
 use crate::random::{Random, mix};
 use crate::workloads::work::{LONG, Worker};
 
-/// Message with files.
+/// Message with descriptors of files, pipes or sockets.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Cargo {
     number: u64,
@@ -35,7 +35,7 @@ fn contents(number: u64, i: usize) -> [u8; 16] {
     bytes
 }
 
-/// Creates a file, a pipe or a socket with these contents and nothing after them.
+/// Creates a file, a pipe or a socket whose complete contents are `contents`.
 fn made(contents: &[u8], random: &mut Random) -> mp::AnyResult<OwnedFd> {
     Ok(match random.below(3) {
         0 => {

@@ -1,10 +1,10 @@
-//! Puts and gets as futures, some of which are dropped before they are ready.
+//! Workload with puts and gets as futures, some of which are dropped before they are ready.
 //!
 //! | dropped | guarantee |
 //! |---|---|
-//! | a future that puts | it has put nothing: its message reaches no consumer |
-//! | a future that gets | it has taken nothing: its message goes to another future |
-//! | a woken future, before it has polled | another waiter is woken |
+//! | a future that puts | its message was not put, and reaches no consumer |
+//! | a future that gets | it has taken no message: the message is left for another future |
+//! | a woken future, before it is polled | another waiter is woken |
 //! | a future of a killed process | at most the message that it was taking is lost |
 
 use std::pin::{Pin, pin};
@@ -21,10 +21,10 @@ use crate::workloads::work::Worker;
 
 /// Number of concurrent futures of one consumer.
 const AT_ONCE: usize = 3;
-/// Maximum time until a future is dropped, in microseconds.
+/// Largest time limit of a future, in microseconds, after which the future is dropped.
 const GIVEN: u64 = 3000;
 
-/// Waker of a thread.
+/// Waker that unparks a thread.
 struct Unpark(Thread);
 
 impl Wake for Unpark {
@@ -38,7 +38,7 @@ fn waker() -> Waker {
     Waker::from(Arc::new(Unpark(std::thread::current())))
 }
 
-/// Limit of polls and time, after which a future is dropped.
+/// Limit after which a future is dropped: a number of polls, and a time.
 pub(crate) struct Limit {
     polls: u64,
     time: Duration,
@@ -70,7 +70,7 @@ pub(crate) fn drive<F: Future>(future: F, mut limit: Option<Limit>) -> Option<F:
 type PendingGet<'a> = Pin<Box<dyn Future<Output = Result<Option<Parcel>, GetError>> + 'a>>;
 
 impl Worker {
-    /// Returns a limit with a probability of `percent`.
+    /// Returns a random limit with a probability of `percent` percent, or else `None`.
     pub(crate) fn limit(&mut self, percent: u64) -> Option<Limit> {
         let time = Duration::from_micros(self.random.below(GIVEN));
         self.random.percent(percent).then(|| Limit { polls: self.random.below(3), time })

@@ -1,4 +1,4 @@
-//! Calls of the workers that use a queue of a cluster.
+//! Calls by which workers use a queue of a cluster.
 
 use std::iter;
 use std::pin::pin;
@@ -16,7 +16,8 @@ use crate::workloads::work::Worker;
 /// Longest wait of a call for room or for a message, in milliseconds.
 const MOST_WAIT: u64 = 300;
 
-/// Returns `Ok` if the error means that the home was lost.
+/// Returns `Ok` if the error means that the connection to the queue's home was lost. Otherwise returns the
+/// error.
 pub(super) fn lost(error: NetError) -> mp::AnyResult<()> {
     match error {
         // `Unreachable`: this process was stopped while it connected.
@@ -25,7 +26,7 @@ pub(super) fn lost(error: NetError) -> mp::AnyResult<()> {
     }
 }
 
-/// Outcome of a call.
+/// Outcome of a call: done, or the connection to the queue's home was lost.
 #[derive(PartialEq, Eq)]
 pub(super) enum HostCallEnd {
     Done,
@@ -136,7 +137,7 @@ impl Worker {
         Ok(end)
     }
 
-    /// Checks a taken message, and works on it.
+    /// Checks and records a message that was taken. In some cases, then sleeps as if working on the message.
     fn has_taken(&mut self, job: &Job) -> mp::AnyResult<()> {
         job.check()?;
         self.ledger.got_late(job.number)?;
@@ -261,7 +262,8 @@ impl Worker {
     }
 }
 
-/// Returns `Some(Some(message))`, `Some(None)` if the queue is empty, or `None` if the home was lost.
+/// Converts the result of a get. Returns `Some(Some(message))`, `Some(None)` if the queue is empty, or `None`
+/// if the connection to the queue's home was lost.
 fn taken<T>(got: Result<Option<T>, RemoteGetError>) -> mp::AnyResult<Option<Option<T>>> {
     match got {
         Ok(Some(message)) => Ok(Some(Some(message))),

@@ -1,12 +1,13 @@
-//! Queue of a cluster on loopback. Workers use the queue like processes of other hosts, over sockets.
+//! Workload with a queue of a cluster on the loopback interface. Workers use the queue like processes of
+//! other hosts, over sockets. The *home* is the process that has the queue.
 //!
-//! | process that dies, or is stopped for longer than lease and grace | guarantee |
+//! | process that is killed, or stopped for longer than lease and grace time | guarantee |
 //! |---|---|
 //! | a worker that puts | all earlier messages are in the queue; messages of the last call are there at most once |
 //! | a worker that takes with acknowledgement | its message is delivered again, unless it was acknowledged |
-//! | a worker that takes without acknowledgement | its messages are delivered again, unless the home knew that they were received; if killed, it may lose the messages of one call |
+//! | a worker that takes without acknowledgement | its messages are delivered again, unless the home knew that they were received; if the worker was killed, the messages of one call may be lost |
 //! | the home | calls end with [`PeerLost`](mp::cluster::PeerLost) in time; leases return; if it was killed, the messages that it was sending are lost |
-//! | none, or a stop for a shorter time | each message is taken once |
+//! | none, or a process that is stopped for a shorter time | each message is taken once |
 //!
 //! In some groups this program is the home, and the workers are killed and stopped. In the other groups the
 //! home is a worker, and only that worker is killed and stopped. If stops can exceed lease and grace, signals
@@ -29,7 +30,7 @@ use crate::rounds::crew::{Clock, Exposure};
 use crate::workloads::host_calls::{HostCallEnd, lost};
 use crate::workloads::work::Worker;
 
-/// Number of workers that put, and of workers that take.
+/// Number of workers that put, and number of workers that take.
 const PUTTERS: usize = 2;
 const TAKERS: usize = 2;
 /// Name of the queue.
@@ -44,18 +45,19 @@ const CERTIFICATES: [&[u8]; 3] = [
     include_bytes!("../../../../mp-net/tests/certificates/member.pem"),
     include_bytes!("../../../../mp-net/tests/certificates/member.key"),
 ];
-/// Time limit for the home to take back everything of lost workers, and to close their connections.
+/// Time limit for the home to take back the messages of lost workers, and to close their connections.
 const SETTLE: Duration = Duration::from_secs(10);
 
-/// Settings of a worker's membership.
+/// Settings by which a worker joins the cluster.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct HostConfig {
     rank: usize,
-    /// Port of the home.
+    /// Port on which the home listens, in shared memory.
     port: SharedTensor<u64>,
-    /// Handle of the home's process, if this program is the home.
+    /// Handle to the queue that this program made, if this program is the home. Workers may use it instead of
+    /// joining the cluster.
     handle: Option<RemoteQueue<Job>>,
-    /// Number of the cluster, because another cluster may have used the same port before.
+    /// Random number of the cluster, which distinguishes it from an earlier cluster on the same port.
     cluster: u64,
     has_key: bool,
     has_tls: bool,
@@ -67,20 +69,20 @@ pub(crate) struct HostConfig {
     pub(super) batch: usize,
 }
 
-/// Queue, and its home or the settings of a worker that is the home.
+/// Queue of a group, with its home if this program is the home.
 #[derive(Debug)]
 pub(crate) struct Hosts {
     config: HostConfig,
     queue: Queue<Job>,
     home: Option<Cluster>,
-    /// Number of the home's connections when no worker is connected.
+    /// Number of open sockets of the home while no worker is connected.
     connections: usize,
     exposure: Exposure,
-    /// Set when all other workers have ended.
+    /// Event that is set when all workers except the home have ended.
     over: Event,
 }
 
-/// Returns the number of open connections and listeners of this machine with this local port.
+/// Returns the number of open TCP connections and listeners of this machine that have this local port.
 fn open_at(port: u64) -> mp::AnyResult<usize> {
     /// States of open sockets: established, closed by the other end, listening.
     const OPEN: [&str; 3] = ["01", "08", "0A"];
@@ -94,7 +96,7 @@ fn open_at(port: u64) -> mp::AnyResult<usize> {
     Ok(table.lines().filter(is_open).count())
 }
 
-/// Starts the threads and opens the files that remain after a process's first cluster.
+/// Creates and drops a cluster, because the first cluster of a process leaves threads and open files.
 pub(crate) fn first_cluster(random: &mut Random) -> mp::AnyResult<()> {
     let hosts = Hosts::with(random, false)?;
     let port = hosts.config.port.load(0);
@@ -146,8 +148,8 @@ impl HostConfig {
         Ok(cluster)
     }
 
-    /// Joins the cluster, or uses the handle of the home's process. A worker that can't join is reported as
-    /// idle.
+    /// Connects to the queue: joins the cluster, or uses the handle of the program that is the home. Tries
+    /// again forever, so a worker that can't join is reported as idle.
     fn connect(&self, random: &mut Random) -> mp::AnyResult<(Option<Cluster>, RemoteQueue<Job>)> {
         if let Some(handle) = self.handle.as_ref().filter(|_| random.percent(50)) {
             return Ok((None, handle.clone()));
@@ -170,7 +172,8 @@ impl HostConfig {
         }
     }
 
-    /// Checks that a call with a wait of up to `wait` has ended in time, if only the home is stopped.
+    /// Returns an error if a call has taken too long. `wait` is the time for which the call may wait. Not
+    /// checked if workers may be stopped.
     pub(super) fn has_ended(&self, since: Instant, wait: Duration) -> mp::AnyResult<()> {
         let (took, most) = (since.elapsed(), wait + self.lease + self.grace + SLACK);
         match self.handle.is_none() && took > most {
@@ -213,12 +216,12 @@ impl Hosts {
     }
 
     /// Returns the number of workers that use the queue until the round ends, and the number of workers that
-    /// are the home.
+    /// are the home: 0 or 1.
     pub(crate) fn workers(&self) -> (usize, usize) {
         (PUTTERS + TAKERS, usize::from(self.home.is_none()))
     }
 
-    /// Returns the membership of worker `i`, and `true` if it puts.
+    /// Returns the settings of worker `i`, and `true` if it puts messages.
     pub(crate) fn client(&self, i: usize) -> (HostConfig, bool) {
         (HostConfig { rank: 1 + i, ..self.config.clone() }, i < PUTTERS)
     }
@@ -228,7 +231,7 @@ impl Hosts {
         (self.config.clone(), self.queue.clone(), self.over.clone())
     }
 
-    /// Returns the signals that worker `i` receives.
+    /// Returns the signals to which worker `i` is exposed.
     pub(crate) fn exposure(&self, i: usize) -> Exposure {
         match &self.home {
             None if i < PUTTERS + TAKERS => Exposure { kills: 0, stops: 0, longest: None },
@@ -236,8 +239,8 @@ impl Hosts {
         }
     }
 
-    /// Returns the number of messages that may be lost with a killed worker. `polled`: the worker had polled
-    /// a get once, and had received nothing.
+    /// Returns the number of messages that the death of worker `i` may lose. `polled` is `true` if the worker
+    /// had polled a get once, without receiving a message.
     pub(crate) fn cost(&self, i: usize, polled: bool) -> u64 {
         match i {
             0..PUTTERS => 0,
@@ -258,14 +261,14 @@ impl Hosts {
         self.config.acknowledged
     }
 
-    /// Ends the worker that is the home. All other workers have ended.
+    /// Ends the worker that is the home. Called after all other workers have ended.
     pub(crate) fn close(&self) -> mp::AnyResult<()> {
         self.over.set()?;
         Ok(())
     }
 
-    /// Takes the remaining messages, including messages of lost workers, until at most `allowed` are missing.
-    /// Checks that the home has closed all connections.
+    /// Takes the remaining messages, including messages that lost workers had taken, until at most `allowed`
+    /// messages are missing. Checks that the home has closed all connections to workers.
     pub(crate) fn settle(&self, ledger: &Ledger, allowed: u64) -> mp::AnyResult<()> {
         take_rest(&self.queue, ledger, SETTLE, |account| {
             account.missing + account.undone <= allowed && !(self.acknowledged() && account.missing > 0)
@@ -291,8 +294,8 @@ impl Hosts {
     }
 }
 
-/// Takes the remaining messages, including messages of lost workers that return, until enough have arrived or
-/// some time has passed.
+/// Takes the remaining messages, including messages of lost workers that return to the queue. Ends when
+/// enough messages have arrived, or after a time limit.
 fn take_rest(
     queue: &Queue<Job>,
     ledger: &Ledger,
@@ -320,7 +323,7 @@ fn take_rest(
 }
 
 impl Worker {
-    /// Acts as the home until all other workers have ended.
+    /// Runs the home, until all other workers have ended.
     pub(crate) fn be_home(
         &mut self,
         config: &HostConfig,
@@ -336,8 +339,8 @@ impl Worker {
         take_rest(queue, &self.ledger, time, |account| account.missing + account.undone == 0)
     }
 
-    /// Puts into the queue of the home, or takes from it, until the round has ended. Leaves and rejoins the
-    /// cluster at random.
+    /// Puts messages into the queue, or takes messages from it, until the round has ended. Leaves and rejoins
+    /// the cluster at random.
     pub(crate) fn use_home(&mut self, config: &HostConfig, puts: bool) -> mp::AnyResult<()> {
         while !self.row.over() {
             self.row.note(Op::Connect, config.port.load(0));

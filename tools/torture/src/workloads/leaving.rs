@@ -1,10 +1,11 @@
-//! Channels whose sides are dropped. A worker has the last handle of a side.
+//! Workload with channels whose senders and receivers are dropped. Only the workers have handles of a
+//! channel.
 //!
 //! | dropped side | guarantee |
 //! |---|---|
-//! | a sender, also of a killed process | its earlier messages are received |
-//! | the last sender | the receivers get `Disconnected`, after they have received everything |
-//! | the last receiver | the senders get `Disconnected`, and the unsent values |
+//! | a sender, or a sender of a killed process | its earlier messages are received |
+//! | the last sender | the receivers get `Disconnected`, after they have received all messages |
+//! | the last receiver | the senders get `Disconnected`, with the unsent messages |
 //! | a receiver of a killed process | the message that it was taking is lost, and the contents of the channel if it was the last receiver |
 
 use mp::{GetError, PutError, Receiver, Sender, bounded_channel};
@@ -14,7 +15,7 @@ use crate::bookkeeping::parcel::Parcel;
 use crate::random::Random;
 use crate::workloads::work::{LONG, Worker};
 
-/// Channel whose ends only the workers hold.
+/// Channel whose handles are given to the workers, and held by no other process.
 #[derive(Default, Debug)]
 pub(crate) struct Sides {
     capacity: usize,
@@ -26,12 +27,13 @@ impl Sides {
         Self { capacity: random.pick(&[1, 2, 8]), sides: None }
     }
 
-    /// Returns the number of messages that may be lost with a killed receiver.
+    /// Returns the number of messages that the death of a receiver may lose.
     pub(crate) fn cost(&self) -> u64 {
         1 + self.capacity as u64
     }
 
-    /// Returns the ends for worker `i` of `of` workers, which are started together.
+    /// Returns handles of both sides for worker `i` of `of` workers, which are started together. The call for
+    /// the last worker gives away the last handles.
     pub(crate) fn of(&mut self, i: usize, of: usize) -> mp::AnyResult<(Sender<Parcel>, Receiver<Parcel>)> {
         if i == 0 {
             self.sides = Some(bounded_channel(self.capacity)?);

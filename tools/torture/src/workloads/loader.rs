@@ -1,10 +1,10 @@
-//! Data loader. Its workers, and perhaps its trainer, are killed and stopped.
+//! Workload with a data loader. The trainer and the workers of its loader are killed and stopped.
 //!
 //! | killed process | guarantee |
 //! |---|---|
 //! | a worker, at any point | nothing is lost: each batch is delivered once, with the bytes that follow from seed, epoch and position |
 //! | the trainer | its workers end, and the memory of all batches is freed |
-//! | none, but an epoch is dropped | a state saved before is exact: the remaining batches follow it |
+//! | none, but the trainer drops an epoch | a saved state is exact: a resumed epoch begins with the next batch |
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ use crate::rounds::copies;
 use crate::workloads::pool::Torment;
 use crate::workloads::work::Worker;
 
-/// Number of the loader's workers.
+/// Number of worker processes of the data loader.
 pub(crate) const LOADERS: usize = 2;
 const SAMPLES: u64 = 64;
 const BATCH: u64 = 8;
 
 type Columns = (Tensor<u64>, Tensor<u32>);
 
-/// Rows that follow from index, epoch and position. The length of a row follows from the seed.
+/// Dataset whose rows are computed from index, epoch and position. `len` is the length of a row.
 #[derive(Serialize, Deserialize)]
 struct Rows {
     len: usize,
@@ -52,7 +52,7 @@ impl Dataset for Rows {
     }
 }
 
-/// Checks a batch, and returns the process that made it.
+/// Checks a batch, and returns the id of the process that made it.
 fn check(loader: &DataLoader<Rows>, batch: &LoadedBatch<Columns>, epoch: u64, number: u64) -> AnyResult<u32> {
     let info = &batch.info;
     let planned = loader.plan().epoch(epoch).batch(number)?.ok_or("a batch that is in no plan")?;
@@ -75,7 +75,8 @@ fn check(loader: &DataLoader<Rows>, batch: &LoadedBatch<Columns>, epoch: u64, nu
 }
 
 impl Worker {
-    /// Loads batches until the round has ended. `copies`: worker processes may be forked from this one.
+    /// Loads batches until the round has ended. `copies` is `true` if worker processes may be forked from
+    /// this process.
     pub(crate) fn own_loader(&mut self, copies: bool) -> AnyResult<()> {
         let method = self.random.pick(copies::methods(copies));
         let len = self.random.pick(&[1, 30, 3000]);

@@ -1,4 +1,4 @@
-//! Locks and other synchronization, which all workers use concurrently.
+//! Workload with locks and other synchronization, which all workers use concurrently.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::bookkeeping::board::{Op, Row};
 use crate::random::Random;
 use crate::workloads::work::LONG;
 
-/// Time-out for events that may not occur.
+/// Time-out of waits that may not be fulfilled.
 const SHORT: Duration = Duration::from_millis(20);
 const PERMITS: u32 = 2;
 const PARTIES: u32 = 2;
@@ -21,22 +21,23 @@ const PARTIES: u32 = 2;
 const ONCES: usize = 24;
 /// Number of locks that are taken in pairs.
 const PAIRED: usize = 3;
-/// Maximum time for which a pair of locks is held, in milliseconds: long enough that waiters exceed 100 ms,
-/// and check for deadlocks.
+/// Longest time for which a pair of locks is held, in milliseconds. Several such times exceed 100 ms, after
+/// which a waiter checks for deadlocks.
 const HELD: u64 = 40;
 
-/// Objects that the workers of a group share. The two halves of a pair of words change one after the other.
+/// Objects that the workers of a group share. A lock with two words detects torn data, because the words are
+/// changed one after the other.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Locks {
     lock: Lock<[u64; 2]>,
-    /// Worker that holds the lock, or that held the lock when it died.
+    /// Mark of the worker that holds `lock`, or that held `lock` when it died.
     inside: SharedTensor<u64>,
     rlock: RLock<[u64; 2]>,
     rwlock: RwLock<[u64; 2]>,
     semaphore: Semaphore,
     tokens: Lock<u64>,
     more: Condition,
-    /// Data under a lock that a worker holds twice during a wait.
+    /// Reentrant lock that a worker holds twice while it waits on the condition `called`.
     desk: RLock<u64>,
     called: Condition,
     barrier: Barrier,
@@ -45,13 +46,13 @@ pub(crate) struct Locks {
     event: Event,
     bounded: BoundedSemaphore,
     onces: Vec<Once>,
-    /// Locks that all workers take in this order, followed by the book.
+    /// Locks that all workers take in this order, followed by `book`.
     ordered: Vec<Lock<u64>>,
     book: RwLock<u64>,
     /// Locks that workers take in any order.
     unordered: Vec<Lock<u64>>,
-    /// For each once cell, the worker that initializes it, or that died during the initialization, and the
-    /// number of completed initializations.
+    /// For each once cell, the mark of the worker that initializes the cell or died during the
+    /// initialization, and the number of completed initializations.
     did: SharedTensor<u64>,
 }
 
@@ -198,8 +199,8 @@ impl Locks {
         Ok(())
     }
 
-    /// Takes two locks, and the book, in the common order. These waits can't deadlock, and have no time-out,
-    /// so each wait is announced.
+    /// Takes two locks of `ordered` and then `book`, in the common order. These waits have no time-out, so
+    /// they are checked for deadlocks, and must not report one.
     fn in_order(&self, row: &Row, random: &mut Random) -> mp::AnyResult<()> {
         let one = random.below(PAIRED as u64 - 1) as usize;
         let other = one + 1 + random.below((PAIRED - 1 - one) as u64) as usize;
@@ -228,7 +229,7 @@ impl Locks {
         Ok(())
     }
 
-    /// Takes two locks in any order. Deadlocks are detected, and one of the waiters gets the error.
+    /// Takes two locks of `unordered`, in any order. In a deadlock, one of the waiters gets the error.
     fn in_any_order(&self, row: &Row, random: &mut Random) -> mp::AnyResult<()> {
         let one = random.below(PAIRED as u64) as usize;
         let other = (one + 1 + random.below(PAIRED as u64 - 1) as usize) % PAIRED;
@@ -274,8 +275,8 @@ impl Locks {
         Ok(())
     }
 
-    /// Does the same as [`tokens`](Self::tokens) while holding another guard of the same lock, which stays
-    /// valid.
+    /// Waits on a condition or notifies it, like [`tokens`](Self::tokens), while holding a second guard of
+    /// the same lock. The second guard must stay valid.
     fn desk(&self, row: &Row, random: &mut Random) -> mp::AnyResult<()> {
         let outer = match self.desk.lock_timeout(LONG) {
             Err(LockError::OwnerDied { .. }) => self.desk.recover_timeout(LONG)?,
@@ -326,8 +327,8 @@ impl Locks {
         }
     }
 
-    /// Initializes a once cell, unless another worker has done so. Initializations don't overlap, and repeat
-    /// only if a worker died during one.
+    /// Initializes once cell `i`, unless another worker has done so. Checks that initializations don't
+    /// overlap, and are repeated only after a worker died during an initialization.
     fn once(&self, row: &Row, i: usize) -> mp::AnyResult<()> {
         row.note(Op::Once, i as u64);
         let (me, did, doer, times) = (row.mark(), &self.did, 2 * i, 2 * i + 1);
@@ -355,8 +356,8 @@ impl Locks {
         }
     }
 
-    /// After all workers have ended, checks that all locks are available, and that nothing of dead workers is
-    /// left in them.
+    /// Checks, after all workers have ended, that all locks are available and have no holders or waiters of
+    /// dead workers.
     pub(crate) fn settle(&self) -> mp::AnyResult<()> {
         let hang = |what: &str, error: &dyn std::fmt::Display| format!("hang: {what} at the end: {error}");
         let left = |what: &str, n: usize| format!("leaked: {n} {what}");
@@ -397,7 +398,7 @@ impl Locks {
     }
 }
 
-/// Takes a lock without a time limit, and recovers the lock of a dead worker.
+/// Takes a lock without a time-out. If its owner has died, recovers the lock.
 fn locked(lock: &Lock<u64>) -> Result<LockGuard<'_, u64>, LockError> {
     let mut guard = match lock.lock() {
         Err(LockError::OwnerDied { .. }) => lock.recover()?,
@@ -407,7 +408,7 @@ fn locked(lock: &Lock<u64>) -> Result<LockGuard<'_, u64>, LockError> {
     Ok(guard)
 }
 
-/// Holds a lock for a while, in some cases.
+/// Sleeps for a while in some cases, while the caller holds a lock.
 fn hold(random: &mut Random) {
     if random.percent(30) {
         // sleep: other workers wait long enough to check for deadlocks

@@ -1,4 +1,4 @@
-//! Work of a round's workers, with a file for each kind of structure.
+//! Work of the workers, with a file for each kind of structure.
 
 pub(crate) mod cuda;
 pub(crate) mod files;

@@ -1,11 +1,12 @@
-//! Watched value that is replaced, and broadcast messages, which all workers use concurrently.
+//! Workloads with a watched value, which workers replace, and with broadcast messages. All workers use them
+//! concurrently.
 //!
 //! | subject | guarantee |
 //! |---|---|
-//! | a value, a message | is whole, no matter which process was killed while it was sent or read |
-//! | the counts of the workers in a value | never decrease: a change is one step |
-//! | messages of one worker | reach each receiver in their order, except those reported as missed |
-//! | a worker killed while it changes a value | has made at most one unreported change; all reported changes count |
+//! | a value, a message | is not torn, no matter which process was killed while the value or message was sent or read |
+//! | the count of changes in a value | never decreases: a change is atomic |
+//! | messages of one worker | reach each receiver in order, except messages that are reported as missed |
+//! | a worker that was killed while it changed a value | has made at most one change that it has not recorded; all recorded changes are in the count |
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,9 +19,9 @@ use serde::{Deserialize, Serialize};
 use crate::bookkeeping::board::{Op, Row};
 use crate::random::Random;
 
-/// Time-out for events that may not occur.
+/// Time-out of waits for messages or changes that may not come.
 const SHORT: Duration = Duration::from_millis(20);
-/// Number of elements of a tensor, and of repetitions in a text: too many for an envelope.
+/// Number of elements of a tensor, and of repetitions in a text. Such a value is too long for an envelope.
 const LEN: usize = 100;
 /// Number of bits for a worker's number of a message.
 const NUMBERS: u32 = 24;
@@ -29,7 +30,7 @@ const NUMBERS: u32 = 24;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Whole {
-    /// Small value, which needs no envelope: two of three values.
+    /// Small value, which needs no envelope. Two thirds of the values are small.
     Small(u64),
     Large(u64, FrozenTensor<u64>, String),
 }
@@ -63,7 +64,7 @@ fn number(value: &Whole) -> mp::AnyResult<u64> {
 pub(crate) struct Watched {
     sender: watch::Sender<Whole>,
     receiver: watch::Receiver<Whole>,
-    /// Number of changes that are known to be complete.
+    /// Number of changes that workers have recorded after completing them.
     known: SharedTensor<u64>,
 }
 
@@ -97,7 +98,7 @@ impl Watched {
         Ok(())
     }
 
-    /// Changes the value once more.
+    /// Makes one change of the value: increments its count.
     fn count(&self) -> mp::AnyResult<()> {
         let mut failed = None;
         let changed = self.sender.send_if_modified(|value| {
@@ -116,7 +117,7 @@ impl Watched {
         Ok(())
     }
 
-    /// After all workers have ended, checks that no change was lost.
+    /// Checks, after all workers have ended, that no recorded change was lost.
     pub(crate) fn settle(&self) -> mp::AnyResult<()> {
         let (now, known) = (number(&*self.receiver.borrow()?)?, self.known.load(0));
         if now < known { Err(format!("lost: {now} changes, of {known}").into()) } else { Ok(()) }
@@ -136,7 +137,7 @@ impl ToAll {
         Ok(Self { sender, receiver })
     }
 
-    /// Sends and receives, at random, until the round has ended.
+    /// Sends and receives messages at random, until the round has ended.
     pub(crate) fn work(&self, row: &Row, random: &mut Random) -> mp::AnyResult<()> {
         let receiver = self.receiver.resubscribe()?;
         let (mut sent, mut last) = (0_u64, HashMap::new());

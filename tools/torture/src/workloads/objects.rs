@@ -1,10 +1,10 @@
-//! Objects of a manager, which all workers call concurrently, some through another object, while callers are
-//! killed and stopped.
+//! Workload with objects of a manager. All workers call the objects concurrently, sometimes one object
+//! through another, while callers are killed and stopped.
 //!
 //! | killed process | guarantee |
 //! |---|---|
-//! | a caller, at any point | each of its calls has run once, or not at all; other callers are answered |
-//! | none | a call runs once, in its caller's order, with the arguments that were sent, and returns its own result |
+//! | a caller, at any point | each of its calls has run once or not at all; other callers get their answers |
+//! | none | calls run once, in the order of their caller, with the arguments that were sent; each call returns its own result |
 //!
 //! Calls from the first object to the second and back can form a cycle. One of these calls returns an error,
 //! and has not run.
@@ -19,20 +19,21 @@ use crate::bookkeeping::board::{Op, Row};
 use crate::random::Random;
 use crate::workloads::work::LONG;
 
-/// Number of elements of a tensor, and of additional bytes: too many for an envelope.
+/// Number of elements of a tensor. Arguments with the tensor and additional bytes are too long for an
+/// envelope.
 const LEN: usize = 100;
 
-/// Number of the last call of each caller that an object has run.
+/// State of an object: for each caller, by its mark, the number of its last call that has run.
 type Shelf = BTreeMap<u64, u64>;
 
-/// The caller's mark, the number of its call, and data that must arrive unchanged.
+/// Arguments of a call: mark of the caller, number of the call, and data that must arrive unchanged.
 type Args = (u64, u64, FrozenTensor<u64>, Vec<u8>);
 
 fn args(mark: u64, number: u64) -> mp::AnyResult<Args> {
     Ok((mark, number, Tensor::full([LEN], number)?.freeze(), vec![number as u8; 3 * LEN]))
 }
 
-/// Records a call, which must be the caller's next call, and returns the answer.
+/// Runs a call: checks that it is the caller's next call, records it, and returns the answer.
 fn note(shelf: &mut Shelf, (mark, number, tensor, bytes): Args) -> Result<(u64, u64), String> {
     if tensor.iter().any(|v| v != number) || bytes.iter().any(|&b| b != number as u8) {
         return Err(format!("torn: call {number} of {mark:#x}, with {tensor} and {bytes:?}"));
@@ -45,7 +46,7 @@ fn note(shelf: &mut Shelf, (mark, number, tensor, bytes): Args) -> Result<(u64, 
     Ok((mark, number))
 }
 
-/// Two objects, and a handle that creates more.
+/// Two objects, and a handle by which workers create more objects.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Objects {
     handle: ManagerHandle,
@@ -105,7 +106,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Uses an object that ends with its only proxy, or with this process.
+    /// Creates and uses an object that ends with its only proxy, or with this process.
     fn own_object(&self, mark: u64) -> mp::AnyResult<()> {
         let own = self.handle.create(Shelf::new)?.with_timeout(LONG);
         let answer =

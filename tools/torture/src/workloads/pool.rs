@@ -1,10 +1,10 @@
-//! Pool whose workers are killed and stopped by the process that owns the pool.
+//! Workload with a pool. The process that owns the pool kills and stops its workers.
 //!
 //! | killed process | guarantee |
 //! |---|---|
 //! | a worker | at most its current task is lost: the task ends with [`WorkerLost`](mp::pool::WorkerLost), or another worker tries it again |
 //! | the owner of the pool | the workers end with it; unfinished tasks are lost |
-//! | none | each task has the result that follows from it, and runs once |
+//! | none | each task runs once, and has the correct result |
 
 use std::collections::HashSet;
 use std::fs;
@@ -21,16 +21,16 @@ use crate::random::{Random, mix};
 use crate::rounds::copies;
 use crate::workloads::work::Worker;
 
-/// Number of the pool's workers.
+/// Number of worker processes of the pool.
 pub(crate) const WORKERS: usize = 2;
-/// Maximum number of pending tasks.
+/// Largest number of pending tasks.
 pub(crate) const IN_POOL: u64 = 16;
 
 /// Arguments of a task.
 #[derive(Clone, Serialize, Deserialize)]
 struct Task {
     job: Job,
-    /// `true` if no worker may have begun the task before.
+    /// `true` if the task must not run a second time.
     once: bool,
     ledger: Ledger,
 }
@@ -42,7 +42,7 @@ struct TaskResult {
     parcel: Parcel,
 }
 
-/// Runs a task.
+/// Runs a task in a worker of the pool.
 fn answer(task: Task) -> mp::AnyResult<TaskResult> {
     let Task { job, once, ledger } = task;
     ledger.got(job.number, once)?;
@@ -65,19 +65,20 @@ fn signal(pid: u32, signal: Signal) -> bool {
     status.lines().any(|line| line == ours) && pidfd_send_signal(&fd, signal).is_ok()
 }
 
-/// Maximum number of idle workers that are killed before tasks are done. On a busy machine, killing a worker
-/// is faster than starting one, and a pool in which no worker becomes ready correctly breaks.
+/// Largest number of workers that are killed before they have done a task. On a busy machine, killing workers
+/// is faster than starting them, and a pool in which no worker ever becomes ready breaks, as it should.
 const NEWCOMERS: u32 = 4;
 
 /// Signals to the workers of a pool.
 #[derive(Default)]
 pub(crate) struct Torment {
-    /// Workers that were killed, and whose death has not cost a task yet.
+    /// Ids of killed workers whose death has not cost a task yet.
     killed: HashSet<u32>,
-    /// Workers that have done a task. Only these are stopped: a worker that is stopped before it is bound to
-    /// its parent would remain forever if the parent is killed.
+    /// Ids of workers that have done a task. Only these workers are stopped: a worker that is stopped before
+    /// it is bound to its parent would remain forever if the parent is killed.
     begun: HashSet<u32>,
-    /// Number of other workers killed since all tasks were done.
+    /// Number of workers that were killed before they had done a task, since stopped workers were last
+    /// continued.
     newcomers: u32,
     stopped: Vec<u32>,
 }
@@ -104,7 +105,7 @@ impl Torment {
         }
     }
 
-    /// Continues stopped workers.
+    /// Continues all stopped workers.
     pub(crate) fn let_go(&mut self) {
         self.stopped.drain(..).for_each(|pid| _ = signal(pid, Signal::CONT));
         self.newcomers = 0;
@@ -117,7 +118,8 @@ impl Torment {
 }
 
 impl Worker {
-    /// Runs tasks until the round has ended. `copies`: worker processes may be forked from this one.
+    /// Runs tasks until the round has ended. `copies` is `true` if worker processes may be forked from this
+    /// process.
     pub(crate) fn own_pool(&mut self, copies: bool) -> mp::AnyResult<()> {
         let method = self.random.pick(copies::methods(copies));
         let pool = Pool::builder().processes(WORKERS).start_method(method).build()?;

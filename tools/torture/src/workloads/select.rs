@@ -1,11 +1,12 @@
-//! Consumers that wait for several objects at once: queues, a channel, a pipe, an event, and processes.
+//! Workload with consumers that wait for several objects at once: queues, a channel, a pipe, an event, and
+//! processes. The queues, the channel and the pipe are called *paths*.
 //!
 //! | subject | guarantee |
 //! |---|---|
-//! | an object that [`wait`](mp::wait()) names | the object is ready, or another worker was faster; this does not repeat indefinitely |
-//! | messages | each arrives once, in its sender's order on its path; a killed consumer costs the message that it was taking |
-//! | the end of a path | [`wait`](mp::wait()) names the path when it is closed, or has no sender |
-//! | a process that has ended | is named; the parent, which is alive, is never named |
+//! | an object that [`wait`](mp::wait()) returns | the object is ready, or another worker has taken its message; that does not happen indefinitely |
+//! | messages | each message arrives once, and the messages of a sender arrive in order on each path; a killed consumer loses the message that it was taking |
+//! | the end of a path | [`wait`](mp::wait()) returns the path when it is closed, or has no sender |
+//! | a process | [`wait`](mp::wait()) returns a child process that has ended, and never the parent, which is alive |
 
 use mp::connection::one_way_pipe;
 use mp::process::{ExitStatus, Signal};
@@ -20,10 +21,10 @@ use crate::bookkeeping::parcel::Parcel;
 use crate::random::Random;
 use crate::workloads::work::{LONG, Worker};
 
-/// Maximum number of consecutive wake-ups without a message.
+/// Largest number of consecutive wake-ups without a message.
 const FRUITLESS: u32 = 100_000;
 
-/// Sending ends for producers.
+/// Sending ends of all paths, for producers.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Outlets {
     bounded: Queue<Parcel>,
@@ -33,7 +34,7 @@ pub(crate) struct Outlets {
     bell: Event,
 }
 
-/// Receiving ends for consumers.
+/// Receiving ends of all paths, for consumers.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Inlets {
     bounded: Queue<Parcel>,
@@ -74,7 +75,7 @@ impl Ways {
         self.inlets.clone()
     }
 
-    /// Ends the puts: closes two paths, and drops the last sender of the other paths.
+    /// Ends all paths: closes the queues, and drops the last sending ends of the channel and the pipe.
     pub(crate) fn close(&mut self) {
         if let Some(outlets) = self.outlets.take() {
             outlets.bounded.close();
@@ -88,7 +89,7 @@ impl Ways {
     }
 }
 
-/// Object to wait for.
+/// Object for which a consumer waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Source {
     Bounded,
@@ -100,17 +101,17 @@ enum Source {
     Child,
 }
 
-/// Result of taking from an object that is reported as ready.
+/// Result of an attempt to take a message from an object that is reported as ready.
 enum TakeOutcome {
     Message(Parcel),
-    /// Another worker was faster.
+    /// The object has no message, because another worker was faster.
     Nothing,
     /// No more messages arrive.
     End,
 }
 
 impl Inlets {
-    /// Takes a message without waiting.
+    /// Takes a message from an object without waiting.
     fn take(&self, source: Source) -> mp::AnyResult<TakeOutcome> {
         let got = match source {
             Source::Bounded => self.bounded.try_get(),
@@ -154,7 +155,7 @@ impl Child {
 }
 
 impl Worker {
-    /// Puts into a random path.
+    /// Puts messages into random paths, until the round has ended.
     pub(crate) fn put_anywhere(&mut self, to: &Outlets) -> mp::AnyResult<()> {
         while let Some(parcel) = self.next(Op::Put)? {
             let number = parcel.job.number;

@@ -1,9 +1,9 @@
-//! Listener and its clients, connected by sockets.
+//! Workload with a listener and its clients, which are connected by sockets.
 //!
 //! | killed process | guarantee |
 //! |---|---|
-//! | a client | the listener gets an error; the others' connections continue; messages in flight are lost |
-//! | the listener | the clients get an error; its address is free for the next listener; messages in flight to it are lost |
+//! | a client | the listener gets an error; connections of other clients continue; messages in flight are lost |
+//! | the listener | the clients get an error; the address is free for the next listener; messages in flight are lost |
 //! | none | every message that is sent is answered, in order |
 
 use std::io::ErrorKind;
@@ -25,10 +25,10 @@ pub(crate) const CLIENTS: usize = 2;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Service {
     path: PathBuf,
-    /// `true` if the path is an abstract name of the kernel.
+    /// `true` if the address is an abstract name, so that no file exists.
     no_file: bool,
     key: Option<u64>,
-    /// Set when no client is left.
+    /// Event that is set when no more clients will connect.
     over: Event,
 }
 
@@ -71,7 +71,7 @@ impl Service {
         })
     }
 
-    /// Reports to the listener that no client will connect.
+    /// Reports to the listener that no more clients will connect.
     pub(crate) fn close(&self) -> mp::AnyResult<()> {
         self.over.set()?;
         Ok(())
@@ -100,18 +100,18 @@ impl Service {
     }
 }
 
-/// Result of polling for a message.
+/// Result of polling a connection for a message.
 enum PollOutcome {
     Something,
-    /// The message is incomplete.
+    /// No complete message has arrived.
     Nothing,
     /// The other end is closed.
     End,
 }
 
 impl Worker {
-    /// Connects, sends some messages, waits for the answer to each, and disconnects, until the round has
-    /// ended.
+    /// Runs a client until the round has ended: repeatedly connects, exchanges some messages, and
+    /// disconnects.
     pub(crate) fn call(&mut self, service: &Service) -> mp::AnyResult<()> {
         while !self.row.over() {
             self.row.note(Op::Connect, 0);
@@ -142,7 +142,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Exchanges messages with a listener, until the listener has ended, or this worker leaves.
+    /// Sends messages to the listener, and waits for the answer to each. Ends when the listener has ended, or
+    /// at random.
     fn talk(&mut self, connection: &Connection) -> mp::AnyResult<()> {
         for _ in 0..self.random.below(100) {
             let mut sent = Vec::new();
@@ -180,7 +181,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Listens, and answers all clients, until no client will connect.
+    /// Runs the listener: answers all clients, until no more clients will connect.
     pub(crate) fn serve(&mut self, service: &Service) -> mp::AnyResult<()> {
         let listener = service.options().listen(service.address())?;
         let mut connections: Vec<Connection> = Vec::new();
@@ -229,7 +230,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Answers the next message.
+    /// Answers the next message of a client, if one has arrived.
     fn answer(&mut self, connection: &Connection) -> mp::AnyResult<PollOutcome> {
         let packet: Packet = match connection.try_recv() {
             Ok(packet) => packet,
@@ -248,7 +249,7 @@ impl Worker {
     }
 }
 
-/// Returns `true` if the other end is closed, possibly during a message.
+/// Returns `true` if the error means that the other end is closed, possibly in the middle of a message.
 fn is_gone(error: &GetError) -> bool {
     matches!(error, GetError::Disconnected)
         || matches!(error, GetError::Failed(e) if e.to_string().contains("in the middle of a message"))

@@ -1,10 +1,10 @@
-//! Data loader of shards. Its workers, and perhaps its trainer, are killed and stopped.
+//! Workload with a data loader of shards. The trainer and the workers of its loader are killed and stopped.
 //!
 //! | killed process | guarantee |
 //! |---|---|
-//! | a worker, during any operation | nothing is lost: each sample is delivered once, at its position in its lane, with the random numbers that follow from seed, epoch and position |
+//! | a worker, during any operation | no sample is lost: each sample is delivered once, at its position in its lane, with the random numbers that follow from seed, epoch and position |
 //! | the trainer | its workers end, and the memory of all batches is freed |
-//! | none, but an epoch is dropped | a state saved before is exact: the remaining batches follow it |
+//! | none, but the trainer drops an epoch | a saved state is exact: a resumed epoch begins with the next batch |
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -27,7 +27,8 @@ const BATCH: u64 = 4;
 
 type Columns = (Tensor<u64>, Tensor<u32>);
 
-/// Shards with their numbers of samples. Rows follow from shard, sample, epoch and position.
+/// Dataset of shards. `sizes` are the numbers of samples of the shards. Rows are computed from shard, sample,
+/// epoch and position.
 #[derive(Serialize, Deserialize)]
 struct Shards {
     sizes: Vec<u64>,
@@ -49,7 +50,8 @@ impl ShardReader for Reader {
         Ok((sample < self.end).then_some((self.shard, sample)))
     }
 
-    /// Returns tokens for every second shard. In the other shards, samples are skipped by reading them.
+    /// Returns a token for every second shard. Without a token, a resumed reader skips samples by reading
+    /// them.
     fn token(&self) -> Option<u64> {
         self.shard.is_multiple_of(2).then_some(self.next)
     }
@@ -85,18 +87,18 @@ impl IterableDataset for Shards {
     }
 }
 
-/// Samples received in an epoch.
+/// Samples that were received in an epoch.
 struct EpochSamples {
-    /// `true` if samples keep their order.
+    /// `true` if the samples of a lane arrive in order.
     ordered: bool,
     seed: u64,
     epoch: u64,
-    /// Received samples of each lane.
+    /// Received samples of each lane: shard, and number in the shard.
     lanes: Vec<Vec<(usize, u64)>>,
 }
 
 impl EpochSamples {
-    /// Checks a batch, and returns the process that made it.
+    /// Checks a batch, and returns the id of the process that made it.
     fn check(&mut self, batch: &LoadedBatch<Columns>, sizes: &[u64]) -> AnyResult<u32> {
         let info = &batch.info;
         let (lanes, epoch) = (self.lanes.len() as u64, self.epoch);
@@ -132,7 +134,7 @@ impl EpochSamples {
         Ok(info.pid)
     }
 
-    /// Checks that all samples were delivered, each once.
+    /// Checks that each sample was delivered exactly once.
     fn settle(&self, sizes: &[u64]) -> AnyResult<()> {
         let all = || self.lanes.iter().flatten();
         let once: BTreeSet<_> = all().collect();
@@ -148,14 +150,15 @@ impl EpochSamples {
     }
 }
 
-/// Returns the samples of a lane, whose shards are read in their order.
+/// Returns the samples of a lane in order: shard, and number in the shard.
 fn of_lane(sizes: &[u64], lane: usize, lanes: usize) -> impl Iterator<Item = (usize, u64)> {
     let shards = (lane..sizes.len()).step_by(lanes);
     shards.flat_map(|shard| (0..sizes[shard]).map(move |sample| (shard, sample)))
 }
 
 impl Worker {
-    /// Does the same as [`own_loader`](Self::own_loader), with a data loader of shards.
+    /// Loads batches from a data loader of shards until the round has ended, like
+    /// [`own_loader`](Self::own_loader).
     pub(crate) fn own_stream(&mut self, copies: bool) -> AnyResult<()> {
         let method = self.random.pick(copies::methods(copies));
         let sizes: Vec<u64> = (0..4 + self.random.below(4)).map(|_| self.random.below(20)).collect();

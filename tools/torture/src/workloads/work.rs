@@ -1,5 +1,5 @@
-//! Work of the workers. Each worker ends when its round has ended. It returns an error for a violation, and
-//! its waits are so long that the torture detects a hang first.
+//! Work of the workers. A worker ends when its round has ended, and returns an error for a violation. Its
+//! time-outs are so long that the torture detects a hang first.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -22,16 +22,16 @@ use crate::workloads::objects::Objects;
 use crate::workloads::select::{Inlets, Outlets};
 use crate::workloads::sockets::Service;
 
-/// Time-out that exceeds the deadline for idle workers.
+/// Time-out of waits, which exceeds the deadline for idle workers.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
-/// Number of messages in flight in a pipe.
+/// Largest number of messages in flight in a pipe.
 pub(crate) const IN_PIPE: u64 = 4;
 
-/// Work of a worker.
+/// Kind of work of a worker, with the handles that the worker uses.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) enum Work {
     Put(Queue<Parcel>),
-    /// Queue, and number of messages to get at once.
+    /// Queue, and largest number of messages to get at once.
     Get(Queue<Parcel>, usize),
     PutJobs(Queue<Job>),
     Acknowledge(Queue<Job>),
@@ -53,14 +53,14 @@ pub(crate) enum Work {
     Serve(Service),
     SendAndLeave(Sender<Parcel>),
     ReceiveAll(Receiver<Parcel>),
-    /// `true` if workers may be forked.
+    /// `true` if the worker may fork its worker processes.
     OwnPool(bool),
-    /// `true` if workers may be forked.
+    /// `true` if the worker may fork its worker processes.
     OwnLoader(bool),
     PutFiles(Queue<Cargo>),
     GetFiles(Queue<Cargo>),
     BeHome(HostConfig, Queue<Job>, Event),
-    /// Membership, and `true` if the worker puts.
+    /// Settings for joining the cluster, and `true` if the worker puts messages.
     UseHome(HostConfig, bool),
     MakeOnGpu(cuda::Ways),
     /// Queues, and `true` if the worker has a GPU.
@@ -94,7 +94,7 @@ pub(crate) struct Worker {
     pub(crate) row: Row,
     pub(crate) random: Random,
     pub(crate) mark: u64,
-    /// Last message of each producer, for each path.
+    /// Number of the last message of each producer on each path.
     last: HashMap<(u64, u8), u64>,
 }
 
@@ -147,7 +147,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Returns the next message to put. `None` if the round has ended or the ledger is full.
+    /// Creates the next message to put. Returns `None` if the round has ended or the ledger is full.
     pub(crate) fn next(&mut self, op: Op) -> mp::AnyResult<Option<Parcel>> {
         let Some(number) = self.ledger.begin().filter(|_| !self.row.over()) else { return Ok(None) };
         self.row.note(op, number);
@@ -216,15 +216,15 @@ impl Worker {
         self.got_by(0, parcel)
     }
 
-    /// Does the same as [`got`](Self::got) for a worker with several paths: the order is checked on each
-    /// path.
+    /// Checks and records a message like [`got`](Self::got), for a worker with several paths. The order is
+    /// checked for each path `way`.
     pub(crate) fn got_by(&mut self, way: u8, parcel: &Parcel) -> mp::AnyResult<()> {
         parcel.check()?;
         self.numbered(way, parcel.job.from, parcel.job.number)
     }
 
-    /// Records message `number` of a sender. Returns an error unless the number is greater than the numbers
-    /// of the sender's earlier messages.
+    /// Records message `number` of the sender `from` on the path `way`. Returns an error unless the number is
+    /// greater than those of the sender's earlier messages on the path.
     pub(crate) fn numbered(&mut self, way: u8, from: u64, number: u64) -> mp::AnyResult<()> {
         if let Some(before) = self.last.insert((from, way), number)
             && before >= number
@@ -293,7 +293,7 @@ impl Worker {
         }
     }
 
-    /// Sends some messages, and waits for the answer to each. Returns when the other process is dead.
+    /// Sends messages over a pipe, and waits for the answer to each. Returns when the other process is dead.
     fn ping(&mut self, connection: &Connection) -> mp::AnyResult<()> {
         loop {
             let mut sent = Vec::new();
