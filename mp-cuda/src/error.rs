@@ -86,7 +86,7 @@ pub enum Error {
     /// The descriptor of another process's memory is lost. Processes that have not opened the memory yet can
     /// no longer open it.
     Gone,
-    /// A device can't access memory of another device: copy it there, by a tensor's `to_device`.
+    /// A device can't access memory of another device. Copy the tensor by its method `to_device`.
     PeerAccess {
         /// Device that has no access.
         from: Uuid,

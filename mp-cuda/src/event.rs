@@ -8,8 +8,8 @@
 //! clock of the killed process's stream. No other process reads that tick.
 //!
 //! # Safety
-//! Unsafe, because it uses a word of the arena. Sound, because the word belongs to a structure of this name,
-//! which has no other use, and which the event holds.
+//! Unsafe, because it uses a word of the arena. Sound, because the event holds the structure that contains
+//! the word, and only events use structures of its name.
 #![allow(unsafe_code)]
 
 use std::fmt;

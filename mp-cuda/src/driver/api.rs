@@ -3,7 +3,7 @@
 //!
 //! # Safety
 //! Unsafe, because it declares the types of a foreign library's symbols. Sound, because
-//! - each type is copied from the driver's header, and is written only here;
+//! - each type is copied from the driver's header, and is written only in this file;
 //! - the simulator declares its functions separately, and its tests call them by this table.
 #![allow(unsafe_code)]
 
@@ -80,8 +80,8 @@ pub struct AccessDesc {
 #[derive(Clone, Copy, Debug)]
 pub struct IpcHandle(pub [u8; 64]);
 
-/// Defines the table, and the function that fills it: `required fn` for functions of every driver, `optional
-/// fn` for others.
+/// Defines the table, and the function that fills it: `required fn` for functions that every driver has,
+/// `optional fn` for functions that some drivers lack.
 macro_rules! table {
     ($($(#[$if:meta])* $kind:ident fn $name:ident ( $($argument:ident : $type:ty),* $(,)? );)*) => {
         /// Functions of the driver, by the names of their symbols. [NVIDIA's

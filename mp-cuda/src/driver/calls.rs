@@ -101,8 +101,8 @@ impl Driver {
         Ok(String::from_utf8_lossy(name).into_owned())
     }
 
-    /// Returns the identity of a device. A MIG instance has an identity of its own, if the driver can report
-    /// it.
+    /// Returns the identity of a device. Returns the identity of a MIG instance instead of its GPU, if the
+    /// driver can report it.
     pub(crate) fn device_uuid(&self, device: c_int) -> Result<[u8; 16]> {
         let (name, function) = match (self.api.cuDeviceGetUuid_v2, self.api.cuDeviceGetUuid) {
             (Some(function), _) => ("cuDeviceGetUuid_v2", function),

@@ -1,5 +1,5 @@
-//! CUDA driver, which is loaded when it is first needed. All driver calls of this crate are here. Tests of
-//! the CUDA simulator use the table of functions. The module is not part of the public interface.
+//! CUDA driver, which is loaded when it is first needed. This module makes all driver calls of this crate.
+//! Tests of the CUDA simulator use the table of functions. The module is not part of the public interface.
 
 pub mod api;
 pub(crate) mod calls;

@@ -2,11 +2,11 @@
 //! that arrives twice is one piece.
 //!
 //! A slab is in the registry as long as this process has a piece of it. A mapped slab stays until it is
-//! [given up](release_unused). Mapping takes longer than sending a message, so a slab is not mapped again for
-//! each message. A slab whose maker is dead is given up when this process drops its last piece of the slab.
-//! If the process has no piece, the slab is given up when the process finds the death.
+//! [released](release_unused). Mapping takes longer than sending a message, so a slab is not mapped again for
+//! each message. A slab whose maker is dead is released when this process drops its last piece of the slab.
+//! If the process has no piece, the slab is released when the process finds the death.
 //!
-//! Two kinds of slabs are not given up at once, but added to a queue. A thread for each queue gives the
+//! Two kinds of slabs are not released at once, but added to a queue. A thread for each queue gives the
 //! queued slabs back, one after the other. The quick queue has slabs of dead makers. The thread that finds a
 //! death does not unmap them itself, because it may be the only thread that reclaims, and work on the device
 //! may wait for the reclaim. The slow queue has memory that was opened by a legacy handle, which is
@@ -152,7 +152,7 @@ impl SlabEntry {
 
 static REGISTRY: PerProcess<Mutex<Registry>> = mp_core::per_process!(Mutex::new(Registry::NEW));
 
-/// Selection of unused slabs to give up.
+/// Selection of unused slabs to release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum UnusedSlabs {
     /// All unused slabs. The caller waits until they are given back.
@@ -334,7 +334,7 @@ impl Registry {
     }
 }
 
-/// Counts the opening of a slab, and gives up stale slabs.
+/// Counts the opening of a slab, and releases stale slabs.
 pub(crate) fn record_opening(slab: &Slab) {
     Recovery::on_deaths(crate::on_deaths);
     // The hook is not called for a death that this process has found before.
@@ -351,8 +351,8 @@ pub(crate) fn record_opening(slab: &Slab) {
     release_unused(UnusedSlabs::Stale);
 }
 
-/// Gives up slabs of dead makers, after a reclaim. Does nothing if the registry's lock is held, because the
-/// calling thread may hold it. Then the next thread that opens a slab, or finds a death, gives the slabs up.
+/// Releases slabs of dead makers, after a reclaim. Does nothing if the registry's lock is held, because the
+/// calling thread may hold it. Then the next thread that opens a slab, or finds a death, releases the slabs.
 pub(crate) fn on_deaths() {
     let Some(arena) = Arena::get() else { return };
     let Some(mut table) = REGISTRY.try_lock() else { return };
@@ -473,7 +473,7 @@ impl Registry {
     }
 }
 
-/// Gives up unused slabs of other processes, and returns the number of bytes that were mapped. Only
+/// Releases unused slabs of other processes, and returns the number of bytes that were mapped. Only
 /// [`UnusedSlabs::All`] waits for work on the device, or for a lock that a thread holds during driver calls.
 pub(crate) fn release_unused(which: UnusedSlabs) -> u64 {
     let bytes = |gone: &[SlabEntry]| gone.iter().map(|entry| entry.slab.object().bytes).sum::<u64>();

@@ -51,8 +51,8 @@ struct SlabMapping {
     opened: Vec<LegacyMapping>,
     /// Address of the slab, if a library of this process owns the memory.
     foreign: Option<u64>,
-    /// Last ticks of streams that used pieces of the slab, from pieces that this process has dropped or
-    /// moved. While a tick is pending, a stream may access the mapping.
+    /// For each stream that used a piece which this process has dropped or moved, its last tick. While a tick
+    /// is pending, the stream may access the mapping.
     uses: Vec<Tick>,
 }
 
@@ -167,8 +167,8 @@ impl Slab {
         memory.map(by).map_err(|error| self.refused(by, error))
     }
 
-    /// Converts the error that a driver returns for devices without access to each other, although it had
-    /// reported them as peers. Drivers do so for parts of a GPU and for virtual GPUs.
+    /// Converts the error of a driver that had reported two devices as peers, but does not let one access the
+    /// other. That happens for parts of a GPU and for virtual GPUs.
     fn refused(&self, by: &Device, error: Error) -> Error {
         match error {
             Error::Driver { code: codes::PEER_ACCESS_UNSUPPORTED, .. } => self.no_access(by),

@@ -136,7 +136,7 @@ impl StreamWork {
 pub(crate) struct DeviceLoad {
     /// Pending ticks, which the streams made or wait for.
     ticks: Vec<Tick>,
-    /// Streams for which threads were making ticks, each with the number of ticks begun until then.
+    /// Streams for which threads were making ticks, each with the number of ticks that had begun.
     in_progress: Vec<(Arc<StreamWork>, u64)>,
     /// `true` if a thread was submitting a wait to a stream.
     is_changing: bool,

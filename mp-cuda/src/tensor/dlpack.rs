@@ -220,7 +220,8 @@ macro_rules! capsule {
             ///
             /// # Safety
             /// The pointer refers to a structure of this type, whose deleter is called by no other code.
-            /// Shape and strides have the lengths in it, and the elements exist until the deleter is called.
+            /// Shape and strides have the lengths that the structure states. The elements exist until the
+            /// deleter is called.
             #[must_use]
             pub unsafe fn from_raw(managed: *mut $managed) -> Option<Self> {
                 NonNull::new(managed).map(Self)

@@ -131,7 +131,7 @@ pub(crate) enum Call {
         handle: u64,
     },
 
-    /// Allocation, by `cuMemAllocManaged` if `managed`.
+    /// Allocation by `cuMemAlloc`, or by `cuMemAllocManaged` if `managed` is set.
     Alloc {
         size: u64,
         managed: bool,

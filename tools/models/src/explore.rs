@@ -135,9 +135,9 @@ pub enum Fate {
     Running,
     /// The actor has ended.
     Ended,
-    /// The actor was killed: it never continues, and the other actors can detect that.
+    /// The actor was killed: it never continues, and other actors can detect its death.
     Killed,
-    /// The actor was stopped forever: it never continues, and no other actor can detect that.
+    /// The actor was stopped forever: it never continues, and other actors can't detect the stop.
     Stopped,
 }
 

@@ -1,4 +1,4 @@
-//! Calls of the conformance program. Each line of its log has a call, its special condition, and its result.
+//! Calls of the conformance program. Each line of its log contains a call, its conditions, and its result.
 //! Machine-dependent values (addresses, names, sizes of memory) are omitted.
 //!
 //! # Safety
@@ -242,8 +242,8 @@ impl Log {
         self.say("cuMemHostUnregister again", cu!(self.cuMemHostUnregister(host)));
     }
 
-    /// Returns the result of a query of a stream, once the stream is done or a time limit has passed. The
-    /// limit is 30 s if the caller expects that the stream is done, and 20 ms otherwise.
+    /// Queries a stream until it has run its work, or a time limit has passed. Returns the result of the last
+    /// query. The limit is 30 s if `is_done` is set, and 20 ms otherwise.
     fn settled(&self, stream: DriverHandle, is_done: bool) -> u32 {
         let until =
             Instant::now() + if is_done { Duration::from_secs(30) } else { Duration::from_millis(20) };

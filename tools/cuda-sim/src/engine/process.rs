@@ -104,7 +104,7 @@ impl Process {
         self.gone_at.is_some() || poll(&mut life, Some(&Timespec::default())).is_ok_and(|gone| gone > 0)
     }
 
-    /// Returns a device by its number among those visible to this process.
+    /// Returns the device with this number among the devices that the process sees.
     pub(crate) fn device(&self, number: u32) -> Option<&DeviceInfo> {
         self.devices.get(usize::try_from(number).ok()?)
     }

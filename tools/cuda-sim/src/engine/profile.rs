@@ -1,4 +1,4 @@
-//! Devices and behaviour of a session, from the engine's environment.
+//! Settings of a session: its devices and its behaviour. The engine reads them from its environment.
 
 use std::env;
 use std::time::Duration;

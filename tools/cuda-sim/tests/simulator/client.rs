@@ -276,7 +276,7 @@ extern "C" fn store_seven(at: *mut c_void) {
     crate::support::word(at.expose_provenance() as u64).store(7, std::sync::atomic::Ordering::SeqCst);
 }
 
-/// Makes a call in a forked child, and returns its result, which is at most 255.
+/// Makes a call in a forked child, and returns its result. The result must be at most 255.
 fn in_a_copy(call: impl FnOnce() -> u32) -> u32 {
     // SAFETY: no other thread of this process is active. The copy makes one call and ends.
     match unsafe { libc::fork() } {
@@ -293,7 +293,7 @@ fn in_a_copy(call: impl FnOnce() -> u32) -> u32 {
     }
 }
 
-/// Forks a child that lives until the other end of a pipe is closed.
+/// Forks a child that lives until the test closes its end of a pipe.
 fn copy_until_the_end_of(pipe: BorrowedFd<'_>) {
     // SAFETY: no other thread of this process is active. The copy reads from the pipe, and ends.
     if unsafe { libc::fork() } == 0 {

@@ -78,7 +78,7 @@ enum Bug {
     Forgets,
     /// The seat names the child before the parent's version is incremented.
     AtOnce,
-    /// A recovering process releases a dead member's seats in reverse order.
+    /// A recovering process releases a dead member's seats from the last to the first.
     Downward,
 }
 
@@ -371,8 +371,9 @@ fn child_with_another_holder_survives_kills() {
     explore(world(BESIDE), 2, 0);
 }
 
-/// The maker's second seat, whose version is not counted yet, is released before its first seat. The released
-/// seat precedes all seats that a scan for holders has yet to read.
+/// A recovery must release the killed maker's second seat, whose version is not counted yet, before its first
+/// seat. In reverse order, a concurrent scan that has passed the second seat finds no holder, and frees the
+/// parent although the second seat is in use.
 #[test]
 #[should_panic(expected = "seat 0 of block 0")]
 fn reverse_order_of_freed_seats_is_found() {

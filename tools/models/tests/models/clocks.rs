@@ -76,7 +76,7 @@ struct Process {
 /// State for checks, which processes can't read.
 #[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
 struct Ghost {
-    /// Orders of owners that devices have not executed yet: owner and value.
+    /// Ticks that owners have ordered and devices have not written yet: owner and value.
     orders: Vec<(usize, u64)>,
     /// Ticks that were reported to other processes, with their owners.
     reported: BTreeMap<u64, usize>,
@@ -85,7 +85,7 @@ struct Ghost {
     verdicts: BTreeMap<u64, TickState>,
     /// `true` if a device wrote after its owner had ended.
     late: bool,
-    /// Owners of the clock.
+    /// Indices of the actors that own the clock.
     owners: Vec<usize>,
 }
 

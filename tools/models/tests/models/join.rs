@@ -125,7 +125,7 @@ fn waits_for_a_stopped(m: &Memory, fates: &[Fate]) -> bool {
 }
 
 impl Process {
-    /// Returns the segment of a task: the first task is in the first segment, all others in the second
+    /// Returns the segment of a task. The first task is in the first segment. Later tasks are in the second
     /// segment, if it exists.
     fn segment(&self, task: usize) -> u32 {
         u32::from(task > 0 && self.chain.segments > 1)

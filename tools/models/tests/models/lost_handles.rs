@@ -101,7 +101,7 @@ struct Process {
     alone: bool,
     reported: [bool; 2],
     deserted: bool,
-    /// `true` after the actor has ended a phase of its recovery.
+    /// `true` in all phases of the actor's recovery except the first.
     goes_on: bool,
     doing: Doing,
 }
@@ -167,7 +167,8 @@ impl Process {
         None
     }
 
-    /// Returns the next step after the scan of this block: the scan of the next block.
+    /// Returns the next step after the scan of this block: the scan of the next block, or else of the
+    /// contents.
     fn after(&self, block: BlockAt) -> Doing {
         match block.id == QUEUE.id {
             true if !self.goes_on || self.reported[1] => Doing::Block(RING),

@@ -51,8 +51,8 @@ enum Bug {
 enum Role {
     /// Process that cuts the memory into pieces.
     Maker,
-    /// Process that has the piece of this generation. `after`: the holder from which it got the piece. If it
-    /// writes, its stream waits for that holder's work.
+    /// Process that has the piece of this generation. `after` is the holder from which the process got the
+    /// piece. If the process writes, its stream waits for the work of that holder.
     Holder {
         writes: bool,
         generation: u8,

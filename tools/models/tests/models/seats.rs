@@ -328,8 +328,7 @@ fn paged(last: usize, programs: &[&[Op]]) -> World<Process> {
     world_of(PAGED, PAGE_BLOCKS.get(last).map(|&page| SeatAt::paged(page, PAGE_HEADER)), programs)
 }
 
-/// Creates a world like [`paged`], after a check that found that the seat in pages with the number `held` is
-/// held.
+/// Creates a world like [`paged`], after a search for holders that ended at seat `held` in pages.
 fn hinted(last: usize, held: usize, programs: &[&[Op]]) -> World<Process> {
     let world = paged(last, programs);
     let hints = Word::at(8 * (FIRST_PAGE + 2));

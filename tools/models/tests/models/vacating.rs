@@ -98,7 +98,7 @@ struct Process {
     alone: bool,
     reported: bool,
     deserted: bool,
-    /// `true` after the actor has ended a phase of its recovery.
+    /// `true` in all phases of the actor's recovery except the first.
     goes_on: bool,
     doing: Doing,
 }

@@ -73,8 +73,8 @@ impl Kind {
         Kind::Pipe,
     ];
 
-    /// Returns `true` if the workers of a group exchange no counted messages. For such a kind, operations are
-    /// counted.
+    /// Returns `true` if the structure has no messages that a ledger counts. For this kind, operations are
+    /// counted instead.
     pub(crate) const fn counts_operations(self) -> bool {
         matches!(self, Kind::Locks | Kind::Watch | Kind::Broadcast | Kind::Objects | Kind::Loader)
     }

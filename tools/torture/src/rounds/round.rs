@@ -70,7 +70,7 @@ fn torture(
     crew.settle()
 }
 
-/// Runs one round. `before` is the usage of an idle program.
+/// Runs one round. `before` is the usage of resources while no workers run.
 pub(crate) fn round(
     (seed, args): (u64, &Args),
     time: Duration,

@@ -26,7 +26,7 @@ pub(super) fn lost(error: NetError) -> mp::AnyResult<()> {
     }
 }
 
-/// Outcome of a call: done, or the connection to the queue's home was lost.
+/// Outcome of a call: it has returned a result, or the connection to the queue's home was lost.
 #[derive(PartialEq, Eq)]
 pub(super) enum HostCallEnd {
     Done,

@@ -2,7 +2,7 @@
 //!
 //! | killed process | guarantee |
 //! |---|---|
-//! | a worker, at any point | nothing is lost: each batch is delivered once, with the bytes that follow from seed, epoch and position |
+//! | a worker, at any point | no batch is lost: each batch is delivered once, with the bytes that follow from seed, epoch and position |
 //! | the trainer | its workers end, and the memory of all batches is freed |
 //! | none, but the trainer drops an epoch | a saved state is exact: a resumed epoch begins with the next batch |
 

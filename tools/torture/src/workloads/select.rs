@@ -128,7 +128,7 @@ impl Inlets {
     }
 }
 
-/// Child process of a consumer. The child does nothing and ends, or is killed before.
+/// Child process of a consumer. The child exits at once, or is killed before.
 struct Child {
     process: Process<()>,
     killed: bool,

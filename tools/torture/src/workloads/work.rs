@@ -78,7 +78,7 @@ pub(crate) struct Post {
     pub(crate) seed: u64,
 }
 
-/// Runs a worker.
+/// Runs the work of a worker.
 pub(crate) fn work(post: Post) -> mp::AnyResult<()> {
     // Work always continues or ends, so no wait of a worker is a hang.
     mp::wait::report_hangs_after(Some(Duration::from_millis(200)));

@@ -92,8 +92,8 @@ impl Engine {
         }
     }
 
-    /// Invalidates the captures of the caller's process that forbid this call. Returns an error if there are
-    /// any.
+    /// Invalidates the captures of the caller's process that forbid this call. Returns an error if a capture
+    /// was invalidated.
     pub(in crate::engine) fn invalidate_captures(&mut self, caller: &Caller, call: &Call) -> Result<(), u32> {
         let waits_for_all = matches!(call, Call::ContextSynchronize);
         if !waits_for_all && !is_unsafe(call) {
