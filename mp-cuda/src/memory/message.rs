@@ -186,7 +186,8 @@ mod tests {
         assert!(!Blocks(arena).lives(mark) && !Blocks(arena).lives(id));
     }
 
-    /// Tests more pieces than the registry can record contents of.
+    /// Sends more pieces than the registry records the contents of. A received piece is the sent piece
+    /// nevertheless.
     #[test]
     fn received_pieces_keep_their_identity() {
         let slab = slab();

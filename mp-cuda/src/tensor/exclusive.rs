@@ -43,8 +43,8 @@ impl<T: Element> CudaTensor<T, Exclusive> {
     }
 }
 
-/// Views that consume the tensor. Elements outside of the view become unreachable. If a view returns an
-/// error, the tensor is dropped.
+/// Views that consume the tensor. Elements outside of the view become unreachable. A call that returns an
+/// error drops the tensor.
 impl<T: Element> CudaTensor<T, Exclusive> {
     view_methods!();
 

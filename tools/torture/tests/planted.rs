@@ -134,7 +134,7 @@ fn descriptor_of_another_message_is_found() {
     is_found("locker.look.number-not-compared", Where::Workers, &["Torn: ", missing]);
 }
 
-/// The bug is in the manager's server, which isn't a worker.
+/// The bug is in the server process of the manager, which isn't a worker. So it is planted everywhere.
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn answer_to_another_caller_is_found() {

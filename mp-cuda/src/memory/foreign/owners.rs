@@ -53,7 +53,7 @@ struct ForeignAllocation {
     pieces: Vec<ForeignPiece>,
 }
 
-/// Allocations, and the next one to inspect.
+/// Allocations that this process has shared, and the index of the next one to inspect.
 struct ForeignAllocations {
     all: Vec<ForeignAllocation>,
     next: usize,

@@ -22,8 +22,8 @@ impl Ranges {
         new
     }
 
-    /// Takes a range of this length from the shortest free range that is long enough. Returns `None` if no
-    /// free range is.
+    /// Takes a range of this length from the shortest free range that is long enough. Returns `None` if there
+    /// is none.
     pub(crate) fn take(&mut self, length: u32) -> Option<Range<u32>> {
         let length = length.max(1);
         let &(all, start) = self.by_length.range((length, 0)..).next()?;

@@ -10,7 +10,7 @@ use mp_models::random::at_random;
 use mp_models::ring::{ENVELOPES, OWNER, PLACE, RingRecovery, chain, free, intent, memory, owner, slots};
 use mp_queue::ring::{Get, GetOutcome, PutByteBounded, PutOutcome, RingAt, TakenMessage, Weight};
 
-/// Bytes of each envelope.
+/// Number of bytes of the message in each envelope.
 const BYTES: [u64; ENVELOPES as usize] = [3, 1, 2, 3, 1, 2];
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

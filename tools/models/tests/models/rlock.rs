@@ -28,11 +28,11 @@ enum Bug {
     KeepsDepth,
     /// Dropping the inner level releases the lock.
     ReleasesEarly,
-    /// A thread that recovers doesn't record that it repairs the data.
+    /// A thread that recovers the lock doesn't record that it repairs the data.
     ForgetsRecovering,
     /// A stopped holder is treated as dead.
     TimeIsDeath,
-    /// A thread that returns from a wait has only one level of the lock.
+    /// A thread that takes the lock again after a wait gets only one level of the lock.
     ForgetsOthers,
 }
 

@@ -69,7 +69,7 @@ fn signal(pid: u32, signal: Signal) -> bool {
 /// is faster than starting them, and a pool in which no worker ever becomes ready breaks, as it should.
 const NEWCOMERS: u32 = 4;
 
-/// Signals to the workers of a pool.
+/// Sender of signals to the workers of a pool.
 #[derive(Default)]
 pub(crate) struct Torment {
     /// Ids of killed workers whose death has not cost a task yet.
