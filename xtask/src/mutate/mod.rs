@@ -72,7 +72,7 @@ const MOST: Duration = Duration::from_secs(600);
 /// Runs the task.
 pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     let slower = args.value("--slower")?.map_or(Ok(3), |n| n.parse());
-    let jobs = args.value("--jobs")?.map_or(Ok(processors()), |n| n.parse());
+    let jobs = args.value("--jobs")?.map_or(Ok(jobs()), |n| n.parse());
     let most = args.value("--most")?.map_or(Ok(MOST), |n| n.parse().map(Duration::from_secs));
     let wanted = Options {
         only: args.list("--only")?,
@@ -109,7 +109,7 @@ pub(crate) fn step(session: &mut Session) -> Outcome {
         untried: false,
         write: false,
         slower: 3,
-        jobs: processors(),
+        jobs: jobs(),
         most: MOST,
     };
     match perform(session, &all) {
@@ -118,8 +118,9 @@ pub(crate) fn step(session: &mut Session) -> Outcome {
     }
 }
 
-fn processors() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+/// Returns the default number of mutations that are tried at once. Most tests wait for processes.
+fn jobs() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from) * 3 / 2
 }
 
 fn perform(session: &mut Session, wanted: &Options) -> Result<(), String> {
