@@ -18,11 +18,11 @@
 //! owns one of them, and the process owns the group. The base is later than all sequence numbers of the
 //! group's envelopes.
 //!
-//! In `FILLING`, a process may claim an envelope whose owner word is already written: if it took a hint
-//! before the group was emptied, and was stopped since. So passes over all envelopes include a group that is
-//! being filled. The group has memory then: the kernel committed it before the swap to `FILLING`. That swap
-//! fails if the group was used meanwhile, since its base is then different. So no pass reads uncommitted
-//! memory, and a reclaiming process can complete the work.
+//! In `FILLING`, a process can claim an envelope whose owner word is already written, by a hint that it took
+//! before the group was emptied. So passes over all envelopes include a group that is being filled. A group
+//! that is being filled has memory, which the kernel committed before the swap to `FILLING`. That swap fails
+//! if another process used the group after the memory was committed, since the group's base is then
+//! different. So no pass reads uncommitted memory, and a reclaiming process can complete the work.
 //!
 //! # Effects of a death
 //! | killed process | remaining state | the reclaim |
@@ -30,7 +30,7 @@
 //! | claiming the envelopes | some of them `MEMBER(dead)` | frees them, like idle ones |
 //! | returning the memory | `EMPTYING(dead, base)`; words that are `MEMBER(dead)` or 0 | takes over the group, returns the memory once more |
 //! | between committing memory and the swap | an absent group with 16 KiB of zeros | does nothing: the memory is used when the group is filled |
-//! | writing words | `FILLING(dead, base)` | takes over the group, and writes the other words |
+//! | writing words | `FILLING(dead, base)` | takes over the group, and writes the remaining owner words |
 //! | after filling, before setting the hints | envelopes without hints | sets the hints |
 //!
 //! A process that is stopped at one of these points blocks the group's envelopes, but no other process: a
@@ -45,8 +45,8 @@
 //!
 //! | killed process | remaining state |
 //! |---|---|
-//! | a freeing process, between the hint and the bit | free envelopes that are not found until another one of the group is freed, or a put has searched all groups |
-//! | a taker, between the bit and its second check | the same |
+//! | a freeing process, between the hint and the bit | free envelopes that are not found until another envelope of the group is freed, or a put has searched all groups |
+//! | a taker, between the bit and its second check | if a hint was set meanwhile: free envelopes that are not found until another envelope of the group is freed, or a put has searched all groups |
 //!
 //! Checked by `loom_group_with_hints_is_marked`.
 
@@ -286,7 +286,7 @@ pub fn adopt_group<M: Mem + ?Sized>(at: GroupAt, by: Member, found: u64, m: &M) 
     m.cas(at.word, found, mine.pack()).is_ok().then_some(adopted)
 }
 
-/// Positions of a group's words.
+/// Positions of a group's hints, and of the group's bit in the group map.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct HintsAt {
     /// Word with the hints of the group.

@@ -13,21 +13,21 @@
 //! | current | nothing, number n | a process `m` that has written its record → being made by `m`, n |
 //! |  | being made by `m`, n | any process, after all words of the update are changed → nothing, n + 1 |
 //! | a record | | only its member, while `current` does not name the member |
-//! | the words | | swapped from old to new, in their order, by each process that makes the update |
-//! | making, one for each member | 0, 1 | the member: 1 **before** it changes anything, 0 after |
+//! | the words to change | | each process that makes the update: from the old to the new value, in the order of the record |
+//! | making, one for each member | 0, 1 | the member: 1 **before** it changes any word, 0 afterwards |
 //!
 //! | killed, or stopped for a week | remaining state | other processes |
 //! |---|---|---|
 //! | before `current` names the process | only its own record | are not affected |
 //! | after that, anywhere | `current` names the process, or no process; its word "making" | complete the update, and continue |
 //!
-//! **Late swaps.** A process that makes an update has checked that it is still the current one, and then
-//! swaps a word. The process may be stopped just before that swap, and swap a week later, long after other
-//! processes have completed the update. That late swap must fail: the word must not have its old value
-//! *again*. An update that only writes values that its words have never had (a count, a frontier, a row that
-//! is used for the first time) can't restore one. A plan that may write an earlier value is
-//! [exclusive](UpdatePlan::exclusive): it is made only if no other process is making an update. So a process
-//! that is stopped before its swap delays only exclusive updates.
+//! **Late swaps.** A process that makes an update checks that this update is still the current one, and then
+//! swaps a word. If the process is stopped just before that swap, it makes the swap late, perhaps a week
+//! after other processes have completed the update. A late swap must fail: the word must not have its old
+//! value *again*. Most updates only write values that their words have never had (a count, a frontier, a row
+//! that is used for the first time), and so restore no old value. An update that can write an earlier value
+//! of a word is [exclusive](UpdatePlan::exclusive): it begins only if no other process is making an update.
+//! So a process that is stopped before its swap delays only exclusive updates.
 //!
 //! This check finds every process that may be late. A process that makes update n sets "making", by a
 //! read-modify-write, *then* checks if n is current. A process that plans an exclusive update has read n + 1
@@ -71,12 +71,13 @@ pub trait UpdatePlan {
     /// Returns the words to read, at most [six](UpdateAt).
     fn reads(&self) -> &[Word];
 
-    /// Returns the words to change, by their index among the words read, and their new values, in the order
-    /// in which other processes may see the changes. An empty list changes nothing.
+    /// Returns the changes, in the order in which they are made. Each consists of the index of a word among
+    /// the words read, and the word's new value. An empty list changes nothing.
     fn writes(&self, values: &[u64]) -> Vec<(usize, u64)>;
 
-    /// Returns `true` if the plan may write a value that the word had at any time before, whichever process
-    /// wrote it: see "Late swaps" in the documentation of [this module](self).
+    /// Returns `true` if this plan can change a word to a value that the word has had before, written by any
+    /// process. The update then begins only if no other process is making an update: see "Late swaps" in the
+    /// documentation of [this module](self).
     fn exclusive(&self) -> bool {
         false
     }
@@ -94,7 +95,7 @@ impl<F: Fn(Member) -> bool> DeathOracle for F {
     }
 }
 
-/// Members that may be making updates, other than the caller.
+/// Members other than the caller, each of which can be making an update.
 pub trait LiveMembers: DeathOracle {
     /// Returns all members but the caller that are not known to be dead.
     fn others(&self) -> Vec<Member>;

@@ -1,10 +1,11 @@
 //! Joining a block to another block, its parent, and leaving the parent when the child is freed.
 //!
-//! The new seat in the parent first names the caller, and then the child. Suppose that the seat named the
-//! child at once, and the caller was killed before it incremented the parent's version. A process that had
-//! read the new seat as free would then find the caller's own seat released, and the version unchanged. That
-//! process would free the parent while the child needs the parent. (For messages, recovering processes
-//! prevent that: they empty a dead member's envelopes before they release its seats.)
+//! The new seat in the parent first names the caller, and then the child. Otherwise a kill could free the
+//! parent too early. Suppose that the new seat named the child at once, and that the caller was killed before
+//! it incremented the parent's version. The caller's recovery releases the caller's own seat. Another process
+//! that read the new seat as free, and reads the caller's seat afterwards, finds no holder and an unchanged
+//! version. So that process frees the parent, which the child still needs. (Seats of messages don't have this
+//! problem: a recovery empties a dead member's envelopes before it releases the member's seats.)
 
 use super::{AttachRecord, BlockAt, ReleaseOutcome, ReleaseSeat, TakeOutcome, TakeSeat};
 use crate::mem::{Mem, Steps, Word};
@@ -65,7 +66,7 @@ pub enum LeaveOutcome {
     /// The caller has nothing to free: the parent has other holders, another process frees the parent, or the
     /// child had no parent.
     Held,
-    /// The caller must free the parent: its state is `BUSY(me)`, with this value.
+    /// The caller must free the parent. Contains the parent and its state, `BUSY(me)`.
     MustFree(BlockId, BlockState),
 }
 

@@ -4,8 +4,8 @@ use super::{BlockAt, generation_of};
 use crate::mem::{Mem, Steps, Word};
 use crate::words::{BlockKind, BlockLife, BlockState, Member, Seat};
 
-/// Size and position of a slab's blocks, as the caller read them when it chose the block. They are constant
-/// while any block of the slab is claimed or held.
+/// Word of a slab with the size and position of the slab's blocks, as the caller read it when it chose a
+/// block. The word is constant while any block of the slab is claimed or held.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SlabSnapshot {
     /// Position of the word.
@@ -112,7 +112,8 @@ impl Steps for PublishBlock {
 }
 
 /// Frees a claimed block: `BUSY(me) → FREE`. This is also the last step of freeing a used block. Resets the
-/// kind: if the next claimer of the block dies, the block has no contents to release.
+/// block's kind to the default. Otherwise, if the next claimer of the block died, the reclaim would release
+/// contents that the block no longer has.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct UnclaimBlock {
     block: BlockAt,
@@ -160,7 +161,8 @@ mod tests {
         BlockState::unpack(m.load(block.state))
     }
 
-    /// If the next claimer of the block dies, the block has no contents to release.
+    /// With the previous kind, the reclaim of a dead claimer would release contents that the block no longer
+    /// has.
     #[test]
     fn freed_block_has_the_default_kind() {
         for kind in [BlockKind::Data, BlockKind::Ring, BlockKind::Seats, BlockKind::Shared] {

@@ -28,8 +28,8 @@ enum LinkStep {
 }
 
 /// Links a page of seats to a block. The caller holds the block. The page is a live block, and its seat 0
-/// names the caller. Ends with `true`, or with `false` if seat 0 of the page did not name the caller until
-/// the end, which is an error of the caller.
+/// names the caller. Ends with `true`. Ends with `false`, which is an error of the caller, if seat 0 no
+/// longer names the caller when the page is handed over to the block.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LinkPage<F> {
     block: BlockAt,

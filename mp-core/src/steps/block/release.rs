@@ -10,7 +10,7 @@ use crate::words::{BlockId, BlockLife, BlockState, Member, Seat};
 pub enum ReleaseOutcome {
     /// The block is still held, or another process frees it.
     Held,
-    /// The caller must free the block: its state is `BUSY(me)`, with this value.
+    /// The caller must free the block. Contains the block's state, `BUSY(me)`.
     MustFree(BlockState),
 }
 

@@ -19,8 +19,8 @@ enum Pc {
     Live(ClockState),
 }
 
-/// Claims a clock that is free, was released and has all ticks done, or is dead. Ends with the new epoch, or
-/// `None` if the clock is in another state.
+/// Claims a clock that is free, that is dead, or that was released and whose ticks are all done. Ends with
+/// the new epoch, or `None` if the clock is in another state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ClaimClock {
     at: ClockAt,

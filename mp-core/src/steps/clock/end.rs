@@ -20,11 +20,11 @@ enum Pc {
     ReleaseAgain(u64),
 }
 
-/// Ends a clock whose owner is dead. The device of the dead owner writes no more. For a clock that was ended
-/// before, restores [`END_OF_TICKS`] if a late write of the device has replaced it.
+/// Ends a clock whose owner is dead. If the clock was already ended, and the dead owner's device has replaced
+/// [`END_OF_TICKS`] by a late write, restores that value.
 ///
-/// Ends with `false` if the clock is not ended and does not belong to the dead member. Any number of
-/// processes may run these steps at once, each any number of times.
+/// Ends with `true` if the clock is ended. Otherwise ends with `false`: the clock belongs to another member,
+/// or has no owner. Any number of processes can run these steps at once, each any number of times.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct EndClock {
     at: ClockAt,
@@ -34,8 +34,8 @@ pub struct EndClock {
 }
 
 impl EndClock {
-    /// Creates the steps to end the clock if it belongs to the dead member `member`. If that is `None`, the
-    /// steps only restore an ended clock. `now` is in milliseconds.
+    /// Creates the steps to end the clock if it belongs to the dead member `member`. If `member` is `None`,
+    /// the steps only restore the value of an ended clock. `now` is the time in milliseconds.
     pub fn new(at: ClockAt, member: Option<Member>, now: u64) -> Self {
         Self { at, member, now, pc: Pc::Load }
     }

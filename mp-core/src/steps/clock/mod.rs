@@ -21,7 +21,7 @@
 //! | died at |  | in `ENDING`, any process: to the value of done, never back |
 //! | endings |  | the claimer: the bit of the ended epoch, set if all of it was done |
 //! | process, start |  | the claimer |
-//! | when |  | in `ENDING`, any process. A hint for the owner that died first |
+//! | when |  | in `ENDING`, any process: to the time. A hint: the clock that ended first is claimed again first |
 //!
 //! **Ending.** Devices of other processes may wait for ticks of a dead owner that will never be reached, and
 //! there is no way to notify these devices. So **done** becomes greater than any tick ([`END_OF_TICKS`]). The
@@ -40,11 +40,11 @@
 //! | killed process | remaining state | cleared by |
 //! |---|---|---|
 //! | before `CLAIMING` | the previous state | |
-//! | in `CLAIMING` | a row without an owner | any process → the previous state; **done** and **submitted** may have values of the next epoch, which are above all ticks |
-//! | after it ordered a tick, before it stored `submitted` | a tick unknown to other processes | like all of the owner's ticks; if done, it is above `submitted` |
-//! | after it stored `submitted`, before it sent the tick | the same | the same |
+//! | in `CLAIMING` | a row without an owner | any process → `FREE`, or `DEAD` if the clock was dead; **done** and **submitted** may have values of the next epoch, which are above all ticks |
+//! | after it ordered a tick, before it stored `submitted` | `LIVE(dead)`, and a tick unknown to other processes, which is above `submitted` | any process → `ENDING` |
+//! | after it stored `submitted`, before it sent the tick | `LIVE(dead)`, and a tick unknown to other processes | any process → `ENDING` |
 //! | between ticks | `LIVE(dead)` | any process → `ENDING` |
-//! | while it released the clock | `LIVE(dead)` or `LEFT(dead)`, or `FREE` | the same |
+//! | while it released the clock | `LIVE(dead)` or `LEFT(dead)`, or `FREE` | any process → `ENDING`; `FREE` needs no change |
 //! | anywhere in `ENDING` | `ENDING`, **died at** and **done** before or after their change | any other process |
 //!
 //! A clock of a dead owner does not become free at once, even if all submitted ticks are done: the owner may

@@ -66,8 +66,8 @@ impl Steps for ChooseOrder {
     }
 }
 
-/// Position of the names of a clock's events. The first words, as many as a name has, contain the device's
-/// key and the owner's epoch. The names follow.
+/// Position of the names of a clock's events, in a row of words. The row begins with a header that is as long
+/// as a name: the device's key, then the owner's epoch. The names follow.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct EventNamesAt {
     /// First word.

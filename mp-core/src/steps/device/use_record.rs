@@ -55,7 +55,7 @@ impl UseRecordAt {
     }
 }
 
-/// Records that a holder may write from now on. Makes one access.
+/// Records that a holder begins a use with write access. Makes one access.
 pub fn begin_use<M: Mem + ?Sized>(at: UseRecordAt, m: &M) {
     m.add(at.uses(), BEGUN);
 }

@@ -9,10 +9,11 @@
 //!
 //! # Proof that a reported cycle is a deadlock
 //! Words change while they are read. So the words of the cycle are read in two passes. The first pass reads
-//! for each thread the mark of its note, then the goal, then the words that name the owner. When the cycle is
-//! closed, the second pass reads the marks and the words of the owners again. If none of them has changed,
-//! there was an instant between the two passes at which all of them had these values at once. No old value
-//! can return, because marks and locks have sequence numbers. At that instant each thread of the cycle
+//! for each thread the mark of its note, then its goal (the lock that it waits for), then the words that name
+//! the lock's holder. When the cycle is closed, the second pass reads the marks and the words of the holders
+//! again. If none of them has changed, there was an instant between the two passes at which all of them had
+//! these values at once. No old value can return, because marks and locks have sequence numbers. At that
+//! instant each thread of the cycle
 //! - was within its wait, or had decided to give up the wait: its note was set;
 //! - did not hold the lock that it waited for: the lock's word named the next thread;
 //! - held the lock that the previous thread waited for, and could not release it: only the holder of a lock
@@ -25,9 +26,9 @@
 //!
 //! # Memory order
 //! Acquire and release are sufficient. A thread frees its note before it releases the lock that it acquired.
-//! So a search that reads the name of a later owner in the lock's word finds the note freed when it reads the
-//! mark again. Only the freed note of a thread that gives up may be read late. Until then, the other threads
-//! find the previous deadlock, with the same thread to give up.
+//! So a search that reads a later holder in the lock's word finds the note freed in the second pass. The
+//! exception is the note of a thread that has given up its wait: a search can still read the note's previous
+//! value. Such a search finds the deadlock that has just ended, with the same victim.
 //!
 //! # Choice of the thread that gives up
 //! Every thread of a cycle finds the cycle, since each searches after every poll interval. The thread that
@@ -65,7 +66,7 @@ pub struct MemberThread {
 struct WordSnapshot {
     word: Word,
     value: u64,
-    /// Bits that may change between the two passes.
+    /// Bits that the second pass does not compare, because they can change during a deadlock.
     volatile_bits: u64,
 }
 
@@ -114,7 +115,7 @@ enum Pc {
     Goal(MemberThread, WordSnapshot),
     Readers(MemberThread, WordSnapshot, u64),
     Since(MemberThread, WordSnapshot, WaitGoal),
-    /// Finds the owner of the last step's goal.
+    /// Finds the holder of the lock for which the thread of the last step waits.
     Lock,
     By(LockWord),
     Used,

@@ -47,7 +47,7 @@ const ID: u64 = (1 << ID_BITS) - 1;
 pub struct LockWord(pub u64);
 
 impl LockWord {
-    /// Bit that a waiter sets before it sleeps, at any time.
+    /// Bit that waiters set before they sleep. It can change while the holder stays the same.
     pub(crate) const PARKED: u64 = PARKED;
 
     /// Creates the word of a lock that a member holds.

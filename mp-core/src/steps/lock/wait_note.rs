@@ -12,15 +12,16 @@
 //! |  | `WRITING` | that thread, after it has written the other words → `WAITING` |
 //! |  | `WAITING` | that thread, at the end of its wait, with or without the lock → `FREE` |
 //! | goal, two words: the lock, and, for a writer, the readers that it waits for | any | that thread in `WRITING`; valid only with `WAITING` |
-//! | since: ns of the monotonic clock | any | the same |
+//! | since: ns of the monotonic clock | any | that thread in `WRITING`; valid only with `WAITING` |
 //!
-//! A reader loads the mark, the other words, and the mark again. If both marks are equal, the other words
-//! belong to that note, since the mark leaves `WAITING` before they change, and its sequence never repeats.
+//! A process that reads a note loads the mark, the other words, and the mark again. If both marks are equal,
+//! the other words belong to that note: before they change, the mark leaves `WAITING`, and no sequence of a
+//! mark repeats.
 //!
 //! # Effects of a death
 //! | killed | remaining state | effect |
 //! |---|---|---|
-//! | process, at any point | a note of a dead member, in any state | a reader ignores cycles with dead members; the next tenant of the slot frees all notes before it becomes a member |
+//! | process, at any point | a note of a dead member, in any state | the search for deadlocks ignores cycles with dead members; the next tenant of the slot frees all notes before it becomes a member |
 //! | only a thread (it ended in its wait, which requires a debugger) | a note that stays claimed | one note less |
 
 use crate::mem::{Mem, Steps, Word};
