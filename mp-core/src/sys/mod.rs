@@ -1,8 +1,7 @@
 //! System calls of this crate.
 //!
-//! Thin, typed wrappers. The caller has checked every number passed in, and every error names the failed
-//! operation. Unsafe code of the crate is in these modules, in [`Mapping`] and [`locks`], and in the few
-//! files that hand out typed views of the mapping.
+//! The functions are thin, typed wrappers. The caller has checked every number passed in, and every error
+//! names the failed operation. Most unsafe code of the crate is in these modules.
 
 mod files;
 pub(crate) mod limits;

@@ -58,8 +58,8 @@ pub(crate) enum Owners {
     Live,
     /// None of the processes lives.
     Gone,
-    /// The processes are in another pid namespace, so this process can't check them. Only the lock of the
-    /// file shows that it is unused, together with the lock of the program's first file, `first`.
+    /// The processes are in another pid namespace, so this process can't check them. The file is unused if
+    /// its lock and the lock of the program's first file, `first`, are free.
     Elsewhere { first: Option<u128> },
 }
 
@@ -67,8 +67,8 @@ pub(crate) enum Owners {
 pub(crate) type Reader = fn(&[u8]) -> Owners;
 /// Number of bytes passed to a [`Reader`].
 pub(crate) const HEAD: usize = 20 << 10;
-/// Minimum time between the last start of a process by a program and the conclusion, from free locks, that
-/// the program has ended. A process that is starting may not have its lock yet.
+/// Time after a program's last start of a process in which free locks don't show that the program has ended.
+/// A process that is starting may not have its locks yet.
 pub(crate) const GRACE: Duration = Duration::from_secs(10);
 
 impl Directory {
@@ -221,7 +221,7 @@ impl Directory {
         if file.metadata().is_ok_and(|m| m.is_file()) { Ok(Some(file)) } else { Err(Errno::INVAL) }
     }
 
-    /// Returns `true` if a file may be removed, provided that its lock is free: no living process uses it.
+    /// Returns `true` if no living process uses the file, provided that the file's lock is free.
     fn may_be_removed(&self, file: &fs::File, owners: Reader) -> bool {
         match owners(&head_of(file.as_fd())) {
             Owners::Live => false,

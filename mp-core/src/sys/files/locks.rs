@@ -4,9 +4,9 @@
 //!
 //! Each member holds two locks on bytes of its own. The kernel drops the POSIX lock when the process dies,
 //! even if a forked child keeps the file open. The kernel keeps the open-file-description lock when code of
-//! the process opens and closes the same file through `/proc`. One lock alone would sometimes be wrong. If
-//! both are free at the same time, the member is dead. Reference: `fcntl(2)`, "Advisory record locking",
-//! "Open file description locks".
+//! the process opens and closes the same file through `/proc`. In each of the two cases the other lock gives
+//! a wrong answer. If both are free at the same time, the member is dead. Reference: `fcntl(2)`, "Advisory
+//! record locking", "Open file description locks".
 #![allow(unsafe_code)]
 
 use std::io;

@@ -29,7 +29,7 @@ const UNPRIVILEGED: usize = 1 << 20;
 pub(crate) struct Packet {
     pub(crate) number: u64,
     pub(crate) files: Vec<OwnedFd>,
-    /// `true` if the packet has more descriptors than this process may open.
+    /// `true` if the packet has more descriptors than this process can open.
     pub(crate) cut: bool,
 }
 

@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 
-/// Creates the file that replaces others.
+/// Creates a file that replaces open files of a forked copy.
 pub(crate) fn new() -> Result<OwnedFd, Errno> {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC)
 }

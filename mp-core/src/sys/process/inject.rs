@@ -28,9 +28,9 @@ struct Armed {
     left: AtomicU64,
     seen: AtomicU64,
     signal: AtomicU64,
-    /// 1 if only accesses that may change memory count, otherwise 0.
+    /// 1 if only accesses that can change memory are counted in `left`, 0 if all accesses are.
     changes: AtomicU64,
-    /// Value that `left` gets when the signal is sent, or `u64::MAX`.
+    /// Number of accesses from the first signal to the second, or `u64::MAX` for no second signal.
     again: AtomicU64,
     /// Values of `left` and `signal` with which a copy begins.
     of_copies: [AtomicU64; 2],
@@ -76,8 +76,8 @@ pub fn arm_copies(n: u64, signal: i32) {
     left.store(n, Ordering::SeqCst);
 }
 
-/// Returns the initial values of `left` and `signal` for copies of this process. Called in the original
-/// process, because a copy has separate words.
+/// Returns the initial values of `left` and `signal` for copies of this process. Called before the copy is
+/// made, because a copy has separate words.
 pub(crate) fn for_copies() -> [u64; 2] {
     ARMED.of_copies.each_ref().map(|word| word.load(Ordering::SeqCst))
 }
