@@ -13,14 +13,14 @@
 //! | step | state if killed after it | cleared by |
 //! |---|---|---|
 //! | block allocated | a block | the reclaim |
-//! | the block's word names a compartment | the same: the compartment's word does not name the block | the reclaim |
-//! | the compartment's word names the block | an empty compartment | the reclaim: like each process that frees such a block, it empties the compartment, then clears the word |
-//! | descriptors sent into it | descriptors that no message has | the same |
+//! | the block's word names a compartment | a block; the compartment's word does not name it | the reclaim |
+//! | the compartment's word names the block | a block, an empty compartment | the reclaim: like each process that frees such a block, it empties the compartment, then clears the compartment's word |
+//! | descriptors sent into the compartment | a block, and descriptors that no message has | the reclaim, which empties the compartment |
 //! | message has the block | an ordinary message | the last holder of the block |
 //! | receiver peeked at the packets | copies, which are closed with the receiver; the packets are unchanged | the kernel |
-//! | block claimed for freeing | a claimed block, a full compartment | the reclaim, again |
-//! | packets taken out | a claimed block, an empty compartment with its name | the same |
-//! | the compartment's word cleared | a claimed block whose compartment is another block's, or free | the same: the word does not name the block |
+//! | block claimed for freeing | a claimed block, a full compartment | the reclaim, which empties the compartment |
+//! | packets taken out | a claimed block, an empty compartment whose word names the block | the reclaim, which clears the word |
+//! | the compartment's word cleared | a claimed block whose compartment is another block's, or free | the reclaim, which leaves the compartment: its word does not name the block |
 //!
 //! A process holds a lock while it adds a pair. If the process is killed before the pair is in the table,
 //! nothing remains. If it is killed before it counts the pair, a packet remains, which the next holder of the
@@ -37,11 +37,11 @@
 //!
 //! | step | state if killed after it | cleared by |
 //! |---|---|---|
-//! | the block is a keeper | an object without a descriptor, as read by its holders | its last holder, or the reclaim |
-//! | its word names a compartment (write-ahead) | the same: the compartment's word does not name the block | the same, which does not change the compartment |
-//! | the compartment's word names the block | the same, and an empty compartment | the same, which clears the compartment's word |
-//! | descriptor sent into it | the same, and a descriptor that no process finds | the same, which removes it |
-//! | its word marks the descriptor as present | an object with its descriptor, whichever of its holders dies | the last holder, or the reclaim |
+//! | the block is a keeper | an object without a descriptor | its last holder, or the reclaim |
+//! | word 7 names a compartment (write-ahead) | an object without a descriptor; the compartment's word does not name the block | its last holder, or the reclaim; the compartment is unchanged |
+//! | the compartment's word names the block | an object without a descriptor, and an empty compartment | its last holder, or the reclaim, which clears the compartment's word |
+//! | descriptor sent into the compartment | an object without a descriptor, and a descriptor that no process finds | its last holder, or the reclaim, which removes the descriptor |
+//! | word 7 marks the descriptor as present | an object with its descriptor, whichever of its holders dies | its last holder, or the reclaim |
 //!
 //! A member that peeks need not hold the object. The member checks before and after the peek that the object
 //! [lives](crate::Blocks::lives). As long as the object lives, no other object has its compartment. So a

@@ -30,9 +30,9 @@ impl Attached {
     /// [taken back](crate::message::UnsentValues::take).
     ///
     /// # Errors
-    /// [`Error::Unsendable`] if the block is not an object, or has other handles, processes or messages
-    /// (including a dead process that was not reclaimed). [`Error::LimitExceeded`] if there are too many
-    /// attachments. [`Error::Forked`]. After an error, `hold` is unchanged.
+    /// [`Error::Unsendable`] if the block is not an object, or if another handle, process or message holds
+    /// the block (including a dead process that was not reclaimed). [`Error::LimitExceeded`] if there are too
+    /// many attachments. [`Error::Forked`]. After an error, `hold` is unchanged.
     pub fn attach_object_exclusive(&mut self, hold: &mut Hold) -> Result<u32> {
         let place = self.place(hold, EXCLUSIVE)?;
         let arena = hold.arena();
@@ -51,12 +51,13 @@ impl Attached {
     /// attachment `attachment`. Returns the mark, of 61 bits, by which the value
     /// [takes](UnsentValues::take_object) the object back.
     ///
-    /// The value's type restores the value from the object, `beside` and `note`. An object gives no access to
-    /// memory by itself, so any loan may be recorded, once.
+    /// The value's type restores the value from the object, `beside` and `note`. In contrast to
+    /// [`lends`](Self::lends), this function is safe: an object gives no access to memory by itself, so wrong
+    /// data can't lead to a wrong access.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if no object was moved here under this number, or a loan of it or of a
-    /// later one was recorded.
+    /// [`Error::InvalidArgument`] if no object was moved into the message as `attachment`, or if a loan of
+    /// this attachment or of one with a greater number was recorded before.
     #[inline]
     pub fn lends_object(
         &mut self,

@@ -105,8 +105,9 @@ impl Messages {
         }
     }
 
-    /// Makes this process a holder of the block that `attach` names. The block must have another holder until
-    /// this function returns.
+    /// Makes this process a holder of the block that `attach` names. The seat is first taken for `between`,
+    /// an empty envelope of this process. The holder whose seat `attach` names must keep the block until this
+    /// function returns.
     pub(crate) fn share(self, between: &Envelope, attach: Attachment) -> Result<Hold> {
         if !Blocks(self.0).block_exists(attach.block) {
             return Err(Error::Malformed(format!("an attachment of the message names no block: {attach:?}")));

@@ -217,7 +217,7 @@ impl Incoming {
         Self { bytes, arrived: Some(Box::new(attached.into())), ..Self::default() }
     }
 
-    /// Returns the buffer of a message that is being taken out of its envelope.
+    /// Returns the vector for the bytes of a message that is being taken out of its envelope.
     #[inline]
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
@@ -317,8 +317,8 @@ impl Incoming {
         given.filter_map(|given| given.hold.as_ref().map(Hold::block))
     }
 
-    /// Empties the message for reuse, and releases attachments that were not taken. Returns `true` if its
-    /// buffers are worth keeping.
+    /// Empties the message for reuse, and releases attachments that were not taken. Returns `true` if the
+    /// message's memory is small enough to keep for the next message.
     #[inline]
     pub fn reuse(&mut self) -> bool {
         self.bytes.clear();

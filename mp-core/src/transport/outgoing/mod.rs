@@ -243,8 +243,8 @@ impl Attached {
     /// the handle back. The mark is invalid for other messages.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if no attachment has this number and grant, the attachment is not
-    /// exclusive, or a loan of it or of a later one was recorded.
+    /// [`Error::InvalidArgument`] if no attachment has this number and grant, if the attachment is not
+    /// exclusive, or if a loan of this attachment or of one with a greater number was recorded before.
     ///
     /// # Safety
     /// `lent` describes the value as it was before its handle was moved here under this number: the value's
@@ -467,7 +467,8 @@ impl Outgoing {
         UnsentValues { arrived, lent: attached.lent, number: attached.numbers[0] }
     }
 
-    /// Empties the message for reuse. Returns `true` if its buffers are worth keeping.
+    /// Empties the message for reuse. Returns `true` if the message's memory is small enough to keep for the
+    /// next message.
     #[inline]
     pub fn reuse(&mut self) -> bool {
         self.bytes.clear();

@@ -222,13 +222,13 @@ impl Messages {
         true
     }
 
-    /// Takes another seat of a held block for an envelope.
+    /// Takes one more seat of a held block, for an envelope.
     pub(crate) fn share_seat(self, e: EnvelopeId, note: AttachRecord, hold: &Hold) -> Result<()> {
         self.share_block_seat(Seat::Envelope(e), note, hold.block())
     }
 
-    /// Takes another seat of a block for `who`. The block must have another holder until this function
-    /// returns.
+    /// Takes one more seat of a block, for `who`. A process, message or child that already holds the block
+    /// must keep it until this function returns.
     pub(crate) fn share_block_seat(self, who: Seat, note: AttachRecord, block: BlockId) -> Result<()> {
         let m = *self.map();
         loop {
