@@ -105,8 +105,7 @@ fn handle_in_a_raw_fork_has_no_memory() {
     assert_eq!(status, 0, "the copy's wait status");
 }
 
-/// A forked copy with its own arena does not hold the blocks of the original process, which may have been
-/// reused.
+/// A forked copy with its own arena does not hold the blocks of its parent, which may have been reused.
 #[test]
 fn handles_in_a_fork_have_no_parents() {
     let new = || Structure::new("test", 1).unwrap();

@@ -235,8 +235,8 @@ impl Process {
     }
 }
 
-/// Calls `round` with the numbers of the accesses, from 1 on, until it returns `false`, which means that the
-/// process ended without an interruption. That process must have made more than `least` accesses.
+/// Calls `round` with the number of an access, from 1 on, until a process ends before that access, so that
+/// `round` returns `false`. Panics if this number is not greater than `least`.
 fn for_every_access(least: u64, mut round: impl FnMut(u64) -> bool) {
     let end = mp_harness::some_of(1..3000).find(|&at| !round(at)).expect("fewer than 3000 accesses");
     assert!(end > least, "the script ended after {end} accesses");

@@ -33,8 +33,8 @@ fn half_done() -> HeapMem {
     m
 }
 
-/// A process that receives a tick finds the tick submitted. If the device has completed the tick before, the
-/// process finds it done.
+/// A process that receives a tick finds the tick submitted. If the device completed the tick before the
+/// process received it, the process finds the tick done.
 #[test]
 fn loom_published_tick_is_submitted() {
     loom::model(|| {

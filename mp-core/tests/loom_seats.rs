@@ -99,7 +99,7 @@ fn hand_over(beside: bool) {
 }
 
 /// A process makes a child of the block, sends the child, and releases the block. The receiver frees the
-/// child. The block is freed exactly once, after both.
+/// child. The block is freed exactly once, when neither the process nor the child holds it.
 #[test]
 fn loom_child_block_is_freed_once() {
     loom::model(|| {
