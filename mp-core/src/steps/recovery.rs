@@ -17,8 +17,8 @@
 //!
 //! The *reclaim* frees the objects of a dead member (envelopes, blocks, the member's slot and lanes). A
 //! single process runs it. It begins when the recoveries have left nothing to do and no process is
-//! recovering. No process waits for a reclaiming process, which only frees memory. Even a process that leaves
-//! a queue at the last moment finds no reclaiming process in it, since the seats in queues are released
+//! recovering. No process waits for a reclaiming process, which only frees memory. Even the last live holder
+//! of a queue never finds the queue claimed by a reclaiming process, since the seats in queues are released
 //! before the reclaim begins.
 //!
 //! | word | states | changed by |
@@ -30,13 +30,14 @@
 //!
 //! **Proof of being the only one.** A recovering process increments the count (`n`), *then* reads the
 //! words of all other live members, *then* recovers, then swaps `DEAD(n) → VACATING(n)`, or
-//! `VACATING(n) → RECLAIMING(me)`. A process that began earlier had set its word before, and is found
-//! there unless it has ended. A process that begins later makes the swap fail. So no other process
-//! recovered between the check and the swap, and the recovery has left nothing to do.
+//! `VACATING(n) → RECLAIMING(me)`. A process that began earlier had set its word before that, so this
+//! read finds its recovery, unless the recovery has ended. A process that begins later makes the swap fail.
+//! So no other process recovered between the check and the swap, and the recovery has left nothing to do.
 //!
 //! A process that has made the first swap continues with the second phase, without counting or checking
-//! again. It was the only one at the swap. A process that begins after that is counted, and makes the next
-//! swap fail. So a process that makes the next swap was the only one since its check.
+//! again. It was the only recovering process at the first swap. A process that begins a recovery after the
+//! first swap is counted, and makes the second swap fail. So a process that makes the second swap was the
+//! only recovering one since its check.
 //!
 //! **Late processes.** No process is in the first phase when the state is `VACATING`, so none notifies a
 //! queue whose memory may have been reused. A process in the second phase that was stopped, while other
