@@ -61,7 +61,7 @@ impl BlockKind {
 /// Life cycle of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum BlockLife {
-    /// The block may be claimed.
+    /// The block has no holder, and any process can claim it.
     Free,
     /// The block is held through its seats.
     Live,

@@ -107,11 +107,11 @@ pub const END_OF_TICKS: u64 = i64::MAX as u64;
 /// Life cycle of a clock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ClockPhase {
-    /// The clock may be claimed. All ticks of its epoch are done.
+    /// The clock has no owner, and any member can claim it. All ticks of its epoch are done.
     Free,
     /// The clock is owned by this member, whose stream advances it.
     Live(Member),
-    /// This member has released the clock, and its last ticks may not be done.
+    /// This member has released the clock before its last ticks were done.
     Left(Member),
     /// The owner, this member, is dead, and the progress of the owner's work is being recorded.
     Ending(Member),

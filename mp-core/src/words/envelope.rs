@@ -8,15 +8,17 @@ use super::{BlockId, Member};
 pub enum Holder {
     /// The envelope has no owner, and may be claimed, unless its word is zero ([`Owner::claimable`]).
     Free,
-    /// Process that fills or empties the envelope.
+    /// This process owns the envelope, and fills or empties it.
     Member(Member),
-    /// Ring named by [`RingPlace`].
+    /// The ring named by [`RingPlace`] owns the envelope.
     Queued,
-    /// Process that has leased the message. If the process dies, another process gets the message.
+    /// This process has leased the message. If the process dies, another process gets the message.
     Leased(Member),
-    /// Queue named by [`RingPlace`], after a lease: the leasing process died, or returned the message.
+    /// The queue named by [`RingPlace`] owns the envelope. The process that had leased the message died, or
+    /// returned the message.
     Returned,
-    /// Queue named by [`RingPlace`], after as many returns as the queue allows.
+    /// The queue named by [`RingPlace`] owns the envelope, and no longer delivers the message: the message
+    /// was returned as often as the queue allows.
     Undeliverable,
 }
 

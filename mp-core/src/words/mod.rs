@@ -11,7 +11,7 @@
 //! | [`Tenancy`] (of a member's slot) | state 2 (`FREE`, `LIVE`, `DEAD`, `RECLAIMING`), recoveries begun 29 and vacating 1, or reclaiming member 24, epoch 32 |
 //! | [`Tick`] | value 52 (count 36, epoch 16), clock 12 |
 //! | [`ClockState`] | phase 3 (`FREE`, `LIVE`, `LEFT`, `ENDING`, `DEAD`, `CLAIMING`), member 24, epoch 16, first epoch that a death ended 16 |
-//! | [`RecoveringSlots`] (of a member) | recovers some 1, first slot 31, last slot 32 |
+//! | [`RecoveringSlots`] (of a member) | "is recovering" 1, first slot 31, last slot 32 |
 //! | [`HolderSlot`](holder_slot::HolderSlot) (of a permit, a reader, a waiter at a condition) | state 2, member 24, sequence 16, thread 22 |
 //! | [`WaitMark`] (of a thread's wait note) | state 2 (`FREE`, `WRITING`, `WAITING`), thread 22, sequence 40 |
 //! | [`WaitGoal`] (of a wait note, two words) | kind 8, lock 56; readers' count 8, limit 24, slots 32 |

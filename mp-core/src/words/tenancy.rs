@@ -10,7 +10,7 @@ pub enum Presence {
     Free,
     /// The tenant is not known to be dead.
     Live,
-    /// The tenant is dead. The number of recoveries that were begun follows (modulo 2^29): see
+    /// The tenant is dead. Contains the number of recoveries that have begun, modulo 2^29: see
     /// [`BeginRecovery`](crate::steps::BeginRecovery).
     Dead(u32),
     /// The tenant is dead. Everything that live processes wait for was recovered, and the tenant's seats in
@@ -32,8 +32,8 @@ impl Presence {
     }
 }
 
-/// Word of a member: state 2 bits, recoveries 29 and "seats in queues are released" 1, or reclaiming member
-/// 24, epoch 32.
+/// Word of a slot in the member table. Numbers of bits: state 2, then recoveries 29 and "seats in queues are
+/// released" 1, or reclaiming member 24, then epoch 32.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tenancy {
     /// State of the tenant.
@@ -73,8 +73,8 @@ impl Tenancy {
     }
 }
 
-/// Dead members that a member recovers. None if the word is 0, otherwise some with slots from `first` to
-/// `last`.
+/// Range of slots that contains all dead members which a member is recovering. A word of 0 means that the
+/// member is recovering none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RecoveringSlots {
     /// First slot.
@@ -95,8 +95,8 @@ impl RecoveringSlots {
     }
 }
 
-/// Word that serializes all updates of several words: their number, and the current one. See
-/// [`Update`](crate::steps::Update).
+/// Word that serializes all updates of several words: the number of the current or next update, and the owner
+/// of the current update. See [`Update`](crate::steps::Update).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CurrentUpdate {
     /// Published update, which any process completes: its owner, and the number of words that it changes.

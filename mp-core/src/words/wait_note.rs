@@ -54,11 +54,11 @@ impl WaitMark {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum LockKind {
-    /// `Lock`.
+    /// Lock of the type `Lock`.
     Lock,
     /// Lock of an `Array`.
     Array,
-    /// `RLock`.
+    /// Lock of the type `RLock`.
     RLock,
     /// `RLock` of which the waiting thread already has guards. The thread can't continue without the lock.
     RLockReentry,
@@ -66,7 +66,7 @@ pub enum LockKind {
     Read,
     /// `RwLock`, to write.
     Write,
-    /// `Once`.
+    /// Lock of a `Once`.
     Once,
 }
 
