@@ -89,7 +89,7 @@ pub(super) struct DescriptorEntry {
     poller: Arc<Poller>,
     /// Duplicate of the descriptor.
     fd: OwnedFd,
-    /// Number of the original descriptor.
+    /// Number of the descriptor that `fd` duplicates.
     of: i32,
     write: bool,
     id: u64,

@@ -238,7 +238,7 @@ pub async fn wait_async(what: impl Waitable + Send + Sync + 'static) -> Result<(
 /// interfaces.
 ///
 /// The descriptor becomes readable when the object becomes ready, or up to 100 ms later if the process that
-/// made the object ready was killed before it woke others. Only [`update`](Self::update) clears the
+/// made the object ready was killed before it woke waiters. Only [`update`](Self::update) clears the
 /// descriptor, and only if the object is no longer ready. Call `update` also if another thread or process has
 /// taken the value that made the object ready.
 pub struct ReadyFd(Arc<ReadyState>);
@@ -323,8 +323,8 @@ impl ReadyFd {
         ReadyState::new(what, true).map(Self)
     }
 
-    /// Makes the descriptor readable if the object is ready, at once: a thread of this process does the same
-    /// with a delay.
+    /// Makes the descriptor readable at once, if the object is ready. Without this call, a thread of this
+    /// process makes it readable with a delay.
     #[doc(hidden)]
     pub fn set_if_ready(&self) {
         self.0.set_if_ready();

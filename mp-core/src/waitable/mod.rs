@@ -20,16 +20,16 @@
 //! the thread polls the words instead (every half millisecond at first, then less often, up to every 4 ms).
 //!
 //! # Lost wake-ups
-//! A wake-up may be meant for one of several waiters. If the woken waiter does not take the value (because it
-//! only checked, another object was ready as well, or it was cancelled) and the object is still ready, it
-//! wakes the next waiter ([`Parking::wake_one`]).
+//! A waker can wake one of several waiters. If the woken waiter does not take the value (because it only
+//! checked, another object was ready as well, or it was cancelled), and the object is still ready, the woken
+//! waiter wakes the next one ([`Parking::wake_one`]).
 //!
 //! | killed or stopped process | remaining state | other waiters |
 //! |---|---|---|
-//! | announced, or asleep | sleepers bits | the next waker makes one unnecessary call, and clears the bit |
-//! | woken, before it woke the next waiter | a sleeper although the object is ready | check after a poll interval |
-//! | a waker, before its call | sleepers | check after a poll interval, and reclaim dead members |
-//! | stopped while it sleeps | wake-ups that it received | check after a poll interval |
+//! | a waiter, announced or asleep | its sleepers bits | the next waker makes one unnecessary system call, and clears the bit |
+//! | a woken waiter, before it woke the next waiter | a sleeper although the object is ready | check after a poll interval |
+//! | a waker, before its system call | sleepers although the object is ready | check after a poll interval, and reclaim dead members |
+//! | a waiter, stopped while it sleeps | wake-ups that it received and did not pass on | check after a poll interval |
 //!
 //! The sleepers bits are the only shared memory written here, by the steps of [`Announce`](crate::Announce)
 //! and [`NotifyOne`](crate::NotifyOne).

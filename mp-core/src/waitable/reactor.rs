@@ -8,8 +8,8 @@
 //! | idle | its owner: announces itself at the word, adds the entry with the value read → watched |
 //! | watched | its owner → idle; the thread, when the word differs from that value, or when the object is ready after a poll interval: removes it, then wakes its owner → idle |
 //!
-//! If a wake-up happens between the removal of an entry and the time when the thread stops sleeping on the
-//! word, it may be lost. As for a killed sleeper, other waiters check after a poll interval.
+//! A wake-up can be lost if it happens between the removal of an entry and the time when the thread stops
+//! sleeping on the word. As after the death of a sleeper, the other waiters then check after a poll interval.
 //!
 //! The owner checks the object again between adding the entry and going to sleep. So it does not matter when
 //! the thread reads the entry: a word that has changed since then differs from the value in the entry.

@@ -23,8 +23,8 @@
 //! |---|---|---|
 //! | no runtime, or one without I/O | there is no driver | `descriptors` |
 //! | a program that aborts when it panics | a runtime panics if it has no I/O, and there is no other way to query it | `descriptors` |
-//! | a copy of a process that was not executed ([`fork::inherits_nothing`]) | the runtime may be the original's, and both share the kernel's table of watched descriptors: an entry of the copy would reach the original as an event with an invalid address | `descriptors` |
-//! | an entry that existed when the process was copied, in the copy | the same | an error; dropping it removes nothing, and leaves its descriptor open |
+//! | a forked copy that has not executed a program ([`fork::inherits_nothing`]) | the copy may have inherited the runtime, and shares the kernel's table of watched descriptors with its parent: an entry of the copy would reach the parent as an event with an invalid address | `descriptors` |
+//! | an entry that a forked copy has inherited | the copy shares the kernel's table of watched descriptors with its parent | an error; dropping the entry removes nothing, and leaves its descriptor open |
 //!
 //! Private to the process; no shared memory is used here.
 
@@ -96,7 +96,7 @@ fn register(fd: OwnedFd, interest: Interest, runtime: Id) -> Option<AsyncFd<Owne
 pub(super) struct RuntimeEntry {
     /// Duplicate of the descriptor; `None` only during drop.
     fd: Option<AsyncFd<OwnedFd>>,
-    /// Number of the original descriptor.
+    /// Number of the descriptor that `fd` duplicates.
     of: i32,
     write: bool,
     runtime: Id,
