@@ -6,9 +6,9 @@
 //!
 //! A compartment is one direction of a socket pair. The pairs are in the packets of the locker's table
 //! (`setup::fd_store`), which any member can peek at and no member removes: pair `k` is in packet `k + 1` as
-//! long as the arena lives. A compartment's word in the arena names its user: the message's block of kind
-//! [`BlockKind::Descriptors`], which the message holds like tensors. The first word of that block names its
-//! compartment.
+//! long as the arena lives. A compartment's word in the arena names the block that uses the compartment: the
+//! message's block of kind [`BlockKind::Descriptors`], which the message holds like tensors. The first word
+//! of that block names its compartment.
 //!
 //! | step | state if killed after it | cleared by |
 //! |---|---|---|

@@ -7,7 +7,7 @@
 //!
 //! The kernel copies the bytes out of their file. So a peek allocates no pages for freed blocks, maps no
 //! file, and gets no SIGBUS if the file system is full. A local arena has no file: its words are read as
-//! atomics, and no other thread of this process may take a message and write its memory meanwhile.
+//! atomics, and other threads of this process must not take a message and write its memory during a peek.
 
 use crate::blocks::Blocks;
 use crate::envelopes::{Envelopes, Meta, WIRE_VERSION};
