@@ -1,7 +1,6 @@
 //! Real processes that are killed or stopped at their n-th access to shared memory, for every n. Some
-//! processes claim, advance and release clocks. Others store a descriptor in an object, or own an object that
-//! was moved to them. Others make an object a part (a child) of another object (the whole), and free the
-//! part.
+//! processes claim, advance and release clocks. Other processes store a descriptor in an object, or own an
+//! object that was moved to them, or make an object the child of another object and free the child.
 #![cfg(all(feature = "inject", not(mp_loom)))]
 #![allow(unsafe_code)]
 
@@ -107,8 +106,8 @@ fn own(arena: Arena, ticket: &str) -> Outcome {
     Ok(())
 }
 
-/// Makes a new object a part of a received object, the whole. Moves the part through a message, and gets a
-/// handle to the whole from the part.
+/// Makes a new object the child of a received object. Moves the child through a message, and gets a handle to
+/// the parent from the child.
 fn part(arena: Arena, ticket: &str) -> Outcome {
     let whole = received(arena, ticket, false)?;
     let mark = whole.mark();
@@ -128,7 +127,7 @@ fn part(arena: Arena, ticket: &str) -> Outcome {
     Ok(())
 }
 
-/// Receives a part and drops it. This process never has a handle to the whole.
+/// Receives a child object and drops it. This process never has a handle to the child's parent.
 fn leave(arena: Arena, ticket: &str) -> Outcome {
     drop(received(arena, ticket, false)?);
     Ok(())
@@ -171,7 +170,7 @@ fn helper() {
     std::process::exit(if done.is_ok() { 0 } else { 3 });
 }
 
-/// Runs one test at a time, because the tests count the objects in the arena.
+/// Returns a lock that makes the tests run one at a time, because they count the objects in the arena.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -417,7 +416,7 @@ fn in_use() -> u64 {
     Arena::current().unwrap().memory_stats().allocated
 }
 
-/// The test runs twice: with and without a handle to the whole in this process.
+/// The test runs twice: with and without a handle to the parent object in this process.
 #[test]
 fn set_parent_killed_at_every_access_leaks_nothing() {
     let _alone = alone();
@@ -443,7 +442,8 @@ fn set_parent_killed_at_every_access_leaks_nothing() {
     }
 }
 
-/// A process is stopped while it makes a part of the whole. Meanwhile, this process releases the whole.
+/// A process is stopped while it makes a child of an object. Meanwhile, this process releases its handle to
+/// the parent object.
 #[test]
 fn set_parent_stopped_at_every_access_succeeds() {
     let _alone = alone();
@@ -490,7 +490,7 @@ fn child_freed_by_a_killed_holder_leaks_nothing() {
     });
 }
 
-/// The hook runs once for each death, and not if no process has died.
+/// The hook for deaths runs once after a process has died, and does not run if no process has died.
 #[test]
 fn hook_runs_once_after_each_death() {
     static CALLS: AtomicU32 = AtomicU32::new(0);

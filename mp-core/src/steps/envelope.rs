@@ -62,7 +62,7 @@ pub struct EnvelopesAt {
     pub groups: Column,
     /// Owner words.
     pub owners: Column,
-    /// Place words.
+    /// Words with the ring and slot of each queued envelope.
     pub places: Column,
 }
 

@@ -110,7 +110,8 @@ fn seat_search_continues_to_the_end_of_a_page() {
     assert_eq!(take(&m), TakeOutcome::NoSeat);
 }
 
-/// The hint names a seat in a page of another block: a seat taken there would be lost with that block.
+/// The hint names a seat in a page of another block. If the search took a seat of that page, the seat would
+/// be lost when the other block is freed.
 #[test]
 fn seat_in_another_blocks_page_is_not_taken() {
     let m = memory();
@@ -139,7 +140,8 @@ fn free_pages() -> FreePages<impl Fn(BlockId) -> Option<Word> + Clone, impl Fn(B
     FreePages::new(BLOCK, me(), pages, page_at)
 }
 
-/// Freed pages don't name the block: a freed page may be prepared for another block at once.
+/// Freed pages don't name the block, because another process can prepare a freed page for another block at
+/// once.
 #[test]
 fn block_is_freed_with_its_pages() {
     let m = memory();
@@ -164,7 +166,8 @@ fn page_of_another_block_is_not_freed() {
     assert_eq!(Seat::unpack(m.load(PAGES[0].0.seat(0))), Seat::Member(other()));
 }
 
-/// The process that reclaims the page's creator hands the page over between the check and the swap.
+/// The page's creator died before it handed the page over. The process that reclaims the creator hands the
+/// page over while the block's pages are being freed.
 #[test]
 fn page_handed_over_during_a_free_is_freed() {
     let m = memory();

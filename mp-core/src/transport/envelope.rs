@@ -165,7 +165,7 @@ impl Envelope {
     }
 
     /// Moves the bytes in the last two words of the envelope ([`Envelopes::tail_words`]) elsewhere, so that
-    /// its queue can use these words.
+    /// the message's queue can use these words.
     ///
     /// # Errors
     /// The errors of an allocation, if the bytes can't be moved. [`Error::Stale`] if the message was taken

@@ -48,7 +48,8 @@ fn attached(arena: Arena, e: EnvelopeId) -> Attachment {
     Attachment::unpack(arena.map().load(Envelopes(arena).envelope_word(e, field::INLINE))).unwrap()
 }
 
-/// A reclaim reads only slabs that the dead member has touched.
+/// A member records a slab before it owns a block of the slab, because the reclaim of a dead member only
+/// reads recorded slabs.
 #[test]
 #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]
 fn adopted_slab_is_recorded_before_its_blocks() {
@@ -168,8 +169,8 @@ fn envelope_in_use_is_not_allocated() {
     Envelopes(arena).free_envelope(e, its.then(Holder::Member(me)));
 }
 
-/// A lease of exclusive memory is refused. No other process could receive the message after the death of the
-/// process that leased it.
+/// A lease of a message with exclusive memory is refused, because no other process could receive the message
+/// after the death of the leasing process.
 #[test]
 fn lease_cannot_read_exclusive_memory() {
     let (arena, _) = arena();

@@ -13,9 +13,9 @@
 //! for one descriptor, and if the descriptor is closed meanwhile, the number of the duplicate is not reused
 //! for another file.
 //!
-//! A `fork` copies no thread, and a copy that used the poller would change the set of descriptors that its
-//! parent watches. So an inherited entry does nothing: it compares process ids. A copy that is a process of
-//! its own ([`PerProcess`]) begins with a new poller.
+//! A `fork` copies no thread, and a copy that used the `epoll` descriptor of its parent would change the set
+//! of descriptors that the parent watches. So an entry compares process ids, and does nothing in a copy. A
+//! copy that is a process of its own ([`PerProcess`]) begins with a new `epoll` descriptor and a new thread.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};

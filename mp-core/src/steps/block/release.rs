@@ -173,8 +173,8 @@ enum ReleasePc {
 ///
 /// For a seat in a page, a neighbor on the same cache line is checked first, since the line is already in the
 /// cache. If the neighbor is taken, this process runs no further check, and does not access the cache line of
-/// the block's state: the neighbor's holder runs the check when it releases that seat. With messages in
-/// flight, that is the usual case.
+/// the block's state: the neighbor's holder runs the check when it releases that seat. While messages that
+/// attach the block are in flight, the neighbor is usually taken.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ReleaseSeat<F> {
     seat: Word,

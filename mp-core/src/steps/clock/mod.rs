@@ -174,8 +174,8 @@ mod tests {
         );
     }
 
-    /// A dead claimer has written a value above all ticks of the ended epoch. A later claimer writes the same
-    /// value.
+    /// A member began to claim a dead clock, wrote the first value of the next epoch to **done**, and died.
+    /// Ending the clock again keeps this value, which is above all ticks of the ended epoch.
     #[test]
     fn dead_clock_keeps_the_value_of_a_dead_claimer() {
         let m = HeapMem::new(8);

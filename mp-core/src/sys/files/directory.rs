@@ -59,7 +59,8 @@ pub(crate) enum Owners {
     /// None of the processes lives.
     Gone,
     /// The processes are in another pid namespace, so this process can't check them. The file is unused if
-    /// its lock and the lock of the program's first file, `first`, are free.
+    /// its lock and the lock of the program's first file, `first`, are free. `first` is `None` if this file
+    /// is the first.
     Elsewhere { first: Option<u128> },
 }
 

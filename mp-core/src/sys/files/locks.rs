@@ -103,8 +103,8 @@ mod tests {
 
     use super::*;
 
-    /// Code of the process may drop one lock, and a copy of the process may keep the other: each lock alone
-    /// shows that the member lives.
+    /// A member counts as alive as long as one of its two locks is held, because other code of the process
+    /// can drop one of them.
     #[test]
     #[cfg_attr(miri, ignore = "needs a file with locks")]
     fn either_lock_proves_a_live_member() {

@@ -21,7 +21,7 @@ const FIRST: Duration = Duration::from_nanos(250);
 /// them.
 const MOST: Duration = Duration::from_micros(1);
 
-/// Time of a thread's last loss, and the length of the pause after it.
+/// Time at which a thread last lost a race, and the length of the pause after that.
 #[derive(Clone, Copy)]
 struct Last {
     at: Instant,
