@@ -43,9 +43,9 @@
 //!   counts as several.
 //! - The kernel counts the descriptors of a user that are in messages of all programs. Unless the process is
 //!   privileged, the kernel refuses more than the sending process's soft limit of open files (`ulimit -n`). A
-//!   message with `n` descriptors counts `n + 1`. The additional descriptors of the largest number of
-//!   concurrent messages stay counted until the program ends. Beyond the limit, a bounded queue waits as if
-//!   it were full. An unbounded queue, arguments and tasks return the value with
+//!   message with `n` descriptors counts `n + 1`. The additional descriptor stays counted until the program
+//!   ends, and a later message uses it again. Beyond the limit, a bounded queue waits as if it were full. An
+//!   unbounded queue, arguments and tasks return the value with
 //!   [`TooManyDescriptors`](mp_core::Error::TooManyDescriptors).
 //! - Sender and receiver need at least three spare descriptors, and as many as the message contains. If the
 //!   receiver has too few ([`OutOfDescriptors`](mp_core::Error::OutOfDescriptors)), the message returns to

@@ -182,7 +182,7 @@ impl LoanedParts {
         }
     }
 
-    /// Moves the loaned parts of a message that was not sent back into its value.
+    /// Moves the loaned parts of an unsent message back into its value.
     #[cold]
     pub fn restore<T: Message>(self, value: &mut T, envelope: Envelope) {
         match self.0 {
@@ -383,7 +383,7 @@ pub fn encode_for_relay<T: Message>(value: &mut T) -> Result<Outgoing> {
     }
 }
 
-/// Moves the exclusive parts of a message that was not sent back into its value.
+/// Moves the exclusive parts of an unsent message back into its value.
 #[doc(hidden)]
 pub fn restore_unsent<T: Message>(value: &mut T, mut out: Outgoing) {
     if out.lends() {

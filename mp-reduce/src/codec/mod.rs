@@ -31,11 +31,11 @@ use write::ValueProperties;
 /// (`is_human_readable`, such as addresses and times) are written in that form, since serde expects that form
 /// wherever it buffers values, in all formats.
 ///
-/// Differs from MessagePack in `c1`, which MessagePack leaves unused. That byte marks `Some` of an
-/// empty value (`Some(None)`, `Some(())`), or a buffer. A buffer contains the numbers of a long `Vec` or
-/// slice in their memory representation, written by one `memcpy`. Numbers, texts and byte strings of 16 KiB
-/// or more are copied into separate shared memory, which is attached to the message, if the message stays in
-/// this memory.
+/// Differs from MessagePack in `c1`, which MessagePack leaves unused. That byte marks `Some` of an empty
+/// value (`Some(None)`, `Some(())`), or a buffer. A buffer contains the numbers of a long `Vec` or slice in
+/// their memory representation, written by one `memcpy`. In a message that stays in the arena, rows of
+/// numbers, texts and byte strings of 16 KiB or more are copied into separate blocks, which are attached to
+/// the message.
 #[derive(Clone, Copy, Debug)]
 pub struct MessagePack;
 

@@ -11,7 +11,8 @@ use mp_harness::hostile::Target;
 use mp_reduce::{Bundle, Error, Message, TypeFingerprint, from_bytes, shared, to_bytes, unpack_plain};
 
 /// Fuzz targets: name, function that decodes an input, and function that returns inputs. Some inputs are
-/// outputs of the encoder, and some could not be. The first byte of an input selects the type.
+/// outputs of the encoder, others are bytes that the encoder never writes. The first byte of an input selects
+/// the type.
 #[allow(unreachable_pub, reason = "`tools/fuzz` includes this file")]
 pub const TARGETS: &[Target] = &[("values", values, seeds)];
 

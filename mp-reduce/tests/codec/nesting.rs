@@ -21,8 +21,8 @@ fn in_a_thread_of<R: Send + 'static>(stack: usize, f: impl FnOnce() -> R + Send 
 const STACKS: [usize; 2] = [2 << 20, 256 << 10];
 
 /// Checks that a value of each depth up to `most` either round-trips or is returned with the error for deep
-/// nesting. All values of up to `at_least` levels must round-trip, and no value deeper than a returned value
-/// may.
+/// nesting. All values of up to `at_least` levels must round-trip. If a value is returned, all deeper values
+/// must be returned, too.
 #[track_caller]
 fn arrives_or_comes_back<T: Message + Send>(
     at_least: usize,

@@ -378,8 +378,8 @@ impl<'de> ValueReader<'de, '_> {
         if left.get() > LAST { Ok(()) } else { Err(too_deep(left, LAST)) }
     }
 
-    /// Reads a sequence, as which a byte string or a buffer is also accepted. Reads a value of another kind
-    /// by [`fallback`](Self::fallback).
+    /// Reads a sequence, a byte string or a buffer as a sequence. Reads a value of another kind by
+    /// [`fallback`](Self::fallback).
     #[inline]
     fn any_sequence<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, CodecError> {
         use first::*;

@@ -190,7 +190,8 @@ impl<'a> Writer<'_, 'a> {
         Ok(end)
     }
 
-    /// Begins an enum variant with content, which is a map from the variant's name to the content.
+    /// Begins an enum variant with content: writes the head of a map with one entry, and the variant's name
+    /// as the key. Returns the position at which the content is to be written.
     #[inline]
     fn variant(mut self, name: &'static str) -> Result<usize, CodecError> {
         self.to.enter()?;
