@@ -8,7 +8,8 @@ use crate::{Element, Tensor};
 use mp_core::foreign;
 use mp_core::{Error, Result, quantity};
 
-/// Checks that a file has `elements` of `T` from byte `offset` on. Returns their number of bytes.
+/// Checks that a file of `file_len` bytes contains `elements` elements of type `T` from byte `offset` on.
+/// Returns the number of bytes of these elements.
 pub(crate) fn fits<T: Element>(file_len: u64, offset: u64, elements: usize) -> Result<u64> {
     let bytes = (elements as u64).checked_mul(size_of::<T>() as u64);
     match bytes.and_then(|n| n.checked_add(offset)) {

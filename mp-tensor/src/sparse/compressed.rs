@@ -109,7 +109,7 @@ impl<T: Element, M: Sendable> SparseCompressed<T, M> {
         ))
     }
 
-    /// Returns the shape of a block. Elements without blocks have the shape 1 × 1.
+    /// Returns the shape of a block: 1 × 1 in a layout without blocks.
     fn block(&self) -> [usize; 2] {
         match *self.values.shape() {
             [_, rows, columns] => [rows, columns],

@@ -33,7 +33,7 @@ impl<T: Element, M: Aliased> Tensor<T, M> {
 
 /// Views of the whole storage. Borrowed tensors have no such methods: the storage of a piece
 /// ([`chunk_mut`](Tensor::chunk_mut)) contains elements that other pieces write. If the piece was cut along
-/// an inner dimension, there are such elements even between its own elements.
+/// an inner dimension, elements of other pieces lie even between the elements of this piece.
 impl<T: Element, M: Sendable> Tensor<T, M> {
     /// Returns a view of any shape, strides and offset within the storage.
     ///

@@ -189,7 +189,7 @@ macro_rules! view_methods {
             /// Removes the dimensions of one entry.
             ///
             /// # Errors
-            /// None.
+            /// Never returns an error.
             squeeze(), |v| v.squeeze());
         $crate::view_method!([$($by)?],
             /// Removes dimension `dim` if it has one entry. Otherwise the tensor is unchanged.

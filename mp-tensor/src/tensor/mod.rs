@@ -32,8 +32,8 @@ use crate::storage;
 use crate::tensor::raw::RawTensor;
 use crate::{grad_methods, shape_methods};
 
-/// A tensor in shared memory with one owner among all processes, which may write it. Other [modes](Mode) are
-/// [`FrozenTensor`], [`SharedTensor`], [`TensorView`] and [`TensorViewMut`].
+/// A tensor in shared memory that one process owns. Only the owner reads and writes the tensor. Other
+/// [modes](Mode) are [`FrozenTensor`], [`SharedTensor`], [`TensorView`] and [`TensorViewMut`].
 ///
 /// ```
 /// use mp_tensor::Tensor;

@@ -85,7 +85,7 @@ macro_rules! modes {
 }
 
 modes! {
-    /// Exclusive access: one owner among all processes, which may write.
+    /// Exclusive access: one process owns the memory. Only the owner reads and writes it.
     Exclusive, Storage, "Tensor";
     /// Any number of readers in any process. Never written again.
     Frozen, Storage, "FrozenTensor";

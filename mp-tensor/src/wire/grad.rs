@@ -6,7 +6,8 @@ use mp_core::{Error, Result};
 
 /// Gradient metadata: whether the tensor requires gradients, and whether it is a leaf.
 ///
-/// Stored as the bits of a word, for the same reason as [`Grant`](mp_core::words::Grant).
+/// Stored as one word, because a struct that is written in parts and then moved as a whole stalls the
+/// processor (see [`Grant`](mp_core::words::Grant)).
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Grad(u64);
 

@@ -49,8 +49,9 @@ pub struct TensorHandle<V = Arc<View>> {
     pub storage: Option<NonZero<u64>>,
 }
 
-/// Index of the attachment, element type, and whether gradients are required. Stored as the bits of a word,
-/// for the same reason as [`Grant`](mp_core::words::Grant).
+/// Index of the attachment, element type, and whether gradients are required. Stored as one word, because a
+/// struct that is written in parts and then moved as a whole stalls the processor (see
+/// [`Grant`](mp_core::words::Grant)).
 #[derive(Clone, Copy, Debug)]
 pub struct TensorHeader(u64);
 

@@ -31,8 +31,8 @@ fn ends(range: &impl RangeBounds<usize>, n: usize, what: &str) -> Result<(usize,
     }
 }
 
-/// Collects `n` views. Returns an error if there is not enough memory for them, because an empty tensor may
-/// have any number of entries.
+/// Collects `n` views. Returns an error if there is not enough memory for `n` views: a dimension of an empty
+/// tensor can have any number of entries.
 fn pieces(n: usize, all: impl Iterator<Item = Result<View>>) -> Result<Vec<View>> {
     let mut pieces = Vec::new();
     if pieces.try_reserve_exact(n).is_err() {
