@@ -121,8 +121,8 @@ fn program_without_init_times_out() {
     assert!(error.to_string().contains("mp::init()"), "{error}");
 }
 
-/// Waits in a `vfork`, as uninterruptibly as for a disk, until its copy opens a named pipe. Then sleeps
-/// forever.
+/// C program that waits in a `vfork` until its copy has opened a named pipe, and then sleeps forever. The
+/// wait is as uninterruptible as a wait for a disk.
 const WAITS_THEN_SLEEPS: &[u8] = br#"
 #include <fcntl.h>
 #include <signal.h>

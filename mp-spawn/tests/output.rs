@@ -300,7 +300,8 @@ fn ranks_have_colours_on_a_terminal() {
     }
 }
 
-/// Number of processes with two streams each. Only callers that join wait for these streams.
+/// Number of processes that write to a blocked terminal, each through two streams. Only calls of `join` wait
+/// for these writes.
 const TEED: usize = 24;
 /// Maximum duration of the test: half of the total delay if each process delayed starts and failures by
 /// 400 ms.

@@ -47,7 +47,8 @@ fn preload_may_exceed_the_handshake_time() {
     });
 }
 
-/// Returns the file in which servers of this process write the id of the preloading server.
+/// Returns the path of the file to which a fork server of the process `parent` writes a process id while it
+/// preloads.
 fn preloads(parent: u32) -> PathBuf {
     std::env::temp_dir().join(format!("mp-preloads-{parent}"))
 }

@@ -47,8 +47,8 @@ fn helper_has_gained_privileges() {
     println!("\ngained privileges: {}", mp_core::gained_privileges());
 }
 
-/// Environment variable of programs that start workers: a worker that runs `main` again instead must not
-/// start others.
+/// Environment variable of programs that start workers. A worker that runs `main` by mistake, and so the
+/// tests, finds the variable and starts no further processes.
 const WITHIN: &str = "MP_TEST_WITHIN_A_TEST";
 
 fn copy(test: &str) -> Copy {
@@ -202,7 +202,8 @@ fn start_workers() {
     }
 }
 
-/// The process itself must not be refused: root has started it, and it has become another user since.
+/// A program that root has started has gained no privileges when it becomes another user. So it can start
+/// copies by `fork`, but its set-user-ID file is not executed again.
 #[test]
 fn program_with_dropped_privileges_is_not_executed() {
     if !is_root() {

@@ -69,7 +69,8 @@ pub fn next_worker() -> u32 {
     next_worker_after(0)
 }
 
-/// Same as `next_worker`, but ignores the process `started`, which may not have its own name yet.
+/// Works like [`next_worker`], but ignores the process `started`, which may still have the name of a process
+/// that was made in advance.
 pub fn next_worker_after(started: u32) -> u32 {
     let name = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let is_next = |pid: &u32| *pid != started && alive(*pid) && name(pid) == "mp-next-worker\n";

@@ -88,7 +88,8 @@ pub fn gave_up(error: SpawnError) -> GaveUp {
     }
 }
 
-/// Fails twice, each time in a different way.
+/// Returns an error in the first start, and aborts in the second. Then returns the number of the start and
+/// the sum of `numbers`.
 pub fn flaky(numbers: FrozenTensor<u64>) -> Result<(u32, u64), String> {
     let attempt = current_process().attempt;
     match attempt {
