@@ -87,7 +87,7 @@ impl PidCell {
         self.word().store(0, Ordering::Release);
     }
 
-    /// Writes a process id in place of the kernel.
+    /// Writes a process id, as the kernel does when it makes a process.
     #[cfg(test)]
     pub(crate) fn write(&self, pid: Pid) {
         self.word().store(pid.as_raw_nonzero().get().cast_unsigned(), Ordering::Release);

@@ -3,7 +3,7 @@
 //! | event, thread | the parent receives | and reports |
 //! |---|---|---|
 //! | a fault in the guard area of the worker's stack, on the worker's thread | [`CrashCause::StackOverflow`] | [`ExitDetail::StackOverflow`] |
-//! | a fault at the stack pointer, on any thread with a stack for handlers | the same | the same |
+//! | a fault at the stack pointer, on any thread with a stack for handlers | [`CrashCause::StackOverflow`] | [`ExitDetail::StackOverflow`] |
 //! | any other fault | [`CrashCause::Fault`] | [`ExitDetail::Fault`] |
 //! | a SIGABRT that the program raises, on a thread that panics | [`CrashCause::Panic`] | [`ExitDetail::Panics`] |
 //! | any other signal that a process sends, or the program raises | [`CrashCause::Sent`] | no detail |
@@ -98,8 +98,8 @@ impl CrashContext {
     }
 }
 
-/// Installs handlers that report crashes of this process to the parent. Called once, by the worker's thread,
-/// which gets a separate stack for signal handlers, because its own may be used up.
+/// Installs handlers that report crashes of this process to the parent. Called once, by the worker's thread.
+/// This thread gets a separate stack for signal handlers, because its normal stack may be used up.
 #[inline]
 pub(crate) fn install(line: &ParentSocket) -> io::Result<()> {
     CONTEXT.set(line, guard_area()?);

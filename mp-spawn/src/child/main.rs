@@ -156,8 +156,8 @@ pub(super) fn handle_interrupts(
     sys::unblock_interrupts();
 }
 
-/// Reports that this process has joined the shared memory, so that its parent declares it dead at its end. If
-/// the parent has ended, nothing is reported.
+/// Reports to the parent that this process has joined the shared memory. When this process ends, the parent
+/// then declares it dead. If the parent has ended, nothing is reported.
 pub(super) fn report_joined(me: Member) {
     if let Some(line) = control_socket::get() {
         _ = line.send_bytes(FrameKind::Joined, &to_bytes(&(me.raw() as u32)));

@@ -36,9 +36,9 @@ type PanicCallbacks = (fn(), fn());
 // fork: two functions of the program, which its copies have as well.
 static CALLBACKS: SetOnce<PanicCallbacks> = SetOnce::new();
 
-/// Calls `before` when a thread of this worker panics, and `after` when the hooks have run, on that thread.
-/// The hooks take longer than many tasks, mainly because they read the symbols of a backtrace. Only the first
-/// call in the life of a process has an effect.
+/// Sets two functions that each thread of this worker calls when it panics: `before` is called before the
+/// panic hooks, and `after` after them. (The hooks take longer than many tasks, mainly because they read the
+/// symbols of a backtrace.) Only the first call in the life of a process has an effect.
 pub fn set_panic_callbacks(before: fn(), after: fn()) {
     CALLBACKS.set((before, after));
 }

@@ -23,9 +23,9 @@
 //! |---|---|
 //! | the library's file was deleted, or is another build by now | the start is refused, before anything is executed |
 //! | the file is replaced between the check and the start of the child | another build: its hook ignores the token, the host begins, and the parent reports that the process never reported |
-//! | two libraries were made with this crate | each hook takes the token with the number of its build; calls take the tokens for calls |
+//! | two libraries were made with this crate | each hook takes the token with the number of its build; a call of `mp_child_main` or `init` takes a token for [`TokenTarget::Call`] |
 //! | the host is a program with a copy of this crate | the program ignores tokens that are not for programs |
-//! | the host closes the library (`dlclose`) | the library stays loaded: the supervisor's thread has variables with destructors in it, which the C library waits for |
+//! | the host closes the library (`dlclose`) | the library stays loaded, because the supervisor's thread has thread-local variables in it, and the C library waits for their destructors |
 //! | a host for which the loader ignores `LD_PRELOAD` (set-user-ID) | the start is refused; such a host that another program executes begins its own `main`, and the parent reports that the process never reported |
 
 use std::ffi::{OsStr, OsString};

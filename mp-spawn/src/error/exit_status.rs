@@ -166,8 +166,9 @@ pub enum ExitDetail {
     /// The kernel's out-of-memory (OOM) killer ended the process, or another process of the same control
     /// group: see `memory.events` in the kernel's documentation of control groups.
     OutOfMemory,
-    /// SIGXCPU ended the process: its processor time reached the limit, in seconds, or `None` if the limit is
-    /// unknown. See `RLIMIT_CPU` in `getrlimit(2)`, and [`Limits`](crate::Limits).
+    /// SIGXCPU ended the process, because its processor time reached the limit. Contains the limit in
+    /// seconds, or `None` if the limit is unknown. See `RLIMIT_CPU` in `getrlimit(2)`, and
+    /// [`Limits`](crate::Limits).
     CpuTime(Option<u64>),
     /// The process called `exit(0)` before its function returned the expected value.
     NoValue,

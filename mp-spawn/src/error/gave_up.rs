@@ -26,7 +26,7 @@ use crate::error::{ProcessName, SpawnError};
 #[derive(Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct GaveUp {
-    /// Last process.
+    /// Process of the last start.
     pub who: ProcessName,
     /// Reason why the process is not restarted.
     pub reason: GaveUpReason,

@@ -206,10 +206,10 @@ pub enum SpawnError {
         /// Description of the malformed data.
         message: String,
     },
-    /// A signal could not be sent to a process, which continues. Usually the process has changed its user, or
-    /// a seccomp filter forbids the call.
+    /// A signal could not be sent to a running process. Usually the process has changed its user, or a
+    /// seccomp filter forbids the call.
     NotSignalled {
-        /// Process that continues.
+        /// Process to which the signal was not sent.
         who: Box<ProcessName>,
         /// Signal that was not sent.
         signal: Signal,

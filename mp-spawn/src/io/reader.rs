@@ -1,14 +1,14 @@
 //! Thread that reads the output of all workers and passes on their lines.
 //!
-//! | the pipe | at the end of its process | a thread that waits for the process |
+//! | lines in the pipe | the thread that reaps the process | a thread that waits for the process |
 //! |---|---|---|
-//! | has no lines to be written | no action | continues |
-//! | has lines | sets `ended`, requests a write from the thread | waits until `ended` is reset, or nothing is written for a while |
+//! | none, or all are written | does nothing | continues |
+//! | some are not written | sets `ended`, and requests a write from the reading thread | waits until `ended` is reset, or nothing is written for [`STILL`] |
 //! | has lines that are being written | the same | the same |
 //!
-//! Only the reading thread writes to the streams of this process, and holds no lock of this crate during a
-//! write. The standard library locks the streams. A thread that waits for a worker, or reads the worker's
-//! output, may hold such a lock for an unlimited time.
+//! Only the reading thread writes the lines to the streams of this process. During a write it holds no lock
+//! of this crate, because the write may block for an unlimited time: the standard library locks the streams,
+//! and a thread of the program may hold a stream's lock while it waits for a worker.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -44,13 +44,13 @@ pub(crate) struct OutputReader {
     requested: Mutex<Vec<Arc<OutputPipe>>>,
     /// Time of the last write of lines. Locked before the state of a pipe, never after it.
     written: Mutex<Option<Instant>>,
-    /// Notified after a write of lines, and after the last lines of a process that has ended.
+    /// Notified after each write of lines, and when all lines of an ended process are written.
     written_event: Condvar,
     /// Eventfd that is readable while `requested` may have pipes.
     bell: OwnedFd,
 }
 
-/// Event number of the bell. Pipes have higher numbers.
+/// Event number of the eventfd `bell`. Pipes have higher event numbers.
 const BELL: u64 = 0;
 
 static READER: PerProcess<Mutex<Option<Arc<OutputReader>>>> = mp_core::per_process!(Mutex::new(None));

@@ -95,8 +95,8 @@ impl SpawnOptions {
         self
     }
 
-    /// Sets the time that the other processes get after a failure. The time applies twice: processes may end
-    /// by themselves before a SIGTERM, and end after the SIGTERM before a SIGKILL. By default the SIGTERM is
+    /// Sets the time that the other processes get after a failure. The time applies twice: after the failure,
+    /// before a SIGTERM is sent, and after the SIGTERM, before a SIGKILL is sent. By default the SIGTERM is
     /// sent at once, and the SIGKILL 5 seconds later. A time that overflows the clock, such as
     /// `Duration::MAX`, means no limit.
     pub fn grace_period(mut self, grace: Duration) -> SpawnOptions {

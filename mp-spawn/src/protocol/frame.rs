@@ -38,7 +38,8 @@ pub(crate) enum FrameKind {
     Report = 7,
     /// Confirmation to the child that the parent has taken its result.
     Taken = 8,
-    /// Request to a fork server to serve, with the file descriptor of the pid cell.
+    /// Request to a new process to run as a fork server, with the function to preload and the file descriptor
+    /// of the pid cell.
     Serve = 9,
     /// Request to a fork server for a process, with the socket and the end of the lifeline for that process.
     Fork = 10,

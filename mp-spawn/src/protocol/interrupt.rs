@@ -45,9 +45,9 @@ pub enum Interrupt {
     Ignore,
     /// Notifies the process: [`interrupted`](mp_core::interrupted) returns `true` from then on. Waits for
     /// messages, room in a queue, events, permits or several objects return `Interrupted` when there is
-    /// nothing to take. Waits for locks, barriers and conditions continue, because their owners and parties
-    /// end them. A wait ends at once on the thread that gets the signal, usually the main thread, and within
-    /// 100 ms on other threads.
+    /// nothing to take. Waits for locks, barriers and conditions continue, because the lock's owner or the
+    /// other parties end such a wait. A wait ends at once on the thread that gets the signal, usually the
+    /// main thread, and within 100 ms on other threads.
     ///
     /// The parent is notified in the same way, from the first start with this variant, for each signal that
     /// it does not handle itself. A second signal ends the parent, and its children with it.

@@ -121,8 +121,8 @@ impl Limits {
         self
     }
 
-    /// Moves the process into a process group. 0 means a new group. The process then does not receive signals
-    /// that a terminal or a program sends to its own group.
+    /// Moves the process into a process group. 0 means a new group. In another group than its parent, the
+    /// process does not receive signals that are sent to the parent's group, for example by a terminal.
     #[doc(alias = "setpgid")]
     pub fn process_group(mut self, group: u32) -> Limits {
         self.process_group = Some(group);

@@ -1,9 +1,9 @@
 //! Closures that can be sent: the captures are sent, and the code is found in the receiving process.
 //!
-//! The macro [`closure!`](crate::closure!) splits a closure into its captures and its code, a closure without
-//! captures that gets the captures by reference. The code is a constant of the program, sent as a reference
-//! and verified like the function of a process. The captures are serde values. Captures and code form a
-//! [`Closure`], whose type contains only arguments and result.
+//! The macro [`closure!`](crate::closure!) splits a closure into its captures and its code. The code is
+//! itself a closure: it captures nothing, and gets the captures by reference. Since the code is a constant of
+//! the program, it is sent as a reference, and verified like the function of a process. The captures are
+//! serde values. Captures and code form a [`Closure`], whose type contains only arguments and result.
 
 mod captures;
 mod lazy;

@@ -15,7 +15,7 @@
 //! | several servers in one start | after the fifth, the start fails with the exit status of that server |
 //! | a process that was made in advance and waits | if it has ended by the next start, that start reaps it and requests another process; otherwise its end is the failure of a started process |
 //! | a started process | reported like the end of any child of this process; its sentinel is exact |
-//! | this process | the server and all of its copies end with this process, also a waiting copy |
+//! | this process | the server and all of its copies end with this process, including a waiting copy |
 //!
 //! Ctrl-C ends neither the server nor the process that waits: see
 //! [`child::fork_server`](crate::child::fork_server).
@@ -48,7 +48,7 @@ use crate::protocol::function::PreloadFunction;
 use crate::protocol::outbox::Outbox;
 use crate::sys::log_event::event;
 
-/// Attempted action, as errors name it.
+/// Name of the failed step in errors about fork servers.
 const WHAT: &str = "the fork server";
 
 static SERVER: PerProcess<Mutex<Option<ForkServer>>> = mp_core::per_process!(Mutex::new(None));

@@ -86,7 +86,8 @@ impl RankState {
         NextStep::Over
     }
 
-    /// Returns `true` if Ctrl-C has ended the process, or would end it soon.
+    /// Returns `true` if SIGINT ended the process, the process reported an interrupt as its failure, or this
+    /// program is notified of an interrupt.
     fn was_interrupted(&self) -> bool {
         let by_signal =
             matches!(self.exit, Some(ExitStatus::Signal { signal, .. }) if signal.number() == libc::SIGINT);

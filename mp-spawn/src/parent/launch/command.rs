@@ -153,8 +153,8 @@ impl LaunchCommand {
         of(self) == of(other)
     }
 
-    /// Returns the environment that this process had at the first call, for programs that it executes. Forked
-    /// copies inherit an environment anyway.
+    /// Returns the environment for programs that this process executes: a copy of its environment at the
+    /// first call. Copies by `fork` don't need it, because they inherit the environment.
     pub(super) fn environment(&self) -> &Environment {
         self.environment.get_or_init(|| self.with_library(Environment::without(token::VARIABLE)))
     }

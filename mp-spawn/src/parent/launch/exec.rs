@@ -78,8 +78,8 @@ mod vfork {
         moves: &'a [(RawFd, RawFd)],
         /// Signals that are blocked in the program, in the kernel's format.
         blocked: u64,
-        /// Call that failed, with its error number. The number is 0 if the program was executed, or if the
-        /// child was killed before.
+        /// Call that failed, with its error number. The number is 0 if no call failed: the program was
+        /// executed, or the child was killed.
         error: Cell<(&'static str, c_int)>,
     }
 

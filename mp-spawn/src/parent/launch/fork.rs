@@ -18,7 +18,7 @@
 //! | the standard streams: their buffers, their locks | held by the thread that forks, and written out, if it is the main thread |
 //! | handlers of signals, which may write into pipes of the original; blocked signals | reset, as after `posix_spawn`; signals are blocked until then |
 //! | functions to be called at exit, which remove objects that the original still needs | not called: the first function that the copy registers is called after all others of its own, and ends the process (glibc) |
-//! | an exiting thread of the original: its `exit` blocks every other `exit`, in the copy too | the copy blocks in `exit`, and ends with the original, because it has requested that before; if the original had ended already, the copy ends at once |
+//! | an exiting thread of the original: its `exit` blocks every other `exit`, in the copy too | the copy blocks in `exit`, and ends with the original, because the copy has requested its parent-death signal before; if the original had ended already, the copy ends at once |
 //! | locks of the allocator and of the C library | `fork(3)` of glibc makes them consistent; therefore it is used instead of a bare `clone3` |
 //! | the stack is that of a thread other than the main thread, if such a thread forks | the function gets a thread with a stack of the usual size |
 //! | a panic that leaves the copy's function | caught in [`main::main`], which never returns: the frames of the original above are never reached |

@@ -55,7 +55,7 @@ use std::time::Duration;
 /// |---|---|---|---|
 /// | returns, or calls `exit(0)` and no result is awaited | no restart | no restart | restarted |
 /// | fails in any way that [`SpawnError`](crate::SpawnError) lists: an error, a panic, an exit code, a signal, no report in time | no restart | restarted, or [given up](crate::SpawnError::GaveUp) | restarted |
-/// | can't be started again at that time | | counts as a failure | counts as a failure |
+/// | can't be started when a restart is due | | counts as a failure | counts as a failure |
 /// | was killed or terminated by its [handle](crate::Process::kill) | no restart | no restart | no restart |
 /// | ends by SIGINT, or after a SIGINT or SIGTERM of which this program is notified ([`interrupted`](crate::interrupted)) | no restart | no restart | no restart |
 /// | is stopped (SIGSTOP) | waited for | waited for | waited for |

@@ -199,7 +199,7 @@ pub(super) struct WatchedChildren {
     /// Sentinels of ended processes that a caller may still hold.
     pub(super) over: Vec<Weak<OwnedFd>>,
     pub(super) next: u64,
-    /// Time for which the timer is set.
+    /// Time at which the timer fires, if it is set.
     pub(super) timer: Option<Instant>,
 }
 

@@ -21,8 +21,8 @@ thread_local! {
     static IS_SUPERVISOR: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns `true` on the supervisor thread, which runs callbacks. A process that this thread waits for would
-/// not be reaped.
+/// Returns `true` on the supervisor thread. A callback, which runs on this thread, must not wait for a
+/// process: the thread could not reap the process meanwhile.
 pub(crate) fn is_this_thread() -> bool {
     IS_SUPERVISOR.try_with(Cell::get).unwrap_or(false)
 }

@@ -4,8 +4,8 @@
 //! # Safety
 //! Unsafe, because the arena's file is sent and attached, an envelope is claimed by its number, and a member
 //! is declared dead. Sound, for three reasons. File and number are sent to one child, over a socket that only
-//! this child has. The parent takes the envelope back by the same compare-and-swap, which one of the two
-//! wins. A death is declared after `waitid`.
+//! this child has. Parent and child take the envelope by the same compare-and-swap, which succeeds for only
+//! one of them. A death is declared after `waitid`.
 #![allow(unsafe_code)]
 
 use std::io;

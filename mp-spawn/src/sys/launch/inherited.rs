@@ -1,8 +1,8 @@
 //! Files that an executed program inherits, and their numbers.
 //!
 //! # Safety
-//! Unsafe, because it uses numbers that may not be open. Sound, because the kernel reports that, and no file
-//! is taken from the owner of a number.
+//! Unsafe, because it uses numbers that may not be open. Sound, because the kernel returns an error for such
+//! a number, and no number of a file that other code uses is reassigned.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;

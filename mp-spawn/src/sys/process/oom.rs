@@ -1,6 +1,7 @@
 //! Detection of processes that the kernel's out-of-memory killer has ended. The kernel doesn't report which
-//! processes. The nearest evidence is a SIGKILL that this process has not sent, and a counter that has grown
-//! meanwhile (`memory.events` of control groups of version 2, `memory.oom_control` of version 1).
+//! processes it has ended. The nearest evidence is a SIGKILL that this process has not sent, and a counter
+//! that has grown meanwhile (`memory.events` of control groups of version 2, `memory.oom_control` of version
+//! 1).
 //!
 //! Each counted kill is attributed to one process. Several kills may be counted at once, before the ends of
 //! their processes are detected one after another. The remaining kills are attributed to other processes that
