@@ -32,7 +32,7 @@ const GRAD: u8 = 1 << 4;
 const WIDE: u8 = 1 << 5;
 const STRIDED: u8 = 1 << 6;
 const SIZED: u8 = 1 << 7;
-/// Size of flags, type and attachment.
+/// Size in bytes of flags, element type and attachment index.
 const HEAD: usize = 6;
 /// Maximum number of bytes of a [`TensorHandle`].
 pub const MOST: usize = HEAD + 8 * (1 + 2 * MAX_RANK + 1);
