@@ -7,7 +7,7 @@ use std::io::Write;
 use common::{Folder, Outcome, failure, join, wait_for_the_end};
 use mp_spawn::{ExitStatus, Process, SpawnError, SpawnOptions, StartMethod, Stdio, start_processes};
 
-/// Ends the process in its destructor.
+/// Value whose destructor ends the process, with this exit code.
 struct Exits(i32);
 
 impl Drop for Exits {

@@ -38,7 +38,7 @@ use rustix::process::Pid;
 
 const PAGE: usize = 4096;
 
-/// Word that two processes and the kernel share.
+/// Word in a page that two processes share. The kernel writes the id of a new process to the word.
 #[derive(Debug)]
 pub(crate) struct PidCell {
     at: NonNull<AtomicU32>,
@@ -110,7 +110,7 @@ impl Drop for PidCell {
     }
 }
 
-/// Proof that this process has one thread, valid until code runs that may start another.
+/// Proof that this process has one thread. Valid until code runs that can start a second thread.
 #[derive(Debug)]
 pub(crate) struct SingleThreadProof {
     /// Address at which glibc stores the thread id of the only thread.

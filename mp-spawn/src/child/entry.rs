@@ -118,7 +118,8 @@ fn take_token() -> Option<Result<Token, String>> {
     Some(token)
 }
 
-/// Returns `true` if a call to this copy of the crate, such as [`init`], may take a token for this target.
+/// Returns `true` if a call to this copy of the crate, such as [`init`], is allowed to take a token for this
+/// target.
 fn is_for_call(taker: TokenTarget) -> bool {
     let Some(own) = loaded_objects::own() else { return true };
     match taker {
@@ -230,8 +231,9 @@ mod hook {
         super::become_worker(token);
     }
 
-    /// Returns a variable of an environment. This and the functions below don't use the standard library: the
-    /// first use of each part of the program's code costs a short-lived process as much as ten system calls.
+    /// Returns a variable of an environment. Like the functions below, this function avoids the standard
+    /// library: the first use of each part of the program's code costs a short-lived process as much as ten
+    /// system calls.
     ///
     /// # Safety
     /// `envp` is an environment (`environ(7)`) that no thread changes meanwhile.

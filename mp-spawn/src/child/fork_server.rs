@@ -47,7 +47,7 @@ static HOOK: OnceLock<ForkHook> = OnceLock::new();
 ///
 /// For hosts that have state of their own in each process, such as interpreters (`PyOS_BeforeFork` and
 /// related functions). The hook must call its argument once. That call returns `true` in the copy, and
-/// `false` in the server. The hook may start no threads, and may not leave by a panic.
+/// `false` in the server. The hook must not start threads, and must not unwind.
 pub fn set_fork_hook(hook: fn(&mut dyn FnMut() -> bool)) {
     _ = HOOK.set(hook);
 }

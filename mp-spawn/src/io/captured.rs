@@ -15,7 +15,7 @@ const STORED: usize = 1 << 20;
 const CHUNK: usize = 64 << 10;
 /// Maximum number of chunks that are read from one pipe at a time: more than the capacity of a pipe.
 const CHUNKS_A_TURN: usize = 32;
-/// Number of last lines of a crashed worker that its error shows.
+/// Maximum number of lines that the error of a crashed worker shows: the last lines of its standard error.
 const LAST_LINES: usize = 12;
 
 /// Output that a process has written to one of its streams.

@@ -170,7 +170,7 @@ impl OutputReader {
         loop {
             let Some(pipe) = self.requested.lock().last().map(Arc::clone) else { return };
             self.write_lines(&pipe);
-            // Removed only after the write, so that an exit handler finds the pipe. Others may have been
+            // Removed only after the write, so that an exit handler finds the pipe. Other pipes may have been
             // queued meanwhile.
             self.requested.lock().retain(|requested| !Arc::ptr_eq(requested, &pipe));
         }

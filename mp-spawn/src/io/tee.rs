@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
-/// Maximum length of a line. Longer lines are passed on in pieces.
+/// Maximum length of a line in bytes. Longer lines are passed on in pieces.
 const LINE: usize = 64 << 10;
 
 /// Standard stream of this process.

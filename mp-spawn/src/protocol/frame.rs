@@ -12,7 +12,7 @@ use crate::sys::MOST_INHERITED;
 /// Number of bytes before the payload.
 pub(crate) const HEADER: usize = 5;
 
-/// Size of the payload of a [`FrameKind::Crash`] frame: time, address, signal, flags.
+/// Size in bytes of the payload of a [`FrameKind::Crash`] frame: time, address, signal, flags.
 pub(crate) const CRASH_PAYLOAD: usize = 24;
 
 const KIB: usize = 1 << 10;

@@ -1,4 +1,4 @@
-//! Token in a child's environment, which makes a process a worker.
+//! Token in the environment of a child. The token makes the child a worker.
 
 use std::fmt;
 use std::os::fd::RawFd;
@@ -10,8 +10,8 @@ pub(crate) const VARIABLE: &str = "MP_CHILD";
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub(crate) const C_VARIABLE: &std::ffi::CStr = c"MP_CHILD";
 
-/// Socket to the parent, the parent's process id, a random number that can't be guessed, and the addressed
-/// copy of this crate.
+/// Contents of a token: the socket to the parent, the parent's process id, a random number that can't be
+/// guessed, and the copy of this crate that the token is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token {
     pub(crate) fd: RawFd,

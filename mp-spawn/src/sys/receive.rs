@@ -12,8 +12,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::sys::MAX_FDS;
 
-/// Receives bytes, and the file descriptors that are sent with them, which are close-on-exec. See
-/// `recvmsg(2)`.
+/// Receives bytes, and the file descriptors that are sent with the bytes. The received descriptors are
+/// close-on-exec. See `recvmsg(2)`.
 #[inline]
 pub(crate) fn receive(socket: &OwnedFd, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
     // An array of words, for the alignment of a header, with room for the maximum of one message.

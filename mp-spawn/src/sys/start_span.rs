@@ -53,7 +53,7 @@ impl SpanContext {
     }
 }
 
-/// Span of one start, which is closed on drop.
+/// Span of one start. Dropping this value closes the span.
 #[derive(Default)]
 pub(crate) struct StartSpan {
     #[cfg(feature = "tracing")]

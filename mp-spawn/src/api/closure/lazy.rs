@@ -12,12 +12,12 @@ use crate::error::CallFailure;
 pub enum LazyClosure<R: 'static> {
     /// Closure to be sent.
     ToSend(Closure<(), R>),
-    /// Unread part of a received message, which contains the closure.
+    /// Part of a received message that contains the closure and was not read yet.
     Received(Box<Incoming>),
 }
 
 impl<R: 'static> LazyClosure<R> {
-    /// Takes the unread part of a received message, which contains the closure.
+    /// Takes the part of a received message that contains the closure and was not read yet.
     pub fn rest(inc: &mut Incoming) -> LazyClosure<R> {
         LazyClosure::Received(Box::new(std::mem::take(inc)))
     }

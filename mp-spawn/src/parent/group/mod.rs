@@ -65,7 +65,7 @@ impl ChildGroup {
         }
     }
 
-    /// Sets the supervision of the process of this group, which may be restarted.
+    /// Sets the supervision of the only process of this group.
     pub(crate) fn supervise(&self, supervision: Supervision) {
         self.with_rank(0, |rank| rank.supervision = Some(Box::new(supervision)));
     }

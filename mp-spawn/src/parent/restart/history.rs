@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::error::{FailedAttempt, GaveUp, GaveUpReason, ProcessName, SpawnError};
 use crate::parent::restart::Restart;
 
-/// Number of failures before the last one that are stored.
+/// Maximum number of stored failures, without the last failure.
 const MAX_FAILURES: usize = 8;
 
 /// Action after the end of a process.

@@ -51,8 +51,8 @@ pub(crate) struct StartPlan {
 #[derive(Debug)]
 pub(crate) enum ProcessNames {
     One(String),
-    /// Prefix and number of processes. The number comes from users, so no names are allocated before it is
-    /// checked.
+    /// Prefix and number of processes. The number comes from users, so no names are allocated before the
+    /// number is checked.
     Ranks(String, usize),
 }
 

@@ -67,7 +67,7 @@ pub(crate) struct WatchedChild {
     pub(crate) span: StartSpan,
 }
 
-/// Data to be sent to a process at its start, and its setup in the parent.
+/// Data and setup that the parent needs for the start of one process.
 pub(crate) struct LaunchOrder {
     pub(crate) rank: usize,
     pub(crate) outbox: Outbox,

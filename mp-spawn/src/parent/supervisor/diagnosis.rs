@@ -44,7 +44,7 @@ pub(crate) struct Evidence {
     pub(crate) cpu_seconds: Option<u64>,
 }
 
-/// Number of panics of a process that are stored.
+/// Maximum number of panics of a process that are stored: the last ones.
 const MAX_PANICS: usize = 3;
 
 impl Evidence {

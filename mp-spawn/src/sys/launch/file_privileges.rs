@@ -18,7 +18,7 @@ use rustix::thread::CapabilitySet;
 const CAPABILITIES: &str = "security.capability";
 /// Maximum number of nested interpreters in the kernel.
 const DEPTH: usize = 5;
-/// Number of bytes of a script that the kernel reads.
+/// Number of bytes that the kernel reads of a script, to find its interpreter.
 const FIRST_LINE: u64 = 256;
 
 /// Describes the source of privileges of a program that this thread executes, and a remedy. Returns `None` if
