@@ -4,14 +4,14 @@
 //!
 //! This file may hold `unsafe`: it calls `clone3(2)` (or `clone(2)`), which returns twice, and maps a page
 //! that two processes share. The copy is made by a process that has one thread ([`SingleThreadProof`]), so no
-//! lock in it is held by a thread that is missing in the copy. The page is mapped for as long as it is used,
-//! can't shrink (it is sealed), and is only accessed as an atomic word.
+//! lock in the copy is held by a thread that does not exist there. The page is mapped for as long as it is
+//! used, can't shrink (it is sealed), and is only accessed as an atomic word.
 //!
 //! # The pid cell
 //!
-//! Before the copy runs its first instruction, the kernel writes its process id to the *pid cell*, a word
-//! that the parent maps too. So the parent can find every child, even if the process that made the child is
-//! killed right after.
+//! Before the copy runs its first instruction, the kernel writes the copy's process id to the *pid cell*, a
+//! word that the parent maps too. So the parent can find every child, even if the process that made the child
+//! is killed right after.
 //!
 //! | writer | value | when |
 //! |---|---|---|

@@ -2,8 +2,8 @@
 //!
 //! On Linux with glibc, this file puts a function into the `.init_array` of the program (or of the library
 //! that was made with this crate), whose entries run before `main` and get its arguments. In a worker that
-//! function doesn't return: it runs the entries after its own, so that no constructor of the program (or
-//! library) is left out, and then becomes the worker. In a library that is loaded later the function does
+//! function doesn't return: it runs the later entries, so that no constructor of the program (or library) is
+//! left out, and then turns the process into a worker. In a library that is loaded later the function does
 //! nothing: see [`shared_library`](crate::child::shared_library).
 //!
 //! # Safety
@@ -65,8 +65,8 @@ pub fn child_main() -> i32 {
 /// A host that loads the library calls this function if workers must call back into the host. A
 /// [command](crate::set_command) executes the host as a worker. (Other libraries become workers without this
 /// function.) The function does not return in a worker of the calling library. It returns 0 in a process that
-/// was not started as a worker, so a host can call it at its beginning. It returns 1 in a worker of another
-/// copy of this crate, in the program or in another library.
+/// was not started as a worker, so a host can call the function whenever it begins. It returns 1 in a worker
+/// of another copy of this crate, in the program or in another library.
 ///
 /// The function is defined in the calling library, and not in this crate. Otherwise two libraries that are
 /// linked into one program, or two versions of this crate in one library, would define the same name. A
@@ -82,8 +82,8 @@ macro_rules! export_child_main {
     };
     ($name:ident) => {
         /// Becomes a worker if this process was started as a worker of this library, and then does not
-        /// return. Returns 0 if it was not started as a worker, 1 if it is a worker of the program or of
-        /// another library.
+        /// return. Returns 0 if this process was not started as a worker, 1 if this process is a worker of
+        /// the program or of another library.
         // SAFETY: the author of the library gives no other function this name.
         #[unsafe(no_mangle)]
         pub extern "C" fn $name() -> ::std::ffi::c_int {

@@ -172,8 +172,8 @@ pub enum ExitDetail {
     CpuTime(Option<u64>),
     /// The process called `exit(0)` before its function returned the expected value.
     NoValue,
-    /// A signal of unknown origin ended the process before it had reported that it is a worker. Its function
-    /// was not called.
+    /// A signal of unknown origin ended the process before the process had reported as a worker. The worker's
+    /// function was not called.
     NotBegun,
     /// This program sent the signal, through [`ProcessContext::kill`](crate::ProcessContext::kill) or
     /// [`ProcessContext::terminate`](crate::ProcessContext::terminate). Such an end is expected, so it is not

@@ -44,7 +44,8 @@ pub struct GaveUp {
 pub enum GaveUpReason {
     /// The process failed after the permitted number of consecutive restarts.
     Limit,
-    /// While the process waited for its next start, this program killed or terminated it, or began to exit.
+    /// While the process waited for its next start, this program killed or terminated the process, or began
+    /// to exit.
     Stopped,
     /// While the process waited for its next start, this program received SIGINT or SIGTERM, of which it
     /// is notified ([`Interrupt::Graceful`](crate::Interrupt::Graceful)).

@@ -64,8 +64,8 @@ fn resource(name: &str, resource: Resource, meaning: &str) -> String {
     format!("{name} = {value} ({meaning})")
 }
 
-/// Returns a description of the control group of this process, or of its nearest ancestor, that has reached
-/// its limit of processes.
+/// Returns a description of the control group that has reached its limit of processes: the group of this
+/// process, or the nearest ancestor of that group.
 fn full_group(root: &Path) -> Option<String> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     groups.lines().find_map(|line| {
@@ -132,7 +132,7 @@ fn filtered(what: &str) -> String {
     format!("{by}: {advice}")
 }
 
-/// Describes the error of a worker that can't ask the kernel to end it with its parent.
+/// Describes the error of a worker whose request for a parent-death signal failed.
 pub(crate) fn of_prctl(error: Errno) -> String {
     let why = if matches!(error, Errno::PERM | Errno::NOSYS) { filtered("prctl") } else { String::new() };
     format!("prctl(PR_SET_PDEATHSIG), by which a worker ends with its parent, failed: {error}. {why}")

@@ -111,9 +111,9 @@ impl SpawnOptions {
     /// # Errors
     ///
     /// A start returns [`SpawnError::Launch`](crate::SpawnError::Launch) if the program would get privileges
-    /// that the user of this process lacks (set-user-ID, set-group-ID, file capabilities; for a script, those
-    /// of its interpreter), because such a program would run `main` instead of becoming a worker. Without
-    /// this option, the same holds for the running program. [`Fork`](StartMethod::Fork) is exempt.
+    /// that the user of this process lacks: set-user-ID, set-group-ID, or file capabilities (for a script,
+    /// those of its interpreter). Such a program would run `main` instead of becoming a worker. Without this
+    /// option, the same holds for the running program. [`Fork`](StartMethod::Fork) is exempt.
     #[doc(alias = "set_executable")]
     pub fn executable(mut self, program: impl Into<PathBuf>) -> SpawnOptions {
         self.command = Some(CommandLine::program(program.into()));
@@ -145,10 +145,10 @@ impl SpawnOptions {
         self
     }
 
-    /// Sets whether processes that still run when this process exits (by returning from `main`, or by `exit`)
-    /// are ended (`true`) or waited for (`false`, the default), as with
-    /// [`ProcessBuilder::daemon`](crate::ProcessBuilder::daemon). The option applies to processes whose
-    /// [`ProcessContext`](crate::ProcessContext) still exists at the exit, or was
+    /// Sets the treatment of processes that still run when this process exits, by returning from `main` or by
+    /// `exit`. With `true`, the exit ends these processes. With `false`, the default, the exit waits for
+    /// them. See [`ProcessBuilder::daemon`](crate::ProcessBuilder::daemon). The option applies to processes
+    /// whose [`ProcessContext`](crate::ProcessContext) still exists at the exit, or was
     /// [detached](crate::ProcessContext::detach). Dropping the context ends its processes in any case. If
     /// this process ends in any other way, the processes end with it.
     ///

@@ -60,12 +60,12 @@ pub fn set_executable(program: Option<PathBuf>) {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The program that the command finally executes must become a worker. It may be the same build of this
-/// program. If this crate is part of a shared library, it may also be any program that loads the library and
-/// calls the function of [`export_child_main!`], such as `set_command(["python3", "-c", "import ctypes;
-/// ctypes.CDLL('./libjob.so').mp_child_main()"])`. The command may execute another program, as `env` and `sh
-/// -c 'exec …'` do. It must not start the worker as a child process: the started process itself must become
-/// the worker.
+/// The program that the command finally executes must become a worker. This program may be the same build as
+/// the running program. If this crate is part of a shared library, the command may also execute any program
+/// that loads the library and calls the function of [`export_child_main!`], such as `set_command(["python3",
+/// "-c", "import ctypes; ctypes.CDLL('./libjob.so').mp_child_main()"])`. The command may execute another
+/// program, as `env` and `sh -c 'exec …'` do. It must not start the worker as a child process: the started
+/// process itself must become the worker.
 ///
 /// [`SpawnOptions::command`]: crate::SpawnOptions::command
 /// [`export_child_main!`]: crate::export_child_main!

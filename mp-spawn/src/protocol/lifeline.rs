@@ -18,8 +18,8 @@
 //! The signal belongs to an open file description, so each process gets its own description. The parent opens
 //! it. If the process opened it, the kernel would create a directory in `/proc` for the process, which costs
 //! as much as a dozen system calls, at its start and again at its end. Without `/proc` there is no lifeline.
-//! A parent that has changed its user may not open its earlier pipe, and creates another one. A process that
-//! closes its end (for example with all its files) has no lifeline either.
+//! A parent that has changed its user may not open its earlier pipe, and creates another one. A child that
+//! closes its read end, for example with all its files, has no lifeline either.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};

@@ -27,7 +27,8 @@ enum Extensions {
     /// Remaining number of extensions. Each requires that the server waits for a disk, or has had no
     /// processor.
     Times(u32),
-    /// Extended while the server lives and is not stopped, because it calls its preloaded function.
+    /// The server calls its preloaded function. The deadline is extended while the server lives and is not
+    /// stopped.
     Preloading {
         /// Name of the preloaded function. `None` after the name was logged.
         what: Option<String>,

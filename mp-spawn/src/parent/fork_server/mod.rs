@@ -8,8 +8,8 @@
 //! |---|---|
 //! | the server, idle | the server is reaped at once; the next start begins another server, and logs that |
 //! | the server, killed before it is ready | the start that waits for it begins another server |
-//! | the server, exited by itself before it is ready | the start that waits for it fails with its exit status: another server would do the same |
-//! | the server, while it calls the preloaded function | the start that waits for it fails with its exit status, the next start begins another server |
+//! | the server, exited by itself before it is ready | the start that waits for it fails with the server's exit status: another server would do the same |
+//! | the server, while it calls the preloaded function | the start that waits for it fails with the server's exit status; the next start begins another server |
 //! | the server, asked for a process | the start that asked (for a request in advance, the next start) begins another server; a process that was made already is ended and reaped |
 //! | the server, while a process waits that was made in advance | the process waits until the next start, which replaces the server: then the process is ended and reaped |
 //! | several servers in one start | after the fifth, the start fails with the exit status of that server |

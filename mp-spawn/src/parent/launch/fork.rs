@@ -23,7 +23,7 @@
 //! | the stack is that of a thread other than the main thread, if such a thread forks | the function gets a thread with a stack of the usual size |
 //! | a panic that leaves the copy's function | caught in [`main::main`], which never returns: the frames of the original above are never reached |
 //! | the thread whose end ends the copy | the thread that forks: the main thread or the supervisor's, as for all methods |
-//! | read ends of pipes from the original's other children; sockets to the fork server and to the process that it has made in advance | stay open until the copy ends, at the latest with the original; but a copy that has detached itself can prevent a detached worker that was made in advance from detecting that no process takes its result |
+//! | read ends of pipes from the original's other children; sockets to the fork server and to the process that it has made in advance | stay open until the copy ends, at the latest with the original. A copy that has detached itself lives longer: while it holds such a socket, a detached worker that was made in advance can't detect that no process takes its result |
 //!
 //! | killed | result |
 //! |---|---|

@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** children are started by this thread, or by the main thread. A child requests its
 //! parent-death signal, which the kernel sends when the thread that started the child ends. So that thread
-//! must live as long as the process. The main thread does (unless it calls `pthread_exit`, which no Rust
+//! must live as long as the parent. The main thread does (unless it calls `pthread_exit`, which no Rust
 //! program does by itself). Waking another thread just to have it start a process costs a tenth of the start.
 //!
 //! **Short-lived processes.** If a start has a single process whose function returns nothing, the process is
@@ -14,8 +14,8 @@
 //! the end. After fifty milliseconds it watches in any case, by the timer: a timer that fired every four
 //! milliseconds cost starts on a virtual machine about 4 % of their time. (If the process crashes and no
 //! caller queries it, its shared memory is released at most fifty milliseconds later.) The supervisor watches
-//! from the beginning a process that may need an answer (a result in shared memory), that others wait for
-//! (several processes of one start), or that has not received all its data.
+//! a process from the beginning in three cases: the process may need an answer (a result in shared memory),
+//! the start has several processes, or the process has not received all its data.
 //!
 //! | state of a [`WatchedChild`](child::WatchedChild) | in the epoll set | transitions under the lock of the children |
 //! |---|---|---|

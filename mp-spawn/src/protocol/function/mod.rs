@@ -109,7 +109,7 @@ impl<E> fmt::Debug for FunctionDesc<E> {
     }
 }
 
-/// Entry of a worker's function, called with its rank and the data from its parent.
+/// Entry of a worker's function, called with the worker's rank and the data from the parent.
 pub(crate) type StartFn = fn(usize, ParentPayload) -> Report;
 
 /// Description of the function `F`, which is called with rank and arguments.

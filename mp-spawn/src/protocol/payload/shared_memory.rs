@@ -96,8 +96,7 @@ mod tests {
 
     use super::*;
 
-    /// The child was killed before it claimed the envelope, or claims it concurrently: one of the two
-    /// processes gets it.
+    /// The child's claim succeeds before the parent has dropped the promise, and fails afterwards.
     #[test]
     fn unclaimed_envelope_is_taken_back() {
         let arena = Arena::current().unwrap();

@@ -1,9 +1,9 @@
 //! Signals: blocked, ignored, and default actions.
 //!
 //! # Safety
-//! Unsafe, because it passes libc pointers to sets and actions. Sound, because they live on the stack, and
-//! every action is to ignore a signal, its default, or a handler that makes only calls that are allowed in
-//! handlers.
+//! Unsafe, because it passes libc pointers to sets and actions. Sound, because the pointers refer to values
+//! on the stack, and every action is `SIG_IGN`, `SIG_DFL`, or a handler that makes only calls that are
+//! allowed in handlers.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
