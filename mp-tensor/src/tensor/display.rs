@@ -16,7 +16,7 @@ use mp_core::Storage;
 const THRESHOLD: usize = 1000;
 /// Number of elements above which `Debug` prints only edges.
 const THRESHOLD_LINE: usize = 24;
-/// Number of entries at each end of a dimension that edges show.
+/// Number of entries that are printed at each end of a dimension, if only the edges are printed.
 const EDGE: usize = 3;
 
 /// Parts of a tensor to print. Elements are read as atomics, which is valid in every mode.
