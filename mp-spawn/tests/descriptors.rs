@@ -241,7 +241,7 @@ fn number_named_twice_means_the_later_file() {
     });
 }
 
-/// Checks inherited numbers that sockets and pipes of the start use meanwhile.
+/// Files are inherited under numbers that sockets and pipes of the start occupy when a process is started.
 fn numbers_may_be_in_the_way() {
     use std::os::fd::AsRawFd;
 

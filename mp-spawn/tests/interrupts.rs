@@ -26,7 +26,7 @@ fn handle_interrupts() {
     heed_quit();
 }
 
-/// Resets SIGQUIT, which a shell ignores for the programs that it runs in the background.
+/// Resets SIGQUIT to its default effect. Programs that a shell runs in the background ignore this signal.
 fn heed_quit() {
     // SAFETY: this installs no handler.
     unsafe { libc::signal(libc::SIGQUIT, libc::SIG_DFL) };

@@ -65,7 +65,7 @@ fn failed_or_stopped_preload_is_an_error() {
         say_who(std::process::id());
         wait_for_the_end().unwrap();
     }
-    /// Starts a process that holds the open files of this one, and exits.
+    /// Starts a process that holds the open files of this one. Then this process exits.
     #[allow(unsafe_code)]
     fn leaves_another_behind() {
         // SAFETY: the copy only waits, which is allowed after a fork.

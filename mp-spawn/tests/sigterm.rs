@@ -21,7 +21,7 @@ fn lead_a_group() {
     unsafe { libc::signal(libc::SIGTERM, libc::SIG_DFL) };
 }
 
-/// Sends SIGTERM to the group of this process, like a service manager: from a process outside of it.
+/// Sends SIGTERM to the group of this process, like a service manager: from a process outside of the group.
 fn stop_the_group() {
     kill(&format!("-{}", std::process::id()));
 }

@@ -309,8 +309,8 @@ impl<'a> FrameReader<'a> {
 
 /// Runs the function, and returns the exit code.
 ///
-/// The function runs on the calling thread if this is the main thread, and its stack is limited to between
-/// 256 KiB and 1 GiB. Otherwise the function runs on a new thread, which doubles the time of the start.
+/// The function runs on the calling thread if that thread is the main thread, and the limit of its stack is
+/// from 256 KiB to 1 GiB. Otherwise the function runs on a new thread, which doubles the time of the start.
 #[inline]
 fn work(line: &'static ParentSocket, parent: u32, start: StartMessage, args: ParentPayload) -> i32 {
     if let Err(error) = apply_setup(&start) {

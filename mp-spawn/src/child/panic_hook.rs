@@ -80,7 +80,8 @@ pub(crate) fn install_hook() {
 
 /// Records the locations of panics [under `with_panics_recorded`](with_panics_recorded) from now on, in a
 /// process that is not a worker. The current hook runs as before, and other panics are not recorded. If the
-/// program installs another hook later, panics are recorded only if that hook calls this hook.
+/// program installs another hook later, panics are recorded only if the later hook calls the hook of this
+/// function.
 pub fn record_panics() {
     // A thread that panics can't change the hook.
     let can = || !std::thread::panicking() && !INSTALLED.swap(true, Ordering::Relaxed);

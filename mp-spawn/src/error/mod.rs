@@ -140,7 +140,8 @@ pub enum SpawnError {
         /// Reason for the refusal.
         reason: FunctionError,
     },
-    /// The arguments could not be encoded, and no process was started, or a child could not decode them.
+    /// The arguments could not be encoded, so that no process was started. Or a child could not decode the
+    /// arguments.
     Arguments {
         /// Process that could not decode the arguments. `None` if they could not be encoded.
         who: Option<Box<ProcessName>>,

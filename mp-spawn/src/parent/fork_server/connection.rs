@@ -213,8 +213,8 @@ impl ForkServer {
         }
     }
 
-    /// Requests the process for the next start. If the request fails, the next start repeats it, and returns
-    /// the error.
+    /// Requests the process for the next start. If the request fails, the next start repeats the request, and
+    /// returns an error if it fails again.
     fn request_next(&mut self, limit: &mut ServerDeadline) {
         if self.pending.is_none() {
             let _ = self.request_child(false, limit);

@@ -199,7 +199,7 @@ impl ChildGroup {
     }
 
     /// Records a failure of the rank at the time `at`. Does nothing if the rank has failed before, or if this
-    /// process had begun to end it by that time.
+    /// process had begun to end the rank's process by that time.
     pub(crate) fn record_failure(&self, rank: usize, at: u64, error: SpawnError) {
         self.change(rank, |rank| {
             let ended_by_us = rank.ending.is_some_and(|(since, _)| since <= at);

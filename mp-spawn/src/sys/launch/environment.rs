@@ -1,5 +1,5 @@
-//! Environment of a process that is about to be started, in one piece of memory, because each start creates
-//! an environment.
+//! Environment of a process that is about to be started. Each start creates an environment, so all entries
+//! are stored in one piece of memory.
 
 use std::ffi::{OsStr, OsString, c_char};
 use std::os::unix::ffi::OsStrExt;
