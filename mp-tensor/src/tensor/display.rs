@@ -140,7 +140,7 @@ impl<T: Element, M: Mode> fmt::Debug for Tensor<T, M> {
     }
 }
 
-/// Prints rows like torch, above 1000 elements only the edges.
+/// Prints rows like torch. Prints only the edges of a tensor with more than 1000 elements.
 impl<T: Element, M: Mode> fmt::Display for Tensor<T, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&TensorDisplay::of(&self.raw, T::DTYPE), f)
