@@ -1,5 +1,5 @@
-//! Tests that start processes, run like in different test runners. (A program without libtest is
-//! `without_harness`.)
+//! Runs tests that start processes in the ways of different test runners. (The test program without libtest
+//! is `without_harness`.)
 
 mod common;
 

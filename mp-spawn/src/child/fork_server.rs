@@ -76,7 +76,7 @@ pub(crate) struct ForkedChild {
     pub(crate) ignores_interrupts: bool,
 }
 
-/// Serves requests until the parent has ended and returns `None`. If the process is `unfit`, reports the
+/// Serves requests until the parent has ended. Then returns `None`. If the process is `unfit`, reports the
 /// reason and returns `None`. In each copy, returns the copy's token and socket.
 pub(crate) fn serve(
     parent: u32,

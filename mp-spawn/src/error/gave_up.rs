@@ -47,8 +47,8 @@ pub enum GaveUpReason {
     /// While the process waited for its next start, this program killed or terminated the process, or began
     /// to exit.
     Stopped,
-    /// While the process waited for its next start, this program received SIGINT or SIGTERM, of which it
-    /// is notified ([`Interrupt::Graceful`](crate::Interrupt::Graceful)).
+    /// While the process waited for its next start, this program was notified of a SIGINT or SIGTERM
+    /// ([`Interrupt::Graceful`](crate::Interrupt::Graceful)).
     Interrupted,
 }
 

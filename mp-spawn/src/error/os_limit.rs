@@ -91,7 +91,8 @@ fn full(root: &Path, group: &str) -> Option<String> {
     })
 }
 
-/// Returns the cause in words, with a remedy: a missing part of a container, or a seccomp filter.
+/// Returns the cause of a refused start in words, with a remedy: a missing part of a container, or a seccomp
+/// filter.
 pub(crate) fn of(what: &str, program: Option<&Path>, error: Option<Errno>) -> Option<String> {
     match error? {
         Errno::NOENT if program.is_some_and(|program| program.starts_with("/proc")) && !has_proc() => {

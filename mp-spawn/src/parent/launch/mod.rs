@@ -84,8 +84,8 @@ pub(crate) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
 
 static PRELOAD: PerProcess<Mutex<Option<FunctionRef>>> = mp_core::per_process!(Mutex::new(None));
 
-/// Sets the function that fork servers of this process preload. A forked copy sets the function of its
-/// original again.
+/// Sets the function that fork servers of this process preload. A forked copy calls this function with the
+/// original's function.
 pub(crate) fn set_preload(function: Option<FunctionRef>) {
     *PRELOAD.lock() = function;
 }

@@ -1,4 +1,4 @@
-//! An existing process: this one, or a child. Threads, signals and end.
+//! Operations on an existing process, this one or a child: threads, signals, and the end of the process.
 
 pub(crate) mod oom;
 pub(crate) mod proc_stat;
