@@ -1,13 +1,13 @@
 //! Structures that are children of another structure, the *parent*. The parent lives as long as any child has
 //! a holder.
 //!
-//! A child has a seat of its parent, as processes and messages have. The child gets this seat before any
-//! other process has access to the child. The process that frees the child also releases the seat. This is
-//! the child's last holder, or the process that reclaims a dead holder. So a message with a child need not
-//! carry the parent.
+//! A child holds its parent by a seat of the parent's block, like a process or a message. The child gets the
+//! seat before any other process has access to the child. The process that frees the child also releases the
+//! seat: the last holder of the child, or the process that reclaims a dead holder. So a message with a child
+//! need not carry the parent.
 //!
 //! Word 7 of the child's header stores the position of the seat. The kind [`BlockKind::Child`] marks a block
-//! whose word 7 may store one.
+//! whose word 7 may store the position of a seat.
 //!
 //! The process that frees a child checks whether the parent has another holder. The check begins at a
 //! seat that an earlier check found held (`steps::block`), so all checks together read each released seat

@@ -2,8 +2,9 @@
 //! holders than their headers have seats.
 //!
 //! A page of seats is a separate block. Its words are: the block that it belongs to, a link to the next page,
-//! a hint, and the seats. The maker links the page while it still holds it, and then hands the page over to
-//! the block. If the maker is killed after the link and before the handover, the reclaim hands the page over.
+//! a hint, and the seats. The maker of a page first links the page to the block, and then hands the page over
+//! to the block. Until the handover, the maker holds the page. If the maker is killed after the link and
+//! before the handover, the reclaim hands the page over.
 
 use crate::alloc::Allocator;
 use crate::blocks::Blocks;

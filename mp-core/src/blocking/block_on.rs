@@ -26,7 +26,7 @@ use crate::recovery::Recovery;
 use crate::sync::shared::AtomicU32;
 use crate::sys::futex;
 
-/// Condition that a thread waits for, and its place to sleep: see [`block_on`].
+/// Condition that a thread waits for, with the checks and the sleep of the wait: see [`block_on`].
 pub trait Blocking {
     /// Result of the wait: the awaited value, or the reason why the wait failed.
     type Found;
@@ -76,8 +76,8 @@ pub trait Blocking {
     /// first spin or the checks right after it have found the result.
     fn ended(&mut self, _found: &Self::Found, _since: Instant) {}
 
-    /// Called first after a sleep that may have ended because of a wake-up. Implemented by waiters that must
-    /// check their condition before the clock is read.
+    /// Called right after a sleep that may have ended because of a wake-up, before the clock is read. Returns
+    /// the result of the wait if the condition holds. Implemented by waiters that must check this early.
     fn woken(&mut self) -> Option<Self::Found> {
         None
     }
@@ -239,7 +239,8 @@ mod tests {
     use super::*;
     use crate::blocking::reports::{BlockingCall, WaitObject};
 
-    /// A waiter that finds a result in the `finds`-th of its checks, and records the calls.
+    /// A waiter that finds a result in the `finds`-th check of its condition, and records the calls of its
+    /// methods.
     #[derive(Default)]
     struct Noted {
         calls: Vec<&'static str>,

@@ -201,9 +201,11 @@ impl Clocks {
         self.0.map().load(Word::at(control::CLOCKS_USED)).min(CLOCKS.into()) as u32
     }
 
-    /// Ends the clock of a member that is dead or has lost its device, or ends a dead clock again (`None`).
-    /// First counts the end of unfinished work. Another stream may continue without this work and complete
-    /// its own tick. A process that finds this tick complete then reads a changed count.
+    /// Ends the clock of a member that is dead or has lost its device. With `None`, ends a dead clock again.
+    ///
+    /// If the clock's work is unfinished, increments [`unfinished_ends`](Self::unfinished_ends) before the
+    /// clock ends. Only after that can a stream that waits for this work continue and complete its own tick.
+    /// So a process that finds that tick complete also reads the incremented count.
     fn end_clock(self, clock: ClockAt, member: Option<Member>) {
         let m = self.0.map();
         if member.is_some() && m.load(clock.done()) != m.load(clock.submitted()) {

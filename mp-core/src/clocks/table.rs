@@ -74,8 +74,8 @@ impl Clocks {
     ///
     /// - forever, if no owner of the clock had died when the tick's owner released the clock;
     /// - otherwise, while the clock has its next 63 owners, and, if the tick's owner died, until one of these
-    ///   dies. After that the tick is reported as dead, which is safe: completed work is repeated, or its
-    ///   memory is not reused.
+    ///   63 owners dies. After that the tick is reported as dead, which is safe: completed work is repeated,
+    ///   or the memory of that work is not reused.
     ///
     /// A dead owner's clock gets another owner only when all other clocks have one.
     ///
@@ -166,8 +166,9 @@ impl Clocks {
         }
     }
 
-    /// Returns `true` if the process of a clock's dead member has ended. A claiming process may not have
-    /// stored its ID yet, but has no device that writes the clock.
+    /// Returns `true` if the process of a clock's dead member has ended, or died while it claimed the clock.
+    /// (A process that claims a clock may not have stored its ID yet, but none of its devices writes the
+    /// clock.)
     fn is_gone(self, clock: ClockAt, state: ClockState) -> bool {
         if matches!(state.phase, ClockPhase::Claiming { .. }) {
             return true;
@@ -185,9 +186,9 @@ impl Clocks {
     }
 }
 
-/// Returns `true` if the process that has the owner's ID now is the owner, according to their start times. If
-/// a start time is unknown (0 or `None`, without `/proc`), the process counts as another process. The locks
-/// have shown that the owner is dead, and a wait for the end of another process with its ID could last long.
+/// Returns `true` if the process that now has the owner's process ID is the owner, according to the start
+/// times of both. Returns `false` if a start time is unknown (0 or `None`, without `/proc`): the locks have
+/// already shown that the owner is dead, and a later process with the same ID could live long.
 fn is_the_owner(start: u64, now: Option<u64>) -> bool {
     start != 0 && now == Some(start)
 }

@@ -157,8 +157,8 @@ pub(crate) mod control {
     pub(crate) const END: u64 = EVENTS + super::EVENTS * super::CLOCKS as u64;
 }
 
-/// Number of compartments of the locker: the maximum number of messages in flight with descriptors, and of
-/// kept descriptors, together.
+/// Number of compartments of the locker. Each message in flight with descriptors uses one, and each
+/// structure that keeps a descriptor uses one.
 pub(crate) const COMPARTMENTS: u64 = 1 << 13;
 /// Number of clocks, and the size of a clock in bytes.
 pub(crate) const CLOCKS: u32 = 1 << Tick::CLOCK_BITS;
@@ -274,8 +274,8 @@ impl ArenaLayout {
         }
     }
 
-    /// Returns the number of addresses reserved for each named file. The address slots follow the arena's own
-    /// file.
+    /// Returns the number of addresses reserved for each named file. These address ranges follow the range of
+    /// the arena's own file. 0 if named files are not supported.
     pub(crate) fn slot(&self) -> u64 {
         if !crate::strategy::SharingStrategy::FileSystem.supported() {
             return 0;
@@ -373,15 +373,16 @@ impl ArenaLayout {
         Ok(load(Word::at(8)))
     }
 
-    /// Returns a word of a member: one of its head, or of its slot.
+    /// Returns a word of the member in `slot`. Words below [`HEAD_WORDS`] are in the member's head, all other
+    /// words in its slot.
     pub(crate) fn member(&self, slot: u32, word: u64) -> Word {
         let (table, stride) =
             if word < HEAD_WORDS { (self.heads_at, HEAD) } else { (self.members_at, MEMBER_STRIDE) };
         Word::at(table + u64::from(slot) * stride).plus(word)
     }
 
-    /// Returns the offset and the length in bytes of the page of heads that this member's head begins.
-    /// Returns `None` if the head is inside a page.
+    /// Returns the offset and the length in bytes of the page whose first head is the head of this member.
+    /// Returns `None` if the page begins with another member's head.
     pub(crate) fn heads_from(&self, slot: u32) -> Option<(u64, u64)> {
         let at = self.member(slot, 0).offset();
         at.is_multiple_of(PAGE).then_some((at, PAGE))

@@ -30,9 +30,10 @@ impl Mem for HeapMem {
     fn has_pairs(&self) -> bool {
         true
     }
-    /// The swap of the first word decides. A non-zero second word is written before it, a zero second word
-    /// after it. So a thread that has read the first word also reads the matching second word, provided that
-    /// the second word is 0 before it gets a non-zero value.
+    /// Changes the words one after the other. The swap of the first word decides. A non-zero second word is
+    /// written before the swap, a zero second word after the swap. So a thread that has read the first word
+    /// also reads the matching second word, provided that the second word is 0 before it gets a non-zero
+    /// value.
     fn cas_pair(&self, w: Word, old: [u64; 2], new: [u64; 2]) -> bool {
         let Ok(_alone) = self.pairs.lock() else { return false };
         let (first, second) = (self.at(w), self.at(w.plus(1)));

@@ -4,33 +4,42 @@
 //! words afterwards. A waiter that checks between that wake-up and the release still finds the process among
 //! the holders, and no wake-up of the queue follows. Three words report the release to this waiter:
 //!
-//! | word | states | changed by |
+//! | word | content | changed by |
 //! |---|---|---|
-//! | asked, one per arena | number of requests by waiters | a waiter that has announced itself, and finds other holders and a leaving process: adds 1, then checks the holders again |
-//! | last gone, one per queue | 0; tag + 1 of the process that announced its leaving last; bit 62 alone: *never joined*, a handle in a message was lost; bit 63: *several*: a process announced its leaving while the previous one still held the queue | a leaving process, a process that recovers a dead one, or a process that discards a message that no process received, by one swap. *Several* stays |
-//! | noticed, one per arena | number of deaths and releases | a process that has released a queue and finds that asked has changed |
+//! | *asked*, one per arena | number of requests by waiters | a waiter that has announced itself, and finds other holders and a leaving process: adds 1, then checks the holders again |
+//! | *last gone*, one per queue | process that announced its leaving last (next table) | by one swap: a leaving process, a process that recovers a dead process, or a process that discards a message that no process received |
+//! | *noticed*, one per arena | number of deaths and releases | a process that has released a queue and finds that *asked* has changed; deaths: see `parking` |
+//!
+//! | bits of *last gone* | meaning |
+//! |---|---|
+//! | all 0 | no process has announced its leaving |
+//! | 0 to 61: tag + 1 | member that announced its leaving last |
+//! | 62, the lower bits 0 | *never joined*: a process lost a handle, because it never received the message with the handle |
+//! | 63, in addition | *several*: a process announced its leaving while the previous process still held the queue. This bit is never cleared |
 //!
 //! A leaving process makes these accesses in order. It reads *asked*; swaps *last gone*; increments the
 //! queue's parking words; releases its seat (a barrier follows); reads *asked* again; increments *noticed* if
 //! *asked* has changed.
 //!
-//! A waiter announces itself at the parking word; reads *noticed*; reads *last gone*, and whether that
-//! process still holds the queue; and checks all seats. If there are other holders, and that process held the
-//! queue or *several* is set, the waiter increments *asked* (a barrier follows) and checks the seats again.
-//! Then it sleeps while the parking word and *noticed* are unchanged.
+//! A waiter makes these accesses in order. It announces itself at the parking word; reads *noticed*; reads
+//! *last gone*, and checks if the process named there still holds the queue; checks all seats. If there are
+//! other holders, and the named process held the queue or *several* is set, the waiter increments *asked* (a
+//! barrier follows) and checks the seats again. Then it sleeps while the parking word and *noticed* are
+//! unchanged.
 //!
 //! Proof, for each leaving process and each waiter that finds this process among the holders:
 //!
 //! - The waiter announced itself before the process incremented the parking word. The increment wakes the
 //!   waiter, which checks again, like a waiter that announced itself after the increment.
-//! - The waiter announced itself after the increment, and asks. Its increment of *asked* follows the
-//!   process's first read of *asked*. If it precedes the second read, the process notifies. Otherwise the
-//!   waiter's second check of the seats follows the release, and finds the seat free.
-//! - The waiter announced itself after the increment, and does not ask. Then it has read a *last gone* that
-//!   is not older than the process's own word. If it has read the process's own word, the process's seat was
-//!   free by then: otherwise the waiter would ask. If it has read another process's word, that process
-//!   swapped its word in later and without *several*, because it found the first process's seat free. In both
-//!   cases the waiter checks the seats afterwards, and finds the first process's seat free as well.
+//! - The waiter announced itself after the increment, and asks. The waiter's increment of *asked* follows the
+//!   process's first read of *asked*. If the increment precedes the second read, the process notifies.
+//!   Otherwise the waiter's second check of the seats follows the release, and finds the seat free.
+//! - The waiter announced itself after the increment, and does not ask. Then the waiter has read a *last
+//!   gone* that is not older than the process's own word. If the waiter has read the process's own word, the
+//!   process's seat was free by then: otherwise the waiter would ask. If the waiter has read the word of a
+//!   second process, the second process swapped its word in later and without *several*, because it found the
+//!   first process's seat free. In both cases the waiter checks the seats afterwards, and finds the first
+//!   process's seat free as well.
 //!
 //! A process that discards a message holds the queue while it notes *never joined*. It increments *noticed*
 //! after the message and its own handle are gone, and releases its last handle like any process. *Never

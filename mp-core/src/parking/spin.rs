@@ -121,7 +121,7 @@ fn nanos(time: Duration) -> u32 {
 /// Adaptive time of spinning before a sleep. The time grows if spinning has paid, and is zero if there is
 /// only one processor.
 ///
-/// Each process has a value for each object that it waits for.
+/// Each process has one `AdaptiveSpin` for each object that it waits for.
 #[derive(Debug)]
 pub struct AdaptiveSpin {
     nanos: AtomicU32,

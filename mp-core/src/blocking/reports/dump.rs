@@ -42,7 +42,7 @@ pub fn dump() {
     report::print(&all());
 }
 
-/// Returns one or more lines for each thread.
+/// Returns the text of a dump: one or more lines for each thread of this process, then the lines of [`held`].
 fn all() -> String {
     let asked = DUMPS.fetch_add(1, Ordering::AcqRel) + 1;
     let until = Instant::now() + ANSWERED_AFTER;

@@ -59,7 +59,7 @@ impl SlicedWait {
     /// thread may wait for: the proof of a hang relies on that. In a nested call of `run`, the blocking calls
     /// are parts of the outer wait.
     pub fn run<R>(&mut self, slice: impl FnOnce() -> R) -> R {
-        /// Takes the state back when `slice` returns or panics.
+        /// Guard that moves the state back into the `SlicedWait` when `slice` returns or panics.
         struct Running<'a>(&'a mut SlicedWait);
         impl Drop for Running<'_> {
             fn drop(&mut self) {
