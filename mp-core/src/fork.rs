@@ -131,8 +131,8 @@ extern "C" fn map_in_child() {
     }
 }
 
-/// ID of the process that has inherited no state of this library: this process or an original of it. 0 before
-/// the first check.
+/// ID of the process that last recorded here that it has inherited no state of this library. 0 before the
+/// first check. A forked copy begins with the ID of the process that it was copied from.
 // fork: a process id, which differs from the id of a copy.
 static CLEAN_PROCESS: AtomicU32 = AtomicU32::new(0);
 
@@ -143,8 +143,8 @@ pub fn record_clean_copy() {
     CLEAN_PROCESS.store(std::process::id(), Ordering::Relaxed);
 }
 
-/// Returns `true` if this process was executed, or is equivalent to an executed one. In other copies, the
-/// files of an async runtime may also be open in the original process.
+/// Returns `true` if this process was executed, or is a [clean copy](record_clean_copy). In any other copy,
+/// the files of an async runtime may also be open in the process that was copied.
 #[cfg(feature = "tokio")]
 pub(crate) fn inherits_nothing() -> bool {
     const NO_PROCESS: u32 = u32::MAX;
@@ -160,12 +160,12 @@ pub(crate) fn inherits_nothing() -> bool {
     }
 }
 
-/// Process that is about to be copied by the calling thread. Dropping it in the original ends the
-/// preparation.
+/// Preparation of this process for a copy that the calling thread makes. Dropping this value in the process
+/// that was copied ends the preparation.
 #[derive(Debug)]
 pub struct Fork {
     inherited: ForkState,
-    /// Empty file that replaces files of the original.
+    /// Empty file that replaces inherited files in the copy.
     placeholder: OwnedFd,
 }
 

@@ -9,7 +9,7 @@ use crate::transport::fuzz::{
     envelope_samples, envelope_seeds, envelopes, parcel_samples, parcel_seeds, parcels,
 };
 
-/// Name, function under test, and function that creates valid inputs.
+/// Fuzz targets: for each, a name, the function under test, and a function that creates valid inputs.
 #[allow(
     clippy::type_complexity,
     reason = "the harness defines this type, and only tests depend on the harness"

@@ -46,7 +46,7 @@ static MEMORY_SKIPPED: PerProcess<OnceLock<()>> = per_process!(OnceLock::new());
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 at_exit::before_main!(begin);
 
-/// Called before `main`.
+/// Begins the check for leaks if `MP_LEAKS` requests it. Called before `main`.
 #[cfg_attr(
     not(all(target_os = "linux", target_env = "gnu")),
     allow(dead_code, reason = "nothing calls it there")

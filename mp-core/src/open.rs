@@ -267,10 +267,10 @@ impl Arena {
     ///
     /// Cheap when no member died (1–3 µs per member, more with hundreds of members). Waiting functions call
     /// [`Recovery::reclaim_if_due`], and parents reclaim each child that has ended, so programs rarely need
-    /// to call it.
+    /// to call this function.
     ///
     /// A process whose program is not linked with the layer of queues (`mp-queue`) does not reclaim dead
-    /// members whose program was linked with it. Members with that layer reclaim them.
+    /// members whose program was linked with that layer. Members with that layer reclaim them.
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked).
@@ -364,7 +364,8 @@ fn attach_to(fd: OwnedFd) -> Result<Arena> {
     Ok(arena)
 }
 
-/// Returns `size` if an arena may have this size. The sizes of the arena's parts can then be computed.
+/// Returns `size` if an arena may have this size in bytes. The layout of an arena can be computed only for
+/// these sizes.
 pub(crate) fn check_size(size: u64) -> Result<u64> {
     let why = || Error::NotAnArena(format!("{size} bytes are too few or too many for one"));
     (ArenaLayout::MIN..=configure::MOST_SIZE).contains(&size).then_some(size).ok_or_else(why)

@@ -6,9 +6,9 @@
 //! ([`Promise`](crate::Promise)), of which it remains the owner. It writes one packet into a socket: magic,
 //! version, the ticket of the envelope, and, as `SCM_RIGHTS`, the arena's file. The invited process gets the
 //! other end of the socket. A child started by `std::process::Command` inherits this end, and finds the
-//! number of its descriptor in the variable `MP_INVITATION`. A connected program of the same user receives it
-//! over its connection. An accepting process receives the whole packet by one `recvmsg`. So only one process
-//! gets the packet, even if several have the socket.
+//! number of its descriptor in the variable `MP_INVITATION`. A connected program of the same user receives
+//! this end over its connection. An accepting process receives the whole packet by one `recvmsg`. So only one
+//! process gets the packet, even if several have the socket.
 //!
 //! `MP_INVITATION` is `v1:FD:PID`: format, number of the socket, process that created it. The socket is
 //! close-on-exec in the inviting process. The child makes it inheritable between `fork` and `exec`, only
@@ -223,7 +223,7 @@ impl Waitable for Invitation {
     }
 }
 
-/// Readable when the invitation is no longer open, unless it was withdrawn.
+/// Descriptor that becomes readable when the invitation is no longer open, unless it was withdrawn.
 impl AsFd for Invitation {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.socket.as_fd()

@@ -82,7 +82,7 @@ impl<'de, T: Pod> Visitor<'de> for AsBytesVisitor<T> {
         }
     }
 
-    /// For formats without byte strings, which write each byte as a number.
+    /// Reads the bytes one by one, for formats without byte strings, which write each byte as a number.
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<T, A::Error> {
         let mut value = T::zeroed();
         let bytes = bytes_of_mut(&mut value);

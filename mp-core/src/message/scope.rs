@@ -44,9 +44,9 @@ impl<T: 'static> Drop for Scope<T> {
 }
 
 impl<T> Scope<T> {
-    /// Checks the stack for a message inside another one. A value may send or receive messages while it is
-    /// written or read. Each of these messages begins its own count of levels, so only the stack limits their
-    /// nesting.
+    /// Checks that the stack has room, if this message is inside another message. (A value may send or
+    /// receive messages while the value is written or read.) Each inner message begins its own count of
+    /// levels, so only the stack limits the nesting of messages.
     #[inline]
     fn has_room(&self) -> Result<()> {
         if self.before.is_some() { nesting_depth::check_stack() } else { Ok(()) }

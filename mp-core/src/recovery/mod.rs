@@ -12,7 +12,7 @@ mod tests;
 use crate::arena::{Arena, view};
 
 view! {
-    /// Recovery of an arena after the death of members: restores the waits of living members, and frees
-    /// memory.
+    /// Recovery of an arena after the death of members: unblocks living members that wait for dead members,
+    /// and frees memory.
     pub struct Recovery;
 }

@@ -77,7 +77,7 @@ impl ArenaOptions {
     }
 }
 
-/// Returns the options in effect: the program's, then the environment's.
+/// Returns the options in effect. The environment supplies the options that the program has not set.
 pub(crate) fn settings() -> Result<ArenaOptions> {
     let asked = *CHOSEN.lock();
     let size = match asked.size {

@@ -91,7 +91,8 @@ const PATH_LEN: u64 = 5;
 const MAGIC: u64 = u64::from_le_bytes(*b"mp-files");
 const FIRST_AT: usize = 32;
 const LIST_AT: usize = 48;
-/// Bit in an owner's word: the owner has the lock of the file, and keeps it as long as it lives.
+/// Bit in the word of a process that a file lists: the process has the lock of the file, and keeps the lock
+/// as long as the process lives.
 const HOLDS: u64 = 1 << 63;
 /// Size of the header in bytes. The header lists at most 1024 members.
 const HEADER: u64 = directory::HEAD as u64;

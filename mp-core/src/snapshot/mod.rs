@@ -157,8 +157,8 @@ pub struct WaitSnapshot {
 pub struct HoldersSnapshot {
     /// Process IDs.
     pub processes: Vec<u32>,
-    /// Number of messages and blocks that hold the object. Includes processes that joined during the
-    /// snapshot.
+    /// Number of messages and blocks that hold the object. A holding process that has joined during the
+    /// snapshot also counts here, because its ID is not known.
     pub messages: u64,
 }
 
