@@ -128,14 +128,15 @@ impl Process {
         Ok(false)
     }
 
-    /// Runs `doing` until it ends or is killed, and marks the process as dead.
+    /// Runs `doing` until `doing` ends or the process is killed, and marks the process as dead.
     fn dies(mut self, m: &HeapMem, doing: impl FnOnce(&mut Self) -> Result<(), Killed>) {
         _ = doing(&mut self);
         m.store(DEAD.plus(self.me.into()), 1);
     }
 }
 
-/// Falls asleep. Returns `true` if only a wake-up ends the sleep.
+/// Announces a sleeper, and checks the phase again. Returns `true` if the thread then sleeps until it is
+/// woken.
 fn falls_asleep(m: &HeapMem, phase: Phase) -> bool {
     let announced = run(Announce::new(PARKING), m);
     look(m, phase) == PhaseOutcome::Open && m.load(PARKING) as u32 == announced as u32

@@ -84,7 +84,8 @@ impl Barrier {
     }
 }
 
-/// A party that runs its action. Unwinding drops this value, which breaks the barrier.
+/// Guard of a party that runs its action. If the action panics, unwinding drops the guard, and the drop
+/// breaks the barrier.
 pub(super) struct ActionGuard<'a> {
     pub(super) barrier: &'a Barrier,
     pub(super) me: Member,

@@ -1,6 +1,7 @@
 //! # Safety
-//! Promises of the keys that give access to the data of a lock. Unsafe, because a wrong promise would allow
-//! concurrent access. Sound for the reason given at each key.
+//! Implementations of [`ReadAccess`], [`WriteAccess`] and [`SingleThread`] for *keys*: values that give a
+//! thread access to the data of a lock. Unsafe, because each implementation is a promise about other threads,
+//! and a wrong promise would allow concurrent access. Sound for the reason given at each implementation.
 #![allow(unsafe_code)]
 
 use crate::locks::data::{ReadAccess, SingleThread, WriteAccess};

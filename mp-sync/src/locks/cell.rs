@@ -55,8 +55,8 @@ impl LockCell {
         self.shared.is_locked(LOCK)
     }
 
-    /// Receives a lock around elements of `T`. Returns the lock and the number of elements. Errors call the
-    /// lock `what`.
+    /// Receives a lock around elements of `T`. Returns the lock and the number of elements. `what` names the
+    /// lock in errors.
     pub(crate) fn receive<'de, T, D: Deserializer<'de>>(
         what: &'static str,
         kind: LockKind,

@@ -1,11 +1,12 @@
 //! # Safety
 //! Access to the data that the locks of this crate protect. Unsafe, because it creates `&T` and `&mut T` to
 //! shared memory. Sound, because
-//! - a [`GuardedData`] is created with a key. While the key exists, the promise of the key's trait holds. All
-//!   keys, and the reasons why their promises hold, are in `access.rs`;
-//! - the memory belongs to a structure of this crate, at words without another use, large enough and aligned
-//!   (`Data::of` checks it), and the key borrows the handle that holds it;
-//! - elements are `Pod`: whatever a dead holder left is a valid value.
+//! - a [`GuardedData`] contains a key, whose type implements [`ReadAccess`], [`WriteAccess`] or
+//!   [`SingleThread`]. While the key exists, the promise of that trait holds (reasons: `access.rs`);
+//! - the memory belongs to a structure of this crate, at words without another use. [`GuardedData::new`]
+//!   checks the size and the alignment of the memory;
+//! - the key borrows the handle that holds the structure;
+//! - elements are `Pod`: any bytes that a dead holder left are a valid value.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -67,8 +68,8 @@ pub(crate) fn new_elements<T>(kind: &str, len: usize, len_at: u64, first: u64) -
     Ok(shared)
 }
 
-/// Receives a structure of [`new_elements`]. Returns the structure and the number of its elements. Errors
-/// call the structure `what`.
+/// Receives a structure of [`new_elements`]. Returns the structure and the number of its elements. `what`
+/// names the structure in errors.
 pub(crate) fn receive_elements<'de, T, D: Deserializer<'de>>(
     (what, kind): (&'static str, &str),
     len_at: u64,

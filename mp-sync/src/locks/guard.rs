@@ -1,11 +1,12 @@
 //! # Safety
 //! Access to the data of a [`Lock`](crate::Lock) or an [`Array`](crate::Array). Unsafe, because it creates
 //! `&T` and `&mut T` to shared memory. Sound, because
-//! - a guard exists only while its lock is held, by at most one thread of all processes (see
-//!   [`mp_core::steps::lock`]: no process takes a lock from a live one);
-//! - the memory belongs to a structure of this crate, at words without another use, large enough and aligned
-//!   ([`Data`](crate::locks::data::Data) checks it), and the guard borrows the handle that holds it;
-//! - elements are `Pod`: whatever a dead holder left is a valid value, and has no padding.
+//! - at most one thread of all processes holds a lock, since no process takes a lock from a live process
+//!   ([`mp_core::steps::lock`]). A guard exists only while its thread holds the lock;
+//! - the memory belongs to a structure of this crate, at words without another use. The memory is large
+//!   enough ([`Data`](crate::locks::data::Data) checks the size) and aligned (`data::check`);
+//! - the guard borrows the handle that holds the structure;
+//! - elements are `Pod`: they have no padding, and any bytes that a dead holder left are a valid value.
 #![allow(unsafe_code)]
 
 use std::fmt;

@@ -110,7 +110,8 @@ impl<T: Plain + Send + Sync> RwLock<T> {
         Readers { slots, extra_reads: self.shared.at(Self::SLOTS + u64::from(slots.limit)) }
     }
 
-    /// Returns the goal of a writer's wait: the lock, which the writer has, and the readers that must leave.
+    /// Returns the goal of a writer that already has the writers' lock, for the detection of deadlocks: the
+    /// lock, and the slots of the readers that must leave.
     fn wait_goal(&self) -> WaitGoal {
         let Slots { used, first, limit } = self.reader_words().slots;
         let readers = Some(ReadersAt { used, first, limit });
@@ -241,8 +242,8 @@ impl<T: Plain + Send + Sync> RwLock<T> {
         }
     }
 
-    /// Returns an error if the data may be torn. If the dead holder had not begun to write, or was a reader,
-    /// the data is whole, and the mark is removed.
+    /// Returns an error if a dead holder of the writers' lock may have left the data half changed. If that
+    /// holder had not begun to write, or was a reader, the data is whole, and the mark *poisoned* is removed.
     fn check_whole(&self, guard: &mut RawGuard<'_>) -> Result<(), LockError> {
         if !guard.is_poisoned() {
             return Ok(());

@@ -5,7 +5,7 @@ use mp_core::mem::{HeapMem, Mem, Word};
 use super::slots::{ListSlots, find, lay_out, room, room_in, size};
 use super::{ListError, ListItem};
 
-/// Name of the target, function under test, and generator of valid inputs.
+/// Fuzz targets: for each, a name, the function under test, and a function that creates valid inputs.
 #[allow(
     clippy::type_complexity,
     reason = "the type of the test harness, which this crate can name in tests only"
@@ -60,7 +60,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Includes an input that no encoder writes: a text longer than its slot.
+/// Returns the samples, and one input that no encoder writes: a text longer than its slot.
 fn seeds() -> Vec<Vec<u8>> {
     let mut all: Vec<Vec<u8>> = samples().into_iter().map(|(_, bytes)| bytes).collect();
     let mut longer = all[1].clone();

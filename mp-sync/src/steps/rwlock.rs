@@ -62,7 +62,7 @@ pub enum EnterOutcome {
         /// `true` if a slot was taken and released. A writer may have found the slot taken, and sleep.
         stepped_back: bool,
     },
-    /// The maximum number of threads reads.
+    /// All slots are taken by reading threads.
     Full,
 }
 
