@@ -350,7 +350,7 @@ fn has_one() -> Error {
     Error::ArenaExists("attach to another one before anything uses shared memory")
 }
 
-/// Returns `true` if this process has an arena, or will join its parent's when it first needs one.
+/// Returns `true` if this process has an arena, or joins its parent's arena when it first needs an arena.
 pub(crate) fn has_or_will() -> bool {
     CURRENT.get().is_some() || attach::is_pending()
 }

@@ -87,9 +87,10 @@ pub unsafe trait RingLayer: Send + Sync {
     /// of a living thread. The caller retries later.
     fn settle(&self, arena: Arena, dead: (Member, &[Word]), others: &dyn Fn() -> Vec<Word>) -> InDoubt;
 
-    /// Returns an envelope that a dead member leased to its queue, if its owner word is still `owner`.
-    /// Changes no word of that queue, because this process may not hold the queue. If the dead member has a
-    /// seat of the queue, a call of [`holder_gone`](Self::holder_gone) follows.
+    /// Gives an envelope that a dead member had leased back to the envelope's queue, if the envelope's owner
+    /// word is still `owner`. Changes no word of that queue, because it is possible that this process does
+    /// not hold the queue. If the dead member has a seat of the queue, a call of
+    /// [`holder_gone`](Self::holder_gone) follows.
     fn take_back(&self, arena: Arena, envelope: EnvelopeId, owner: Owner);
 
     /// Removes and drops every envelope in a ring that has no holders. If this process is killed, another

@@ -164,8 +164,8 @@ impl Structure {
     /// either a complete child or not a child (table: `alloc::children`).
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if others hold this structure, it is already
-    /// a child or keeps a descriptor, or `parent` is a child itself.
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if this structure has another holder, is
+    /// already a child, or keeps a descriptor, and if `parent` is a child itself.
     /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) and [`Error::ArenaFull`](crate::Error::ArenaFull) if
     /// the additional holder needs memory. [`Error::Forked`](crate::Error::Forked).
     pub fn set_parent(&mut self, parent: &Self) -> Result<()> {

@@ -138,7 +138,8 @@ impl FdSlots {
         Blocks(self.0).memory_of(block).0.plus(KEPT)
     }
 
-    /// Returns the word in which a block stores its compartment, if its kind has one.
+    /// Returns the word in which a block stores the number of its compartment. Returns `None` for a kind of
+    /// blocks that have no compartment.
     pub(crate) fn compartment_word(self, block: BlockId) -> Option<Word> {
         match Blocks(self.0).kind_of(block) {
             BlockKind::Descriptors => Some(Blocks(self.0).memory_of(block).0),

@@ -1,8 +1,8 @@
-//! Handles of this process: the number of handles to each block, and the seat of the block that they share.
+//! Handles of this process: for each block, the number of handles, and the seat that these handles share.
 //!
-//! Handles of one process share one seat. They are counted in private memory of this process. So cloning and
-//! dropping a handle is one atomic addition that touches no shared memory, and a block that is received twice
-//! is one block.
+//! All handles of one process to a block share one seat of the block. The handles are counted in private
+//! memory of this process. So cloning and dropping a handle is one atomic addition that touches no shared
+//! memory, and a block that is received twice is held only once.
 
 use crate::alloc::Allocator;
 use crate::arena::Arena;

@@ -1,8 +1,8 @@
 //! Allocation of memory blocks.
 //!
-//! Blocks of one size class are stored in slabs of up to 64. The state words of blocks record whether they
-//! are free. Two levels of bit maps (slabs of a class, blocks of a slab) are only hints. An extra bit costs
-//! one search, and the next reclaim sets a missing bit again, so the bits need no protocol.
+//! Blocks of one size class are stored in slabs of up to 64. The state word of a block records whether the
+//! block is free. Two levels of bit maps (slabs of a class, blocks of a slab) are only hints. An extra bit
+//! costs one search, and the next reclaim sets a missing bit again, so the bits need no protocol.
 //!
 //! Freed blocks keep their pages: the next tensor of that size fills warm memory, at the speed of memcpy.
 //! `trim` describes when pages are returned to the kernel.

@@ -158,7 +158,7 @@ fn block_around(arena: Arena, word: Word) -> Option<BlockId> {
     })
 }
 
-/// A wait for a lock, as used by the deadlock detection. Dropping it withdraws its note.
+/// A wait for a lock, as used by the deadlock detection. Dropping this value withdraws the note of the wait.
 #[derive(Debug)]
 pub struct LockWait {
     arena: Arena,

@@ -9,8 +9,8 @@
 //! envelopes leaves some for other queues.
 //!
 //! The owner word of an envelope of the share has the same states as that of any envelope, with one
-//! exception: no thread keeps it as an idle envelope. Its process frees it as soon as it is empty. If the
-//! process is killed, the reclaim frees it.
+//! exception: no thread keeps it as an idle envelope. The process that owns the envelope frees it when it is
+//! empty. If that process is killed, the reclaim frees the envelope.
 //!
 //! There is no count of each queue's envelopes of the share. A process that needs one scans all envelopes of
 //! the share that were ever in use. Their place words name their queues.

@@ -22,8 +22,8 @@ pub struct MessagesInFlight {
     pub queues: Vec<QueuedMessages>,
     /// Number of messages in all other queues.
     pub others: u64,
-    /// Number of envelopes that belong to processes, which write or read them, or keep them for their next
-    /// messages.
+    /// Number of envelopes that belong to processes: being written or read, or kept for the next messages of
+    /// a process.
     pub owned: u64,
 }
 

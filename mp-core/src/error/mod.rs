@@ -85,8 +85,8 @@ pub enum Error {
     /// A message could not be put into a queue that never waits, because the limit of messages in flight is
     /// reached. The error lists the queues with most of these messages.
     TooManyMessages(Box<MessagesInFlight>),
-    /// This process has reached its limit of open descriptors, and a message that it sends or receives needs
-    /// some. The text names the limit and the remedy.
+    /// This process sends or receives a message with descriptors, and has reached its limit of open
+    /// descriptors. The text names the limit and the remedy.
     OutOfDescriptors(String),
     /// The limit of descriptors in messages in flight is reached. The text names the limit and the remedy.
     TooManyDescriptors(String),
@@ -152,9 +152,9 @@ pub enum Error {
     NoInvitation(String),
     /// A message can't be decoded as its type. The error contains the bytes of the message.
     Undecodable(Box<Undecodable>),
-    /// A message was not put into a queue; the text names the cause. The message itself is lost: the queue's
-    /// own error type contains it, but converting that error to this type, for example by `?`, drops the
-    /// message.
+    /// A message was not put into a queue; the text names the cause. This error does not contain the message.
+    /// The error type of the queue contains it, and converting that error to this type, for example by `?`,
+    /// drops the message.
     NotPut(String),
     /// A wait was ended by SIGINT (Ctrl-C) or SIGTERM, in a process that asked to be notified of these
     /// signals ([`interrupted`](crate::interrupted)).

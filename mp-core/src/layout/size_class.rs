@@ -4,7 +4,8 @@
 //! and one in named files. So no slab contains blocks of both kinds, and a search for one kind never reads
 //! slabs of the other kind.
 
-/// Blocks smaller than this get their pages slab by slab, others block by block.
+/// Minimum size in bytes of blocks whose pages are reserved for each block alone. For smaller blocks, the
+/// pages of a whole slab are reserved at once.
 pub(crate) const SLAB_COMMIT: u64 = 16 << 10;
 /// Minimum size for mapping pages in bulk instead of by page faults.
 pub(crate) const POPULATE: u64 = 64 << 10;

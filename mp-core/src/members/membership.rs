@@ -13,9 +13,9 @@
 //! the reclaim follows the recoveries.
 //!
 //! # Detection of a member's death
-//! The member's parent detects it by its pidfd. Any process detects it by finding both locks of the slot
-//! free. One lock alone proves nothing: see [`sys::locks`](crate::sys). A stopped process holds its locks,
-//! and is not dead.
+//! The member's parent detects the death by the pidfd of the member's process. Any process detects the death
+//! by finding both locks of the slot free. One lock alone proves nothing: see [`sys::locks`](crate::sys). A
+//! stopped process holds its locks, and is not dead.
 
 use crate::error::{Error, Result, printable};
 use crate::layout::{LANES, control, wait_table};

@@ -18,17 +18,18 @@
 //!
 //! # A processor that other threads need
 //! A spinning thread yields to other threads. If another thread then runs for the rest of the spin time or
-//! longer, the spin has not paid, even if it found a result. No process wakes a spinning thread, so it runs
-//! only after the other thread has left the processor. The kernel could have run a sleeper on another
-//! processor, or on this one sooner.
+//! longer, the spin has not paid, even if it found a result. No process wakes a spinning thread, so the
+//! spinning thread runs only after the other thread has left the processor. The kernel could have run a
+//! sleeper on another processor, or on this one sooner.
 //!
 //! If this happens again and again, the thread moves to another processor: [`migration`].
 //!
 //! # Cost of a wake-up
-//! The cost is measured by each wake-up, since it differs tenfold between machines and workloads. A
-//! process that wakes a sleeper writes the time into the parking word (`parking`). The sleeper subtracts it
-//! from the time at which it runs. The waking process also measures its system call, which on a virtual
-//! machine is a third of the total. [`COST`] is a moving average of these figures in each process.
+//! Each wake-up measures its cost, since the cost differs tenfold between machines and workloads. A process
+//! that wakes a sleeper writes the present time into the parking word (`parking`). The sleeper subtracts this
+//! time from the time at which the sleeper runs. The waking process also measures the duration of its system
+//! call, which on a virtual machine is a third of the total. [`COST`] has moving averages of both figures in
+//! each process.
 //!
 //! # No more spinning threads than processors
 //! A thread that is about to spin for longer than [`LEAST`] takes the *seat* of the processor that it runs
@@ -84,10 +85,9 @@ pub enum Spin {
     /// Spins for this time (at most 4 s), even if spinning never pays. At most as many threads spin at
     /// once as there are processors.
     For(Duration),
-    /// Never sleeps: a wait uses a processor for its whole duration. Wake-ups then cost nothing for either
-    /// side.
+    /// Never sleeps: a wait uses a processor for its whole duration, and no thread pays for a wake-up.
     ///
-    /// Sleeps at once if there is only one processor.
+    /// On a machine with one processor, the wait sleeps at once instead.
     Busy,
 }
 
@@ -395,7 +395,7 @@ pub(crate) struct Cost {
 pub(crate) static COST: Cost = Cost::new();
 
 impl Cost {
-    /// Value before the first measurement.
+    /// Wake-up time in nanoseconds before the first measurement.
     const FIRST: u32 = 50_000;
     const LEAST: u32 = 5_000;
     /// Maximum of the measured wake-up time. A woken thread may wait longer for a processor, and spinning for

@@ -13,15 +13,16 @@
 //! | `NAMED(m)` | `m`: writes the present members into the file → `OPEN`; on failure, removes the file → `FREE` | a file without a slab |
 //! | `OPEN` | no process: the extent stays as long as the arena | a file in use, or left (see below) |
 //!
-//! The reclaim takes over `MAKING(dead)` and `NAMED(dead)` by compare-and-swap to `MAKING(me)`. Then it
-//! removes the file if its name was recorded, clears the length of the directory, and then frees the extent.
-//! Each step may be done twice. The words next to the state have one writer, which is named in the state.
+//! The reclaim takes over `MAKING(dead)` and `NAMED(dead)` by compare-and-swap to `MAKING(me)`. Then the
+//! reclaim removes the file, if a name was recorded. After that it clears the length of the directory, and
+//! frees the extent last. Each step may be done twice. The words next to the state have one writer, which is
+//! named in the state.
 //!
 //! # Lifetime of the file
-//! The file's name must exist as long as any member may have to open it: a tensor may be in flight to a
-//! member that hasn't opened the file, and its sender may be dead. So a file is in use while any process has
-//! the file's lock, **or** any process listed in the file lives. The list contains the members at the time of
-//! the file's creation. A process that joins later takes the locks of all extents:
+//! The file's name must exist as long as any member may have to open the file: a tensor may be in flight to a
+//! member that hasn't opened the file, and the tensor's sender may be dead. So a file is in use while any
+//! process has the file's lock, **or** any process listed in the file lives. The list contains the members at
+//! the time of the file's creation. A process that joins later takes the locks of all extents:
 //!
 //! | order | the process that makes the extent | a process that joins |
 //! |---|---|---|

@@ -381,7 +381,8 @@ pub(crate) fn verify(fd: BorrowedFd<'_>) -> Result<u64> {
     memory::verify_private(fd)
 }
 
-/// Makes this process remove unused named files when it ends, including files that only others have used.
+/// Makes this process remove unused named files when it ends, including files that only other processes have
+/// used.
 pub(crate) fn watch_the_end() {
     if SharingStrategy::FileSystem.supported() {
         at_exit::on_exit(leave_files);

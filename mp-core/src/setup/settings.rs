@@ -202,7 +202,7 @@ fn store(arena: Arena, new: &Settings) {
     arena.map().store(word(COUNT), count + 2);
 }
 
-/// Returns the settings of this process's parent, if it is a member and has published them.
+/// Returns the settings of this process's parent, if the parent is a member and has published settings.
 pub(crate) fn of_parent(arena: Arena) -> Option<Settings> {
     load(arena, slot_of(arena, memory::parent_pid())?)
 }

@@ -52,7 +52,7 @@ pub(super) fn pool(m: &impl Mem, base: Word) -> PoolSnapshot {
     }
 }
 
-/// Reads a worker. Returns it with the block of its pool.
+/// Reads the words of a worker. Returns the block of the worker's pool, and the state of the worker.
 pub(super) fn worker(m: &impl Mem, base: Word) -> Option<(u32, PoolWorkerSnapshot)> {
     let [place, process, chunks, since] = [0, 1, 2, 3].map(|i| m.load_relaxed(base.plus(WORKER_STATE + i)));
     let pool = ((place >> 32) as u32).checked_sub(1)?;
