@@ -38,8 +38,8 @@
 //! # Waiting
 //! Each waiting function has a form that does not wait (`try_`), one with a time-out and one with a deadline.
 //! Waiters spin first (as long as a wake-up costs, 5 to 400 µs, up to twice that if spinning often succeeds,
-//! less if it rarely does). Then they sleep, and check the state and dead processes every 100 ms. Waiters are
-//! served in no particular order.
+//! less if it rarely does). Then they sleep, and every 100 ms check the state and search for dead processes.
+//! Waiters are served in no particular order.
 //!
 //! A process that is stopped or killed while it *waits* may have consumed a wake-up. Other waiters then check
 //! again after up to 100 ms. A process that is *stopped* while it holds a lock or a permit is not dead:

@@ -25,7 +25,7 @@ const MOST: u32 = 1 << 20;
 /// Default limit of a semaphore. A semaphore that begins with more permits has their number as its limit.
 const LIMIT: u32 = 1024;
 
-/// State of both kinds of semaphores: a slot for each permit, which names its holder (see
+/// State of both kinds of semaphores: for each permit, a slot that names the holder of the permit (see
 /// [`crate::steps::slot`]).
 #[derive(Clone)]
 pub(crate) struct Permits {
@@ -128,8 +128,8 @@ impl Permits {
         theirs.filter(|&seen| self.change(seen, seen.slot.vacated(OPEN))).count()
     }
 
-    /// Releases the permits of dead processes, and wakes waiters if there are permits for more than the
-    /// caller.
+    /// Releases the permits of dead processes. Wakes all waiters if more than one permit was released, since
+    /// the caller takes only one.
     fn release_and_wake(&self) {
         if self.shared.me().is_ok() && self.release_dead() > 1 {
             self.parking().notify_all();

@@ -146,7 +146,7 @@ impl Barrier {
     /// Blocks until all parties have arrived. The last party to arrive runs its `action` before the others
     /// continue.
     ///
-    /// Every party passes an action, and only one of them runs. If the last party called
+    /// Every party passes an action, and only one of these actions runs. If the last party called
     /// [`wait`](Self::wait), no action runs.
     ///
     /// ```

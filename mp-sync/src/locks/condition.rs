@@ -372,8 +372,7 @@ impl Condition {
         }
     }
 
-    /// Returns the number of waiting threads, without those of dead processes: a snapshot. 0 in a forked
-    /// copy.
+    /// Returns the number of waiting threads of live processes: a snapshot. 0 in a forked copy.
     pub fn waiting(&self) -> usize {
         let Ok(me) = self.shared.me() else { return 0 };
         let waits = |seen: &ObservedSlot| {

@@ -56,9 +56,9 @@ use crate::plain::Plain;
 /// particular order.
 ///
 /// # Deadlocks
-/// Threads of any processes can wait for each other's locks in a cycle, without time-outs. One of these
-/// threads then gets [`LockError::Deadlock`] within about 200 ms, which names all of them. The other threads
-/// continue when that thread drops its guards:
+/// Threads of any processes can wait for each other's locks in a cycle, without time-outs. Within about 200
+/// ms, one of these threads then gets [`LockError::Deadlock`], which names all threads of the cycle. The
+/// other threads continue when that thread drops its guards:
 ///
 /// ```
 /// use mp_sync::{Lock, LockError};

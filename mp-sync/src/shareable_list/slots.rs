@@ -8,14 +8,14 @@
 //! | 8 n | format of each slot: `q`, `d`, `xxxxxxx?`, `xxxxxx?x`, `24s` | holder of the lock |
 //! | n | code of each slot: 0 a number, 1 text, 2 bytes, 3 nothing; [`TORN`] | holder of the lock |
 //!
-//! A writer stores code [`TORN`], data, format and code, in this order. A process that is killed in between
-//! leaves [`TORN`]: reading that slot returns an error until the slot is written again, and the other slots
-//! are unchanged. The number and the starts of the slots are read and checked once, when a handle is created.
-//! Later changes of them have no effect.
+//! A writer stores code [`TORN`], data, format and code, in this order. A process that is killed after the
+//! first and before the last of these stores leaves [`TORN`]: reading that slot returns an error until the
+//! slot is written again, and the other slots are unchanged. The number and the starts of the slots are read
+//! and checked once, when a handle is created. Later changes of these words have no effect.
 //!
 //! Python strips trailing NULs from texts and bytes, because its formats contain the room and not the length.
-//! This code strips them only for formats that Python writes. The format of a value that ends in NUL contains
-//! the exact length, with a leading `0` (`03s`). Python accepts that format as well.
+//! This code strips trailing NULs only for formats that Python writes. If a value ends in NUL, this code
+//! writes a format with the exact length and a leading `0` (`03s`). Python accepts that format as well.
 
 use super::{ListError, ListItem};
 use mp_core::foreign as mem_bytes;

@@ -12,11 +12,11 @@
 //! | party: a slot, see [`slot`](super::slot) | | a process that enrolls; a reset clears the slots of dead processes |
 //!
 //! **One swap of the phase decides** its outcome: passed or broken. A party is counted if the swap of its
-//! arrival succeeded: a phase is passed only after all its arrivals were taken, which changes their words, so
-//! a late swap fails. Arrivals are taken in order, so the party that takes the last one has read all others,
-//! and ends the phase. Between the load of an arrival and its swap, the phase is loaded again. If the phase
-//! is unchanged, the loaded arrival belongs to an earlier phase, so it is free. Otherwise it might belong to
-//! a later phase, in which it counts.
+//! arrival succeeded. A phase is passed only after all its arrivals were taken. Taking an arrival changes the
+//! word of the arrival, so a late swap fails. Arrivals are taken in order, so the party that takes the last
+//! arrival has read all other arrivals, and ends the phase. Between the load of an arrival and its swap, the
+//! phase is loaded again. If the phase is unchanged, the loaded arrival belongs to an earlier phase, and is
+//! free. If the phase has changed, the loaded arrival may count for a later phase, so the party begins again.
 //!
 //! **A last party with an action ends the phase itself** after the action. No other party ends it. Until then
 //! the phase is open and full, and a new party waits before it arrives. If the last party dies or its action

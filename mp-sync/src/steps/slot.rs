@@ -19,8 +19,8 @@
 //! | after the release, before it woke a waiter | a free slot | sleepers check within a poll interval |
 //! | releasing a dead member's slot | the slot, unchanged or released | as in one of the two rows above |
 //!
-//! A process may decide to release a dead member's slot, be stopped, and continue a week later. The sequence
-//! has changed by then, so its swap fails.
+//! A process may decide to release a dead member's slot, be stopped, and continue a week later. If another
+//! thread has claimed the slot meanwhile, the sequence has changed, so the swap of the late process fails.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::Member;
