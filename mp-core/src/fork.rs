@@ -86,7 +86,7 @@ pub fn with_creation_refused<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Returns an error while an arena may not be created.
+/// Returns an error while this process must not create an arena.
 pub(crate) fn check_creation() -> Result<()> {
     if CREATION_REFUSED.load(Ordering::Relaxed) {
         return Err(Error::InvalidArgument(
@@ -121,7 +121,8 @@ pub fn keep_memory_readable() {
     }
 }
 
-/// Called in each forked process, by its only thread.
+/// Maps the arena's files for private writes in a forked process that was not prepared. Called in each forked
+/// process, by its only thread.
 extern "C" fn map_in_child() {
     if let Some(&arena) = CURRENT.get()
         && !PREPARING.get()

@@ -18,12 +18,12 @@ use crate::steps::{INLINE_SEATS, ReleaseOutcome, link_of};
 use crate::sync::shared::{AtomicU64, Ordering};
 use crate::words::{Access, Attachment, BlockId, BlockKind, EnvelopeId, Seat, SeatAt};
 
-/// One handle, in an entry of the table of held blocks. The entry of a block packs the number of handles
-/// (31 bits), a ring flag (1 bit) and the seat (32 bits).
-///
-/// The flag is set for a ring, whose waiters are notified when the last handle is dropped. The flag repeats
-/// information of the block's state word. That word is slow to read, because other processes write it often.
+/// Value that counts a single handle in an entry of the table of held blocks. The entry of a block packs the
+/// number of handles (31 bits), a [ring flag](RING) (1 bit) and the seat (32 bits).
 const ONE: u64 = 1;
+/// Ring flag of an entry, set for a ring, whose waiters are notified when the last handle is dropped. The
+/// flag repeats information of the block's state word. That word is slow to read, because other processes
+/// write it often.
 const RING: u64 = 1 << 31;
 /// Block number of a handle whose seat was moved into a message. The handle holds nothing and is not counted.
 const NOWHERE: BlockId = BlockId::MAX;

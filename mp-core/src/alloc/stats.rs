@@ -273,8 +273,8 @@ impl fmt::Display for MemoryStats {
     }
 }
 
-/// Number of allocations by a lane's thread. This and the constants below are positions of a lane's words,
-/// relative to its intent word.
+/// Position of the word with the number of allocations by a lane's threads, relative to the lane's intent
+/// word. The positions below are relative to the intent word, too.
 const ALLOCS: u64 = 1;
 const FREES: u64 = 2;
 const ALLOCATED: u64 = 3;

@@ -29,7 +29,8 @@ use crate::setup::Backing;
 use crate::steps::{ClaimBlock, UnclaimBlock};
 use crate::words::{BlockId, BlockLife, BlockState, Member};
 
-/// Minimum size in bytes of a large block. Only large blocks are returned when too many blocks are idle.
+/// Minimum size in bytes of a large block. When too much memory is idle, only the pages of large blocks are
+/// returned to the kernel.
 pub(crate) const LARGE: u64 = 2 << 20;
 
 impl Allocator {
@@ -105,8 +106,8 @@ impl Allocator {
         }
     }
 
-    /// Returns the pages of a free block to the kernel, and the number of bytes. Returns 0 if another process
-    /// claims the block first.
+    /// Returns the pages of a free block to the kernel. The result is the number of bytes, or 0 if another
+    /// process claims the block first.
     fn trim_block(self, block: BlockId, me: Member) -> u64 {
         let (at, slab, bit) =
             (Blocks(self.0).block_at(block), block / SLAB_BLOCKS, 1 << (block % SLAB_BLOCKS));

@@ -24,7 +24,7 @@ pub(crate) struct State {
     /// Random ID of the arena.
     pub(crate) id: u64,
     pub(crate) identity: Identity,
-    /// For each block, the number of this process's handles and the seat that they share: see
+    /// For each block, the number of this process's handles, and the seat that these handles share: see
     /// `alloc::handles`.
     pub(crate) holds: &'static [AtomicU64],
     pub(crate) files: Files,

@@ -43,7 +43,7 @@ use crate::words::{BlockId, LockKind, Member, WaitGoal};
 /// |---|---|
 /// | Which deadlocks are found? | cycles of any length of `Lock`, `Array`, `RLock`, `RwLock` and `Once`, in calls without a time-out, of threads of any processes |
 /// | Which are not found? | cycles that include a wait with a time-out, which ends by itself; a wait for a queue, semaphore, event, condition or barrier; a reader that waits because there are too many readers; a thread that waits while 64 other threads of its process wait |
-/// | Which thread gets the error? | the thread that began to wait last, within about 200 ms, or, if its process was stopped, when the process continues. Never a thread that returns from a `Condition` and locks the condition's `RLock` again, while it has other guards of that `RLock`: this thread needs the lock |
+/// | Which thread gets the error? | the thread that began to wait last. If its process is stopped, the error is returned when the process continues, otherwise within about 200 ms. Exception: a thread that returns from a `Condition` and locks the condition's `RLock` again, while it has other guards of that `RLock`, never gets the error, because it needs the lock |
 /// | What should this thread do? | drop its guards, as `?` does. The other threads then continue. To avoid deadlocks, acquire locks in the same order everywhere |
 /// | What if a process dies? | no cycle includes a dead process: other threads acquire its locks, with `OwnerDied` |
 /// | What does the detection cost? | nothing if a lock is acquired within 100 ms. After that some microseconds each 100 ms, in the waiting thread |

@@ -313,7 +313,7 @@ impl RawGuard<'_> {
         self.marked
     }
 
-    /// Returns the process that died while it held the lock, if [`is_poisoned`](Self::is_poisoned).
+    /// Returns the process that died while it held the lock, if the lock [is poisoned](Self::is_poisoned).
     pub fn died(&self) -> Option<DeathRecord> {
         self.marked.then(|| DeathRecord::unpack(self.lock.arena.map().load(self.lock.at.died())))
     }

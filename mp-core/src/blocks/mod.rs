@@ -198,8 +198,8 @@ impl Blocks {
     /// for the following case. A dead member may have taken a second seat, in the header, without
     /// incrementing the version (`steps::block::child`). A check may read the word of the second seat before
     /// the member takes that seat, and later find the first seat released by recovery. The check then finds
-    /// no seat, and the version unchanged. So the second seat must be free as well, and the order ensures
-    /// this: recovery releases the second seat before the first
+    /// no seat, and the version unchanged. This result is correct only if the second seat is free by then.
+    /// The order ensures that: recovery releases the second seat before the first
     /// (`tools/models/tests/models/child_blocks.rs`).
     pub(crate) fn each_seat(self, block: BlockId, mut f: impl FnMut(Word)) {
         let at = self.block_at(block);

@@ -67,7 +67,7 @@ impl Clock {
     /// Claims a clock for a stream.
     ///
     /// Takes a clock without an owner: released, or never used. If all clocks have owners, takes the clock
-    /// whose owner has been dead for longest, if that is at least a second. Doesn't block.
+    /// whose owner has been dead for the longest time, at least for a second. Doesn't block.
     ///
     /// # Errors
     /// [`Error::ArenaFull`] if all 4,096 clocks have owners. [`Error::OutOfMemory`], [`Error::Forked`].

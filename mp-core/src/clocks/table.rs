@@ -106,8 +106,8 @@ impl Clocks {
         self.word(clock, ClockAt::submitted)
     }
 
-    /// Returns the last value that a clock's stream has written, or a value above every tick's if the owner
-    /// is dead.
+    /// Returns the last value that a clock's stream has written. If the clock's owner is dead, returns a
+    /// value above the value of every tick.
     #[must_use]
     pub fn done(&self, clock: u32) -> u64 {
         self.word(clock, ClockAt::done)

@@ -3,8 +3,9 @@
 use std::fs;
 use std::io;
 
-/// Error numbers of refused system calls in Linux, the same on all supported processors.
+/// Error number of a refused operation in Linux, the same on all supported processors.
 const EPERM: i32 = 1;
+/// Error number of an unsupported system call in Linux, the same on all supported processors.
 const ENOSYS: i32 = 38;
 
 /// Words that occur in the descriptions of failed operations, each with the system call that a sandbox may

@@ -257,9 +257,10 @@ impl Error for ErrorChain {
     }
 }
 
-/// Maximum number of texts, and maximum length of a text in bytes. This library has some hundreds of texts,
-/// so only another program can exceed the limits.
+/// Maximum number of received texts that are stored. This library has some hundreds of texts, so only another
+/// program can exceed this limit.
 const MAX_TEXTS: usize = 4096;
+/// Maximum length in bytes of a received text.
 const LONGEST: usize = 4096;
 /// Replacement for texts beyond the limits.
 const OTHER: &str = "something that another process says, in too many words";

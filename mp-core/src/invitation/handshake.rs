@@ -62,7 +62,7 @@ pub fn invite_command(command: &mut Command, envelope: Envelope) -> Result<Invit
 }
 
 /// Creates an invitation to receive the message in `envelope`. The first process that accepts the invitation
-/// from the returned socket receives it. The caller must pass the socket to a process of this user.
+/// from the returned socket receives the message. The caller must pass the socket to a process of this user.
 ///
 /// # Errors
 /// [`Error::Local`](crate::Error::Local), and [`Error::Os`](crate::Error::Os) if no descriptor is available.
@@ -186,8 +186,8 @@ fn open_packet(
     (ticket, file)
 }
 
-/// Invitation whose packet this process has received. Dropping it reports to the inviting process that the
-/// value was read, or that it was not.
+/// Invitation whose packet this process has received. Dropping this value reports to the inviting process
+/// that the invitation's value was not read, unless [`was_read`](Self::was_read) was called.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Acceptance {

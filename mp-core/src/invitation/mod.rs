@@ -87,7 +87,8 @@ pub enum InvitationState {
 pub struct Invitation(Arc<InvitationInner>);
 
 struct InvitationInner {
-    /// Process that created the invitation. A forked copy of that process can't change its state.
+    /// Process that created the invitation. A forked copy of that process can't change the state of the
+    /// invitation.
     process: u32,
     socket: OwnedFd,
     phase: Mutex<InvitationPhase>,

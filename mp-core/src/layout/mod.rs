@@ -160,8 +160,9 @@ pub(crate) mod control {
 /// Number of compartments of the locker. Each message in flight with descriptors uses one, and each
 /// structure that keeps a descriptor uses one.
 pub(crate) const COMPARTMENTS: u64 = 1 << 13;
-/// Number of clocks, and the size of a clock in bytes.
+/// Number of clocks of an arena.
 pub(crate) const CLOCKS: u32 = 1 << Tick::CLOCK_BITS;
+/// Size of a clock in bytes.
 pub(crate) const CLOCK: u64 = 8 * ClockAt::WORDS;
 const _: () = assert!(control::CLOCKS.is_multiple_of(PAGE));
 /// Maximum number of devices that the members of an arena can use.
@@ -170,8 +171,9 @@ pub(crate) const ORDERS: u64 = PAGE / 8;
 pub(crate) const EVENTS: u64 = 512;
 /// Maximum number of named files of an arena.
 pub(crate) const EXTENTS: u32 = 32;
-/// Sizes in bytes of a row of the table of extents, and of a row of the table of their directories.
+/// Size in bytes of a row of the table of extents.
 pub(crate) const EXTENT: u64 = 64;
+/// Size in bytes of a row of the table of extents' directories.
 pub(crate) const EXTENT_PATH: u64 = 256;
 
 /// Sizes and offsets of all tables.
@@ -221,9 +223,9 @@ const fn bit_pages(bits: u32) -> u64 {
 impl ArenaLayout {
     /// Minimum size of an arena in bytes.
     pub(crate) const MIN: u64 = 64 << 20;
-    /// Minimum and maximum number of envelopes in an arena. A slot of a queue can't address more than the
-    /// maximum.
+    /// Minimum number of envelopes in an arena.
     pub(crate) const LEAST_ENVELOPES: u32 = 1 << 10;
+    /// Maximum number of envelopes in an arena. A slot of a queue can't address more envelopes.
     pub(crate) const MOST_ENVELOPES: u32 = 0xf0_0000;
 
     /// Returns the default number of envelopes for an arena of `size` bytes.

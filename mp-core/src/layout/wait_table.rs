@@ -18,8 +18,9 @@ pub(crate) const NAME: u64 = 8;
 /// Maximum length of a name in bytes.
 pub(crate) const NAME_BYTES: usize = 32;
 pub(crate) const SERVICES: u64 = 12;
-/// Value of the first word of every structure, and the position of a structure's name.
+/// Value of the first word of every structure.
 pub(crate) const STRUCTURE: u64 = 6;
+/// Position of a structure's name, relative to its first word.
 pub(crate) const STRUCTURE_NAME: u64 = 3;
 /// Number of header words of a structure.
 pub(crate) const STRUCTURE_WORDS: u64 = 8;

@@ -179,7 +179,7 @@ pub(crate) mod order {
         AcqRel
     }
 
-    /// Memory order of a compare-and-swap that finds another value.
+    /// Memory order of a compare-and-swap that fails, because it finds a value other than the expected one.
     #[inline(always)]
     pub(crate) const fn cas_failure() -> Ordering {
         Acquire

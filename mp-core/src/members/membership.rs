@@ -343,7 +343,8 @@ impl Members {
         Ok(())
     }
 
-    /// Frees the notes that the slot's previous member left. Called before this process becomes a member.
+    /// Frees the wait notes that the slot's previous member left. Called before this process becomes a
+    /// member.
     pub(crate) fn free_wait_notes(self, me: Member) {
         for entry in 0..WaitNotesAt::ENTRIES {
             let word = self.layout().wait_notes().mark(me, entry);

@@ -110,8 +110,8 @@ pub trait Message: Sized + 'static {
     }
 
     /// `true` if [`decode`](Self::decode) leaves attachments to be read later. A queue then delivers the
-    /// message even if its receiver has no room for the attached descriptors, and the code that reads the
-    /// attachments later must check for that.
+    /// message even if the receiving process has no room for the attached descriptors. The code that reads
+    /// the attachments later must check that there is room.
     #[doc(hidden)]
     const READ_LATER: bool = false;
 

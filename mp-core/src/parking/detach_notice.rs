@@ -106,7 +106,7 @@ impl LastDetached {
         DetachedProcess::unpack(word & !Self::SEVERAL)
     }
 
-    /// Notes a leaving process. `has` returns `true` if a member holds the queue.
+    /// Records a leaving process in this word. `has` returns `true` if a member holds the queue.
     pub fn note<M: Mem + ?Sized>(self, m: &M, who: DetachedProcess, has: impl Fn(Member) -> bool) {
         let mut old = m.load(self.0);
         loop {

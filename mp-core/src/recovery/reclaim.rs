@@ -52,9 +52,9 @@ const ATTEMPTS: u32 = 4;
 /// promised to processes that are not members yet.
 static PROMISES: PerProcess<OnceLock<fn()>> = per_process!(OnceLock::new());
 
-/// Function that this process calls after members were reclaimed, and the number of reclaimed members at its
-/// last call.
+/// Function that this process calls after members were reclaimed.
 static ON_DEATHS: PerProcess<OnceLock<fn()>> = per_process!(OnceLock::new());
+/// Number of reclaimed members when this process last called the function in `ON_DEATHS`.
 static DEATHS_SEEN: PerProcess<AtomicU64> = per_process!(AtomicU64::new(0));
 
 /// Calls the hook of [`Recovery::on_deaths`], in one thread of this process, if members were reclaimed since

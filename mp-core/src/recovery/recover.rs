@@ -258,8 +258,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Gives the handle of a queue, which is in a message of a dead member, to that member, and notifies the
-    /// queue.
+    /// Moves the handle of a queue out of a message of a dead member to the dead member itself, and notifies
+    /// the queue.
     fn give_to_dead(&mut self, dead: Member, block: BlockId, (seat, e): (Word, EnvelopeId)) {
         // With this, other recovering processes find the seat if this process is killed or stopped after the
         // swap.

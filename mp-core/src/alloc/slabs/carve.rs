@@ -37,8 +37,8 @@ struct NewSlab {
     reads: [Word; 6],
 }
 
-/// Returns the number of addresses that are skipped before a slab of the class. Addresses in named files are
-/// never reused, so their gaps are not recorded.
+/// Returns the number of addresses between the frontier and the base of a new slab of the class, to be
+/// recorded as a retired slab. Returns 0 in named files, whose addresses are never reused.
 fn gap(class: u32, frontier: u64) -> u64 {
     if is_in_files(class) { 0 } else { base_at(class, frontier) - frontier }
 }

@@ -86,7 +86,8 @@ impl Subject {
         Self::other(call, WaitObject::Block(arena, block), String::new())
     }
 
-    /// Creates the description of any other call. `state` is the present state of its object.
+    /// Creates the description of a call on an object that need not be in shared memory. `state` is the
+    /// present state of the object.
     pub fn other(call: BlockingCall, on: WaitObject, state: String) -> Self {
         Self { call, type_name: String::new(), on, state, place: None }
     }

@@ -7,16 +7,17 @@
 //!
 //! 1. A **suspicion** is one pass over the processes, beginning with this one. Each thread of a process
 //!    (`/proc/PID/task`) must have a row in the [`table`](super::table) that shows a wait without a time-out.
-//!    All members that hold the object of such a wait belong to the set, too. No hang is suspected if a
-//!    message in flight has a handle to one of the objects, a thread has no row, a wait has a time-out or is
-//!    for an object of another kind, or the recovery of a dead member is not complete. Threads of this
-//!    library that run no user code and free nothing that a waiter waits for need no row
+//!    All members that hold the object of such a wait belong to the set, too. No hang is suspected in any of
+//!    these cases: a message in flight has a handle to one of the objects; a thread has no row; a wait has a
+//!    time-out, or is for an object of another kind; the recovery of a dead member is not complete. Threads
+//!    of this library that run no user code and free nothing that a waiter waits for need no row
 //!    ([`serves`](super::serves)).
 //! 2. The suspicion is **confirmed** by a second pass that finds the same rows of the same waits, each with
-//!    at least two more checks counted. A thread with the same row at both times was in its wait all the time
-//!    between: it put, set or released nothing. So from the end of the first pass to the beginning of the
-//!    second, no thread of the set ended a wait, and no other process could. Each thread also began at
-//!    least one check after the first pass, and found nothing: an earlier put would have been found.
+//!    at least two more checks counted. A thread with the same row in both passes did not leave its wait from
+//!    one pass to the next: it put, set or released nothing. So from the end of the first pass to the
+//!    beginning of the second, no thread of the set ended a wait, and no other process could end one. Each
+//!    thread also began at least one check after the first pass, and found nothing. That check would have
+//!    found an earlier put.
 //!
 //! A stopped process checks nothing: its row counts no checks, and the suspicion is never confirmed. Signal
 //! handlers, debuggers and another user's `kill` are not considered: a hang is a wait that doesn't end *by
@@ -47,7 +48,7 @@ pub(super) struct Suspicion {
 }
 
 /// Runs one pass, which begins with this process. The calling thread waits for `subject`. Returns the
-/// processes that hang, provided that a second pass confirms it.
+/// processes that seem to hang, for a second pass to confirm.
 pub(super) fn suspect(subject: &Subject) -> Option<Suspicion> {
     let arena = match subject.on {
         WaitObject::Block(arena, _) => arena,
@@ -102,7 +103,8 @@ fn rows_of_all_threads(arena: Arena, member: Member, pid: u32) -> Option<Vec<Sho
     (!found.is_empty()).then_some(found)
 }
 
-/// Returns the members that can end a wait, or `None` if the wait may end in another way, or is unknown.
+/// Returns the members that can end a wait. Returns `None` if the wait may also end in another way, or if
+/// its object is not known to this process.
 fn needed_by(
     arena: Arena,
     member: Member,
