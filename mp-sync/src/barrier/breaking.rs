@@ -38,7 +38,7 @@ impl Barrier {
         Some(self.recorded_party(3, party.index, party.slot.member))
     }
 
-    /// Breaks a phase that has not ended if a party is dead. Returns the dead party.
+    /// Breaks a phase if it has not ended and a party is dead. Returns the dead party.
     pub(super) fn break_if_dead(&self, phase: Phase) -> Option<PeerProcess> {
         // The last party may have died before it ended the phase.
         self.complete(CompletePhase::new(self.at(), phase));
