@@ -3,7 +3,7 @@
 //! A waiter spins for an adaptive time. Then it sleeps on the lock's own word, at most a poll interval
 //! ([`POLL_INTERVAL`](crate::POLL_INTERVAL)) at a time. It checks whether the holder is dead at these times:
 //! after a millisecond, after each poll interval, after a death was detected, and before it returns an error.
-//! Most waits are shorter than a check takes, so the first check is not earlier. No wait relies on a wake-up.
+//! Most waits end within the first millisecond, so no check is made earlier. No wait relies on a wake-up.
 //! From the first poll interval on, the waiter also searches for a cycle of waiters (`deadlock`).
 
 use std::fmt;

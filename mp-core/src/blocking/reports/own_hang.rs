@@ -104,7 +104,7 @@ fn rows_of_all_threads(arena: Arena, member: Member, pid: u32) -> Option<Vec<Sho
 }
 
 /// Returns the members that can end a wait. Returns `None` if the wait may also end in another way, or if
-/// its object is not known to this process.
+/// this process does not know all members that can end it.
 fn needed_by(
     arena: Arena,
     member: Member,
