@@ -39,8 +39,8 @@ fn close() -> AnyResult<()> {
     Ok(())
 }
 
-/// The process that makes the results was killed. Another process has the queue, too, but waits for an event
-/// (cpython#87971).
+/// The process that makes the results was killed. The program still waits for results, because another
+/// process also has the queue. That process waits for an event (cpython#87971).
 fn killed() -> AnyResult<()> {
     let (results, stop) = (Queue::<u64>::bounded(8)?.named("results"), Event::new()?.named("stop"));
     let maker = Process::builder().name("maker").spawn(
@@ -248,7 +248,7 @@ impl Drop for SharedBlock<'_> {
     }
 }
 
-/// Frees a block while it has the lock of the list. Returns the error of the deleter.
+/// Locks the list of blocks, and drops a block. Returns the error that the block's deleter gets.
 fn collect(limbo: Lock<u32>, _task: u32) -> AnyResult<String> {
     let refusal = RefCell::new(String::new());
     let guard = limbo.lock()?;
@@ -257,7 +257,7 @@ fn collect(limbo: Lock<u32>, _task: u32) -> AnyResult<String> {
     Ok(refusal.into_inner())
 }
 
-/// No hang: a thread frees blocks while it has the lock that their deleter takes. The deleter gets an error
+/// No hang: a thread drops blocks while it owns the lock that their deleter takes. The deleter gets an error
 /// (pytorch#39541).
 fn deleter() -> AnyResult<()> {
     let limbo = Lock::new(0_u32)?.named("limbo");
@@ -268,7 +268,8 @@ fn deleter() -> AnyResult<()> {
     Ok(pool.join()?)
 }
 
-/// The caller has the lock that the deleter of blocks takes, and its workers free blocks (pytorch#39541).
+/// The caller owns the lock that the deleter of blocks takes, and waits for workers that take this lock, too
+/// (pytorch#39541).
 fn starmap() -> AnyResult<()> {
     let limbo = Lock::new(0_u32)?.named("limbo");
     let pool = Pool::new(2)?;

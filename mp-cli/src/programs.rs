@@ -13,9 +13,9 @@ pub(crate) struct Program {
     pub(crate) root: u32,
     /// Processes that have the arena open.
     pub(crate) pids: Vec<u32>,
-    /// Command line of the first process.
+    /// Command line of the root process.
     pub(crate) command: String,
-    /// Age of the first process in seconds.
+    /// Age of the root process in seconds.
     pub(crate) age: u64,
 }
 

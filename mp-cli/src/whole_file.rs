@@ -36,7 +36,8 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Gives an unnamed file a name. A file that has the name is removed first: a link replaces no file.
+/// Gives an unnamed file a name. An existing file with this name is removed first, because `linkat` never
+/// replaces a file.
 fn link(file: &File, path: &Path) -> io::Result<()> {
     let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
     loop {

@@ -148,8 +148,8 @@ struct Chain<'a> {
 }
 
 impl Chain<'_> {
-    /// Describes the threads of a process. `title` is the same process if the text begins with its name, and
-    /// otherwise `None`.
+    /// Describes the waits of a process, or its state if it has no waits. If `title` is this process, its
+    /// name precedes each wait. If `title` is `None`, the waits have no name.
     fn of_process(&mut self, process: &ProcessSnapshot, title: Option<&ProcessSnapshot>) -> Vec<Node> {
         self.shown.insert(process.pid);
         let text_of = |process| format!("{}: ", named(process));

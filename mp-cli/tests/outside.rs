@@ -91,7 +91,8 @@ impl Target {
         queues[0]["puts"].as_u64().unwrap()
     }
 
-    /// Waits until the program ends, which it does without an error if all numbers were right.
+    /// Ends the program's input, and waits until the program ends. Panics if the program reports a wrong
+    /// number.
     fn finish(mut self) {
         drop(self.program.0.stdin.take());
         assert!(self.program.end().success());
@@ -191,11 +192,11 @@ fn status_of(task: &str) -> String {
 /// Event after which the command is killed.
 #[derive(Clone, Copy, Debug)]
 enum Moment {
-    /// After its first byte of output.
+    /// The command has written its first byte of output.
     FirstByte,
-    /// After this number of reads of its `/proc/PID/stat`.
+    /// The test has read the command's `/proc/PID/stat` this number of times.
     Polls(u32),
-    /// When it has made a file.
+    /// The command has created a file.
     File,
 }
 

@@ -34,7 +34,7 @@ pub(super) struct TopColumn {
     pub(super) widths: (u16, u16),
     /// `true` for numbers: they are aligned to the right.
     pub(super) right: bool,
-    /// `true` if the largest value is first, until the order is reversed.
+    /// `true` if rows sorted by this column begin with the largest value, unless the user reverses the order.
     pub(super) falling: bool,
 }
 
@@ -140,7 +140,8 @@ impl TopTable {
         }
     }
 
-    /// Returns the process ID of a row of processes, or the number of the block of another row.
+    /// Returns the identifier of a row: the process ID in the table of processes, and the number of the block
+    /// in all other tables.
     pub(super) fn id(self, sample: &TopSample, row: usize) -> u32 {
         match self {
             Self::Processes => sample.snapshot.processes[row].pid,

@@ -38,7 +38,7 @@ use program_list::{ProgramChoice, ProgramList};
 use sample::LiveProgram;
 use ui_state::{TopAction, TopView};
 
-/// Maximum time until another size of the terminal is noticed.
+/// Maximum time until a change of the terminal's size is noticed.
 const NOTICED: Duration = Duration::from_millis(500);
 
 /// Key that suspends the command, like other jobs of a shell.
@@ -188,8 +188,8 @@ impl Screen {
         self.redraw()
     }
 
-    /// Waits for a key or another size of the terminal. Returns `None` at the time `until`, or if the command
-    /// ends.
+    /// Waits for a key or a change of the terminal's size. Returns `None` at the time `until`, or if the
+    /// command ends.
     fn event(&mut self, until: Instant) -> Result<Option<Event>> {
         loop {
             // Crossterm would read a terminal that has hung up in an endless loop, so it is called only if

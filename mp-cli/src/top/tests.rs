@@ -41,7 +41,8 @@ fn queue(block: u32, name: &str, holders: &[u32], len: u64, puts: u64) -> Value 
     })
 }
 
-/// A program that was recorded: processes 10 and 11 hang, 12 computes, 13 is stopped, 14 is dead.
+/// Returns a recorded program: processes 10 and 11 hang, 12 computes, 13 is stopped, 14 is dead. `puts` is
+/// the number of puts into its queue.
 fn recorded(puts: u64) -> Snapshot {
     let holders = |pids: &[u32]| json!({"processes": pids, "messages": 0});
     let waits = [wait(11, "Queue::put", Some(0), &[], 12_345), wait(21, "Queue::put", Some(0), &[], 900)];
@@ -75,7 +76,8 @@ fn recorded(puts: u64) -> Snapshot {
     .unwrap()
 }
 
-/// Returns a sample of the program, taken one second after the first sample.
+/// Returns the second of two samples of the program, one second apart. `before` and `after` are the numbers
+/// of puts at the two samples.
 fn sample_after(before: u64, after: u64) -> TopSample {
     let stat = |cpu| Process { cpu, started: 5, resident: 6_725_632, ..Process::default() };
     let ticks = rustix::param::clock_ticks_per_second();
