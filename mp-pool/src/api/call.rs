@@ -93,9 +93,9 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
         Call { shared, code, options: CallOptions::default(), ahead: None, types: PhantomData }
     }
 
-    /// Sets the number of tasks that a worker receives in one message, at most 65,535. The default is the
-    /// number that takes about half a millisecond, as measured while the call runs: fewer towards the end of
-    /// the call, and one if a task takes longer.
+    /// Sets the number of tasks that a worker receives in one message, at most 65,535. By default, a chunk
+    /// contains the tasks that run in about half a millisecond, as measured while the call runs. Chunks
+    /// become smaller towards the end of the call. A task that takes longer is sent alone.
     ///
     /// A chunk is not bound to a worker. Tasks that a worker has not begun move to an idle worker, or to the
     /// replacement if the worker dies; each task begins once. Tasks whose arguments contain tensors, queues
@@ -114,8 +114,8 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
     ///
     /// If a worker is stopped (SIGSTOP, a debugger) before it begins a task, an idle worker takes the task
     /// over after a tenth of a second to about a second. The stopped worker can't begin the task afterwards.
-    /// If no worker is idle, the time of the worker's next task counts, although the task was not begun, and
-    /// the task ends with [`TaskError::TimedOut`].
+    /// If no worker is idle, the clock of the stopped worker's next task runs, although the task was not
+    /// begun, and the task ends with [`TaskError::TimedOut`].
     ///
     /// While the whole program is stopped (SIGSTOP of its process group, a frozen cgroup, a paused virtual
     /// machine), the clock stops, with an error of at most an eighth of `time`. If the program is stopped

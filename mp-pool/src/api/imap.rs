@@ -18,7 +18,7 @@ use crate::tasks::call_state::CallState;
 use crate::tasks::outcome_run::OutcomeRun;
 use crate::tasks::source::ItemSource;
 
-/// Number of values that are read at once.
+/// Maximum number of results that are decoded at once.
 const READ_AT_ONCE: usize = 256;
 
 /// Iterator over the results of [`Pool::imap`](crate::Pool::imap) and

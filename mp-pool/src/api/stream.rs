@@ -91,7 +91,7 @@ impl<A> fmt::Debug for PushError<A> {
     }
 }
 
-/// Error returned when no result is available yet, or when a requested result is not.
+/// Error returned when a result is not available yet: the next one, or the requested one.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no result is ready yet; in flight: {}", quantity(in_flight, "task"))]
 #[non_exhaustive]
@@ -104,7 +104,7 @@ mp_core::readable_debug!(PendingError);
 
 /// Open-ended call, created by [`Pool::stream`](crate::Pool::stream) or
 /// [`Call::stream`](crate::Call::stream). Tasks are pushed one by one, and results are taken as they
-/// complete. For programs that choose the next task and the number of tasks in flight themselves.
+/// complete. Suited to programs that choose the next task and the number of tasks in flight themselves.
 ///
 /// ```
 /// use mp_pool::Pool;
@@ -166,7 +166,8 @@ mp_core::readable_debug!(PendingError);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A stream stores the last workers of at most 65,536 lanes. When another lane is used, all are forgotten.
+/// A stream stores the last workers of at most 65,536 lanes. When a further lane is used, the stream forgets
+/// the workers of all lanes.
 ///
 /// # Room
 /// A task is *in flight* from its push until its result is taken.

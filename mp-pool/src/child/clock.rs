@@ -132,7 +132,7 @@ impl TaskClock {
         }
     }
 
-    /// Writes the word `since`. The caller holds the lock, so the words are written in the order of the
+    /// Writes the word `since`. The caller holds the lock, so the values are written in the order of the
     /// changes.
     fn show(&self, running: &MutexGuard<'_, TaskClockState>) {
         if let Some(began) = running.began {

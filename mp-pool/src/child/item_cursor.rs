@@ -26,11 +26,11 @@ use crate::steps::chunk::Turn;
 const LONGEST_DELAY: u64 = 1_000_000;
 /// Maximum number of tasks between two reads of the clock.
 const MOST_UNTIMED: u32 = 256;
-/// Time between two reads of the clock, in nanoseconds. If less time has passed, more tasks run before the
-/// next read.
+/// Target for the time between two reads of the clock, in nanoseconds. If less time has passed, the number of
+/// tasks between two reads grows. Otherwise the clock is read after the next task.
 const UNTIMED: u64 = 50_000;
 
-/// Results that were not sent yet.
+/// Part of a chunk's results: results that are collected for one reply and not sent yet.
 #[derive(Default)]
 pub(crate) struct ReplyPart {
     pub(crate) id: u64,

@@ -194,7 +194,7 @@ impl WordsWriter {
         turn
     }
 
-    /// Begins a chunk.
+    /// Begins a chunk of `count` items, and claims its first item.
     pub(crate) fn begin(&mut self, chunk: u64, count: usize) -> Turn {
         let words = self.shared_words.words();
         self.journal.begin(chunk, 0, |w, v| words.store(w, v));
@@ -202,14 +202,14 @@ impl WordsWriter {
         self.apply(turn)
     }
 
-    /// Finishes the item, and claims the next one.
+    /// Finishes the running item, and claims the next one.
     #[inline]
     pub(crate) fn claim(&mut self) -> Turn {
         let turn = self.shared_words.run(ClaimItem::new(self.shared_words.chunk(), self.word));
         self.apply(turn)
     }
 
-    /// Returns the note of the item, or 0.
+    /// Returns the note of the running item, or 0 if it has none.
     pub(crate) fn note(&self) -> u64 {
         self.shared_words.words().load(self.shared_words.0.word(NOTE))
     }
@@ -223,7 +223,7 @@ impl WordsWriter {
         }
     }
 
-    /// Marks the item as finished.
+    /// Finishes the running item without claiming another one.
     pub(crate) fn finish(&mut self) -> Turn {
         if self.word.is_done() {
             return Turn::Go(self.word);

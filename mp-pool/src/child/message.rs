@@ -2,7 +2,7 @@
 //!
 //! Each worker has its own queue, from which it takes one [`WorkerRequest`] at a time. All workers send their
 //! [`PoolReply`]s to one queue. Arguments and results are encoded where their types are known, and remain
-//! bytes and attachments until they reach code that knows the types again. No user code runs in between.
+//! bytes and attachments until they reach code that knows the types again. Until then, no user code runs.
 //!
 //! Values without attachments travel [together in one message](crate::child::values). A value with
 //! attachments (tensors, queues) travels alone.
@@ -75,8 +75,8 @@ pub(crate) enum WorkerRequest {
     Forget { code: u64 },
 }
 
-/// Code of a [`WorkerRequest::Forget`] that asks a worker to end after its earlier tasks. No function has
-/// this number.
+/// Function number that is never assigned. [`WorkerRequest::Forget`] with this number asks a worker to end
+/// after the tasks that it already has.
 pub(crate) const LEAVE: u64 = u64::MAX;
 
 /// Function in a message: to be sent, or received.
@@ -216,7 +216,8 @@ pub(crate) enum TaskReply {
     Unsendable { result: bool, why: String },
     /// Error of a task that ran in another pool.
     Failed(Box<TaskError>),
-    /// Tasks that this process has not begun and will not begin. Contains arguments that have attachments.
+    /// Tasks that the sender of the reply has not begun and will not begin. Contains the arguments of a
+    /// single task if they have attachments.
     Returned { count: usize, arguments: Option<SingleValue> },
 }
 

@@ -3,10 +3,10 @@
 //!
 //! The kernel sends the signal to all processes of the program. The order does not matter:
 //!
-//! | process | action | tasks that this process does not handle |
+//! | process | action | tasks left to other processes |
 //! |---|---|---|
-//! | a worker | ends after its running task, or at once if it waits for a task; begins no task after the signal | the tasks in its queue and in its chunk, which are handled like those of any worker that has ended |
-//! | this process, in the pool's thread | withdraws the tasks that no worker has begun, and settles them as interrupted; until the program has acknowledged the interrupt, each thread that would assign a task does the same; asks served pools of other members to cancel the tasks that they have not begun, which settles those as interrupted | tasks that workers have begun |
+//! | a worker | ends after its running task, or at once if it waits for a task; begins no task after the signal | the tasks in the worker's queue and chunk, which the pool handles as after any end of a worker |
+//! | this process, in the pool's thread | withdraws the tasks that no worker has begun, and settles them as interrupted. Asks served pools of other members to cancel the tasks that they have not begun, which settles these tasks as interrupted. Until the program has acknowledged the interrupt, each thread that would assign a task settles the task as interrupted instead | tasks that workers have begun |
 //!
 //! If a worker ends before this process receives the signal, it is replaced by a worker without an interrupt:
 //! its tasks are withdrawn from the replacement, too. If a worker is killed at any point, the effect is the

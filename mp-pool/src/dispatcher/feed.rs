@@ -116,9 +116,10 @@ impl PoolShared {
         }
     }
 
-    /// Creates the message of a chunk. Keeps the arguments instead, so that the message can be created later,
-    /// if `room` is `false` or allocation fails. If allocation fails for arguments with attachments, because
-    /// another thread has taken the room after the check, an error is returned.
+    /// Creates the message of a chunk. If there is no room for a message (`room` is `false`, or the
+    /// allocation fails), keeps the arguments instead, so that the message can be created later. Packing
+    /// consumes arguments with attachments. If another thread takes the room between the check and the
+    /// packing, returns an error.
     fn message(&self, chunk: &Chunk, args: TaskArgs, room: &mut bool) -> Result<ChunkMessage, EncodeError> {
         let is_kept = match &args {
             TaskArgs::Packed(_) => matches!(chunk.saved, SavedArgs::Packed(_)),

@@ -1,4 +1,5 @@
-//! Forwarders of other members, in a served pool.
+//! Registered forwarders in a served pool. A forwarder is a process of another member that sends tasks to
+//! this pool.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -77,8 +77,8 @@ struct PlaceSearch {
     cluster: Cluster,
     to: Weak<Sender<PlaceEvent>>,
     publications: Publications,
-    /// Numbers of publications whose size was requested. Contains the time of the failure if the request
-    /// failed.
+    /// Requests for the number of workers, by the number of the served pool's publication. Contains the time
+    /// of the failure if the request has failed.
     asked: HashMap<u64, Option<Instant>>,
 }
 

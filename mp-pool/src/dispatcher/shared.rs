@@ -208,7 +208,7 @@ pub(super) mod tests {
         PoolShared::new(PoolSettings::default(), Queue::bounded(4).unwrap(), packer, state)
     }
 
-    /// Returns `true` if the pool's thread would be awake now.
+    /// Returns `true` if a [`PoolReply::Wake`] waits for the pool's thread, and removes it.
     pub(crate) fn is_awake(shared: &PoolShared) -> bool {
         matches!(shared.replies.try_get(), Ok(Some(PoolReply::Wake)))
     }

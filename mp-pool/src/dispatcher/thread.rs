@@ -43,9 +43,11 @@ const REPLIES: usize = 64;
 /// Number of consecutive worker deaths while reading a function, after which each further death costs a task:
 /// the function may cause the deaths.
 const MOST_DEATHS: u32 = 4;
-/// Maximum sleep if this thread might not be woken.
+/// Maximum sleep of this thread while the pool has no worker, or while the program has not acknowledged an
+/// interrupt.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Maximum sleep if this thread will be woken.
+/// Maximum sleep of this thread while the pool has a worker and no interrupt waits for an acknowledgement.
+/// Events wake the thread, except a death for whose report no message can be allocated.
 const LONG: Duration = Duration::from_secs(1);
 
 pub(crate) struct Dispatcher {
@@ -487,8 +489,8 @@ impl Dispatcher {
     }
 }
 
-/// Returns the outcome in a reply. Results before `from` were reported earlier. Decoding never returns the
-/// variants for sending.
+/// Returns the outcome in a reply, or `None` if the reply contains no outcome. Results of items before `from`
+/// are skipped, because they were reported earlier. `who` returns the name of the worker's process.
 fn outcome_data(reply: TaskReply, from: usize, who: impl FnOnce() -> ProcessName) -> Option<OutcomeData> {
     let error = match reply {
         TaskReply::Results { values: ManyValues::Received(many), .. } => {

@@ -175,9 +175,9 @@ impl Forwarder {
         Ok(())
     }
 
-    /// Forwards the first `count` items of a chunk, and reports their outcomes. `reported` is the first item
-    /// without an outcome. If it stays below `count`, this process ends, and the arguments of the item are
-    /// returned if they have attachments and are available.
+    /// Forwards the first `count` items of a chunk, and reports their outcomes. Sets `reported` to the first
+    /// item without an outcome. If an item has no outcome, the served pool is lost and this process ends. The
+    /// arguments of this item are then returned if they have attachments and are available.
     fn forward(
         &mut self,
         id: u64,

@@ -34,11 +34,11 @@ struct ServedPlace {
 
 #[derive(Default)]
 struct PlaceTable {
-    /// Random number of the pool.
+    /// Random number that identifies this pool at served pools.
     pool: u64,
     /// Wanted number of workers of this host.
     local: usize,
-    /// Maximum number of workers.
+    /// Maximum number of workers of all hosts.
     most: usize,
     remote: Vec<ServedPlace>,
     /// Last number that was given to a place or a forwarder.

@@ -122,7 +122,8 @@ pub(crate) struct WorkerSlot {
     pub(crate) restart_at: Option<Instant>,
     /// Chunk and item that exceeded the time limit.
     pub(crate) condemned: Option<(u64, usize)>,
-    /// `true` if the queue was already checked for the current first task.
+    /// `true` if the pool has already checked whether the worker begins the first unanswered task: see
+    /// [`slow_check_at`](Self::slow_check_at).
     pub(crate) queue_checked: bool,
     /// `true` if the worker did not take messages from its queue. Until the worker has answered a request in
     /// the queue, it is sent no other message.

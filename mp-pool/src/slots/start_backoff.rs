@@ -75,8 +75,8 @@ impl PoolState {
             .any(|(number, worker)| number != but && worker.ready && worker.is_staying())
     }
 
-    /// If no worker is ready, shortens the delays before starts to [`LONGEST_BACK_OFF`]. Longer delays are
-    /// meant for failed starts while other workers run the tasks.
+    /// If no worker is ready, makes the next start of each waiting worker due within [`LONGEST_BACK_OFF`].
+    /// Workers may have longer delays, which were set while other workers ran the tasks.
     pub(crate) fn shorten_delays(&mut self, now: Instant) {
         if !self.workers.iter().any(|worker| worker.ready && worker.is_staying()) {
             let soon = now + LONGEST_BACK_OFF;

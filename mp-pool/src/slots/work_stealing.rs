@@ -77,9 +77,11 @@ impl PoolState {
     }
 
     /// Withdraws tasks for idle workers from workers that have not begun any of their tasks for a while, such
-    /// as stopped workers. If a worker then has no tasks, it is sent a request made by `note`, and no other
-    /// message until it has answered this request. A stopped worker can't take withdrawn messages after it
-    /// resumes, so each task is done once.
+    /// as stopped workers. A stopped worker can't take withdrawn messages after it resumes, so each task is
+    /// done once.
+    ///
+    /// If a worker then has no tasks, it is sent the request that `note` creates. The worker gets no other
+    /// message before it has answered this request.
     pub(crate) fn relieve_slow_workers(
         &mut self,
         now: Instant,

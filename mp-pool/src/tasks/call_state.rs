@@ -40,7 +40,8 @@ pub(crate) trait FunctionOwner: Send + Sync {
     /// Reports that a function has no users left. May be called while the state's lock is held.
     fn function_unused(&self, code: u64);
 
-    /// Describes a wait for this call, or for any call, in a report: the pool, `what`, and the running tasks.
+    /// Returns the text of a report about a thread that waits for this call, or for any call. The text
+    /// contains the pool's name, `what`, and the running tasks.
     fn describe(&self, job: Option<&CallState>, what: &str) -> Subject;
 }
 

@@ -32,14 +32,14 @@ pub(crate) struct PushedTasks<A> {
 }
 
 struct LaneQueues<A> {
-    /// Tasks of each lane with tasks, and tasks without a lane (`None`), the oldest first, with their
-    /// indices.
+    /// Waiting tasks by lane, the oldest first, each with its index. Tasks without a lane have the key
+    /// `None`. Lanes without waiting tasks are left out.
     rows: HashMap<Option<u64>, VecDeque<(usize, UserValue<A>)>>,
-    /// Indices of the first tasks of all lanes with tasks, sorted, with their lanes. Keyed by the worker that
-    /// ran the lane last.
+    /// Lanes with waiting tasks, by the worker that ran the lane last and the index of the lane's first task.
+    /// The worker is `None` for a lane without a worker.
     heads: HashMap<Option<usize>, BTreeMap<usize, Option<u64>>>,
     count: usize,
-    /// Last worker of each lane.
+    /// Number of the last worker of each lane.
     workers: HashMap<u64, usize>,
     /// Lanes of the tasks whose outcomes were not taken, by task index.
     lanes: HashMap<usize, u64>,
@@ -102,7 +102,8 @@ impl<A> LaneQueues<A> {
         self.change(Some(lane), |waiting| waiting.workers.insert(lane, worker));
     }
 
-    /// Returns the lane with the oldest first task that this worker may take.
+    /// Returns the lane whose first task is the oldest of the tasks that this worker may take. The inner
+    /// `None` stands for tasks without a lane.
     fn find(&self, takes: Option<&LaneFilter>) -> Option<Option<u64>> {
         let may = |worker: &Option<usize>| takes.is_none_or(|takes| takes.allows(*worker));
         let first = self.heads.iter().filter(|(worker, _)| may(worker));

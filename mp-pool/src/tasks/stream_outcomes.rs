@@ -16,14 +16,14 @@ const FEW: usize = 64;
 pub(crate) struct TicketOutcomes {
     /// Maximum number of pushed tasks whose outcomes were not taken.
     pub(crate) most: usize,
-    /// `true` if the oldest task is taken first.
+    /// `true` if outcomes are taken in the order of the tasks, `false` if in the order of arrival.
     pub(crate) in_order: bool,
     /// `true` if the input has ended.
     pub(crate) closed: bool,
     /// Runs by the index of their first task, with the number of outcomes that were not taken.
     runs: BTreeMap<usize, (OutcomeRun, usize)>,
-    /// Indices of tasks in the order in which their outcomes arrived. The first outcome was not taken.
-    /// Entries of taken outcomes are removed later, when they are about half of all entries.
+    /// Indices of tasks in the order in which their outcomes arrived. The first entry is of an outcome that
+    /// was not taken. Entries of taken outcomes are removed when they are about half of all entries.
     arrivals: VecDeque<usize>,
     /// Number of outcomes that have arrived and were not taken.
     untaken: usize,

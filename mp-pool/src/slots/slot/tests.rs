@@ -93,7 +93,7 @@ fn learning_worker_is_not_recalled_while_fed() {
     }
 }
 
-/// Returns a worker with a task whose limit is `timeout`, since `now`.
+/// Returns a worker that received a task with the limit `timeout` at `now`.
 fn timed_worker(timeout: Duration, now: Instant) -> WorkerSlot {
     let mut worker = worker();
     let job = job(1, CallOptions { timeout: Some(timeout), ..CallOptions::default() });
