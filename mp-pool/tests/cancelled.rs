@@ -1,4 +1,4 @@
-//! Cancelled calls: the returned number is the number of tasks that end as cancelled, in any state.
+//! Cancellation of calls: for tasks in any state, `cancel` returns the number of tasks that end as cancelled.
 
 mod common;
 

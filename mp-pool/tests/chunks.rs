@@ -160,7 +160,7 @@ fn worker_ends_at_its_task_limit_within_a_chunk() {
     }
 }
 
-/// Can be sent only if its number is even.
+/// Value that can be sent only if its number is even.
 #[derive(Debug)]
 struct Even(usize);
 

@@ -116,7 +116,7 @@ fn stopped_worker_returns_tasks_of_unknown_function() {
     join(&pool);
 }
 
-/// Panics on drop if requested, and counts its drops.
+/// State of a worker. Panics on drop if `bomb` is set.
 struct State {
     sum: u64,
     bomb: bool,

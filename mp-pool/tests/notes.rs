@@ -8,7 +8,7 @@ use common::{DEADLINE, Gate, eventually, got, join, kill, lost};
 use mp_pool::{Pool, TaskError, note};
 use mp_spawn::closure;
 
-/// Notes the numbers from 1 to `number`, then waits at the gate.
+/// Task that notes the numbers from 1 to `number`, and then waits at the gate.
 fn with_panics_recorded((gate, number): (Gate, u64)) -> u64 {
     (1..=number).for_each(note);
     gate.pass(number as u32);

@@ -112,7 +112,7 @@ fn puts() {
     check(small.get().unwrap().unwrap());
 }
 
-/// Fails to encode, after a tensor was encoded.
+/// Value that can't be encoded. In a message, it follows a tensor that was already encoded.
 #[derive(Deserialize)]
 struct Refuses(FrozenTensor<u64>);
 

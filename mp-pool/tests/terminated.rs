@@ -9,7 +9,7 @@ use mp_pool::{Pool, StatePool, TaskError};
 use mp_spawn::StartMethod;
 use mp_tensor::{SharedTensor, Tensor};
 
-/// Longer than any other wait of the tests.
+/// Duration that exceeds every other wait of the tests.
 const LONG: Duration = Duration::from_secs(30);
 
 /// State that counts its creations and drops.

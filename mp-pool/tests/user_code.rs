@@ -122,7 +122,7 @@ fn panicking_arguments_do_not_stop_a_stream_drop() {
     join(&pool);
 }
 
-/// Can be encoded a limited number of times, then panics.
+/// Value that can be encoded a limited number of times. Further encodings panic.
 #[derive(Debug, Clone, Default)]
 struct Writes(Cell<u32>);
 
@@ -160,7 +160,7 @@ fn panicking_arguments_kept_for_retry_are_dropped() {
     join(&pool);
 }
 
-/// Panics when it wakes.
+/// Waker that sends a message and panics when it is called.
 struct Rude(mpsc::Sender<()>);
 
 impl Wake for Rude {
@@ -225,7 +225,7 @@ impl Drop for Last {
     }
 }
 
-/// Panics on drop in any process.
+/// Value that panics on drop in any process.
 #[derive(Serialize, Deserialize)]
 struct Everywhere;
 
