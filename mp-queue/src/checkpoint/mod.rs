@@ -67,9 +67,10 @@ impl<T: Message> Queue<T> {
     /// # Blocking
     /// Waits for the file system. Other processes continue, and their puts and gets are not delayed. The call
     /// ends with [`CheckpointError::Busy`] if consumers take messages faster than the call can write them for
-    /// about 10 s. In a queue with leases, the call also needs a short time in which no consumer takes a
-    /// message, within about 10 s after the first complete copy. This time grows with the number of messages
-    /// of the program. After `Busy`, pause the consumers and call again.
+    /// about 10 s. In a queue with leases, the call also needs a short pause in which no consumer takes a
+    /// message. The pause must begin within about 10 s after the first complete copy. The required length of
+    /// the pause grows with the number of messages of the program. After `Busy`, pause the consumers and call
+    /// again.
     ///
     /// # Errors
     /// Returns a [`CheckpointError`]. A message with a shared tensor, queue, lock, file or device tensor

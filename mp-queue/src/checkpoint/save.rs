@@ -31,11 +31,12 @@ use crate::raw::memory::RingMemory;
 use crate::raw::memory::peek::{HeldEnvelope, PeekedSlot, QueuePosition, SlotMessage};
 use crate::raw::options::QueueOptions;
 
-/// Time after the first complete pass within which a consistent set of copies must be found. Also the time
-/// limit for one pass, from the first message that was taken before it was copied.
+/// Time limit for finding a consistent set of copies, counted from the end of the first pass over the slots.
+/// Also the time limit of one pass, counted from the first message that a consumer took before the message
+/// was copied.
 const RETRY_TIME: Duration = Duration::from_secs(10);
-/// Number of bytes by which the file may exceed twice the size of its valid messages. Beyond that, the file
-/// is written again from the start.
+/// Maximum number of bytes of the file in addition to twice the size of the valid copies. A larger file is
+/// written again from the start.
 const SURPLUS: u64 = 64 << 20;
 /// Number of slots that one pass reads in addition to twice the number of messages in the queue.
 const MORE_STEPS: usize = 1 << 12;
@@ -104,7 +105,7 @@ impl Saver<'_> {
         }
     }
 
-    /// Copies messages until the copies are exactly the contents of the queue at one instant.
+    /// Updates the set of copies until it equals the contents of the queue at one instant.
     fn reach_an_instant(&mut self) -> Result<(), CheckpointError> {
         loop {
             self.copy_queued()?;
@@ -182,8 +183,8 @@ impl Saver<'_> {
         Ok(true)
     }
 
-    /// Removes copies of taken messages, and copies leased and returned messages. Returns `true` if the
-    /// copies are the contents of the queue at one instant.
+    /// Updates the set of copies: removes messages that were taken meanwhile, and adds leased and returned
+    /// messages. Then returns `true` if the set equals the contents of the queue at one instant.
     fn is_complete(&mut self) -> Result<bool, CheckpointError> {
         let memory = *self.memory();
         if self.discard_taken()? {

@@ -387,8 +387,9 @@ impl<T: Message> Queue<T> {
     }
 
     /// Leases a message without waiting, for a future. Returns `None` if the future must wait. Returns
-    /// `Some(Ok(None))` if the queue is closed and drained and no process has a lease. This includes leases
-    /// of this process, which leases messages for several consumers.
+    /// `Some(Ok(None))` if the queue is closed and drained, and no process has a lease.
+    ///
+    /// Leases of this process count, too, because the caller leases messages for several consumers.
     #[doc(hidden)]
     pub fn poll_encoded_lease(&self) -> Option<Result<Option<EncodedLease>, GetError>> {
         let lease = |leased: Leased| {

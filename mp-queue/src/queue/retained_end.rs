@@ -26,8 +26,9 @@ use crate::ring::{Position, PutOutcome, Slot, SmallMessage};
 pub(crate) struct RetainedEnd {
     end: ChannelEnd,
     retained: RetainedRing,
-    /// Last process that had detached from the ring when this handle last collected messages that dead
-    /// readers had pinned. 0 if no process had detached.
+    /// Last process that had detached from the ring when this handle last collected the messages that dead
+    /// readers had pinned, as a word. 0 if no process had detached. After another process has detached, the
+    /// next send collects these messages again.
     collected: AtomicU64,
 }
 

@@ -79,7 +79,7 @@ const PAGE: u64 = 4096;
 const HEAD: u64 = 256;
 
 impl ChainAt {
-    /// Returns this chain with the arena's largest number of envelopes.
+    /// Returns this chain for an arena with `envelopes` envelopes.
     #[must_use]
     pub const fn of(self, envelopes: u32) -> Self {
         Self { first: RingAt { envelopes, ..self.first }, ..self }

@@ -21,8 +21,8 @@ use crate::ring::Position;
 
 /// Reading side of a [`channel`](super::channel()). Any number of processes can have any number of receivers.
 ///
-/// Each receiver tracks which value it has seen. A clone, or a receiver that is sent to another process,
-/// starts with the state of the original.
+/// Each receiver tracks which value it has seen. A clone has seen the same value as the cloned receiver. A
+/// receiver that arrives in another process has seen the same value as the receiver that was sent.
 pub struct Receiver<T> {
     end: RetainedEnd,
     fingerprint: TypeFingerprint<T>,

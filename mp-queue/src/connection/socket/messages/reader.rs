@@ -42,7 +42,8 @@ pub(super) struct MessageReader {
     /// Messages that a send has read while it searched for a note. If reading ended with an error other than
     /// a closed connection, the error follows them.
     early: VecDeque<Result<ReceivedFrame, GetError>>,
-    /// Last note of the other side: a message of this side that it has refused.
+    /// Last note that the other side has sent. The note names a message of this side that the other side has
+    /// refused.
     refusal: Option<Box<TypeRefusal>>,
     closed: bool,
 }
