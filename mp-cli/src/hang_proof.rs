@@ -79,8 +79,8 @@ pub(crate) fn needs_of(snapshot: &Snapshot, process: &ProcessSnapshot) -> Option
     is_waiting.then_some(all)
 }
 
-/// Returns the processes that wait for each other in a cycle, beginning with this process, if it is part of a
-/// cycle.
+/// Returns the hang that contains a process: this process, and then all processes on which it depends,
+/// directly or through other processes. Returns `None` if one of these processes can continue.
 pub(crate) fn hang_of(snapshot: &Snapshot, pid: u32) -> Option<Vec<u32>> {
     let (mut set, mut seen) = (vec![pid], BTreeSet::from([pid]));
     let mut done = 0;
@@ -92,8 +92,8 @@ pub(crate) fn hang_of(snapshot: &Snapshot, pid: u32) -> Option<Vec<u32>> {
     Some(set)
 }
 
-/// Returns the processes of a hang that wait for each other, or that no process can help. All other processes
-/// of the hang only wait for these.
+/// Returns the causes of a hang: processes that are part of a cycle, and processes that no process can help.
+/// Each other process of the hang waits for one of the causes.
 pub(crate) fn causes_of(snapshot: &Snapshot, hang: &[u32]) -> Vec<u32> {
     let of = |pid: &u32| Some((*pid, needs_of(snapshot, process_of(snapshot, *pid)?)?));
     let needs: BTreeMap<u32, Vec<u32>> = hang.iter().filter_map(of).collect();

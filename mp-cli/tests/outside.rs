@@ -229,7 +229,8 @@ fn kill(mut command: Command, moment: Moment, folder: &Path) -> u32 {
     pid
 }
 
-/// Checks that a file of `record` is whole or missing, and that its folder has no other new file.
+/// Checks that a killed `record` has left a whole file or no file in its folder. Removes a whole file, and
+/// returns `true` if there was one.
 fn check_record(target: &Target) -> bool {
     let file = target.folder.join("record.json");
     let names = fs::read_dir(&target.folder).unwrap().flatten().map(|entry| entry.file_name());

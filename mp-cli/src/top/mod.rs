@@ -44,9 +44,9 @@ const NOTICED: Duration = Duration::from_millis(500);
 /// Key that suspends the command, like other jobs of a shell.
 const SUSPEND: (KeyCode, KeyModifiers) = (KeyCode::Char('z'), KeyModifiers::CONTROL);
 
-/// Shows a program until a key ends it. Without a target, there is a list of programs if several run.
-/// Without an interval, `top` reads the program every second, or less often if it is so large that reading it
-/// would use more than 1 % of a processor.
+/// Shows a program until a key ends the command. Without a target, first shows a list of programs if several
+/// run. Without an interval, `top` reads the program every second. A large program is read less often, so
+/// that the reads use at most 1 % of a processor.
 pub(crate) fn run(target: Option<&str>, interval: Option<Duration>) -> Result<()> {
     let is_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     if !is_terminal || std::env::var_os("TERM").is_some_and(|term| term == "dumb") {

@@ -27,8 +27,8 @@ fn lock(block: u32, owner: u32) -> Value {
     })
 }
 
-/// Returns a program with two processes, each of which waits for the lock that the other one owns. `checks`
-/// has the number of times that each has checked its condition.
+/// Returns a program with two processes in a cycle: each waits for a lock that the other process owns.
+/// `checks` contains the number of checks of the condition for each process.
 fn cycle(checks: [u64; 2]) -> Snapshot {
     let processes = [process(10, &wait(10, 2, 7, checks[0])), process(20, &wait(20, 1, 8, checks[1]))];
     let memory = json!({
@@ -42,7 +42,7 @@ fn cycle(checks: [u64; 2]) -> Snapshot {
     serde_json::from_value(snapshot).unwrap()
 }
 
-/// Returns `true` if the second snapshot proves the hang that the first one shows.
+/// Returns `true` if the snapshot `second` proves that the hang in the snapshot `first` can't end.
 fn is_proved(first: &Snapshot, mut second: Snapshot) -> bool {
     confirm(&mut second, first);
     explain(&second, &[10]).hangs
