@@ -168,21 +168,21 @@ impl PoolBuilder {
     /// All ranks run one build of a program. Arguments, results and captures of closures travel between hosts
     /// like the messages of a [`RemoteQueue`](mp_net::RemoteQueue). Shared tensors, queues, locks and
     /// descriptors can't be sent to another host: a task with one of them fails. Tasks run in the served
-    /// pool, with its initializer and [state](Self::state). The type of the state must be the same.
+    /// pool, with its initializer and [state](Self::state). Both pools must have the same type of state.
     ///
     /// [`processes`](Pool::processes) counts the workers of all hosts, and [`resize`](Pool::resize) sets the
     /// number of workers of this host.
     ///
     /// On other hosts, too, the tasks of a [lane](crate::TaskStream#lanes) prefer the worker process that ran
-    /// the lane last. If its host is lost, the lane continues in another process, on any host. The tasks of a
-    /// chunk that was sent to another host stay on that host while it is connected, even if workers elsewhere
-    /// are idle.
+    /// the lane last. If the host of this process is lost, the lane continues in another process, on any
+    /// host. The tasks of a chunk that was sent to another host stay on that host while it is connected, even
+    /// if workers elsewhere are idle.
     ///
     /// # When a process or a host dies
     /// The death of a worker on another host is reported like that of any worker. If a host is lost, or its
-    /// pool ends, other workers start its unfinished tasks again, without an error. A task may run twice, so
-    /// a task with side effects must allow a second run. If the served pool is terminated, tasks with tensors
-    /// in their arguments end with [`WorkerLost`](crate::WorkerLost) instead.
+    /// pool ends, other workers start the host's unfinished tasks again, without an error. A task may run
+    /// twice, so a task with side effects must allow a second run. If the served pool is terminated, tasks
+    /// with tensors in their arguments end with [`WorkerLost`](crate::WorkerLost) instead.
     #[cfg(feature = "net")]
     #[cfg_attr(docsrs, doc(cfg(feature = "net")))]
     #[doc(alias = "ray.util.multiprocessing")]

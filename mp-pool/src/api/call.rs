@@ -169,9 +169,9 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
     /// because it moves to the first worker that receives it. Such a task is refused with
     /// [`TaskError::Arguments`]; freeze or share the tensor.
     ///
-    /// `when` is called in the pool's thread and blocks it: it should be short, and must not wait for a
-    /// result of this pool. If it panics, the task is not retried. A later call of this method or of
-    /// [`retries`](Self::retries) replaces the setting.
+    /// The pool's thread calls `when` and is blocked during the call. So `when` should be short, and must not
+    /// wait for a result of this pool. If `when` panics, the task is not retried. A later call of this method
+    /// or of [`retries`](Self::retries) replaces the setting.
     pub fn retry_if(mut self, times: u32, when: impl Fn(&TaskError) -> bool + Send + Sync + 'static) -> Self {
         self.options.retry.set(times, when);
         self
@@ -229,8 +229,8 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
 
     /// Waits for room without blocking a thread, calls the function in a worker, and returns a handle of the
     /// result. The handle is a future, too. A program on an async runtime can thus respect the
-    /// [limit](crate::PoolBuilder::max_waiting) of the pool while its other tasks run. Without a limit, this
-    /// future is ready at once.
+    /// [limit](crate::PoolBuilder::max_waiting) of the pool while its other tasks run. Without a limit, the
+    /// returned future is ready at once.
     ///
     /// ```
     /// # fn block_on<F: Future>(future: F) -> F::Output {

@@ -60,9 +60,9 @@ const REPLIES: usize = 1024;
 ///
 /// # Shutdown
 /// [`join`](Self::join) waits until all tasks are done. Dropping the pool [terminates](Self::terminate) it:
-/// unfinished tasks end with [`TaskError::Terminated`], so callers that wait for them return. Both return
-/// when the workers have ended. If a worker is in an uninterruptible system call, both return ten seconds
-/// after the SIGKILL.
+/// unfinished tasks end with [`TaskError::Terminated`], so callers that wait for them return. `join` and the
+/// drop return when the workers have ended. If a worker is in an uninterruptible system call, they return ten
+/// seconds after the SIGKILL.
 ///
 /// A pool can be used and dropped in a task of another pool, in a callback and while a panic unwinds. In a
 /// fork of the process that created it, the pool is closed, and dropping it does nothing.

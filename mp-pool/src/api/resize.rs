@@ -110,7 +110,7 @@ impl PoolShared {
     }
 
     /// Asks surplus workers to end, and withdraws the tasks that they have not begun. Skips workers whose
-    /// time for this check has not come.
+    /// next check is not due.
     pub(crate) fn dismiss_surplus(&self) {
         let leave = || self.packed(WorkerRequest::Forget { code: LEAVE }).ok();
         self.state.lock().dismiss_surplus(Instant::now(), leave);

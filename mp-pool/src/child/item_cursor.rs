@@ -134,7 +134,7 @@ pub(crate) struct ItemCursor<'a> {
 }
 
 impl<'a> ItemCursor<'a> {
-    /// Creates a cursor over these items. The first one must be claimed.
+    /// Creates a cursor over the items `items` of a chunk. The worker must have claimed the first of them.
     pub(crate) fn new(
         words: &'a mut WordsWriter,
         part: &'a mut ReplyPart,

@@ -94,8 +94,8 @@ impl WorkerWords {
         self.words().store(self.0.word(JOURNAL), 0);
     }
 
-    /// Returns the results in the journal if they belong to this chunk. The worker may have sent them
-    /// already, if it died before it restarted the journal.
+    /// Returns the results in the journal if they belong to this chunk. If the worker died before it
+    /// restarted the journal, results that it has already sent are included.
     pub(crate) fn journal_results(&self, chunk: u64) -> Option<JournalResults> {
         self.run(journal::ReadJournal::new(self.0.word(JOURNAL), chunk))
     }

@@ -146,8 +146,8 @@ struct WorkerLoop {
     known: HashMap<u64, Rc<KnownFunction>>,
     /// Functions that could not be read for lack of descriptors.
     unread: HashMap<u64, FunctionMessage>,
-    /// Chunks whose function has not arrived, by function. The pool withdrew the message with the function,
-    /// and sends it again.
+    /// Chunks whose function has not arrived, by the number of the function. The pool has withdrawn the
+    /// message with this function, and sends it again.
     waiting: HashMap<u64, Vec<ReceivedChunk>>,
     /// Number of tasks done.
     done: u64,
@@ -165,7 +165,8 @@ impl WorkerLoop {
         self.waiting.is_empty() && (self.is_leaving || is_done || mp_core::interrupted())
     }
 
-    /// Returns the number of tasks that may run before the maximum is checked again, at least one.
+    /// Returns the number of tasks that the worker runs before it compares the number of its tasks with the
+    /// maximum again. At least 1.
     fn may_do(&self) -> usize {
         match self.most_tasks {
             0 => usize::MAX >> 1,

@@ -154,7 +154,7 @@ impl TaskArgs {
     /// Converts received arguments, so that they can be sent to a worker.
     ///
     /// # Errors
-    /// If the arguments are malformed.
+    /// Returns an error if the arguments are malformed.
     pub(crate) fn into_unsent(self) -> mp_core::Result<TaskArgs> {
         let malformed = || mp_core::Error::Malformed("arguments of tasks".into());
         match self {
@@ -167,8 +167,8 @@ impl TaskArgs {
         }
     }
 
-    /// Takes the arguments of one task, which could not be decoded, so that they can be returned to the pool.
-    /// Returns `None` for other arguments.
+    /// Takes the arguments of a single task after they could not be decoded, so that the worker can return
+    /// them to the pool. Returns `None` for arguments of several tasks and for arguments to be sent.
     pub(crate) fn take_unread(&mut self) -> Option<Outgoing> {
         match self {
             TaskArgs::ReceivedSingle(inc) => std::mem::take(&mut **inc).into_outgoing(),

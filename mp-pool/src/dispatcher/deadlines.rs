@@ -56,9 +56,9 @@ impl Dispatcher {
         self.pauses.piece(now, until, shortest)
     }
 
-    /// Moves the deadlines of watched tasks by the time since this thread last slept, if that time is long:
-    /// the program may have been stopped. The thread may instead have run user code, such as callbacks, so
-    /// the deadline of a task moves at most by its time limit.
+    /// Moves the deadlines of watched tasks by the time since this thread last slept. Does nothing if this
+    /// time is short. If it is long, the program may have been stopped, or the thread has run user code, such
+    /// as callbacks. Therefore the deadline of a task moves at most by its time limit.
     pub(super) fn excuse_work(&mut self, now: Instant, shortest: Duration) {
         let worked = now.saturating_duration_since(std::mem::replace(&mut self.awake_since, now));
         if worked > (shortest / 8).max(LONG_WORK) {

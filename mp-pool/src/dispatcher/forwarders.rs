@@ -39,9 +39,10 @@ pub(super) struct ArrivedChunk {
 
 /// Call of a chunk, which is replaced by its outcomes at the first reply.
 pub(super) struct StoredOutcomes {
-    /// Call of the chunk, until the first reply. Its function has captures, whose `Drop` is user code.
+    /// Call of the chunk, or `None` after the first reply. The call's function has captures, whose `Drop` is
+    /// user code.
     pub(super) job: Option<Arc<CallState>>,
-    /// Outcomes that the forwarder may not have received, from the first reply on.
+    /// Outcomes that the forwarder may not have received. Empty until the first reply.
     pub(super) runs: VecDeque<OutcomeRun>,
 }
 
@@ -82,13 +83,13 @@ impl Drop for ArrivedChunk {
 }
 
 struct ForwarderState {
-    /// Preferred worker: the last one that ran tasks of the forwarder.
+    /// Number of the preferred worker: the worker that last ran tasks of the forwarder.
     worker: Arc<AtomicUsize>,
     /// Last chunk. The forwarder sends the next chunk after it has received the outcomes.
     chunk: Option<Arc<ArrivedChunk>>,
     /// Cancelled chunks that have not arrived, the oldest first.
     cancelled: VecDeque<u64>,
-    /// Number of the current registration, which the [`HeldForwarder`] also contains.
+    /// Number of the current registration. The forwarder's [`HeldForwarder`] contains the same number.
     number: u64,
     /// `true` if the forwarder's process has ended or its session was lost.
     is_lost: bool,

@@ -28,7 +28,7 @@ const RETRY: Duration = Duration::from_secs(2);
 /// Starts the thread that finds the served pools of a cluster, for the life of the pool.
 ///
 /// # Errors
-/// If a thread can't be started, or the system has no random bytes.
+/// Returns an error if a thread can't be started, or the system has no random bytes.
 pub(crate) fn follow(shared: &Arc<PoolShared>, cluster: &Cluster) -> Result<(), PoolError> {
     let prefix = prefix(shared.settings.name.as_deref());
     let (to, from) = channel();

@@ -16,7 +16,8 @@ pub(super) fn after(now: Instant, delay: Duration) -> Instant {
     now.checked_add(delay).unwrap_or_else(|| now + NEVER)
 }
 
-/// Failed task that a worker had begun, and that may be retried. The chunk contains only this task.
+/// Task that has failed after a worker had begun it, before the decision about a retry. The chunk contains
+/// only this task.
 pub(crate) struct FailedTask {
     pub(crate) chunk: Chunk,
     pub(crate) error: TaskError,
@@ -24,7 +25,8 @@ pub(crate) struct FailedTask {
 }
 
 impl PoolShared {
-    /// Schedules a failed task again, or returns it if it has its final outcome. No lock may be held.
+    /// Schedules a retry of a failed task. Returns the task if it is not retried. The caller must hold no
+    /// lock.
     pub(super) fn retry(&self, mut failed: FailedTask) -> Option<FailedTask> {
         let FailedTask { chunk, error, .. } = &mut failed;
         let (job, index) = (Arc::clone(&chunk.job), chunk.first);

@@ -23,7 +23,7 @@ struct RoomWaiters {
 }
 
 impl RoomQueue {
-    /// Wakes the next `room` futures. No lock may be held: a waker is user code.
+    /// Wakes the next `room` futures. The caller must hold no lock, because a waker is user code.
     pub(crate) fn wake(&self, room: usize) {
         for _ in 0..room {
             let Some((_, waker)) = self.0.lock().waiting.pop_first() else { return };
@@ -31,7 +31,7 @@ impl RoomQueue {
         }
     }
 
-    /// Wakes all futures that wait now. No lock may be held.
+    /// Wakes all waiting futures. The caller must hold no lock.
     pub(crate) fn wake_all(&self) {
         let waiting = std::mem::take(&mut self.0.lock().waiting);
         waiting.into_values().for_each(|waker| _ = catch_panic(|| waker.into_inner().map(Waker::wake)));

@@ -100,7 +100,7 @@ impl<'a> Settlements<'a> {
         }
     }
 
-    /// Delivers the outcomes to their calls. No lock may be held.
+    /// Delivers the outcomes to their calls. The caller must hold no lock.
     pub(crate) fn deliver(self) {
         drop(self);
     }
@@ -124,7 +124,7 @@ impl Drop for Settlements<'_> {
 
 impl PoolShared {
     /// Delivers outcomes to their calls. All are settled before user code runs: callbacks, wakers, and drops
-    /// of kept values. No lock may be held.
+    /// of kept values. The caller must hold no lock.
     fn deliver_outcomes(&self, outcomes: Vec<(Arc<CallState>, Vec<OutcomeRun>)>) {
         if outcomes.is_empty() {
             return;
@@ -208,7 +208,8 @@ pub(crate) fn report_items(
 }
 
 impl PoolState {
-    /// Makes tasks ready again that a worker has returned, or settles them if they must not begin.
+    /// Handles tasks that a worker has returned: makes them ready for another worker, or settles them if
+    /// their call was cancelled, the program was interrupted or the pool has ended.
     pub(crate) fn take_returned(
         &mut self,
         (worker, id): (usize, u64),

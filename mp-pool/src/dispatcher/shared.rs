@@ -137,7 +137,7 @@ impl PoolShared {
         state.is_open() && self.settings.max_waiting.is_some_and(|most| state.unsettled >= most)
     }
 
-    /// Wakes as many waiting futures as there is room for. No lock may be held.
+    /// Wakes as many waiting futures as there is room for. The caller must hold no lock.
     pub(crate) fn wake_waiting(&self) {
         let Some(most) = self.settings.max_waiting else { return };
         let room = {

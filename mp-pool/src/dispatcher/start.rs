@@ -215,7 +215,7 @@ pub(crate) struct WorkerDeath<'a> {
 
 impl WorkerDeath<'_> {
     /// Logs the end of the worker, and reports failures on stderr: the first at once, later ones at growing
-    /// intervals. No lock may be held.
+    /// intervals. The caller must hold no lock.
     pub(crate) fn report(self, shared: &PoolShared, reports: &mut FailureReports) {
         // A worker is not replaced if the pool is ending, has shrunk, or is closed without tasks.
         let is_replaced = {

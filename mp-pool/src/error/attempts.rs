@@ -94,7 +94,7 @@ impl Attempts {
         self.record().counts.iter().map(|count| *count as usize).sum()
     }
 
-    /// Returns the kind of each failure, including the last one. Limited to the last thousand.
+    /// Returns the kind of each failure, the last failure included. Only the last 1000 failures are stored.
     #[must_use]
     pub fn failures(&self) -> &[FailureKind] {
         &self.record().failures

@@ -316,7 +316,7 @@ impl TaskError {
     }
 
     /// Returns the index of the failed item, for calls of many items such as `map` and `imap`. The error's
-    /// text begins with it.
+    /// text begins with this index.
     ///
     /// ```
     /// let pool = mp_pool::Pool::new(2)?;

@@ -29,7 +29,7 @@ pub(crate) struct ForwarderId {
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Self")]
 pub(crate) enum ForwardRequest {
-    /// Add a forwarder, which holds a value of the service from then on.
+    /// Register a forwarder, until its process ends or its session is lost.
     Begin { from: ForwarderId },
     /// Return the number of workers, if their state is of this kind.
     Size { kind: String },
@@ -153,7 +153,7 @@ pub(crate) enum ForwardedOutcome {
 pub(crate) enum ForwardReply {
     /// Number of workers.
     Size(usize),
-    /// The workers have a state of this kind, which is not the requested one.
+    /// Kind of the workers' state, which differs from the requested kind.
     OtherKind(String),
     Done,
     /// The pool has ended.

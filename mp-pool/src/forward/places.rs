@@ -26,7 +26,7 @@ pub(crate) fn prefix(pool: Option<&str>) -> String {
 struct ServedPlace {
     /// Number of the place, unique in its pool.
     id: u64,
-    /// Number of its publication. A pool that is published again has another number.
+    /// Number of the pool's publication. A pool that is published again has another number.
     publication: u64,
     workers: usize,
     service: ServedPoolService,
@@ -153,7 +153,7 @@ impl Places {
         self.table.lock().remote.iter().map(|place| (place.publication, place.service.clone())).collect()
     }
 
-    /// Sets the numbers of workers of these publications. Returns `true` if one has changed.
+    /// Sets the numbers of workers of these publications. Returns `true` if a number has changed.
     pub(crate) fn set_sizes(&self, sizes: &[(u64, usize)]) -> bool {
         let (mut table, mut has_changed) = (self.table.lock(), false);
         for place in &mut table.remote {

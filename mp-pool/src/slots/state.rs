@@ -56,7 +56,7 @@ pub(crate) struct PoolState {
     pub(crate) backpressure: Backpressure,
     /// Number of consecutive workers that died while they read a function, by function.
     pub(crate) reader_deaths: HashMap<u64, u32>,
-    /// Last time at which a ready worker died or began to create its state again; `None` if this has not
+    /// Last time at which a ready worker died, or began to create its state again. `None` if neither has
     /// happened.
     pub(crate) last_ready: Option<Instant>,
     /// Number of tasks without an outcome.

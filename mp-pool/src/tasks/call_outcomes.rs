@@ -73,8 +73,8 @@ pub(super) struct OutcomeWaiters {
 
 /// Number of parts in which a thread takes the results of a call while tasks run.
 pub(super) const PARTS: usize = 32;
-/// Number of untaken runs of outcomes from which on a thread that takes results is woken earlier, so that
-/// they do not fill the memory.
+/// Number of untaken runs of outcomes at which a thread that takes results is woken early. The limit prevents
+/// the runs from filling the memory.
 pub(super) const MANY_RUNS: usize = 256;
 
 /// Reason why a push is refused.

@@ -135,7 +135,8 @@ impl CallState {
         self.outcomes.lock().expect(tasks)
     }
 
-    /// For a stream: expects the outcome of one more task, if there is room for it. Returns its index.
+    /// For a stream: expects the outcome of one more task, if there is room for the task. Returns the task's
+    /// index.
     pub(crate) fn expect_one(&self) -> Result<usize, PushRefusal> {
         let mut outcomes = self.outcomes.lock();
         outcomes.check_room()?;
@@ -191,8 +192,9 @@ impl CallState {
         self.pace.load(Ordering::Relaxed).saturating_mul(tasks as u64)
     }
 
-    /// Returns the expected duration of `tasks` tasks in nanoseconds, of which one may be almost finished. If
-    /// the duration of a task is unknown, assumes [`CHUNK_NANOS`].
+    /// Returns the expected remaining duration of `tasks` unfinished tasks in nanoseconds. One of the tasks
+    /// is not counted, because it may be running and almost finished. If the duration of a task is unknown,
+    /// assumes [`CHUNK_NANOS`] for each task.
     pub(crate) fn expected_nanos(&self, tasks: usize) -> u64 {
         match self.pace.load(Ordering::Relaxed) {
             0 => (tasks as u64).saturating_mul(CHUNK_NANOS),

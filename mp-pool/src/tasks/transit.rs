@@ -41,14 +41,14 @@ impl TransitState {
 }
 
 impl TransitCounter {
-    /// Adds tasks that the caller takes. The caller holds the lock of the list that contains them.
+    /// Begins the transit of tasks. The caller holds the lock of the list from which it takes the tasks.
     pub(crate) fn add(&self, tasks: usize) {
         let mut state = self.0.lock();
         state.tasks += tasks;
         state.add_returned(tasks);
     }
 
-    /// Removes tasks. Returns the outcome that they must have, if any.
+    /// Ends the transit of tasks. Returns the error that a cancellation has set as their outcome, if any.
     pub(crate) fn release(&self, tasks: usize) -> Option<TaskError> {
         let mut state = self.0.lock();
         state.tasks = state.tasks.saturating_sub(tasks);
