@@ -21,7 +21,8 @@ pub enum PutError<T> {
     Deserted {
         /// Value that was not put.
         value: T,
-        /// Last process that had the queue, or `None` if it was sent to a process that never received it.
+        /// Last process that had the queue, or `None` if the queue was sent to a process that never received
+        /// it.
         last: Option<Member>,
         /// Process id of the last process, or 0 if it is unknown.
         pid: u32,
@@ -338,7 +339,8 @@ pub enum GetError {
     /// message into it ([`DesertedWhen`](crate::DesertedWhen)).
     #[error("the queue is empty, and no other process has it any more: {}", LastProcess(*last, *pid))]
     Deserted {
-        /// Last process that had the queue, or `None` if it was sent to a process that never received it.
+        /// Last process that had the queue, or `None` if the queue was sent to a process that never received
+        /// it.
         last: Option<Member>,
         /// Process id of the last process, or 0 if it is unknown.
         pid: u32,

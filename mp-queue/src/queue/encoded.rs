@@ -113,7 +113,8 @@ impl<T: Message> Queue<T> {
         }
     }
 
-    /// Stores all messages that are put later in envelopes, so that they can be [put back](Self::put_back).
+    /// Makes all later puts store their messages in envelopes, so that the messages can be [put
+    /// back](Self::put_back).
     #[doc(hidden)]
     pub fn allow_put_back(&self) {
         self.raw().memory().enable_redelivery();

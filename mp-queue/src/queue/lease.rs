@@ -175,8 +175,9 @@ impl RawQueue {
     }
 
     /// Returns `true` if a message of this closed and drained queue may still be given back: another process
-    /// has leased it, or it is returned. A message whose owner word is still `QUEUED` counts, too. Either a
-    /// process has just taken it and not yet become its owner, or its put is about to fail.
+    /// has leased the message, or the message is returned. A message whose owner word is still `QUEUED`
+    /// counts, too. Either a process has just taken it and not yet become its owner, or its put is about to
+    /// fail.
     pub(crate) fn has_other_leases(&self) -> bool {
         let me = self.arena().me().ok();
         let others = |h| match h {
@@ -260,8 +261,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     ///
     /// A message that was given back is delivered before other messages, so it may be delivered after a later
     /// one. A message is delivered **at least once**: its effects before its consumer died may be repeated.
-    /// Plain [`get`](Self::get) delivers *at most once*: it loses a message, also one that was given back, if
-    /// its consumer dies. A message that has been delivered as often as the queue allows
+    /// Plain [`get`](Self::get) delivers *at most once*: if a consumer dies, its message is lost, even a
+    /// message that was given back before. A message that has been delivered as often as the queue allows
     /// ([`QueueOptions::deliveries`](crate::QueueOptions::deliveries), by default five times) is set aside:
     /// see [`dead_letter`](Self::dead_letter).
     ///

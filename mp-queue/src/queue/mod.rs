@@ -187,7 +187,7 @@ impl<T: Message> Queue<T> {
         QueueOptions::new().create()
     }
 
-    /// Creates a queue that grows as [`unbounded`](Self::unbounded), up to `limit` messages. Then
+    /// Creates a queue that grows as [`unbounded`](Self::unbounded), up to `limit` messages. At the limit,
     /// [`put`](Self::put) waits.
     ///
     /// Suited to limits that are rarely reached: the queue takes memory for the messages that it has held,

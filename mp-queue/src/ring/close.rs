@@ -18,7 +18,7 @@ enum Pc {
 /// it was set could publish after the consumers have found the end.)
 ///
 /// In a full ring, the next message would go to the slot of the oldest message. This slot is then marked as
-/// `LAST`: when its message is taken, it becomes `CLOSED`.
+/// `LAST`: when its message is taken, the slot becomes `CLOSED`.
 ///
 /// Ends with `true` if this call closed the ring, and with `false` if it was closed already.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -13,8 +13,9 @@ enum NewestPc {
     Tail,
     Forward,
     Back,
-    /// Checks that no message was published at `unpublished` meanwhile. Needed if the found message, in this
-    /// slot, is not at the position just before `unpublished`.
+    /// Checks that no message was published at `unpublished` during the search. Contains the slot of the
+    /// message that was found. The check is not needed if this message is at the position just before
+    /// `unpublished`.
     Check(Slot),
 }
 

@@ -297,9 +297,9 @@ impl Position {
         }
     }
 
-    /// Returns the first position after this one that may be unused. `slot` is the content of this position's
-    /// slot, which was used at this position or in a later lap, so all positions up to that one are used.
-    /// Without garbage, a hint lags by few positions.
+    /// Returns the first position after this one that may be unused. The caller has found in `slot`, this
+    /// position's slot, that this position is used. If the slot is in a later lap, the positions up to its
+    /// previous lap are used, too, and are skipped. Without garbage, a hint lags by few positions.
     pub fn skip_used(self, slot: Slot, slots: u32) -> Self {
         let lap = match self.lag(slot) {
             Lag::Ahead => slot.lap.wrapping_sub(1) & LAP_MASK,

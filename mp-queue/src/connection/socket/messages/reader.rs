@@ -40,7 +40,7 @@ pub(super) struct MessageReader {
     /// Empty buffer of a caller of `recv_to`, used for the next message.
     pub(super) lent: Vec<u8>,
     /// Messages that a send has read while it searched for a note. If reading ended with an error other than
-    /// a closed connection, the error follows them.
+    /// a closed connection, the error is the last element.
     early: VecDeque<Result<ReceivedFrame, GetError>>,
     /// Last note that the other side has sent. The note names a message of this side that the other side has
     /// refused.
