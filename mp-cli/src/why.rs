@@ -295,13 +295,14 @@ impl Chain<'_> {
         nodes
     }
 
-    /// Returns the action of another process that ends a wait.
+    /// Returns the action by which another process ends the wait.
     fn ended_by<'w>(&self, wait: &'w WaitSnapshot) -> &'w str {
         let is_owned = object_of(self.snapshot, wait).is_some_and(|object| object.owner.is_some());
         if is_owned { "holds it" } else { &wait.ended_by }
     }
 
-    /// Returns a line about processes that the text describes in full at another point.
+    /// Returns a line that only names these processes, because another part of the text describes them in
+    /// full. If `only` is `true`, the line ends with the remark [`ONLY`].
     fn of_shown(&self, pids: &[u32], wait: &WaitSnapshot, only: bool) -> Option<Node> {
         let mut calls: Vec<(&str, Vec<u32>)> = Vec::new();
         for pid in pids {

@@ -45,7 +45,7 @@ impl Target {
         target
     }
 
-    /// Returns all commands that read a program. Commands that write a file write it into the folder.
+    /// Returns all commands that read a program. Commands that write a file write into the target's folder.
     fn commands(&self) -> Vec<Command> {
         let (pid, file) = (self.program.pid(), self.folder.join("record.json"));
         let (file, shared) = (file.to_str().unwrap(), self.folder.join("shared"));

@@ -252,7 +252,7 @@ fn gc_removes_files_of_killed_programs() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// The next program needs no clean-up: it removes the files of the killed program.
+/// The next program removes the files of the killed program, so no other clean-up is needed.
 #[test]
 fn files_of_a_killed_program_block_no_other() {
     let folder = std::env::temp_dir().join(format!("mp-next-{}", std::process::id()));

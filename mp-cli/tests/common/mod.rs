@@ -53,7 +53,7 @@ pub(crate) fn mp(arguments: &[&str]) -> (String, Option<i32>) {
     (text, output.status.code())
 }
 
-/// Returns a command that runs `mp top` in a terminal, or `None` if this machine can't.
+/// Returns a command that runs `mp top` in a terminal, or `None` if this machine has no program `script`.
 pub(crate) fn top(pid: &str) -> Option<Command> {
     if !Command::new("script").arg("--version").output().is_ok_and(|output| output.status.success()) {
         mp_harness::skip("there is no `script` of util-linux");
