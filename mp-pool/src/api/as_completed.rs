@@ -64,7 +64,7 @@ impl<T, S> fmt::Debug for AsCompleted<T, S> {
     }
 }
 
-/// Index of a call in the list, and its result.
+/// Index of a call in the list that [`as_completed`] has received, and the result of this call.
 type Completed<T, S> = (usize, Result<<S as ResultKind<T>>::Value, TaskError>);
 
 impl<T, S: ResultKind<T>> AsCompleted<T, S> {

@@ -46,10 +46,10 @@ impl PoolBuilder {
         self
     }
 
-    /// Names the pool. The name is shown by its `Debug` implementation, its [metrics](crate::Pool::metrics),
-    /// reports of stalled waits (`MP_STALL`) and the errors of its tasks. A worker's name is this name with
-    /// the worker's number appended, such as `resize-3`. A worker of a pool without a name is called, for
-    /// example, `pool-worker-3`.
+    /// Names the pool. The name is shown by the pool's `Debug` implementation, its
+    /// [metrics](crate::Pool::metrics), reports of stalled waits (`MP_STALL`) and the errors of the pool's
+    /// tasks. A worker's name is this name with the worker's number appended, such as `resize-3`. A worker of
+    /// a pool without a name is called, for example, `pool-worker-3`.
     ///
     /// ```
     /// let pool = mp_pool::Pool::builder().processes(1).name("resize").build()?;

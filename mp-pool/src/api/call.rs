@@ -130,8 +130,8 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
         self
     }
 
-    /// Sets the number of retries after the death of a worker: [`retry_if`](Self::retry_if) for
-    /// [`TaskError::WorkerLost`].
+    /// Sets the number of retries after the death of a worker. Same as [`retry_if`](Self::retry_if) with a
+    /// filter for [`TaskError::WorkerLost`].
     pub fn retries(self, times: u32) -> Self {
         self.retry_if(times, |error| matches!(error, TaskError::WorkerLost(_)))
     }

@@ -186,7 +186,8 @@ impl PoolState {
         self.workers.get(number).filter(|_| number < self.wanted)
     }
 
-    /// Asks a worker to end after its tasks. Returns `false` if its queue is full or it is not ready.
+    /// Asks a worker to end after its tasks. Returns `false` if the worker's queue is full or the worker is
+    /// not ready.
     fn ask_to_leave(
         &mut self,
         number: usize,

@@ -325,7 +325,8 @@ impl<T, S> AsyncResult<T, S> {
         !self.job.is_ours()
     }
 
-    /// Calls `call` when the result is available: at once if it already is, and in a forked process.
+    /// Calls `call` when the result is available. Calls it before returning if the result is already
+    /// available, and in a forked process.
     pub(crate) fn when_done(&self, call: impl FnOnce() + Send + 'static) {
         if self.job.is_ours() {
             self.job.on_done(Box::new(call));

@@ -159,7 +159,7 @@ impl<S: 'static> StatePool<S> {
         }
         stream {
             /// Calls `function(state, item)` for each item that is pushed, until the stream is closed: see
-            /// [`TaskStream`]. Its lanes send tasks to the worker that has the state they need.
+            /// [`TaskStream`]. With a lane, related tasks run in the worker whose state they need.
         }
         starmap {
             /// Like [`map`](Self::map), for a function of the state and up to six arguments. Each item is a

@@ -137,10 +137,10 @@ mp_core::readable_debug!(PendingError);
 /// # Lanes
 /// Some tasks run faster in the worker that ran a related task before: this worker has a file open that both
 /// tasks read, or the [state](crate::StatePool) that both change. Push such tasks to one *lane*, a number
-/// chosen by the caller ([`push_to`](Self::push_to)). The pool sends them to the worker that ran this lane
-/// last. It sends them to another worker if that worker is dead, or if that worker is busy and another is
-/// idle. A lane is only a hint: a wrong lane costs nothing, and no task waits while a worker is idle. Tasks
-/// of one lane may run at the same time, and a retried task goes to any free worker.
+/// chosen by the caller ([`push_to`](Self::push_to)). The pool sends these tasks to the worker that ran the
+/// lane last. If this worker is dead, or is busy while another worker is idle, the pool sends the tasks to
+/// another worker. A lane is only a hint: a wrong lane costs nothing, and no task waits while a worker is
+/// idle. Tasks of one lane may run at the same time, and a retried task goes to any free worker.
 ///
 /// ```
 /// use mp_pool::Pool;

@@ -19,10 +19,10 @@
 //! | runs | start of the task plus the time taken by hooks | the worker, before the chunk word names the task |
 //! | stopped | the same plus [`LONGEST_HOOK`]: in the future, so that no time limit has passed | the first thread that panics; restored when the last one has finished |
 //!
-//! If a worker dies while its clock is stopped, both words remain. The pool clears the chunk word before it
-//! starts the worker's next process. `since` is valid only for the task that the chunk word names, and is
-//! written before the chunk word. A worker that receives a SIGSTOP while its clock is stopped keeps its task
-//! until the time limit plus [`LONGEST_HOOK`].
+//! If a worker dies while its clock is stopped, `since` and the chunk word remain unchanged. The pool clears
+//! the chunk word before it starts the worker's next process. `since` is valid only for the task that the
+//! chunk word names, and is written before the chunk word. A worker that receives a SIGSTOP while its clock
+//! is stopped keeps its task until the time limit plus [`LONGEST_HOOK`].
 
 use std::sync::OnceLock;
 use std::time::Instant;

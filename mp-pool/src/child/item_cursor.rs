@@ -4,9 +4,9 @@
 //! of a function executes a run of such items without the main loop. The runner knows the types, so decoding,
 //! calling and encoding form one loop that the compiler optimizes as a whole, inside one catch of panics.
 //! [`ItemCursor::advance`] runs between two items: it stores the result in the journal, then claims the next
-//! item. A run of items ends when other work is needed after an item, which the worker's main loop
-//! ([`main_loop`](crate::child::main_loop)) does. The cursor contains the index of the last item, even after
-//! a panic.
+//! item. A run ends after an item that requires work of the worker's main loop
+//! ([`main_loop`](crate::child::main_loop)). The cursor contains the index of the last item, even after a
+//! panic.
 
 use std::ops::Range;
 

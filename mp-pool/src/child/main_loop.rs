@@ -442,7 +442,7 @@ mod tests {
     use super::*;
     use crate::child::values::{PackedRange, PackedValues};
 
-    /// The chunk is in the queue before its function, like after the pool has withdrawn the function just
+    /// The chunk precedes its function in the queue. This happens if the pool withdraws the function just
     /// before the worker takes the chunk.
     #[test]
     fn task_arriving_before_its_function_waits() {

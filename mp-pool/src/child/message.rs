@@ -82,7 +82,7 @@ pub(crate) const LEAVE: u64 = u64::MAX;
 /// Function in a message: to be sent, or received.
 pub(crate) type FunctionMessage = LazyClosure<Runner>;
 
-/// Decodes a received function, or returns the reason why that failed.
+/// Decodes a received function. If decoding fails, returns the reason.
 pub(crate) fn read_function(mut function: FunctionMessage) -> Result<Runner, FunctionReadError> {
     if let LazyClosure::Received(inc) = &mut function
         && let Err(error) = inc.claim()
@@ -211,8 +211,8 @@ pub(crate) enum TaskReply {
     /// The worker has too few free descriptors to receive the descriptors in the arguments. The reply
     /// contains the unread arguments and the fingerprint of their type.
     Unread { fingerprint: u64, why: String, arguments: SingleValue },
-    /// `true`: the result could not be encoded. `false`: the worker could not decode the function or the
-    /// arguments.
+    /// The worker could not encode the result (`result` is `true`), or could not decode the function or the
+    /// arguments (`result` is `false`).
     Unsendable { result: bool, why: String },
     /// Error of a task that ran in another pool.
     Failed(Box<TaskError>),

@@ -1,6 +1,6 @@
 //! # Safety
-//! Bytes in shared memory that never change. Unsafe, because it makes a slice of memory that other
-//! processes map; sound, because
+//! Bytes in shared memory that never change. Unsafe, because [`SharedBytes`] makes a slice of memory that
+//! other processes map; sound, because
 //! - the bytes are in a [`Structure`] under this crate's name, which no tensor reaches;
 //! - they are written once, by [`SharedBytes::new`], before any other handle of the structure exists;
 //! - the structure is held as long as the slice is borrowed, and its length is checked wherever a handle is

@@ -1,5 +1,5 @@
-//! Deadlines that the pool's thread enforces for workers and for itself, excluding pauses in which it did not
-//! run.
+//! Deadlines that the pool's thread enforces for workers and for itself. Pauses in which the thread did not
+//! run are not counted.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,8 @@ use crate::dispatcher::shutdown::Shutdown;
 use crate::dispatcher::thread::Dispatcher;
 use crate::steps::chunk::ItemPosition;
 
-/// Time between two sleeps of the pool's thread above which the program may have been stopped.
+/// Longest time between two sleeps of the pool's thread that is normal. After a longer time, the program may
+/// have been stopped.
 const LONG_WORK: Duration = Duration::from_millis(20);
 /// Maximum number of pauses that are recorded. Few tasks run through more pauses.
 const MOST_PAUSES: usize = 64;
@@ -47,8 +48,8 @@ impl Dispatcher {
         (next, shortest)
     }
 
-    /// Begins the next piece of a sleep that ends at `until`, and returns the end of the piece. Afterwards
-    /// the deadlines of all running tasks are watched.
+    /// Prepares a sleep that ends at `until`, and returns the end of its first piece. Marks the deadlines of
+    /// all running tasks as watched. `shortest` is the shortest time limit of these tasks.
     pub(super) fn begin_watch(&mut self, until: Instant, shortest: Duration) -> Instant {
         let now = Instant::now();
         self.excuse_work(now, shortest);

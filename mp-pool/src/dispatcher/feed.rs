@@ -1,8 +1,9 @@
 //! Assignment of tasks to workers, in chunks.
 //!
 //! A thread that submits tasks assigns them itself as long as workers have room. Then the pool's thread
-//! continues, whenever a reply arrives. Encoding runs user code, so it happens without the lock: the worker
-//! is marked as being fed, and if it has died when the tasks are encoded, they go to another worker.
+//! continues, whenever a reply arrives. Encoding runs user code, so the thread does not hold the lock
+//! meanwhile. The worker is marked as being fed. If the worker has died when the tasks are encoded, the tasks
+//! go to another worker.
 //!
 //! If other workers already know a function, a replacement worker is first sent only the function, which may
 //! contain a large dataset. Until the replacement has read the function, the other workers run the tasks of
@@ -27,7 +28,8 @@ use crate::tasks::call_state::{CallState, TaskFunction};
 use crate::tasks::chunk::{Chunk, ChunkMessage, ReadyChunk};
 use crate::tasks::source::{ArgsPiece, SavedArgs};
 
-/// Number of tasks that are encoded together if chunks are smaller, so that their arguments share memory.
+/// Number of tasks that are taken and encoded together. If chunks are smaller, the arguments of several
+/// chunks share memory.
 const TASKS_AT_ONCE: usize = 64;
 
 impl PoolShared {

@@ -37,7 +37,7 @@ pub(super) struct ArrivedChunk {
     pub(super) waiting: AtomicUsize,
 }
 
-/// Call of a chunk, which is replaced by its outcomes at the first reply.
+/// Call of a chunk until the first reply, and after that the outcomes of the call.
 pub(super) struct StoredOutcomes {
     /// Call of the chunk, or `None` after the first reply. The call's function has captures, whose `Drop` is
     /// user code.
@@ -83,7 +83,8 @@ impl Drop for ArrivedChunk {
 }
 
 struct ForwarderState {
-    /// Number of the preferred worker: the worker that last ran tasks of the forwarder.
+    /// Number of the preferred worker: the worker that last ran tasks of the forwarder, or that was chosen at
+    /// the registration.
     worker: Arc<AtomicUsize>,
     /// Last chunk. The forwarder sends the next chunk after it has received the outcomes.
     chunk: Option<Arc<ArrivedChunk>>,

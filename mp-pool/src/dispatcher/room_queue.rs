@@ -37,7 +37,8 @@ impl RoomQueue {
         waiting.into_values().for_each(|waker| _ = catch_panic(|| waker.into_inner().map(Waker::wake)));
     }
 
-    /// Stores a waker at its position, or at the end.
+    /// Stores a waker at `position`, or at the end of the queue if `position` is `None`. Returns the
+    /// position.
     pub(super) fn wait(&self, position: Option<u64>, waker: UserValue<Waker>) -> u64 {
         // The previous waker is dropped without the lock.
         let (position, _before) = {
@@ -49,7 +50,7 @@ impl RoomQueue {
         position
     }
 
-    /// Removes a waker. Returns `true` if it was still waiting.
+    /// Removes the waker at a position. Returns `true` if the waker was still stored.
     pub(super) fn leave(&self, position: u64) -> bool {
         let waker = self.0.lock().waiting.remove(&position);
         waker.is_some()

@@ -25,8 +25,8 @@ use crate::tasks::outcome_run::{OutcomeData, OutcomeRun};
 use crate::tasks::source::{ArgsPiece, LaneFilter, SavedArgs, TaskSource, UnneededValues};
 use crate::tasks::transit::TransitCounter;
 
-/// Maximum number of functions that are kept for pools of other members. The oldest is dropped, and is sent
-/// again if it is needed.
+/// Maximum number of functions that are kept for pools of other members. If there are more, the oldest
+/// function is dropped, and its pool sends it again when it is needed.
 const MOST_FUNCTIONS: usize = 256;
 /// Time for which functions without calls are kept. Their forwarders may have been lost.
 const LONGEST_IDLE: Duration = Duration::from_secs(600);

@@ -353,8 +353,8 @@ mod tests {
         }
     }
 
-    /// A process that returns a cancelled chunk counts as one that had tasks, so the next start is not
-    /// delayed.
+    /// A process that returns a cancelled chunk counts as a process that has had tasks. So the next start is
+    /// not delayed.
     #[test]
     fn cancelled_chunk_does_not_delay_next_start() {
         for is_cancelled_there in [true, false] {

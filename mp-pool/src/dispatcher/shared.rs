@@ -48,7 +48,7 @@ pub(crate) struct PoolShared {
     pub(crate) state: Mutex<PoolState>,
     /// Notified when tasks have been settled, or the pool has ended.
     pub(crate) changed: Condvar,
-    /// Statistics. Their lock is taken before the lock of the state or of a call.
+    /// Statistics of the pool. A thread acquires this lock before the lock of the state or of a call.
     pub(crate) meter: Mutex<Meter>,
     /// Futures that wait for room.
     pub(crate) room: RoomQueue,

@@ -254,7 +254,7 @@ mod tests {
         }
     }
 
-    /// Tasks that were submitted before are run by the workers, or get another outcome.
+    /// Earlier tasks of the call are run by the workers, or get another outcome.
     #[test]
     fn refused_task_keeps_earlier_tasks_of_its_call() {
         let shared = shared();

@@ -40,8 +40,8 @@ use crate::tasks::outcome_run::{OutcomeData, OutcomeRun};
 
 /// Maximum number of replies that are taken at once.
 const REPLIES: usize = 64;
-/// Number of consecutive worker deaths while reading a function, after which each further death costs a task:
-/// the function may cause the deaths.
+/// Number of consecutive workers that may die while they read a function. Each further death costs a task,
+/// because the function may cause the deaths.
 const MOST_DEATHS: u32 = 4;
 /// Maximum sleep of this thread while the pool has no worker, or while the program has not acknowledged an
 /// interrupt.
@@ -60,8 +60,8 @@ pub(crate) struct Dispatcher {
     /// `true` if a worker has become ready.
     has_ready: bool,
     pub(super) pauses: PauseDetector,
-    /// Begin of the work for which deadlines were not moved yet: end of the last sleep, or last call of
-    /// [`excuse_work`](Dispatcher::excuse_work).
+    /// Start of the time by which deadlines were not moved yet: the end of this thread's last sleep, or the
+    /// last call of [`excuse_work`](Dispatcher::excuse_work).
     pub(super) awake_since: Instant,
     /// Ends of this thread's recent pauses on the clock of [`clock::now`], in nanoseconds, and their
     /// durations.

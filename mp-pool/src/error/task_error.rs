@@ -279,9 +279,9 @@ impl std::error::Error for TaskError {
 }
 
 impl TaskError {
-    /// Returns the attempts at the task. More than one are recorded only if the task was
-    /// [retried](crate::Call::retry_if). None are recorded if the task did not fail itself: it was cancelled,
-    /// or ended with its pool.
+    /// Returns the attempts at the task. Several attempts are recorded only if the task was
+    /// [retried](crate::Call::retry_if). No attempt is recorded if the task was cancelled or ended with its
+    /// pool.
     #[must_use]
     pub fn attempts(&self) -> &Attempts {
         match self {

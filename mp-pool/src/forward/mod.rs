@@ -2,8 +2,9 @@
 //!
 //! A member of a cluster [serves](crate::Pool::serve) its pool. A pool with a
 //! [cluster](crate::PoolBuilder::cluster) has one more worker for each worker of the served pools: a process
-//! of this host, the *forwarder*. It sends its chunks to a served pool, and returns the outcomes to its own
-//! pool. All calls, time limits, retries and deaths are thus handled as for other workers.
+//! of this host, the *forwarder*. The forwarder sends its chunks to a served pool, and returns the outcomes
+//! to its own pool. All calls, time limits, retries and deaths are thus handled as for other workers. In the
+//! table, host A is the host of the forwarder, and host B is the host of the served pool.
 //!
 //! ```text
 //! host A                                          host B

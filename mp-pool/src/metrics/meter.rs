@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::error::TaskError;
 
-/// Number of buckets. Each power of two has eight, so values are accurate to an eighth.
+/// Number of buckets. Each power of two has eight buckets, so values are accurate to an eighth.
 const BUCKETS: usize = 496;
 
 /// Histogram of durations in nanoseconds.

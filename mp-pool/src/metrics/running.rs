@@ -23,7 +23,7 @@ pub struct RunningTask {
     pub task: usize,
     /// Run time of the task. If its call has a [time-out](crate::Call::timeout), counted from the start of
     /// the task. Otherwise counted from an earlier time: when the pool sent the task to the worker, or last
-    /// received a reply from it.
+    /// received a reply of this worker.
     pub running_for: Duration,
     /// Last [note](crate::note()) of the task, if any.
     pub note: Option<u64>,

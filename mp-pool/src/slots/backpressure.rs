@@ -5,9 +5,9 @@
 
 use std::time::{Duration, Instant};
 
-/// First pause. Doubled each time.
+/// First pause between two attempts to create messages. Each further pause is twice as long.
 const FIRST: Duration = Duration::from_millis(1);
-/// Longest pause.
+/// Longest pause between two attempts to create messages.
 const LONGEST: Duration = Duration::from_millis(100);
 /// Duration of a shortage after which it is reported, if the pool has no running task that would free
 /// messages.

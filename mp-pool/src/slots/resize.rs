@@ -50,7 +50,7 @@ impl WorkerSlot {
 
 impl PoolState {
     /// Sets the number of workers. `messages` is the capacity of the arena. The list of workers must have a
-    /// slot for each.
+    /// slot for each wanted worker.
     pub(crate) fn resize(&mut self, wanted: usize, messages: u32, now: Instant) {
         self.wanted = wanted;
         self.publish();

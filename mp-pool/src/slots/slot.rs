@@ -85,7 +85,7 @@ pub(crate) struct WorkerSlot {
     /// `true` if a thread is about to assign tasks to the worker.
     pub(crate) feeding: bool,
     pub(crate) unanswered: VecDeque<SentMessage>,
-    /// Number of tasks in `unanswered`.
+    /// Number of chunks in `unanswered`.
     pub(crate) outstanding: usize,
     /// Maximum number of chunks that the worker has in advance.
     most_chunks: u64,
@@ -94,7 +94,8 @@ pub(crate) struct WorkerSlot {
     pub(crate) since: Instant,
     /// `true` if the pool's thread has seen the deadline of the current task.
     pub(crate) watched: bool,
-    /// Delay between `since` and the time at which the pool's thread first saw the deadline, if it was long.
+    /// Delay between `since` and the time at which the pool's thread first saw the deadline. Zero if the
+    /// delay was short.
     late: Duration,
     /// Further time by which the deadline was moved, because the program may have been stopped.
     excused: Duration,
@@ -199,7 +200,7 @@ impl WorkerSlot {
     }
 
     /// Returns the number of chunks that the worker should have after an assignment:
-    /// [`enough`](Self::enough), and chunks for half of [`AHEAD_NANOS`] in addition, at least one.
+    /// [`enough`](Self::enough), plus the chunks that take half of [`AHEAD_NANOS`], but at least one more.
     fn depth(&self) -> usize {
         let more = (AHEAD_NANOS / 2).checked_div(self.pace).unwrap_or(0);
         self.enough() + more.clamp(1, self.most_chunks / 2) as usize
@@ -367,9 +368,9 @@ impl WorkerSlot {
         self.unanswered.iter().any(|sent| matches!(sent, SentMessage::FunctionChange { .. }))
     }
 
-    /// Returns `true` if messages may be withdrawn from the queue of this live worker. They may not while
-    /// another thread assigns tasks to a learning worker: the thread expects that the worker learns the
-    /// functions in its queue.
+    /// Returns `true` if withdrawing messages from the queue of this live worker is allowed. It is forbidden
+    /// while another thread assigns tasks to a learning worker, because that thread expects that the worker
+    /// learns the functions in its queue.
     pub(crate) fn may_be_recalled(&self) -> bool {
         !(self.feeding && self.is_learning())
     }

@@ -11,12 +11,12 @@ use crate::slots::state::PoolState;
 const MOST_FAILED_STARTS: u32 = 5;
 /// Time without a ready worker after which the pool breaks, if a worker was ever ready.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// Delay before the second start. Doubled each time.
+/// Delay before the second start. The delay is doubled before each further start.
 const FIRST_BACK_OFF: Duration = Duration::from_millis(10);
 /// Maximum delay before a start.
 const LONGEST_BACK_OFF: Duration = Duration::from_secs(1);
 /// First delay after [`MOST_FAILED_STARTS`] consecutive failures of a worker while other workers run the
-/// tasks. Doubled each time.
+/// tasks. The delay is doubled after each further failure.
 const FIRST_LONG_BACK_OFF: Duration = Duration::from_secs(2);
 /// Maximum delay before a start while other workers run the tasks.
 const LONGEST_LONG_BACK_OFF: Duration = Duration::from_secs(60);

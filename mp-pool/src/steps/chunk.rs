@@ -321,8 +321,8 @@ mod tests {
         }
     }
 
-    /// A single remaining item is withdrawn, too: an idle worker runs it before the worker that has a long
-    /// item.
+    /// A single remaining item is withdrawn, too, because an idle worker runs it earlier than a worker with a
+    /// long item.
     #[test]
     fn cut_of_half_leaves_the_smaller_half() {
         const AT: Word = Word::at(8);

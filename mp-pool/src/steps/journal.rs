@@ -18,9 +18,9 @@
 //! | after it has sent the results | still contains them | skips results that were reported |
 //!
 //! The pool also reads the journal of a live worker that runs a long item: head, data, head again. If the
-//! head contains the same chunk and the same first item, no byte before `bytes` has changed in between,
-//! because a restart changes the head first. The contents are untrusted: the pool checks lengths, and treats
-//! results that it can't read as lost.
+//! head contains the same chunk and the same first item, no byte before `bytes` has changed between the two
+//! reads of the head, because a restart changes the head first. The contents are untrusted: the pool checks
+//! lengths, and treats results that it can't read as lost.
 
 use mp_core::mem::{Mem, Steps, Word};
 

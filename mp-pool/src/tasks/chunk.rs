@@ -26,7 +26,7 @@ pub(crate) struct Chunk {
     pub(crate) first: usize,
     /// Number of items with outcomes: the items before this index.
     pub(crate) reported: usize,
-    /// Number of items. If the last items were withdrawn, the message of the chunk contains more.
+    /// Number of items. If the last items were withdrawn, the message of the chunk contains more items.
     pub(crate) end: usize,
     /// Number of earlier attempts at its only item.
     pub(crate) tries: u32,

@@ -21,7 +21,8 @@ use mp_reduce::Message;
 use crate::tasks::source::{ArgsPiece, LaneFilter, TaskSource, UnneededValues, encode_rows};
 use crate::tasks::transit::TransitCounter;
 
-/// Maximum number of lanes whose last workers are stored. When another lane is used, all are removed.
+/// Maximum number of lanes whose last workers are stored. When a further lane is used, the workers of all
+/// lanes are removed.
 const MOST_LANES: usize = 1 << 16;
 
 /// Tasks that were pushed one by one.

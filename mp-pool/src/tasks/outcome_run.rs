@@ -124,8 +124,8 @@ mod tests {
         OutcomeRun::failed(tasks, TaskError::Terminated)
     }
 
-    /// Results of two workers form two stretches, independent of their number: inserting neither searches
-    /// among all runs nor moves them.
+    /// Results of two workers form two stretches, however many results there are. So inserting a run neither
+    /// searches all runs nor moves them.
     #[test]
     fn results_of_each_worker_form_one_stretch() {
         let mut runs = OutcomeRuns::default();

@@ -31,8 +31,9 @@ impl RetryPolicy {
         self.when = Some(Arc::new(UserValue::new(Box::new(when))));
     }
 
-    /// Returns the delay before the next attempt at a task that was begun `tries` times, or `None` if it is
-    /// not retried. Calls user code: if it panics, the task is not retried.
+    /// Returns the delay before the next attempt at a task that was begun `tries` times, or `None` if the
+    /// task is not retried. Calls the filter, which is user code. If the filter panics, the task is not
+    /// retried.
     pub(crate) fn wait(&self, tries: u32, error: &TaskError) -> Option<Duration> {
         let tries_left = tries <= self.times && self.times > 0;
         // A worker may receive Ctrl-C before this process does. A task that ends because of it is not

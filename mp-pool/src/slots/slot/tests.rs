@@ -10,7 +10,8 @@ pub(crate) fn worker() -> WorkerSlot {
     worker
 }
 
-/// The work lasts even if the pool's thread has to wait for a processor that a worker uses.
+/// The assigned work lasts until the pool's thread assigns more, even if the thread has to wait for a
+/// processor that a worker uses.
 #[test]
 fn worker_requests_tasks_until_it_has_enough() {
     let mut worker = worker();
@@ -43,7 +44,7 @@ fn portion_is_limited_by_expected_duration() {
     assert_eq!(worker.portion(LONG_NANOS), 1);
 }
 
-/// The other messages are for queues and channels of the program.
+/// The program needs the other messages for its queues and channels.
 #[test]
 fn workers_hold_a_quarter_of_the_messages_at_most() {
     for (workers, messages) in [(1, 1024), (4, 1024), (4, 1 << 20), (100, 1024)] {
