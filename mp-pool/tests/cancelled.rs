@@ -19,7 +19,8 @@ fn cancelled_of<T: mp_reduce::Message>(results: MapResult<T>) -> usize {
     results.results().iter().filter(|result| is_cancelled(result)).count()
 }
 
-/// Two flags: the pool's thread is encoding an argument, and the pool's thread may continue.
+/// Two flags: the pool's thread has begun to encode an argument, and the test lets the pool's thread
+/// continue.
 static ENCODING: Mutex<(bool, bool)> = Mutex::new((false, false));
 static CHANGED: Condvar = Condvar::new();
 

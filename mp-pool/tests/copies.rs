@@ -257,8 +257,8 @@ fn run(number: usize) -> Checked {
     call(&borrowed, owned).map_err(|error| format!("{name}: {error}"))
 }
 
-/// Runs a check in a fork that is unknown to the library. Returns its exit code, or the negated number of a
-/// signal.
+/// Runs a check in a fork that is unknown to the library. Returns the exit code of the fork, or the negated
+/// number of the signal that ended it.
 fn raw(number: usize) -> i32 {
     // SAFETY: the fork has only this thread, and its calls take no lock that another thread could have held,
     // which this test checks.

@@ -42,7 +42,8 @@ fn failed_allocation_is_an_error_of_its_task() {
     join(&pool);
 }
 
-/// Results are created in the worker, one by one, and leave it when they are sent.
+/// The worker creates the results one by one. The memory of a result no longer counts for the worker after
+/// the result was sent.
 #[test]
 fn sent_tensors_count_for_the_receiver() {
     let pool = limited(1).build().unwrap();

@@ -28,7 +28,8 @@ fn said(parts: &[&str]) -> String {
     found.unwrap()
 }
 
-/// Guard that ends the waits if the test fails, because the test waits for their threads.
+/// Guard that ends all waits if the test fails. Without the guard, the failed test would wait for the waiting
+/// threads forever.
 struct Ends<'a>(&'a Gate, Option<u32>);
 
 impl Drop for Ends<'_> {

@@ -13,7 +13,7 @@ use mp_reduce::Bundle;
 use mp_tensor::{FrozenTensor, SharedTensor, Tensor};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// Exclusive tensor, two shared ones, and a queue with a message.
+/// Exclusive, frozen and shared tensor, and a queue with a message.
 type Args = Bundle<(Tensor<u64>, FrozenTensor<u64>, SharedTensor<u64>, Queue<u32>)>;
 
 const ROUNDS: usize = 30;
