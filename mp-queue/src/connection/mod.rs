@@ -56,13 +56,13 @@ use crate::raw::waiting::{WaitError, WaitSite};
 /// | connects | processes that share memory | any two processes of one user on one machine; over TCP, any two programs that know a key, on any machines |
 /// | tensors, queues and locks in messages | are sent without a copy | are an error: the other side has no access to their memory. A side can be [invited](Self::invite), but not over TCP |
 /// | data in transit | limited by memory | limited by the socket's buffer (`net.core.wmem_default` bytes, usually 208 KiB, most of it bookkeeping of the kernel if messages are short; over TCP a few MB). Then sending waits |
-/// | the end itself in a message | is sent | is an error |
+/// | the connection itself in a message | is sent | is an error |
 ///
-/// The end of the other process is reported at once, to each process with a handle. Over TCP, a lost host
-/// (power, network) is reported as `Disconnected` 25 s after its last packet. While sent bytes are not
-/// acknowledged, this takes as long as the kernel retransmits them, about 15 minutes
-/// (`net.ipv4.tcp_retries2`). Messages sent over TCP shortly before the other end is closed may be lost
-/// without an error. Only an answer proves that a message was received.
+/// If the other process ends, each process with a handle is notified at once. Over TCP, a lost host (power,
+/// network) is reported as `Disconnected` 25 s after its last packet. While sent bytes are not acknowledged,
+/// this takes as long as the kernel retransmits them, about 15 minutes (`net.ipv4.tcp_retries2`). Messages
+/// sent over TCP shortly before the other end is closed may be lost without an error. Only an answer proves
+/// that a message was received.
 pub struct Connection {
     transport: Transport,
     /// Descriptor of [`as_fd`](Self::as_fd) for a pipe, created on first use. Each clone has its own.

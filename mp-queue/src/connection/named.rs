@@ -13,8 +13,8 @@ use mp_reduce::Error;
 
 use crate::error::GetError;
 
-/// Largest number of bytes of a name that is sent. A longer name is not sent, and the error then contains
-/// only the expected type.
+/// Largest number of bytes of a name that is sent. A longer name is not sent, and the error for a type
+/// mismatch then contains only the expected type.
 pub(crate) const MAX_NAME: usize = 4096;
 /// Number of bytes of the length of a name.
 pub(crate) const LENGTH: usize = 2;

@@ -15,7 +15,7 @@ use crate::queue::batch::BatchOperation;
 use crate::raw::payload::{Payload, pack_envelope, put_error};
 
 /// An encoded message outside of any queue. Putting the message runs no code of the value, so a thread can
-/// put it under a lock.
+/// put the message while it holds a lock.
 ///
 /// ```
 /// use mp_queue::Queue;

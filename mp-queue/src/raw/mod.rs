@@ -400,8 +400,8 @@ impl RawQueue {
     }
 
     /// Waits for a free envelope: calls `attempt` until it returns a result or the wait ends. Consumers of
-    /// this queue wake the waiter. Consumers of other queues also free envelopes, but don't wake the waiter,
-    /// which detects this within [`POLL_INTERVAL`](mp_core::POLL_INTERVAL).
+    /// this queue wake the waiter. Consumers of other queues also free envelopes, but don't wake the waiter.
+    /// The waiter detects such an envelope within [`POLL_INTERVAL`](mp_core::POLL_INTERVAL).
     #[cold]
     #[track_caller]
     pub(crate) fn wait_for_envelope<R>(

@@ -19,8 +19,8 @@ use super::{ChainAt, Link};
 /// Numbers of unfinished and of lost messages of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct MessageCounts {
-    /// Number of messages that are in the queue, leased or returned. 0 means that there were none at the end
-    /// of the count.
+    /// Number of messages that are in the queue, leased or returned. 0 means that no message was unfinished
+    /// at the end of the count.
     pub unfinished: usize,
     /// Number of messages that have reached the limit on deliveries and are no longer delivered. Exact if
     /// `unfinished` is 0.

@@ -91,8 +91,8 @@ impl Return {
         Self { at, owner_at, meta_at, from, to: Holder::Returned, notes: true, pc: Pc::Meta }
     }
 
-    /// Makes the steps return the lease of a dead member that the caller recovers. They change no word of the
-    /// ring. The caller notes the return later, see [`NoteReturned`].
+    /// Makes the steps return the lease of a dead member that the caller recovers. The steps change no word
+    /// of the ring. The caller notes the return later, see [`NoteReturned`].
     #[must_use]
     pub fn for_dead_holder(self) -> Self {
         Self { notes: false, ..self }

@@ -60,7 +60,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// A host and a port ([`tcp`](Self::tcp)) can be reached from other machines. The kernel can't report the
 /// user at the other end, and a loopback address (`127.0.0.1`, `::1`) does not separate the users of this
 /// machine. So an address beyond loopback needs a key ([`SocketOptions::authkey`](crate::SocketOptions)).
-/// Without a key, listening and connecting there fail
+/// Without a key, listening at such an address and connecting to it fail
 /// ([`ConnectError::KeyRequired`](crate::ConnectError::KeyRequired)).
 ///
 /// **The key is proved, but messages are neither encrypted nor signed.** An attacker who can read or change

@@ -63,8 +63,8 @@ pub enum ConnectError {
          `no_key()` to use none"
     )]
     EmptyKey,
-    /// This side has no key, and the address can be reached from other machines. Listening or connecting
-    /// there requires a key.
+    /// This side has no key, and the address can be reached from other machines. Such an address requires a
+    /// key, for listening and for connecting.
     #[error(
         "other machines can reach {address}, so an authentication key is required: set one (`authkey`), or \
          use a loopback address, such as 127.0.0.1"

@@ -44,9 +44,10 @@ const GRACE: Duration = Duration::from_secs(1);
 /// # Which processes are accepted?
 /// The listener accepts processes of the same user, as reported by the kernel, that use this library's
 /// protocol. They must have the authentication key, if there is one (feature `authkey`). A process that is
-/// silent, or is stopped while it connects, does not block others. Up to 64 may be in their handshake at a
-/// time, each for at most [`handshake_timeout`](SocketOptions::handshake_timeout). If 64 handshakes are in
-/// progress, a TCP peer that has sent nothing for a second is disconnected in favor of the next peer.
+/// silent, or is stopped while it connects, does not block other processes. Up to 64 processes may be in
+/// their handshake at a time, each for at most [`handshake_timeout`](SocketOptions::handshake_timeout). If 64
+/// handshakes are in progress, a TCP peer that has sent nothing for a second is disconnected in favor of the
+/// next peer.
 ///
 /// Processes may connect before the listener accepts, up to [`SocketOptions::backlog`]. Their data is
 /// available when they are accepted, even if they have ended. With a key, they wait to be accepted, since the
@@ -75,9 +76,9 @@ impl Listener {
     /// Listens at an address, without a key. See [`SocketOptions::listen`] for further options.
     ///
     /// # Errors
-    /// Returns [`ConnectError::Io`] with `AddrInUse` if another process listens there, or if the path is not
-    /// a socket of this user. The error is `TimedOut` if another process keeps the directory of a path
-    /// locked, and otherwise the kernel's error.
+    /// Returns [`ConnectError::Io`] with `AddrInUse` if another process listens at the address, or if the
+    /// path is not a socket of this user. The error is `TimedOut` if another process keeps the directory of a
+    /// path locked, and otherwise the kernel's error.
     pub fn bind(address: impl Into<Address>) -> Result<Self, ConnectError> {
         SocketOptions::new().listen(address)
     }
@@ -138,10 +139,10 @@ impl Listener {
     /// Waits for the next connection.
     ///
     /// # Errors
-    /// Returns a [`ConnectError`] if a connection is refused. The listener can still accept others, and the
-    /// caller should call this again, as [`incoming`](Self::incoming) does. [`ConnectError::Io`] is an error
-    /// of this side, for example if it has no descriptors left. A connection that is closed without sending
-    /// data was only a check for a listener, and is skipped.
+    /// Returns a [`ConnectError`] if a connection is refused. The listener can still accept other
+    /// connections, so the caller should call `accept` again, as [`incoming`](Self::incoming) does.
+    /// [`ConnectError::Io`] is an error of this side, for example if it has no descriptors left. A connection
+    /// that is closed without sending data was only a check for a listener, and is skipped.
     #[track_caller]
     pub fn accept(&self) -> Result<Connection, ConnectError> {
         loop {
@@ -266,7 +267,7 @@ impl Listener {
         }
     }
 
-    /// Arms `events` for the earliest deadline of a handshake. Also for new connections, unless the maximum
+    /// Arms `events` for the earliest deadline of a handshake, and for new connections unless the maximum
     /// number of handshakes is reached.
     fn arm_events(&self, handshakes: &[Handshake]) -> Result<(), ConnectError> {
         let mut first = handshakes.iter().filter_map(Handshake::deadline).min();

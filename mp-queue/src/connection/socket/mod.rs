@@ -168,7 +168,7 @@ impl SocketOptions {
     }
 
     /// Limits the number of bytes of a message that is sent or received. Larger values than 4 GiB minus one
-    /// byte have the same effect as that value.
+    /// byte count as 4 GiB minus one byte.
     #[must_use]
     pub fn max_message(self, bytes: usize) -> Self {
         Self { limit: bytes, ..self }
@@ -176,8 +176,8 @@ impl SocketOptions {
 
     /// Limits the time of the handshake. The limit applies to these waits:
     ///
-    /// - A client waits while the listener's queue is full, while a TCP connection is established, and with a
-    ///   key, for the listener's proof.
+    /// - A client waits while the listener's queue is full, and while a TCP connection is established. With a
+    ///   key, the client also waits for the listener's proof.
     /// - A listener that has accepted a connection waits for the client's hello and proof.
     #[must_use]
     pub fn handshake_timeout(self, timeout: Duration) -> Self {
@@ -295,7 +295,7 @@ fn wait_for(what: &dyn Waitable, left: Option<Duration>, address: &Address) -> R
 /// Returns a [`ConnectError`] if no program or a program of another user listens at the address. Also returns
 /// an error if the listener's queue stays full for ten seconds. For an address beyond loopback, returns
 /// [`ConnectError::KeyRequired`]. With a key, also fails if the other side has no key or another key, does
-/// not use this library, or does not answer within that time. For keys and limits, see
+/// not use this library, or does not answer within ten seconds. For keys and limits, see
 /// [`SocketOptions::connect`].
 #[doc(alias = "Client")]
 #[track_caller]

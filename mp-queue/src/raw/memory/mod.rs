@@ -280,9 +280,9 @@ impl RingMemory {
         Ok(end.without_position())
     }
 
-    /// Puts an envelope by running `steps`, and updates the envelope's owner word in this process. The
-    /// arguments of `steps` are this process, the intent word of this thread, the envelope with its owner and
-    /// place words, and its owner.
+    /// Puts an envelope by running `steps`, and stores the resulting owner word in `envelope`. The arguments
+    /// of `steps` are this process, the intent word of this thread, the envelope with the locations of its
+    /// owner and place words, and its present owner word.
     #[inline]
     fn put_envelope(
         &self,

@@ -9,8 +9,9 @@
 //! | length of the message | the message |
 //!
 //! A side that receives a message of an unexpected type sends a *note* to the other side, if there is room in
-//! the socket. The fingerprint in a note is that of the refused message, and its bytes are the names of both
-//! types (`note_of`). The receiver of a note stores it, and returns it as the cause when the connection ends.
+//! the socket. The fingerprint in a note is that of the refused message, and the bytes of the note are the
+//! names of both types (`note_of`). The receiver of a note stores it, and returns it as the cause when the
+//! connection ends.
 //!
 //! Any byte of a frame may be wrong. A length beyond the limit ends the connection. A receiver allocates at
 //! most 64 KiB, or twice the number of bytes that it has received. For a message of more than 4 MiB, this
