@@ -584,8 +584,7 @@ mod tests {
         assert!(both.iter().all(|name| error.contains(&**name)), "{error}");
     }
 
-    /// If another kind is set for the block of a queue, the block stays a queue, so its messages are released
-    /// on drop.
+    /// A queue's block stays a queue if another kind is set for it, so its messages are released on drop.
     #[test]
     fn queue_block_stays_a_queue_after_sharing() {
         for kind in [BlockKind::Frozen, BlockKind::Shared] {
