@@ -56,7 +56,7 @@ fn alone<F: Fn(()) + Copy + Send + 'static>(test: F) {
     alone.join().unwrap();
 }
 
-/// A shell starts background jobs with SIGINT ignored.
+/// Restores the default effect of SIGINT. A shell starts background jobs with SIGINT ignored.
 fn stop_ignoring_interrupts() {
     // SAFETY: this installs no handler.
     unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };

@@ -101,7 +101,7 @@ fn replacement_appends_to_the_output_file() {
     }
 }
 
-/// Writes, and ends the process in one of several ways.
+/// Task that writes a line, and then ends its process in the way `how`, or returns.
 fn write_and_end(how: u32) {
     eprintln!("about to end by {how}");
     match how {

@@ -6,7 +6,7 @@ use mp_pool::{Pool, PoolError};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Runs for about a millisecond.
+/// Task that runs for about a millisecond.
 fn work(n: u64) -> (u64, u32) {
     let until = Instant::now() + Duration::from_millis(1);
     while Instant::now() < until {

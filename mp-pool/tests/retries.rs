@@ -18,7 +18,7 @@ fn begun(tasks: usize) -> Begun {
     Tensor::zeros([tasks]).unwrap().share()
 }
 
-/// Back-off that exceeds any test.
+/// Back-off that is longer than any test.
 const LONG: Duration = Duration::from_secs(600);
 
 /// Time-out that is longer than the death of a worker takes on a busy machine.

@@ -34,7 +34,7 @@ fn check(Bundle((mut exclusive, frozen, shared, queue)): Args) -> Args {
     Bundle((exclusive, frozen, shared, queue))
 }
 
-/// Number of blocks in use.
+/// Returns the number of blocks in use.
 fn blocks() -> u64 {
     in_use().0
 }

@@ -62,7 +62,7 @@ struct TaskClockState {
     began: Option<u64>,
     /// Number of threads in which panic hooks run.
     hooks: u32,
-    /// Time at which `hooks` last became 1, so that the clock stopped.
+    /// Time at which `hooks` last became 1, so that the clock stopped, in nanoseconds of the monotonic clock.
     stopped: u64,
 }
 

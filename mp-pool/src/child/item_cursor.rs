@@ -34,11 +34,11 @@ const UNTIMED: u64 = 50_000;
 #[derive(Default)]
 pub(crate) struct ReplyPart {
     pub(crate) id: u64,
-    /// Item of the first result.
+    /// Index of the item in its chunk to which the first result belongs.
     pub(crate) item: usize,
     pub(crate) ends: EndPositions,
     pub(crate) out: Outgoing,
-    /// Time at which the previous part was sent.
+    /// Time at which the previous part was sent, in nanoseconds of the monotonic clock.
     since: u64,
     /// Time of the last read of the clock, number of tasks between two reads (`untimed`), and number of tasks
     /// until the next read (`left`).
@@ -122,7 +122,7 @@ pub(crate) struct ItemCursor<'a> {
     pub(crate) item: usize,
     /// End of the items (exclusive).
     end: usize,
-    /// Start of the running item's result in the part.
+    /// Byte offset of the running item's result in the part.
     pub(crate) start: usize,
     pub(crate) reached: ItemStage,
     /// Reason why the next item was not claimed. If set, the running item is finished, with its result in the

@@ -17,14 +17,16 @@ use crate::steps::journal::{self, Journal, JournalResults};
 
 const NAME: &str = published_pools::WORKER;
 const CHUNK: u64 = 0;
-/// Start of the running item, if it is timed. Written before the item is claimed.
+/// Index of the word with the start of the running item, if the item is timed. The word is written before the
+/// item is claimed.
 const SINCE: u64 = 1;
-/// Note of the running item; 0 means none. While the worker lives, only its process writes the note. The task
-/// writes any value. The main loop writes 0 after it has finished an item, before it claims the next item,
-/// and after it has answered the chunk. After a death, the note of the lost item remains. The pool reads the
-/// note, and sets it to 0 for the next worker.
+/// Index of the word with the note of the running item. A note of 0 means that the item has no note. While
+/// the worker lives, only its process writes the note. The task writes any value. The main loop writes 0
+/// after it has finished an item, before it claims the next item, and after it has answered the chunk. After
+/// a death, the note of the lost item remains. The pool reads the note, and sets it to 0 for the next worker.
 const NOTE: u64 = published_pools::NOTE;
-/// Head of the journal, on a cache line that the pool does not read together with the other words.
+/// Index of the head of the journal, on a cache line that the pool does not read together with the other
+/// words.
 const JOURNAL: u64 = 16;
 const WORDS: u64 = JOURNAL + journal::WORDS;
 

@@ -28,9 +28,9 @@ pub(super) type ChunkKey = (ForwarderId, u64);
 /// sends another chunk.
 pub(super) struct ArrivedChunk {
     pub(super) number: u64,
-    /// Number of tasks.
+    /// Number of tasks of the chunk.
     pub(super) count: usize,
-    /// `true` if the arguments of its only task have attachments.
+    /// `true` if the chunk has only one task, whose arguments have attachments.
     pub(super) has_attachments: bool,
     pub(super) outcomes: Mutex<StoredOutcomes>,
     /// Number of requests that wait for the outcomes.

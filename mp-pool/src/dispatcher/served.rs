@@ -66,7 +66,7 @@ pub(crate) struct PoolService {
 struct ForwardedTasks {
     /// Remaining arguments, and the item index of the first.
     left: Mutex<(Option<TaskArgs>, usize)>,
-    /// Preferred worker.
+    /// Number of the preferred worker.
     worker: Arc<AtomicUsize>,
     arrived: Instant,
 }

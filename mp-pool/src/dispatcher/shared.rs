@@ -56,7 +56,7 @@ pub(crate) struct PoolShared {
     /// Notified of events, for a thread that can't wait for replies because no worker exists.
     pub(crate) event_added: Condvar,
     pub(super) functions: Mutex<HashMap<TypeId, Arc<TaskFunction>>>,
-    /// Functions without users.
+    /// Numbers of functions without users.
     pub(super) unused: Mutex<Vec<u64>>,
     ids: AtomicU64,
     /// Served pools of other members.

@@ -466,7 +466,7 @@ impl Dispatcher {
         settled.deliver();
     }
 
-    /// Moves tasks that stopped workers have not begun to idle workers.
+    /// Takes tasks away from stopped workers, which have not begun them, and gives them to idle workers.
     fn relieve_slow_workers(&self) {
         let note = || self.shared.packed(WorkerRequest::Forget { code: NO_CODE }).ok();
         self.shared.state.lock().relieve_slow_workers(Instant::now(), note);

@@ -432,7 +432,7 @@ impl Forwarder {
         Ok(args)
     }
 
-    /// Reports that the results of all items (`true`) or their arguments (`false`) can't be sent.
+    /// Reports for all items that their results (`true`) or their arguments (`false`) can't be sent.
     fn fail_all(
         &self,
         id: u64,

@@ -75,7 +75,7 @@ pub(crate) struct WorkerSlot {
     pub(crate) process: Option<Process>,
     /// Served pool for which the process is a forwarder, or `None` if it is a worker.
     pub(crate) place: Option<u64>,
-    /// Place of the forwarder, if the process is one.
+    /// Place of the forwarder, if the process is a forwarder.
     #[cfg(feature = "net")]
     pub(crate) forwarder: Option<ForwarderPlace>,
     /// Process id of the last process in this slot; 0 before the first.

@@ -26,7 +26,7 @@ use mp_core::mem::{Mem, Steps, Word};
 
 /// Size of a journal in bytes: a multiple of the word size.
 pub const BYTES: usize = 64 << 10;
-/// Size in words, including the head.
+/// Size of a journal in words, including the head.
 pub const WORDS: u64 = 1 + BYTES as u64 / 8;
 
 const CHUNK: u64 = (1 << 30) - 1;

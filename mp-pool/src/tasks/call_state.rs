@@ -143,7 +143,7 @@ impl CallState {
         Ok(outcomes.expect(1))
     }
 
-    /// For a stream: returns `true` if it was closed.
+    /// For a stream: returns `true` if the stream was closed.
     pub(crate) fn is_closed(&self) -> bool {
         self.outcomes.lock().check_room() == Err(PushRefusal::Closed)
     }

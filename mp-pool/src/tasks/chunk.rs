@@ -28,7 +28,7 @@ pub(crate) struct Chunk {
     pub(crate) reported: usize,
     /// Number of items. If the last items were withdrawn, the message of the chunk contains more items.
     pub(crate) end: usize,
-    /// Number of earlier attempts at its only item.
+    /// Number of earlier attempts at the chunk's only item.
     pub(crate) tries: u32,
     pub(crate) saved: SavedArgs,
     /// `true` if a served pool was asked to cancel the chunk.

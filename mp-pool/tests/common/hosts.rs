@@ -61,7 +61,7 @@ impl Log {
         file.write_all(b"x").unwrap();
     }
 
-    /// Returns the number of bytes.
+    /// Returns the number of bytes in the file.
     pub fn len(&self) -> usize {
         std::fs::metadata(&self.0).map_or(0, |file| file.len() as usize)
     }
