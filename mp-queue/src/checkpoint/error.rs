@@ -101,7 +101,7 @@ pub enum CheckpointError {
         path: PathBuf,
         /// Type of the messages in the file.
         stored: String,
-        /// Type of the queue to be restored.
+        /// Type of the messages of the queue to be restored.
         expected: String,
     },
     /// A message in the file exceeds the [bound of bytes](crate::QueueOptions::bytes) that the caller has

@@ -22,7 +22,7 @@ pub(super) const VERSION: u64 = 1000 + Messages::WIRE_VERSION;
 pub(super) const PREFIX: &str = r#"{"__metadata__":{"format":"mp-queue-checkpoint","version":""#;
 /// Largest length of the JSON that readers of safetensors accept.
 pub(super) const MAX_HEADER: u64 = 100_000_000;
-/// Largest length of a table.
+/// Largest length of a table in bytes.
 const MAX_TABLE: u64 = 1 << 30;
 pub(super) const TRAILER: usize = 64;
 const MAGIC: u64 = u64::from_le_bytes(*b"mp-queue");

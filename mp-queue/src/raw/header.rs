@@ -35,7 +35,7 @@ use crate::raw::options::QueueOptions;
 use crate::ring::{ChainAt, Position, RingAt, Slot, SlotState};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"mp-ring5");
-/// Offset of a type's name.
+/// Byte offset of the type's name in a queue's block.
 pub(crate) const NAME: u64 = 48;
 /// Number of bytes of a type's name that are stored.
 pub(crate) const NAME_MAX: usize = 128;

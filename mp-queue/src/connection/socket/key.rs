@@ -77,7 +77,7 @@ mod disabled {
 
     use super::{NONCE, PROOF, ProofInput};
 
-    /// Without the feature `authkey`, there are no keys.
+    /// Key type without values: without the feature `authkey`, no key can be created.
     pub(crate) enum Key {}
 
     impl Key {
