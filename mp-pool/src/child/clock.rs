@@ -62,7 +62,8 @@ struct TaskClockState {
     began: Option<u64>,
     /// Number of threads in which panic hooks run.
     hooks: u32,
-    /// Time at which `hooks` last became 1, so that the clock stopped, in nanoseconds of the monotonic clock.
+    /// Time from which the pause of the clock counts: when `hooks` last became 1, or when the task began
+    /// during a hook. In nanoseconds of the monotonic clock.
     stopped: u64,
 }
 
