@@ -9,7 +9,7 @@ use mp_pool::{Pool, TaskError, note};
 use mp_spawn::closure;
 
 /// Task that notes the numbers from 1 to `number`, and then waits at the gate.
-fn with_panics_recorded((gate, number): (Gate, u64)) -> u64 {
+fn noted((gate, number): (Gate, u64)) -> u64 {
     (1..=number).for_each(note);
     gate.pass(number as u32);
     number
@@ -20,10 +20,9 @@ fn lost_and_timed_out_tasks_report_their_note() {
     let pool = Pool::new(1).unwrap();
     let gate = Gate::new();
     // Alone, and in a chunk. The note of one task does not apply to the next task.
-    let alone = |number| pool.apply_async(with_panics_recorded, (gate.clone(), number));
+    let alone = |number| pool.apply_async(noted, (gate.clone(), number));
     let captured = gate.clone();
-    let of_chunk = pool
-        .task_closure(closure!([captured] |number: u64| with_panics_recorded((captured.clone(), number))));
+    let of_chunk = pool.task_closure(closure!([captured] |number: u64| noted((captured.clone(), number))));
     for (number, expected) in [(9, Some(9)), (0, None)] {
         let (first, second) = (alone(5), alone(number));
         gate.arrived();
@@ -65,12 +64,11 @@ fn running_tasks_are_listed_with_their_notes() {
     assert!(pool.running().is_empty());
     let (gate, of_alone) = (Gate::new(), Gate::new());
     let captured = gate.clone();
-    let of_chunk = pool
-        .task_closure(closure!([captured] |number: u64| with_panics_recorded((captured.clone(), number))));
+    let of_chunk = pool.task_closure(closure!([captured] |number: u64| noted((captured.clone(), number))));
     for timeout in [None, Some(Duration::from_secs(600))] {
         let call = of_chunk.clone().chunksize(4);
         let call = if let Some(timeout) = timeout { call.timeout(timeout) } else { call };
-        let alone = pool.apply_async(with_panics_recorded, (of_alone.clone(), 1000));
+        let alone = pool.apply_async(noted, (of_alone.clone(), 1000));
         let (_, first) = of_alone.arrived();
         let chunk = call.map_async([3, 0, 8]);
         let (_, second) = gate.arrived();
