@@ -40,7 +40,7 @@ pub(crate) fn lost_name(code: u32) -> Option<&'static str> {
     LOST.iter().find(|(lost, _)| *lost == code).map(|(_, name)| *name)
 }
 
-/// Returns advice about a result, if the driver's name does not suffice.
+/// Returns advice about a result, or `None` if the result's name suffices.
 pub(crate) fn help(code: u32) -> Option<&'static str> {
     Some(match code {
         2 => "free tensors, empty the cache, or use another device",

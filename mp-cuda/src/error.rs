@@ -79,8 +79,9 @@ pub enum Error {
         /// Bytes that this process has reserved on the device: memory of tensors in any process, and unused
         /// memory.
         ours: u64,
-        /// Bytes of retired slabs, which are included in `ours`. A dead process may still be writing to them,
-        /// so the slabs are not reused. They are freed when their last tensor is dropped.
+        /// Bytes of retired slabs, which are included in `ours`. The device may still run work of a dead
+        /// process that writes to these slabs, so they are not reused. A retired slab is freed when its last
+        /// tensor is dropped.
         retired: u64,
     },
     /// The descriptor of another process's memory is lost. Processes that have not opened the memory yet can

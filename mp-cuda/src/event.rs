@@ -59,9 +59,9 @@ const WORDS: u64 = 1;
 /// processes don't have it either.
 ///
 /// # When a process dies
-/// If the dead process made the last record, a complete record stays complete. Otherwise, streams that wait
-/// for the record continue, and hosts that wait get [`ProducerDied`](crate::Error::ProducerDied), as does
-/// each later query, until the event is recorded again.
+/// Suppose that the dead process made the last record. If the record was complete, it stays complete. If it
+/// was pending, streams that wait for it continue. Hosts that wait for it, and later queries, get
+/// [`ProducerDied`](crate::Error::ProducerDied) until the event is recorded again.
 #[derive(Clone)]
 #[doc(alias("torch.cuda.Event", "cuEventCreate", "cuIpcGetEventHandle", "cuIpcOpenEventHandle"))]
 #[doc(alias = "reduce_event")]

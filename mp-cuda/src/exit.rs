@@ -32,7 +32,7 @@ type ExitHooks = [OnceLock<fn()>; PHASES];
 
 static HOOKS: PerProcess<ExitHooks> = mp_core::per_process!([const { OnceLock::new() }; PHASES]);
 
-/// Registers a function to run in this phase of the exit. The driver is initialised already.
+/// Registers a function to run in this phase of the exit. The caller has initialised the driver before.
 pub(crate) fn register(phase: ExitPhase, hook: fn()) {
     static ONCE: PerProcess<Once> = mp_core::per_process!(Once::new());
     _ = HOOKS[phase as usize].set(hook);

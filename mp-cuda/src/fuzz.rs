@@ -1,5 +1,5 @@
-//! Functions for `cargo xtask fuzz`. They create tensors and events without memory of a driver, and check
-//! received values.
+//! Functions for `cargo xtask fuzz`. They create tensors and ticks without a driver, and check received
+//! tensors.
 
 use mp_core::Arena;
 use mp_core::clocks::{Clock, Tick};

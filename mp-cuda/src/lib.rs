@@ -15,16 +15,16 @@
 //!
 //! | type | meaning |
 //! |---|---|
-//! | [`Device`], [`CudaStream`] | a GPU, by its [`Uuid`]; a queue of its work, of this library or another one |
+//! | [`Device`], [`CudaStream`] | a GPU, which its [`Uuid`] identifies; a stream of a GPU, created by this library or by another one |
 //! | [`CudaTensor`], [`FrozenCudaTensor`], [`SharedCudaTensor`] | a tensor with one owner, which is moved; a tensor that no process writes; a tensor that any process reads and writes |
-//! | [`AnyCudaTensor`] | a tensor whose element type is a value |
+//! | [`AnyCudaTensor`] | a tensor whose element type is known at run time |
 //! | [`StreamGuard`], [`StreamGuardMut`] | a tensor that a stream uses, with its address |
 //! | [`ForeignMemory`] | memory that another library has allocated, to become a tensor |
 //! | [`CudaEvent`] | a point in the work of a stream that any process may wait for |
 //!
 //! Tensors are in memory that this library allocates. The memory lives as long as any process or message
 //! holds it, even after the death of the process that allocated it. No host waits for a device when tensors
-//! are sent, received or dropped.
+//! are sent, received or dropped, except with [`Order::Host`].
 //!
 //! The driver's library is loaded at the first call, so a program with this crate runs everywhere. Without a
 //! driver or a device, each call returns an [`Error`] with advice on the installation:

@@ -59,7 +59,7 @@ impl Drop for PrimaryContext {
 #[derive(Debug)]
 pub(crate) struct BoundContext<'a> {
     driver: &'static Driver,
-    /// `true` if the context was not current before.
+    /// `true` if [`bind`](PrimaryContext::bind) pushed the context, `false` if the context was already current.
     pushed: bool,
     /// Contexts are current for a thread, so this value must not be sent to another thread.
     _primary: PhantomData<(&'a PrimaryContext, *const ())>,

@@ -7,7 +7,7 @@
 //! # Safety
 //! Unsafe, because it loads a library, whose initialisers run, and calls two functions of it. Sound, because
 //! - the names are the names of the CUDA driver on Linux, and the user chooses the library path;
-//! - the functions have the types of the table.
+//! - the functions have the types that the table [`Api`] declares.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -34,12 +34,12 @@ pub(crate) struct Driver {
     pub(crate) api: Api,
     /// Version as `1000 * major + 10 * minor`.
     pub(crate) version: i32,
-    /// Process that initialised the driver.
+    /// Id of the process that initialised the driver.
     process: u32,
 }
 
 /// Driver that was loaded first. It stays loaded, because the driver can't be unloaded.
-// fork: the driver is only read, and contains the process that initialised it, so a copy returns an error.
+// fork: the driver is only read, and contains the id of the initialising process, so a copy returns an error.
 // Each process has a lock of its own.
 static LOADED: SetOnce<Driver> = SetOnce::new();
 static LOADING: PerProcess<Mutex<()>> = mp_core::per_process!(Mutex::new(()));

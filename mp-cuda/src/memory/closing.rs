@@ -14,13 +14,13 @@
 //! | a thread calls [`ipc_collect`](crate::ipc_collect) | is closed by that thread |
 //! | the process ends | is closed if each stream is idle, else by the driver |
 //!
-//! The check does not see every kernel. A kernel without a tensor of this library delays threads for its
-//! duration, like a call of `cuMemFree`. A kernel whose tensor was not sent or dropped after the launch
-//! delays threads for the rest of its duration after [`LATE`].
+//! The check does not see every kernel. If memory is closed during a kernel that uses no tensor of this
+//! library, threads wait until the kernel ends, as during `cuMemFree`. If a kernel uses a tensor that was not
+//! sent or dropped after the launch, threads wait from [`LATE`] until the kernel ends.
 //!
 //! No thread waits for an action of another process, because a stream waits only for work that was already
 //! submitted to a device. If the process that submitted the work dies, another thread of this process
-//! recovers and reclaims it.
+//! recovers and reclaims the dead process.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,8 @@ use crate::stream::work::DeviceLoad;
 
 /// Time for which queued memory waits for idle streams, before it may be closed during short work.
 const LATE: Duration = Duration::from_secs(1);
-/// Longest remaining duration of streams' work with which memory may be closed, in spite of pending work.
+/// Longest duration of work during which memory may be closed. After [`LATE`], memory is closed in spite of
+/// pending work if the work that the previous check found has run within this time.
 const SHORT: Duration = Duration::from_millis(250);
 
 /// Progress of the devices' streams, for the thread that closes memory.

@@ -21,13 +21,14 @@ use crate::stream::order::events;
 ///
 /// Most programs need not call it, because each allocation checks for returned memory. Two kinds of processes
 /// should call it after their last allocation. The first has mapped memory of other processes, which can't
-/// give that memory back to the driver until it is unmapped. The second has [shared memory of another
-/// library](crate::ForeignMemory): the call drops the owner of the memory if no process has it.
+/// give that memory back to the driver until it is unmapped. The second has shared [memory of another
+/// library](crate::ForeignMemory) with other processes: the call drops the owner of that memory if no process
+/// has the memory.
 ///
 /// # Blocking
-/// The call closes memory of `cuMemAlloc` that another process shared. It waits for all work of this process
-/// on the device, and blocks other threads that launch kernels meanwhile. (Without this call, the memory is
-/// closed when the streams are idle, or after a second during short work.)
+/// The call closes memory that another process has allocated by `cuMemAlloc` and shared. Closing waits for
+/// all work of this process on the device. Meanwhile other threads that launch kernels are blocked. (Without
+/// this call, the memory is closed when the streams are idle, or after a second during short work.)
 ///
 /// # When a process dies
 /// Memory that the dead process held is found like memory that was dropped. Slabs that the process could
@@ -58,8 +59,8 @@ pub fn ipc_collect() -> u64 {
 /// println!("{} bytes are free for other programs", mp_cuda::empty_cache());
 /// ```
 ///
-/// A slab is the unit of memory that is given back. A slab stays as long as one of its tensors has a holder,
-/// or a stream may access it, also by work that was submitted before a tensor was dropped.
+/// Memory is given back in units of slabs. A slab stays as long as one of its tensors has a holder, or as
+/// long as a stream may access the slab, including by work that was submitted before a tensor was dropped.
 ///
 /// # Blocking
 /// See [`ipc_collect`].
@@ -114,8 +115,8 @@ pub fn memory_stats(device: &Device) -> DeviceMemoryStats {
     stats
 }
 
-/// Gives memory back, before the process ends, in which this process has no tensors. Other processes keep
-/// their mappings.
+/// Gives back the memory in which this process has no tensors, before the process exits. Other processes
+/// keep their mappings.
 pub(crate) fn leave() {
     if Arena::get().is_none() {
         return;

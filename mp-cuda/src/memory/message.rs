@@ -111,7 +111,7 @@ mod tests {
     use crate::Uuid;
     use crate::memory::slab::Slab;
 
-    /// Returns a slab like a received slab, without memory of a driver.
+    /// Returns a slab as if it was received. The slab has no device memory.
     fn slab() -> Arc<Slab> {
         Arc::new(Slab::received(SlabObject::new(Uuid([7; 16]), 1 << 20, 1 << 10).unwrap()))
     }
@@ -186,8 +186,8 @@ mod tests {
         assert!(!Blocks(arena).lives(mark) && !Blocks(arena).lives(id));
     }
 
-    /// Sends more pieces than the registry records the contents of. A received piece is the sent piece
-    /// nevertheless.
+    /// The registry records the contents of fewer pieces than the test sends. Nevertheless each received piece is
+    /// the sent piece.
     #[test]
     fn received_pieces_keep_their_identity() {
         let slab = slab();

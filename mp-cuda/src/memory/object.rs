@@ -53,7 +53,8 @@ use crate::uuid::Uuid;
 const SLAB: &str = "mp_cuda::Slab";
 const PIECE: &str = "mp_cuda::Piece";
 
-/// Sizes in words: of the words before the legacy handle or the rows, of a legacy handle, and of a row.
+/// Number of words before the legacy handle, or before the rows if there is no handle. `HANDLE` is the number
+/// of words of a legacy handle, and `ROW` of a row.
 const HEAD: u64 = 8;
 const HANDLE: u64 = 8;
 const ROW: u64 = 2;
@@ -287,7 +288,8 @@ impl PieceRow {
         }
     }
 
-    /// Records that all writes of this process run before the last use, which the caller has joined before.
+    /// Records that the last use follows all writes of this process. The caller has joined these writes into
+    /// the last use before.
     pub fn end_use(&self) {
         if self.is_owner_process() {
             run(EndUse::new(self.at()), words(self.arena));
@@ -315,7 +317,7 @@ impl PieceRow {
         UseRecordAt(self.first)
     }
 
-    /// Returns `false` in a forked copy of the process, which has no rows.
+    /// Returns `false` in a forked copy of the process, which must not access rows.
     fn is_owner_process(&self) -> bool {
         self.arena.me().is_ok()
     }

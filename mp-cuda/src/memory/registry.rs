@@ -159,8 +159,9 @@ pub(crate) enum UnusedSlabs {
     All,
     /// All unused slabs, without a wait for work on the device. Slabs whose closing takes long are queued.
     ForAllocation,
-    /// Unused slabs that are stale, whose maker is dead, or that are memory of another library, whose owner
-    /// waits for them. The caller does not wait for work on the device.
+    /// Unused slabs that are stale, whose maker is dead, or that are memory of another library. (That library
+    /// frees the memory only after this process has unmapped it.) The caller does not wait for work on the
+    /// device.
     Stale,
 }
 

@@ -78,8 +78,8 @@ struct StreamUse {
     begun: u64,
 }
 
-/// Two numbers of a use: among the uses of the piece by its stream, and among all uses of the stream. `None`
-/// if another use of the piece by the stream was open when this use began.
+/// Two ordinal numbers of a use: among the uses of the piece by the stream, and among all uses by the stream.
+/// `None` if the stream had another open use of the piece when this use began.
 pub(crate) type UseNumber = Option<(u64, u64)>;
 
 /// Returns `true` if a list contains this tick, or a later tick of the same stream.
@@ -136,8 +136,9 @@ impl StreamUse {
 }
 
 impl UseLog {
-    /// Removes the uses that have ended. The caller drops them after the lock is released: dropping a use may
-    /// drop the value that keeps a user's stream alive, whose code may use this piece.
+    /// Removes and returns the uses whose work has run. The caller drops them after the lock is released:
+    /// dropping a use may drop the value that keeps a user's stream alive. That drop runs the user's code,
+    /// which may use this piece.
     ///
     /// Reads of frozen memory are not covered by ticks before the last drop of the piece. So if many streams
     /// have read it, the streams are queried for their progress. Otherwise each reading stream would stay
@@ -152,7 +153,7 @@ impl UseLog {
         over
     }
 
-    /// Covers the uses that `which` selects with ticks, and returns the ticks that are pending.
+    /// Makes ticks that cover the uses selected by `which`. Returns the pending ticks.
     fn cover(&mut self, which: impl Fn(UseAccess) -> bool) -> Result<Vec<Tick>> {
         let mut ticks = Vec::new();
         for one in self.streams.iter_mut().filter(|one| which(one.access)) {

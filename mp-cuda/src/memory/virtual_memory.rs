@@ -1,7 +1,7 @@
 //! Physical memory of a device: created, exported as a descriptor, imported, and mapped at addresses. Each
-//! object of the driver is a value, which gives the object back when it is dropped.
+//! object of the driver has a Rust value, whose drop gives the object back.
 //!
-//! | value | meaning | dropped by |
+//! | value | meaning | calls of its drop |
 //! |---|---|---|
 //! | [`DeviceMemory`] | reference to physical memory of a device | `cuMemRelease` |
 //! | [`MappedMemory`] | physical memory that is mapped at an address range of its own in this process | `cuMemUnmap`, `cuMemAddressFree` |

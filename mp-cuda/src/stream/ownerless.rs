@@ -74,7 +74,8 @@ pub(crate) fn add(ended: OwnerlessStream) {
     }
 }
 
-/// Destroys the streams that have run their work. Drops values of users, whose code may call any function.
+/// Destroys the streams that have run their work. Also drops the users' values that kept these streams alive.
+/// The drop of such a value may call any function.
 pub(super) fn end_all() {
     order::end_probes();
     end(usize::MAX, |_| true);

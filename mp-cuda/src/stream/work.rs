@@ -206,7 +206,7 @@ mod tests {
 
     use super::*;
 
-    /// A tensor that was sent later may be used first. Then the stream waits for the later tick.
+    /// If a stream uses two tensors in the reverse order of their sends, it waits for the later tick first.
     #[test]
     fn last_tick_of_each_awaited_stream_is_recorded() {
         let mut clock = Clock::claim(Arena::current().unwrap()).unwrap();

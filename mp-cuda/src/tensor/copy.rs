@@ -116,7 +116,7 @@ fn read<T: Pod, M: CudaMode>(raw: &RawCudaTensor<M>, to: &mut [T], stream: &Cuda
     })
 }
 
-/// Returns the range of bytes of its piece that a view spans.
+/// Returns the range of bytes in the tensor's piece that the tensor's view spans.
 fn span<M: CudaMode>(raw: &RawCudaTensor<M>, element: usize) -> Range<usize> {
     raw.view.offset() * element..raw.view.end().unwrap_or(0) * element
 }

@@ -55,8 +55,8 @@ impl CudarcStream {
     /// Wraps a stream, which may be its context's default stream.
     ///
     /// # Errors
-    /// [`OtherContext`](Error::OtherContext) if cudarc's context is not its device's primary context (a
-    /// context that `CudaContext::new` returns is); errors of the driver.
+    /// [`OtherContext`](Error::OtherContext) if cudarc's context is not its device's primary context
+    /// (`CudaContext::new` returns primary contexts); errors of the driver.
     pub fn new(stream: &Arc<RawStream>) -> Result<Self> {
         let context = stream.context().cu_ctx().cast();
         let keep_alive = Arc::clone(stream);
@@ -127,7 +127,7 @@ impl<T: Element> CudaTensor<T, Shared> {
 
 impl<T: Element> CudaTensor<T, Exclusive> {
     /// Copies memory of cudarc (a `CudaSlice`, a view of it, a tensor of candle) to a new tensor. The stream
-    /// makes the copy, and the host doesn't wait for it. The copy is needed because cudarc's memory belongs
+    /// makes the copy. The host doesn't wait for the copy. The copy is needed because cudarc's memory belongs
     /// to a pool, which no other process can open.
     ///
     /// ```no_run
@@ -168,8 +168,8 @@ impl<T: Element> CudaTensor<T, Exclusive> {
 }
 
 impl<T: Element + DeviceRepr, M: CudaMode> CudaTensor<T, M> {
-    /// Copies the tensor to contiguous memory of cudarc. The stream makes the copy, and the host doesn't wait
-    /// for it. Use it for functions that take ownership of a `CudaSlice`, like candle's
+    /// Copies the tensor to contiguous memory of cudarc, in the order of `stream`. The host doesn't wait for
+    /// the copy. Pass the copy to functions that take ownership of a `CudaSlice`, like candle's
     /// `CudaStorage::wrap_cuda_slice`.
     ///
     /// # Errors
@@ -227,9 +227,9 @@ macro_rules! cudarc_lent {
         }
 
         impl<T: Element> $name<'_, T> {
-            /// Returns the address for work of `stream`. If that is not the stream of the loan, this thread
-            /// waits for both streams: first until the loan's stream has run its work, and then, when the
-            /// returned `SyncOnDrop` is dropped, until `stream` has.
+            /// Returns the address for work of `stream`. If the tensor is on loan to another stream, this
+            /// thread waits for both streams: this call waits until the other stream has run its work, and the
+            /// drop of the returned `SyncOnDrop` waits until `stream` has run its work.
             fn address_for<'s>(&'s self, stream: &'s RawStream) -> (u64, SyncOnDrop<'s>) {
                 if stream == &**self.stream {
                     return (self.address, SyncOnDrop::Record(None));

@@ -185,11 +185,11 @@ fn export<D: ManagedTensor, M: CudaMode>(
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
 ///
-/// In Python it is the capsule `dltensor_versioned` of a `__dlpack__(stream=…)` with the stream that is
-/// passed here. A consumer that uses another stream has to order its work itself. The stream that is passed
-/// to [`export`](Self::export) uses the tensor until the deleter is called. Other streams and processes that
-/// use the tensor later wait for all work that was submitted to this stream before the deleter is called. Any
-/// thread may call the deleter.
+/// In Python, this structure is the content of a capsule `dltensor_versioned`, which `__dlpack__(stream=…)`
+/// returns. An exported tensor is for work on the stream that is passed to [`export`](Self::export). A
+/// consumer that uses another stream has to order its work itself. The exporting stream uses the tensor until
+/// the deleter is called. Other streams and processes that use the tensor later wait for all work that was
+/// submitted to the exporting stream before the deleter is called. Any thread may call the deleter.
 #[doc(alias("__dlpack__", "from_dlpack", "to_dlpack"))]
 pub struct Dlpack(NonNull<DLManagedTensorVersioned>);
 

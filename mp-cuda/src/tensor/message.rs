@@ -207,7 +207,8 @@ mod tests {
 
     const BYTES: u64 = 4096;
 
-    /// Receives a message with a frozen tensor of these elements, whose work this tick covers.
+    /// Receives a message with a frozen tensor. `offset` and `elements` are its view, and receivers wait for
+    /// `tick`.
     fn received(offset: usize, elements: usize, tick: Tick) -> CoreResult<RawCudaTensor<Frozen>> {
         let piece = Piece::without_driver(Uuid([7; 16]), BYTES).unwrap();
         assert!(piece.share_as(PieceMode::Frozen));

@@ -46,7 +46,7 @@ impl<T: Element, M: CudaAliased> WeakCudaTensor<T, M> {
         Some(CudaTensor::of(RawCudaTensor::of(piece, Arc::clone(&self.view), self.grad)))
     }
 
-    /// Returns `true` if this process has no handle of the memory. Other processes may have one.
+    /// Returns `true` if this process has no handle of the memory, even if another process has one.
     #[must_use]
     pub fn expired(&self) -> bool {
         self.piece.as_ref().is_some_and(|piece| piece.upgrade().is_none())

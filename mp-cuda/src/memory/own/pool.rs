@@ -1,12 +1,15 @@
 //! Slabs that this process has made on a device, and from which it cuts pieces.
 //!
-//! | place without room | next action |
+//! A piece is cut out of an existing slab with enough room. If that fails, these actions follow one after
+//! the other:
+//!
+//! | failure | next action |
 //! |---|---|
-//! | in the present slabs | check for returned pieces |
-//! | in the present slabs, after the check | make a slab of an eighth of the process's bytes on the device, from 32 MiB to 2 GiB; a piece of more than half of that size gets a slab of its own |
-//! | on the device, for the new slab | unmap unused slabs of other processes, give back own slabs without pieces, and try again |
-//! | on the device, after giving back | make a slab of twice the piece's size, or a slab for this piece alone |
-//! | on the device, for any of these slabs | return an error with memory statistics |
+//! | no slab has room | check all slabs for returned pieces |
+//! | no slab has room after the check | make a slab of an eighth of the process's bytes on the device, from 32 MiB to 2 GiB; a piece of more than half of that size gets a slab of its own |
+//! | the device has too little memory for the new slab | unmap unused slabs of other processes, give back own slabs without pieces, and try again |
+//! | the device still has too little memory | make a slab of twice the piece's size, or a slab for this piece alone |
+//! | the device has too little memory for any of these slabs | return an error with memory statistics |
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Free units of a slab: best fit over ranges, in private memory of the process that cuts the slab up.
+//! Best-fit allocator of the units of a slab, in private memory of the process that cuts the slab up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -15,7 +15,7 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
-    /// Creates a slab of this many units, all of which are free.
+    /// Creates the ranges of a slab of this many units, all of which are free.
     pub(crate) fn new(units: u32) -> Self {
         let mut new = Self { units, free: 0, by_start: BTreeMap::new(), by_length: BTreeSet::new() };
         new.insert(0, units);

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | its last use has run | is free |
 //! | its last use is pending, and is work of this process alone | is free for a stream that waits for the last use |
-//! | its last use is pending, and is work of another process, or of several | stays outstanding until the last use has run: the death of a process would end a wait for it, although the work may still run |
+//! | its last use is pending, and is work of another process, or of several | stays outstanding until the last use has run: if such a process died, a stream that waits for the last use would continue, although the work may still run |
 //! | its last use was by a stream whose process is dead, and never finished | stays outstanding: the slab is *retired* |
 //! | a process died while it could write to the piece | stays outstanding: the slab is retired |
 //! | its last use has run, after work of several processes, and a clock has ended with unfinished work since the piece was cut | stays outstanding: the slab is retired, because a stream may have run its work before earlier work that is pending ([`use_record`](mp_core::steps::device::use_record)) |
