@@ -59,7 +59,8 @@ impl Drop for PrimaryContext {
 #[derive(Debug)]
 pub(crate) struct BoundContext<'a> {
     driver: &'static Driver,
-    /// `true` if [`bind`](PrimaryContext::bind) pushed the context, `false` if the context was already current.
+    /// `true` if [`bind`](PrimaryContext::bind) pushed the context. `false` if the context was current when
+    /// `bind` was called.
     pushed: bool,
     /// Contexts are current for a thread, so this value must not be sent to another thread.
     _primary: PhantomData<(&'a PrimaryContext, *const ())>,

@@ -186,8 +186,8 @@ mod tests {
         assert!(!Blocks(arena).lives(mark) && !Blocks(arena).lives(id));
     }
 
-    /// The registry records the contents of fewer pieces than the test sends. Nevertheless each received piece is
-    /// the sent piece.
+    /// The registry records the contents of fewer pieces than the test sends. Nevertheless each received
+    /// piece is the sent piece.
     #[test]
     fn received_pieces_keep_their_identity() {
         let slab = slab();

@@ -228,7 +228,7 @@ macro_rules! cudarc_lent {
 
         impl<T: Element> $name<'_, T> {
             /// Returns the address for work of `stream`. If the tensor is on loan to another stream, this
-            /// thread waits for both streams: this call waits until the other stream has run its work, and the
+            /// thread waits for both streams. This call waits until the other stream has run its work. The
             /// drop of the returned `SyncOnDrop` waits until `stream` has run its work.
             fn address_for<'s>(&'s self, stream: &'s RawStream) -> (u64, SyncOnDrop<'s>) {
                 if stream == &**self.stream {

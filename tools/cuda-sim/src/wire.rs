@@ -65,9 +65,10 @@ pub(crate) enum Call {
     },
     /// Normal exit of a process.
     Bye,
-    /// Request of a session for statistics.
+    /// Request for statistics, which the process of the test makes.
     Stats,
-    /// Request of a session that this device falls off the bus.
+    /// Simulates the loss of this device, as if it fell off the bus. The process of the test makes this
+    /// request.
     Lose {
         device: u32,
     },

@@ -176,12 +176,13 @@ pub fn item(m: &Memory, slot: Word) -> Option<u32> {
     }
 }
 
-/// View of a recovering actor, with the intents of all actors that it doesn't know to be dead.
+/// Knowledge of an actor that settles a dead actor's intent: for example the intent words of all actors that
+/// it doesn't know to be dead.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct TestContext {
     intents: Vec<Word>,
     chain: ChainAt,
-    /// Actor of the intent.
+    /// Dead actor whose intent is settled.
     dead: Member,
     /// `true` if the queue delivers the dead actor's messages again.
     redelivers: bool,
@@ -190,7 +191,7 @@ pub struct TestContext {
 }
 
 impl TestContext {
-    /// Creates a view for settling the intent of the actor `dead`.
+    /// Creates the context for settling the intent of the actor `dead`.
     pub fn new(fates: &[Fate], chain: ChainAt, dead: usize) -> Self {
         let alive = (0..fates.len()).filter(|&a| fates[a] != Fate::Killed);
         let intents = alive.map(intent).collect();

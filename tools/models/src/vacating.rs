@@ -80,7 +80,8 @@ pub fn is_being_recovered(m: &Memory, fates: &[Fate], dead: usize) -> bool {
     (0..fates.len()).any(recovers)
 }
 
-/// Returns `true` if a running actor announces a recovery, and so may have stored the number of recoveries.
+/// Returns `true` if a running actor announces a recovery. Such an actor may have stored the number of
+/// recoveries. If no actor has stored it, a model can reset the number to have fewer states.
 pub fn is_remembered(m: &Memory, fates: &[Fate]) -> bool {
     (0..fates.len()).any(|a| fates[a] == Fate::Running && m.peek(recovering_word(a)) != 0)
 }

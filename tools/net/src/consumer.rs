@@ -16,8 +16,8 @@ fn report(lost: &PeerLost) {
     std::thread::sleep(Duration::from_millis(20));
 }
 
-/// Reports a message before its bytes are checked, because a process that is killed in between has received
-/// it.
+/// Reports a message, and then checks its bytes. A process that is killed during the check has received the
+/// message, so the report comes first.
 fn report_message(number: u64, bytes: &[u8], size: usize) {
     say!("got {number}");
     if let Err(error) = check_bytes(number, bytes, size) {

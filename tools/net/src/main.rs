@@ -10,10 +10,10 @@
 //! | `pool`, `serve` | runs numbered tasks on all hosts; serves a pool for them |
 //! | `loader`, `serve-loader` | makes batches on all hosts; serves a loader for them |
 //! | `objects`, `wait` | publishes objects of each kind; waits for all of them |
-//! | `watch` | reports the members that join and are lost, as all roles do |
+//! | `watch` | does no work: reports joined and lost members, as all roles do |
 //! | `rate-home`, `rate` | measures round trips and throughput of queues |
-//! | `pool-rate` | measures the tasks in a second of two hosts, the other of which has the role `serve` |
-//! | `tcp-home`, `tcp` | the same measurements over a plain socket |
+//! | `pool-rate` | measures the tasks per second of a pool on this host and a second host, which has the role `serve` |
+//! | `tcp-home`, `tcp` | measures round trips and throughput of a plain TCP socket, for comparison with queues |
 //!
 //! `home`, `objects`, `rate-home` and `watch` end when their input ends. Each role ends after `limit` seconds
 //! at the latest.

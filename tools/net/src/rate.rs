@@ -84,7 +84,8 @@ pub(crate) fn serve(options: &Options) -> RoleResult {
     })
 }
 
-/// Measures the queues of the home. Payloads are created before the measurement, as for the peers.
+/// Measures the queues of the home. Payloads are created before a measurement of throughput, as in
+/// [`run_tcp`].
 pub(crate) fn run(options: &Options) -> RoleResult {
     let cluster = join(options)?;
     let queue = RemoteQueue::<Numbered>::connect(&cluster, "small")?;

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use crate::engine::streams::Record;
 
-/// Goal for which a host waits.
+/// Condition for which a host thread waits. The goal is *reached* when the condition is fulfilled.
 #[derive(Clone, Debug)]
 pub(crate) enum Goal {
     /// Each of these streams has done the operations up to this number. Elements are `(stream, number)`.

@@ -20,10 +20,11 @@ pub(crate) struct Context {
     pub(crate) retained: u32,
     /// Error that every call in the context returns after a failure. `None` before a failure.
     pub(crate) lost: Option<u32>,
-    /// Work that the context's streams had when a call last delayed later work: `(stream, number of
-    /// operations)`.
+    /// Work after which all later work of the context runs: `(stream, number of operations)`. Replaced by
+    /// each call that delays later work.
     pub(crate) barrier: Rc<Vec<(u64, u64)>>,
-    /// Goal of the last call that holds the driver's lock while it waits.
+    /// Condition until which the driver's lock is held: the goal of the last call that waits for all work
+    /// of the context.
     pub(crate) locked_until: Goal,
     /// Default stream of the context.
     pub(crate) stream: u64,
@@ -97,8 +98,8 @@ impl Process {
     }
 
     /// Returns `true` if the process is dead. Polls the lifetime connection, so the result is correct even if
-    /// the engine has not read the end of the connection yet. Calls that other processes make after the death
-    /// arrive later.
+    /// the engine has not read the end of the connection yet. So while the engine handles a call that another
+    /// process made after the death, the result is `true`.
     pub(crate) fn is_gone(&self) -> bool {
         let mut life = [PollFd::new(&self.life, PollFlags::empty())];
         self.gone_at.is_some() || poll(&mut life, Some(&Timespec::default())).is_ok_and(|gone| gone > 0)

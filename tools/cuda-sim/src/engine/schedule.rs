@@ -181,8 +181,8 @@ impl Engine {
         (needed, any)
     }
 
-    /// Runs one piece of work: of a stream that the goal needs, or without a goal of a stream whose work is
-    /// due. Returns `false` if no stream could run.
+    /// Runs one piece of work. With a goal, runs work of a stream that has to run to reach the goal. Without
+    /// a goal, runs work whose delay has passed. Returns `false` if no stream could run.
     pub(super) fn run_piece(&mut self, goal: Option<&Goal>) -> bool {
         let ready = match goal {
             Some(goal) => {

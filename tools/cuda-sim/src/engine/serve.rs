@@ -90,7 +90,7 @@ pub fn run(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Pending events.
+/// Result of a poll: the sources that have an event.
 #[derive(Default)]
 struct PollEvents {
     listener: bool,

@@ -11,9 +11,9 @@ use crate::agent::{Agent, Do, Moves, alone, locker_is, moves, nothing_found, set
 const KILL: i32 = 9;
 const STOP: i32 = 19;
 
-/// Calls `round` with a session and the number of a change in the arena, from `first` on, until `round`
-/// returns `false`: the script has ended before that change. Checks that no resource is left after each
-/// round.
+/// Calls `round` with a session and the number of a change in the arena: `first`, and then each next number.
+/// Ends when `round` returns `false`, because the script makes no change with this number. Checks that no
+/// resource is left after each round.
 fn for_each_change(setup: &Setup, first: u64, round: impl Fn(&Session, u64) -> bool) {
     let _alone = alone();
     let session = setup.start().unwrap();

@@ -286,7 +286,7 @@ under_orders! { [ipc_events: IpcEvents]
     }
 }
 
-/// Sets a flag that ends threads when it is dropped, also if the test fails.
+/// Guard whose drop sets a flag that ends threads, even if the test fails.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {

@@ -84,8 +84,8 @@ fn looks_while_a_thread_opens(tensors: Queue<FrozenCudaTensor<f32>>) -> Outcome 
 /// Injected delay of the driver call that opens memory.
 const OPENS: Duration = Duration::from_secs(3);
 
-/// Reading statistics takes the locks that drops, sends and receives take. These must not wait for a thread
-/// that opens memory.
+/// Reading statistics takes the same locks as dropping, sending and receiving tensors. A thread that opens
+/// memory must not hold these locks.
 #[test]
 fn statistics_wait_for_no_opening_thread() {
     let session = session();
@@ -99,7 +99,7 @@ fn statistics_wait_for_no_opening_thread() {
     nothing_is_left(&session);
 }
 
-/// Value of a user that a stream owns.
+/// Value that is kept by a stream. Its drop sets the flag, so the flag shows when the stream has ended.
 struct Kept(Arc<AtomicBool>);
 
 impl Drop for Kept {

@@ -125,9 +125,9 @@ fn sender_with_late_work_is_killed() {
     sender_is_killed(&setup().set("LATE_MS", 20).set("SEED", 11).start().unwrap());
 }
 
-/// Returns the findings, except races between two streams of one killed process. After a death, waits for its
-/// clocks end, so the device may run pending work of another stream of the same process too early. No process
-/// depends on the results.
+/// Returns the findings, except races between two streams of one killed process. After the death of a
+/// process, waits for its streams end, so the device may run pending work of another stream of this process
+/// too early. No process depends on the results of that work.
 fn findings_of_others(session: &Session, gone: &HashSet<u32>) -> Vec<Finding> {
     let its_own = |finding: &Finding| {
         let line: serde_json::Value = serde_json::from_str(&finding.line).unwrap();

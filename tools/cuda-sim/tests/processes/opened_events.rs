@@ -1,5 +1,5 @@
-//! Events that a process opens, where streams are ordered by events of other processes. Each event is closed
-//! again, no matter which process ends first.
+//! Events that a process opens to make its streams wait for other processes. Each opened event is closed, no
+//! matter which process ends first.
 
 use mp_cuda::{CudaTensor, Error, FrozenCudaTensor, Order, ipc_collect};
 use mp_cuda_sim::session::Session;
@@ -35,8 +35,8 @@ fn makes((tensors, reported): (Tensors, Signals)) -> Outcome {
     Ok(())
 }
 
-/// Makes a stream wait for the work of each received tensor, which opens its event. Then returns, or closes
-/// the opened events by `ipc_collect`, as the test requests.
+/// Makes a stream wait for the work of each received tensor, which opens an event of the tensor's maker. Then
+/// closes the opened events by `ipc_collect` and continues, or returns, as the test requests.
 fn waits((tensors, (opened, ends)): (Tensors, (Signals, Queue<bool>))) -> Outcome {
     let stream = stream();
     let mut all = Vec::new();

@@ -21,8 +21,8 @@ use crate::support::{
 const KILL: i32 = 9;
 const STOP: i32 = 19;
 
-/// Drops a tensor. The process is stopped at the change in the arena with the number `at` that the drop
-/// makes.
+/// Drops a tensor. The process is stopped at the change with the number `at` among the changes that the drop
+/// makes in the arena.
 fn is_stopped_while_it_drops((tensors, dropped, at): (Frozen, Signals, u64)) -> Outcome {
     let (stream, t) = (stream(), taken(&tensors));
     let copy = copies(&t, &stream, SLOW * 3)?;
@@ -80,8 +80,8 @@ fn reader_is_stopped_at_each_change_of_its_drop(order: Order) {
 
 type Args = (Moved, Signals, u64);
 
-/// Drops a tensor with pending writes. The process is killed at the change in the arena with the number `at`
-/// that the drop makes.
+/// Drops a tensor with pending writes. The process is killed at the change with the number `at` among the
+/// changes that the drop makes in the arena.
 fn is_killed_while_it_drops((tensors, dropped, at): Args) -> Outcome {
     let (stream, mut t) = (stream(), taken(&tensors));
     fills(&mut t, &stream, SLOW, 7.0)?;

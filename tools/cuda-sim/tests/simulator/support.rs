@@ -32,7 +32,7 @@ pub(crate) struct Asked {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Result of a call, its outputs, and its bytes.
+/// Answer to a request: result code of the call, and the numbers and bytes that the call has returned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Answer {
     pub(crate) code: u32,

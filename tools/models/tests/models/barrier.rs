@@ -23,7 +23,7 @@ fn enrolled(parties: u32, processes: u32) -> Slots {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// Only the last party to arrive may end a phase in which all parties have arrived.
+    /// If the last party to arrive dies before it has ended the phase, no other party ends the phase.
     NoHelp,
     /// A party that finds a dead party leaves as if the barrier was broken, even if all parties had arrived.
     GoesAnyway,

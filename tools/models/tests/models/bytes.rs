@@ -232,8 +232,8 @@ fn two_consumers_free_bytes() {
     Setup { consumers: 2, limit: 4, slots: 3, ..BASE }.explore(0, 1);
 }
 
-/// While a producer computes the used bytes from the envelope of the oldest message, its consumer puts
-/// another message in that envelope.
+/// While a producer computes the used bytes from the envelope of the oldest message, the consumer of this
+/// message reuses the envelope for another put.
 #[test]
 fn repeated_put_frees_no_bytes() {
     let s = Setup { items: 2, first: 1, again: 1, ..BASE };

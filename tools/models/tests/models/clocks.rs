@@ -36,8 +36,8 @@ enum Bug {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Role {
-    /// Owner that ticks a clock this many times, and then releases it. Tries to claim a clock this many
-    /// times.
+    /// Owner that makes up to `tries` attempts to claim a clock, makes `ticks` ticks of the claimed clock,
+    /// and releases the clock.
     Owner { ticks: u8, tries: u8 },
     /// Device that writes the ticks of this owner, and, if `late` is set, writes once more after the owner
     /// has ended.

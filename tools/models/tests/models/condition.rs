@@ -16,7 +16,7 @@ enum Bug {
     None,
     /// A dead waiter's token is not taken over.
     NoTakeOver,
-    /// A waiter that takes over a token drops its own token.
+    /// A waiter that has taken over a token, and also has got one of its own, notifies no other waiter.
     KeepsBoth,
     /// A waiter announces its sleep without checking whether it was notified.
     SleepsAnyway,

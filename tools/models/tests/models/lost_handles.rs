@@ -37,7 +37,7 @@ enum Bug {
     None,
     /// The handle is released without notifying the queue.
     Unnoted,
-    /// A vacating actor gives the handle to the dead actor, too, and then notifies the queue.
+    /// A vacating actor gives the handle to the dead actor instead of taking it, and then notifies the queue.
     Late,
     /// A queue that is notified because of a message in another queue is not vacated.
     NotVacated,

@@ -23,7 +23,7 @@ const BLOCK_WORDS: u64 = 3;
 const BLOCKS: u32 = 2;
 const WORDS: usize = (FIRST_BLOCK + BLOCK_WORDS * BLOCKS as u64) as usize;
 
-/// Values of the slab's word.
+/// Value of the slab's word: retired slab.
 const RETIRED: u64 = 0;
 /// Value of the slab's word: slab of two small blocks.
 const SMALL: u64 = 1;

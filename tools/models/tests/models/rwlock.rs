@@ -16,7 +16,7 @@ const B: Word = Word::at(40);
 const SLOTS: Slots = Slots { used: Word::at(48), first: Word::at(56), limit: 3 };
 const READERS: Readers = Readers { slots: SLOTS, extra_reads: Word::at(80) };
 
-/// Count of a place that a dead reader may have left.
+/// Initial value of each slot's count of further reads, as if a dead reader had left it.
 const LEFT_BEHIND: u64 = 1;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

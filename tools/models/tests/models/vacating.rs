@@ -69,13 +69,13 @@ enum Doing {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// Only the reclaiming actor releases seats in queues.
+    /// Recovering actors don't release a dead actor's seats in queues. Only the reclaiming actor does.
     OldOrder,
     /// Vacating actors do not check for other recovering actors.
     Rash,
     /// A vacating actor treats a seat that another actor has released as completely recovered.
     Trusting,
-    /// The reclaiming actor claims all blocks without holders.
+    /// The reclaiming actor claims any block without holders, even if the dead actor had no seat in it.
     Greedy,
 }
 

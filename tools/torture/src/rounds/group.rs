@@ -125,7 +125,7 @@ enum Ends {
     Locks(Box<Locks>),
     Watched(Watched),
     ToAll(ToAll),
-    /// Manager, with which its server process ends, and the objects.
+    /// Manager, and its objects. The drop of the manager ends its server process.
     Objects(Manager, Objects),
     Files(Queue<Cargo>),
     Hosts(Box<Hosts>),

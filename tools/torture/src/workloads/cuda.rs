@@ -27,7 +27,7 @@ pub(crate) const PRODUCERS: usize = 2;
 pub(crate) const RELAYS: usize = 2;
 pub(crate) const CONSUMERS: usize = 2;
 
-/// Time-out of waits for messages or events that may not come.
+/// Time-out of waits for messages that might never arrive.
 const SHORT: Duration = Duration::from_millis(5);
 /// Largest capacity of a queue.
 const MOST: u64 = 8;

@@ -13,7 +13,7 @@ use crate::bookkeeping::board::{Op, Row};
 use crate::random::Random;
 use crate::workloads::work::LONG;
 
-/// Time-out of waits that may not be fulfilled.
+/// Time-out of waits whose condition might never be fulfilled.
 const SHORT: Duration = Duration::from_millis(20);
 const PERMITS: u32 = 2;
 const PARTIES: u32 = 2;

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::bookkeeping::board::{Op, Row};
 use crate::random::Random;
 
-/// Time-out of waits for messages or changes that may not come.
+/// Time-out of waits for messages or changes that might never arrive.
 const SHORT: Duration = Duration::from_millis(20);
 /// Number of elements of a tensor, and of repetitions in a text. Such a value is too long for an envelope.
 const LEN: usize = 100;

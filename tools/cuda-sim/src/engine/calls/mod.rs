@@ -1,5 +1,5 @@
-//! Execution of the calls of clients. A call is answered at once, or when the goal for which it waits is
-//! reached.
+//! Execution of the calls of clients. A call is answered at once, or when a condition of the simulated device
+//! (the [`Goal`] of the call) is fulfilled.
 
 mod capture;
 mod context;
@@ -24,7 +24,7 @@ use crate::wire::{Call, Request, Value};
 #[derive(Debug)]
 pub(in crate::engine) enum CallOutcome {
     Now(Value, Option<OwnedFd>),
-    /// The call waits for the goal. Then the completion answers or executes it.
+    /// The call waits for the goal. After the goal is reached, the completion answers or executes the call.
     Later(Goal, Completion),
 }
 
@@ -73,9 +73,9 @@ fn waits_for_all(call: &Call) -> bool {
     )
 }
 
-/// Returns `true` if a call is blocked while another thread of its process is in a call that waits for all
-/// work of the context. On an H200, that call holds a lock of the driver. Not blocked are calls that write
-/// words by streams, wait for or query streams, and open or map memory.
+/// Returns `true` if a call is blocked while another thread of its process waits for all work of the context,
+/// because that thread holds a lock of the driver on an H200. Returns `false` for calls that write words by
+/// streams, wait for or query streams, and open or map memory.
 fn is_held_up(call: &Call) -> bool {
     matches!(
         call,
@@ -116,8 +116,8 @@ fn gives_back(call: &Call) -> Option<(&'static str, u64)> {
     })
 }
 
-/// Returns the text of the finding for a failed release, by its result. Returns `None` if the device or the
-/// context has failed, so that the argument may be valid.
+/// Returns the text of the finding for a failed release with this result. Returns `None` if the result shows
+/// that the device or the context has failed, because the argument of the release may be valid.
 fn refusal(code: u32) -> Option<&'static str> {
     match code {
         codes::INVALID_VALUE | codes::INVALID_HANDLE => {
@@ -129,7 +129,7 @@ fn refusal(code: u32) -> Option<&'static str> {
     }
 }
 
-/// Returns `true` if the host may rely on this call to have waited for work, so that later calls are ordered
+/// Returns `true` if CUDA's manual guarantees that this call waits for work, so that later calls are ordered
 /// after that work.
 pub(in crate::engine) fn orders(call: &Call) -> bool {
     matches!(call, Call::Free { .. })

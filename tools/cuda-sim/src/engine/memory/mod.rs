@@ -31,7 +31,7 @@ pub(crate) struct Allocation {
     pub(crate) shadow: RefCell<Shadow>,
 }
 
-/// Target of an address.
+/// Memory to which an address refers.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
     Device(Rc<Allocation>),

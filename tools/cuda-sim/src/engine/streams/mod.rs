@@ -75,7 +75,7 @@ pub(crate) enum Step {
     },
     Record(Rc<Record>),
     WaitEvent(Rc<Record>),
-    /// Wait for an imported event whose exporter has ended.
+    /// Wait that never ends, for an imported event whose exporter has ended.
     WaitForEver,
     /// Free the piece of a pool at this address.
     Free(u64),
