@@ -9,8 +9,8 @@ use crate::driver::context::{BoundContext, PrimaryContext};
 use crate::error::{Error, Result};
 use crate::uuid::Uuid;
 
-/// Abilities of a device and its driver that are required for sharing between processes. The numbers are
-/// values of `CUdevice_attribute`.
+/// Abilities of a device and its driver that are required for sharing between processes. Numbers in
+/// parentheses are values of `CUdevice_attribute`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Attributes {

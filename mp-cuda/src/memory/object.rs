@@ -60,7 +60,7 @@ const HANDLE: u64 = 8;
 const ROW: u64 = 2;
 /// Number of words of a piece's object.
 const PIECE_WORDS: u64 = 4;
-/// Largest number of pieces at a time of one allocation of another library.
+/// Largest number of pieces that one allocation of another library has at the same time.
 pub(crate) const FOREIGN_ROWS: u32 = 512;
 
 /// Returns access to the words of the arena.

@@ -130,7 +130,8 @@ pub struct Session {
     /// Process of the engine. `None` with [`AS_IT_IS`]: then the session has no statistics and no findings.
     engine: Option<Child>,
     folder: PathBuf,
-    /// Features that tests assume the device to lack, from the requested profile. Only with [`AS_IT_IS`].
+    /// Features that the requested profile lacks. `mp-cuda` treats them as missing on the existing device.
+    /// Set only with [`AS_IT_IS`].
     without: Option<String>,
 }
 

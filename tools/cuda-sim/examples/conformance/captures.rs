@@ -169,7 +169,8 @@ impl Log {
         [made, reserved, mapped, set, unmapped, freed, released].into_iter().max().unwrap_or(0)
     }
 
-    /// Makes a call in another thread.
+    /// Makes a call in a new thread, in which `context` is current. Makes the call in the relaxed mode if
+    /// `relaxed` is set. Returns the result of the call.
     fn elsewhere(&self, context: DriverHandle, relaxed: bool, call: Call, with: CallArguments) -> u32 {
         let run = || {
             cu!(self.cuCtxSetCurrent(context));

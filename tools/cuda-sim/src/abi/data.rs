@@ -14,7 +14,7 @@ use crate::wire::{Call, INLINE, Source, Value};
 /// Sizes of the parameters of each kernel in bytes, by the handle of the function.
 static SIZES: Mutex<Option<HashMap<u64, Vec<u32>>>> = Mutex::new(None);
 
-/// Returns `true` if a range of this process is registered, so that the device can access it.
+/// Returns `true` if a range of this process's memory is registered, so that the device can access it.
 fn is_registered(address: u64, bytes: usize) -> Result<bool, u32> {
     let end = address.checked_add(bytes as u64).ok_or(codes::INVALID_VALUE)?;
     with_registered(|all| all.iter().any(|(start, length)| *start <= address && end <= start + length))

@@ -375,9 +375,10 @@ impl Engine {
         }
     }
 
-    /// Ends a wait of a stream for a word. If a stream wrote the value, later work is ordered after the
-    /// write. If a host stored the value, later work is not ordered. In that case, if the process whose
-    /// stream writes the word was killed, the clock records that the death released the stream.
+    /// Ends a wait of a stream for a word. If a stream has written the awaited value, later work of the
+    /// waiting stream is ordered after that write. If a host has stored the value, later work is not ordered.
+    /// If in addition the process that last submitted a write of the word is dead, the waiting stream's clock
+    /// records that the death released the stream.
     fn end_wait(&mut self, stream: u64, process: u64, address: u64) -> Result<(), String> {
         let lost = || format!("it waits for a value at {address:#x}, where nothing is mapped any more");
         let (target, offset) = self.word(process, address).ok_or_else(lost)?;

@@ -101,7 +101,8 @@ pub(crate) enum Do {
     Id(u32),
     Freeze(u32),
     Share(u32),
-    /// Returns the piece as a parcel, which the test forwards.
+    /// Returns the piece as a parcel, which the test forwards. The mode of the parcel is frozen if the flag
+    /// is set, and otherwise shared.
     Give(u32, bool),
     /// Stores the piece of this parcel under this number.
     Keep(u32, Parcel),

@@ -131,8 +131,8 @@ fn works(stream: &CudaStream, time: Duration, mut is_over: impl FnMut() -> bool)
     }
 }
 
-/// The long kernel begins before the memory is dropped, or, if `after` is set, after the drop and during
-/// another kernel.
+/// Checks that a long kernel doesn't block other work after memory was dropped. The kernel begins before the
+/// drop, or, if `after` is set, after the drop and during another kernel.
 fn works_during_a_long_kernel((from, after): (Clones, bool)) -> Outcome {
     let (stream, busy, first) = (stream(), stream(), stream());
     let t = taken(&from);
@@ -169,7 +169,7 @@ fn late_long_kernel_delays_no_other_work() {
     receive_during_a_long_kernel(true);
 }
 
-/// The stream with the long kernel is dropped.
+/// Checks that a long kernel doesn't block other work after memory and the stream of the kernel were dropped.
 fn works_after_a_stream_was_dropped((from, ()): (Clones, ())) -> Outcome {
     let (stream, busy) = (stream(), stream());
     let t = taken(&from);
@@ -186,7 +186,8 @@ fn dropped_stream_with_work_delays_no_other_work() {
     nothing_is_left(&session);
 }
 
-/// The kernel uses a tensor that is not dropped, so no tick covers the kernel.
+/// Checks that a long kernel doesn't block other work after memory was dropped. The kernel uses a tensor that
+/// is not dropped, so no tick covers the kernel.
 fn works_during_a_kernel_on_a_kept_tensor((from, ()): (Clones, ())) -> Outcome {
     let (stream, busy) = (stream(), stream());
     let (mut weights, t) = (CudaTensor::<f32>::zeros([LEN], &busy)?, taken(&from));
@@ -208,7 +209,8 @@ fn kernel_on_live_tensor_delays_no_other_work() {
     nothing_is_left(&session);
 }
 
-/// Launches several kernels one after another, each of which takes longer than a launch may be delayed.
+/// Checks that kernels in a row don't block other work after memory was dropped. Each kernel takes longer
+/// than the longest permitted delay of other work.
 fn works_during_long_kernels((from, ()): (Clones, ())) -> Outcome {
     let (stream, busy) = (stream(), stream());
     let t = taken(&from);
@@ -249,7 +251,8 @@ fn records_and_stays(events: Queue<CudaEvent>) -> Outcome {
     Ok(())
 }
 
-/// A stream waits for an event of a killed process. If `drops` is set, the stream is dropped while it waits.
+/// Checks that other work is not blocked after memory was dropped while a stream waits for an event of a
+/// killed process. If `drops` is set, the waiting stream is dropped.
 fn works_during_a_wait_for_a_killed_process((from, (drops, events, killed)): (Clones, Victims)) -> Outcome {
     let (stream, lost) = (stream(), stream());
     let (t, event) = (taken(&from), taken(&events));
@@ -330,8 +333,8 @@ under_each_order! {
     }
 }
 
-/// Calls `ipc_collect` in a thread during a kernel. Meanwhile this thread copies, and is blocked by the
-/// close.
+/// Calls `ipc_collect` in another thread during a kernel. Meanwhile this thread makes copies, which are
+/// blocked while the other thread closes memory.
 fn asks_for_it((from, ()): (Clones, ())) -> Outcome {
     let (stream, busy) = (stream(), stream());
     let mine = CudaTensor::<f32>::full([LEN], 3.0, &stream)?.share();

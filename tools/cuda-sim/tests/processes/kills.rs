@@ -119,7 +119,7 @@ fn sender_killed_at_each_driver_call_loses_nothing(order: Order) {
 }
 }
 
-/// The device executes work of the killed process for a while, and then discards the rest.
+/// The device continues to execute work of the killed process for 20 ms, and then discards remaining work.
 #[test]
 fn sender_with_late_work_is_killed() {
     sender_is_killed(&setup().set("LATE_MS", 20).set("SEED", 11).start().unwrap());

@@ -52,7 +52,7 @@ pub(crate) fn under(order: Order) -> Session {
     setup().set("PROFILE", profile(order)).start().unwrap()
 }
 
-/// Returns `true` if hosts wait instead of streams.
+/// Returns `true` if hosts wait for work of other processes, because streams can't ([`Order::Host`]).
 pub(crate) fn hosts_wait() -> bool {
     order(&Device::new(0).unwrap()).unwrap() == Order::Host
 }

@@ -99,8 +99,9 @@ fn lost(m: &Memory) -> usize {
     (0..ENVELOPES as u32).filter(|&e| owner(m, e).holder == Holder::Undeliverable).count()
 }
 
-/// Returns `true` if there is a returned task that the queue does not show, and a dead actor still has a
-/// seat, which keeps the queue alive. Does not count as an access.
+/// Returns `true` if there is a returned task, the queue's hint reports no returned task, and an actor was
+/// killed. (The killed actor's seat keeps the queue alive until a recovery updates the hint.) Does not count
+/// as an access.
 fn unnotified(m: &Memory, fates: &[Fate]) -> bool {
     let back = (0..ENVELOPES as u32).any(|e| owner(m, e).holder == Holder::Returned);
     back && !may_have_returned(m.peek(returns(LIMIT).returned)) && fates.contains(&Fate::Killed)

@@ -108,8 +108,9 @@ impl Process {
     }
 }
 
-/// Returns `true` if there is a returned message that the ring does not show, and an actor was killed. Does
-/// not count as an access. (Real recovering processes note all returned messages in the ring.)
+/// Returns `true` if there is a returned message, the ring's hint reports no returned message, and an actor
+/// was killed. Does not count as an access. (Real recovering processes update the hint for all returned
+/// messages.)
 fn unnotified(m: &Memory, fates: &[Fate]) -> bool {
     let back = (0..ENVELOPES).any(|e| owner(m, e).holder == Holder::Returned);
     back && !may_have_returned(m.peek(returns(0).returned)) && fates.contains(&Fate::Killed)

@@ -23,7 +23,7 @@ use crate::random::Random;
 const SHORT: Duration = Duration::from_millis(20);
 /// Number of elements of a tensor, and of repetitions in a text. Such a value is too long for an envelope.
 const LEN: usize = 100;
-/// Number of bits for a worker's number of a message.
+/// Number of low bits of a message's number that count the messages of one worker.
 const NUMBERS: u32 = 24;
 
 /// Value that is computed from a number, so that a torn value is detected.

@@ -165,8 +165,8 @@ impl Engine {
         }
     }
 
-    /// Reports a finding if other processes have memory open that its maker frees, because the contents
-    /// become undefined for them.
+    /// Reports a finding if a process frees memory that other processes have opened, because the contents
+    /// become undefined for those processes.
     pub(in crate::engine) fn report_open_elsewhere(&mut self, pid: u32, target: &Target, what: &str) {
         let Target::Device(memory) = target else { return };
         let is_it = |other: &Target| matches!(other, Target::Device(one) if Rc::ptr_eq(one, memory));

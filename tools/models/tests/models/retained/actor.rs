@@ -76,8 +76,8 @@ pub(super) struct Process {
     /// Messages that a sender has not published yet. `owner` is the owner word of its current message.
     items: std::ops::Range<u32>,
     owner: Owner,
-    /// Position of a reader. A reader of all messages has the position of the next message to read, and
-    /// another reader that of the last message read.
+    /// Position of a reader. If the reader reads all messages, position of the next message to read.
+    /// Otherwise position of the last message that the reader has read.
     position: Option<Position>,
     /// Number of remaining reads of the newest message. `got` is the number of messages read or missed.
     rounds: u32,
