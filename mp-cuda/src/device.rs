@@ -1,4 +1,4 @@
-//! GPUs, by their identities.
+//! Devices: the GPUs that this process sees.
 
 use std::ffi::c_int;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Errors of GPUs.
+//! Error type of this crate.
 
 use std::fmt;
 
@@ -136,7 +136,7 @@ pub enum Error {
     },
     /// Other processes can't open memory of another library.
     NotShareable {
-        /// Reason.
+        /// Reason why other processes can't open the memory.
         why: &'static str,
     },
     /// The elements of a view are not adjacent, as the caller needs them: copy them first (`to_device`).

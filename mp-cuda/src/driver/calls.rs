@@ -340,10 +340,10 @@ impl Driver {
         Ok(value!(0, |address| self.cuIpcOpenMemHandle_v2(address, handle, LAZY_PEER_ACCESS)))
     }
 
-    /// Closes opened memory. Each opening is closed once.
+    /// Closes memory that [`ipc_open`](Self::ipc_open) has opened. Each opening is closed once.
     ///
     /// # Safety
-    /// No stream accesses it.
+    /// No stream accesses the memory.
     pub(crate) unsafe fn ipc_close(&self, address: u64) -> Result<()> {
         // SAFETY: guaranteed by the caller; an address that was not opened is an error.
         self.check("cuIpcCloseMemHandle", unsafe { (self.api.cuIpcCloseMemHandle)(address) })

@@ -38,7 +38,8 @@ pub(crate) struct Driver {
     process: u32,
 }
 
-/// Driver that was loaded first. It stays loaded, because the driver can't be unloaded.
+/// Driver of this process, set when the driver is loaded. The library is never unloaded, because the driver
+/// doesn't support that.
 // fork: the driver is only read, and contains the id of the initialising process, so a copy returns an error.
 // Each process has a lock of its own.
 static LOADED: SetOnce<Driver> = SetOnce::new();

@@ -13,7 +13,7 @@ struct OpenCalls {
 static CALLS: PerProcess<Mutex<OpenCalls>> =
     mp_core::per_process!(Mutex::new(OpenCalls { open: Vec::new(), next: 0 }));
 
-/// Running long call. Dropping the value ends it.
+/// Record of a running long call. Dropping the value records that the call has ended.
 #[derive(Debug)]
 pub(crate) struct LongCall(u64);
 

@@ -189,7 +189,8 @@ impl Session {
         }
     }
 
-    /// Makes a device fall off the bus.
+    /// Simulates the loss of a device (it falls off the bus): from now on, all calls of its contexts return
+    /// an error.
     ///
     /// # Errors
     /// Returns an error if the engine has ended.

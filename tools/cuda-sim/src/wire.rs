@@ -1,6 +1,6 @@
 //! Messages between client and engine. A request and its answer are one packet each, with optional
-//! descriptors. A client waits for the answer to each call. So if a process makes a call and then sends a
-//! message, the engine gets this call before any call that the receiver makes after the message.
+//! descriptors. A client waits for the answer to each call. So if a process makes a call, and then sends a
+//! message to another process, the engine gets this call before the receiver's calls after the message.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

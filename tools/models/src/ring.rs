@@ -50,7 +50,7 @@ pub const ENVELOPES_AT: EnvelopesAt =
 /// Meta words of the envelopes.
 pub const META: Column = Column { base: METAS, stride: 8 };
 
-/// History that no actor can observe.
+/// History of the queue, for checks. Actors don't read it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Ghost {
     /// Envelopes, in the order in which they became visible.
@@ -240,7 +240,7 @@ impl IntentContext for TestContext {
 /// Remains of a dead actor, which must be recovered or reclaimed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Remains {
-    /// Intent of this actor.
+    /// Intent of this dead actor.
     Intent(usize),
     /// Envelope that the dead actor owned or leased, with the owner word.
     Envelope(u32, Owner),

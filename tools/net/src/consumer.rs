@@ -63,7 +63,7 @@ fn get_leases(queue: &RemoteQueue<Job>, size: usize, (idle, pause): (Duration, D
     }
 }
 
-/// Runs the role.
+/// Runs the role `get`.
 pub(crate) fn run(options: &Options) -> RoleResult {
     let (size, threads): (usize, usize) = (options.number("size")?, options.number("threads")?);
     let idle = Duration::from_millis(options.number("idle")?);

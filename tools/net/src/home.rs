@@ -37,7 +37,7 @@ fn fill(down: &Queue<Numbered>, jobs: &Queue<Job>, options: &Options) -> RoleRes
     Ok(())
 }
 
-/// Runs the role until the input ends and the messages of `up` are taken.
+/// Runs the role `home` until the input has ended and the messages of `up` are taken.
 pub(crate) fn run(options: &Options) -> RoleResult {
     let size = options.number("size")?;
     let capacity = options.number("capacity")?;

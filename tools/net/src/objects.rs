@@ -14,7 +14,7 @@ use mp_sync::{Barrier, Event, Semaphore};
 use crate::options::Options;
 use crate::{RoleResult, join, say, wait_for_end_of_input};
 
-/// Publishes objects for which a wait doesn't end, until the input ends.
+/// Publishes objects whose waits never succeed. Returns when the input ends.
 pub(crate) fn serve(options: &Options) -> RoleResult {
     let cluster = join(options)?;
     let (event, permits, step) = (Event::new()?, Semaphore::new(0)?, Barrier::new(100)?);

@@ -116,7 +116,7 @@ fn put_batches(
     }
 }
 
-/// Runs the role until all messages are put or the input ends.
+/// Runs the role `put` until all messages are put or the input ends.
 pub(crate) fn run(options: &Options) -> RoleResult {
     let (size, from, count) =
         (options.number("size")?, options.number("from")?, options.number::<u64>("count")?);

@@ -106,7 +106,8 @@ pub(crate) fn run(options: &Options) -> RoleResult {
     Ok(())
 }
 
-/// Answers each of the small messages with one byte, and then all bytes of each large size with one byte.
+/// Answers each small message with one byte. For each large size, answers with one byte after all messages of
+/// that size were received.
 pub(crate) fn serve_tcp(options: &Options) -> RoleResult {
     let listener = TcpListener::bind(options.text("first")?)?;
     say!("ready");
@@ -132,7 +133,7 @@ pub(crate) fn serve_tcp(options: &Options) -> RoleResult {
     Ok(())
 }
 
-/// Measures a plain socket.
+/// Measures round trips and throughput of a plain TCP socket.
 pub(crate) fn run_tcp(options: &Options) -> RoleResult {
     let mut stream = TcpStream::connect(options.text("first")?)?;
     stream.set_nodelay(true)?;

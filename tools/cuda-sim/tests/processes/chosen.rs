@@ -1,5 +1,5 @@
-//! Choice of the order of streams by the first process that uses a device. In these tests, the other
-//! processes could not have chosen the same order.
+//! Choice of the order of streams by the first process that uses a device. Other processes, which would have
+//! chosen another order, use the chosen order, or get an error if they don't support it.
 
 use mp_cuda::{CudaEvent, CudaStream, Device, order};
 use mp_cuda_sim::session::Session;

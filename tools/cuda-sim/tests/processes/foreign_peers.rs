@@ -1,4 +1,4 @@
-//! Memory of other libraries, used by other devices, which may be able to access it or not.
+//! Memory of another library on one device, used by a second device that can or can't access the memory.
 #![allow(unsafe_code)]
 
 use mp_core::Error as CoreError;

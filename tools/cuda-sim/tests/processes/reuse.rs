@@ -139,7 +139,7 @@ fn makes_for_two((tensors, gone): (Frozen, Signals)) -> Outcome {
 }
 
 under_each_order! {
-/// The slow one of two readers drops the tensor before or after the other reader.
+/// A slow reader drops the tensor before or after a fast reader.
 fn memory_of_two_readers_is_reused_after_both(order: Order) {
     for times in [[300, 0], [0, 300], [100, 200]] {
         let session = under(order);

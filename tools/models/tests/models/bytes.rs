@@ -44,7 +44,7 @@ struct Ghost {
 struct Setup {
     producers: usize,
     items: u32,
-    /// First item of the first producer.
+    /// Number of the envelope that the first producer puts first.
     first: u32,
     consumers: usize,
     /// Number of taken messages that each consumer puts again.

@@ -190,7 +190,7 @@ impl Thread {
         self.give_up(me, ghost)
     }
 
-    /// Ends the wait for the second lock without the lock.
+    /// Ends the wait for the second lock, although the thread has not got the lock.
     fn give_up(&mut self, me: usize, ghost: &mut Ghost) -> Doing {
         self.leaving = true;
         self.over(me, ghost)

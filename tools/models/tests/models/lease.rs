@@ -436,9 +436,9 @@ fn returned_message_is_redelivered_up_to_the_limit() {
     Setup { consumers: 1, gives_back: 2, limit: 2, ..BASE }.explore(1);
 }
 
-/// A consumer scans the envelopes, finds no returned message, and pauses before it notes that there is none.
-/// Meanwhile other consumers also find none, and return a message. No recovering actor notes the message
-/// again.
+/// A consumer scans the envelopes, finds no returned message, and pauses before it records this result in the
+/// hint. Meanwhile another consumer returns a message, and updates the hint. The paused consumer must not
+/// undo that update, because there is no recovering actor that would repeat it.
 #[test]
 fn empty_get_hides_no_returned_message() {
     Setup { items: 2, gives_back: 2, recoverers: 0, ..BASE }.explore(0);

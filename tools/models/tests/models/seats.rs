@@ -28,7 +28,7 @@ const FIRST_ENVELOPE: u64 = 2 + SEATS as u64;
 const FIRST_PAGE: u64 = FIRST_ENVELOPE + 3 * ENVELOPES as u64;
 const PAGE_WORDS: u64 = PAGE_HEADER as u64 + 2;
 const WORDS: usize = (FIRST_PAGE + 2 * PAGE_WORDS) as usize;
-/// Blocks of the pages.
+/// Numbers of the blocks that are pages of seats.
 const PAGE_BLOCKS: [BlockId; 2] = [7, 8];
 
 fn owner_at(e: u32) -> Word {

@@ -48,7 +48,7 @@ pub(crate) struct Race {
     pub(crate) bytes: u64,
 }
 
-/// Faults of an access.
+/// Faults of an access: races with earlier accesses, and a read of bytes without a value.
 #[derive(Debug, Default)]
 pub(crate) struct AccessFaults {
     pub(crate) races: Vec<Race>,

@@ -17,7 +17,7 @@ use mp_queue::ring::{
 /// First position of the ring.
 const FIRST: Position = Position { lap: 1, index: 0 };
 
-/// History that no actor can observe.
+/// History of the ring, for checks. Actors don't read it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Ghost {
     /// Positions and items, in the order in which they became visible.
