@@ -48,7 +48,7 @@ pub enum Error {
         /// Version of the driver, if known.
         version: Option<i32>,
     },
-    /// A driver was found, and no device that this process may use.
+    /// A driver was found, but this process sees no device.
     NoDevice,
     /// There are devices, but none with this number.
     InvalidDevice {
@@ -134,7 +134,7 @@ pub enum Error {
         /// Device without the ability.
         device: Uuid,
     },
-    /// Other processes can't open memory of another library.
+    /// The memory of another library can't be opened by other processes.
     NotShareable {
         /// Reason why other processes can't open the memory.
         why: &'static str,

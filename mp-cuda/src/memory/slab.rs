@@ -51,8 +51,8 @@ struct SlabMapping {
     opened: Vec<LegacyMapping>,
     /// Address of the slab, if a library of this process owns the memory.
     foreign: Option<u64>,
-    /// For each stream that used a piece which this process has dropped or moved, its last tick. While a tick
-    /// is pending, the stream may access the mapping.
+    /// Last tick of each stream that used a piece which this process has dropped or moved. While the tick is
+    /// pending, the stream may access the mapping.
     uses: Vec<Tick>,
 }
 
@@ -135,7 +135,7 @@ impl Slab {
     }
 
     /// Opens the slab by its legacy handle, once for each device. Returns an error if the maker is dead,
-    /// because its memory is lost even if it was opened before.
+    /// because memory of a dead maker is lost, even if this process opened it before.
     fn open_legacy(&self, mapping: &mut SlabMapping, by: &Device, handle: IpcHandle) -> Result<(u64, bool)> {
         let (maker, pid) = self.object.maker;
         let is_dead = || Arena::current().map(|arena| Members(arena).is_dead(maker));

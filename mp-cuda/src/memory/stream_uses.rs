@@ -52,8 +52,8 @@ struct UseLog {
     /// Ticks from messages: the last tick of each stream that used the piece before this process got it.
     /// Complete ticks are removed.
     before: Vec<Tick>,
-    /// Ticks of earlier uses of the same memory, by other pieces, for which streams wait. If that work is
-    /// lost, the data of this piece is not.
+    /// Ticks of the uses of earlier pieces in the same memory. Streams wait for these ticks. If work before
+    /// such a tick is lost, the data of this piece is not lost.
     earlier: Vec<Tick>,
     streams: Vec<StreamUse>,
     /// `true` if the piece's row counts this process as a writer.

@@ -148,8 +148,9 @@ impl CudaStream {
     /// Blocks until all previously submitted work has run.
     ///
     /// If the stream waits for other processes, the call recovers and reclaims dead processes meanwhile. The
-    /// driver's `cuStreamSynchronize` does not. While a thread is in it, the stream's wait for a killed
-    /// process ends only after another thread or process of the program has found the death.
+    /// driver's `cuStreamSynchronize` does not. So while a thread is in `cuStreamSynchronize`, the stream's
+    /// wait for a killed process ends only after another thread or process of the program has found the
+    /// death.
     ///
     /// # Errors
     /// [`DeviceLost`](crate::Error::DeviceLost) if a kernel failed;

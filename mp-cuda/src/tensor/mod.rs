@@ -81,8 +81,8 @@ impl<T: Element, M: CudaMode> PlainOutcome for CudaTensor<T, M> {}
 /// # Ok::<(), mp_cuda::Error>(())
 /// ```
 ///
-/// In a message, the tensor is an ordinary serde value. If a tensor is received twice, both copies share one
-/// memory.
+/// In a message, the tensor is an ordinary serde value. If a process receives a tensor twice, both values
+/// refer to the same memory.
 pub type FrozenCudaTensor<T> = CudaTensor<T, Frozen>;
 
 /// Tensor in the memory of a device that any number of processes read and write at the same time.

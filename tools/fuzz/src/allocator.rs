@@ -47,8 +47,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Runs `f`. Returns the peak of allocated bytes meanwhile, minus the number of bytes that were allocated
-/// before.
+/// Runs `f`. Returns the peak number of allocated bytes during the call, minus the number of bytes that were
+/// allocated before the call.
 pub(crate) fn most_during(f: impl FnOnce()) -> usize {
     let before = LIVE.load(Relaxed);
     PEAK.store(before, Relaxed);

@@ -31,8 +31,8 @@ pub const TOKEN: BlockAt = BlockAt { id: 1, state: Word::at(4 * 8), inline: 1, p
 pub const MESSAGE: Seat = Seat::Envelope(0);
 /// Word with the kind of the queue's slab.
 pub const SLAB: Word = Word::at(7 * 8);
-/// Word in the queue's memory. Recovering actors write the word to notify waiters. The leaver writes it after
-/// it has reused the memory.
+/// Word in the queue's memory. Recovering actors write this word to notify waiters. The leaver writes
+/// [`OTHER_USE`] to it when it reuses the memory.
 pub const NOTIFIED: Word = Word::at(8 * 8);
 /// Value of [`NOTIFIED`] after the reuse of the memory.
 pub const OTHER_USE: u64 = 9;

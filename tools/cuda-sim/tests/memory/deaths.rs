@@ -10,7 +10,8 @@ use crate::agent::{Agent, Do, agents, alone, end, locker_is, moves, nothing_foun
 
 const MIB: u64 = 1 << 20;
 
-/// Checks that no memory of the device and no descriptor in the arena's locker is left.
+/// Checks that no memory of the device is in use, and that messages use as many compartments of the locker as
+/// `before`.
 #[track_caller]
 fn nothing_is_left(session: &Session, before: u64) {
     until(session, "processes", 0);
@@ -47,7 +48,7 @@ fn receivers_keep_pieces_of_a_killed_maker() {
     nothing_found(&session);
 }
 
-/// The other process unmaps the slab in a separate thread.
+/// The process that has opened the slab unmaps it in a separate thread, after it has found the maker's death.
 #[test]
 fn unused_slab_is_unmapped_after_its_makers_death() {
     let (_alone, session, [maker, other]) = agents();

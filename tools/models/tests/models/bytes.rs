@@ -28,7 +28,7 @@ struct Process {
     items: std::ops::Range<u32>,
     /// Envelope that the producer is putting.
     putting: u32,
-    /// Number of messages that the consumer has yet to put again after taking them, in the same envelopes.
+    /// Remaining number of taken messages that this consumer puts again, each in the same envelope.
     again: u32,
     last: bool,
     doing: Doing,

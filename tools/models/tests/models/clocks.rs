@@ -28,7 +28,7 @@ enum Bug {
     EndedUnderDevice,
     /// The words of dead clocks are not checked for late writes.
     LateWriteKept,
-    /// A clock becomes free when its owner releases it, even if it has pending work.
+    /// A clock becomes free when its owner releases it, even if work before a tick of the clock is pending.
     FreeWithWork,
     /// A dead owner's clock becomes free again.
     DeadIsFree,

@@ -55,7 +55,8 @@ enum Op {
     Make(u64),
 }
 
-/// Changes the slab's word, if it is unchanged.
+/// Plan of an update that changes the slab's word from `from` to `to`. Writes nothing if the word has another
+/// value than `from`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Set {
     from: u64,

@@ -21,8 +21,8 @@ pub(crate) struct Job {
     pause: Pause,
 }
 
-/// Value whose encoding and decoding yield the processor if it is `true`. So signals often reach the process
-/// during these operations, whose few instructions they would hardly ever hit otherwise.
+/// Value whose encoding and decoding yield the processor if the flag is `true`. So signals often reach the
+/// process during encoding or decoding. Without the pause this would hardly ever happen.
 #[derive(Clone, Copy)]
 struct Pause(bool);
 

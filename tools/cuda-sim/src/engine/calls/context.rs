@@ -214,7 +214,8 @@ impl Engine {
         self.processes.values().filter_map(|process| process.gone_at).min()
     }
 
-    /// Removes the dead processes whose time has ended, and discards their work.
+    /// Removes the dead processes whose work has continued for the configured time, and discards their
+    /// remaining work.
     pub(in crate::engine) fn end_processes(&mut self) {
         let now = Instant::now();
         let over = self.processes.iter().filter(|(_, p)| p.gone_at.is_some_and(|at| at <= now));

@@ -1,6 +1,6 @@
 //! Calls about memory of `cuMemAlloc`, and its handles for other processes. Small allocations are pieces of a
-//! block of 2 MiB. A handle opens the whole block, and contains the offset of the piece. This module also has
-//! memory of the device's pool and managed memory, which have no handles.
+//! block of 2 MiB. A handle opens the whole block, and contains the offset of the piece. This module also
+//! executes calls about memory of the device's pool and managed memory, which have no handles.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
