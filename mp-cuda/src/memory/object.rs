@@ -53,8 +53,8 @@ use crate::uuid::Uuid;
 const SLAB: &str = "mp_cuda::Slab";
 const PIECE: &str = "mp_cuda::Piece";
 
-/// Number of words before the legacy handle, or before the rows if there is no handle. `HANDLE` is the number
-/// of words of a legacy handle, and `ROW` of a row.
+/// Number of words before the legacy handle, or before the rows if there is no handle. `HANDLE` and `ROW` are
+/// the numbers of words of a legacy handle and of a row.
 const HEAD: u64 = 8;
 const HANDLE: u64 = 8;
 const ROW: u64 = 2;

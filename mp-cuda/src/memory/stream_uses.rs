@@ -137,8 +137,8 @@ impl StreamUse {
 
 impl UseLog {
     /// Removes and returns the uses whose work has run. The caller drops them after the lock is released:
-    /// dropping a use may drop the value that keeps a user's stream alive. That drop runs the user's code,
-    /// which may use this piece.
+    /// dropping a use may drop the value that keeps a user's stream alive. That drop runs the user's
+    /// code, which may use this piece.
     ///
     /// Reads of frozen memory are not covered by ticks before the last drop of the piece. So if many streams
     /// have read it, the streams are queried for their progress. Otherwise each reading stream would stay

@@ -176,8 +176,8 @@ pub fn item(m: &Memory, slot: Word) -> Option<u32> {
     }
 }
 
-/// Knowledge of an actor that settles a dead actor's intent: for example the intent words of all actors that
-/// it doesn't know to be dead.
+/// Knowledge of an actor that settles a dead actor's intent, for example the intent words of all actors whose
+/// deaths are unknown.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct TestContext {
     intents: Vec<Word>,

@@ -106,8 +106,8 @@ pub(crate) fn run(options: &Options) -> RoleResult {
     Ok(())
 }
 
-/// Answers each small message with one byte. For each large size, answers with one byte after all messages of
-/// that size were received.
+/// Answers each small message with one byte. For each large size, answers with one byte after all messages
+/// with that size were received.
 pub(crate) fn serve_tcp(options: &Options) -> RoleResult {
     let listener = TcpListener::bind(options.text("first")?)?;
     say!("ready");

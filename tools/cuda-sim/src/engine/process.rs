@@ -23,8 +23,8 @@ pub(crate) struct Context {
     /// Work after which all later work of the context runs: `(stream, number of operations)`. Replaced by
     /// each call that delays later work.
     pub(crate) barrier: Rc<Vec<(u64, u64)>>,
-    /// Condition until which the driver's lock is held: the goal of the last call that waits for all work
-    /// of the context.
+    /// Condition until which the driver's lock is held: the goal of the last call that waits for all
+    /// work of the context.
     pub(crate) locked_until: Goal,
     /// Default stream of the context.
     pub(crate) stream: u64,

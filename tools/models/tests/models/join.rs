@@ -100,8 +100,8 @@ fn lost(m: &Memory) -> usize {
 }
 
 /// Returns `true` if there is a returned task, the queue's hint reports no returned task, and an actor was
-/// killed. (The killed actor's seat keeps the queue alive until a recovery updates the hint.) Does not count
-/// as an access.
+/// killed. (The killed actor's seat keeps the queue alive until a recovery updates the hint.) Does not
+/// count as an access.
 fn unnotified(m: &Memory, fates: &[Fate]) -> bool {
     let back = (0..ENVELOPES as u32).any(|e| owner(m, e).holder == Holder::Returned);
     back && !may_have_returned(m.peek(returns(LIMIT).returned)) && fates.contains(&Fate::Killed)

@@ -25,8 +25,8 @@ const MOST: u32 = 4;
 const FIRST: u64 = 9 + 2 * ACTORS as u64;
 /// Block of the queue whose handle is in the message.
 const RING: BlockAt = BlockAt { id: 1, state: Word::at(FIRST * 8), inline: 2, per_page: 1 };
-/// Word in the memory of the queue whose handle is in the message. Actors write this word to notify waiters
-/// that a holder of the queue has ended.
+/// Word in the memory of the queue whose handle is in the message. Actors write this word to notify
+/// waiters that a holder of the queue has ended.
 const NOTE: Word = Word::at((FIRST + 4) * 8);
 const GONE: u64 = 1;
 /// Value of [`NOTE`] after the memory was reused.

@@ -116,8 +116,8 @@ fn gives_back(call: &Call) -> Option<(&'static str, u64)> {
     })
 }
 
-/// Returns the text of the finding for a failed release with this result. Returns `None` if the result shows
-/// that the device or the context has failed, because the argument of the release may be valid.
+/// Returns the text of the finding for a failed release with this result. Returns `None` for results of a
+/// failed device or context, because the argument of the release may be valid.
 fn refusal(code: u32) -> Option<&'static str> {
     match code {
         codes::INVALID_VALUE | codes::INVALID_HANDLE => {
