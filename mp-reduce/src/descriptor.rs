@@ -39,8 +39,8 @@
 //! each. A leased message keeps its descriptors open until it is acknowledged.)
 //!
 //! # Limits
-//! - At most 8,192 messages with descriptors are in flight at once. A message with more than 256 descriptors
-//!   counts as several.
+//! - At most 8,192 messages with descriptors are in flight at once, or some 1,100 without privileges and with
+//!   the default `net.core.wmem_max`. A message with more than 256 descriptors counts as several.
 //! - The kernel counts the descriptors of a user that are in messages of all programs. Unless the process is
 //!   privileged, the kernel refuses more than the sending process's soft limit of open files (`ulimit -n`). A
 //!   message with `n` descriptors counts `n + 1`. The additional descriptor stays counted until the program

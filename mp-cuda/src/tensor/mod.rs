@@ -50,8 +50,8 @@ use raw::RawCudaTensor;
 /// ```
 ///
 /// A message moves the tensor: after a put into a queue, the receiver owns it, and this process no longer has
-/// it. No byte is copied, and no host waits for a device. When the receiver calls [`on`](Self::on), its
-/// stream waits for the sender's stream, on the device.
+/// it. No byte is copied, and no host waits for a device, except with [`Order::Host`](crate::Order::Host).
+/// When the receiver calls [`on`](Self::on), its stream waits for the sender's stream, on the device.
 ///
 /// Sending, receiving and making views open no memory of a device, so a process without a GPU can forward
 /// tensors.
