@@ -1,6 +1,6 @@
-//! A tensor on a GPU that two processes change in turns. An event marks the end of each turn. The process
-//! records the event on its stream, and the stream of the other process waits for it. So the host threads
-//! wait only once, at the end.
+//! A tensor on a GPU that two processes change in turns. At the end of its turn, a process records an event
+//! on its stream, and the stream of the other process waits for that event. So the host threads wait only
+//! once, at the end.
 //!
 //! `cargo run --release --features cuda --example cuda_event`
 

@@ -1,6 +1,6 @@
 //! JPEG files of 400 × 300 pixels for the rows that decode images. The files are removed at the end.
 //!
-//! Image decoders round differently. The bytes of two decoders are close, but not equal.
+//! Image decoders round differently: the outputs of two decoders are close, but not equal.
 
 use std::fs::File;
 use std::io::BufWriter;

@@ -31,7 +31,7 @@ impl Better {
         }
     }
 
-    /// Returns a figure than which every other figure is better.
+    /// Returns the worst possible figure.
     pub(crate) fn worst(self) -> f64 {
         match self {
             Better::Lower => f64::INFINITY,

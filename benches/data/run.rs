@@ -63,7 +63,7 @@ pub(crate) struct Entrant {
 }
 
 impl Entrant {
-    /// Converts each variant by `of`.
+    /// Converts the contender at each setting by `of`.
     pub(crate) fn each(self, of: impl Fn(Contender) -> Contender) -> Self {
         Self { variants: self.variants.into_iter().map(of).collect(), ..self }
     }

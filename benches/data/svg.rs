@@ -1,5 +1,5 @@
-//! Picture of the figures: a group of bars for each row. The background is part of the picture, which is so
-//! independent of the page's colour.
+//! Picture of the figures: a group of bars for each row. The background is part of the picture, so the colour
+//! of the page does not matter.
 
 use std::fmt::Write as _;
 

@@ -2,12 +2,12 @@
 
 use mp_core::fork::SetOnce;
 
-/// Value that belongs to the process that made it. A forked copy of that process gets a fresh value. A thread
-/// of the original may have been changing the value or holding a lock during the fork, and the copy does not
-/// have that thread.
+/// Value that belongs to the process that made it. A forked copy of that process gets a fresh value. During
+/// the fork, a thread of the forking process may have been changing the value or holding a lock, and the copy
+/// does not have that thread.
 ///
-/// The fresh values of a copy are never freed. They are few: only for values that the original had made and
-/// that the copy uses.
+/// The fresh values of a copy are never freed. They are few: the copy makes one only for a value that it uses
+/// and that existed before the fork.
 #[derive(Debug)]
 pub(crate) struct ForkLocal<T: 'static> {
     owner: u32,

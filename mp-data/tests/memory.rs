@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 
 const ROW: usize = 1 << 20;
 
-/// Number of other batches that were made. The first batch waits until there are `wanted`. The number never
-/// falls, although the memory of other batches may be released before the first batch checks it.
+/// Number of batches that were made, except the first batch, which waits until there are `wanted` of them.
+/// The number never falls, although the memory of a batch may be released before the first batch checks the
+/// number.
 #[derive(Serialize, Deserialize)]
 struct Others {
     seen: SharedTensor<i64>,

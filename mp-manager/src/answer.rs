@@ -189,7 +189,7 @@ pub(crate) fn too_short_error() -> Error {
     Error::Malformed("a message of a manager is too short".into())
 }
 
-/// Reads unencoded numbers.
+/// Reads the next `N` bytes, which are not encoded.
 pub(crate) fn bytes<const N: usize>(inc: &mut Incoming) -> mp_core::Result<[u8; N]> {
     let bytes = *inc.rest().first_chunk().ok_or_else(too_short_error)?;
     inc.advance(N);

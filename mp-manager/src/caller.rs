@@ -33,8 +33,8 @@ static NUMBERS: PerProcess<Mutex<CallerNumbers>> =
     mp_core::per_process!(Mutex::new(CallerNumbers { free: Vec::new(), next: 0 }));
 
 /// Unique number of a caller: the process's slot among the members of the arena, and a number within the
-/// process. Both may be reused. The previous caller with the same number has then ended, and its messages to
-/// an object precede the `Hello` of the new caller.
+/// process. Both are reused after a caller has ended. So messages of the previous caller with this number
+/// precede the `Hello` of the new caller.
 #[derive(Debug)]
 struct CallerNumber {
     within: u32,

@@ -120,8 +120,8 @@ pub enum CallError {
         /// Address of the server, if it belongs to [another program](crate::RemoteManager).
         address: Option<Box<Address>>,
         /// `true` if the call was sent. If `false`, the call will not run. Either the time-out had expired
-        /// before, or the server of another program did not accept a connection, because it is stopped, or
-        /// lacks descriptors or threads.
+        /// before the call was sent, or the server of another program did not accept a connection, because
+        /// that server is stopped, or lacks descriptors or threads.
         sent: bool,
     },
     /// The object was freed by [`Proxy::free`](crate::Proxy::free).

@@ -84,7 +84,7 @@ pub(crate) struct RemoteConnection {
 pub(crate) struct ManagerServer {
     /// Set when the manager ends.
     stop: OnceLock<()>,
-    /// Original of a sender that is cloned for each thread which the end of the manager waits for. When all
+    /// Sender of which each thread that delays the end of the manager has a clone. After this sender and all
     /// clones are dropped, the channel is disconnected.
     working: Mutex<Option<mpsc::Sender<()>>>,
     /// Number of the next object.

@@ -12,7 +12,7 @@ use mp_spawn::{Process, StateClosure, closure};
 
 type Lines = std::vec::IntoIter<String>;
 
-/// Creates a `Noisy` by a call of `parent`, whose value is higher by one than the parent's.
+/// Calls `parent` to create a `Noisy` whose value exceeds the value of `parent` by one.
 fn child(parent: &Proxy<Noisy>) -> Result<Proxy<Noisy>, CallError> {
     parent.call_to_object(bear(None), ())
 }

@@ -91,8 +91,8 @@ impl Drop for JoinedCluster {
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// A cluster has a fixed number of ranks. Rank 0 stores the lists of members and of names. A process that was
-/// lost may be started again with the same rank.
+/// A cluster has a fixed number of ranks. Rank 0 stores the lists of members and of names. A lost process can
+/// be started again with the same rank.
 ///
 /// Clones are handles to one membership, which ends when the last clone is dropped. If this process has not
 /// [left](Self::leave) the cluster before that, other members report it as [lost](ClusterEvent::Lost).
@@ -302,8 +302,8 @@ impl Cluster {
         &self.0.me.node.address
     }
 
-    /// Returns the number of refused connections. A connection also counts as refused if it ends before its
-    /// peer has proved its identity. Each refusal is logged with its reason.
+    /// Returns the number of refused connections. Connections that end before the peer has proved its
+    /// identity count, too. Each refusal is logged with its reason.
     ///
     /// ```
     /// # let config = mp_net::ClusterConfig::new(0, 1, "127.0.0.1:0").key(b"secret");
@@ -510,8 +510,8 @@ pub(crate) fn failed(home: &HomePeer, reply: CallReply) -> NetError {
 }
 
 /// Updates the members and reports their changes until rank 0 is lost. If this process is rank 0
-/// (`is_first`), its connection to itself can break when it is stopped for longer than the lease. In that
-/// case it connects again.
+/// (`is_first`), it has a connection to itself. That connection breaks if the process is stopped for longer
+/// than the lease, and is then opened again.
 async fn watch(first: Arc<HomeLink>, known: Arc<(Mutex<MemberTable>, Condvar)>, is_first: bool) {
     loop {
         let seen = known.0.lock().changes;

@@ -161,8 +161,8 @@ impl ClusterConfig {
     }
 
     /// Sets the grace: the time, after the [lease](Self::lease), in which an interrupted connection can be
-    /// restored. The default is 0. If it is restored in time, calls continue, and nothing is lost or
-    /// repeated. Otherwise the calls return [`PeerLost`](crate::PeerLost).
+    /// restored. The default is 0. If the connection is restored in time, calls continue, and nothing is lost
+    /// or repeated. Otherwise the calls return [`PeerLost`](crate::PeerLost).
     #[must_use]
     pub fn grace(self, grace: Duration) -> Self {
         Self { grace: grace.min(LONGEST), ..self }
@@ -175,8 +175,8 @@ impl ClusterConfig {
         Self { timeout: timeout.min(LONGEST), ..self }
     }
 
-    /// Sets the size in bytes of the largest message that this process accepts, with its tensors: 1 GiB by
-    /// default. The size is checked before memory is allocated.
+    /// Sets the maximum size of a message that this process accepts, in bytes and including tensors. The
+    /// default is 1 GiB. The size is checked before memory is allocated.
     #[must_use]
     pub fn largest_message(self, bytes: u64) -> Self {
         Self { largest: bytes.min(MOST_BYTES), ..self }

@@ -187,12 +187,12 @@ pub enum RemotePutError<T> {
     /// The member that has the queue was lost. If the loss is [in doubt](PeerLost::in_doubt), the value may
     /// have been put.
     PeerLost {
-        /// Value that was not put.
+        /// Value of the put.
         value: T,
         /// Lost member.
         lost: PeerLost,
     },
-    /// The value could not be encoded, it is too large, or the member that has the queue returned an error.
+    /// The value could not be encoded or is too large, or the member that has the queue returned an error.
     Failed {
         /// Value that was not put.
         value: T,

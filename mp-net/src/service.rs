@@ -1,4 +1,4 @@
-//! Services: functions of a member that others call, for pools and managers across hosts.
+//! Services: functions of a member that other members call, for pools and managers across hosts.
 
 use std::fmt;
 use std::future::Future;
@@ -23,7 +23,7 @@ use crate::wire::held::HeldMessage;
 use crate::wire::messages::{CallOutcome, CallReply, Operation, RemoteCall};
 use crate::wire::value::{describe, parts};
 
-/// Future reply of a service. Dropping it cancels the call.
+/// Future reply of a service. Dropping the future cancels the call.
 pub type Replying<R> = Pin<Box<dyn Future<Output = R> + Send>>;
 
 /// Value that a service keeps for a caller, until the caller drops its [`ServiceHold`] or is lost.
@@ -32,7 +32,7 @@ pub type HeldValue = Box<dyn Send>;
 /// Future reply of a service, with a value that the service keeps for the caller.
 pub type HeldReplying<R> = Pin<Box<dyn Future<Output = (R, Option<HeldValue>)> + Send>>;
 
-/// A function of a member that others call.
+/// A function of a member that other members call.
 pub trait NetService: Send + Sync + 'static {
     /// Type of the requests.
     type Request: Message;
@@ -184,7 +184,7 @@ impl<Q, R> RemoteService<Q, R> {
     }
 }
 
-/// Error of a call. It contains the request, if the request may be sent to another service.
+/// Error of a call. If the error contains the request, the caller can send the request to another service.
 pub struct UnservedRequest<Q> {
     /// Request. `None` if it could not be encoded, or if the service has answered it.
     pub request: Option<Q>,

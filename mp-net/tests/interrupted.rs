@@ -300,7 +300,7 @@ fn permits_over_breaking_connections_are_exact() -> Outcome {
     Ok(())
 }
 
-/// Message that can't be decoded if it is `Undecodable`.
+/// Message whose variant `Undecodable` can't be decoded.
 #[derive(Serialize, Deserialize)]
 enum Picky {
     Number(u32),

@@ -519,8 +519,8 @@ fn copied(
     Ok(tensor)
 }
 
-/// Returns an array or tensor in shared memory: the original if it was received as `shared`, otherwise a
-/// copy.
+/// Returns a shared tensor with the elements of an array or tensor: in the same memory if that memory was
+/// received as `shared`, otherwise in a copy.
 fn shared(
     object: &Bound<'_, PyAny>,
     dtype: DType,

@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// Width and height of the part cut from the middle of an image.
 pub const SIDE: u32 = 224;
-/// Bytes of a row: red, green and blue of each pixel, line by line.
+/// Number of bytes of a decoded image, which is a row of a batch: red, green and blue of each pixel.
 pub const ROW: usize = (SIDE * SIDE * 3) as usize;
 
 /// Decodes the middle part of an image file into `row`.

@@ -1,5 +1,6 @@
 //! Pictures of the curves, one for each axis. A picture has a panel for each curve of the axis, with
-//! logarithmic scales. The background is part of the picture, which is so readable on light and dark pages.
+//! logarithmic scales. The background is part of the picture, so the picture is readable on light and dark
+//! pages.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;

@@ -16,8 +16,9 @@ const CAPACITY: usize = 1024;
 /// same line.
 const APART: usize = 16;
 
-/// Shared objects of the processes of one queue: ranks below the number of producers put, the others take.
-/// `counts` has a count for each rank, at a distance of [`APART`].
+/// Arguments of the processes of one queue: the queue, the events that start and end the work, the counts,
+/// the number of producers, and the number of messages of each producer. Ranks below the number of producers
+/// put messages, and the other ranks take them. Each rank has a count, at a distance of [`APART`].
 type Crowd = (Queue<u64>, Event, Event, SharedTensor<u64>, usize, u64);
 
 /// Puts `each` messages, or until `over` is set, if `rank` is a producer's. Otherwise takes messages until

@@ -1,4 +1,4 @@
-//! Tools of `fetch` in addition to the items: rows in shared memory, threads, random numbers.
+//! Context of a call of `fetch`: rows in shared memory, threads and random numbers.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -31,10 +31,10 @@ pub struct Context<B> {
     fill: Fill,
     /// `true` if the context searches for rows that contain only the fill byte.
     checks_unwritten: bool,
-    /// In a stream: rows that contain only the fill byte, each with the item of its sample.
+    /// Rows that contain only the fill byte, each with the item of its sample. Used for streams only.
     unwritten: Vec<(Item, UnwrittenRow)>,
-    /// Note: number that identifies the current item in errors. Number of the item in the batch, from 1, or
-    /// in a stream a [`Moment`] and a position.
+    /// Note that identifies the current item in errors: the number of the item in the batch, from 1. In a
+    /// stream, the note consists of a [`Moment`] and a position.
     at: AtomicU64,
     in_stream: bool,
     batch: PhantomData<fn() -> B>,
@@ -109,8 +109,8 @@ impl<B> Context<B> {
         Arc::clone(&self.items)
     }
 
-    /// Calls `make` for a dataset inside another one: `make` makes the batch of the items `inner`. Errors
-    /// name the corresponding items of `items`.
+    /// Calls `make`, which makes a batch of a dataset inside another dataset. The batch has the items `inner`
+    /// of the inner dataset, which are the items `items` of the outer dataset. Errors name the outer items.
     pub(crate) fn with_items<R>(
         &mut self,
         items: &[Item],

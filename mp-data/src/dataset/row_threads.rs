@@ -36,8 +36,8 @@ type RowWork<'w> = &'w (dyn Fn() + Sync);
 #[derive(Default)]
 pub(crate) struct RowThreads {
     shared: Arc<RowThreadsShared>,
-    /// Process that started the threads. A forked copy of this process has no row threads, and does not wait
-    /// for locks that the original's row threads held.
+    /// Process that started the threads. A forked copy of that process has no row threads, and does not wait
+    /// for locks that row threads held during the fork.
     owner: ForkLocal<()>,
 }
 

@@ -17,10 +17,10 @@ pub enum DatasetError {
     #[error("a subset with index {index} of a dataset of {len} samples: indices are below its length")]
     #[allow(missing_docs)]
     Index { index: usize, len: usize },
-    /// The lengths of a split don't fit the dataset: the reason.
+    /// The lengths of a split don't fit the dataset. The field is the reason.
     #[error("{0}")]
     Split(String),
-    /// The list of indices can't be allocated: the reason.
+    /// The list of indices can't be allocated. The field is the reason.
     #[error("no shared memory for the indices of a subset: {0}")]
     Memory(String),
 }

@@ -11,7 +11,7 @@ pub type RowOf<'r, D> = <<D as Dataset>::Batch as Batch>::Row<'r>;
 /// Shapes of the rows of a dataset's batches.
 pub type ShapesOf<'s, D> = <<D as Dataset>::Batch as Batch>::Shapes<'s>;
 
-/// Dataset that writes each sample by itself, as torch's `__getitem__` makes one sample.
+/// Dataset that writes its samples one at a time, as torch's `__getitem__` makes one sample.
 /// [`ConcatDataset`](crate::ConcatDataset) and [`StackDataset`](crate::StackDataset) are made of such
 /// datasets.
 ///

@@ -13,13 +13,13 @@ pub(crate) const SOURCES: usize = 64;
 
 /// Cause of a failed batch.
 pub(crate) struct BatchFailure {
-    /// Note (number for errors) of the item at which the batch failed: number of the item in the batch, from
-    /// 1, or in a stream a `Moment` and a position.
+    /// Note (number for errors) of the item at which the batch failed: the number of the item in the batch,
+    /// from 1. In a stream, the note consists of a `Moment` and a position.
     pub(crate) note: Option<u64>,
     pub(crate) worker: Option<usize>,
     pub(crate) attempts: usize,
-    /// `true` if the worker died or exceeded the time-out. If the worker has several threads, `note` is the
-    /// last note of any thread, and may name another item.
+    /// `true` if the worker died or exceeded the time-out. In that case, `note` is the last note of any of
+    /// the worker's threads, so the failed item may be another one.
     pub(crate) lost: bool,
     /// `true` if no batch can be made any more.
     pub(crate) fatal: bool,

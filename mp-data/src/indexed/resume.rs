@@ -10,7 +10,8 @@ use crate::plan::{PlanError, same};
 
 impl<D: Dataset> DataLoader<D> {
     /// Returns an iterator over the batches of an epoch that were not delivered before the state was saved.
-    /// The number of workers may differ, and so may the number of ranks if it divides the same global batch.
+    /// The loader can have another number of workers than before and, if the global batch is the same,
+    /// another number of ranks.
     ///
     /// ```
     /// # use mp_data::{AnyResult, Context, Dataset, Item};

@@ -64,7 +64,7 @@ impl<D> IndexedSource<D> {
         catch_panic(|| self.order.batches()).flatten()
     }
 
-    /// Returns `true` if no epoch has a batch. A search for a batch would not end.
+    /// Returns `true` if no epoch has a batch, so that a search for the next batch would not end.
     fn is_always_empty(&self) -> bool {
         self.order.has_fixed_length() && self.order.batches() == Some(0)
     }

@@ -14,8 +14,8 @@ const MOST_TIMES: usize = 1024;
 /// fewer batches.
 const FEW: u64 = 10;
 
-/// Upper bound of the time to make a batch for which workers don't pay off: sending the batch to the trainer
-/// costs more.
+/// Time to make a batch below which workers don't pay off, because sending the batch to the trainer costs
+/// more.
 const SMALL: Duration = Duration::from_micros(50);
 
 /// Limits of a small batch: maximum size in bytes, and upper bound of the time to make the batch. Eight small
@@ -33,7 +33,8 @@ pub(crate) struct LoaderMeter {
     pub(crate) most_bytes: Option<usize>,
     took: VecDeque<Duration>,
     /// Moving average of the time to make a batch. The weight of each batch is 7/8 of the next batch's
-    /// weight. A longer time counts as one millisecond, since the worker may not have had a processor.
+    /// weight. A time above one millisecond counts as one millisecond, since the worker may not have had a
+    /// processor.
     usual: Duration,
 }
 

@@ -114,9 +114,9 @@ impl<K: BatchSource> LoaderShared<K> {
         Ok(Arc::new(LoaderShared { dataset, plan, settings, workers, meter, owner }))
     }
 
-    /// Returns `true` if this process is a forked copy of the loader's process. A forked copy doesn't have
-    /// the original's threads, so the locks of these threads stay locked. Therefore the copy locks nothing,
-    /// and makes no batches.
+    /// Returns `true` if this process is a forked copy of the loader's process. A forked copy lacks the
+    /// threads of that process, so locks that they held stay locked. Therefore the copy locks nothing, and
+    /// makes no batches.
     pub(crate) fn is_forked(&self) -> bool {
         self.owner.is_forked()
     }

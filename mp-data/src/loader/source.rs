@@ -198,8 +198,8 @@ pub(crate) trait BatchSource: Sized + 'static {
     fn lane(_: &Self::Contents) -> Option<u64> {
         None
     }
-    /// Records the reply for a batch, which may be that the batch doesn't exist. Returns `true` if the lane
-    /// of the batch has more batches.
+    /// Records the reply for a batch. The reply can report that the batch doesn't exist. Returns `true` if
+    /// the lane of the batch has more batches.
     fn record_arrival(&mut self, _: &mut Self::Contents, _: &mut ReplyOf<Self>) -> bool {
         true
     }

@@ -82,7 +82,8 @@ impl fmt::Display for VerifyReport {
     }
 }
 
-/// Makes the first batches of epoch 0 several times with `make`, at most `most` batches, and compares them.
+/// Makes each of the first batches of epoch 0 several times with `make`, and compares the results. `most` is
+/// the maximum number of batches.
 pub(crate) fn verify<K: BatchSource>(
     inner: &LoaderShared<K>,
     mut source: K,

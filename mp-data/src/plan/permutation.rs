@@ -44,8 +44,8 @@ pub(crate) fn feistel(n: u64, at: u64, seed: u64, epoch: u64) -> u64 {
 }
 
 /// Table for weighted draws with replacement, algorithm `alias/1`: threshold and alias of each column. A draw
-/// selects a column and a random number. It returns the column's index if the number is below the threshold,
-/// and otherwise the alias.
+/// selects a column and a random number. The result of the draw is the column's index if the random number is
+/// below the threshold, and otherwise the alias.
 #[derive(Debug)]
 pub(crate) struct AliasTable(Vec<(f64, u32)>);
 

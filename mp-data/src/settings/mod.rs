@@ -17,7 +17,7 @@ use crate::{Affinity, BuildError};
 #[non_exhaustive]
 pub enum OnError {
     /// Returns the error in the place of the batch. The iterator continues with the next batch, unless the
-    /// loop ends with `?`.
+    /// caller ends its loop, for example by `?`.
     #[default]
     Report,
     /// Makes the batch without the sample at which it failed, and adds the sample to
@@ -167,8 +167,9 @@ macro_rules! settings {
             self
         }
 
-        /// Limits the bytes of shared memory of the batches that are planned, running or ready, each
-        /// counted as the largest so far. One batch is always allowed. Delivered batches are not counted.
+        /// Limits the bytes of shared memory of the batches that are planned, running or ready. Each batch
+        /// counts with the size of the largest batch so far. One batch is always allowed. Delivered batches
+        /// are not counted.
         pub fn memory_budget(mut self, bytes: usize) -> Self {
             self.settings.budget = Some(bytes);
             self

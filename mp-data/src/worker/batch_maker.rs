@@ -55,8 +55,8 @@ impl<D> Clone for SharedDataset<D> {
 }
 
 impl<D: Serialize + DeserializeOwned + 'static> SharedDataset<D> {
-    /// Returns the dataset as a worker receives it: this value if it has no other holder, otherwise a copy
-    /// that was encoded and decoded.
+    /// Returns the dataset of a worker. If this value has other holders, the result is a copy that was
+    /// encoded and decoded.
     pub(crate) fn received(self) -> AnyResult<D> {
         let envelope = match Arc::try_unwrap(self.0) {
             Ok(dataset) => return Ok(dataset),

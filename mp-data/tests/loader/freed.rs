@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::common::next;
 
-/// Number of buffers of the decoder below, eight at a time.
+/// Number of buffers that the decoder below allocates, eight at a time.
 const BUFFERS: usize = 1000;
 
 /// Dataset that simulates a decoder of images. A sample is the number of page faults during its decoding.

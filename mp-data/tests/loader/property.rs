@@ -9,10 +9,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{Bytes, Fault, Random, Samples, all, bare, bytes, kept, next};
 
-/// Maximum time of each of the two tests, after its first rounds.
+/// Maximum duration of each of the two tests, after its first rounds.
 const LONG: Duration = Duration::from_secs(5);
 const ROUNDS: u64 = 200;
-/// Number of the first rounds, which use each sampler.
+/// Number of rounds at the beginning of a test that together use each sampler.
 const FIRST: u64 = 9;
 
 /// Sampler of all samples in reverse order, whose length grows by one with each epoch.

@@ -92,7 +92,7 @@ fn error_names_its_batch_once() {
     assert!(is_of_a_loader(error), "{error:?}");
 }
 
-/// Dataset with an error whose alternate form is longer, or whose worker can't start.
+/// Dataset whose worker can't start, or whose error has a longer text in its alternate form.
 #[derive(Serialize, Deserialize)]
 struct Long {
     begins: bool,

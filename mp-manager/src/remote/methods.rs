@@ -94,8 +94,8 @@ impl AsRef<MethodSignature> for MethodSignature {
     }
 }
 
-/// Finds the method of a call by name. Returns an error unless the method returns an object, if
-/// `returns_object`, or a value otherwise.
+/// Finds the method of a call by name. With `returns_object`, the method must return an object, and otherwise
+/// a value. Returns an error if it doesn't.
 pub(crate) fn find_method<'a, M: AsRef<MethodSignature>>(
     methods: &'a [M],
     call: &CallName,

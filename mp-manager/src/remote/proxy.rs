@@ -93,7 +93,8 @@ struct RemoteObject {
     object: u64,
     type_name: String,
     address: Address,
-    /// Limit of messages and handshake time-out of the program that created or found the object.
+    /// Maximum size of a message in bytes, and handshake time-out, in the program that created or found the
+    /// object.
     limits: (usize, Duration),
     /// Process that created or received this value. Forks of the process can't use it.
     process: u32,

@@ -2,8 +2,8 @@
 //!
 //! A connection has a [`Gate`], which opens when its peer has greeted with a valid proof. Until then the
 //! connection ends after the lease, or after [`MOST_BYTES`] received bytes. If [`MOST_UNPROVEN`] gates are
-//! closed, the next connection waits until a gate opens. After [`OWN_TIME`], the oldest connection with a
-//! closed gate is ended instead.
+//! closed, the next connection waits until a gate opens. If the oldest connection with a closed gate has
+//! existed for [`OWN_TIME`], this connection is ended instead.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -28,8 +28,8 @@ use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// Maximum number of connections whose peers have not proved who they are.
 const MOST_UNPROVEN: usize = 256;
-/// Minimum time for the handshake of an unproven connection, regardless of the number of peers. The time is
-/// sufficient for [`MOST_UNPROVEN`] simultaneous handshakes of members.
+/// Age from which an unproven connection can be ended to make room for another connection. A handshake takes
+/// less time, even if [`MOST_UNPROVEN`] members connect at once.
 const OWN_TIME: Duration = Duration::from_millis(500);
 /// Maximum number of bytes that an unproven peer may send: a greeting of 64 KiB, and frames of TLS and
 /// HTTP/2.
@@ -77,8 +77,8 @@ impl UnprovenConnections {
         self.all.lock().clear();
     }
 
-    /// Waits until there are fewer than [`MOST_UNPROVEN`] unproven connections. After [`OWN_TIME`], ends the
-    /// oldest of them.
+    /// Waits until there are fewer than [`MOST_UNPROVEN`] unproven connections. Ends the oldest unproven
+    /// connection when its age is [`OWN_TIME`].
     async fn room(&self) {
         let mut has_yielded = false;
         loop {
@@ -107,7 +107,7 @@ impl UnprovenConnections {
         }
     }
 
-    /// Adds an unproven connection, which ends after `limit`.
+    /// Adds an unproven connection, which ends after `limit` unless its gate has opened.
     fn add(self: &Arc<Self>, socket: TcpStream, peer: SocketAddr, limit: Duration) -> GatedSocket {
         let (is_open, why) = (AtomicBool::new(false), OnceLock::new());
         let gate = Arc::new(Gate { peer, is_open, why, unproven: self.clone() });

@@ -15,12 +15,12 @@ use crate::wire::held::HeldSource;
 use crate::wire::messages::{CallOutcome, ObjectMethod};
 use crate::wire::value::{describe, parts, size_of};
 
-/// Maximum number of bytes of a subscription that are sent and that the caller has not received. A larger
+/// Maximum number of bytes of a subscription that were sent and not yet received by the caller. A larger
 /// message is sent alone, after all earlier messages were received.
 const UNRECEIVED: u32 = 1 << 20;
 
-/// Watch channel, or a caller's subscription to it. The receiver of a subscription records the value that was
-/// sent last.
+/// Watch channel that other members receive, or the subscription of one caller to such a channel. The
+/// receiver records the value that was sent to the caller last.
 pub(crate) struct SharedWatch<T>(pub(crate) watch::Receiver<T>);
 
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> SharedObject for SharedWatch<T> {

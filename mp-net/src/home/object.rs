@@ -108,7 +108,7 @@ pub(crate) type ArrivedMessages = VecDeque<Result<Outgoing, Box<Answer>>>;
 /// Outcome of [`SharedMessages::put_now`].
 pub(crate) enum PutNow {
     Done(Box<Answer>),
-    /// The queue is full.
+    /// The queue is full. The future puts the remaining messages.
     Waits(Answering),
 }
 
@@ -130,12 +130,12 @@ pub(crate) struct MethodCall {
 pub(crate) trait SharedObject: Send + Sync {
     /// Returns the kind of the object and the type of its messages.
     fn object_type(&self) -> ObjectType;
-    /// Calls a method. Dropping the future cancels it.
+    /// Calls a method. Dropping the future cancels the call.
     fn call(self: Arc<Self>, call: MethodCall) -> Answering {
         drop(call);
         Box::pin(std::future::ready(Answer::unknown_method()))
     }
-    /// Answers a request of a [service](crate::service). Dropping the future cancels it.
+    /// Answers a request of a [service](crate::service). Dropping the future cancels the request.
     fn serve(self: Arc<Self>, request: Option<Outgoing>) -> Answering {
         drop(request);
         Box::pin(std::future::ready(Answer::unknown_method()))
@@ -188,7 +188,8 @@ impl<T: Message> SharedQueue<T> {
     }
 
     /// Puts messages until the queue is full, and then returns `None`. After the last message, or at a
-    /// message that can't be put, returns the answer. The caller adds the number of messages put to it.
+    /// message that can't be put, returns the answer to the call. The answer lacks the number of messages
+    /// put, which the caller adds.
     fn advance(&self, run: &mut PutRun<T>) -> Option<Box<Answer>> {
         loop {
             self.pack(run);
@@ -356,7 +357,7 @@ fn put_refusal(error: PutError<()>) -> Box<Answer> {
     })
 }
 
-/// Stores the number of messages that were put in an answer.
+/// Sets the number of put messages in an answer, and returns the answer.
 fn with_count(mut answer: Box<Answer>, put: &AtomicU64) -> Box<Answer> {
     answer.reply.put = put.load(Ordering::Relaxed);
     answer

@@ -125,8 +125,8 @@ pub(crate) struct SharedBarrier {
     callers: Arc<BarrierCallers>,
 }
 
-/// Callers that are enrolled, and callers that have arrived. The barrier does not know them: it records this
-/// process as the party of each caller.
+/// Callers that are enrolled, and callers that have arrived. The barrier itself has no list of callers: each
+/// of them counts as a party of this process.
 #[derive(Default)]
 struct BarrierCallers {
     enrolled: Mutex<Vec<Arc<Node>>>,
@@ -364,8 +364,9 @@ impl SharedParty {
         }
     }
 
-    /// Arrives with an action, and waits for up to `limit` microseconds unless it is the last party. After
-    /// the action of the last party, ends the phase.
+    /// Handles `Arrive`. The first call arrives with an action, and waits for up to `limit` microseconds
+    /// unless the caller is the last party. The second call, which the last party makes after its action,
+    /// ends the phase.
     async fn arrive(&self, limit: u64, who: (Arc<Node>, Arc<AtomicBool>)) -> Result<usize, PartyError> {
         let acted = self.state.lock().acting.take();
         if let Some(acted) = acted {

@@ -15,7 +15,7 @@ const MOST_NAMES: usize = 16;
 #[derive(Default)]
 struct Tables {
     members: BTreeMap<u32, Node>,
-    /// For each member, by the session number of its home: key of the session in which it joined.
+    /// Key of the session in which each member has joined, by the session number of the member's home.
     sessions: HashMap<u64, usize>,
     /// Published names, each with the member that has the object and the number of the publication.
     names: BTreeMap<String, (Node, u64)>,
@@ -93,8 +93,8 @@ impl ClusterRegistry {
         }
     }
 
-    /// Returns a future of the members, which is ready after there are more than `seen` changes. If `prefix`
-    /// isn't empty, the answer also has all names that begin with `prefix`.
+    /// Returns a future that is ready after more than `seen` changes of members and names. The answer has all
+    /// members and, if `prefix` isn't empty, all names that begin with `prefix`.
     pub(crate) fn watch(self: Arc<Self>, seen: u64, prefix: String) -> Answering {
         Box::pin(async move {
             let mut changes = self.changes.subscribe();

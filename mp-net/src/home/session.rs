@@ -51,7 +51,7 @@ struct SessionState {
     /// Sender of the current stream. The next field is the number of streams so far.
     to: Option<UnboundedSender<StreamPacket>>,
     streams: u64,
-    /// Lock of each object that keeps the puts of this caller in their order.
+    /// Locks that keep the puts of this caller into an object in order, by the number of the object.
     orders: HashMap<u64, Arc<tokio::sync::Mutex<()>>>,
     ended: bool,
 }

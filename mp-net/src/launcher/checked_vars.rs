@@ -12,10 +12,10 @@ const PRINTED: usize = 48;
 /// Result of reading a variable. `None` if the variable is not set.
 pub(super) type Reading<T> = Result<Option<T>, LauncherError>;
 
-/// Access to the variables of an environment. An empty variable counts as unset.
+/// Environment variables, read by a function. An empty variable counts as unset.
 pub(super) struct Vars<'a>(pub(super) &'a dyn Fn(&str) -> Option<OsString>);
 
-/// Value of a variable with the variable's name. Its text is `NAME=value`, and printable.
+/// Value of a variable with the variable's name, displayed as `NAME=value` in printable characters.
 #[derive(Clone)]
 pub(super) struct Variable<T> {
     /// Name of the variable.

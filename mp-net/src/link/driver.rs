@@ -149,9 +149,9 @@ impl LinkDriver {
         Some(())
     }
 
-    /// Connects, and handles commands meanwhile. Returns `None` if the link's handle was dropped before a
-    /// session has begun. Otherwise the session is resumed, so that its home records which messages were
-    /// received.
+    /// Connects, and handles commands meanwhile. If the link's handle is dropped before a session has begun,
+    /// returns `None`. If the handle is dropped later (`has_begun`), still connects, so that the home records
+    /// which messages were received.
     async fn connect(
         &mut self,
         session: u64,

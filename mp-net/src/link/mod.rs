@@ -139,8 +139,8 @@ impl PendingCall {
     }
 
     /// Completes the call of an interrupted process with [`NetError::Interrupted`], if the operation can wait
-    /// for long and its outcome may be dropped. A message that arrives later is given back. The callers of
-    /// other operations wait for the outcome.
+    /// for long and nothing is lost with its outcome. A message that arrives later is given back. The callers
+    /// of other operations wait for the outcome.
     fn interrupt(&self) {
         use Operation::{Find, Get, Lease, Wait, Watch};
         if matches!(self.operation, Get | Lease | Wait | Watch | Find) {
@@ -199,7 +199,7 @@ pub(crate) enum Command {
     Abandon(u64),
 }
 
-/// A call that was sent, before the caller waits for its outcome.
+/// Handle to a call that was begun, with which the caller waits for the outcome.
 pub(crate) struct PendingReply {
     id: u64,
     completion: Arc<Completion>,

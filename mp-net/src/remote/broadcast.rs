@@ -175,8 +175,8 @@ impl<T: Serialize + DeserializeOwned + 'static> RemoteBroadcast<T> {
     /// # Errors
     /// [`RemoteRecvError::Lagged`] if messages were replaced before this receiver read them.
     /// [`RemoteRecvError::Closed`] if there are no messages and no senders. [`RemoteRecvError::PeerLost`] if
-    /// the member that has the channel was lost. [`RemoteRecvError::Failed`] if the message can't be decoded,
-    /// which skips it, or if it could not leave its host, which ends the channel.
+    /// the member that has the channel was lost. [`RemoteRecvError::Failed`] if the message can't be decoded
+    /// (the message is skipped), or could not leave its host (the channel ends).
     #[track_caller]
     pub fn recv(&self) -> Result<T, RemoteRecvError> {
         self.recv_wait(Wait::Forever)

@@ -55,8 +55,8 @@ use crate::wire::value::{describe, parts};
 /// whatever its time limit.
 ///
 /// If the queue is closed and another member leases its last message,
-/// [`get_lease`](mp_queue::Queue::get_lease) of a process of the home's host returns the end. Other members
-/// wait until the message is acknowledged.
+/// [`get_lease`](mp_queue::Queue::get_lease) of a process on the home's host returns the end of the queue.
+/// Other members wait until the message is acknowledged.
 ///
 /// A message that can't leave its host, or exceeds
 /// [`largest_message`](crate::ClusterConfig::largest_message) of its receiver, goes back to the front of the
@@ -178,8 +178,8 @@ impl<T: Message> RemoteQueue<T> {
         Some(RemotePutError::Failed { value: (), error })
     }
 
-    /// Puts a message. Blocks until the member that has the queue has stored the message in it. The queue may
-    /// be full.
+    /// Puts a message. Blocks while the queue is full, and until the member that has the queue has stored the
+    /// message.
     ///
     /// # Errors
     /// [`RemotePutError`], with the value.
@@ -212,8 +212,8 @@ impl<T: Message> RemoteQueue<T> {
         Err(error.with(value))
     }
 
-    /// Puts a message, asynchronously. Dropping the future cancels the put: the message is then put or not,
-    /// and the value is lost.
+    /// Puts a message, asynchronously. Dropping the future cancels the put. In that case the value is not
+    /// returned, and the message may have been put.
     ///
     /// # Errors
     /// [`RemotePutError`], with the value.
@@ -268,7 +268,7 @@ impl<T: Message> RemoteQueue<T> {
     /// Takes up to `most` of the oldest messages and appends them to `into`. Blocks until the queue has one.
     /// Returns the number of messages taken; 0 if the queue is closed and drained.
     ///
-    /// At most 256 messages are taken by one call, and none after they exceed 16 KiB together.
+    /// One call takes at most 256 messages, and no further message after a total of 16 KiB.
     ///
     /// # Errors
     /// [`RemoteGetError`]: [`Empty`](RemoteGetError::Empty) if `most` is 0. If a message can't be decoded,

@@ -45,7 +45,7 @@ use crate::wire::messages::{CallReply, ObjectMethod};
 /// If a member and the home can't reach each other for longer than lease and grace, the member loses its
 /// permits, too. Calls succeed again after it has connected again. [`RemotePermit::is_held`] returns `false`
 /// after the member has noticed the loss. Before that, a second holder is possible: don't use a permit to
-/// protect what two holders would damage.
+/// protect data that two holders would damage.
 ///
 /// For the home, all permits of members are permits of its own process:
 /// [`holders`](mp_sync::Semaphore::holders) names that process.

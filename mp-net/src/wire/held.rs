@@ -25,7 +25,7 @@ enum Source {
     Taken(Vec<Box<dyn HeldSource>>),
 }
 
-/// Use of the message after the last reference is dropped.
+/// Action that ends the use of the message, performed when the last reference is dropped.
 enum Release {
     Reclaim(Box<dyn FnOnce(Vec<Outgoing>) + Send>),
     /// Gives back all messages except the first ones. The field is the number of messages that are not given
@@ -55,17 +55,17 @@ impl HeldMessage {
         Arc::new(Self { source: Some(source), firsts, sizes, release: Mutex::new(None) })
     }
 
-    /// Holds an encoded value, whose attachments have these sizes in bytes.
+    /// Wraps an encoded value, whose attachments have these sizes in bytes.
     pub(crate) fn value(value: Outgoing, sizes: Vec<u64>) -> Arc<Self> {
         Self::new(Source::Values(vec![value]), vec![0], sizes)
     }
 
-    /// Holds encoded values with the attachments of `heads`, whose sizes in bytes are `sizes`.
+    /// Wraps encoded values with the attachments of `heads`, whose sizes in bytes are `sizes`.
     pub(crate) fn values(values: Vec<Outgoing>, heads: &[Value], sizes: Vec<u64>) -> Arc<Self> {
         Self::new(Source::Values(values), firsts(heads), sizes)
     }
 
-    /// Holds messages of a queue with the attachments of `heads`, whose sizes in bytes are `sizes`.
+    /// Wraps messages of a queue with the attachments of `heads`, whose sizes in bytes are `sizes`.
     pub(crate) fn taken(messages: Vec<Box<dyn HeldSource>>, heads: &[Value], sizes: Vec<u64>) -> Arc<Self> {
         Self::new(Source::Taken(messages), firsts(heads), sizes)
     }

@@ -120,10 +120,11 @@ pub(crate) struct Welcome {
     /// `true` if the home has the caller's session, so that calls continue.
     #[prost(bool, tag = "4")]
     pub(crate) resumed: bool,
-    /// Number of calls that may be unanswered.
+    /// Maximum number of unanswered calls.
     #[prost(uint32, tag = "5")]
     pub(crate) calls: u32,
-    /// Number of bytes of unanswered calls. A larger call is sent when all others are answered.
+    /// Maximum number of bytes of unanswered calls. A call with more bytes is sent when all other calls are
+    /// answered.
     #[prost(uint64, tag = "6")]
     pub(crate) bytes: u64,
     /// Size in bytes of the largest message that the home accepts.

@@ -65,8 +65,8 @@ fn float(item: &Bound<'_, PyAny>) -> Option<[u8; 8]> {
 }
 
 impl Number {
-    /// Returns the type that the object has if it is a number. Other objects count as floats, which
-    /// [`word`](Self::word) refuses.
+    /// Returns the type of a number. For any other object returns the type of floats, for which
+    /// [`word`](Self::word) returns `None`.
     fn of(object: &Bound<'_, PyAny>) -> Self {
         if object.is_exact_instance_of::<PyInt>() { Self::Int } else { Self::Float }
     }

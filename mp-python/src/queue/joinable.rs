@@ -117,7 +117,8 @@ impl Tasks {
         is_added && !self.drop_surplus()
     }
 
-    /// Decrements the number of tasks done ahead if it exceeds the number of tasks. Returns `true` if it did.
+    /// Decrements the number of tasks done ahead if it exceeds the number of tasks. Returns `true` if the
+    /// number was decremented.
     fn drop_surplus(&self) -> bool {
         let is_surplus = |ahead| ahead > self.at_least() && ahead > self.all() as u64;
         self.change_ahead(|ahead| is_surplus(ahead).then(|| ahead - 1))

@@ -35,8 +35,8 @@ impl BarrierState {
         state
     }
 
-    /// Makes this process a party. Does nothing if the barrier has all of its parties already. The barrier
-    /// does not detect the death of this process then.
+    /// Makes this process a party. Does nothing if the barrier already has all of its parties. In that case
+    /// the barrier does not detect the death of this process.
     fn enroll(&self) {
         let mut party = self.party.lock();
         if party.is_none() {

@@ -5,7 +5,7 @@
 //! | `Lock`, `RLock` | a semaphore with one permit, which names the owning process and thread | the lock is released |
 //! | `Semaphore`, `BoundedSemaphore` | permits that name their holders | its permits return to the semaphore |
 //! | `Event` | a flag | no effect |
-//! | `Condition` (in Python) | [`waiters::Waiters`] and a lock | its waiting threads are removed, and their notification goes to another waiter |
+//! | `Condition` (in Python) | [`waiters::Waiters`] and a lock | its waiting threads are removed, and other threads get their notifications |
 //! | `Barrier` (in Python) | [`barrier::BarrierState`] | the barrier breaks |
 //!
 //! A lock may be released by another thread or process than the one that acquired it, as in

@@ -10,8 +10,8 @@ use crate::object::handle::Handle;
 use crate::object::pickle::reduce_handle;
 use crate::wait::{Attempt, limit, wait};
 
-/// Waiting threads of a condition, without its lock. If a waiting process is killed, its waiters are removed,
-/// and its notification goes to another waiter.
+/// Waiting threads of a condition, without its lock. If a process is killed, its waiting threads are removed,
+/// and a notification that they have not handled goes to another thread.
 #[pyclass(frozen, module = "multiproc._multiproc")]
 pub struct Waiters {
     condition: mp::Condition,

@@ -49,7 +49,7 @@ thread_local! {
     /// Schemas of the messages that this thread reads or writes, the innermost call last. `None` stands for a
     /// schema that can't be parsed. The stack avoids parsing a schema for each message.
     static SCHEMA: RefCell<Vec<Option<Arc<Schema>>>> = const { RefCell::new(Vec::new()) };
-    /// Schema, and index of the field in it, that the next [`FieldValue`] is read as.
+    /// Schema of the next [`FieldValue`] to read, and index of its field in the schema.
     static FIELD: RefCell<Option<(Arc<Schema>, usize)>> = const { RefCell::new(None) };
 }
 

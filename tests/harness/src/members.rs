@@ -21,8 +21,8 @@ pub struct Member {
 }
 
 impl Member {
-    /// Starts a member. Blocks until the member has called [`ready`], and returns it with the text of that
-    /// call. `argument` is most often the address of rank 0.
+    /// Starts a member. Blocks until the member has called [`ready`]. Returns the member, and the text that
+    /// it has passed to `ready`. `argument` is most often the address of rank 0.
     ///
     /// # Panics
     /// If the member ends before it is ready.

@@ -18,8 +18,8 @@ use crate::{pipe, said};
 
 /// `ulimit -n` of the process that gets the error, and of its children.
 const FEW: u64 = 64;
-/// Number of descriptors that is too large for a process in addition to its own, and small enough for the
-/// messages of a user without privileges.
+/// Number of descriptors in a message. With its own descriptors, the receiver would exceed [`FEW`]. The
+/// number is small enough for the messages of a user without privileges.
 const MANY: usize = 56;
 
 /// Message with many duplicates of one descriptor. The sender needs only the one.

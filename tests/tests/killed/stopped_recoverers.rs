@@ -212,7 +212,7 @@ fn has_leases(_: usize, (first, second): (Queue<u64>, Queue<u64>)) -> Outcome {
     Ok(())
 }
 
-/// Recovers and reclaims a child that has leases, and is stopped meanwhile.
+/// Recovers and reclaims a child that has leases. Meanwhile, this process is stopped.
 fn recovers_leases(_: usize, (things, at): ((Queue<u64>, Queue<u64>), u64)) -> Outcome {
     let context = start_processes(has_leases, things, SpawnOptions::nprocs(1))?;
     if !stopped(&context) {
@@ -266,7 +266,7 @@ fn has_queue(_: usize, queue: Queue<Sender<u64>>) -> Outcome {
     Ok(())
 }
 
-/// Recovers and reclaims a child that has a queue, and is stopped twice meanwhile.
+/// Recovers and reclaims a child that has a queue. Meanwhile, this process is stopped twice.
 fn recovers_queue(_: usize, (queue, at, again): (Queue<Sender<u64>>, u64, u64)) -> Outcome {
     let context = start_processes(has_queue, queue, SpawnOptions::nprocs(1))?;
     if !stopped(&context) {

@@ -6,8 +6,8 @@ use mp_core::Messages;
 use mp_reduce::MessagePack;
 use std::cell::RefCell;
 
-/// Encodes a tensor and decodes it in this process. Returns the decoded tensor, and the original, which is
-/// empty then.
+/// Encodes a tensor and decodes it in this process. Returns the decoded tensor, and the encoded tensor, which
+/// is empty after that.
 fn read_back(mut t: Tensor<u64>) -> mp::AnyResult<(Tensor<u64>, Tensor<u64>), mp::Error> {
     let mut out = Outgoing::default();
     t.encode::<MessagePack>(&mut out)?;

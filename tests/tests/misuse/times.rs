@@ -130,8 +130,8 @@ fn is_held<T>(got: &Result<T, LockError>) -> bool {
     matches!(got, Err(LockError::Held { .. }))
 }
 
-/// Waits for a lock in all four ways. Another thread holds it, because a wait for the own thread is a
-/// deadlock.
+/// Waits for a lock in all four ways. Another thread holds the lock, because a thread that waits for a lock
+/// of its own is a deadlock.
 macro_rules! lock {
     ($lock:expr, $hold:ident, $timeout:ident, $deadline:ident) => {{
         let lock = $lock;

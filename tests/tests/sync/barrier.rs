@@ -9,7 +9,7 @@ use mp_tests::{
 };
 use rustix::process::Signal;
 
-/// Time that is longer than a poll interval, after which waiting processes check for dead processes.
+/// Time longer than a poll interval. Waiting processes check for dead processes once in each interval.
 const LONG: Duration = Duration::from_millis(250);
 
 fn pass(_: usize, (barrier, phases, order): (Barrier, u64, Lock<[u64; 2]>)) -> Outcome {

@@ -15,7 +15,7 @@ use mp_tests::{
 use rustix::process::Signal;
 
 const SHORT: Duration = Duration::from_millis(20);
-/// Time that is longer than a poll interval, after which waiting processes check for dead processes.
+/// Time longer than a poll interval. Waiting processes check for dead processes once in each interval.
 const LONG: Duration = Duration::from_millis(250);
 
 fn take_permits(_: usize, (semaphore, inside, most): (Semaphore, Lock<u64>, u64)) -> Outcome {

@@ -201,7 +201,7 @@ fn late(call: &str, stopped: bool) -> u64 {
 /// after the kill.
 const WOKEN: u64 = 25_000;
 
-/// Number of rounds in which the machine may be too busy to run the waiter in time.
+/// Maximum number of rounds, in some of which the machine may be too busy to run the waiter in time.
 const MOST: usize = 45;
 
 /// Kills the holder repeatedly, until five waits have ended by a wake-up, and one of them within 2 ms.

@@ -255,8 +255,8 @@ fn consumes(_: usize, jobs: Queue<u32>) -> Outcome {
     Ok(())
 }
 
-/// Starts a worker that waits for a message of this process. This process could put one. It only polls the
-/// worker, and never waits for long.
+/// Starts a worker that waits for a message, which only this process can put. This process polls the worker
+/// without waiting for long, and puts nothing.
 fn waits_for_its_parent((): ()) -> Outcome {
     let jobs = Queue::bounded(1)?;
     let workers = start_processes(consumes, jobs.clone(), SpawnOptions::nprocs(1))?;

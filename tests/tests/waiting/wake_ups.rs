@@ -1,5 +1,5 @@
-//! Sleepers are woken when their object is ready, and not only when their poll interval has ended. The test
-//! detects a missing wake-up by the time, also on a busy machine.
+//! Sleepers are woken when their object is ready, and not only when their poll interval has ended. The tests
+//! detect a missing wake-up by the duration of the waits, also on a busy machine.
 
 use std::cell::RefCell;
 use std::sync::{Mutex, mpsc};
@@ -10,7 +10,7 @@ use mp::queue::{JoinableQueueError, broadcast, watch};
 use mp::{Barrier, Condition, Event, GetError, JoinableQueue, Lock, Queue, QueueOptions, RwLock, Semaphore};
 
 const ROUNDS: u32 = 20;
-/// Time after which waiting processes check again, woken or not.
+/// Poll interval: time after which a waiting process checks its condition even if it was not woken.
 const INTERVAL: Duration = mp_core::POLL_INTERVAL;
 /// Time after which a waiter is certainly asleep.
 const ASLEEP: Duration = Duration::from_millis(8);

@@ -217,7 +217,7 @@ impl Node {
         self.signal(Signal::CONT)
     }
 
-    /// Returns the number of connections that its host has accepted.
+    /// Returns the number of TCP connections that the node's host has accepted.
     pub(super) fn accepted(&self) -> Result<u64, String> {
         let file = format!("/proc/{}/net/snmp", self.pid()?.as_raw_nonzero());
         let text = std::fs::read_to_string(&file).map_err(|e| format!("{file}: {e}"))?;
@@ -228,7 +228,7 @@ impl Node {
         accepted.ok_or_else(|| format!("{file} has no PassiveOpens"))
     }
 
-    /// Returns the largest memory so far in MiB.
+    /// Returns the peak memory of the process in MiB.
     pub(super) fn peak(&self) -> Result<u64, String> {
         let file = format!("/proc/{}/status", self.pid()?.as_raw_nonzero());
         let status = std::fs::read_to_string(&file).map_err(|e| format!("{file}: {e}"))?;
