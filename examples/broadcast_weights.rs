@@ -1,6 +1,6 @@
 //! Shared weights that one process replaces repeatedly while other processes read them. Each reader gets
-//! complete versions only, and never an older version than the one it has read before. If the writer is
-//! killed during a write, readers get an error.
+//! complete versions only, and never an older version than before. If the writer is killed during a write,
+//! readers get an error.
 //!
 //! `cargo run --release --example broadcast_weights -- 3` (number of readers)
 

@@ -36,7 +36,7 @@ fn square(_: usize, (numbers, squares): (Queue<u64>, Queue<u64>)) -> mp::AnyResu
 }
 
 /// Returns `true` if this program was started with SIGINT ignored, by `nohup` or by a shell as a background
-/// program. Its workers then ignore SIGINT, too.
+/// program. In that case, its workers ignore SIGINT, too.
 fn is_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask =

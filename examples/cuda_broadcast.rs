@@ -1,5 +1,5 @@
-//! Weights on a GPU, created by one process and read by several others in the same memory, without a copy.
-//! The readers still use the memory after its creator has ended.
+//! Weights on a GPU, created by one process and read by several other processes in the same memory, without a
+//! copy. The readers still use the memory after its creator has ended.
 //!
 //! `cargo run --release --features cuda --example cuda_broadcast`
 

@@ -17,7 +17,7 @@ pub(crate) enum Round {
 /// Loader of a contender at one setting.
 pub(crate) struct Contender {
     pub(crate) setting: String,
-    /// `true` if the checksum may differ from the other contenders' by 1/200.
+    /// `true` if a checksum that differs from the other contenders' by up to 1/200 is correct.
     roughly: bool,
     round: Box<dyn FnMut() -> Result<Round>>,
 }

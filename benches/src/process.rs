@@ -1,4 +1,4 @@
-//! Peer process of each benchmark, which is this program again. Deadlines, a watchdog, and death with the
+//! Peer process of each benchmark, which runs this program, too. Deadlines, a watchdog, and death with the
 //! parent end a stuck process.
 //!
 //! # Safety
@@ -159,7 +159,7 @@ fn past_deadline(since: &mut Option<Instant>) -> Result<()> {
     Ok(())
 }
 
-/// Ends this process after `limit`, whatever it is waiting for. Its children then die with it.
+/// Ends this process after `limit`, whatever it is waiting for. The children of this process end with it.
 pub(crate) fn start_watchdog(limit: Duration) {
     std::thread::spawn(move || {
         std::thread::sleep(limit);

@@ -1,7 +1,7 @@
 //! System calls per message, counted by `strace -f -c` over the round trips of `rtt_awake`.
 //!
-//! The count covers a helper process, which is this program again, and its child. The difference between a
-//! run with 100,000 messages and a run with two excludes the calls of start and end.
+//! The count covers a helper process, which runs this program, too, and the child of the helper. The
+//! difference between a run with 100,000 messages and a run with two excludes the calls of start and end.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

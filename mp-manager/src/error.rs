@@ -182,8 +182,8 @@ pub enum CallError {
     Arguments {
         /// Description of the cause.
         why: String,
-        /// For an error in the server: the type, the path of the part that could not be decoded, and the
-        /// bytes.
+        /// Details of an error in the server: the type, the path of the part that could not be decoded, and
+        /// the bytes.
         #[serde(with = "serde_with::shared::option")]
         undecodable: Option<Arc<Undecodable>>,
     },
@@ -191,8 +191,8 @@ pub enum CallError {
     Value {
         /// Description of the cause.
         why: String,
-        /// For an error in this process: the type, the path of the part that could not be decoded, and the
-        /// bytes.
+        /// Details of an error in this process: the type, the path of the part that could not be decoded, and
+        /// the bytes.
         #[serde(with = "serde_with::shared::option")]
         undecodable: Option<Arc<Undecodable>>,
     },

@@ -214,7 +214,7 @@ impl fmt::Debug for ManagerHandle {
 }
 
 impl ManagerHandle {
-    /// Creates an object in the server. `make` is called there, and its return value is the object. `make` is
+    /// Creates an object in the server. The server calls `make`, whose return value is the object. `make` is
     /// a function, or a closure without captures.
     ///
     /// The object need not be `Send` or serializable: it is created in a thread of the server, and stays in
@@ -230,7 +230,7 @@ impl ManagerHandle {
         )
     }
 
-    /// Creates an object in the server with a closure, whose captures are sent there.
+    /// Creates an object in the server with a closure, whose captures are sent to the server.
     ///
     /// ```
     /// # let manager = mp_manager::Manager::start()?;

@@ -113,8 +113,8 @@ impl<T: 'static> Proxy<T> {
     ///
     /// The captures are sent to the server, and the result is sent back: numbers, strings, collections,
     /// tensors, queues, proxies, or `Result<R, E>`, whose error is [`CallError::Raised`]. The closure runs in
-    /// the object's own thread. If it blocks there, for a message or for another object, it delays calls of
-    /// this object, and no others.
+    /// the object's own thread. A closure that blocks, for a message or for another object, delays only calls
+    /// of this object.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -137,7 +137,8 @@ impl<T: 'static> Proxy<T> {
     }
 
     /// Calls a closure with the object and arguments (`()` for none), and turns the result into an object of
-    /// the same server. The value stays there: it need not be a message, and moves to its own thread.
+    /// the same server. The value stays in the server, where it gets a thread of its own, and need not be a
+    /// message.
     ///
     /// ```
     /// # use mp_manager::{Manager, Proxy};

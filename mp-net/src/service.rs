@@ -252,7 +252,7 @@ impl<Q: Message, R: Message> RemoteService<Q, R> {
     }
 
     /// Calls the service. Blocks until its reply arrives, for at most `timeout`. Returns `None` when that
-    /// time has expired: the call is then not sent, or the service drops the future of its reply.
+    /// time has expired. In that case the call was not sent, or the service drops the future of its reply.
     ///
     /// # Errors
     /// [`NetError::TooLarge`] if the request was not sent because of its size, or another error.

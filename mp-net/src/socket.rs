@@ -18,7 +18,7 @@ pub(crate) const HTTP2_SETTINGS: [u8; 9] = [0, 0, 0, HTTP2_SETTINGS_KIND, 0, 0, 
 /// Kind of a settings frame, which is byte 3 of the frame.
 pub(crate) const HTTP2_SETTINGS_KIND: u8 = 4;
 
-/// A socket that may be encrypted.
+/// Socket of a connection, with or without encryption.
 pub(crate) trait AsyncSocket: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> AsyncSocket for T {}

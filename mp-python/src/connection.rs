@@ -37,7 +37,8 @@ pub use invitation::Invitation;
 pub struct Connection {
     /// `None` after `close`.
     end: Mutex<Option<Arc<End>>>,
-    /// `None` for a pipe. For a socket, `true` if objects may be sent and received, otherwise only bytes.
+    /// `None` for a pipe. For a socket, `true` if objects are sent and received, and `false` if only bytes
+    /// are.
     socket: Option<bool>,
     #[pyo3(get)]
     readable: bool,

@@ -114,8 +114,8 @@ pub fn start_method(name: &str) -> PyResult<StartMethod> {
     }
 }
 
-/// Blocks the calling thread forever if the interpreter was finalized. The process is then about to exit, and
-/// a daemon thread can't be attached again. The interpreter would end such a thread by unwinding its stack.
+/// Blocks the calling thread forever if the interpreter was finalized. After the finalization, the process is
+/// about to exit, and the interpreter would end a daemon thread by unwinding its stack.
 pub(crate) fn park_if_finalized() {
     // SAFETY: any thread may call this at any time.
     while unsafe { ffi::Py_IsInitialized() } == 0 {

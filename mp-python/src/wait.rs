@@ -101,7 +101,7 @@ pub fn wait<T: Send, S: Send>(
     }
 }
 
-/// Runs a function that may block in another thread, and blocks until it has ended. If the wait is
+/// Runs a function, which may block, in another thread. Blocks until the function has ended. If the wait is
 /// interrupted, the thread continues, and calls `undo` with the result.
 ///
 /// # Errors

@@ -1,6 +1,6 @@
-//! Tests that fail while all tests of their program run, and are then run again by themselves if this is
-//! enabled. `xtask leaks` also runs this program itself. Its tests `subject_…` then fail as the environment
-//! specifies.
+//! Tests that fail while all tests of their program run. If `MP_RUN_AGAIN` is set, `xtask leaks` runs each of
+//! them a second time by itself. The tested program is this program, whose tests `subject_…` fail as the
+//! environment specifies.
 
 use std::fs::OpenOptions;
 use std::process::{Command, Stdio};

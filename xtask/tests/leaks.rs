@@ -1,6 +1,5 @@
-//! Reports about test programs that leak: the program fails, and the report names the leak and the test.
-//! `xtask leaks` also runs this program itself. Its test `helper_leaks_a_resource` then leaks as the
-//! environment specifies.
+//! Reports about test programs that leak: the program fails, and the report names the leak and the test. The
+//! tested program is this program, whose test `helper_leaks_a_resource` leaks as the environment specifies.
 
 use std::fs::{self, File};
 use std::os::unix::fs::DirBuilderExt as _;

@@ -49,8 +49,8 @@ impl Takes {
     }
 }
 
-/// Returns `true` for one index in each 20 consecutive ones. Its offset in the 20 varies, so that the slow
-/// samples are spread over all workers. torch_loader.py has the same function.
+/// Returns `true` for one index of each group of 20 consecutive indices. The position of that index in its
+/// group varies, so that the slow samples are spread over all workers. torch_loader.py has the same function.
 fn is_slow(index: usize) -> bool {
     index % 20 == index / 20 * 7 % 20
 }

@@ -24,7 +24,7 @@ pub(crate) fn be_child() -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// Starts a child that ends when this process ends, because its standard input is closed then.
+/// Starts a child that ends when its standard input is closed, at the latest when this process ends.
 fn start() -> Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     Ok(command.arg(CHILD).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?)

@@ -10,8 +10,8 @@ use crate::shm::{APART, Region};
 /// Length in bytes of the shared region for one link.
 pub(crate) const LEN: usize = 4096;
 
-/// End of the link. Each line has a count of messages and the message. The region may have other uses after
-/// the lines.
+/// End of the link. Each line has a count of messages and the message. The rest of the region can have other
+/// uses.
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(super) region: Region,

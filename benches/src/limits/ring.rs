@@ -1,5 +1,5 @@
-//! A ring of messages in each direction with one producer and one consumer. Each end caches the other's
-//! position, and reads it again only if necessary.
+//! A ring of messages in each direction with one producer and one consumer. Each end caches the position of
+//! the other end, and reads that position again only if necessary.
 
 use std::sync::atomic::Ordering;
 

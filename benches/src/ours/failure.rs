@@ -17,7 +17,8 @@ struct Meeting {
     others: usize,
 }
 
-/// Rank 0 fails as soon as all others are ready, and reports the time. The others wait until they are ended.
+/// Rank 0 fails as soon as all other ranks are ready, and reports the time. The other ranks wait until they
+/// are ended.
 fn worker(rank: usize, meeting: Meeting) -> Result<()> {
     if rank > 0 {
         meeting.there.put(rank)?;

@@ -55,7 +55,7 @@ fn node() -> Result<Node<ipc::Service>> {
 }
 
 /// Creates a service for one publisher and one subscriber. With a `depth` of 1, a new message overwrites the
-/// old one, as in iceoryx2's own benchmark of latency. A deeper service is lossless.
+/// previous message, as in iceoryx2's own benchmark of latency. A deeper service is lossless.
 fn service(
     node: &Node<ipc::Service>,
     name: &ServiceName,
@@ -281,7 +281,8 @@ pub(crate) fn one_way(plan: &Plan) -> Outcome {
 }
 
 impl Tensors {
-    /// Opens the parent's end for tensors of `elements` elements, of which `depth` may be in flight.
+    /// Opens the parent's end for tensors of `elements` elements, of which up to `depth` are in flight at the
+    /// same time.
     fn open(base: &str, elements: usize, depth: usize) -> Result<Self> {
         let node = node()?;
         let [tensors, answers] = End::Parent.services(base)?;

@@ -7,7 +7,7 @@ use crate::{Failure, Result};
 const COUNT: usize = 16;
 const BYTES: usize = 8 << 20;
 
-/// Files that are removed when this is dropped.
+/// Files that are removed when this value is dropped.
 pub(crate) struct Files(PathBuf);
 
 /// Returns the sum of the file's bytes.

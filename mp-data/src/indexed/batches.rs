@@ -113,9 +113,9 @@ impl<D: Dataset> Iterator for Batches<D> {
     }
 
     /// Returns exact bounds if the number of batches is known beforehand
-    /// ([`batches_in_epoch`](crate::DataLoader::batches_in_epoch), without samplers of your own) and none may
-    /// be skipped ([`OnError::Report`]). Otherwise the lower bound is 0, and the upper bound is the number of
-    /// batches if it is known. The iterator ends early only if no worker can run.
+    /// ([`batches_in_epoch`](crate::DataLoader::batches_in_epoch), without samplers of your own) and no batch
+    /// is ever skipped ([`OnError::Report`]). Otherwise the lower bound is 0, and the upper bound is the
+    /// number of batches if it is known. The iterator ends early only if no worker can run.
     fn size_hint(&self) -> (usize, Option<usize>) {
         let Some(left) = self.remaining() else { return self.0.size_hint() };
         let all_come = self.0.inner.settings.on_error == OnError::Report;

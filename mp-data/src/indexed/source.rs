@@ -14,7 +14,7 @@ use crate::plan::{EpochOrder, Plan, PlanError, PlannedBatch, WindowStart};
 use crate::worker::batch_maker::WorkerReply;
 use crate::{BatchInfo, Dataset, Item};
 
-/// Maximum number of batches that may be delivered before an earlier batch, with `in_order(false)`. A state
+/// Maximum number of batches that are delivered before an earlier batch, with `in_order(false)`. A state
 /// lists these batches.
 const AHEAD: u64 = 1024;
 
@@ -73,7 +73,7 @@ impl<D> IndexedSource<D> {
 /// Maximum number of empty epochs in a row that a sampler of the user may return.
 const MOST_EMPTY: u32 = 1000;
 
-/// Samples of a batch, and the number of valid ones.
+/// Samples of a batch, and the number of valid samples.
 #[derive(Default)]
 pub(crate) struct IndexedContents {
     pub(super) items: Vec<Item>,
@@ -253,7 +253,7 @@ impl DeliveredSet {
         self.out_of_order.range((epoch, next)..=(epoch, u64::MAX)).map(|given| given.1).collect()
     }
 
-    /// Adds a batch that was delivered or skipped. `first` is the first batch in flight, or the next one to
+    /// Adds a batch that was delivered or skipped. `first` is the first batch in flight, or the next batch to
     /// plan. Returns the first batch that was not delivered.
     pub(crate) fn add(&mut self, batch: BatchId, first: BatchId) -> BatchId {
         if batch > first || !self.out_of_order.is_empty() {

@@ -94,8 +94,8 @@ pub(crate) use loader_methods;
 /// Methods of an iterator of batches, around a [`Prefetch`](crate::loader::prefetch::Prefetch).
 macro_rules! batches_methods {
     ($state:ident) => {
-        /// Returns the state after the delivered batches, which doesn't depend on prefetched ones. An error
-        /// in the place of a batch counts as delivered, except the final error when no worker can run.
+        /// Returns the state after the delivered batches, which doesn't depend on prefetched batches. An
+        /// error in the place of a batch counts as delivered, except the final error when no worker can run.
         #[must_use]
         #[doc(alias = "state_dict")]
         pub fn state(&self) -> $state {

@@ -64,8 +64,8 @@ impl LoaderMeter {
         LoaderMeter { counts, most_bytes: None, took: VecDeque::new(), usual: Duration::ZERO }
     }
 
-    /// Returns the number of batches for each worker that may be planned, running or ready, unless the user
-    /// sets it.
+    /// Returns the maximum number of batches that are planned, running or ready for each worker. Used unless
+    /// the user sets the number.
     pub(crate) fn prefetch(&self) -> usize {
         let (bytes, time) = LITTLE;
         // Columns outside shared memory count 0 bytes, and the length of their messages is unknown here.
@@ -158,7 +158,7 @@ pub struct LoaderMetrics {
     pub skipped_samples: u64,
     /// Number of skipped batches.
     pub skipped_batches: u64,
-    /// Number of workers that replaced others.
+    /// Number of workers that replaced other workers.
     pub restarts: u64,
     /// Number of times that a batch was made again.
     pub retried: u64,

@@ -2,7 +2,7 @@
 //!
 //! A batch is a [`BatchSlot`] of the window from its planning to its delivery. The documentation of
 //! [`BatchSlot`] has a table of its states. The window is in the order of the plan. The saved state of an
-//! iterator consists of the first slot and of the batches that were delivered after it, so it has no
+//! iterator consists of the first slot and of the batches that were delivered after it, so the state has no
 //! prefetched batches.
 //!
 //! `outcomes.rs` handles the results of batches that were sent.
@@ -335,7 +335,7 @@ impl ReportSchedule {
 }
 
 impl<K: BatchSource> Prefetch<K> {
-    /// Plans and sends as many batches as may be in flight.
+    /// Plans and sends batches until the maximum number of batches is in flight.
     pub(crate) fn fill(&mut self) {
         let threads = self.inner.settings.threads;
         while !self.planning_ended && self.has_room() {

@@ -22,7 +22,7 @@ use crate::{AnyResult, BuildError};
 const THREADS: [&str; 4] =
     ["RAYON_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"];
 
-/// Time in which workers of a dropped loader may finish their current batches.
+/// Time that workers of a dropped loader get to finish their current batches.
 const FINISH: Duration = Duration::from_secs(1);
 
 /// Workers of a loader: a pool of processes, or the caller itself.

@@ -194,7 +194,7 @@ pub(crate) trait BatchSource: Sized + 'static {
     /// planned.
     fn remaining(&self, in_flight: usize, last: u64) -> Option<usize>;
 
-    /// Returns the lane of a batch. Each batch of a lane begins where the previous one ends.
+    /// Returns the lane of a batch. Each batch of a lane begins where the lane's previous batch ends.
     fn lane(_: &Self::Contents) -> Option<u64> {
         None
     }
@@ -205,8 +205,8 @@ pub(crate) trait BatchSource: Sized + 'static {
     }
     /// Records that a batch can't be made. The batch's lane continues after it.
     fn record_loss(&mut self, _: &mut Self::Contents, _: Option<&FailedSample>) {}
-    /// Returns `true` if no further batch may be planned while this slot is the first one, because a saved
-    /// state could not list all batches after it.
+    /// Returns `true` if planning must wait until this slot is no longer the first one, because a saved state
+    /// could not list all batches after the slot.
     fn is_too_far_ahead(&self, _: &BatchSlot<Self>) -> bool {
         false
     }

@@ -41,8 +41,8 @@ impl Plan {
     ///
     /// # Errors
     /// `StateDiffers` names the first property in which the state's plan differs from this plan.
-    /// `StateChanged` if the checksum is wrong. `world` and `batch_size` may differ if the global batch is
-    /// the same, unless the batches are made in windows or by a sampler of the user.
+    /// `StateChanged` if the checksum is wrong. Differences of `world` and `batch_size` are allowed if the
+    /// global batch is the same, unless the batches are made in windows or by a sampler of the user.
     pub fn next_batch(&self, state: &PlanState) -> Result<(u64, u64), PlanError> {
         let plan = &self.inner.template;
         same("format", &state.format, &plan.format)?;

@@ -55,7 +55,8 @@ impl<D: IterableDataset> StreamLoader<D> {
     }
 
     /// Returns an iterator over the batches of an epoch that were not delivered before the state was saved.
-    /// The number of workers may differ. Lanes, ranks and other settings of the order must be the same.
+    /// The loader can have another number of workers than before. Lanes, ranks and other settings of the
+    /// order must be the same.
     ///
     /// # Errors
     /// Returns an error if a setting of the loader's order differs from the saved order (the error names it),

@@ -294,7 +294,7 @@ enum Five {
     NotInOne,
     /// Writes only the byte 0xa5, the fill byte of unwritten rows in a build with debug assertions.
     WrittenSo,
-    /// Writes only the byte 0xa5, with a function that fails if it is called again.
+    /// Writes only the byte 0xa5, and fails if the row is written a second time.
     WrittenOnce,
     Zeroed,
 }

@@ -1,5 +1,5 @@
-//! States that were saved by earlier builds. They are files of users, and every later build must be able to
-//! resume them.
+//! States that were saved by earlier builds. Users have such states in files, and every later build must be
+//! able to resume from them.
 //!
 //! The files are never rewritten. A state with other contents gets another format number and another file.
 

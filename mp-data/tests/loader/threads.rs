@@ -1,5 +1,5 @@
-//! Threads that write rows are reused and end with their loader. Libraries get their number from the
-//! environment.
+//! Threads that write rows are reused and end with their loader. Libraries get the number of their threads
+//! from the environment.
 
 use std::collections::HashSet;
 use std::path::Path;

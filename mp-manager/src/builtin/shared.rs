@@ -71,7 +71,7 @@ impl ManagerHandle {
         Ok(Lock::new(())?)
     }
 
-    /// Creates a lock that its owner may acquire again: [`RLock::new`].
+    /// Creates a lock that its owner can acquire several times: [`RLock::new`].
     ///
     /// # Errors
     /// `CallError::Failed` if shared memory is unavailable.

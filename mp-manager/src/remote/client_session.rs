@@ -192,7 +192,7 @@ impl<'a> RequestLimit<'a> {
 }
 
 /// Returns an error in a fork of the process. Called before any lock is taken: in the fork, a lock may be
-/// held by a thread that does not exist there.
+/// held by a thread that the fork does not have.
 pub(super) fn not_a_copy(process: u32) -> Result<(), CallError> {
     if process == std::process::id() {
         return Ok(());

@@ -32,8 +32,8 @@ pub(super) struct ServerContext {
 enum ConnectionRole {
     /// The program has not sent its role yet.
     Unknown,
-    /// Keeps the session alive. The descriptor becomes readable when the process that has connected ends. It
-    /// is missing if the session may outlive that process.
+    /// Keeps the session alive. The descriptor becomes readable when the process that has connected ends.
+    /// There is no descriptor if the session can outlive that process.
     Keeps(Arc<ServerSession>, Option<OwnedFd>),
     Calls(Weak<ServerSession>),
 }

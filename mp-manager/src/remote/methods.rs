@@ -213,7 +213,7 @@ impl<T: 'static> Methods<T> {
     }
 
     /// Adds a method whose result becomes an object of the server, of a type with a registered name. That
-    /// type may be registered later. The calling program gets a [`RemoteProxy`](crate::RemoteProxy) of the
+    /// type can be registered later. The calling program gets a [`RemoteProxy`](crate::RemoteProxy) of the
     /// object from [`call_to_object`](crate::RemoteProxy::call_to_object).
     ///
     /// ```

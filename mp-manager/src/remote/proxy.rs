@@ -230,8 +230,8 @@ impl RemoteProxy {
     }
 
     /// Sets the key with which this handle and its clones connect at their first call, if the handle came
-    /// from another process. The default is the key of this process. The limits and time-outs of given
-    /// [`SocketOptions`] apply, too. With a key alone, the default ones apply.
+    /// from another process. The default is the key of this process. If the argument is [`SocketOptions`],
+    /// its limits and time-outs apply, too, otherwise the default limits and time-outs.
     #[must_use]
     pub fn with_authkey(self, authkey: impl IntoAuthKey) -> Self {
         RemoteProxy { options: Some(authkey.into_options()), ..self }

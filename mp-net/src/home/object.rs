@@ -164,8 +164,9 @@ pub(crate) trait SharedMessages: Send + Sync {
     /// Returns a future that puts messages in their order, and counts them in `put`. The future is pending
     /// while the queue is full.
     fn put(self: Arc<Self>, messages: ArrivedMessages, put: Arc<AtomicU64>) -> Answering;
-    /// Returns a future that takes between one and `most` available messages. Only the first of them may
-    /// exceed `largest` bytes. The future is pending while the queue is empty. Dropping it loses no message.
+    /// Returns a future that takes between one and `most` available messages. Only the first of them can
+    /// exceed `largest` bytes. The future is pending while the queue is empty. Dropping the future loses no
+    /// message.
     fn get(self: Arc<Self>, most: u64, largest: u64) -> Answering;
     /// Returns a future that takes one message, which stays in the queue until the caller acknowledges it.
     /// Otherwise like [`get`](Self::get).

@@ -164,8 +164,8 @@ impl ClusterRegistry {
         })
     }
 
-    /// Returns a text with the published names for errors. If there are many, it has the first names and the
-    /// number of the others.
+    /// Returns a text with the published names for errors. If there are many names, the text has the first
+    /// names and the number of the other names.
     fn names(&self) -> String {
         let tables = self.tables.lock();
         let names: Vec<_> = tables.names.keys().take(MOST_NAMES).map(|name| format!("{name:?}")).collect();

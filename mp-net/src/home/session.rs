@@ -263,10 +263,9 @@ impl Session {
         self.state.lock().calls.retain(|id, call| is_wanted(id) || matches!(call, CallProgress::Running(_)));
     }
 
-    /// Gives back the resources of call `call.number`. These are the message that it leased, the permit or
-    /// subscription that it holds, or the messages that it took, except for the first `call.kept` messages.
-    /// `call` itself is not recorded and does not count towards the limit on calls, since repeating it has no
-    /// effect.
+    /// Gives back the resources of call `call.number`: the leased message, the held permit or subscription,
+    /// or the taken messages except for the first `call.kept`. `call` itself is not recorded and does not
+    /// count towards the limit on calls, since a repetition of `call` has no effect.
     pub(crate) fn give_back(&self, call: &RemoteCall) {
         let (id, mut state) = (call.number, self.state.lock());
         let hold = state.holds.remove(&id);

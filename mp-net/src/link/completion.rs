@@ -57,7 +57,8 @@ impl Completion {
     }
 
     /// Blocks until the outcome is set, and returns it. Calls `interrupted` once if the process is
-    /// interrupted meanwhile. Returns `None` at `until`. A later outcome is dropped.
+    /// interrupted during the wait. Returns `None` if the outcome is not set at `until`. An outcome that is
+    /// set later is dropped.
     pub(crate) fn wait(&self, until: Option<Instant>, interrupted: impl FnOnce()) -> Option<CallResult> {
         let mut state = self.state.lock();
         let mut interrupted = Some(interrupted);
@@ -108,7 +109,7 @@ impl Completion {
     }
 }
 
-/// Future of a call. Dropping it before the outcome calls `abandon`.
+/// Future of a call. If the future is dropped before the outcome is set, `abandon` is called.
 pub(crate) struct CallFuture<F: FnMut()> {
     pub(crate) completion: Arc<Completion>,
     pub(crate) abandon: F,

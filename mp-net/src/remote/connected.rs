@@ -99,7 +99,7 @@ impl ConnectedObject {
     /// Calls a method that waits. Returns `None` when the time has expired.
     ///
     /// # Errors
-    /// [`NetError::Interrupted`] if the process was interrupted meanwhile.
+    /// [`NetError::Interrupted`] if the process was interrupted during the call.
     pub(crate) fn wait(&self, method: ObjectMethod, wait: Wait) -> Result<Option<CallReply>, NetError> {
         let result = self.link.call(self.call_of(Operation::Wait, method, 0), wait);
         match &result {

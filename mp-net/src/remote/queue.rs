@@ -373,8 +373,8 @@ impl<T: Message> RemoteQueue<T> {
     }
 
     /// Blocks until the member that has the queue has recorded which messages this process has received. Call
-    /// it, or [`Cluster::leave`], before the process ends: otherwise messages that it has just received may
-    /// return to the queue.
+    /// `flush` or [`Cluster::leave`] before the process ends: otherwise messages that the process has just
+    /// received may return to the queue.
     ///
     /// # Errors
     /// [`NetError::PeerLost`] if, since the last flush, that member was lost before it had recorded all

@@ -28,8 +28,7 @@ enum Source {
 /// Action that ends the use of the message, performed when the last reference is dropped.
 enum Release {
     Reclaim(Box<dyn FnOnce(Vec<Outgoing>) + Send>),
-    /// Gives back all messages except the first ones. The field is the number of messages that are not given
-    /// back.
+    /// Gives back all messages except the first `n`. The field is `n`.
     GiveBack(usize),
 }
 

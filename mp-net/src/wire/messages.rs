@@ -323,8 +323,8 @@ pub(crate) enum Operation {
     /// Acknowledges the message that call `number` leased, or removes the permit or other resource of that
     /// call from its object.
     Acknowledge = 5,
-    /// Gives back the message that call `number` leased, the permit or other resource that it holds, or the
-    /// messages that it took, except for the first `kept`.
+    /// Gives back the resources of call `number`: the leased message, the held permit or other resource, or
+    /// the taken messages except for the first `kept`.
     GiveBack = 6,
     /// Closes the object.
     Close = 7,
@@ -332,7 +332,7 @@ pub(crate) enum Operation {
     Len = 8,
     /// Calls `method`. An interrupted caller waits for the outcome.
     Call = 9,
-    /// Calls `method`, which may wait. An interrupted caller may ignore the outcome.
+    /// Calls `method`, which can wait. An interrupted caller is allowed to ignore the outcome.
     Wait = 10,
     /// Subscribes to a channel, or becomes a party of a barrier. Returns the number of the subscription or
     /// party, an object that the caller holds. `size` is the capacity of the channel, or the number of

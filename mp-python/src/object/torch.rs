@@ -99,9 +99,9 @@ fn is_shared_by_torch(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
     is_shared.bind(py).call1((tensor.call_method0(intern!(py, "untyped_storage"))?,))?.is_truthy()
 }
 
-/// Checks that a tensor's storage contains all elements of the tensor, which torch doesn't check when a
-/// storage is resized. The source then keeps the storage, since another thread may replace the tensor's
-/// storage.
+/// Checks that a tensor's storage contains all elements of the tensor. torch doesn't check this when it
+/// resizes a storage. After the check, the source keeps the storage, since another thread may replace the
+/// tensor's storage.
 ///
 /// # Errors
 /// `RuntimeError` if the storage was resized, or replaced by another thread.

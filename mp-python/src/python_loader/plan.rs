@@ -26,7 +26,7 @@ impl PyPlan {
         Ok(Self(Mutex::new(plan.epoch(epoch))))
     }
 
-    /// Returns the indices of a batch, or `None` after the last one.
+    /// Returns the indices of a batch, or `None` after the last batch.
     fn batch(&self, py: Python<'_>, number: u64) -> PyResult<Option<Vec<u64>>> {
         let batch = py.detach(|| self.0.lock().batch(number));
         let batch = batch.map_err(|error| PyValueError::new_err(error.to_string()))?;

@@ -3,7 +3,7 @@
 //! A loader has a pool of the library ([`mp::Pool`]), or one pool of one worker for each part of a dataset
 //! that can only be iterated. `multiproc._loader_worker.begin(arguments, number)` prepares each process once.
 //! The tasks of an epoch are calls of a closure that captures the epoch's setup: the dataset and the
-//! functions. When a worker reads the setup, it makes its own Python object of it by
+//! functions. A worker that reads the setup makes a Python object from it by
 //! `multiproc._loader_worker.make(setup, number, seed)`. The object is dropped when the epoch has ended. A
 //! task calls this object, and returns its result. The pool sends the setup again to a replacement of a dead
 //! worker, runs the lost task again, and keeps the time limits.

@@ -22,7 +22,7 @@ const FEW: u64 = 64;
 /// number is small enough for the messages of a user without privileges.
 const MANY: usize = 56;
 
-/// Message with many duplicates of one descriptor. The sender needs only the one.
+/// Message with many duplicates of one descriptor. The sender has only that descriptor.
 #[derive(Debug)]
 struct Copies(Vec<OwnedFd>, usize);
 
@@ -86,8 +86,8 @@ enum Case {
     Queued,
 }
 
-/// Runs a case in a process with few descriptors. The limit also applies to its children. Returns the text
-/// written into the pipe.
+/// Runs a case in a process that can open only a few descriptors, like its children. The case writes into a
+/// pipe. Returns the written text.
 fn with_few(case: Case) -> String {
     let _alone = alone();
     let (reader, writer) = pipe();

@@ -70,8 +70,8 @@ struct Neighbour {
 }
 
 impl Neighbour {
-    /// Starts a program in a separate process namespace. If its `unshare` is killed, the kernel kills all its
-    /// processes.
+    /// Starts a program in a separate process namespace. If the program's `unshare` is killed, the kernel
+    /// kills all processes of the program.
     fn new(scratch: &Scratch, worker_dies: bool) -> Self {
         let program = scratch.program(&format!("neighbour {}", u8::from(worker_dies)));
         let mut command = Command::new("unshare");

@@ -1,5 +1,5 @@
 //! Workers that join the shared memory when they first use it. Most workers never use it, and so never join.
-//! The others become members as usual.
+//! Workers that use it become members as usual.
 
 use mp::{Arena, FrozenTensor, Process, SpawnOptions, Tensor, start_processes};
 use mp_core::inject;

@@ -2,7 +2,7 @@
 //!
 //! After each death, the other side has received whole messages, in order, and no message twice. At most the
 //! message in flight is missing. After the reclaim, no resources of the dead process are left. While a
-//! process is stopped, the others continue.
+//! process is stopped, other processes continue.
 
 use std::collections::BTreeSet;
 

@@ -2,8 +2,8 @@
 //! batches, channels, pipes, tasks, recovery and reclaim. (Single messages, acknowledgement and growing:
 //! `messages`.)
 //!
-//! After each death the others continue, get an error that names the lost end, and no resources of the dead
-//! process are left.
+//! After each death, other processes continue, or get an error that names the lost end. No resources of the
+//! dead process are left.
 
 use std::time::Instant;
 
@@ -117,7 +117,7 @@ fn killed_batch_consumer_loses_at_most_its_batch() {
     });
 }
 
-/// Stops a process within a batch, while others use the queue. Then the stopped process continues.
+/// Stops a process within a batch, while other processes use the queue. Then the stopped process continues.
 fn stop_in_a_batch<F: Fn(usize, Script) -> Outcome + Copy + Send + 'static>(work: F, put: bool) {
     for_every_access(|at| {
         let script = script(Queue::bounded(8).unwrap(), at, STOP);

@@ -1,5 +1,5 @@
 //! Processes that are killed, or stopped, at every access while they replace and read a watched value, or
-//! send and receive broadcast messages. The others continue, and receive whole values in one order. No
+//! send and receive broadcast messages. Other processes continue, and receive whole values in one order. No
 //! resources of the dead process are left.
 
 use mp::queue::broadcast::{self, RecvError};

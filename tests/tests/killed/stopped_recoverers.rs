@@ -319,7 +319,7 @@ fn resumed_process_keeps_no_message_of_a_left_queue() {
     AGAIN.iter().for_each(|&again| for_every_access(|at| leaves(at, again)));
 }
 
-/// Returns the number of members, including dead ones that are not reclaimed.
+/// Returns the number of members, including dead members that are not reclaimed.
 fn slots() -> usize {
     Arena::current().unwrap().members().len()
 }

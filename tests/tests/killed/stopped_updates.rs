@@ -1,7 +1,7 @@
 //! A process allocates tensors of three sizes for the first time, and is stopped at its n-th change, for
 //! every n. Each size needs a new slab, whose creation changes several words at once. No other process waits
-//! for the stopped process: others create slabs of further sizes, and new members join and create theirs.
-//! Programs that must begin without shared memory are this program, started again.
+//! for the stopped process: other processes create slabs of further sizes, and new members join and create
+//! slabs, too. Programs that must begin without shared memory are this program, started again.
 
 use mp::{Arena, FrozenTensor, Queue, Tensor};
 use mp_core::inject;

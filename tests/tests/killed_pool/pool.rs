@@ -99,8 +99,8 @@ fn stopped_worker_delays_no_other() {
     }
 }
 
-/// The worker may also be stopped after the task and before its answer. The task is then done, but its answer
-/// is never sent.
+/// The worker may also be stopped after the task and before its answer. In that case, the task is done, but
+/// its answer is never sent.
 #[test]
 fn stopped_worker_is_killed_at_its_time_limit() {
     let _alone = alone();

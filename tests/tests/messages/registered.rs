@@ -1,5 +1,5 @@
 //! Registered types of other crates, and queues for values of many types. A process can read a value only if
-//! its type is registered there. Otherwise the error names the type and the process.
+//! the process has registered the value's type. Otherwise the error names the type and the process.
 
 use std::cell::Cell;
 use std::fmt::Debug;

@@ -73,7 +73,7 @@ macro_rules! views {
     }};
 }
 
-/// Calls each method that makes a view of which several may exist at once, with these numbers as arguments.
+/// Calls each method whose views can exist at the same time, with these numbers as arguments.
 macro_rules! several {
     ($t:expr, $a:expr, $b:expr, $c:expr, $shape:expr) => {{
         let (t, a, b, c, shape) = ($t, $a, $b, $c, &$shape[..]);

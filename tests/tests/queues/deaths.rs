@@ -1,5 +1,5 @@
-//! Queues between processes that are killed or stopped. The others continue, and resources of dead processes
-//! are released. Some tests count usage of shared memory, so the tests run one at a time.
+//! Queues between processes that are killed or stopped. Other processes continue, and resources of dead
+//! processes are released. Some tests count usage of shared memory, so the tests run one at a time.
 
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;

@@ -335,11 +335,11 @@ fn stops_while_it_drops(
 /// Time at which a waiter begins, relative to the drop of the queue by another process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Begins {
-    /// Before the drop. While the dropping process is stopped, a third process drops its handle.
+    /// Begins before the drop. While the dropping process is stopped, a third process drops its handle.
     Before,
-    /// While the dropping process is stopped within the drop.
+    /// Begins while the dropping process is stopped within the drop.
     Meanwhile,
-    /// During the drop, after a third process has dropped its handle completely.
+    /// Begins during the drop, after a third process has completely dropped its handle.
     BehindAnother,
 }
 

@@ -1,4 +1,4 @@
-//! Spans and events for the `tracing` crate, in a process that starts others, and in its workers.
+//! Spans and events for the `tracing` crate, in a process that starts workers, and in the workers.
 
 mod recorder;
 

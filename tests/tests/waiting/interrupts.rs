@@ -13,8 +13,8 @@ use mp::{
 };
 use mp_tests::{DEADLINE, Outcome, alone, eventually};
 
-/// Program with its own terminal, in which it is the foreground process. The kernel sends keys that are
-/// pressed there as signals to all processes of the program.
+/// Program with its own terminal, in which it is the foreground process. If keys such as Ctrl-C are pressed
+/// in the terminal, the kernel sends signals to all processes of the program.
 struct Terminal {
     keys: OwnedFd,
     _line: OwnedFd,
@@ -226,8 +226,8 @@ fn waits(_: usize, (_, event, words): Things) -> Outcome {
     Ok(())
 }
 
-/// Ctrl-C does not end a worker that ignores it, at whatever instruction it arrives. It interrupts a graceful
-/// worker if it arrives after the worker's start.
+/// Ctrl-C arrives at any instruction of a starting worker. It does not end a worker that ignores Ctrl-C, and
+/// interrupts a graceful worker that has started.
 #[test]
 fn ctrl_c_during_start_spares_ignoring_workers() {
     with_each_method(|terminal| {

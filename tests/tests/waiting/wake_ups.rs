@@ -16,9 +16,9 @@ const INTERVAL: Duration = mp_core::POLL_INTERVAL;
 const ASLEEP: Duration = Duration::from_millis(8);
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// In each round, another thread calls `wait`. This thread calls `prepare` before the wait, and `make_ready`
-/// when the other thread is asleep. Panics if all rounds together took longer than half of their poll
-/// intervals.
+/// Checks that a waiter is woken in time. In each round, another thread calls `wait`. This thread calls
+/// `prepare` before the wait, and `make_ready` when the other thread is asleep. Panics if all rounds together
+/// took longer than half of their poll intervals.
 fn woken_in_time(name: &str, wait: impl Fn() + Sync, make_ready: impl Fn(), prepare: impl Fn()) {
     let _alone = mp_tests::alone();
     let mut took = Duration::ZERO;

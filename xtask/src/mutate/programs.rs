@@ -37,8 +37,8 @@ impl Run {
         if self.filter.ends_with("::") { name.starts_with(&self.filter) } else { name.contains(&self.filter) }
     }
 
-    /// Returns `true` if the suite is a program without libtest. `filter` then has the arguments of the
-    /// program.
+    /// Returns `true` if the suite is a program without libtest. In that case, `filter` has the arguments of
+    /// the program.
     pub(super) fn is_program(&self) -> bool {
         self.suite == "mp-torture/mp-torture"
     }

@@ -14,7 +14,7 @@ pub(super) const PEER: usize = 1;
 pub(super) const OTHER: usize = 2;
 
 const MIB: usize = 1 << 20;
-/// Maximum time in milliseconds until others detect that a process was killed.
+/// Maximum time in milliseconds until other processes detect that a process was killed.
 pub(super) const KILLED: u32 = 100;
 /// Time in milliseconds until a silent peer is lost.
 pub(super) const SILENT: u32 = LEASE + 500;

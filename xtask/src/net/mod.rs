@@ -41,7 +41,7 @@ fn succeeds(command: &mut Command) -> bool {
     quiet.status().is_ok_and(|status| status.success())
 }
 
-/// Step of `ci --long`.
+/// Runs the step of `ci --long`.
 pub(crate) fn step(session: &mut Session) -> Outcome {
     let mut options = vec!["--long".to_owned()];
     options.extend(session.is_strict.then(|| "--strict".to_owned()));

@@ -158,7 +158,7 @@ impl Node {
         of_word.filter_map(|line| Some((number(line)?, line.at))).collect()
     }
 
-    /// Returns the process of the program, which wrapper commands have started.
+    /// Returns the id of the process that runs the program. Wrapper commands have started that process.
     fn pid(&self) -> Result<Pid, String> {
         let outer = self.child.borrow().id();
         let file = format!("/proc/{outer}/task/{outer}/children");

@@ -86,7 +86,8 @@ pub(super) fn kill_host(run: &mut Run<'_>) -> Result<(), String> {
     tasks.finish(run, 0)
 }
 
-/// Cuts the link of a host, or stops its processes, for longer than the lease. Its process then joins again.
+/// Cuts the link of a host, or stops its processes, for longer than the lease. After that, the process of
+/// this host joins the cluster again.
 pub(super) fn interrupt(run: &mut Run<'_>, is_stop: bool, seconds: u64) -> Result<(), String> {
     let tasks = Tasks::start(run, "again=1")?;
     let switch = |run: &Run<'_>, is_begin| match is_stop {
@@ -209,7 +210,7 @@ pub(super) fn kill_loader_host(run: &mut Run<'_>) -> Result<(), String> {
 const TRAINING: &str = "--workers 1 --epochs 20";
 const BATCHES_OF_TRAINING: usize = 900;
 
-/// Trains on three hosts. One may be killed meanwhile.
+/// Trains on three hosts. With `is_killed`, kills the process of one host during the training.
 pub(super) fn train(run: &mut Run<'_>, is_killed: bool) -> Result<(), String> {
     let before = run.hosts.bytes(PEER)?.1;
     let nodes = [HOME, PEER, OTHER].map(|host| run.start_example(host, EXAMPLE, TRAINING));

@@ -175,9 +175,9 @@ fn short_sets(features: &[String]) -> Vec<String> {
 }
 
 /// Returns the sets of features that `ci --long` builds. They contain the first sharing strategy with every
-/// subset of the other features. The second strategy, and both strategies together, are built with each other
-/// feature by itself and with all of them. This is enough, because a strategy affects only crates below the
-/// crates that the other features affect. In addition, there are the sets of [`ADDED`].
+/// subset of the other features. The second strategy, and both strategies together, are built with each of
+/// the other features alone, and with all of them. This is enough, because a strategy affects only crates
+/// below the crates that the other features affect. In addition, there are the sets of [`ADDED`].
 fn sets(features: &[String]) -> Vec<String> {
     let (base, rest) = (features.join(","), rest(features));
     let [first, second] = STRATEGIES.map(str::to_owned);

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::session::{Outcome, Session};
 
-/// Arguments that make an example short, and words that its last line must contain. The others run without
-/// arguments.
+/// Arguments that make an example short, and words that its last line must contain. Other examples run
+/// without arguments.
 const SHORT: [(&str, &[&str], &str); 11] = [
     ("ctrl_c", &["--press"], "nothing lost"),
     ("cuda_broadcast", &[], "3 processes read"),

@@ -21,7 +21,7 @@ const NAME: usize = 50;
 /// Maximum number of characters in a commit's subject.
 const SUBJECT: usize = 72;
 /// File that was added by the same commit as the rule about subjects. Subjects of older commits are not
-/// checked. The path is the one at that commit.
+/// checked. The path is the file's path at that commit.
 const FIRST: &str = "xtask/ratchet.tsv";
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {

@@ -7,9 +7,9 @@ use crate::mem::Word;
 use crate::sync::Ordering;
 use crate::sys::Mapping;
 
-/// Returns `true` if the mutation `planted.missing-fence` is switched on. Stores then become visible to other
-/// processes a few accesses late, even if a read-modify-write follows. A processor with a weak memory order
-/// shows the same effect if a release is missing.
+/// Returns `true` if the mutation `planted.missing-fence` is switched on. In that case, stores become visible
+/// to other processes a few accesses late, even if a read-modify-write follows. A processor with a weak
+/// memory order shows the same effect if a release is missing.
 fn missing_fence() -> bool {
     mutant!("planted.missing-fence")
 }
