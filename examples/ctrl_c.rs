@@ -10,7 +10,8 @@ use std::time::Duration;
 use mp::process::{Interrupt, take_interrupt};
 use mp::{GetError, PutError, Queue, SharedTensor, SpawnOptions, Tensor, start_processes};
 
-/// Source of the pipeline. On Ctrl-C it finishes the current message, and returns its number of messages.
+/// Source of the pipeline. On Ctrl-C, the source finishes the current message, and returns the number of
+/// messages that it has put.
 fn produce(rank: usize, (numbers, made): (Queue<u64>, SharedTensor<u64>)) -> mp::AnyResult<u64> {
     while !mp::interrupted() {
         let number = made.fetch_add(rank, 1);

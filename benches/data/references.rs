@@ -135,7 +135,7 @@ pub(crate) fn decode(images: &Images, batches: usize, by_rows: bool) -> Result<C
 }
 
 /// Returns the contender `threads` of the rows `uneven` and `uneven_any_order`. Each thread takes the next
-/// number and sleeps for its time, which gives the maximum rate.
+/// number, and sleeps for the time that this number takes. This gives the maximum rate.
 pub(crate) fn uneven(threads: usize, batches: usize, takes: Takes) -> Contender {
     Contender::new("", move || {
         let (start, next, check) = (Instant::now(), AtomicUsize::new(0), AtomicU64::new(0));

@@ -1,5 +1,5 @@
-//! Forks of a program that is connected to a manager's server, which have copies of its sockets. Also a
-//! stopped server.
+//! Forks of a program that is connected to a manager's server. The forks have copies of the program's
+//! sockets. Also a stopped server.
 #![cfg(feature = "authkey")]
 #![allow(unsafe_code)]
 

@@ -11,7 +11,8 @@ use tokio::runtime::{Builder, Handle};
 /// Handle of this process's tokio runtime for connections, or the text of the error.
 static HANDLE: PerProcess<OnceLock<Result<Handle, String>>> = mp_core::per_process!(OnceLock::new());
 
-/// Returns the handle of the runtime that runs this process's connections. The first call starts its thread.
+/// Returns the handle of the runtime that runs this process's connections. The first call starts the
+/// runtime's thread.
 ///
 /// # Errors
 /// [`Error::Unsupported`] if the thread or its runtime can't be started.

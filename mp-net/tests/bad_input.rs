@@ -15,7 +15,7 @@ fn config(rank: usize, first: &str) -> ClusterConfig {
     ClusterConfig::new(rank, 2, first).key(b"secret").timeout(Duration::from_secs(20))
 }
 
-/// Returns the error of joining at an address. Panics if it takes much longer than the time limit of a
+/// Returns the error of joining at an address. Panics if joining takes much longer than the time limit of a
 /// second.
 fn join_error(address: &str) -> NetError {
     let since = Instant::now();

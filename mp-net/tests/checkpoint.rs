@@ -1,5 +1,5 @@
-//! Checkpoints of a cluster's queues: a home writes one and is killed, and a home in the next cluster
-//! restores it.
+//! Checkpoints of a cluster's queues: a home writes a checkpoint and is killed, and a home in the next
+//! cluster restores the queue.
 
 use std::path::PathBuf;
 use std::time::Duration;

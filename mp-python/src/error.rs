@@ -76,8 +76,8 @@ pub fn os_error(text: String) -> PyErr {
     if lacks_descriptors(&text) { PyOSError::new_err((24, text)) } else { PyOSError::new_err(text) }
 }
 
-/// Returns the exception for an error of shared memory: `MemoryError` for a lack of it, `OSError` for a lack
-/// of descriptors, else `RuntimeError`.
+/// Returns the exception for an error of shared memory: `MemoryError` for a lack of memory, `OSError` for a
+/// lack of descriptors, else `RuntimeError`.
 pub fn runtime(error: impl Display) -> PyErr {
     let text = error.to_string();
     if let Some(error) = forked(&text) {

@@ -59,7 +59,7 @@ fn around_fork(copy: &mut dyn FnMut() -> bool) {
     });
 }
 
-/// Runs in the fork server, before its first copy.
+/// Runs in the fork server before it copies itself for the first time.
 fn preload() {
     let done = Python::attach(|py| {
         py.import("multiproc._child")?

@@ -129,7 +129,7 @@ impl TypedQueue {
         open.put(py, limit(block, timeout)?, record, NAME)
     }
 
-    /// Takes the first message out of the queue. `as_` is "torch" or "numpy"; without it, arrays are
+    /// Takes the first message out of the queue. `as_` is "torch" or "numpy"; without `as_`, arrays are
     /// tensors of torch if torch has been imported.
     #[pyo3(signature = (block = true, timeout = None, *, as_ = None))]
     fn get<'py>(

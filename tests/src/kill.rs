@@ -73,8 +73,8 @@ pub fn each(step: u64, end: u64) -> impl Iterator<Item = u64> {
     some_of(0..end / step + 1).map(move |number| 1 + number * step)
 }
 
-/// Runs `round` for every access, or every change, of a script, until the script ends without reaching it.
-/// Panics if the script ends before `least` accesses.
+/// Runs `round` for every access, or every change, of a script. Stops when the script ends before the access
+/// or change is reached. Panics if the script ends before `least` accesses.
 ///
 /// If `MP_EVERY` is set in the environment, only some accesses are used: see [`some_of`].
 pub fn until_the_end(least: u64, mut round: impl FnMut(u64) -> bool) {

@@ -59,8 +59,8 @@ pub(crate) fn private(pid: u32) -> Result<f64> {
 const LIST_WORKERS: usize = 8;
 
 /// Runs a shuffled epoch of `len` samples, which 8 workers read from these paths. Returns the sum of the
-/// samples, and a number of bytes: all memory of the workers, plus the shared memory of the trainer. Each
-/// process that shares a page counts its part of the page.
+/// samples, and a number of bytes: all memory of the workers, plus the shared memory of the trainer. A page
+/// that n processes share counts 1/n for each of these processes.
 fn list(paths: &FrozenStrings, len: usize, epoch: u64) -> Result<(u64, f64)> {
     let builder = DataLoader::builder(Paths(paths.clone(), len)).batch_size(4096).shuffle(true);
     let loader = builder.num_workers(LIST_WORKERS).build()?;

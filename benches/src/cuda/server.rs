@@ -451,8 +451,8 @@ impl Server {
         Ok(())
     }
 
-    /// Kills one of two processes. Returns the survivor's bytes in addition to its context, and the bytes
-    /// that are left when both processes have ended.
+    /// Kills one of two processes. Returns two numbers of bytes: memory that the surviving process has in
+    /// addition to its context, and memory that is left when both processes have ended.
     fn killed_once(&self, round: usize, moment: Duration) -> AnyResult<(f64, f64)> {
         let before = self.free()?;
         let survivor = Worker::start()?;

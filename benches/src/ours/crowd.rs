@@ -21,8 +21,9 @@ const APART: usize = 16;
 /// put messages, and the other ranks take them. Each rank has a count, at a distance of [`APART`].
 type Crowd = (Queue<u64>, Event, Event, SharedTensor<u64>, usize, u64);
 
-/// Puts `each` messages, or until `over` is set, if `rank` is a producer's. Otherwise takes messages until
-/// the queue is closed, and checks the order of each producer's numbers. Stores its count after each message.
+/// If `rank` is a producer's, puts `each` messages, or fewer if `over` is set before. Otherwise takes
+/// messages until the queue is closed, and checks the order of each producer's numbers. Stores the count of
+/// this rank after each message.
 fn member(rank: usize, (queue, go, over, counts, producers, each): Crowd) -> Result<()> {
     go.wait()?;
     if rank < producers {

@@ -1,4 +1,4 @@
-//! Time from a failure until the parent has its error, and until all processes have ended.
+//! Time from a failure until the parent has received the error, and until all processes have ended.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn worker(rank: usize, meeting: Meeting) -> Result<()> {
     Err(now().to_string().into())
 }
 
-/// Returns the median time in ns from the failure of rank 0 until `join` has returned its error and all ranks
+/// Returns the median time in ns from the failure of rank 0 until `join` has returned the error and all ranks
 /// have ended.
 fn gone(plan: &Plan, others: usize) -> Outcome {
     let mut times = Vec::new();

@@ -1,5 +1,5 @@
 //! mp itself: one function for each row, which runs one round and returns its figure. The work is in
-//! [`crate::work`]. These functions only provide mp as its carrier.
+//! [`crate::work`]. These functions only provide mp as the carrier of messages.
 
 pub(crate) mod alloc;
 pub(crate) mod backlog;

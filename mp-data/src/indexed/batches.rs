@@ -36,8 +36,9 @@ impl<D: Dataset> Batches<D> {
         LoaderState::new(plan, rank, out_of_order)
     }
 
-    /// Shows the progress of this iterator in a bar. Its message has the samples per second and the share of
-    /// time spent waiting for batches during the last half second: `12800 samples/s, waiting 3 %`.
+    /// Shows the progress of this iterator in a bar. The message of the bar has the samples per second and
+    /// the share of time spent waiting for batches during the last half second: `12800 samples/s, waiting 3
+    /// %`.
     ///
     /// ```
     /// # use mp_data::{AnyResult, Context, DataLoader, Dataset, Item};

@@ -56,7 +56,7 @@ macro_rules! loader_methods {
         /// Closes the loader. Workers make the planned batches, drop their datasets and exit. Later batches
         /// are errors. Returns immediately.
         ///
-        /// Without workers, this drops the copy of the dataset that makes the batches.
+        /// Without workers, `close` drops the copy of the dataset that makes the batches.
         pub fn close(&self) {
             self.inner.close();
         }

@@ -64,7 +64,8 @@ pub(crate) struct Prefetch<K: BatchSource> {
 struct CurrentTurn {
     /// Epoch and pass of this turn. `None` before the first batch.
     of: Option<(u64, u64)>,
-    /// `true` if a batch of the turn was delivered, by this iterator or before its state was saved.
+    /// `true` if a batch of the turn was delivered, by this iterator or before the saved state from which the
+    /// iterator began.
     delivered: bool,
 }
 

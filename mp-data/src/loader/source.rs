@@ -47,11 +47,12 @@ pub(crate) enum PlanStep<P> {
 pub(crate) struct FailedSample {
     pub(crate) item: Item,
     pub(crate) shard: Option<usize>,
-    /// `true` if opening or reading the shard failed, so that samples after it can't be read either.
+    /// `true` if opening or reading the shard failed, so that later samples of the shard can't be read
+    /// either.
     pub(crate) reading: bool,
 }
 
-/// Next step for a batch, after the sample at which it failed was removed.
+/// Next step for a batch after the removal of the sample at which the batch failed.
 pub(crate) enum AfterSkip {
     Retry,
     Empty,
@@ -203,7 +204,7 @@ pub(crate) trait BatchSource: Sized + 'static {
     fn record_arrival(&mut self, _: &mut Self::Contents, _: &mut ReplyOf<Self>) -> bool {
         true
     }
-    /// Records that a batch can't be made. The batch's lane continues after it.
+    /// Records that a batch can't be made. The batch's lane continues after the batch.
     fn record_loss(&mut self, _: &mut Self::Contents, _: Option<&FailedSample>) {}
     /// Returns `true` if planning must wait until this slot is no longer the first one, because a saved state
     /// could not list all batches after the slot.

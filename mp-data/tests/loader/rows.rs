@@ -399,8 +399,8 @@ fn row_equal_to_the_fill_pattern_is_accepted() {
     }
 }
 
-/// Dataset with rows of three numbers. Sample 5 has only two numbers: its function returns an error or
-/// panics.
+/// Dataset with rows of three numbers. For sample 5, which has only two numbers, the function returns an
+/// error or panics.
 #[derive(Serialize, Deserialize)]
 struct Uneven {
     checks: bool,

@@ -209,7 +209,8 @@ impl IterableDataset for SaysTheFirst {
     }
 }
 
-/// The failure names a sample. If skipping that sample does not remove the failure, it is an error.
+/// The failure names a sample. If skipping that sample does not remove the failure, the failure is returned
+/// as an error.
 #[test]
 fn batch_failing_without_its_sample_is_an_error() {
     let loader = StreamLoader::builder(SaysTheFirst).batch_size(4).num_workers(1);

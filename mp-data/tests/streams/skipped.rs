@@ -12,8 +12,8 @@ use crate::common::{DEADLINE, Fault, Random};
 const EVERYWHERE: [When; 4] = [When::Open, When::Read, When::Row, When::Fetch];
 const EVERY_POLICY: [OnError; 3] = [OnError::Report, OnError::SkipBatch, OnError::SkipSample];
 
-/// Returns the delivered batches and the errors of an epoch, which must end. Another thread iterates, because
-/// without workers it makes the batches.
+/// Returns the delivered batches and the errors of an epoch, which must end. The iteration runs in another
+/// thread, which makes the batches if there are no workers.
 #[track_caller]
 fn results(what: &str, loader: StreamLoaderBuilder<Shards>, most: usize) -> Vec<Result<usize, String>> {
     let (report, reported) = mpsc::channel();

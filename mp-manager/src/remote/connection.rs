@@ -126,7 +126,8 @@ impl ConnectionRole {
     }
 
     /// Waits until there is a message, or the connection ends. Returns `false` if the process of the session
-    /// has ended. The socket does not report this if a fork of the process still has it.
+    /// has ended. The socket alone does not report the end of the process if a fork of the process still has
+    /// the socket.
     fn wait(&self, connection: &Connection) -> Result<bool, GetError> {
         let socket = connection.as_fd()?;
         let ready = match self {

@@ -144,8 +144,8 @@ impl RegisteredType {
         self.methods.iter().map(|method| method.signature.name.clone()).collect()
     }
 
-    /// Checks the types of returned objects. Returns an error text if a method of this type declares that it
-    /// returns objects of the type `named`, but they have another type.
+    /// Checks the types of returned objects. Returns an error text if a method of this type is declared to
+    /// return objects of the registered type `named`, and returns objects of another type.
     pub(crate) fn name_conflict(&self, named: &RegisteredType) -> Option<String> {
         let signatures = self.methods.iter().map(|method| &method.signature);
         let returned = signatures.filter_map(|method| Some((&method.name, method.object.as_ref()?)));

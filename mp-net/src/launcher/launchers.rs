@@ -58,8 +58,8 @@ pub(super) fn find(vars: &Vars<'_>) -> Reading<Claim> {
     }
 }
 
-/// Returns the variables of the first launcher, in the order of the manual and without torchrun, that has set
-/// its rank.
+/// Returns the variables of the first launcher that has set its rank. Launchers are tried in the order of the
+/// manual, without torchrun.
 fn find_other(vars: &Vars<'_>) -> Reading<Claim> {
     if let Some(claim) = open_mpi(vars)? {
         return Ok(Some(claim));

@@ -118,7 +118,7 @@ pub struct Placement {
     pub launcher: Launcher,
 }
 
-/// Host and port. Its text is `host:port`, with brackets around an IPv6 address.
+/// Host and port. Displayed as `host:port`, with brackets around an IPv6 address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct HostAddress {

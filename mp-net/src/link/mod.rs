@@ -374,7 +374,7 @@ impl HomeLink {
         }
     }
 
-    /// Sends a call. Dropping the future cancels the call, and gives back a message that it has taken.
+    /// Sends a call. Dropping the future cancels the call, and gives back a message that the call has taken.
     pub(crate) async fn call_async(&self, call: RemoteCall, values: CallValues) -> CallResult {
         let (id, completion) = self.send(call, values, Wait::Forever);
         let abandon = || _ = self.to.send(Command::Abandon(id));

@@ -115,7 +115,7 @@ pub(crate) struct Subscription {
     object: ConnectedObject,
     /// Capacity of the channel in messages.
     pub(crate) capacity: usize,
-    /// Ends the subscription at the home when it is dropped.
+    /// Handle whose drop ends the subscription at the home.
     _held: HeldCall,
 }
 

@@ -1,4 +1,4 @@
-//! A message whose memory a stream reads while it is sent.
+//! A message whose memory a stream reads while the message is sent.
 
 use std::fmt;
 use std::sync::Arc;

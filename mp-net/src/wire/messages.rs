@@ -114,7 +114,7 @@ pub(crate) struct Welcome {
     pub(crate) refusal: String,
     #[prost(bytes = "vec", tag = "2")]
     pub(crate) proof: Vec<u8>,
-    /// Number of the home's session, chosen at random when it starts.
+    /// Number of the home's session, chosen at random when the home starts.
     #[prost(fixed64, tag = "3")]
     pub(crate) home: u64,
     /// `true` if the home has the caller's session, so that calls continue.

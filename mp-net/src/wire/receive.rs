@@ -15,7 +15,7 @@ pub(crate) enum StreamEnd {
     /// The caller has finished.
     #[error("it has finished")]
     Finished,
-    /// The other side closed the stream, its process ended, or it was silent.
+    /// The other side closed the stream, or its process ended or was silent.
     #[error("the connection was closed")]
     Closed,
     /// The connection failed.

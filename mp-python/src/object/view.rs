@@ -99,7 +99,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// Returns the addresses of the first byte of the array, and of the byte after its last one.
+    /// Returns the addresses of the first byte of the array, and of the byte after its last byte.
     pub(super) fn range(&self) -> (usize, usize) {
         if self.shape.contains(&0) {
             return (self.address, self.address);

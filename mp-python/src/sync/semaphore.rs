@@ -14,8 +14,8 @@ use crate::names::{give, shown};
 use crate::object::handle::Handle;
 use crate::object::pickle::reduce_handle;
 
-/// Maximum number of permits to which releases increase a semaphore. If the initial number is larger, it is
-/// the maximum.
+/// Maximum number of permits to which releases increase a semaphore. If the initial number is larger, the
+/// initial number is the maximum.
 const LIMIT: u32 = 8192;
 
 enum Permits {

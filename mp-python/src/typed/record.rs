@@ -41,7 +41,7 @@ pub enum Item {
 pub struct Record {
     /// The schema.
     pub schema: Arc<Schema>,
-    /// Values of its fields.
+    /// Values of the message's fields.
     pub items: Vec<Item>,
 }
 

@@ -24,8 +24,8 @@ fn guest(what: &str) -> Command {
     as_guest(Command::new(std::env::current_exe().unwrap()), what)
 }
 
-/// Configures a command to start this program as a guest. The command runs this program itself, or its last
-/// arguments do.
+/// Configures a command to start this program as a guest. The command runs this program, directly or by its
+/// last arguments.
 fn as_guest(mut command: Command, what: &str) -> Command {
     command.args(["helper", "--exact", "--nocapture", "--test-threads=1"]).env(GUEST, what);
     command.stdin(Stdio::null());

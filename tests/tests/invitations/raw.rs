@@ -30,7 +30,7 @@ pub(crate) fn greeting() -> Vec<u8> {
     hello(8, false)
 }
 
-/// Returns the frame that announces an invitation, to which its socket is attached.
+/// Returns the frame that announces an invitation. The sender attaches the invitation's socket to the frame.
 pub(crate) fn announcement() -> Vec<u8> {
     let name = b"an invitation, for Connection::accept_invitation to take";
     let fingerprint = mp_core::fnv1a(name).to_le_bytes();

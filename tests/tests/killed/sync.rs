@@ -1,8 +1,8 @@
 //! Processes that are killed, or stopped, at their n-th access to shared memory, for every n of a script,
 //! while they use objects for which this process waits.
 //!
-//! After each death, no process waits longer than a poll interval for the killed process, its resources are
-//! released, and none are left.
+//! After each death, no process waits longer than a poll interval for the killed process, and all resources
+//! of the killed process are released.
 
 use std::time::Duration;
 

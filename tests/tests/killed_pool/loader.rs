@@ -81,7 +81,7 @@ const SIZE: u64 = 3;
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Numbers {
     plot: Plot,
-    /// Values of the samples. The field follows the plot, so it is read after the signal is armed.
+    /// Values of the samples. The field follows the plot, so the values are read after the signal is armed.
     values: FrozenTensor<u64>,
     more: Vec<FrozenTensor<u64>>,
 }

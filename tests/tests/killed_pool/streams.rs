@@ -24,7 +24,7 @@ const SIZE: u64 = 3;
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Shards {
     plot: Plot,
-    /// Values of the samples. The field follows the plot, so it is read after the signal is armed.
+    /// Values of the samples. The field follows the plot, so the values are read after the signal is armed.
     values: FrozenTensor<u64>,
 }
 

@@ -170,7 +170,7 @@ impl Serialize for ByteBuf {
     }
 }
 
-/// Attachments of a registered type's value arrive with it.
+/// Attachments of a registered type's value arrive with the value.
 #[test]
 fn tensors_in_registered_values_round_trip() {
     type Batch = (u8, FrozenTensor<f32>);

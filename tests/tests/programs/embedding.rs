@@ -275,8 +275,8 @@ fn python_host_starts_workers() {
     assert_eq!(run(&mut command), EVERYTHING);
 }
 
-/// The host is linked with its own copy of this library. Its own workers belong to the host's copy, and
-/// workers of the loaded library belong to the library's copy.
+/// The host is linked with its own copy of this library. Workers that the host starts belong to the host's
+/// copy, and workers that the loaded library starts belong to the library's copy.
 #[test]
 fn two_library_copies_start_their_own_workers() {
     let mut command = Command::new(std::env::current_exe().unwrap());

@@ -470,7 +470,7 @@ fn environment_disables_detection_for_a_process() {
 }
 
 /// A thread that returns from a condition to an `RLock`, of which it holds other guards, must get the lock.
-/// So the wait of the other thread fails, although it began earlier.
+/// So the wait of the other thread fails, although that wait began earlier.
 #[test]
 fn condition_waiter_reacquires_despite_deadlock() {
     let _alone = alone();

@@ -13,7 +13,7 @@ use crate::session::Session;
 /// `loom_…` are built for loom.
 pub(super) type Suite = String;
 
-/// Selection of tests of a suite. If `exact` is set, it contains the test that `filter` names, otherwise all
+/// Selection of tests of a suite. With `exact`, the selection is the test that `filter` names, otherwise all
 /// tests whose names contain `filter`. A filter that ends with `::` selects all tests of that module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Run {

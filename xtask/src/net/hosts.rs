@@ -136,7 +136,7 @@ impl Hosts {
         Node::start(format!("torchrun on {}", NAMES[host]), with_certificates(command)).map(Some)
     }
 
-    /// Starts `mpirun` on the first host, which starts an example three times. Returns `None` if it is
+    /// Starts `mpirun` on the first host, which starts an example three times. Returns `None` if `mpirun` is
     /// missing.
     pub(super) fn mpirun(&self, name: &str, args: &str) -> Result<Option<Node>, String> {
         if !super::succeeds(Command::new("mpirun").arg("--version")) {

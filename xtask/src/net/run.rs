@@ -20,7 +20,7 @@ pub(super) struct Figures {
     pub(super) lost: usize,
     pub(super) doubled: usize,
     pub(super) in_doubt: usize,
-    /// Milliseconds between a fault and the last error that a process returned because of it.
+    /// Milliseconds between a fault and the last error that a process returned because of the fault.
     pub(super) known: Option<f64>,
     /// Peak memory of the home in MiB.
     pub(super) peak: Option<u64>,

@@ -90,8 +90,8 @@ type ClusterService = RemoteService<Framed<ClusterAsk>, Framed<ClusterReply>>;
 /// Handle of an object that a method has returned.
 struct ReturnedHandle {
     number: u64,
-    /// Registration of the handle at the home. `None` if the handle arrived in a message and belongs to its
-    /// sender.
+    /// Registration of the handle at the home. `None` if the handle arrived in a message, because the
+    /// registration belongs to the sender.
     hold: Option<ServiceHold>,
 }
 
