@@ -422,8 +422,8 @@ pub enum ManagerError {
     /// The server ended for a reason other than [`shutdown`](crate::Manager::shutdown).
     #[error("the manager's server ended: {0}")]
     Server(#[source] SpawnError),
-    /// The server did not end in time and was killed: it was stopped, or a `Drop` of an object did not
-    /// return.
+    /// The server did not end in time and was killed: it was stopped (SIGSTOP), or a `Drop` of an object did
+    /// not return.
     #[error("the manager's server (pid {server}) did not end within {grace:?} and was killed")]
     Killed {
         /// Process id of the server.

@@ -76,7 +76,7 @@ impl Scratch {
     }
 
     /// Runs the program with a hugetlbfs mounted over the directory, for this program only. Returns `None` if
-    /// mounting isn't permitted, which requires root.
+    /// the program may not mount there. The mount requires root.
     #[track_caller]
     pub fn run_on_huge_pages(&self, options: &str, program: &Command) -> Option<String> {
         self.run_in_namespace("-m", &format!("-t hugetlbfs -o {options}"), program)

@@ -1,6 +1,6 @@
-//! Step `layers`: checks the structure of our crates. Dependencies between crates run downwards only, and so
-//! do imports inside each folder of a crate. Type names are nouns, and each is defined by one crate. The
-//! numbers of methods and files of `Arena` are limited.
+//! Step `layers`: checks the structure of our crates. Dependencies between crates run downwards only, and
+//! imports inside each folder of a crate have no cycle. Type names are nouns, and each is defined by one
+//! crate. The numbers of methods and files of `Arena` are limited.
 
 use std::fs;
 use std::path::Path;

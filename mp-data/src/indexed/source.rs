@@ -43,7 +43,7 @@ impl<D> IndexedSource<D> {
         next.is_some()
     }
 
-    /// Returns the next batch. If it can't be planned, returns the cause, and `true` if later batches may be
+    /// Returns the next batch. If it can't be planned, returns the cause, and `true` if later batches can be
     /// planned. Calls samplers of the user.
     fn planned(&self) -> Result<Option<PlannedBatch>, (DynError, bool)> {
         let number = self.next.1;

@@ -32,7 +32,7 @@ pub(crate) enum PlanStep<P> {
         number: u64,
         contents: P,
     },
-    /// The batch can't be planned. `continues` is `true` if later batches can.
+    /// The batch can't be planned. `continues` is `true` if later batches can be planned.
     Failed {
         epoch: u64,
         number: u64,

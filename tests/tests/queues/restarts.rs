@@ -44,7 +44,7 @@ fn occasionally_crashing_worker_loses_no_message() {
     eventually_in_use(before, "nothing is kept for another start");
 }
 
-/// A waiting caller can't determine if the other process runs or is being restarted.
+/// A waiting caller can't determine whether the other process runs or is being restarted.
 #[test]
 fn supervision_keeps_queue_and_channel_connected() {
     fn answer((words, report): (Queue<String>, mp::queue::Sender<u32>)) -> Outcome {

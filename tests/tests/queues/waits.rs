@@ -1,5 +1,5 @@
-//! Waits on queues: for room for a message of a given size, and for tasks that may be returned. Also
-//! time-outs that name the holders, and dropped futures that return their values.
+//! Waits on queues: for room for a message of a given size, and for tasks that other processes can still
+//! return. Also time-outs that name the holders, and dropped futures that return their values.
 
 use std::pin::pin;
 use std::time::Duration;

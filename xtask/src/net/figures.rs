@@ -113,7 +113,7 @@ fn ratio(name: &str, own: &Figures, peer: &Figures) -> Option<f64> {
 }
 
 /// Measures, and prints two tables. Peers that are missing are reported. Returns `true` if no goal was missed
-/// and, with `is_strict`, no peer.
+/// and, with `is_strict`, no peer is missing.
 pub(super) fn print(hosts: &Hosts, is_strict: bool) -> Result<bool, String> {
     let own = own(hosts)?;
     let gloo = python(hosts, &["gloo.py", "0", "10.77.0.1"], &["gloo.py", "1", "10.77.0.1"]);

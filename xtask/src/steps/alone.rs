@@ -111,7 +111,7 @@ pub(super) fn second_strategy(session: &Session) -> Command {
     command
 }
 
-/// Adds the unit tests and tests that run with one strategy alone.
+/// Adds to `command` the unit tests and the tests that run with one strategy alone.
 fn with_one_strategy<'c>(command: &'c mut Command, strategy: &str) -> &'c mut Command {
     let names = if strategy == STRATEGIES[1] { NAMES.as_slice() } else { &[] };
     command.args(UNITS.iter().chain(&["mp-tests"]).flat_map(|package| ["-p", package])).arg("--lib");
