@@ -31,7 +31,7 @@ thread_local! {
     static SPARE: Cell<Option<Box<Outgoing>>> = const { Cell::new(None) };
 }
 
-/// Returns an empty message, which becomes a [`MessageBody`].
+/// Returns an empty buffer for the message that a [`MessageBody`] contains.
 pub(crate) fn empty_buffer() -> Box<Outgoing> {
     SPARE.try_with(Cell::take).ok().flatten().unwrap_or_default()
 }

@@ -201,9 +201,9 @@ impl LivenessTimer {
         wait.or_until(self.next)
     }
 
-    /// Sleeps at a parking word on which the calling thread has announced itself. Also ends when a death is
-    /// detected after the last check of this timer. Returns `true` if the sleep may have ended because of a
-    /// wake-up.
+    /// Sleeps at a parking word on which the calling thread has announced itself. `announced` is the value
+    /// that the announcement returned. The sleep also ends when a death is detected that this timer's
+    /// previous check has not found. Returns `true` if the sleep may have ended because of a wake-up.
     pub fn park(&self, parking: &Parking, announced: u64, wait: Wait) -> bool {
         parking.sleep_at(announced, Some(self.until(wait)), |word, expected, left| {
             self.sleep_for(parking.arena(), word, expected, left)

@@ -32,7 +32,7 @@ pub(crate) enum StreamEnd {
 
 mp_core::readable_debug!(StreamEnd);
 
-/// Returns the first cause of an error.
+/// Returns the text of the innermost cause of an error.
 pub(crate) fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -36,7 +36,7 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
-    /// Creates a chunk of one task of a call.
+    /// Creates a chunk that consists of the task `first` of a call.
     pub(crate) fn new(job: Arc<CallState>, first: usize, saved: SavedArgs) -> Chunk {
         let (id, is_cancelled_there) = (next_chunk(), false);
         Chunk { id, job, first, reported: 0, end: 1, tries: 0, saved, is_cancelled_there }

@@ -102,7 +102,8 @@ mod tests {
     use super::*;
     use crate::checkpoint::format::{read_table, table};
 
-    /// The file has valid checksums, and its table requests more memory than the file has bytes.
+    /// The file has valid checksums. Two entries of its table name the same range of the file: together they
+    /// request more memory than the file has bytes.
     #[test]
     fn table_with_overlapping_ranges_is_refused() {
         let bytes = seeds().swap_remove(0);

@@ -67,7 +67,7 @@ impl ParentSocket {
     }
 }
 
-/// Methods that read from the parent. Reading is the last action of a worker.
+/// Methods that read from the parent. A worker calls them only at its end.
 impl ParentSocket {
     /// Waits until the parent sends a frame. Returns an error if the parent has ended.
     pub(crate) fn wait(&self) -> io::Result<()> {

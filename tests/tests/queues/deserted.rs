@@ -1,6 +1,6 @@
-//! Waits on a queue that end with `Deserted`. They do not end while a thread, a message or a task of this
-//! process can still put (or get), and end soon afterwards. In all tests, a process that had the queue has
-//! ended.
+//! Waits on a queue that end with `Deserted`. They do not end while a thread or a task of this process has
+//! the queue, or a message contains it, and end soon afterwards. In all tests, a process that had the queue
+//! has ended.
 
 use std::pin::pin;
 use std::sync::{Arc, mpsc};

@@ -200,8 +200,8 @@ impl Allocator {
         extents
     }
 
-    /// Returns the rows without addresses. The last row of the table is left out, because adding a slab may
-    /// need two rows.
+    /// Returns the rows of the table of slabs that have no addresses. The last row is left out: adding a slab
+    /// may need a row and the next one.
     fn unused_rows(self) -> impl Iterator<Item = u32> {
         let count = Blocks(self.0).slab_count();
         let is_unused = move |row: &u32| {

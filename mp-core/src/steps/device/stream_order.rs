@@ -137,7 +137,8 @@ pub struct ReadEventName<const W: usize> {
 }
 
 impl<const W: usize> ReadEventName<W> {
-    /// Creates the steps to read name number `name`, for a tick of `clock`. `key` is the device's key.
+    /// Creates the steps to read the event name with the index `name`, which must belong to a tick of
+    /// `clock`. `key` is the device's key.
     pub fn new(at: EventNamesAt, clock: ClockAt, tick: Tick, name: u64, key: u64) -> Self {
         Self { at, name, key, tick, found: [0; W], read: 0, fits: true, look: CheckTick::new(clock, tick) }
     }

@@ -212,7 +212,7 @@ impl WatchedChildren {
         self.over.push(Arc::downgrade(handle.shared_sentinel()));
     }
 
-    /// Sets the timer so that it fires at this time, or before.
+    /// Sets the timer to `until`, unless it is already set to an earlier time.
     pub(super) fn set_timer(&mut self, timer: &OwnedFd, until: Option<Instant>) {
         let Some(until) = until.filter(|until| self.timer.is_none_or(|set| *until < set)) else { return };
         self.timer = Some(until);

@@ -119,7 +119,7 @@ fn full_device_error_names_the_sizes() {
     end(&session, [maker, other]);
 }
 
-/// On a device without virtual memory, the error names the missing feature.
+/// On a device without virtual memory, an allocation fails with an error that names the missing feature.
 #[test]
 fn device_without_sharing_is_an_error() {
     let _alone = alone();

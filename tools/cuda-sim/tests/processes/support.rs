@@ -86,8 +86,9 @@ macro_rules! under_each_order {
 }
 pub(crate) use under_each_order;
 
-/// Defines tests of work that is still pending when other processes use its tensors. The tests run for the
-/// orders in which streams wait. (With [`Order::Host`], hosts wait, so no work is pending.)
+/// Defines tests in which a process uses tensors while another process's work with them is still pending. The
+/// tests run with each variant of [`Order`] with which streams wait. (With [`Order::Host`] hosts wait, so no
+/// work is pending.)
 macro_rules! on_the_device {
     ($($scenario:tt)*) => {
         $crate::support::under_orders! { [clocks: Clocks, ipc_events: IpcEvents] $($scenario)* }

@@ -34,7 +34,7 @@ enum Doing {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     ring: RingAt,
-    /// Messages that a producer has not put yet, numbered by actor.
+    /// Numbers of the messages that a producer has not put yet.
     items: std::ops::Range<u32>,
     smalls: Smalls,
     /// `true` if all producers had ended before the current get began.

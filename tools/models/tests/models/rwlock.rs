@@ -32,7 +32,8 @@ enum Bug {
     IgnoresWriting,
     /// Each mark of a dead holder is treated as a death during a write, even if the holder did not write.
     TakesMarksSeriously,
-    /// A thread that reads again while the lock is held takes any free slot.
+    /// A thread that already reads, and takes the lock for reading again, takes any free slot instead of its
+    /// own.
     AnotherSlot,
     /// A thread that reads again in the same slot does not increment the count of its reads.
     DoesNotCount,
