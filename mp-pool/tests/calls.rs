@@ -28,7 +28,7 @@ fn square(x: u64) -> u64 {
 }
 
 #[test]
-fn each_kind_of_call_returns_its_results() {
+fn each_kind_of_pool_call_returns_its_results() {
     let pool = Pool::new(2).unwrap();
     assert_eq!(pool.apply(square, 3).unwrap(), 9);
     assert_eq!(got(pool.apply_async(square, 4)).unwrap(), 16);
@@ -47,7 +47,7 @@ fn each_kind_of_call_returns_its_results() {
 }
 
 #[test]
-fn different_functions_share_a_pool() {
+fn tasks_of_different_functions_share_a_pool() {
     let pool = Pool::new(2).unwrap();
     let numbers = pool.map_async(square, 0..1000);
     let texts = pool.map_async(|x: u32| format!("{x:x}"), 0..1000);
@@ -63,7 +63,7 @@ fn different_functions_share_a_pool() {
 }
 
 #[test]
-fn captures_are_dropped_after_the_last_task() {
+fn closure_captures_are_dropped_after_the_last_task() {
     let pool = Pool::new(2).unwrap();
     let log = Queue::<u64>::unbounded().unwrap();
     let mine = log.clone();
@@ -80,7 +80,7 @@ fn captures_are_dropped_after_the_last_task() {
 }
 
 #[test]
-fn tensors_are_passed_without_a_copy() {
+fn pool_passes_tensors_without_a_copy() {
     let pool = Pool::new(2).unwrap();
     let weights = Tensor::<f32>::full([1 << 20], 1.5).unwrap().freeze();
     let views = (0..4).map(|i| weights.slice(0, i.., 1).unwrap());
@@ -129,7 +129,7 @@ impl Error for Outer {
 }
 
 #[test]
-fn errors_and_panics_arrive_with_details() {
+fn task_errors_and_panics_arrive_with_details() {
     let pool = Pool::new(2).unwrap();
     let parse = |text: String| text.parse::<u32>().map_err(Outer);
     let texts = ["1", "x", "3"].map(str::to_string);
@@ -231,7 +231,7 @@ fn reports(numbers: Vec<u32>) -> Result<Report, String> {
 }
 
 #[test]
-fn undecodable_result_has_type_path_and_bytes() {
+fn undecodable_task_result_error_has_path_and_bytes() {
     let pool = Pool::new(1).unwrap();
     let sent = |numbers| mp_reduce::to_bytes(&mut report(numbers)).unwrap();
     let check = |error: TaskError, numbers: Vec<u32>, path: &str, why: &str| {
@@ -266,7 +266,7 @@ fn undecodable_result_has_type_path_and_bytes() {
 
 /// Arguments that the worker can't decode: one task of many, one alone, and one with a tensor.
 #[test]
-fn undecodable_arguments_have_path_and_bytes() {
+fn undecodable_arguments_error_has_path_and_bytes() {
     let pool = Pool::new(1).unwrap();
     let report = |numbers: &[u32]| report(numbers.to_vec());
     let count = |report: Report| report.parts.len();
@@ -325,7 +325,7 @@ fn unsendable_value_is_an_error_of_its_task() {
 }
 
 #[test]
-fn endless_iterator_is_read_a_bounded_number_ahead() {
+fn pool_reads_endless_iterator_a_bounded_number_ahead() {
     let pool = Pool::new(2).unwrap();
     let gate = Gate::new();
     let read = Mutex::new(0);
@@ -361,7 +361,7 @@ fn endless_iterator_is_read_a_bounded_number_ahead() {
 }
 
 #[test]
-fn results_arrive_in_order_or_as_completed() {
+fn task_results_arrive_in_order_or_as_completed() {
     let pool = Pool::new(2).unwrap();
     let gate = Gate::new();
     let slow_first = |(gate, x): (Gate, u32)| {
@@ -386,7 +386,7 @@ fn results_arrive_in_order_or_as_completed() {
 }
 
 #[test]
-fn unbegun_chunk_of_a_busy_worker_moves() {
+fn unbegun_chunk_of_a_busy_worker_moves_to_another() {
     let pool = Pool::new(2).unwrap();
     let (gate, quick) = (Gate::new(), Gate::new());
     quick.open(1000);
@@ -437,7 +437,7 @@ fn given_ahead(pool: &Pool) -> usize {
 }
 
 #[test]
-fn only_short_tasks_are_queued_ahead() {
+fn only_short_tasks_are_queued_ahead_at_a_worker() {
     let pool = Pool::new(1).unwrap();
     assert_eq!(given_ahead(&pool), 1, "the duration is unknown");
     let mut ahead = 0;
@@ -465,7 +465,7 @@ fn initializer_runs_once_in_each_worker() {
 }
 
 #[test]
-fn workers_are_replaced_after_their_task_limit() {
+fn pool_workers_are_replaced_after_their_task_limit() {
     let pool = Pool::builder().processes(2).max_tasks_per_child(5).build().unwrap();
     let pids = pool.map(|_: u32| std::process::id(), 0..100).unwrap();
     let mut counts = std::collections::HashMap::<u32, u32>::new();
@@ -495,7 +495,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 #[test]
-fn pending_results_can_be_awaited() {
+fn pending_pool_results_can_be_awaited() {
     let pool = Pool::new(2).unwrap();
     let gate = Gate::new();
     let (first, second) = (pool.apply_async(stop_at, (gate.clone(), 1)), pool.map_async(square, 0..10));
@@ -512,7 +512,7 @@ fn pending_results_can_be_awaited() {
 }
 
 #[test]
-fn callbacks_get_results_and_errors() {
+fn pool_callbacks_get_results_and_errors() {
     let pool = Pool::new(1).unwrap();
     let (notify, reported) = mpsc::channel();
     let half = |x: u32| if x.is_multiple_of(2) { Ok(x / 2) } else { Err("odd") };
@@ -532,7 +532,7 @@ fn callbacks_get_results_and_errors() {
 }
 
 #[test]
-fn progress_and_success_are_reported() {
+fn progress_and_success_of_a_map_are_reported() {
     let pool = Pool::new(1).unwrap();
     let gate = Gate::new();
     let results = pool.map_async(stop_at, (0..4).map(|x| (gate.clone(), x)));

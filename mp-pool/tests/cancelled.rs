@@ -96,7 +96,7 @@ fn cancel_returns_the_number_of_cancelled_tasks() {
 }
 
 #[test]
-fn cancel_of_a_finished_call_returns_zero() {
+fn cancel_of_a_finished_pool_call_returns_zero() {
     let pool = Pool::new(1).unwrap();
     let result: AsyncResult<u32> = pool.apply_async(|x: u32| x, 3);
     result.wait();

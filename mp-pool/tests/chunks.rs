@@ -257,7 +257,7 @@ impl Drop for Unstable {
 
 /// Short items run in a row. A failure affects only its own item, and each item was begun once.
 #[test]
-fn failure_among_quick_items_affects_only_its_item() {
+fn failure_among_quick_items_affects_only_one_item() {
     const TASKS: usize = 3000;
     let pool = Pool::builder().processes(1).stderr(Stdio::Null).build().unwrap();
     let begun = counts(TASKS);
@@ -319,7 +319,7 @@ fn death_among_short_items_loses_one_item() {
 }
 
 #[test]
-fn running_names_the_long_item_of_a_chunk() {
+fn running_tasks_name_the_long_item_of_a_chunk() {
     const TASKS: usize = 3000;
     let pool = Pool::new(1).unwrap();
     for long in [700, 1999] {
@@ -399,7 +399,7 @@ fn idle_worker_steals_half_of_a_chunk() {
 }
 
 #[test]
-fn results_arrive_while_the_next_item_runs() {
+fn chunk_results_arrive_while_the_next_item_runs() {
     let pool = Pool::new(1).unwrap();
     let gate = Gate::new();
     let way = gate.clone();

@@ -318,7 +318,7 @@ fn copied_along(gate: &Gate) {
 }
 
 #[test]
-fn calls_in_a_forked_copy_return_without_effect() {
+fn pool_calls_in_a_forked_copy_return_without_effect() {
     // SAFETY: each fork makes one call, which needs no lock of other threads.
     unsafe { mp_spawn::allow_fork() };
     let gate = Gate::new();
@@ -368,7 +368,7 @@ fn calls_in_a_forked_copy_return_without_effect() {
 }
 
 #[test]
-fn forked_copy_of_a_worker_is_no_worker() {
+fn forked_copy_of_a_pool_worker_is_not_a_worker() {
     let work = |number: u64| -> Result<(), String> {
         // SAFETY: the fork makes two calls, which need no lock of other threads.
         unsafe { mp_spawn::allow_fork() };

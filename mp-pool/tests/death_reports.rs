@@ -62,7 +62,7 @@ fn pool_whose_workers_never_start_is_broken() {
 
 #[cfg(feature = "log")]
 #[test]
-fn orderly_end_logs_no_replacement() {
+fn orderly_pool_end_logs_no_worker_replacement() {
     let text = stderr_of(|()| {
         mp_spawn::log_to_stderr(log::LevelFilter::Info).unwrap();
         let pool = Pool::new(2).unwrap();

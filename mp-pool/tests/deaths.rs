@@ -40,7 +40,7 @@ fn killed_worker_loses_only_its_current_task() {
 }
 
 #[test]
-fn error_states_how_the_worker_ended() {
+fn task_error_states_how_its_worker_ended() {
     let pool = Pool::new(1).unwrap();
     let end = |code: i32| -> u32 { std::process::exit(code) };
     assert_eq!(lost(pool.apply(end, 3)).exit, ExitStatus::Code(3));
@@ -58,7 +58,7 @@ fn error_states_how_the_worker_ended() {
 
 /// A program may have several pools.
 #[test]
-fn errors_name_their_pool() {
+fn task_errors_name_their_pool() {
     let task = |x: u32| match x {
         0 => std::process::abort(),
         1 => loop {
@@ -137,7 +137,7 @@ fn lost_task_is_retried_on_request() {
 }
 
 #[test]
-fn metrics_count_outcomes_and_show_workers() {
+fn pool_metrics_count_outcomes_and_show_workers() {
     let pool = Pool::builder().processes(1).stderr(Stdio::Null).build().unwrap();
     let gate = Gate::new();
     let at_gate = pool.map_async(stop_at, (0..4).map(|x| (gate.clone(), x)));
@@ -190,7 +190,7 @@ fn metrics_count_outcomes_and_show_workers() {
 }
 
 #[test]
-fn waiting_time_is_separate_from_running_time() {
+fn waiting_time_of_tasks_is_not_running_time() {
     let pool = Pool::builder().processes(1).build().unwrap();
     let slow = |ms: u64| std::thread::sleep(Duration::from_millis(ms)); // sleep: a task that takes its time
     // One task runs for long, and three wait for it.
@@ -216,7 +216,7 @@ fn stopped_worker_delays_only_its_own_task() {
 }
 
 #[test]
-fn timed_out_task_ends_alone() {
+fn timed_out_task_ends_no_other_task() {
     let pool = Pool::new(2).unwrap();
     let gate = Gate::new();
     let some_stop = |(gate, x): (Gate, u32)| {
@@ -306,7 +306,7 @@ fn pool_with_failing_initializer_reports_the_cause() {
 }
 
 #[test]
-fn failed_initializer_is_retried() {
+fn failed_worker_initializer_is_retried() {
     let count: SharedTensor<u64> = Tensor::zeros([1]).unwrap().share();
     let third_time = |count: SharedTensor<u64>| match count.fetch_add(0, 1) {
         0 => panic!("not yet"),
@@ -471,7 +471,7 @@ fn replacement_keeps_the_output_of_a_dead_worker() {
 /// For each item of a chunk at which its worker dies: earlier results are preserved, and later items run in
 /// another worker, once.
 #[test]
-fn death_in_a_chunk_loses_the_running_item() {
+fn worker_death_in_a_chunk_loses_the_running_item() {
     const CHUNK: usize = 6;
     let pool = Pool::builder().processes(2).stderr(Stdio::Null).build().unwrap();
     for deadly in 0..CHUNK {

@@ -51,7 +51,7 @@ fn ends(what: &str, end: impl FnOnce() + Send + 'static) {
 }
 
 #[test]
-fn join_waits_for_all_tasks_and_releases_resources() {
+fn pool_join_waits_for_all_tasks_and_frees_resources() {
     let _alone = alone();
     released();
     let files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
@@ -78,7 +78,7 @@ fn join_waits_for_all_tasks_and_releases_resources() {
 }
 
 #[test]
-fn drop_ends_running_and_waiting_tasks() {
+fn pool_drop_ends_running_and_waiting_tasks() {
     let _alone = alone();
     released();
     {
@@ -115,7 +115,7 @@ fn terminate_ends_a_pool_with_stopped_workers() {
 }
 
 #[test]
-fn pool_is_dropped_during_unwinding() {
+fn pool_dropped_during_unwinding_ends_its_workers() {
     let _alone = alone();
     let pool = Pool::new(2).unwrap();
     let pids = pool.pids();
@@ -134,7 +134,7 @@ fn pool_is_dropped_during_unwinding() {
 }
 
 #[test]
-fn pool_is_dropped_in_a_callback() {
+fn pool_dropped_in_a_callback_ends_its_worker() {
     let _alone = alone();
     let pool = Pool::new(1).unwrap();
     let (pid, gate) = (pool.pids()[0], Gate::new());
@@ -151,7 +151,7 @@ fn pool_is_dropped_in_a_callback() {
 }
 
 #[test]
-fn waiting_in_a_callback_is_an_error() {
+fn waiting_in_a_pool_callback_is_an_error() {
     let _alone = alone();
     let pool = Arc::new(Pool::new(1).unwrap());
     let pid = pool.pids()[0];
@@ -256,7 +256,7 @@ fn submission_blocks_at_the_limit_of_waiting_tasks() {
 }
 
 #[test]
-fn callback_submits_to_a_full_pool() {
+fn callback_submits_to_a_full_pool_without_blocking() {
     let _alone = alone();
     let pool = Arc::new(Pool::builder().processes(1).max_waiting(1).build().unwrap());
     let (report, reported) = mpsc::channel();
@@ -309,7 +309,7 @@ impl Waiting {
 }
 
 #[test]
-fn futures_wait_for_room_in_a_queue() {
+fn futures_wait_for_room_in_a_pools_queue() {
     let _alone = alone();
     let pool = Pool::builder().processes(1).max_waiting(1).build().unwrap();
     let call = pool.task(stop_at);
@@ -426,7 +426,7 @@ fn largest_chunk_size_is_accepted() {
 }
 
 #[test]
-fn invalid_settings_are_refused() {
+fn invalid_pool_settings_are_refused() {
     let _alone = alone();
     for processes in [0, 100_000] {
         let error = Pool::new(processes).unwrap_err();

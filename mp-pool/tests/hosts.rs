@@ -30,7 +30,7 @@ fn started_member() {
 }
 
 #[test]
-fn tasks_run_on_all_hosts() -> Outcome {
+fn pool_tasks_run_on_all_hosts_of_a_cluster() -> Outcome {
     let cluster = first();
     let members = [start(1, &cluster), start(2, &cluster)];
     let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
@@ -80,7 +80,7 @@ fn tensors_and_captures_travel_to_other_hosts() -> Outcome {
 }
 
 #[test]
-fn failures_on_other_hosts_are_reported() -> Outcome {
+fn task_failures_on_other_hosts_are_reported() -> Outcome {
     let cluster = first();
     let member = start(1, &cluster);
     let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
@@ -204,7 +204,7 @@ fn served_pool_ends_without_an_error() -> Outcome {
 }
 
 #[test]
-fn pool_that_is_served_again_is_used_again() -> Outcome {
+fn pool_that_is_served_again_gets_tasks_again() -> Outcome {
     let (cluster, second, there) = two_members(Pool::builder().processes(WORKERS));
     let served = there.serve(&second)?;
     let pool = Pool::builder().processes(1).cluster(&cluster).build()?;

@@ -27,7 +27,7 @@ fn started_member() {
 }
 
 #[test]
-fn large_results_travel_one_by_one() -> Outcome {
+fn large_task_results_travel_one_by_one() -> Outcome {
     let cluster = Cluster::join(&config(0, "127.0.0.1:0").largest_message(100_000))?;
     let second = Cluster::join(&config(1, cluster.address()))?;
     let there = Pool::new(WORKERS)?;
@@ -360,7 +360,7 @@ fn cancelled_task_of_a_busy_host_never_runs() -> Outcome {
 }
 
 #[test]
-fn cancelled_call_ends_on_other_hosts() -> Outcome {
+fn cancelled_pool_call_ends_on_other_hosts() -> Outcome {
     let cluster = first();
     let member = start(1, &cluster);
     let pool = Pool::builder().processes(1).cluster(&cluster).build()?;

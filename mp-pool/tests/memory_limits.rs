@@ -31,7 +31,7 @@ fn holds_nothing() -> bool {
 }
 
 #[test]
-fn failed_allocation_is_an_error_of_its_task() {
+fn allocation_beyond_limit_is_an_error_of_its_task() {
     let pool = limited(2).build().unwrap();
     let work = |mib: usize| allocate(mib).map(|tensor| tensor.len());
     let results = pool.map_async(work, [1, 9, 7]).results();
@@ -45,7 +45,7 @@ fn failed_allocation_is_an_error_of_its_task() {
 /// The worker creates the results one by one. The memory of a result no longer counts for the worker after
 /// the result was sent.
 #[test]
-fn sent_tensors_count_for_the_receiver() {
+fn sent_tensors_count_for_the_receivers_memory_limit() {
     let pool = limited(1).build().unwrap();
     let results: Vec<Tensor<u8>> = (0..4).map(|_| pool.apply(allocate, 5).unwrap()).collect();
     assert!(pool.apply(|(): ()| holds_nothing(), ()).unwrap());
@@ -65,7 +65,7 @@ fn sent_tensors_count_for_the_receiver() {
 }
 
 #[test]
-fn dropped_tensors_do_not_count_for_the_limit() {
+fn dropped_tensors_do_not_count_for_the_memory_limit() {
     let work = |queue: Queue<Tensor<u8>>| -> mp_core::Result<bool> {
         let failed = |error: &dyn std::fmt::Display| mp_core::Error::Malformed(error.to_string());
         let closed = Queue::<Tensor<u8>>::bounded(1).map_err(|e| failed(&e))?;
@@ -87,7 +87,7 @@ fn dropped_tensors_do_not_count_for_the_limit() {
 }
 
 #[test]
-fn threads_together_stay_within_the_limit() {
+fn worker_threads_together_stay_within_memory_limit() {
     let work = |(): ()| {
         let start = std::sync::Barrier::new(16);
         let held = std::thread::scope(|scope| {

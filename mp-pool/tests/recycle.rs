@@ -16,7 +16,7 @@ fn work(n: u64) -> (u64, u32) {
 }
 
 #[test]
-fn recycle_replaces_each_worker_and_fails_no_task() {
+fn pool_recycle_replaces_workers_and_fails_no_task() {
     let pool = Pool::new(3).unwrap();
     let before = pool.map(|(): ()| std::process::id(), [(); 8]).map(|_| pool.pids()).unwrap();
     let results = pool.map_async(work, 0..600_u64);
@@ -33,7 +33,7 @@ fn recycle_replaces_each_worker_and_fails_no_task() {
 }
 
 #[test]
-fn recycle_creates_new_states() {
+fn pool_recycle_creates_new_worker_states() {
     let pool = Pool::with_state(2, || 0_u64).unwrap();
     let count = |calls: &mut u64, (): ()| {
         *calls += 1;
@@ -45,7 +45,7 @@ fn recycle_creates_new_states() {
 }
 
 #[test]
-fn recycle_of_a_closed_pool_returns() {
+fn recycle_of_a_closed_or_broken_pool_returns() {
     let pool = Pool::new(1).unwrap();
     pool.close();
     pool.recycle().unwrap();

@@ -132,7 +132,7 @@ fn surplus_workers_return_the_rest_of_their_chunk() {
 }
 
 #[test]
-fn idle_and_starting_surplus_workers_end() {
+fn idle_and_starting_surplus_pool_workers_end() {
     let gate = Gate::new();
     let pool = Pool::builder().processes(1).initializer(|gate: Gate| gate.pass(0), gate.clone());
     let pool = pool.build().unwrap();
@@ -240,7 +240,7 @@ fn surplus_slot_of_ended_worker_stays_empty() {
 }
 
 #[test]
-fn output_file_of_a_slot_is_appended_to() {
+fn output_file_of_a_re_added_slot_is_appended_to() {
     let logs = std::env::temp_dir().join(format!("mp-pool-resize-{}", std::process::id()));
     std::fs::create_dir_all(&logs).unwrap();
     let stdout = Stdio::file(logs.join("{rank}.txt"));
@@ -276,7 +276,7 @@ fn failed_starts_of_removed_slots_break_no_pool() {
 }
 
 #[test]
-fn callback_resizes_its_pool() {
+fn callback_of_a_task_can_resize_its_pool() {
     let pool = std::sync::Arc::new(Pool::new(1).unwrap());
     let (report, reported) = channel();
     let resized = std::sync::Arc::clone(&pool);

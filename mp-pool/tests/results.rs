@@ -64,7 +64,7 @@ fn as_completed_yields_results_in_completion_order() {
 }
 
 #[test]
-fn result_is_waited_for_with_queues_and_processes() {
+fn wait_accepts_task_results_queues_and_processes() {
     let pool = Pool::new(1).unwrap();
     let (gate, news) = (Gate::new(), Queue::<u32>::unbounded().unwrap());
     let process = Process::builder().spawn(|gate: Gate| gate.pass(9), gate.clone()).unwrap();
@@ -94,7 +94,7 @@ fn result_is_waited_for_with_queues_and_processes() {
 }
 
 #[test]
-fn error_of_many_items_names_its_item() {
+fn error_of_a_call_with_many_items_names_its_item() {
     let pool = Pool::new(2).unwrap();
     let odd = |x: u32| if x % 2 == 1 { Err("odd") } else { Ok(x) };
     let error = pool.task(odd).chunksize(3).map([0, 2, 4, 6, 7, 8]).unwrap_err();

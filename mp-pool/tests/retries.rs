@@ -49,7 +49,7 @@ fn fragile(Fails { begun, task, how, times }: Fails) -> Result<usize, String> {
 }
 
 #[test]
-fn each_kind_of_failure_can_be_retried() {
+fn each_kind_of_task_failure_can_be_retried() {
     let pool = Pool::builder().processes(1).stderr(Stdio::Null).build().unwrap();
     let counts = begun(4);
     let all = pool.task(fragile).timeout(Duration::from_millis(200)).retry_if(2, |_| true);
@@ -92,7 +92,7 @@ fn varies((begun, task): (Begun, usize)) -> Result<(), String> {
 }
 
 #[test]
-fn errors_list_all_attempts() {
+fn task_errors_list_all_attempts() {
     let pool = Pool::builder().processes(1).stderr(Stdio::Null).build().unwrap();
     let call = pool.task(varies).timeout(A_WHILE).retry_if(9, |error| {
         // The filter gets the attempts, too.
@@ -127,7 +127,7 @@ fn errors_list_all_attempts() {
 }
 
 #[test]
-fn chunk_item_is_retried_alone() {
+fn failed_chunk_item_is_retried_alone() {
     let pool = Pool::new(2).unwrap();
     let counts = begun(100);
     // In a closure, because arguments with a tensor are sent alone.
@@ -145,7 +145,7 @@ fn chunk_item_is_retried_alone() {
 }
 
 #[test]
-fn backoff_uses_no_worker_and_ends_with_its_call() {
+fn retry_backoff_uses_no_worker_and_ends_with_call() {
     for close in [false, true] {
         let pool = Pool::new(1).unwrap();
         let fails = pool.task(|x: u32| Err::<u32, _>(format!("{x}"))).retry_if(9, |_| true).backoff(LONG);
@@ -180,7 +180,7 @@ fn closed_pool_retries_before_it_ends() {
 }
 
 #[test]
-fn attempts_are_spaced_by_the_backoff() {
+fn retry_attempts_are_spaced_by_the_backoff() {
     let pool = Pool::new(1).unwrap();
     let times = Queue::unbounded().unwrap();
     let task = |times: Queue<Duration>| {

@@ -142,7 +142,7 @@ fn refused() {
 
 /// Single test, because other tests in this program would change the counts.
 #[test]
-fn returned_values_keep_their_handles_and_memory() {
+fn values_returned_by_tasks_keep_handles_and_memory() {
     // A program keeps some memory of its first queue and pool for later queues and pools.
     let gate = Gate::new();
     let warm = Pool::new(1).unwrap();

@@ -50,7 +50,7 @@ fn counters(processes: usize) -> (StatePool<Counter>, SharedTensor<u64>) {
 }
 
 #[test]
-fn state_is_created_once_and_dropped_at_exit() {
+fn worker_state_is_created_once_and_dropped_at_exit() {
     let (pool, life) = counters(1);
     assert_eq!(pool.map(Counter::count, 0..100).unwrap(), (1..=100).collect::<Vec<u64>>());
     assert_eq!(life.to_vec(), [1, 0]);
@@ -83,7 +83,7 @@ fn replacement_worker_creates_its_own_state() {
 }
 
 #[test]
-fn state_is_passed_to_each_form_of_call() {
+fn worker_state_is_passed_to_each_form_of_call() {
     let pool = Pool::with_state(1, Vec::<u32>::new).unwrap();
     let keep = |kept: &mut Vec<u32>, x: u32| {
         kept.push(x);
@@ -125,7 +125,7 @@ impl Serialize for Table {
 }
 
 #[test]
-fn state_arguments_are_encoded_once() {
+fn worker_state_arguments_are_encoded_once() {
     let init = |Table(numbers): Table| Ok::<_, String>(numbers);
     let pool = Pool::builder().processes(3).try_state(init, Table((0..5000).collect())).build().unwrap();
     let sum = |numbers: &mut Vec<u32>, (): ()| numbers.iter().sum::<u32>();
@@ -138,7 +138,7 @@ fn state_arguments_are_encoded_once() {
 }
 
 #[test]
-fn build_fails_if_arguments_are_not_encodable() {
+fn build_fails_if_state_arguments_are_not_encodable() {
     #[derive(Clone, Deserialize)]
     struct Refuses;
     impl Serialize for Refuses {
@@ -154,7 +154,7 @@ fn build_fails_if_arguments_are_not_encodable() {
 }
 
 #[test]
-fn failing_state_breaks_the_pool_with_count() {
+fn failing_state_breaks_the_pool_and_counts_failures() {
     let broken = |how: u32| {
         let init = |how: u32| match how {
             0 => Err("no licence"),
@@ -188,7 +188,7 @@ fn init_at_first(first: fn(u64, &Gate), args: (SharedTensor<u64>, Gate)) -> Resu
 }
 
 #[test]
-fn hanging_or_killed_init_is_a_failed_start() {
+fn hanging_or_killed_state_init_is_a_failed_start() {
     let init = |args: (SharedTensor<u64>, Gate)| {
         init_at_first(
             |number, gate| {
@@ -217,7 +217,7 @@ fn hanging_or_killed_init_is_a_failed_start() {
 }
 
 #[test]
-fn panic_recreates_the_state_and_an_error_does_not() {
+fn task_panic_recreates_state_and_task_error_does_not() {
     let (pool, life) = counters(1);
     let count = |counter: &mut Counter, x: u32| match x {
         3 => panic!("half changed"),

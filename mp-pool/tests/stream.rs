@@ -54,7 +54,7 @@ fn pid_at((gate, number): (Option<Gate>, u32)) -> Result<u32, String> {
 }
 
 #[test]
-fn results_are_taken_by_arrival_order_or_ticket() {
+fn stream_results_are_taken_by_arrival_or_ticket() {
     let pool = Pool::new(2).unwrap();
     let gates = [Gate::new(), Gate::new()];
     let push = |stream: &TaskStream<(Gate, u32), u32>| {
@@ -255,7 +255,7 @@ fn count((gate, begun): (Gate, SharedTensor<u64>)) -> u64 {
 }
 
 #[test]
-fn drop_cancels_unbegun_tasks_without_waiting() {
+fn stream_drop_cancels_unbegun_tasks_without_waiting() {
     let pool = Pool::new(2).unwrap();
     let (gate, begun) = (Gate::new(), Tensor::zeros([1]).unwrap().share());
     let stream = pool.stream(count);
@@ -317,7 +317,7 @@ fn closed_stream_refuses_tasks_and_yields_the_rest() {
 }
 
 #[test]
-fn push_blocks_at_the_limit_in_flight() {
+fn stream_push_blocks_at_the_limit_in_flight() {
     let pool = Pool::new(1).unwrap();
     let stream = pool.task(stop_at).max_in_flight(2).stream();
     let gate = Gate::new();
@@ -445,7 +445,7 @@ fn woken_by<F: Future>(future: F, what: impl FnOnce()) -> F::Output {
 }
 
 #[test]
-fn futures_wait_for_room_and_results() {
+fn stream_futures_wait_for_room_and_results() {
     let pool = Pool::new(1).unwrap();
     let stream = pool.task(stop_at).max_in_flight(1).stream();
     let gate = Gate::new();

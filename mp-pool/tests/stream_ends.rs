@@ -53,7 +53,7 @@ fn full_pool() -> (Pool, Gate, TaskStream<(Gate, u32), u32>) {
 }
 
 #[test]
-fn close_wakes_a_thread_that_waits_for_room() {
+fn stream_close_wakes_thread_that_waits_for_room() {
     let (pool, gate, stream) = full_pool();
     let at_work = pool.apply_async(stop_at, (gate.clone(), 0));
     gate.arrived();
@@ -104,7 +104,7 @@ impl Wake for Woken {
 }
 
 #[test]
-fn close_ends_only_futures_of_its_stream() {
+fn stream_close_ends_only_futures_of_its_stream() {
     let (pool, gate, stream) = full_pool();
     let other = pool.stream(stop_at);
     let at_work = pool.apply_async(stop_at, (gate.clone(), 0));

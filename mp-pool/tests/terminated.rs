@@ -43,7 +43,7 @@ fn pool(ignores: bool, finish: Duration) -> (StatePool<Counted>, SharedTensor<i6
 }
 
 #[test]
-fn idle_workers_end_and_drop_their_states() {
+fn terminate_ends_idle_workers_and_drops_their_states() {
     for ignores in [true, false] {
         for dropped in [true, false] {
             let (pool, counts) = pool(ignores, Duration::ZERO);
@@ -101,7 +101,7 @@ fn task_finished_in_the_finish_period_succeeds() {
 
 /// The time counts from the start of the task, so a time-out of zero expires at once.
 #[test]
-fn time_out_of_zero_ends_a_running_task() {
+fn task_timeout_of_zero_ends_a_running_task() {
     let pool = Pool::new(1).unwrap();
     let gate = Gate::new();
     let call = pool.task(common::stop_at).timeout(Duration::ZERO);

@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn end_positions_round_trip() {
+    fn end_positions_of_task_values_round_trip() {
         for values in [
             &["abc", "def", "ghi", "jkl"][..],
             &["abc", "de", "ghi", "jkl"],
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_equal_length_need_only_their_bytes() {
+    fn task_values_of_equal_length_need_only_their_bytes() {
         let mut out = Outgoing::default();
         ends_of(&["abc"; 100]).write(0..100, "abc".repeat(100).as_bytes(), &mut out);
         assert_eq!(out.bytes().len(), HEAD + 300);
@@ -373,7 +373,7 @@ mod tests {
 
     /// Tests arbitrary bytes and numbers of values.
     #[test]
-    fn malformed_bytes_have_no_values() {
+    fn malformed_task_bytes_contain_no_values() {
         let mut out = Outgoing::default();
         ends_of(&["abc", "def"]).write(0..2, b"abcdef", &mut out);
         let bytes = out.bytes();

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn reregistered_forwarder_outlives_its_old_hold() {
+    fn reregistered_forwarder_outlives_first_registration() {
         let table = Arc::new(ForwarderTable::default());
         let former = HeldForwarder::new(&table, FROM, 1);
         assert!(table.find_or_cancel((FROM, 1)).is_none());
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn forwarders_prefer_different_workers() {
+    fn forwarders_of_a_pool_prefer_different_workers() {
         let table = ForwarderTable::default();
         let workers = [1, 2, 3].map(|forwarder| {
             let from = ForwarderId { pool: 1, forwarder };

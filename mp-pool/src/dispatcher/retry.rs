@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn longest_delay_ends_in_the_far_future() {
+    fn longest_retry_delay_ends_in_the_far_future() {
         let now = Instant::now();
         assert_eq!(after(now, Duration::from_secs(3)), now + Duration::from_secs(3));
         assert!(after(now, Duration::MAX) >= now + NEVER);

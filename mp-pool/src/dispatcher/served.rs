@@ -576,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn long_errors_are_sent_one_by_one() {
+    fn long_task_errors_are_sent_one_by_one() {
         let (_, ask) = failed_chunk(&"x".repeat(900));
         assert_eq!([0, 1, 2].map(ask), [(vec![0], true), (vec![1], true), (vec![2], false)]);
     }

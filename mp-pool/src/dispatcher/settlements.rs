@@ -340,7 +340,7 @@ mod tests {
     use crate::tasks::call_state::tests::job;
 
     #[test]
-    fn last_task_of_a_closed_pool_wakes_the_thread() {
+    fn last_task_of_closed_pool_wakes_the_pool_thread() {
         let shared = shared();
         let job = job(2, CallOptions::default());
         *shared.state.lock() =

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn assigned_task_with_timeout_wakes_the_thread() {
+    fn assigned_task_with_timeout_wakes_the_pool_thread() {
         for (timeout, rings) in [(None, false), (Some(Duration::from_millis(1)), true)] {
             let shared = shared();
             shared.state.lock().workers[0].ready = true;

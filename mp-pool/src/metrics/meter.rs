@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_value_falls_into_its_bucket() {
+    fn each_metric_value_falls_into_its_bucket() {
         for power in 0..64 {
             for value in [1_u64 << power, (1 << power) + (1 << power >> 1), (2_u64 << power).wrapping_sub(1)]
             {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_exact_to_an_eighth() {
+    fn metric_percentiles_are_exact_to_an_eighth() {
         let mut histogram = Histogram::default();
         assert_eq!(histogram.percentile(50), Duration::ZERO);
         (1..=1000).for_each(|ms| histogram.add(Duration::from_millis(ms), 1));

@@ -121,7 +121,7 @@ mod tests {
     use crate::slots::slot::tests::worker;
 
     #[test]
-    fn unused_slots_are_removed_from_the_end() {
+    fn unused_worker_slots_are_removed_from_the_end() {
         let now = Instant::now();
         let mut state = PoolState::new(vec![worker(), worker(), worker()]);
         // A thread is about to assign tasks to this worker.

@@ -94,7 +94,7 @@ mod tests {
     /// While other workers run the tasks, starts that fail get longer and longer delays. When no worker is
     /// ready, the delays are short again.
     #[test]
-    fn failed_starts_back_off_and_are_reported_once() {
+    fn failed_worker_starts_back_off_and_report_once() {
         let (now, why) = (Instant::now(), || "no device".to_owned());
         let mut state = PoolState::new(vec![worker(), worker()]);
         state.workers[1].bury();

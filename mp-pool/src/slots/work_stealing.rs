@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_worker_steals_half_of_a_queue() {
+    fn idle_worker_steals_half_of_a_workers_queue() {
         let mut state = one_of_two_busy(20_000);
         assert_eq!(state.steal(1), 4);
         let stolen: Vec<usize> = state.tasks.ready.iter().map(|ready| ready.chunk.first).collect();

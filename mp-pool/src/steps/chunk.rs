@@ -290,7 +290,7 @@ mod tests {
 
     /// The test covers each order in which a worker and the pool can change the word.
     #[test]
-    fn each_item_is_either_claimed_or_taken_back() {
+    fn each_chunk_item_is_either_claimed_or_taken_back() {
         const AT: Word = Word::at(8);
         const COUNT: usize = 4;
         for (order, share) in
@@ -324,7 +324,7 @@ mod tests {
     /// A single remaining item is withdrawn, too, because an idle worker runs it earlier than a worker with a
     /// long item.
     #[test]
-    fn cut_of_half_leaves_the_smaller_half() {
+    fn cut_of_half_a_chunk_leaves_the_smaller_half() {
         const AT: Word = Word::at(8);
         for (left, kept) in [(1, 0), (2, 1), (3, 1), (4, 2)] {
             let m = HeapMem::new(2);
@@ -336,7 +336,7 @@ mod tests {
 
     /// Items of a condemned worker are handled after its death, so none is assigned twice.
     #[test]
-    fn cut_ignores_condemned_worker_and_other_chunk() {
+    fn chunk_cut_ignores_condemned_worker_and_other_chunk() {
         const AT: Word = Word::at(8);
         let m = HeapMem::new(2);
         for word in [ChunkWord(ChunkWord::begun(5, 4).0 | CONDEMNED), ChunkWord::begun(6, 4)] {

@@ -232,7 +232,7 @@ mod tests {
     /// The pool reads the journal before each store of the worker, and must find all results that were
     /// complete before that store.
     #[test]
-    fn reader_finds_all_results_so_far_or_none() {
+    fn journal_reader_finds_all_results_so_far_or_none() {
         let m = HeapMem::new(2 + WORDS as usize);
         let mut journal = Journal::new(HEAD);
         let mut before = None;
@@ -257,7 +257,7 @@ mod tests {
 
     /// Before each load of the pool, the worker restarts its journal and writes results.
     #[test]
-    fn restart_during_a_read_mixes_no_results() {
+    fn journal_restart_during_a_read_mixes_no_results() {
         let results = |first: usize| (0..6).map(|i| vec![(first + i) as u8; 10 + first]).collect::<Vec<_>>();
         for reads in 0..20_u32 {
             let m = HeapMem::new(2 + WORDS as usize);
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn result_larger_than_the_room_is_not_written() {
+    fn result_larger_than_journal_room_is_not_written() {
         let m = HeapMem::new(2 + WORDS as usize);
         let mut journal = Journal::new(HEAD);
         journal.begin(1, 0, |w, v| m.store(w, v));
@@ -354,7 +354,7 @@ mod tests {
 
     /// Reading arbitrary words does not panic, and returns only complete results.
     #[test]
-    fn garbage_yields_only_complete_results() {
+    fn garbage_in_a_journal_yields_only_complete_results() {
         let m = HeapMem::new(2 + WORDS as usize);
         let mut x = 88172645463325252_u64;
         for _ in 0..2000 {

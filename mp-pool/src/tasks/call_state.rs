@@ -470,7 +470,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn outcomes_are_delivered_in_order() {
+    fn task_outcomes_are_delivered_in_order() {
         let job = job(10, CallOptions::default());
         let next = || job.outcomes.lock().next().map(|run| run.first..run.end());
         for (come, first) in
@@ -487,7 +487,7 @@ pub(crate) mod tests {
     /// A thread that takes results in order can't take any while an earlier result is missing, so waking it
     /// would be useless.
     #[test]
-    fn missing_result_keeps_waiter_asleep() {
+    fn missing_task_result_keeps_waiter_asleep() {
         let job = job(1000, CallOptions::default());
         (1..=MANY_RUNS).for_each(|first| assert!(settle(&job, first..first + 1)));
         assert!(!job.outcomes().has(MANY_RUNS + 1));

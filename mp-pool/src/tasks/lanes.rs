@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn lane_stays_with_its_worker() {
+    fn lane_of_tasks_stays_with_its_worker() {
         let pushed = PushedTasks::new(false);
         let push = |index: usize, lane| pushed.push(index, lane, index as u64);
         push(0, Some(7));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn remaining_tasks_are_listed_by_index() {
+    fn remaining_pushed_tasks_are_listed_by_index() {
         let pushed = PushedTasks::new(false);
         let rows = [(0, None), (1, Some(1)), (2, None)];
         rows.iter().for_each(|(index, lane)| pushed.push(*index, *lane, 0_u64));
@@ -264,7 +264,7 @@ mod tests {
 
     /// Two threads may push at the same time, and lanes may change their workers while they have tasks.
     #[test]
-    fn workers_take_the_oldest_allowed_task() {
+    fn workers_take_the_oldest_task_allowed_by_lanes() {
         let mut seed = 11_u64;
         let mut below = |limit: u64| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -315,7 +315,7 @@ mod tests {
 
     /// Checking every lane for every task would take billions of checks, and minutes.
     #[test]
-    fn lane_count_does_not_slow_down_takes() {
+    fn number_of_lanes_does_not_slow_down_takes_of_tasks() {
         const LANES: usize = MOST_LANES + 5000;
         let begun = Instant::now();
         let pushed = PushedTasks::new(false);

@@ -127,7 +127,7 @@ mod tests {
     /// Results of two workers form two stretches, however many results there are. So inserting a run neither
     /// searches all runs nor moves them.
     #[test]
-    fn results_of_each_worker_form_one_stretch() {
+    fn task_results_of_each_worker_form_one_stretch() {
         let mut runs = OutcomeRuns::default();
         for i in 0..1000 {
             assert!(runs.insert(run(i..i + 1), 0, 2000) && runs.insert(run(1000 + i..1001 + i), 0, 2000));

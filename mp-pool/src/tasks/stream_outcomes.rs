@@ -204,7 +204,7 @@ mod tests {
 
     /// The result does not depend on the numbers or their order: it is compared with a set of numbers.
     #[test]
-    fn taken_numbers_are_stored_as_ranges() {
+    fn taken_outcome_numbers_are_stored_as_ranges() {
         let (mut rows, mut all) = (NumberSet::default(), std::collections::BTreeSet::new());
         for i in 0..1000_usize {
             // Each number occurs once: 367 and 1000 have no common divisor.
@@ -224,7 +224,7 @@ mod tests {
 
     /// Test with a task that never ends, and a result that is never taken.
     #[test]
-    fn long_stream_uses_constant_memory() {
+    fn long_stream_of_outcomes_uses_constant_memory() {
         let mut tickets = TicketOutcomes::new(usize::MAX);
         assert!(tickets.add(run(1, &["never taken"])));
         for index in 2..10_000 {

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn times_of_settled_tasks_are_removed_early() {
+    fn submission_times_of_settled_tasks_are_removed() {
         let (mut submitted, now) = (SubmissionTimes::default(), Instant::now());
         submitted.add(2, now);
         for i in 2..5000_usize {

@@ -13,7 +13,7 @@ pub(crate) fn worker() -> WorkerSlot {
 /// The assigned work lasts until the pool's thread assigns more, even if the thread has to wait for a
 /// processor that a worker uses.
 #[test]
-fn worker_requests_tasks_until_it_has_enough() {
+fn pool_worker_requests_tasks_until_it_has_enough() {
     let mut worker = worker();
     for micros in [1, 10, 100, 900, 1_000, 2_500, 3_000, 4_999, 5_000, 9_999] {
         worker.pace = micros * 1_000;
@@ -33,7 +33,7 @@ fn worker_requests_tasks_until_it_has_enough() {
 /// Without the expected duration, a worker that has answered chunks of one task would receive most of the
 /// call.
 #[test]
-fn portion_is_limited_by_expected_duration() {
+fn portion_of_tasks_is_limited_by_expected_duration() {
     let mut worker = worker();
     worker.pace = 1_000;
     assert_eq!(worker.portion(0) as u64, MOST_CHUNKS);
@@ -68,7 +68,7 @@ fn note() -> SentMessage {
 
 /// The next process in the slot has read no functions.
 #[test]
-fn dead_worker_knows_no_functions() {
+fn slot_of_a_dead_worker_knows_no_functions() {
     let mut worker = worker();
     worker.known_functions.insert(5);
     worker.bury();
@@ -76,7 +76,7 @@ fn dead_worker_knows_no_functions() {
 }
 
 #[test]
-fn full_queue_of_functions_wants_no_tasks() {
+fn worker_with_full_function_queue_requests_no_tasks() {
     let mut worker = worker();
     assert!(worker.wants_tasks());
     worker.unanswered.extend((0..QUEUE_CAPACITY).map(|_| note()));
@@ -105,7 +105,7 @@ fn timed_worker(timeout: Duration, now: Instant) -> WorkerSlot {
 }
 
 #[test]
-fn deadline_moves_by_at_most_delay_and_time_limit() {
+fn task_deadline_moves_by_at_most_delay_and_limit() {
     let (second, now) = (Duration::from_secs(1), Instant::now());
     let mut worker = timed_worker(second, now);
     let moved = |worker: &WorkerSlot| worker.deadline().unwrap().1 - now - second;
