@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn forked_value_initializes_once() {
+    fn fork_local_value_of_a_copy_initializes_once() {
         let value = ForkLocal::<Mutex<u32>>::default();
         *value.get().lock().unwrap() = 1;
         let value = value.into_forked();

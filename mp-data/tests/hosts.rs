@@ -80,7 +80,7 @@ fn streamed(workers: usize) -> StreamLoaderBuilder<Shards> {
 }
 
 #[test]
-fn batches_are_the_same_on_any_hosts() {
+fn loader_batches_are_the_same_on_any_hosts() {
     let expected = all(builder(200, 0).build().unwrap().epochs(0..3));
     let cluster = first();
     let member = start("indexed", &cluster);
@@ -132,7 +132,7 @@ fn streamed_batches_are_the_same_on_any_hosts() {
 }
 
 #[test]
-fn loader_with_another_seed_is_not_used() {
+fn served_loader_with_another_seed_is_not_used() {
     let cluster = first();
     let member = start("other seed", &cluster);
     let loader = builder(200, 1).hosts(&cluster).build().unwrap();

@@ -40,7 +40,7 @@ fn weights() -> Arc<[f64]> {
 }
 
 #[test]
-fn named_orders_match_the_golden_files() {
+fn sample_orders_match_the_golden_files() {
     let of = |builder: PlanBuilder| indices(&builder.build().unwrap(), 3);
     assert_eq!(of(seeded(20).shuffle(true)), golden("fisher-yates-1"));
     assert_eq!(of(seeded(20).shuffle_by(Shuffle::Feistel)), golden("feistel-1"));
@@ -90,14 +90,14 @@ fn test_large_sampler_indices() {
 }
 
 #[test]
-fn batches_without_shuffle_are_sequential() {
+fn batches_of_a_plan_without_shuffle_are_sequential() {
     let plan = Plan::builder(10).batch_size(3).build().unwrap();
     assert_eq!(indices(&plan, 0), (0..10).collect::<Vec<_>>());
     assert_eq!(plan.epoch(0).batch(3).unwrap().unwrap().items, [Item { index: 9, position: 9 }]);
 }
 
 #[test]
-fn test_len() {
+fn test_len_counts_batches_of_an_epoch() {
     let of = |b: PlanBuilder| b.build().unwrap().epoch(0).batches();
     assert_eq!(of(Plan::builder(100).batch_size(3)), Some(34));
     assert_eq!(of(Plan::builder(100).batch_size(3).drop_last(true)), Some(33));
@@ -105,7 +105,7 @@ fn test_len() {
 }
 
 #[test]
-fn epochs_and_seeds_have_distinct_orders() {
+fn epochs_and_seeds_have_distinct_sample_orders() {
     let plan = seeded(50).shuffle(true).build().unwrap();
     assert_ne!(indices(&plan, 0), indices(&plan, 1));
     assert_ne!(indices(&plan, 0), indices(&seeded(50).seed(18).shuffle(true).build().unwrap(), 0));
@@ -113,7 +113,7 @@ fn epochs_and_seeds_have_distinct_orders() {
 
 /// torch: `set_epoch`. Each epoch has another order, which the ranks share.
 #[test]
-fn ranks_share_the_order_of_each_epoch() {
+fn ranks_share_the_sample_order_of_each_epoch() {
     let rank = |rank| seeded(48).shuffle(true).distributed(rank, 3).build().unwrap();
     let whole = seeded(48).shuffle(true).build().unwrap();
     for epoch in 0..3 {
@@ -150,7 +150,7 @@ impl IndexSampler for Wrong {
 }
 
 #[test]
-fn index_out_of_range_is_an_error_with_its_batch() {
+fn sample_index_out_of_range_is_an_error_of_its_batch() {
     let plan = Plan::builder(8).batch_size(3).index_sampler(Wrong).build().unwrap();
     assert!(plan.epoch(0).batch(1).is_ok());
     let found = plan.epoch(4).batch(2).unwrap_err();
@@ -287,7 +287,7 @@ fn test_batch_sampler() {
 }
 
 #[test]
-fn invalid_weights_are_errors() {
+fn invalid_sampler_weights_are_errors() {
     for weights in [vec![], vec![0.0, 0.0], vec![1.0, f64::NAN], vec![1.0, -1.0]] {
         let n = weights.len() as u64;
         let sampler = Sampler::Weighted { weights: weights.into(), draws: 1, replacement: true };
@@ -296,7 +296,7 @@ fn invalid_weights_are_errors() {
 }
 
 #[test]
-fn state_of_another_plan_is_refused() {
+fn loader_state_of_another_plan_is_refused() {
     let bucket = |lengths: [u32; 3]| Batching::BucketByLength { lengths: Arc::new(lengths), window: 1 };
     let plan = |b: PlanBuilder| b.build().unwrap();
     let state = plan(seeded(3).batching(bucket([1, 2, 3]))).state(1, 2);
@@ -313,7 +313,7 @@ fn state_of_another_plan_is_refused() {
 }
 
 #[test]
-fn subset_contains_only_indices_of_the_dataset() {
+fn subset_sampler_refuses_indices_beyond_the_dataset() {
     let of = |index| seeded(9).sampler(Sampler::Subset(Arc::new([0, index]))).build();
     assert_eq!(indices(&of(8).unwrap(), 0), [0, 8]);
     let error = of(9).unwrap_err().to_string();
@@ -400,7 +400,7 @@ impl BatchSampler for Unknown {
 type Sets = fn(PlanBuilder) -> PlanBuilder;
 
 #[test]
-fn conflicting_settings_are_refused_by_name() {
+fn conflicting_plan_settings_are_refused_by_name() {
     let tokens =
         |b: PlanBuilder| b.batching(Batching::MaxTokens { lengths: [1; 10].into(), tokens: 4, window: 5 });
     let own = |b: PlanBuilder| b.index_sampler(Counted(Arc::new(AtomicU64::new(0)), 10));
@@ -516,7 +516,7 @@ proptest! {
     }
 
     #[test]
-    fn resume_with_another_world_size_keeps_the_order(len in 0u64..300, seed: u64) {
+    fn resume_with_another_world_size_keeps_sample_order(len in 0u64..300, seed: u64) {
         let plan = |rank, world| {
             let builder = Plan::builder(len).global_batch_size(12).distributed(rank, world);
             builder.shuffle(true).seed(seed).build().unwrap()

@@ -73,7 +73,7 @@ fn indices(builder: mp_data::DataLoaderBuilder<Plain>) -> Vec<Vec<usize>> {
 }
 
 #[test]
-fn batches_are_sequential_or_shuffled() {
+fn loader_batches_are_sequential_or_shuffled() {
     for workers in [0, 2] {
         let of = |shuffle| DataLoader::builder(plain(10)).batch_size(4).num_workers(workers).shuffle(shuffle);
         assert_eq!(indices(of(false)), [vec![0, 1, 2, 3], vec![4, 5, 6, 7], vec![8, 9]]);
@@ -380,7 +380,7 @@ fn ctrl_c_reaches_only_the_trainer() {
 // Cases of torchdata's `test_state_dict.py`.
 
 #[test]
-fn states_resume_at_any_batch_and_epoch() {
+fn loader_states_resume_at_any_batch_and_epoch() {
     for workers in [0, 2] {
         let of = || builder(20, workers).build().unwrap();
         let expected = all(of().epochs(0..3));
@@ -411,7 +411,7 @@ fn states_resume_at_any_batch_and_epoch() {
 }
 
 #[test]
-fn json_states_fit_any_number_of_workers() {
+fn json_loader_states_fit_any_number_of_workers() {
     let expected = all(builder(40, 0).build().unwrap().epoch(0));
     let two = builder(40, 2).build().unwrap();
     let mut batches = two.epoch(0);
@@ -432,7 +432,7 @@ fn json_states_fit_any_number_of_workers() {
 }
 
 #[test]
-fn states_cover_delivered_batches_only() {
+fn loader_states_cover_delivered_batches_only() {
     let expected = all(builder(40, 0).build().unwrap().epoch(2));
     let loader = builder(40, 2).prefetch_factor(4).build().unwrap();
     let mut batches = loader.epoch(2);

@@ -26,7 +26,7 @@ fn shuffles(n: u64) -> [(Shuffle, Plan); 2] {
 }
 
 #[test]
-fn each_sample_is_at_each_position_equally_often() {
+fn shuffle_puts_samples_at_each_position_equally() {
     for n in [5, 16, 50, 64] {
         for (by, plan) in shuffles(n) {
             let side = n as usize;
@@ -46,7 +46,7 @@ fn each_sample_is_at_each_position_equally_often() {
 }
 
 #[test]
-fn ordered_pairs_are_uniformly_distributed() {
+fn ordered_pairs_of_shuffled_samples_are_uniform() {
     for (by, plan) in shuffles(8) {
         let mut counts = vec![0; 64];
         for epoch in 0..4 * EPOCHS {
@@ -61,7 +61,7 @@ fn ordered_pairs_are_uniformly_distributed() {
 }
 
 #[test]
-fn neighbors_are_uncorrelated() {
+fn neighbors_in_a_shuffled_order_are_uncorrelated() {
     const N: u64 = 1_000_000;
     let replaced: fn(PlanBuilder) -> PlanBuilder = |plan| plan.sampler(Sampler::WithReplacement(N));
     let kinds: [fn(PlanBuilder) -> PlanBuilder; 3] =
@@ -76,7 +76,7 @@ fn neighbors_are_uncorrelated() {
 }
 
 #[test]
-fn weights_determine_draw_frequencies() {
+fn sampler_weights_determine_draw_frequencies() {
     const DRAWS: u64 = 100_000;
     let weights = [1.0, 0.0, 2.0, 4.0, 0.5, 2.5];
     let sampler = Sampler::Weighted { weights: weights.into(), draws: DRAWS, replacement: true };
@@ -101,7 +101,7 @@ fn weights_determine_draw_frequencies() {
 }
 
 #[test]
-fn too_many_draws_are_an_error() {
+fn too_many_draws_in_an_epoch_are_an_error() {
     let plan = Plan::builder(3).batch_size(2).sampler(Sampler::WithReplacement(u64::MAX)).build().unwrap();
     let text = plan.epoch(u64::MAX).batch(u64::MAX).unwrap_err().to_string();
     assert!(text.contains("draws an epoch"), "{text}");

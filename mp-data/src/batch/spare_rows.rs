@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn next_batch_reuses_emptied_buffers() {
+    fn next_batch_reuses_emptied_row_buffers() {
         let mut rows = take::<Vec<u16>>(3);
         rows.iter_mut().for_each(|row| row.extend(0..1000));
         let mut texts = take::<String>(1);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn large_buffers_are_not_kept() {
+    fn large_row_buffers_are_not_kept_for_reuse() {
         keep(vec![Vec::<u64>::with_capacity(MOST / 8), Vec::with_capacity(1)]);
         assert!(take::<Vec<u64>>(2).iter().all(|row| row.capacity() == 0));
         keep(vec![Vec::<u64>::with_capacity(MOST / 8)]);

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn nested_run_is_executed_by_its_caller() {
+    fn nested_row_run_is_executed_by_its_caller() {
         let (threads, count) = (RowThreads::default(), AtomicU64::new(0));
         let (mine, all) = (std::thread::current().id(), Barrier::new(2));
         threads.run(1, &|| {

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn time_between_epochs_is_not_counted_as_slow() {
+    fn time_between_epochs_is_not_in_loader_metrics() {
         let (elapsed, text) = text(1, 3, 20);
         assert_eq!(elapsed, 60 * TEN);
         assert!(text.contains("waited 100 %") && text.ends_with("busy 100 %: add workers"), "{text}");
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn few_batches_yield_no_advice() {
+    fn loader_metrics_of_few_batches_yield_no_advice() {
         for workers in [0, 1, 4] {
             let few = text(workers, 1, 9).1;
             assert!(few.ends_with("so few batches don't say what to change"), "{few}");

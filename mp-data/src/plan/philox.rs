@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_have_distinct_keys() {
+    fn philox_keys_of_samples_are_distinct() {
         // Each key can be inverted to its position, so no two keys are equal. Sorting the keys would take
         // seconds in a debug build.
         let first = unmix(key(&SampleRng::new(17, 3, 0)));

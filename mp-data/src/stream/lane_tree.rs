@@ -251,7 +251,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn changes_and_searches_visit_few_nodes() {
+    fn lane_tree_changes_and_searches_visit_few_nodes() {
         let mut lanes = LaneTree::new(1 << 22, 0);
         let visited = |lanes: &mut LaneTree, ask: &dyn Fn(&mut LaneTree)| {
             VISITED.set(0);
@@ -293,7 +293,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn batches_of_many_lanes_visit_few_nodes() {
+    fn batches_of_many_lanes_visit_few_lane_tree_nodes() {
         let visited = |lanes: usize| {
             let loader = StreamLoader::builder(Singles(lanes)).lanes(lanes as u64).build().unwrap();
             VISITED.set(0);

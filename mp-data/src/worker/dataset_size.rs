@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn large_list_is_reported_and_frozen_list_is_not() {
+    fn large_dataset_list_is_reported_frozen_list_is_not() {
         // fork: nothing is forked here.
         static LINES: Lines = Lines(Mutex::new(Vec::new()));
         log::set_logger(&LINES).unwrap();

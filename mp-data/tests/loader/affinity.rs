@@ -47,7 +47,7 @@ fn of(affinity: Affinity) -> Vec<u64> {
 
 /// torch's `TestSetAffinity`.
 #[test]
-fn workers_run_on_the_processors_of_affinity() {
+fn loader_workers_run_on_processors_of_their_affinity() {
     let usable = usable_processors().unwrap();
     assert!(!usable.is_empty() && of(Affinity::Inherit).iter().all(|set| *set == allowed()));
     for number in usable.iter().filter(|number| **number < 64).take(4) {
@@ -78,7 +78,7 @@ fn workers_inherit_the_trainers_affinity() {
 }
 
 #[test]
-fn affinity_to_missing_processors_is_refused() {
+fn worker_affinity_to_missing_processors_is_refused() {
     let said = |affinity| {
         let builder = DataLoader::builder(Where).num_workers(1).affinity(affinity);
         builder.build().unwrap_err().to_string()

@@ -102,7 +102,7 @@ fn failed_samples_and_batches_can_be_skipped() {
 
 /// Padding rows, which repeat samples, stay invalid, regardless of the sample that is skipped.
 #[test]
-fn valid_rows_exclude_skipped_samples() {
+fn valid_rows_of_a_batch_exclude_skipped_samples() {
     // Rank 1 of 2 has the samples 3 and 4, and sample 0 again.
     for (bad, left, valid) in [(0, [3, 4], 2), (4, [3, 0], 1), (3, [4, 0], 1)] {
         let samples = Samples::new(5).with(bad, Fault::Error, -1);
@@ -114,7 +114,7 @@ fn valid_rows_exclude_skipped_samples() {
 }
 
 #[test]
-fn batch_of_a_dead_worker_is_retried() {
+fn batch_of_a_dead_loader_worker_is_retried() {
     let expected = expected(40, 0);
     for (workers, threads) in [(1, 1), (2, 1), (2, 2)] {
         // Faults at two samples of one batch, and at one sample of another.
@@ -186,7 +186,7 @@ fn slow_worker_is_killed_and_its_batch_retried() {
 }
 
 #[test]
-fn timed_out_wait_names_the_running_batch() {
+fn timed_out_wait_for_a_batch_names_the_running_one() {
     let expected = expected(23, 0);
     let bad = expected[0].2[0];
     let loader = builder_of(Samples::new(23).with(bad, Fault::Hang, -1), 1).build().unwrap();
@@ -213,7 +213,7 @@ fn timed_out_wait_names_the_running_batch() {
 }
 
 #[test]
-fn dropped_epoch_is_not_awaited() {
+fn next_epoch_does_not_wait_for_a_dropped_epoch() {
     let expected = expected(23, 1);
     let first = all(builder(23, 0).build().unwrap().epoch(0))[0].2[0];
     // The first batch of epoch 0 hangs in one worker, and the other worker continues.
@@ -264,7 +264,7 @@ impl Dataset for Begins {
 }
 
 #[test]
-fn init_runs_in_workers_and_its_failure_ends_epochs() {
+fn loader_init_runs_in_workers_and_failure_ends_epoch() {
     // Also without workers.
     for workers in [0, 2] {
         let build = |fails| {
@@ -321,7 +321,7 @@ impl Dataset for Careless {
 }
 
 #[test]
-fn verify_finds_differing_and_unwritten_values() {
+fn verify_finds_differing_and_unwritten_row_values() {
     let verify = |kind, workers| {
         let builder = DataLoader::builder(Careless { kind }).batch_size(8).num_workers(workers);
         builder.build().unwrap().verify(10).unwrap()

@@ -108,7 +108,7 @@ pub(crate) fn outcomes<D: Dataset>(loader: &DataLoader<D>, epoch: u64) -> (Vec<u
 }
 
 #[test]
-fn epochs_up_to_u64_max_end() {
+fn loader_epochs_up_to_u64_max_end() {
     for workers in [0, 2] {
         let loader = builder(9, workers).build().unwrap();
         let last = loader.epoch(u64::MAX);
@@ -132,7 +132,7 @@ fn epochs_up_to_u64_max_end() {
 }
 
 #[test]
-fn panic_in_describe_costs_only_the_name() {
+fn panic_in_describe_costs_only_the_samples_name() {
     for workers in [0, 1] {
         let loader = numbers(12, Wrong::Describe, workers).build().unwrap();
         let (made, errors) = outcomes(&loader, 0);
@@ -143,7 +143,7 @@ fn panic_in_describe_costs_only_the_name() {
 }
 
 #[test]
-fn error_that_is_its_own_source_is_reported() {
+fn dataset_error_that_is_its_own_source_is_reported() {
     for workers in [0, 1] {
         let loader = numbers(12, Wrong::SourceOfItself, workers).build().unwrap();
         let (made, errors) = outcomes(&loader, 0);
@@ -153,7 +153,7 @@ fn error_that_is_its_own_source_is_reported() {
 }
 
 #[test]
-fn wrapped_memory_error_is_retried_alone() {
+fn batch_with_wrapped_memory_error_is_retried_alone() {
     for workers in [0, 1] {
         let loader = numbers(12, Wrong::OutOfMemory, workers).build().unwrap();
         let (made, errors) = outcomes(&loader, 0);
@@ -202,7 +202,7 @@ impl BatchSampler for Boundless {
 }
 
 #[test]
-fn numbers_at_range_ends_are_counted_or_refused() {
+fn batch_numbers_up_to_u64_max_are_counted_or_refused() {
     let loader = by_themselves(12, Wrong::Nothing, 2).batch_sampler(Boundless).build().unwrap();
     let batches = loader.epoch(0);
     assert_eq!(batches.size_hint(), (0, Some(usize::MAX)));
@@ -237,7 +237,7 @@ fn numbers_at_range_ends_are_counted_or_refused() {
 }
 
 #[test]
-fn invalid_settings_are_refused_by_name() {
+fn invalid_loader_settings_are_refused_by_name() {
     // Errors name settings of the public interface.
     let said = |builder: DataLoaderBuilder<Numbers>| builder.build().unwrap_err().to_string();
     let of = || by_themselves(40, Wrong::Nothing, 0);

@@ -99,7 +99,7 @@ fn loader_in_a_forked_copy_returns_an_error() {
 }
 
 #[test]
-fn forked_copy_computes_the_same_order() {
+fn plan_in_a_forked_copy_computes_the_same_order() {
     // Shuffling this number of samples takes longer than starting a thread.
     let plan = Plan::builder(1 << 22).batch_size(10).shuffle(true).build().unwrap();
     let (order, expected) = (plan.epoch(0), plan.epoch(0).batch(3).unwrap());

@@ -54,7 +54,7 @@ impl Dataset for Texts {
 }
 
 #[test]
-fn memory_budget_limits_bytes_only() {
+fn loader_memory_budget_limits_bytes_only() {
     let loader =
         DataLoader::builder(Texts).num_workers(2).prefetch_factor(4).memory_budget(1).build().unwrap();
     let mut most = 0;
@@ -75,7 +75,7 @@ fn memory_budget_limits_bytes_only() {
 }
 
 #[test]
-fn resume_repeats_no_delivered_batch() {
+fn resume_of_an_unordered_epoch_repeats_no_batch() {
     let of = |workers| builder(24, workers).in_order(false).prefetch_factor(1).build().unwrap();
     for workers in [0, 1] {
         let loader = of(workers);
@@ -190,7 +190,7 @@ fn run(measured: &Measured, budget: Option<usize>, kept: bool, streamed: bool) -
 }
 
 #[test]
-fn bytes_in_flight_stay_within_budget() {
+fn bytes_of_batches_in_flight_stay_within_budget() {
     for streamed in [false, true] {
         let unit = UNIT as i64;
         // Twelve large batches, then batches of all sizes.
@@ -210,7 +210,7 @@ fn bytes_in_flight_stay_within_budget() {
 }
 
 #[test]
-fn budget_assumes_the_largest_batch_so_far() {
+fn memory_budget_assumes_the_largest_batch_so_far() {
     let measured = Measured::new((0..60).map(|i| UNIT * if i < 30 { 1 } else { 10 }));
     let builder = DataLoader::builder(measured.clone()).num_workers(2).prefetch_factor(8);
     let loader = builder.memory_budget(40 * UNIT).build().unwrap();
@@ -247,7 +247,7 @@ impl IndexSampler for Nothing {
 }
 
 #[test]
-fn endless_empty_epochs_are_an_error() {
+fn endless_empty_epochs_of_a_loader_are_an_error() {
     let loader = builder(8, 0).shuffle(false).index_sampler(Nothing).build().unwrap();
     let mut batches = loader.epochs(0..u64::MAX);
     let error = next(&mut batches).unwrap().unwrap_err();
@@ -282,7 +282,7 @@ impl Dataset for Slow {
 
 /// The arrival of other batches does not extend the wait.
 #[test]
-fn timed_wait_ends_in_time() {
+fn timed_wait_for_a_batch_ends_in_time() {
     let made = Tensor::zeros([1]).unwrap().share();
     let slow = Slow(made.clone());
     let loader = DataLoader::builder(slow).num_workers(2).prefetch_factor(32).build().unwrap();

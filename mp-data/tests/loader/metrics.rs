@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 /// Calls that time out count as waiting, also if the trainer does other work between them.
 #[test]
-fn waits_without_a_batch_and_pauses_are_counted() {
+fn loader_counts_waits_without_a_batch_and_pauses() {
     let samples = Samples::new(12).with(6, Fault::Stop, 1);
     let loader = builder_of(samples, 1).shuffle(false).build().unwrap();
     let mut batches = loader.epoch(0);
@@ -50,7 +50,7 @@ fn batches_are_made_while_the_trainer_is_busy() {
 }
 
 #[test]
-fn byte_count_includes_all_columns() {
+fn loader_byte_count_includes_all_columns() {
     for workers in [0, 1] {
         let loader = builder(9, workers).build().unwrap();
         let (mut batches, mut bytes) = (loader.epoch(0), 0);
@@ -64,7 +64,7 @@ fn byte_count_includes_all_columns() {
 }
 
 #[test]
-fn fatal_error_is_counted_once() {
+fn fatal_loader_error_is_counted_once() {
     let loader = DataLoader::builder(NoDecoder).batch_size(2).num_workers(0).build().unwrap();
     let mut batches = loader.epoch(0);
     assert!(next(&mut batches).unwrap().is_err());

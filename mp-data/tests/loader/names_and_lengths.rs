@@ -24,7 +24,7 @@ fn state_of_the_other_loader_kind_is_refused() {
 }
 
 #[test]
-fn invalid_process_name_is_refused() {
+fn invalid_loader_process_name_is_refused() {
     for name in ["", "a\nb", "a\0b"] {
         let error = builder(8, 1).name(name).build().unwrap_err();
         assert!(matches!(error, BuildError::Setting { setting: "name", .. }), "{error}");
@@ -52,7 +52,7 @@ impl IndexSampler for Growing {
 }
 
 #[test]
-fn size_hint_is_exact_for_known_lengths() {
+fn size_hint_of_an_epoch_is_exact_for_known_lengths() {
     for workers in [0, 2] {
         let loader = builder(30, workers).in_order(false).build().unwrap();
         assert_eq!(loader.batches_in_epoch(7), Some(8));

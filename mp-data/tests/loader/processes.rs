@@ -87,7 +87,7 @@ fn loaders_of_both_kinds_run_concurrently() {
 
 #[test]
 #[allow(unsafe_code)]
-fn ctrl_c_ends_trainer_and_workers() {
+fn ctrl_c_ends_trainer_and_loader_workers() {
     for workers in [0, 2] {
         let (pids, goes_on) = (Queue::<Vec<u32>>::unbounded().unwrap(), Queue::<u8>::unbounded().unwrap());
         let trainer = |(workers, pids, goes_on): (usize, Queue<Vec<u32>>, Queue<u8>)| {
@@ -120,7 +120,7 @@ fn ctrl_c_ends_trainer_and_workers() {
 }
 
 #[test]
-fn pids_list_only_running_workers() {
+fn loader_pids_list_only_running_workers() {
     let loader = DataLoader::builder(NoDecoder).num_workers(2).build().unwrap();
     // Between two starts a worker has no process.
     eventually("there is no process", || {
@@ -190,7 +190,7 @@ impl Dataset for Names {
 }
 
 #[test]
-fn workers_are_named_after_their_loader() {
+fn worker_processes_are_named_after_their_loader() {
     let names = |builder: DataLoaderBuilder<Names>| {
         let loader = builder.num_workers(2).build().unwrap();
         let mut batches = loader.epoch(0);

@@ -106,7 +106,7 @@ fn tormented(order: Order, rank: u32, ordered: bool, random: &mut Random) -> Dat
 }
 
 #[test]
-fn batches_are_equal_despite_random_faults() {
+fn loader_batches_are_equal_despite_random_faults() {
     let begun = Instant::now();
     for round in 0..ROUNDS {
         if round >= FIRST && begun.elapsed() > LONG {
@@ -172,7 +172,7 @@ fn batches_are_equal_despite_random_faults() {
 
 /// Trainers stop at random batches, and are resumed with other numbers of ranks.
 #[test]
-fn repeated_resume_yields_the_same_epoch() {
+fn repeated_loader_resume_yields_the_same_epoch() {
     let begun = Instant::now();
     for round in 0..ROUNDS {
         if round >= FIRST && begun.elapsed() > LONG {

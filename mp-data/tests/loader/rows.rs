@@ -99,7 +99,7 @@ impl Dataset for Forgets {
 }
 
 #[test]
-fn unwritten_value_is_an_error_of_its_sample() {
+fn unwritten_row_value_is_an_error_of_its_sample() {
     for (workers, threads) in [(0, 1), (1, 1), (1, 2)] {
         let loader =
             |how| loader(Forgets, workers).threads_per_worker(threads).on_error(how).build().unwrap();
@@ -152,7 +152,7 @@ impl Dataset for BothFail {
 }
 
 #[test]
-fn first_of_two_failed_rows_is_reported() {
+fn first_of_two_failed_rows_of_a_batch_is_reported() {
     let loader =
         DataLoader::builder(BothFail::default()).batch_size(2).threads_per_worker(2).build().unwrap();
     let mut batches = loader.epoch(0);
@@ -184,7 +184,7 @@ impl Dataset for FailsBehindRows {
 }
 
 #[test]
-fn failure_after_the_rows_names_no_sample() {
+fn batch_failure_after_its_rows_names_no_sample() {
     for (workers, threads) in [(0, 1), (1, 1), (1, 2)] {
         for how in [OnError::Report, OnError::SkipSample] {
             let loader = loader(FailsBehindRows, workers).threads_per_worker(threads).on_error(how);
@@ -245,7 +245,7 @@ fn unsendable_batch_is_an_error_at_its_position() {
 }
 
 #[test]
-fn difference_names_the_field_of_its_column() {
+fn verify_names_the_field_of_a_differing_column() {
     let differs = Less { counts: Some(Tensor::zeros([1]).unwrap().share()), ..Less::of([0; 4]) };
     let found = loader(differs, 1).build().unwrap().verify(1).unwrap();
     assert!(found.to_string().contains("sample 0: column `number` is not the same twice"), "{found}");

@@ -46,7 +46,7 @@ impl BatchSampler for Reckless {
 }
 
 #[test]
-fn failing_sampler_costs_one_batch() {
+fn failing_batch_sampler_costs_one_batch() {
     for workers in [0, 2] {
         for panics in [false, true] {
             for by_batches in [false, true] {

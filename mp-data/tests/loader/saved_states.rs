@@ -19,7 +19,7 @@ fn saved<S: serde::de::DeserializeOwned + serde::Serialize>(text: &str) -> S {
 
 /// State with batches out of order and batches by tokens, which has all possible fields.
 #[test]
-fn saved_map_state_resumes() {
+fn loader_resumes_from_a_saved_map_state() {
     let lengths = (0..60).map(|i| 1 + i % 7).collect();
     let batching = Batching::MaxTokens { lengths, tokens: 20, window: 15 };
     let loader = bare(Samples::new(60), 0).shuffle(true).seed(17).batching(batching).build().unwrap();
@@ -37,7 +37,7 @@ const SIZES: [u64; 4] = [7, 5, 0, 9];
 
 /// The saved position is within a window. One shard ends early, and one shard is read again in the next pass.
 #[test]
-fn saved_stream_state_resumes() {
+fn loader_resumes_from_a_saved_stream_state() {
     let of = |shards| streaming_of(shards, 0).lanes(2).shuffle_window(6).shuffle(true).steps(9);
     let state: StreamState = saved(include_str!("../golden/stream-state-1.json"));
     assert_eq!((state.epoch(), state.batches()), (2, 4));

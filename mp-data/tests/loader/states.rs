@@ -127,7 +127,7 @@ fn set_dataset_keeps_settings_and_recounts_lanes() {
 /// With several threads, each sample of a batch gets the full number of attempts, also after another sample
 /// was skipped.
 #[test]
-fn skipped_sample_does_not_reduce_others_attempts() {
+fn skipped_sample_does_not_reduce_attempts_of_others() {
     let (always, twice) = (0, 3);
     let samples = Samples::new(4).with(always, Fault::Kill, -1).with(twice, Fault::Kill, 2);
     let loader = builder_of(samples, 1).shuffle(false).threads_per_worker(2).retries(2);

@@ -25,7 +25,7 @@ fn is_of_a_loader(error: &LoadError) -> bool {
 }
 
 #[test]
-fn error_names_batch_sample_worker_and_cause_once() {
+fn loader_error_names_batch_sample_worker_and_cause() {
     let error = first_error(Samples::new(12).with(6, Fault::Error, -1), 1);
     let text = error.to_string();
     let (begin, end) = text.split_once("(pid ").unwrap();
@@ -71,7 +71,7 @@ impl IndexSampler for Beyond {
 }
 
 #[test]
-fn error_names_its_batch_once() {
+fn loader_error_names_its_batch_only_once() {
     let loader = builder(8, 0).shuffle(false).index_sampler(Beyond).build().unwrap();
     let error = loader.epoch(1).find_map(Result::err).unwrap();
     let text = error.to_string();
@@ -137,7 +137,7 @@ fn backtraces(_: ()) -> (String, String) {
 }
 
 #[test]
-fn alternate_error_format_includes_all_details() {
+fn alternate_loader_error_format_includes_all_details() {
     let error = long(true, 0);
     assert_eq!(error.to_string(), "batch 0 of epoch 0: a part");
     assert_eq!(format!("{error:#}"), "batch 0 of epoch 0: all of it");
@@ -148,7 +148,7 @@ fn alternate_error_format_includes_all_details() {
 }
 
 #[test]
-fn failed_worker_starts_are_explained() {
+fn failed_loader_worker_starts_are_explained() {
     let error = long(false, 1);
     let text = error.to_string();
     let begin =
@@ -158,7 +158,7 @@ fn failed_worker_starts_are_explained() {
 }
 
 #[test]
-fn build_error_from_main_is_shown_as_text() {
+fn loader_build_error_from_main_is_shown_as_text() {
     let error = builder(8, 1001).build().unwrap_err();
     assert_eq!(format!("{error:?}"), error.to_string());
 }

@@ -87,7 +87,7 @@ impl Dataset for ReportsThreads {
 }
 
 #[test]
-fn thread_variables_of_the_user_are_kept() {
+fn thread_count_variables_of_the_user_are_kept() {
     let trainer = |name: String| {
         let loader =
             DataLoader::builder(ReportsThreads).num_workers(1).threads_per_worker(3).build().unwrap();

@@ -84,7 +84,7 @@ fn stream_error_names_shard_and_costs_one_batch() {
 }
 
 #[test]
-fn unreadable_shard_is_skipped() {
+fn unreadable_shard_of_a_stream_is_skipped() {
     for workers in [0, 2] {
         for (when, sample, fault) in [
             (When::Open, 0, Fault::Error),
@@ -130,7 +130,7 @@ fn unreadable_shard_is_skipped() {
 }
 
 #[test]
-fn skipped_samples_are_reported() {
+fn skipped_stream_samples_are_reported() {
     let shards = Shards::new(&[6, 6]).with((When::Read, 0, 2), Fault::Panic, -1).with(
         (When::Row, 1, 1),
         Fault::Error,
@@ -158,7 +158,7 @@ fn skipped_samples_are_reported() {
 /// Skipped batches don't count towards `steps`, whether they are skipped before or after the delivery of
 /// earlier batches.
 #[test]
-fn steps_do_not_count_skipped_batches() {
+fn steps_of_an_epoch_do_not_count_skipped_batches() {
     // The last of four batches of each pass fails. At first lane 0 is stopped, and lane 1 has ended.
     let shards = Shards::new(&[8, 8]).with((When::Row, 1, 5), Fault::Error, -1);
     let shards = shards.with((When::Row, 0, 0), Fault::Stop, 1);

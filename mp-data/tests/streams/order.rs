@@ -57,7 +57,7 @@ fn streams_are_equal_for_any_workers_and_threads() {
 }
 
 #[test]
-fn reader_stays_open_in_its_worker() {
+fn shard_reader_stays_open_in_its_worker() {
     let loader = streaming(&[400, 400], 1).build().unwrap();
     assert_eq!(all_of(loader.epoch(0)).len(), 200);
     assert_eq!(loader.dataset().opened.get(&[0]).unwrap(), 2);
@@ -69,7 +69,7 @@ fn reader_stays_open_in_its_worker() {
 }
 
 #[test]
-fn states_of_many_lanes_are_kept_for_1024_batches() {
+fn stream_states_of_many_lanes_last_for_1024_batches() {
     let loader = streaming(&[36; 200], 0).lanes(200).build().unwrap();
     let mut batches = loader.epoch(0);
     let mut states = Vec::new();
@@ -86,7 +86,7 @@ fn states_of_many_lanes_are_kept_for_1024_batches() {
 
 /// Lanes of two epochs may have the same position. A worker must not confuse them.
 #[test]
-fn open_lane_belongs_to_its_epoch() {
+fn open_lane_of_a_worker_belongs_to_its_epoch() {
     let of = || streaming(&[9; 4], 0).lanes(1).shuffle(true).build().unwrap();
     let loader = of();
     let mut batches = loader.epoch(1);
@@ -103,7 +103,7 @@ fn open_lane_belongs_to_its_epoch() {
 /// An epoch of a shuffled loader, with killed workers, dropped iterators, and resumes with other numbers of
 /// workers.
 #[test]
-fn kills_and_resumes_deliver_each_sample_once() {
+fn stream_delivers_each_sample_once_despite_kills() {
     let mut random = Random(5);
     for round in 0..10 {
         let sizes: Vec<u64> = (0..1 + random.below(9)).map(|_| random.below(25)).collect();
@@ -207,7 +207,7 @@ fn ranks_share_shards_and_have_equal_steps() {
 }
 
 #[test]
-fn dropped_epoch_releases_its_memory() {
+fn dropped_stream_epoch_releases_its_memory() {
     let loader = streaming(&[100; 4], 2).prefetch_factor(4).memory_budget(1 << 20).build().unwrap();
     let expected = all_of(loader.epoch(1));
     let before = in_use();
@@ -222,7 +222,7 @@ fn dropped_epoch_releases_its_memory() {
 }
 
 #[test]
-fn window_without_shuffle_is_refused() {
+fn shuffle_window_without_shuffle_is_refused() {
     let of = || streaming_of(Shards::new(&SIZES), 0);
     for builder in [of().shuffle(false).shuffle_window(7), of().shuffle_window(7).shuffle(false)] {
         let error = builder.build().unwrap_err().to_string();

@@ -75,7 +75,7 @@ fn shard_without_end_ends_after_1024_skipped_batches() {
 }
 
 #[test]
-fn epoch_ends_at_any_combination_of_failures() {
+fn stream_epoch_ends_at_any_combination_of_failures() {
     let begun = Instant::now();
     for round in 0..400 {
         if round >= 60 && begun.elapsed() > Duration::from_secs(5) {
@@ -172,7 +172,7 @@ fn epochs_of_skipped_batches_end_with_an_error() {
 
 /// Without workers, the caller makes each batch, and the time-out applies between two batches.
 #[test]
-fn next_timeout_ends_between_skipped_batches() {
+fn next_timeout_of_a_loader_ends_between_skips() {
     let shards = Shards::new(&[1000]).with((When::Row, 0, ANY_SAMPLE), Fault::Error, -1);
     let loader = streaming_of(shards, 0).on_error(OnError::SkipBatch).build().unwrap();
     let mut batches = loader.epoch(0);

@@ -235,7 +235,7 @@ impl Dataset for Folder {
 
 /// torch's `TestDictDataLoader`: batches with names.
 #[test]
-fn batches_with_names_are_structs() {
+fn batches_with_named_columns_are_structs() {
     let paths: Vec<String> = (0..9).map(|i| format!("é/{i}.png")).collect();
     let mut seen = Vec::new();
     for workers in [0, 1] {
@@ -261,7 +261,7 @@ fn batches_with_names_are_structs() {
 }
 
 #[test]
-fn frozen_strings_are_sent_as_a_handle() {
+fn frozen_strings_of_a_dataset_are_sent_as_a_handle() {
     let empty = FrozenStrings::new::<&str>([]).unwrap();
     assert!(empty.is_empty() && empty.get(0).is_none() && empty.iter().next().is_none());
     let strings = FrozenStrings::new(["", "ü", "", "abc"]).unwrap();
@@ -277,7 +277,7 @@ fn frozen_strings_are_sent_as_a_handle() {
 }
 
 #[test]
-fn metrics_include_the_workers_init_time() {
+fn loader_metrics_include_the_workers_init_time() {
     for workers in [0, 1] {
         let loader = streaming(&[9], workers).build().unwrap();
         assert_eq!(all_of(loader.epoch(0)).len(), 3);
