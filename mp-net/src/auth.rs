@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn masked_key_needs_the_same_secret() {
+    fn masked_text_is_readable_only_with_the_same_key() {
         let (key, other) = (AuthKey::from(b"family".as_slice()), AuthKey::from(b"another".as_slice()));
         let text: Vec<u8> = (0..100).collect();
         let masked = mask(&key, b"nonce", &text);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn proof_is_bound_to_key_role_and_nonces() {
+    fn key_proof_is_bound_to_key_role_and_nonces() {
         let (a, b) = (nonce().unwrap(), nonce().unwrap());
         let (key, other) = (AuthKey::from(b"secret".as_slice()), AuthKey::from(b"Secret".as_slice()));
         let proof = prove(&key, ProofSide::Home, &a, &b);

@@ -318,7 +318,7 @@ fn outcome_seeds() -> Vec<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn mutated_streams_are_read_or_refused() {
+    fn mutated_network_streams_are_read_or_refused() {
         mp_harness::hostile::short(super::TARGETS);
     }
 }

@@ -59,7 +59,7 @@ fn peers_without_the_protocol_are_refused() -> Outcome {
 
 /// Each program in the table listens at a port, and answers a caller with the bytes in the table.
 #[test]
-fn programs_without_the_protocol_are_errors() -> Outcome {
+fn connecting_to_a_foreign_program_is_an_error() -> Outcome {
     let answers = [
         (b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n".to_vec(), "another program uses the port"),
         (b"SSH-2.0-OpenSSH_9.2\r\n".to_vec(), "another program uses the port"),
@@ -104,7 +104,7 @@ fn silent_and_unknown_hosts_are_unreachable() -> Outcome {
 }
 
 #[test]
-fn home_that_has_ended_is_an_error_of_connect() -> Outcome {
+fn connect_to_a_home_that_has_ended_is_an_error() -> Outcome {
     let first = Cluster::join(&config(0, "127.0.0.1:0").timeout(Duration::from_secs(1)))?;
     let second = Cluster::join(&config(1, first.address()))?;
     let queue = Queue::<u64>::bounded(4)?;
@@ -155,7 +155,7 @@ fn members_connect_over_link_local_addresses() -> Outcome {
 }
 
 #[test]
-fn join_error_has_the_kind_of_refusal() -> Outcome {
+fn cluster_join_error_has_the_kind_of_refusal() -> Outcome {
     let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
     let why = |config: ClusterConfig| match Cluster::join(&config.timeout(Duration::from_millis(200))) {
         Err(NetError::Refused { why, .. }) => Ok(why),
@@ -171,7 +171,7 @@ fn join_error_has_the_kind_of_refusal() -> Outcome {
 }
 
 #[test]
-fn member_of_another_job_is_refused() -> Outcome {
+fn cluster_member_of_another_job_is_refused() -> Outcome {
     let first = Cluster::join(&config(0, "127.0.0.1:0").job("17"))?;
     let error = Cluster::join(&config(1, first.address()).job("18")).unwrap_err();
     assert!(matches!(&error, NetError::Refused { why: Refusal::Cluster(_), .. }), "{error}");
@@ -182,7 +182,7 @@ fn member_of_another_job_is_refused() -> Outcome {
 }
 
 #[test]
-fn open_listeners_need_a_key_or_permission() -> Outcome {
+fn open_listeners_of_a_cluster_need_key_or_permission() -> Outcome {
     let keyless = |listen: &str| ClusterConfig::new(0, 1, "127.0.0.1:0").listen(listen);
     let any = if TcpListener::bind("[::]:0").is_ok() { &["0.0.0.0:0", "[::]:0"][..] } else { &["0.0.0.0:0"] };
     for listen in any {

@@ -6,7 +6,7 @@ use mp_net::{Cluster, ClusterConfig, RemoteQueue};
 use mp_queue::Queue;
 
 #[test]
-fn put_many_without_memory_returns_the_value() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+fn remote_put_many_without_memory_returns_value() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let first = Cluster::join(&ClusterConfig::new(0, 2, "127.0.0.1:0"))?;
     let second = Cluster::join(&ClusterConfig::new(1, 2, first.address()))?;
     let queue = Queue::<u64>::unbounded()?;

@@ -40,7 +40,7 @@ fn is_other_build(error: Option<&NetError>) {
 }
 
 #[test]
-fn types_of_another_build_are_refused() -> Outcome {
+fn message_types_of_another_build_are_refused() -> Outcome {
     let Some(other) = OtherBuild::new() else {
         skip("the linker writes no build-id");
         return Ok(());
@@ -64,7 +64,7 @@ fn types_of_another_build_are_refused() -> Outcome {
 }
 
 #[test]
-fn types_of_this_build_are_exchanged() -> Outcome {
+fn message_types_of_this_build_are_exchanged() -> Outcome {
     let (_home, address) = Member::start("home", "");
     let cluster = Cluster::join(&config(1, &address))?;
     let areas = RemoteQueue::<Area>::connect(&cluster, "areas")?;

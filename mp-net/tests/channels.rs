@@ -24,7 +24,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 #[test]
-fn watch_receives_the_newest_value() -> Outcome {
+fn remote_watch_receives_the_newest_value() -> Outcome {
     let (first, second) = two();
     let (sender, receiver) = watch::channel("first".to_string())?;
     first.publish("text", &receiver)?;
@@ -52,7 +52,7 @@ fn watch_receives_the_newest_value() -> Outcome {
 }
 
 #[test]
-fn watch_waits_for_a_value() -> Outcome {
+fn remote_watch_waits_for_a_value() -> Outcome {
     let (first, second) = two();
     let (sender, receiver) = watch::channel(1_u32)?;
     first.publish("epoch", &receiver)?;
@@ -76,7 +76,7 @@ fn watch_waits_for_a_value() -> Outcome {
 }
 
 #[test]
-fn broadcast_reaches_each_receiver() -> Outcome {
+fn remote_broadcast_reaches_each_receiver() -> Outcome {
     let (first, second) = two();
     let (sender, receiver) = broadcast::channel::<(u32, String)>(100)?;
     first.publish("news", &receiver)?;
@@ -101,7 +101,7 @@ fn broadcast_reaches_each_receiver() -> Outcome {
 }
 
 #[test]
-fn slow_receivers_count_missed_messages() -> Outcome {
+fn slow_remote_receivers_count_missed_messages() -> Outcome {
     let (first, second) = two();
     let (sender, receiver) = broadcast::channel::<u64>(4)?;
     first.publish("news", &receiver)?;
@@ -128,7 +128,7 @@ fn slow_receivers_count_missed_messages() -> Outcome {
 }
 
 #[test]
-fn unsendable_value_ends_the_relay() -> Outcome {
+fn unsendable_value_ends_the_relay_of_a_channel() -> Outcome {
     let (first, second) = two();
     let (sender, receiver) = broadcast::channel::<Queue<u32>>(4)?;
     first.publish("queues", &receiver)?;
@@ -145,7 +145,7 @@ fn unsendable_value_ends_the_relay() -> Outcome {
 }
 
 #[test]
-fn withdrawn_channel_ends_and_other_types_fail() -> Outcome {
+fn withdrawn_channel_ends_and_other_types_are_refused() -> Outcome {
     let (first, second) = two();
     let ((newest, values), (news, messages)) = (watch::channel(1_u32)?, broadcast::channel::<u32>(4)?);
     first.publish("newest", &values)?;
@@ -169,7 +169,7 @@ fn withdrawn_channel_ends_and_other_types_fail() -> Outcome {
 }
 
 #[test]
-fn threads_share_a_receiver() -> Outcome {
+fn threads_share_a_remote_broadcast_receiver() -> Outcome {
     const MESSAGES: u32 = 2000;
     let (first, second) = two();
     let (sender, receiver) = broadcast::channel::<(u32, Vec<u32>)>(MESSAGES as usize)?;
@@ -200,7 +200,7 @@ fn threads_share_a_receiver() -> Outcome {
 }
 
 #[test]
-fn sent_handle_counts_the_unread_message() -> Outcome {
+fn sent_remote_handle_counts_the_unread_message() -> Outcome {
     let (first, second) = two();
     let (sender, receiver) = broadcast::channel::<u32>(2)?;
     first.publish("news", &receiver)?;

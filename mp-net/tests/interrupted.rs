@@ -165,7 +165,7 @@ fn puts_over_breaking_connections_are_done_once() -> Outcome {
 }
 
 #[test]
-fn puts_over_breaking_tls_are_done_once() -> Outcome {
+fn remote_puts_over_breaking_tls_are_done_once() -> Outcome {
     let file = |name| format!("{}/tests/certificates/{name}", env!("CARGO_MANIFEST_DIR"));
     let files = ["ca.pem", "member.pem", "member.key"].map(file);
     let tls = mp_net::ClusterTls::from_pem_files(&files[0], &files[1], &files[2])?;
@@ -339,7 +339,7 @@ fn is_waiting(call: &mut (impl Future + Unpin)) -> bool {
 
 /// Each connection breaks before it can transfer all unanswered calls.
 #[test]
-fn resent_calls_advance_with_each_connection() -> Outcome {
+fn resent_calls_advance_with_each_broken_connection() -> Outcome {
     let (first, second, proxy) = two(10, 3_000);
     let (given, awaited) = (Semaphore::with_limit(400, 400)?, Semaphore::with_limit(0, 200)?);
     first.publish("given", &given)?;
@@ -439,7 +439,7 @@ fn broadcasts_over_breaking_connections_are_counted() -> Outcome {
 }
 
 #[test]
-fn silence_of_both_sides_does_not_end_calls() -> Outcome {
+fn silence_shorter_than_the_grace_ends_no_call() -> Outcome {
     let (proxy, home) = Proxy::start(4, u64::MAX / 2);
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let at = listener.local_addr()?.to_string();
@@ -467,7 +467,7 @@ fn silence_of_both_sides_does_not_end_calls() -> Outcome {
 /// The home gives back a message that its caller has received. The link of the caller detects the loss while
 /// no call waits, and the next call of the caller begins another session.
 #[test]
-fn flush_after_an_unnoticed_loss_fails() -> Outcome {
+fn flush_after_an_undetected_link_loss_fails() -> Outcome {
     let short = |config: ClusterConfig| config.lease(Duration::from_millis(200)).grace(Duration::ZERO);
     let (first, second, proxy) = two_with(7, 300_000, short);
     let (queue, semaphore) = (Queue::<u32>::bounded(4)?, Semaphore::new(1)?);

@@ -7,7 +7,7 @@ use mp_net::{Cluster, ClusterConfig, NetError, RemoteGetError, RemotePutError, R
 use mp_queue::Queue;
 
 #[test]
-fn interrupt_ends_waits_and_takes_no_message() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+fn interrupt_ends_remote_waits_taking_no_message() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let cluster = Cluster::join(&ClusterConfig::new(0, 1, "127.0.0.1:0"))?;
     let queue = Queue::<u32>::bounded(10)?;
     cluster.publish("numbers", &queue)?;

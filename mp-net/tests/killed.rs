@@ -67,7 +67,7 @@ fn lease_of_a_killed_member_returns() -> Outcome {
 }
 
 #[test]
-fn waiting_get_of_a_killed_member_takes_nothing() -> Outcome {
+fn waiting_get_of_a_killed_member_takes_no_message() -> Outcome {
     let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
     let queue = Queue::<u32>::bounded(4)?;
     first.publish("numbers", &queue)?;
@@ -80,7 +80,7 @@ fn waiting_get_of_a_killed_member_takes_nothing() -> Outcome {
 }
 
 #[test]
-fn message_sent_to_a_killed_member_returns() -> Outcome {
+fn message_sent_to_a_killed_member_returns_to_queue() -> Outcome {
     let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
     let queue = Queue::<u32>::bounded(4)?;
     first.publish("numbers", &queue)?;

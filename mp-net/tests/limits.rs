@@ -71,7 +71,7 @@ fn unproven_connection_ends_after_the_lease() {
 /// A home with too many unproven connections ends the oldest ones. A connection of a new member may be among
 /// them.
 #[test]
-fn new_connection_is_repeated_after_a_reset() {
+fn new_cluster_connection_is_repeated_after_a_reset() {
     let first = first(Duration::from_secs(10));
     let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = proxy.local_addr().unwrap();

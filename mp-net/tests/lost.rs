@@ -115,7 +115,7 @@ fn killed_member_returns_permit_and_breaks_barrier() -> Outcome {
 }
 
 #[test]
-fn waiting_acquire_of_a_killed_member_takes_nothing() -> Outcome {
+fn waiting_acquire_of_a_killed_member_takes_no_permit() -> Outcome {
     let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
     let (_event, semaphore, ..) = publish(&first)?;
     let permit = semaphore.acquire()?;
@@ -175,7 +175,7 @@ fn lost<T>(result: Result<T, NetError>) -> PeerLost {
 }
 
 #[test]
-fn killed_home_is_lost_to_all_waiters() -> Outcome {
+fn killed_home_is_lost_to_all_remote_waiters() -> Outcome {
     let (home, address) = Member::start("home", "");
     let cluster = Cluster::join(&config(1, &address).lease(LONG))?;
     let event = RemoteEvent::connect(&cluster, "event")?;
@@ -239,7 +239,7 @@ fn channels_of_killed_home_end_after_all_messages() -> Outcome {
 }
 
 #[test]
-fn killed_user_of_event_or_channel_has_no_effect() -> Outcome {
+fn killed_member_leaves_events_and_channels_intact() -> Outcome {
     let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
     let (event, _semaphore, _barrier, newest, sender) = publish(&first)?;
     let there = RemoteEvent::connect(&first, "event")?;
@@ -292,7 +292,7 @@ fn stopped_home_is_lost_to_waiters_of_all_kinds() -> Outcome {
 }
 
 #[test]
-fn events_end_when_the_first_rank_is_lost() -> Outcome {
+fn cluster_events_end_when_the_first_rank_is_lost() -> Outcome {
     let (home, address) = Member::start("home", "");
     let cluster = Cluster::join(&config(1, &address).lease(LONG))?;
     let events = cluster.events();

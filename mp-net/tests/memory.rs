@@ -40,7 +40,7 @@ fn fill() -> Vec<Tensor<u8>> {
 }
 
 #[test]
-fn relays_survive_exhausted_memory() -> Outcome {
+fn relays_of_channels_survive_exhausted_memory() -> Outcome {
     Arena::configure(ArenaOptions::new().size(64 << 20))?;
     log::set_logger(&Logger)?;
     log::set_max_level(log::LevelFilter::Warn);

@@ -29,7 +29,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 #[test]
-fn event_is_set_and_cleared_from_both_sides() -> Outcome {
+fn remote_event_is_set_and_cleared_from_both_sides() -> Outcome {
     let (first, second) = two();
     let event = Event::new()?;
     first.publish("event", &event)?;
@@ -51,7 +51,7 @@ fn event_is_set_and_cleared_from_both_sides() -> Outcome {
 }
 
 #[test]
-fn permits_are_taken_and_released() -> Outcome {
+fn remote_permits_are_taken_and_released() -> Outcome {
     let (first, second) = two();
     let semaphore = BoundedSemaphore::new(2)?;
     first.publish("permits", &semaphore)?;
@@ -85,7 +85,7 @@ fn permits_are_taken_and_released() -> Outcome {
 }
 
 #[test]
-fn dropped_acquisitions_keep_no_permit() -> Outcome {
+fn dropped_remote_acquire_future_keeps_no_permit() -> Outcome {
     let (first, second) = two();
     let semaphore = BoundedSemaphore::new(1)?;
     first.publish("permits", &semaphore)?;
@@ -100,7 +100,7 @@ fn dropped_acquisitions_keep_no_permit() -> Outcome {
 }
 
 #[test]
-fn thousand_waits_need_no_threads() -> Outcome {
+fn thousand_remote_waits_need_no_threads() -> Outcome {
     let (first, second) = two();
     let (event, semaphore) = (Event::new()?, BoundedSemaphore::new(1)?);
     first.publish("event", &event)?;
@@ -133,7 +133,7 @@ async fn wait(event: RemoteEvent, permits: RemoteSemaphore) -> Result<(), Remote
 }
 
 #[test]
-fn barrier_is_passed_broken_and_reset() -> Outcome {
+fn remote_barrier_is_passed_broken_and_reset() -> Outcome {
     let (first, second) = two();
     let barrier = Barrier::new(2)?;
     first.publish("step", &barrier)?;
@@ -177,7 +177,7 @@ fn barrier_is_passed_broken_and_reset() -> Outcome {
 }
 
 #[test]
-fn wait_for_an_action_times_out() -> Outcome {
+fn remote_wait_for_a_barrier_action_times_out() -> Outcome {
     let (first, second) = two();
     let barrier = Barrier::new(1)?;
     first.publish("step", &barrier)?;
@@ -199,7 +199,7 @@ fn wait_for_an_action_times_out() -> Outcome {
 }
 
 #[test]
-fn action_runs_in_the_last_party_alone() -> Outcome {
+fn barrier_action_runs_only_in_the_last_remote_party() -> Outcome {
     let (first, second) = two();
     let barrier = Barrier::new(3)?;
     first.publish("step", &barrier)?;
@@ -223,7 +223,7 @@ fn action_runs_in_the_last_party_alone() -> Outcome {
 }
 
 #[test]
-fn remote_party_acts_before_the_others_continue() -> Outcome {
+fn remote_party_acts_before_others_pass_the_barrier() -> Outcome {
     let (first, second) = two();
     let barrier = Barrier::new(2)?;
     first.publish("step", &barrier)?;
@@ -263,7 +263,7 @@ fn remote_party_acts_before_the_others_continue() -> Outcome {
 }
 
 #[test]
-fn remote_party_waits_for_the_previous_action() -> Outcome {
+fn remote_party_waits_for_previous_barrier_action() -> Outcome {
     let (first, second) = two();
     let barrier = Barrier::new(1)?;
     first.publish("step", &barrier)?;
@@ -300,7 +300,7 @@ fn remote_party_waits_for_the_previous_action() -> Outcome {
 }
 
 #[test]
-fn enrolled_party_leaves_the_barrier_unbroken() -> Outcome {
+fn enrolled_party_leaves_a_remote_barrier_unbroken() -> Outcome {
     let (first, second) = two();
     let barrier = Barrier::new(2)?;
     first.publish("step", &barrier)?;
@@ -323,7 +323,7 @@ fn enrolled_party_leaves_the_barrier_unbroken() -> Outcome {
 }
 
 #[test]
-fn connect_to_another_kind_of_object_fails() -> Outcome {
+fn remote_connect_to_another_kind_of_object_fails() -> Outcome {
     let (first, second) = two();
     let (queue, event) = (Queue::<u32>::bounded(1)?, Event::new()?);
     first.publish("queue", &queue)?;
@@ -341,7 +341,7 @@ fn connect_to_another_kind_of_object_fails() -> Outcome {
 }
 
 #[test]
-fn timed_out_barrier_names_missing_members() -> Outcome {
+fn timed_out_remote_barrier_names_missing_members() -> Outcome {
     let (first, second) = two();
     let barrier = Barrier::new(3)?;
     first.publish("step", &barrier)?;

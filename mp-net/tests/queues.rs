@@ -85,7 +85,7 @@ fn remote_put_returns_the_value_if_full() -> Outcome {
 }
 
 #[test]
-fn tensors_arrive_with_their_modes() -> Outcome {
+fn tensors_arrive_at_another_host_with_their_modes() -> Outcome {
     let (first, second) = two();
     let queue = Queue::<Bundle<(Tensor<f32>, FrozenTensor<u8>, Vec<f64>)>>::bounded(4)?;
     first.publish("mixed", &queue)?;
@@ -123,7 +123,7 @@ fn shared_tensors_and_handles_stay_on_their_host() -> Outcome {
 }
 
 #[test]
-fn leased_message_returns_if_not_acknowledged() -> Outcome {
+fn remote_lease_returns_if_not_acknowledged() -> Outcome {
     let (first, second) = two();
     let queue = Queue::<String>::bounded(4)?;
     first.publish("work", &queue)?;
@@ -152,7 +152,7 @@ fn leased_message_returns_if_not_acknowledged() -> Outcome {
 }
 
 #[test]
-fn connect_names_types_and_published_names() -> Outcome {
+fn connect_error_names_types_and_published_names() -> Outcome {
     let first = first_of_two(|config| config);
     let second = Cluster::join(&config(1, 2, first.address()).timeout(Duration::from_millis(100)))?;
     let queue = Queue::<u64>::bounded(4)?;
@@ -170,7 +170,7 @@ fn connect_names_types_and_published_names() -> Outcome {
 }
 
 #[test]
-fn join_reports_key_rank_and_silence() {
+fn cluster_join_error_reports_key_rank_and_silence() {
     let short = Duration::from_millis(200);
     // Below the ports that the system assigns, and not used by tests.
     let silent = Cluster::join(&config(1, 2, "127.0.0.1:29749").timeout(short)).unwrap_err();
@@ -192,7 +192,7 @@ fn join_reports_key_rank_and_silence() {
 }
 
 #[test]
-fn message_above_the_limit_is_returned() -> Outcome {
+fn remote_message_above_the_limit_is_returned() -> Outcome {
     let first = first_of_two(|config| config.largest_message(1 << 20));
     let second = Cluster::join(&config(1, 2, first.address()))?;
     let queue = Queue::<Tensor<u8>>::bounded(4)?;
@@ -207,7 +207,7 @@ fn message_above_the_limit_is_returned() -> Outcome {
 }
 
 #[test]
-fn put_async_and_get_async_move_messages() -> Outcome {
+fn remote_put_async_and_get_async_move_messages() -> Outcome {
     let (first, second) = two();
     let queue = Queue::<u32>::bounded(2)?;
     first.publish("numbers", &queue)?;
@@ -242,7 +242,7 @@ fn assert_tensors(Bundle(value): &Bundle<Vec<Tensor<u32>>>, i: usize) {
 }
 
 #[test]
-fn put_many_to_closed_queue_returns_unput_values() -> Outcome {
+fn remote_put_many_to_closed_queue_returns_the_rest() -> Outcome {
     // The home accepts one call at a time, so that messages wait and share calls.
     let first = first_of_two(|config| config.credits(1, 1 << 20));
     let second = Cluster::join(&config(1, 2, first.address()))?;
@@ -270,7 +270,7 @@ fn put_many_to_closed_queue_returns_unput_values() -> Outcome {
 }
 
 #[test]
-fn put_many_ends_at_a_message_above_the_limit() -> Outcome {
+fn remote_put_many_ends_at_a_message_above_limit() -> Outcome {
     let first = first_of_two(|config| config.largest_message(1000));
     let second = Cluster::join(&config(1, 2, first.address()))?;
     let queue = Queue::<Vec<u8>>::bounded(1000)?;
@@ -296,7 +296,7 @@ fn put_many_ends_at_a_message_above_the_limit() -> Outcome {
 }
 
 #[test]
-fn get_many_takes_available_messages_in_order() -> Outcome {
+fn remote_get_many_takes_available_messages_in_order() -> Outcome {
     let (first, second) = two();
     let queue = Queue::<Bundle<Vec<Tensor<u32>>>>::bounded(1000)?;
     first.publish("batches", &queue)?;
@@ -339,7 +339,7 @@ impl<'de> Deserialize<'de> for Picky {
 }
 
 #[test]
-fn messages_after_an_undecodable_one_return() -> Outcome {
+fn remote_messages_after_an_undecodable_one_return() -> Outcome {
     let (first, second) = two();
     let queue = Queue::<Picky>::bounded(20)?;
     first.publish("numbers", &queue)?;
@@ -370,7 +370,7 @@ fn messages_after_an_undecodable_one_return() -> Outcome {
 }
 
 #[test]
-fn get_many_stops_after_a_large_message() -> Outcome {
+fn remote_get_many_stops_after_a_large_message() -> Outcome {
     let (first, second) = two();
     let queue = Queue::<Vec<u8>>::bounded(10)?;
     first.publish("bytes", &queue)?;
@@ -391,7 +391,7 @@ fn get_many_stops_after_a_large_message() -> Outcome {
 }
 
 #[test]
-fn put_many_with_a_limit_returns_unsent_values() -> Outcome {
+fn limited_remote_put_many_returns_unsent_values() -> Outcome {
     let (first, second) = two();
     let queue = Queue::<u64>::bounded(10)?;
     first.publish("numbers", &queue)?;
@@ -415,7 +415,7 @@ fn put_many_with_a_limit_returns_unsent_values() -> Outcome {
 }
 
 #[test]
-fn limited_put_many_keeps_order_with_a_consumer() -> Outcome {
+fn limited_remote_put_many_keeps_order_with_consumer() -> Outcome {
     // If several calls were unanswered, a later one could be put after an earlier one found no room.
     let (first, second) = two();
     let queue = Queue::<u64>::bounded(20)?;
@@ -443,7 +443,7 @@ fn limited_put_many_keeps_order_with_a_consumer() -> Outcome {
 }
 
 #[test]
-fn put_many_of_a_slow_iterator_ends_at_an_error() -> Outcome {
+fn remote_put_many_of_slow_iterator_ends_at_an_error() -> Outcome {
     let (first, second) = two();
     let queue = Queue::<u64>::bounded(20)?;
     first.publish("numbers", &queue)?;

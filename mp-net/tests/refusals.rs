@@ -45,7 +45,7 @@ fn refuse(home: ClusterConfig, caller: impl FnOnce(ClusterConfig) -> ClusterConf
 }
 
 #[test]
-fn refused_peers_are_counted_and_logged() -> Outcome {
+fn refused_cluster_peers_are_counted_and_logged() -> Outcome {
     log::set_logger(&LOG)?;
     log::set_max_level(LevelFilter::Warn);
     let home = || ClusterConfig::new(0, 2, "127.0.0.1:0");

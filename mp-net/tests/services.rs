@@ -65,7 +65,7 @@ impl NetService for Lengths {
 }
 
 #[test]
-fn too_large_reply_is_no_refused_request() -> Outcome {
+fn too_large_service_reply_is_no_refused_request() -> Outcome {
     let config = |rank, first: &str| ClusterConfig::new(rank, 2, first).largest_message(50_000);
     let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
     let second = Cluster::join(&config(1, first.address()))?;
@@ -86,7 +86,7 @@ fn too_large_reply_is_no_refused_request() -> Outcome {
 
 /// A home stores replies until they are received, and limits their number.
 #[test]
-fn home_forgets_the_reply_to_a_post() -> Outcome {
+fn home_of_a_service_forgets_the_reply_to_a_post() -> Outcome {
     let config = |rank, first: &str| ClusterConfig::new(rank, 2, first);
     let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
     let second = Cluster::join(&config(1, first.address()))?;
@@ -102,7 +102,7 @@ fn home_forgets_the_reply_to_a_post() -> Outcome {
 }
 
 #[test]
-fn services_are_called_at_the_same_time() -> Outcome {
+fn cluster_services_are_called_at_the_same_time() -> Outcome {
     let config = |rank, first: &str| ClusterConfig::new(rank, 2, first);
     let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
     let second = Cluster::join(&config(1, first.address()))?;

@@ -21,7 +21,7 @@ fn two(change: impl Fn(ClusterConfig) -> ClusterConfig) -> (Cluster, Cluster) {
 const RETURN: Duration = Duration::from_millis(700);
 
 #[test]
-fn message_of_a_dropped_handle_is_taken_once() -> Outcome {
+fn remote_message_of_a_dropped_handle_is_taken_once() -> Outcome {
     let (first, second) = two(|config| config);
     let queue = Queue::<Tensor<u8>>::bounded(4)?;
     first.publish("tensors", &queue)?;
@@ -53,7 +53,7 @@ fn leaseholder_of_another_member_keeps_the_queue_open() -> Outcome {
 }
 
 #[test]
-fn put_without_credits_delays_no_other_calls() -> Outcome {
+fn remote_put_without_credits_delays_no_other_calls() -> Outcome {
     let (first, second) = two(|config| config.credits(100, 1 << 20));
     let (inward, outward) = (Queue::<Tensor<u8>>::bounded(1)?, Queue::<u32>::bounded(1)?);
     first.publish("in", &inward)?;
@@ -84,7 +84,7 @@ fn put_without_credits_delays_no_other_calls() -> Outcome {
 }
 
 #[test]
-fn message_above_the_caller_limit_stays_queued() -> Outcome {
+fn message_above_the_limit_of_a_caller_stays_queued() -> Outcome {
     let first = Cluster::join(&ClusterConfig::new(0, 2, "127.0.0.1:0"))?;
     let second = Cluster::join(&ClusterConfig::new(1, 2, first.address()).largest_message(1 << 20))?;
     let queue = Queue::<Vec<(u32, String)>>::bounded(4)?;
@@ -100,7 +100,7 @@ fn message_above_the_caller_limit_stays_queued() -> Outcome {
 }
 
 #[test]
-fn calls_end_when_the_cluster_of_the_home_is_dropped() -> Outcome {
+fn remote_calls_end_when_the_homes_cluster_is_dropped() -> Outcome {
     let (first, second) = two(|config| config.grace(Duration::MAX));
     let queue = Queue::<u32>::bounded(1)?;
     first.publish("numbers", &queue)?;
@@ -148,7 +148,7 @@ fn lost_later_call_leaves_put_many_in_doubt() -> Outcome {
 }
 
 #[test]
-fn put_fails_with_its_value_within_a_runtime() -> Outcome {
+fn remote_put_within_a_runtime_fails_with_its_value() -> Outcome {
     let (first, second) = two(|config| config);
     let queue = Queue::<Tensor<u8>>::bounded(1)?;
     first.publish("tensors", &queue)?;

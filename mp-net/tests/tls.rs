@@ -70,7 +70,7 @@ fn members_with_certificates_exchange_tensors() -> Outcome {
 }
 
 #[test]
-fn unusable_certificates_are_refused_by_reason() {
+fn unusable_tls_certificates_are_refused_by_reason() {
     let member = || Some(identity("member", "ca"));
     let other = || Some(identity("other", "other-ca"));
     for (home, caller, expected) in [
@@ -95,7 +95,7 @@ fn unusable_certificates_are_refused_by_reason() {
 }
 
 #[test]
-fn renewed_files_are_used_by_the_next_connection() -> Outcome {
+fn renewed_tls_files_are_used_by_the_next_connection() -> Outcome {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("renewed");
     std::fs::create_dir_all(&folder)?;
     let [ca, certificate, key] = ["ca.pem", "member.pem", "member.key"].map(|name| folder.join(name));
@@ -117,7 +117,7 @@ fn renewed_files_are_used_by_the_next_connection() -> Outcome {
 }
 
 #[test]
-fn key_is_proved_inside_tls() {
+fn cluster_key_is_proved_inside_tls() {
     let tls = || Some(identity("member", "ca"));
     let first = Cluster::join(&config(0, "127.0.0.1:0", tls()).key(b"secret")).unwrap();
     let why = refusal_of(&first, config(1, first.address(), tls()).key(b"Secret"));
@@ -151,7 +151,7 @@ fn peer_without_a_certificate_is_refused() -> Outcome {
 
 /// Unfinished handshakes end when a member joins, and when the cluster is dropped.
 #[test]
-fn half_open_handshakes_end_without_a_panic() -> Outcome {
+fn half_open_tls_handshakes_end_without_a_panic() -> Outcome {
     let panics = Arc::new(AtomicU64::new(0));
     let (counted, before) = (panics.clone(), std::panic::take_hook());
     std::panic::set_hook(Box::new(move |panic| {
@@ -182,7 +182,7 @@ fn half_open_handshakes_end_without_a_panic() -> Outcome {
 }
 
 #[test]
-fn unusable_files_are_named_and_keys_are_not_printed() -> Outcome {
+fn unusable_tls_files_are_named_keys_are_not_printed() -> Outcome {
     let tls = identity("member", "ca");
     let key = std::fs::read_to_string(file("member.key"))?;
     let secret = key.lines().nth(1).expect("the first line of the key");

@@ -26,7 +26,7 @@ fn worker(rank: usize, queues: (RemoteQueue<u64>, Queue<String>)) -> Outcome {
 }
 
 #[test]
-fn workers_use_a_handle_of_their_parent() -> Outcome {
+fn workers_use_a_remote_handle_of_their_parent() -> Outcome {
     let first = Cluster::join(&ClusterConfig::new(0, 2, "127.0.0.1:0").key(b"secret"))?;
     let second = Cluster::join(&ClusterConfig::new(1, 2, first.address()).key(b"secret"))?;
     let numbers = Queue::<u64>::bounded(1000)?;
@@ -80,7 +80,7 @@ fn worker_shows_the_certificate_of_its_parent() -> Outcome {
 }
 
 #[test]
-fn handle_in_a_message_works_in_another_member() -> Outcome {
+fn remote_handle_in_a_message_works_at_another_member() -> Outcome {
     let first = Cluster::join(&ClusterConfig::new(0, 2, "127.0.0.1:0").key(b"secret"))?;
     let second = Cluster::join(&ClusterConfig::new(1, 2, first.address()).key(b"secret"))?;
     let (handles, tensors) =
@@ -154,7 +154,7 @@ fn party(_: usize, handles: (RemoteEvent, RemoteSemaphore, RemoteBarrier)) -> Ou
 }
 
 #[test]
-fn workers_wait_at_objects_of_another_member() -> Outcome {
+fn worker_processes_wait_at_objects_of_another_member() -> Outcome {
     let first = Cluster::join(&ClusterConfig::new(0, 2, "127.0.0.1:0").key(b"secret"))?;
     let second = Cluster::join(&ClusterConfig::new(1, 2, first.address()).key(b"secret"))?;
     let (go, permits, step) = (Event::new()?, BoundedSemaphore::new(2)?, Barrier::new(3)?);

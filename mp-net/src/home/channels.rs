@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_sent_in_order_within_a_limit() {
+    fn home_sends_channel_messages_in_order_within_limit() {
         let (sender, receiver) = broadcast::channel::<(Vec<u8>, u8)>(64).unwrap();
         let (subscription, capacity) = SharedBroadcast(receiver).subscribe().unwrap();
         assert_eq!(capacity, 64);

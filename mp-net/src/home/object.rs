@@ -469,7 +469,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_given_back_return_to_the_queue() {
+    fn messages_given_back_to_a_home_return_to_its_queue() {
         let queue = Queue::<u32>::bounded(10).unwrap();
         let shared = Arc::new(SharedQueue::new(&queue));
         queue.put_many(0..5).map_err(|e| e.error).unwrap();

@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_beyond_the_limit_are_counted() {
+    fn published_names_beyond_the_limit_are_counted() {
         let registry = ClusterRegistry::new(1);
         assert_eq!(registry.names(), "none");
         registry.join(Node { ranks: 1, ..Node::default() }, 1);

@@ -368,7 +368,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ordinary_call_above_the_limit_is_refused() {
+    fn ordinary_call_above_the_session_limit_is_refused() {
         let session = Session::new(Node::default(), 1 << 20);
         let (to, mut from) = unbounded_channel();
         session.begin_stream(to).unwrap();

@@ -83,7 +83,7 @@ fn check(cases: &[(&[&str], &str)]) {
 }
 
 #[test]
-fn env_of_one_launcher_gives_its_placement() {
+fn environment_of_one_launcher_gives_its_placement() {
     check(&[
         (&[TORCHRUN], "Torchrun 1/2 local 1/2 home localhost:33956 job 7b29338f"),
         (&["RANK=3 WORLD_SIZE=4 MASTER_ADDR=a"], "Torchrun 3/4 local -/- home a:29700 job -"),
@@ -112,7 +112,7 @@ fn env_of_one_launcher_gives_its_placement() {
 }
 
 #[test]
-fn env_of_nested_launchers_gives_the_inner_one() {
+fn environment_of_nested_launchers_gives_inner_one() {
     check(&[
         (&[SRUN, TORCHRUN], "Torchrun 1/2 local 1/2 home localhost:33956 job 7b29338f"),
         (&[SBATCH, TORCHRUN], "Torchrun 1/2 local 1/2 home localhost:33956 job 7b29338f"),
@@ -166,7 +166,7 @@ fn env_without_a_launcher_gives_none() {
 }
 
 #[test]
-fn address_and_port_follow_the_precedence() {
+fn launcher_address_and_port_follow_the_precedence() {
     let home = |env: &str| place(env).unwrap().unwrap().home.to_string();
     assert_eq!(home(&format!("{SRUN} MASTER_ADDR=ib0 MASTER_PORT=29500")), "ib0:29501");
     assert_eq!(home(&format!("{SRUN} MASTER_ADDR=ib0 MP_ADDR=ib1 MASTER_PORT=1 MP_PORT=9")), "ib1:9");
@@ -181,7 +181,7 @@ fn address_and_port_follow_the_precedence() {
 }
 
 #[test]
-fn half_set_pair_error_names_the_missing_variable() {
+fn half_set_launcher_pair_names_the_missing_variable() {
     for (env, found, missing) in [
         ("RANK=1", "RANK=1", "WORLD_SIZE"),
         ("WORLD_SIZE=4", "WORLD_SIZE=4", "RANK"),
@@ -199,7 +199,7 @@ fn half_set_pair_error_names_the_missing_variable() {
 }
 
 #[test]
-fn incomplete_env_error_names_missing_variables() {
+fn incomplete_launcher_env_names_missing_variables() {
     check(&[
         (
             &[MPIRUN],
@@ -236,7 +236,7 @@ fn incomplete_env_error_names_missing_variables() {
 }
 
 #[test]
-fn contradictory_env_names_both_sides() {
+fn contradictory_launcher_env_names_both_sides() {
     check(&[
         (
             &[SRUN, "RANK=0 WORLD_SIZE=5 MASTER_ADDR=a MASTER_PORT=1"],
@@ -291,7 +291,7 @@ fn agreeing_rank_leaves_the_launcher_in_use() {
 }
 
 #[test]
-fn invalid_values_are_named_and_cut() {
+fn invalid_environment_values_are_named_and_cut() {
     let number = "but a rank or a size is a decimal number from 0, within 64 bits";
     for value in ["-1", "+1", "1.0", "x", "18446744073709551616"] {
         let expected = format!("the environment variable RANK is invalid: found \"{value}\", {number}");
@@ -333,7 +333,7 @@ fn invalid_values_are_named_and_cut() {
 }
 
 #[test]
-fn first_host_expands_the_first_name() {
+fn first_host_of_a_list_expands_the_first_name() {
     for (list, host) in [
         ("node[003-005,9],x7", "node003"),
         ("x7,node[1-2]", "x7"),
@@ -351,7 +351,7 @@ fn first_host_expands_the_first_name() {
 }
 
 #[test]
-fn task_count_of_a_malformed_list_is_none() {
+fn task_count_of_a_malformed_slurm_list_is_none() {
     for list in ["", "2(x", "2(x3", "2(3)", "(x3)", "2,", "-1", "2(x3)4"] {
         assert_eq!(tasks_of_node(list, 9), None, "of {list}");
     }
@@ -361,7 +361,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn first_host_is_parsed_from_rendered_lists(
+    fn first_host_is_parsed_from_rendered_slurm_lists(
         parts in prop::collection::vec(("[a-z.-]{1,4}", 0..900u32, 0..9u32, 1..5usize, any::<bool>()), 1..4),
         others in prop::collection::vec("[a-z]{1,3}(\\[[0-9]{1,3}(,[0-9])?\\])?", 0..3),
     ) {
@@ -381,7 +381,7 @@ proptest! {
     }
 
     #[test]
-    fn tasks_of_node_equal_the_expanded_list(runs in prop::collection::vec((0..9usize, 1..5usize), 1..6)) {
+    fn tasks_of_node_equal_expanded_slurm_list(runs in prop::collection::vec((0..9usize, 1..5usize), 1..6)) {
         let items: Vec<_> = runs
             .iter()
             .map(|(tasks, repeats)| if *repeats == 1 { tasks.to_string() } else { format!("\
@@ -394,13 +394,13 @@ proptest! {
     }
 
     #[test]
-    fn lists_of_any_text_do_not_panic(list in "\\PC*|[a-z0-9,()x\\[\\]-]*", node: usize) {
+    fn slurm_list_parsers_do_not_panic_on_any_text(list in "\\PC*|[a-z0-9,()x\\[\\]-]*", node: usize) {
         let _ = (first_host(&list), tasks_of_node(&list, node));
     }
 }
 
 #[test]
-fn tls_files_are_named_together_or_not_at_all() {
+fn tls_file_variables_are_set_together_or_not_at_all() {
     let files = |set: &'static [&str]| {
         super::tls_files(move |name| set.contains(&name).then(|| format!("{name}.pem").into()))
     };
@@ -420,7 +420,7 @@ fn key_of(vars: &[(&str, &Path)]) -> Result<Option<Vec<u8>>, String> {
 }
 
 #[test]
-fn cluster_key_is_a_variable_or_a_file() {
+fn cluster_key_comes_from_a_variable_or_a_file() {
     let path = std::env::temp_dir().join(format!("mp-net-key-{}", std::process::id()));
     let write = |text: &[u8], mode| {
         // A file may be read-only.

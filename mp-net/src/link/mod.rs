@@ -411,7 +411,7 @@ mod tests {
     use crate::error::Refusal;
 
     #[test]
-    fn all_waiting_calls_get_the_refusal() {
+    fn all_calls_waiting_for_a_refused_link_get_refusal() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let me = NodeIdentity { config: ClusterConfig::new(1, 2, &address), node: Node::default() };

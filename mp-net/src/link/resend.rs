@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_double_and_unread_calls_come_first() {
+    fn resend_groups_double_and_unread_calls_come_first() {
         let mut pending: BTreeMap<_, _> = (1..=9).map(sent).collect();
         let mut resend = ResendQueue::default();
         resend.start(&mut pending);

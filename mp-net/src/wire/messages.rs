@@ -441,7 +441,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn call_runs_are_short_and_keep_all_numbers() {
+    fn runs_of_call_numbers_are_short_and_lossless() {
         let own = 1 << 63;
         let ids: Vec<u64> = (5..1000).chain([1001, 1003, 1004, own, own + 1, u64::MAX - 1]).collect();
         let runs = CallRuns::new(ids.iter().rev().copied().chain([7]).collect());

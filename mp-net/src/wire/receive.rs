@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_the_same_for_any_pieces() {
+    fn receiver_reads_the_same_parts_from_any_pieces() {
         let data: Vec<u8> = (0..300_u32).map(|i| i as u8).collect();
         let head = head_of_data(data.len());
         let bytes =
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_frames_are_refused() {
+    fn receiver_refuses_invalid_frames() {
         let large = [&[0], 1001_u32.to_be_bytes().as_slice(), &[0]].concat();
         assert!(parts(&large, 100).unwrap_err().contains("above the limit"));
         assert!(parts(&[1, 0, 0, 0, 1, 0], 6).unwrap_err().contains("compressed"));
@@ -275,7 +275,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_end_without_a_panic(
+        fn receiver_of_frames_does_not_panic_on_any_bytes(
             bytes in proptest::collection::vec(any::<u8>(), 0..200),
             piece in 1..50_usize,
         ) {

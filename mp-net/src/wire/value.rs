@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn large_values_sent_together_are_refused() {
+    fn values_above_the_limit_sent_together_are_refused() {
         let value =
             |bytes| Value { bytes: Vec::new(), blocks: vec![Block { bytes, frozen: false, element: 0 }] };
         let arriving =
