@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_answers_are_encoded_like_long_ones() {
+    fn short_manager_answers_are_encoded_like_long_ones() {
         let encode_args = |mut value: Option<u64>| {
             let mut out = empty_buffer();
             out.bytes().push(0);

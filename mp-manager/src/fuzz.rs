@@ -111,7 +111,7 @@ fn answer_seeds() -> Vec<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn mutated_requests_and_answers_are_read_or_refused() {
+    fn mutated_manager_requests_are_read_or_refused() {
         mp_harness::hostile::short(super::TARGETS);
     }
 }

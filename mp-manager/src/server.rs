@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_pauses_double_and_reset() {
+    fn retry_pauses_of_the_server_double_and_reset() {
         let mut backoff = RetryPause::default();
         let pauses = [1, 2, 4, 8, 16, 32, 64, 100, 100].map(Duration::from_millis);
         assert_eq!(pauses.map(|_| backoff.next_pause()), pauses);

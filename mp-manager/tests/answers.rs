@@ -17,7 +17,7 @@ impl Drop for Budget {
 }
 
 #[test]
-fn result_without_memory_is_an_error_of_its_call() {
+fn result_beyond_memory_is_an_error_of_its_call() {
     let manager = manager();
     let object = made(&manager, closure!([] || 7_u8));
     let get = || object.call(closure!([] |object: &mut u8| *object)).unwrap();

@@ -12,7 +12,7 @@ use mp_spawn::{Process, closure};
 use mp_sync::Lock;
 
 #[test]
-fn dicts_lists_and_namespaces_are_shared() {
+fn manager_shares_dicts_lists_and_namespaces() {
     let manager = manager();
     let dict = manager.dict::<String, List<u32>>().unwrap().with_timeout(DEADLINE);
     let space = manager.namespace().unwrap().with_timeout(DEADLINE);
@@ -50,7 +50,7 @@ fn dicts_lists_and_namespaces_are_shared() {
 }
 
 #[test]
-fn changes_within_one_call_are_atomic() {
+fn changes_of_an_object_within_one_call_are_atomic() {
     let manager = manager();
     let counts = manager.dict::<u8, u64>().unwrap().with_timeout(DEADLINE);
     let count = |counts: Dict<u8, u64>| {
@@ -70,7 +70,7 @@ fn changes_within_one_call_are_atomic() {
 }
 
 #[test]
-fn queues_and_values_outlive_the_server() {
+fn queues_and_values_outlive_the_managers_server() {
     let manager = manager();
     let queue = manager.queue::<u32>(4).unwrap();
     let (value, array) = (manager.value(1_u64).unwrap(), manager.array(&[1_u8, 2]).unwrap());

@@ -14,7 +14,7 @@ use mp_spawn::closure;
 type Answer = Result<u32, CallError>;
 
 #[test]
-fn call_that_closes_a_cycle_names_waiting_calls() {
+fn object_call_closing_a_cycle_names_waiting_calls() {
     let manager = manager();
     let [first, second, third] = [(); 3].map(|()| made(&manager, closure!([] || 7_u32)));
     // The first object calls the second, the second calls the third, and the third calls the first, which
@@ -47,7 +47,7 @@ fn call_that_closes_a_cycle_names_waiting_calls() {
 }
 
 #[test]
-fn timed_out_call_closes_no_cycle() {
+fn timed_out_object_call_closes_no_call_cycle() {
     let manager = manager();
     let [first, second] = [(); 2].map(|()| made(&manager, closure!([] || 7_u32)));
     let gate = Gate::new();
@@ -74,7 +74,7 @@ fn timed_out_call_closes_no_cycle() {
 
 /// An object that has answered a call can call the caller at once, before the caller has read the answer.
 #[test]
-fn answered_call_closes_no_cycle() {
+fn answered_object_call_closes_no_call_cycle() {
     let manager = manager();
     let asked: Queue<()> = Queue::unbounded().unwrap();
     let [asker, asked_one] = [(); 2].map(|()| made(&manager, closure!([] || 7_u32)));
@@ -125,7 +125,7 @@ fn constructor_calling_its_waiting_object_errors() {
 
 /// A cycle through another process is not detected: a time-out ends it, and the error names the call.
 #[test]
-fn cycle_through_another_process_times_out() {
+fn call_cycle_through_another_process_times_out() {
     let manager = manager();
     let object = made(&manager, closure!([] || 7_u32)).with_timeout(Duration::from_millis(50));
     let ask = closure!([object = object.clone()] |_own: &mut u32| {
@@ -140,7 +140,7 @@ fn cycle_through_another_process_times_out() {
 }
 
 #[test]
-fn ended_wait_closes_no_cycle() {
+fn ended_wait_closes_no_call_cycle() {
     let manager = manager();
     let (gate, seen) = (Gate::new(), Queue::<Result<u32, String>>::unbounded().unwrap());
     let (first, second) = (made(&manager, closure!([] || 1_u32)), made(&manager, closure!([] || 2_u32)));

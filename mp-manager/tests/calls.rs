@@ -12,7 +12,7 @@ use mp_spawn::{Process, RaisedKind, SpawnOptions, closure, start_processes};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 #[test]
-fn processes_and_threads_share_one_object() {
+fn processes_and_threads_share_one_manager_object() {
     let manager = manager();
     let numbers = made(&manager, closure!([] || Vec::<u32>::new()));
     let worker = |rank: usize, numbers: Proxy<Vec<u32>>| {
@@ -75,7 +75,7 @@ fn calls_to_distinct_objects_run_in_parallel() {
 }
 
 #[test]
-fn panic_is_returned_and_the_object_survives() {
+fn method_panic_is_returned_and_the_object_survives() {
     let manager = manager();
     let (object, dropped) = noisy(&manager);
     let other = made(&manager, closure!([] || 5_u64));
@@ -101,7 +101,7 @@ fn panic_is_returned_and_the_object_survives() {
 }
 
 #[test]
-fn failing_constructor_is_an_error() {
+fn failing_object_constructor_is_an_error() {
     let manager = manager();
     let Err(CallError::Raised(raised)) = manager.create(|| -> u8 { panic!("no luck") }) else {
         panic!("the constructor panics")
@@ -117,7 +117,7 @@ fn failing_constructor_is_an_error() {
 }
 
 #[test]
-fn late_answer_after_a_timeout_is_dropped() {
+fn late_object_answer_after_a_timeout_is_dropped() {
     let manager = manager();
     let object = made(&manager, closure!([] || 0_u32));
     let gate = Gate::new();
@@ -149,7 +149,7 @@ struct Outer {
 }
 
 #[test]
-fn objects_hold_and_call_other_objects() {
+fn manager_objects_hold_and_call_other_objects() {
     let manager = manager();
     let inner = made(&manager, closure!([] || Vec::<u32>::new()));
     let outer = made(&manager, closure!([] || Outer { inner: None }));
@@ -208,7 +208,7 @@ impl<'de> Deserialize<'de> for Even {
 }
 
 #[test]
-fn unencodable_data_is_an_error_of_its_call() {
+fn unencodable_data_is_an_error_of_its_object_call() {
     let manager = manager();
     let object = made(&manager, closure!([] || 0_u32));
     let give =
@@ -276,7 +276,7 @@ fn large_captures_and_arguments_round_trip() {
 }
 
 #[test]
-fn manager_of_a_child_serves_its_children() {
+fn manager_of_a_child_process_serves_its_children() {
     let child = |(): ()| {
         let manager = Manager::start().map_err(|error| error.to_string())?;
         let object = made(&manager, closure!([] || 1_u32));
@@ -289,7 +289,7 @@ fn manager_of_a_child_serves_its_children() {
 }
 
 #[test]
-fn each_call_receives_its_own_captures() {
+fn each_object_call_receives_its_own_captures() {
     let manager = manager();
     let all = made(&manager, closure!([] || Vec::<String>::new()));
     for word in ["a", "b", "a longer one, which is no short message any more"] {

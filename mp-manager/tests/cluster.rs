@@ -108,7 +108,7 @@ fn object_is_called_from_another_host() -> Outcome {
 }
 
 #[test]
-fn call_errors_are_returned_to_other_hosts() -> Outcome {
+fn object_call_errors_are_returned_to_other_hosts() -> Outcome {
     let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
     let (_member, _) = start(&first);
     let words = opened(&first);
@@ -140,7 +140,7 @@ fn call_errors_are_returned_to_other_hosts() -> Outcome {
 }
 
 #[test]
-fn messages_above_the_limits_are_refused() -> Outcome {
+fn remote_object_messages_above_limits_are_refused() -> Outcome {
     let first = Cluster::join(&config(0, "127.0.0.1:0").largest_message(100_000))?;
     let second = Cluster::join(&config(1, first.address()).largest_message(50_000))?;
     let (_manager, _object) = published(&first);
@@ -157,7 +157,7 @@ fn messages_above_the_limits_are_refused() -> Outcome {
 }
 
 #[test]
-fn lost_home_ends_calls_within_the_lease() -> Outcome {
+fn lost_home_ends_object_calls_within_the_lease() -> Outcome {
     let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
     let (member, server) = start(&first);
     let words = opened(&first);
@@ -182,7 +182,7 @@ fn lost_home_ends_calls_within_the_lease() -> Outcome {
 }
 
 #[test]
-fn stopped_home_is_lost_within_the_lease() -> Outcome {
+fn stopped_home_of_objects_is_lost_within_the_lease() -> Outcome {
     let first = Cluster::join(&config(0, "127.0.0.1:0"))?;
     let (member, _) = start(&first);
     let words = opened(&first);
@@ -229,7 +229,7 @@ fn timeout_ends_a_call_of_a_stopped_home() -> Outcome {
 }
 
 #[test]
-fn ended_manager_and_withdrawn_name_are_reported() -> Outcome {
+fn ended_manager_and_withdrawn_name_are_call_errors() -> Outcome {
     let (first, second) = members();
     let (manager, object) = published(&first);
     let words = opened(&second);
@@ -270,7 +270,7 @@ fn killed_server_ends_a_call_that_it_has_not_read() -> Outcome {
 }
 
 #[test]
-fn other_kinds_and_unregistered_types_are_refused() -> Outcome {
+fn cluster_proxy_of_another_kind_or_type_is_refused() -> Outcome {
     let (first, second) = members();
     let (manager, _object) = published(&first);
     let numbers = Queue::<u64>::bounded(4)?;
@@ -303,7 +303,7 @@ fn published_object_lives_until_it_is_withdrawn() -> Outcome {
 }
 
 #[test]
-fn worker_calls_through_a_sent_handle() -> Outcome {
+fn worker_calls_an_object_through_a_sent_handle() -> Outcome {
     let (first, second) = members();
     let (_manager, object) = published(&first);
     let words = opened(&second);
@@ -343,7 +343,7 @@ fn relay(listener: &TcpListener, to: &str, broken: &Arc<AtomicU64>) {
 }
 
 #[test]
-fn broken_connections_repeat_no_call() -> Outcome {
+fn broken_connections_repeat_no_object_call() -> Outcome {
     let (relaying, free) = (TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?);
     let (here, there) = (relaying.local_addr()?.to_string(), free.local_addr()?.to_string());
     drop(free);

@@ -93,7 +93,7 @@ fn value(object: &ClusterProxy) -> u64 {
 }
 
 #[test]
-fn methods_return_objects_to_other_hosts() -> Outcome {
+fn methods_return_objects_to_callers_on_other_hosts() -> Outcome {
     let published = Published::new();
     let (_second, parent) = published.open();
     let child = parent.call_to_object("child", ())?;
@@ -125,7 +125,7 @@ fn methods_return_objects_to_other_hosts() -> Outcome {
 }
 
 #[test]
-fn freed_object_returns_an_error() -> Outcome {
+fn call_of_a_freed_object_returns_an_error() -> Outcome {
     let published = Published::new();
     let (_second, parent) = published.open();
     let child = parent.call_to_object("child", ())?;
@@ -201,7 +201,7 @@ fn objects_of_a_killed_caller_are_freed() -> Outcome {
 }
 
 #[test]
-fn worker_requests_its_own_handle() -> Outcome {
+fn worker_requests_its_own_handle_of_an_object() -> Outcome {
     let published = Published::new();
     let (_second, parent) = published.open();
     let child = parent.call_to_object("child", ())?;
@@ -260,7 +260,7 @@ impl<'de> Deserialize<'de> for Counted {
 }
 
 #[test]
-fn captures_are_encoded_only_to_register() -> Outcome {
+fn closure_captures_are_encoded_only_to_register() -> Outcome {
     let cluster = Cluster::join(&config(0, "127.0.0.1:0"))?;
     let manager = manager();
     let by = Counted(5);

@@ -12,7 +12,7 @@ use mp_spawn::{Process, closure};
 use rustix::process::Signal;
 
 #[test]
-fn server_death_is_an_error_for_all_callers() {
+fn manager_server_death_is_an_error_for_all_callers() {
     let manager = manager();
     let busy = made(&manager, closure!([] || 0_u32));
     let gate = Gate::new();
@@ -42,7 +42,7 @@ fn server_death_is_an_error_for_all_callers() {
 }
 
 #[test]
-fn server_death_at_the_first_call_is_reported() {
+fn server_death_at_the_first_object_call_is_reported() {
     // The caller's sender of answers is still in the object's channel, so the channel of answers never ends.
     let manager = manager();
     let object = made(&manager, closure!([] || 0_u32));
@@ -101,7 +101,7 @@ fn stopped_server_is_awaited_for_the_proxy_timeout() {
 }
 
 #[test]
-fn owner_death_ends_the_server() {
+fn death_of_its_owner_ends_the_manager_server() {
     let through = Queue::bounded(1).unwrap();
     let owner = |through: Queue<Proxy<u32>>| {
         let manager = Manager::start().unwrap();
@@ -147,7 +147,7 @@ fn object_in_an_unread_answer_is_freed() {
 }
 
 #[test]
-fn sent_call_of_an_ended_caller_runs() {
+fn sent_object_call_of_an_ended_caller_runs() {
     let manager = manager();
     let object = made(&manager, closure!([] || 0_u32));
     let through = Queue::bounded(2).unwrap();

@@ -13,7 +13,7 @@ use mp_spawn::{Process, StartMethod, closure};
 use rustix::process::Signal;
 
 #[test]
-fn shutdown_waits_for_calls_and_drops_objects() {
+fn manager_shutdown_waits_for_calls_and_drops_objects() {
     let manager = manager();
     let (object, dropped) = noisy(&manager);
     let (idle, idle_dropped) = noisy(&manager);
@@ -45,7 +45,7 @@ fn shutdown_waits_for_calls_and_drops_objects() {
 }
 
 #[test]
-fn shutdown_kills_the_server_during_a_long_call() {
+fn shutdown_kills_manager_server_during_a_long_call() {
     let manager = manager();
     let object = made(&manager, closure!([] || 0_u32));
     let gate = Gate::new();
@@ -61,7 +61,7 @@ fn shutdown_kills_the_server_during_a_long_call() {
 }
 
 #[test]
-fn shutdown_kills_a_stopped_server_after_grace() {
+fn shutdown_kills_stopped_manager_server_after_grace() {
     let manager = manager();
     let server = manager.server_pid();
     signal(server, Signal::STOP);
@@ -90,7 +90,7 @@ extern "C" fn count(_: libc::c_int) {
 }
 
 #[test]
-fn server_survives_ctrl_c() {
+fn manager_server_survives_ctrl_c() {
     let test = |(): ()| {
         rustix::process::setpgid(None, None).unwrap();
         // SAFETY: the handler only touches an atomic.

@@ -14,7 +14,7 @@ fn value(object: &Proxy<Noisy>) -> Result<u64, CallError> {
 }
 
 #[test]
-fn last_proxy_drop_frees_the_object() {
+fn drop_of_the_last_proxy_frees_the_object() {
     let manager = manager();
     let (object, dropped) = noisy(&manager);
     let (first, second) = (object.clone(), object);
@@ -66,7 +66,7 @@ struct Ring {
 }
 
 #[test]
-fn call_dropping_its_own_last_proxy_completes() {
+fn object_call_dropping_its_last_proxy_completes() {
     let manager = manager();
     let (dropped, gate) = (Queue::unbounded().unwrap(), Gate::new());
     let reported = dropped.clone();

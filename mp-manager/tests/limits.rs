@@ -35,7 +35,7 @@ fn limit(limits: &Proxy<Option<Rlimit>>, few: bool) {
 }
 
 #[test]
-fn call_sleeps_until_descriptors_are_available() {
+fn object_call_sleeps_until_descriptors_are_available() {
     let manager = manager();
     let limits = made(&manager, closure!([] || None::<Rlimit>));
     let lines = made(&manager, closure!([] || Vec::<String>::new()));
@@ -70,7 +70,7 @@ fn call_sleeps_until_descriptors_are_available() {
 /// The caller is another program, and the server can't accept its connection.
 #[cfg(feature = "authkey")]
 #[test]
-fn call_times_out_if_server_lacks_descriptors() {
+fn object_call_times_out_if_server_lacks_descriptors() {
     use std::time::Duration;
 
     use mp_manager::{CallError, Methods, RemoteManager};

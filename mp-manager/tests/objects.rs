@@ -116,7 +116,7 @@ fn killed_or_timed_out_caller_leaves_no_object() {
 }
 
 #[test]
-fn failed_call_creates_no_object() {
+fn failed_object_call_creates_no_returned_object() {
     let manager = manager();
     let parent = made(&manager, closure!([] || 1_u8));
     let fail = closure!([] |n: &mut u8| if *n > 0 { Err("there is none") } else { Ok(vec![*n]) });
@@ -136,7 +136,7 @@ fn failed_call_creates_no_object() {
 }
 
 #[test]
-fn shutdown_drops_returned_objects() {
+fn manager_shutdown_drops_returned_objects() {
     let manager = manager();
     let (parent, dropped) = noisy(&manager);
     let own = child(&parent).unwrap();

@@ -101,7 +101,7 @@ fn start_other_program(address: &str, remain: bool) -> Other {
 }
 
 #[test]
-fn methods_are_called_by_name() {
+fn remote_object_methods_are_called_by_name() {
     let (_manager, remote) = served("names");
     let words = create(&remote, "a");
     assert_eq!(words.call::<usize>("push", "b".to_string()).unwrap(), 2);
@@ -130,7 +130,7 @@ fn other_program_finds_published_objects() {
 }
 
 #[test]
-fn killed_program_releases_its_objects() {
+fn killed_program_releases_its_remote_objects() {
     let (manager, remote) = served("killed");
     let words = made(&manager, closure!([] || Words::new()));
     manager.publish("words", &words).unwrap();
@@ -148,7 +148,7 @@ fn killed_program_releases_its_objects() {
 }
 
 #[test]
-fn last_handle_drop_frees_the_object() {
+fn last_remote_handle_drop_frees_the_object() {
     let manager = manager();
     let (noisy, dropped) = noisy(&manager);
     let reported = dropped.clone();
@@ -180,7 +180,7 @@ fn last_handle_drop_frees_the_object() {
 }
 
 #[test]
-fn errors_and_panics_are_returned_to_the_caller() {
+fn remote_errors_and_panics_are_returned_to_caller() {
     let (_manager, remote) = served("errors");
     let words = create(&remote, "a");
     let error = words.call::<u32>("fail", ()).unwrap_err();
@@ -219,7 +219,7 @@ fn shared_memory_arguments_and_results_are_refused() {
 }
 
 #[test]
-fn duplicate_names_are_refused() {
+fn duplicate_published_object_names_are_refused() {
     let (manager, remote) = served("once");
     let raised = |result: Result<(), CallError>| match result {
         Err(CallError::Raised(raised)) => raised.message,
@@ -254,7 +254,7 @@ fn serve_with_an_empty_key_is_refused() {
 }
 
 #[test]
-fn wrong_key_and_wrong_address_are_errors() {
+fn wrong_key_and_wrong_address_are_connect_errors() {
     let (_manager, _remote) = served("key");
     let refused = |address: String, key: &[u8]| RemoteManager::connect(address, key).unwrap_err();
     let error = refused(address("key"), b"another");
@@ -274,7 +274,7 @@ fn wrong_key_and_wrong_address_are_errors() {
 }
 
 #[test]
-fn invalid_bytes_end_only_their_connection() {
+fn invalid_bytes_at_server_end_only_their_connection() {
     let manager = manager();
     manager.register(words()).unwrap();
     manager.serve(address("bytes"), no_key()).unwrap();
@@ -287,7 +287,7 @@ fn invalid_bytes_end_only_their_connection() {
 }
 
 #[test]
-fn threads_call_concurrently() {
+fn threads_call_a_remote_object_concurrently() {
     let (_manager, remote) = served("threads");
     let words = create(&remote, "first");
     thread::scope(|scope| {
@@ -309,7 +309,7 @@ fn threads_call_concurrently() {
 }
 
 #[test]
-fn late_result_after_a_timeout_is_dropped() {
+fn late_remote_result_after_a_timeout_is_dropped() {
     let manager = manager();
     let gate = Gate::new();
     let stop = gate.clone();
@@ -330,7 +330,7 @@ fn late_result_after_a_timeout_is_dropped() {
 }
 
 #[test]
-fn call_to_a_dead_server_is_an_error() {
+fn remote_call_to_a_dead_server_is_an_error() {
     let (manager, remote) = served("gone");
     let words = create(&remote, "a");
     kill(manager.server_pid());
@@ -390,7 +390,7 @@ fn waiting(manager: &Manager, test: &str) -> (Gate, Queue<u32>) {
 }
 
 #[test]
-fn timed_out_calls_leave_no_threads() {
+fn timed_out_remote_calls_leave_no_threads() {
     let manager = manager();
     let (gate, _dropped) = waiting(&manager, "busy");
     let remote = RemoteManager::connect(address("busy"), KEY).unwrap();
@@ -444,7 +444,7 @@ fn stopped_server_is_awaited_for_the_call_timeout() {
 }
 
 #[test]
-fn ended_programs_leave_no_resources() {
+fn ended_programs_leave_no_resources_at_the_server() {
     let (manager, remote) = served("leaks");
     let words = create(&remote, "a");
     let round = || {

@@ -124,7 +124,7 @@ fn object_created_too_late_is_freed_despite_a_fork() {
 }
 
 #[test]
-fn dropped_session_ends_despite_a_copy() {
+fn dropped_manager_session_ends_despite_a_forked_copy() {
     let served = served("dropped");
     let before = served.connections();
     let remote = RemoteManager::connect(&*served.address, KEY).unwrap();
@@ -136,7 +136,7 @@ fn dropped_session_ends_despite_a_copy() {
 }
 
 #[test]
-fn killed_program_releases_objects_despite_a_copy() {
+fn killed_program_frees_objects_despite_a_forked_copy() {
     let served = served("killed");
     let before = served.connections();
     let copies = Queue::<u32>::unbounded().unwrap();
@@ -161,7 +161,7 @@ fn killed_program_releases_objects_despite_a_copy() {
 }
 
 #[test]
-fn calls_in_a_forked_copy_are_errors() {
+fn remote_object_calls_in_a_forked_copy_are_errors() {
     let served = served("asks");
     let object = served.create(4);
     served.stop();
@@ -214,7 +214,7 @@ fn many_proxies_wait_once_for_a_stopped_server() {
 }
 
 #[test]
-fn connection_threads_sleep_while_idle() {
+fn server_connection_threads_sleep_while_idle() {
     let served = served("sleep");
     let (object, queue) = (served.create(1), Queue::unbounded().unwrap());
     (0..20).for_each(|_| queue.put(object.clone()).unwrap());

@@ -57,7 +57,7 @@ fn value(object: &RemoteProxy) -> u64 {
 }
 
 #[test]
-fn timed_out_create_leaves_no_object() {
+fn timed_out_remote_create_leaves_no_object() {
     let served = served("create");
     let hasty = served.remote.clone().with_timeout(Duration::from_millis(20));
     assert_eq!((hasty.timeout(), served.remote.timeout()), (Some(Duration::from_millis(20)), Some(DEADLINE)));
@@ -129,7 +129,7 @@ fn objects(pid: u32) -> usize {
 }
 
 #[test]
-fn methods_return_objects() {
+fn remote_methods_return_objects_as_handles() {
     let served = served("methods");
     let parent = served.create(1);
     let child = parent.call_to_object("child", ()).unwrap();
@@ -148,7 +148,7 @@ fn methods_return_objects() {
 }
 
 #[test]
-fn method_returns_an_object_or_a_value() {
+fn remote_method_returns_an_object_or_a_value() {
     let served = served("either");
     let parent = served.create(1);
     let error = parent.call_to_object("no child", ()).unwrap_err();
@@ -184,7 +184,7 @@ fn method_returns_an_object_or_a_value() {
 }
 
 #[test]
-fn method_returns_an_existing_object() {
+fn remote_method_returns_an_existing_object() {
     let served = served("there");
     let (dropped, other) = (served.dropped.clone(), manager());
     let kept = made(&served.manager, closure!([dropped] || Noisy { value: 9, dropped: dropped.clone() }));
@@ -210,7 +210,7 @@ fn method_returns_an_existing_object() {
 }
 
 #[test]
-fn killed_program_releases_returned_objects() {
+fn killed_program_releases_returned_remote_objects() {
     let served = served("killed");
     let program = |(address, gate): (String, Gate)| -> Result<(), String> {
         let remote = RemoteManager::connect(address, KEY).map_err(|error| error.to_string())?;
@@ -236,7 +236,7 @@ fn killed_program_releases_returned_objects() {
 }
 
 #[test]
-fn handle_is_sent_to_another_process() {
+fn remote_object_handle_is_sent_to_another_process() {
     let served = served("sent");
     let object = served.create(1);
     let child = |object: RemoteProxy| -> Result<RemoteProxy, CallError> {
@@ -255,7 +255,7 @@ fn handle_is_sent_to_another_process() {
 }
 
 #[test]
-fn handle_in_a_message_keeps_the_object() {
+fn remote_handle_in_a_message_keeps_the_object() {
     let served = served("way");
     let queue = Queue::unbounded().unwrap();
     queue.put(served.create(7)).unwrap();
@@ -333,7 +333,7 @@ fn sender_and_receiver_deaths_release_the_object() {
 }
 
 #[test]
-fn receiver_proves_its_key() {
+fn receiver_of_a_remote_handle_proves_its_key() {
     let served = served("key");
     let object = served.create(1);
     let child = |object: RemoteProxy| -> Result<u64, String> {
@@ -348,7 +348,7 @@ fn receiver_proves_its_key() {
 }
 
 #[test]
-fn unsendable_handle_is_returned() {
+fn unsendable_remote_handle_is_returned() {
     let mut served = served("not-sent");
     let (queue, object) = (Queue::unbounded().unwrap(), served.create(1));
     // The handle would be sent over a socket, to a program without this program's memory.

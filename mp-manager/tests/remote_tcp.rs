@@ -89,7 +89,7 @@ fn killed_tcp_program_releases_its_objects() {
 }
 
 #[test]
-fn killed_server_ends_calls_over_tcp() {
+fn killed_manager_server_ends_calls_over_tcp() {
     let (manager, address, remote) = served();
     let words = create(&remote);
     assert_eq!(words.call::<usize>("push", "second".to_string()).unwrap(), 2);
@@ -136,7 +136,7 @@ fn server_beyond_loopback_requires_a_key() {
 }
 
 #[test]
-fn socket_options_apply_to_both_sides() {
+fn tcp_socket_options_apply_to_server_and_client() {
     let manager = manager();
     words(&manager);
     let error = manager.serve(any_port(), SocketOptions::new()).unwrap_err().to_string();
@@ -161,7 +161,7 @@ fn socket_options_apply_to_both_sides() {
 }
 
 #[test]
-fn zero_handshake_timeout_ends_at_once() {
+fn zero_tcp_handshake_timeout_ends_at_once() {
     let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let at = silent.local_addr().unwrap();
     for time in [Duration::ZERO, Duration::from_nanos(1)] {
@@ -175,7 +175,7 @@ fn zero_handshake_timeout_ends_at_once() {
 }
 
 #[test]
-fn proxy_is_sent_with_its_limits() {
+fn proxy_is_sent_with_its_message_limits() {
     let manager = manager();
     words(&manager);
     let address = manager.serve(any_port(), KEY).unwrap();

@@ -450,7 +450,7 @@ mod tests {
 
     /// While the socket has no room, each dropped handle encodes all handles that `take_gone` returns.
     #[test]
-    fn dropped_handles_are_reported_in_parts() {
+    fn dropped_object_handles_are_reported_in_parts() {
         let (connection, _other) = mp_queue::pipe().unwrap();
         let mut keep_alive =
             KeepAlive { connection: ServerConnection::new(connection), next: 0, gone: (0..1000).collect() };

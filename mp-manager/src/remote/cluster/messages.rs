@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn mutated_messages_are_read_or_refused() {
+    fn mutated_cluster_messages_are_read_or_refused() {
         mp_harness::hostile::short(&[("asks", asks, ask_seeds), ("replies", replies, reply_seeds)]);
     }
 }
