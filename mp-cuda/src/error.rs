@@ -312,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_result_is_a_driver_error() {
+    fn unknown_cuda_result_is_a_driver_error() {
         let error = Error::driver("cuMemCreate", 4321, || None);
         assert!(matches!(&error, Error::Driver { code: 4321, help: None, .. }));
         let expected =
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn context_losing_codes_are_device_losses() {
+    fn context_losing_cuda_codes_are_device_losses() {
         for code in [46, 700, 719] {
             assert!(
                 matches!(Error::driver("cuStreamQuery", code, || None), Error::DeviceLost { .. }),

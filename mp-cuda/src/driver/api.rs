@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn structures_match_the_header_layout() {
+    fn driver_structures_match_the_cuda_header_layout() {
         assert_eq!((size_of::<AllocationProp>(), align_of::<AllocationProp>()), (32, 8));
         assert_eq!((offset_of!(AllocationProp, location), offset_of!(AllocationProp, win32)), (8, 16));
         assert_eq!((size_of::<AccessDesc>(), size_of::<IpcHandle>(), size_of::<DriverHandle>()), (12, 64, 8));

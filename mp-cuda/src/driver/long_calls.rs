@@ -54,7 +54,7 @@ mod tests {
 
     /// The end of a later call does not end an earlier call.
     #[test]
-    fn long_calls_are_awaited_by_number() {
+    fn long_driver_calls_are_awaited_by_number() {
         let (first, second) = (LongCall::begin(), LongCall::begin());
         let count = begun();
         drop(second);

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn piece_arrives_with_its_access_mode() {
+    fn device_piece_arrives_with_its_access_mode() {
         let slab = slab();
         let one = piece(&slab, 3, 5000);
         assert!(one.share_as(PieceMode::Shared));
@@ -147,7 +147,7 @@ mod tests {
 
     /// Attachments that are not pieces, or that describe impossible pieces, are refused.
     #[test]
-    fn non_piece_attachments_are_refused() {
+    fn attachments_that_are_no_device_piece_are_refused() {
         let refused = |hold: &Hold, why: &str| {
             let mut out = Outgoing::default();
             let number = out.attached().attach_object(hold).unwrap();
@@ -169,7 +169,7 @@ mod tests {
 
     /// A receiver of a piece finds the slab, even if no process holds the slab itself.
     #[test]
-    fn piece_keeps_its_slab_alive() {
+    fn device_piece_keeps_its_slab_alive() {
         let (arena, slab) = (mp_core::Arena::current().unwrap(), slab());
         let one = piece(&slab, 3, 5000);
         assert!(one.share_as(PieceMode::Frozen));
@@ -189,7 +189,7 @@ mod tests {
     /// The registry records the contents of fewer pieces than the test sends. Nevertheless each received
     /// piece is the sent piece.
     #[test]
-    fn received_pieces_keep_their_identity() {
+    fn received_device_pieces_keep_their_identity() {
         let slab = slab();
         let all: Vec<Piece> = (0..200).map(|unit| piece(&slab, unit, u64::from(unit) + 1)).collect();
         for _ in 0..2 {
@@ -204,7 +204,7 @@ mod tests {
 
     /// No process cuts pieces that exceed their slab, but receivers check for them.
     #[test]
-    fn piece_outside_its_slab_is_refused() {
+    fn device_piece_outside_its_slab_is_refused() {
         let slab = slab();
         let take = |unit, bytes| {
             let object = PieceObject::new(slab.object(), unit, bytes).unwrap();
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn exclusive_piece_moves_once() {
+    fn exclusive_device_piece_moves_only_once() {
         let slab = slab();
         let one = piece(&slab, 0, 100);
         let clone = one.clone();

@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slab_is_idle_after_the_work_of_all_pieces() {
+    fn device_slab_is_idle_after_the_work_of_all_pieces() {
         let slab = Slab::received(SlabObject::new(Uuid([7; 16]), 1 << 20, 1 << 10).unwrap());
         let mut clocks = [(); 2].map(|()| Clock::claim(Arena::current().unwrap()).unwrap());
         let ticks = clocks.each_mut().map(|clock| {

@@ -413,7 +413,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn last_tick_of_each_stream_is_recorded() {
+    fn last_tick_of_each_using_stream_is_recorded() {
         let at = |clock, epoch, count| Tick::new(clock, Tick::base(epoch) + count);
         let mut list = Vec::new();
         for tick in [at(3, 1, 5), at(3, 1, 4), at(4, 1, 1), at(3, 1, 6), at(3, 2, 1)] {

@@ -307,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn contiguous_elements_are_one_copy() {
+    fn contiguous_tensor_elements_are_one_device_copy() {
         let whole = View::contiguous(&[3, 4]).unwrap();
         assert_eq!(runs(&whole), [(0, 12)]);
         assert_eq!(runs(&whole.with(|v| v.narrow(1, 1, 2)).unwrap()), [(0, 2), (4, 2), (8, 2)]);

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_view_or_tick_is_refused() {
+    fn device_tensor_with_invalid_view_or_tick_is_refused() {
         let mut clock = Clock::claim(Arena::current().unwrap()).unwrap();
         let tick = clock.next().unwrap();
         refused(0, 1024, tick, "is not a tick of a stream");
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn exclusive_view_with_overlap_is_refused() {
+    fn exclusive_device_view_with_overlap_is_refused() {
         let receive = |view: View| {
             let piece = Piece::without_driver(Uuid([7; 16]), BYTES).unwrap();
             let mut out = Outgoing::default();

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn tensor_bytes_round_trip() {
+    fn device_tensor_bytes_round_trip() {
         for ticks in [0, 1, FEW_TICKS, FEW_TICKS + 1, MOST_TICKS] {
             assert_eq!(there_and_back(ticks).len(), 1 + HANDLE + NUMBER + 8 * ticks);
         }
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_tensor_bytes_are_refused() {
+    fn malformed_device_tensor_bytes_are_refused() {
         let bytes = there_and_back(2);
         let whole = [0, 4, 12, 20].map(|attachment| 1 + HANDLE + attachment);
         for len in (0..bytes.len()).filter(|len| !whole.contains(len)) {

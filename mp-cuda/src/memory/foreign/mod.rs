@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offset_is_computed_only_inside_the_range() {
+    fn memory_offset_is_computed_only_inside_its_range() {
         assert_eq!(offset_within(100, 50, 100, 50), Some(0));
         assert_eq!(offset_within(100, 50, 149, 1), Some(49));
         for (at, bytes) in [(99, 1), (100, 51), (149, 2), (150, 1), (u64::MAX, 2), (120, u64::MAX)] {

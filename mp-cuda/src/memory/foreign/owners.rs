@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_row_is_assigned_once() {
+    fn each_row_of_foreign_memory_is_assigned_once() {
         let object = SlabObject::foreign(Uuid([7; 16]), 1 << 20, None).unwrap();
         let slab = Arc::new(Slab::foreign(object, 1 << 20));
         let mut all = ForeignAllocation { slab, base: 1 << 20, handle: None, pieces: Vec::new() };

@@ -297,7 +297,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn slab_size_grows_with_reserved_memory() {
+    fn device_slab_size_grows_with_reserved_memory() {
         for (reserved, size, unit) in
             [(0, 32, 512), (300, 64, 1024), (4096, 512, 8192), (1 << 20, 2048, 32 << 10)]
         {
@@ -310,7 +310,7 @@ mod tests {
     /// A slab of one unit is for pieces of more than half of its size. Other slabs are for smaller pieces. A
     /// new slab must be of the kind that its piece needs.
     #[test]
-    fn new_slab_has_room_for_its_piece() {
+    fn new_device_slab_has_room_for_its_piece() {
         let of = |mib: u64| sizes(mib * MIB, (mib * MIB).next_multiple_of(2 * MIB), 0, 2 * MIB);
         assert_eq!(sizes(1000, 2 * MIB, 0, 2 * MIB), [32 * MIB, 2 * MIB]);
         assert_eq!(of(1), [32 * MIB, 2 * MIB]);

@@ -106,7 +106,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranges_behave_like_a_list_of_units(
+        fn ranges_of_a_slab_behave_like_a_list_of_units(
             asked in proptest::collection::vec((any::<bool>(), 0_u32..40), 1..200),
         ) {
             let mut ranges = Ranges::new(97);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn too_long_range_is_not_cut() {
+    fn range_longer_than_the_free_space_is_not_cut() {
         let mut ranges = Ranges::new(4);
         assert_eq!((ranges.take(5), ranges.take(3), ranges.take(2)), (None, Some(0..3), None));
         ranges.give(0..3);

@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn probe_waits_only_while_device_is_busy() {
+    fn order_probe_waits_only_while_device_is_busy() {
         let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
         for over in [None, Some(Duration::ZERO), Some(hour)] {
             assert_eq!(ProbeResult::decide(true, over, hour), Some(ProbeResult::Visible));
