@@ -121,14 +121,14 @@ mod tests {
     use crate::stats::Summary;
 
     #[test]
-    fn goals_name_existing_rows() {
+    fn benchmark_goals_name_existing_rows() {
         for (id, _) in ALL {
             assert!(rows::all().any(|row| row.id == *id), "{id}");
         }
     }
 
     #[test]
-    fn goal_compares_median_with_its_bound() {
+    fn benchmark_goal_compares_median_with_its_bound() {
         let row = rows::all().find(|row| row.id == "rtt_asleep").expect("a row");
         let summary = |median| Some(Summary { median, spread: 0.0 });
         let outcome = |ours: f64| Outcome {

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_come_from_the_lock_file() {
+    fn crate_versions_come_from_the_lock_file() {
         assert_eq!(locked_version("mp-bench").as_deref(), Some(env!("CARGO_PKG_VERSION")));
         assert_eq!(locked_version("no-such-package"), None);
     }

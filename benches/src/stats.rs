@@ -46,7 +46,7 @@ mod tests {
     use super::summary;
 
     #[test]
-    fn summary_has_interpolated_median_and_spread() {
+    fn timing_summary_has_interpolated_median_and_spread() {
         assert!(summary(&[]).is_none());
         let odd = summary(&[3.0, 1.0, 2.0]).unwrap();
         assert_eq!(odd.median, 2.0);

@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn need_beyond_the_machine_is_reported() {
+    fn need_beyond_the_machines_memory_is_reported() {
         assert_eq!(Need::default().lacks(), None);
         let why = Need { bytes: u64::MAX, ..Need::default() }.lacks();
         assert!(why.is_some_and(|why| why.contains("bytes of memory")));

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn exponents_distinguish_flat_and_linear_lines() {
+    fn growth_exponents_differ_for_flat_and_linear_lines() {
         assert_eq!(line(&[(1, 70), (10, 70)]).exponents(), [0.0]);
         let steps = line(&[(1, 10), (10, 100), (1_000, 1_000)]).exponents();
         assert!((steps[0] - 1.0).abs() < 1e-9 && (steps[1] - 0.5).abs() < 1e-9, "{steps:?}");
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn points_are_medians_of_the_passes() {
+    fn points_of_a_growth_curve_are_medians_of_passes() {
         let curve = |p50| CurveFigures {
             id: "a".to_owned(),
             axis: String::new(),
