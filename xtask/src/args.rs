@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_values_and_lists_are_parsed() {
+    fn xtask_flags_values_and_lists_are_parsed() {
         let mut args = args("--strict --only a,b --json=out.json");
         assert!(args.flag("--strict"));
         assert!(!args.flag("--strict"));
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_arguments_are_refused() {
+    fn unknown_xtask_arguments_are_refused() {
         assert!(args("--only").value("--only").is_err());
         assert!(args("--only --strict").value("--only").is_err());
         assert!(args("--onyl a").finish().is_err());

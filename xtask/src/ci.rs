@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn summary_names_reasons() {
+    fn ci_summary_names_reasons_of_skips_and_failures() {
         let line = |name, outcome, passed| {
             let tally = Tally { passed, programs: u64::from(passed > 0), ..Tally::default() };
             Line { name, outcome, took: Duration::from_millis(1250), tally }

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn inline_modules_have_the_floor_of_their_file() {
+    fn inline_modules_have_the_layer_floor_of_their_file() {
         let files = [
             ("m/src/a/mod.rs", "mod x; mod y;"),
             ("m/src/a/x.rs", "mod inner {\n    use super::y::Y;\n}\nuse inner::y;"),
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn imports_within_a_floor_and_in_tests_are_exempt() {
+    fn imports_within_a_floor_and_in_tests_are_no_cycle() {
         let files = [
             ("m/src/lib.rs", "mod a; mod b;"),
             ("m/src/a/x.rs", "use super::y::Y; use crate::Z; use std::b::C;"),

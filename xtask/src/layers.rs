@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn upward_dependencies_are_refused() {
+    fn upward_dependencies_between_layers_are_refused() {
         assert_eq!(arrow("mp-queue", "mp-core", "normal"), 0);
         assert_eq!(arrow("mp-core", "mp-queue", "normal"), 1);
         assert_eq!(arrow("mp-queue", "mp-spawn", "build"), 1);

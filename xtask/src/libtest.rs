@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_summed_over_programs() {
+    fn test_results_are_summed_over_programs() {
         let tally = count(&[
             "running 3 tests",
             "test a ... ok",
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn strict_accepts_allowed_skips() {
+    fn strict_test_run_accepts_allowed_skips() {
         let one_of = |number| Tally { skipped: vec![String::new(); number], allowed: 1, ..Tally::default() };
         let mut total = one_of(1);
         assert_eq!(total.disallowed(), 0);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn other_output_is_not_counted() {
+    fn output_without_test_results_is_not_counted() {
         assert_eq!(count(&["running late", "10 passed by the window", ""]), Tally::default());
     }
 }

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn one_test_is_excused_once() {
+    fn rerun_list_excuses_each_test_only_once() {
         let page = format!("{HEAD}\n2026-01-31\ta::old\tno deadline\n");
         let verdict = |failures: &[Failure]| verdict(&page, failures).map(|name| name.map(str::to_owned));
         assert_eq!(verdict(&[failed("a::other", false)]), Ok(None));
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_without_a_cause_are_reported() {
+    fn rerun_rows_without_a_cause_are_reported() {
         let lines = |page: &str| {
             check(&Tree::of(&[(PAGE, page)])).into_iter().map(|finding| finding.line).collect::<Vec<_>>()
         };

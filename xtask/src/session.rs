@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_counted_and_the_last_line_kept() {
+    fn session_counts_results_and_keeps_the_last_line() {
         let (session, ran) = shell("echo 'test result: ok. 3 passed; 0 failed;'; echo last; echo");
         assert!(ran.ok);
         assert_eq!((session.tally.passed, ran.last_line.as_str()), (3, "last"));
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn parallel_programs_are_counted() {
+    fn session_counts_results_of_parallel_programs() {
         let mut session = Session::new();
         let script = |n: u8| format!("echo 'test result: ok. {n} passed; 0 failed;' >&{}", n % 2 + 1);
         let run_both = |session: &mut Session, script: String| {
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_and_signals_are_recorded() {
+    fn session_records_failures_and_signals() {
         assert!(matches!(shell("exit 3").0.outcome(), Outcome::Failed(_)));
         let Outcome::Failed(reason) = shell("kill -9 $$").0.outcome() else {
             panic!("a killed command passed")

@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_aligned() {
+    fn text_table_columns_are_aligned() {
         let rows = [vec!["a".to_owned(), "10 µs".to_owned()], vec!["long".to_owned(), "9 s".to_owned()]];
         assert_eq!(table(&rows, &[1]), "a     10 µs\nlong    9 s\n");
     }

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn child_times_are_parsed_after_any_name() {
+    fn times_of_child_tests_are_parsed_after_any_name() {
         let stat = "7 (a) b) S 1 2 3 4 5 6 7 8 9 10 11 12 150 50 20 0";
         assert!((of_children(stat) - 2.0).abs() < 1e-9);
         assert!(of_children("").abs() < 1e-9);

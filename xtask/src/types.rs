@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn arena_stays_below_its_limits() {
+    fn arena_methods_and_files_are_limited() {
         let block = "impl Arena {\n    pub fn a(&self) {}\n    fn b() {\n        fn inner() {}\n    }\n}\n\
                      impl Drop for Arena {\n    fn drop(&mut self) {}\n}\n";
         let text = block.repeat(8);

@@ -124,13 +124,13 @@ fn red(what: &str, words: &[&str]) -> String {
 }
 
 #[test]
-fn program_without_leaks_passes() {
+fn leak_check_passes_a_program_without_leaks() {
     let (green, text) = run("nothing");
     assert!(green && !text.contains("LEAK"), "{text}");
 }
 
 #[test]
-fn skips_are_reported_with_place_and_reason() {
+fn skipped_tests_are_reported_with_place_and_reason() {
     let (green, text) = run("skip");
     let skips: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("skipped test: ")).collect();
     assert!(green && skips.len() == 2, "{text}");
@@ -138,25 +138,25 @@ fn skips_are_reported_with_place_and_reason() {
 }
 
 #[test]
-fn open_descriptor_is_found() {
+fn leak_check_finds_an_open_descriptor() {
     red("descriptor", &["descriptor", "/dev/zero"]);
 }
 
 #[test]
-fn descriptor_in_addition_to_the_librarys_is_found() {
+fn leak_check_finds_descriptor_besides_the_librarys() {
     let text = red("kept descriptor", &["descriptor", "pipe:"]);
     // Both ends of one pipe, without the library's descriptors: twice, since the test is run again.
     assert_eq!(text.matches("descriptor ").count(), 4, "{text}");
 }
 
 #[test]
-fn named_shared_memory_is_found() {
+fn leak_check_finds_named_shared_memory() {
     let text = red("shared memory", &["file /dev/shm/mp_"]);
     remove(&text);
 }
 
 #[test]
-fn files_with_the_process_name_are_found() {
+fn leak_check_finds_files_with_the_process_name() {
     remove(&red("named file", &["file /dev/shm/mp-left-"]));
     remove(&red("strategy", &["file /dev/shm/mp-", "/mp-leak-"]));
 }
@@ -172,7 +172,7 @@ fn remove(text: &str) {
 /// A file is left in the run of all tests, and in the first run of the test by itself. Files of other
 /// programs may appear at both times by chance.
 #[test]
-fn files_left_only_sometimes_are_not_an_error() {
+fn leak_check_accepts_files_that_appear_by_chance() {
     let path = std::env::temp_dir().join(format!("p{}", std::process::id()));
     let path = path.to_str().unwrap();
     let (green, text) = run(&format!("now and then: {path}"));
@@ -191,28 +191,28 @@ fn orphaned_program_reports_nothing_of_its_parent() {
 }
 
 #[test]
-fn temporary_files_are_found() {
+fn leak_check_finds_temporary_files() {
     red("temporary file", &["temporary file", "left-over"]);
 }
 
 #[test]
-fn live_block_is_found() {
+fn leak_check_finds_a_live_block() {
     red("block", &["live: 1 block of 114688 bytes"]);
 }
 
 #[test]
-fn queued_message_is_found() {
+fn leak_check_finds_a_queued_message() {
     red("message", &["in queues or leased: 1 message"]);
 }
 
 #[test]
-fn leaked_process_is_found_and_ended() {
+fn leak_check_finds_and_ends_a_leaked_process() {
     let text = red("process", &["process", "(sleep) lives: sleep 321"]);
     assert!(gone(&text), "{text}");
 }
 
 #[test]
-fn orphan_in_its_own_session_is_found_and_ended() {
+fn leak_check_finds_and_ends_orphan_in_own_session() {
     let text = red("orphan", &["process", "(sleep) lives: sleep 322"]);
     assert!(gone(&text), "{text}");
 }

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unchanged_files_are_not_rewritten() {
+    fn unchanged_files_of_a_tree_copy_are_not_rewritten() {
         let folder = std::env::temp_dir().join(format!("mp-xtask-copy-{}", std::process::id()));
         fs::create_dir_all(folder.join("old")).unwrap();
         let (source, place, stale) = (folder.join("source"), folder.join("a/copy"), folder.join("old/stale"));

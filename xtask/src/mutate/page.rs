@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_missing_modules_are_reported() {
+    fn mutation_runs_of_missing_modules_are_reported() {
         let tree = Tree::of(&[("mp-x/tests/a/b.rs", "mod inner {\n    fn f() {}\n}\n")]);
         let found = |filter: &str| gone(&tree, [Run::new("mp-x/a", filter)].iter()).len();
         assert_eq!(["", "f", "b::", "b::inner::f", "a::"].map(found), [0; 5]);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn page_is_compared_with_the_sources() {
+    fn mutation_page_is_compared_with_the_sources() {
         let rows = "--- mp-x/src/lib.rs\n@@ a.b a.c\n-fn it_holds() {}\n\
                     +fn it_holds() { mutant!(\"a.b\"); mutant!(\"a.c\"); }\n";
         let files = [(PAGE, TEXT), (LIST, FOUND_ONE), ("xtask/mutations/mp-x.diff", rows)];

@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn filter_matches_modules_or_parts_of_names() {
+    fn test_filter_matches_modules_or_parts_of_names() {
         let includes = |filter: &str, name: &str| Run::new("mp-models/models", filter).includes(name);
         assert!(includes("lock::", "lock::two_processes_survive_one_kill"));
         assert!(!includes("lock::", "rlock::two_processes_survive_one_kill"));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_identified_by_package_and_target() {
+    fn test_programs_have_package_and_target_as_identity() {
         let artifact = |id: &str, kind: &str, name: &str, test: bool| {
             let text = format!(
                 r#"{{"package_id":"{id}","manifest_path":"/r/p/Cargo.toml","executable":"/r/x",

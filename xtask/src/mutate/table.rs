@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_replace_and_insert_lines() {
+    fn mutation_rows_replace_and_insert_lines() {
         let text = "--- mp-x/src/a.rs\n@@ x.one\n-    a();\n\
                     +    if !mutant!(\"x.one\") {\n+        a();\n+    }\n\
                     @@ x.two\n     b();\n+    if mutant!(\"x.two\") { c(); }\n }\n";
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn row_without_a_unique_place_is_refused() {
+    fn mutation_row_without_unique_place_is_refused() {
         let row = |old: &str| format!("--- mp-x/src/a.rs\n@@ x.one\n{old}+    mutant!(\"x.one\");\n");
         assert!(applied(&row("-    c();\n")).unwrap_err().contains("no such lines"));
         assert!(applied(&row("-    b();\n")).unwrap_err().contains("more than once"));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn switches_must_be_unique_and_match_their_rows() {
+    fn mutation_switches_are_unique_and_match_their_rows() {
         let wrong = |rows: &str| {
             table(&format!("--- mp-x/src/a.rs\n{rows}")).and_then(|t| t.switches().map(drop)).unwrap_err()
         };

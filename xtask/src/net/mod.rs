@@ -203,7 +203,7 @@ fn inside(is_long: bool, is_strict: bool, only: &[String]) -> Result<bool, Strin
 #[cfg(test)]
 mod tests {
     #[test]
-    fn guide_has_the_lines_that_hosts_change() {
+    fn network_guide_has_the_lines_that_hosts_change() {
         let read = |path: &str| std::fs::read_to_string(format!("../{path}")).unwrap();
         let [one, many] = ["main.rs", "hosts.rs"].map(|file| read(&format!("examples/hogwild/{file}")));
         let only = |text: &str, other: &str| -> Vec<String> {

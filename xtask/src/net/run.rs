@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_find_lost_and_doubled_messages() {
+    fn message_counts_find_lost_and_doubled_messages() {
         let hosts = Hosts;
         let mut run = Run::new(&hosts);
         let (begun, acknowledged) = (BTreeSet::from([1, 2, 3, 4]), BTreeSet::from([1, 2, 3]));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_compared_whole() {
+    fn output_words_of_hosts_are_compared_whole() {
         assert!(begins("ack 7", "ack") && begins("end", "end") && begins("event lost 1", "event lost"));
         assert!(!begins("acked 7", "ack") && !begins("", "ack"));
     }

@@ -213,14 +213,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_subset_is_listed_once() {
+    fn every_feature_subset_is_listed_once() {
         let names = ["a".to_owned(), "b".to_owned()];
         assert_eq!(powerset(&names), ["", "a", "b", "a,b"]);
         assert_eq!(powerset(&[]), [""]);
     }
 
     #[test]
-    fn sets_have_a_strategy_and_added_features() {
+    fn feature_sets_have_a_strategy_and_added_features() {
         let names = ["file_descriptor", "file_system", "a", "b"].map(str::to_owned);
         let sets = sets(&names);
         assert_eq!(sets.len(), 4 + 2 * (1 + 2 + 1) + ADDED.len() + 1);

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn added_crates_are_limited() {
+    fn crates_added_by_the_net_feature_are_limited() {
         let crates = |count: usize| (0..count).map(|number| number.to_string()).collect::<BTreeSet<_>>();
         let is_allowed = |with: usize| {
             let mut session = Session::new();

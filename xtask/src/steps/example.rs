@@ -188,7 +188,7 @@ mod tests {
     use super::trained;
 
     #[test]
-    fn example_weights_are_compared() {
+    fn weights_of_example_runs_are_compared() {
         let line = |workers: &str, accuracy: &str, end: &str| {
             format!(
                 "190 of 190 batches, {workers} replaced, 9 samples/s, waiting 3 %: accuracy {accuracy}, {end}"

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn models_are_found_in_sources_and_tests() {
+    fn loom_models_are_found_in_sources_and_tests() {
         let package = |name: &str, tests: &[&str]| Package {
             name: name.to_owned(),
             folder: name.to_owned(),

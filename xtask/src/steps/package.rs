@@ -198,7 +198,7 @@ mod tests {
     const LOG_SINCE: &str = "## [Unreleased]\n- `Queue::take` became `get`.\n## [0.1.0]\n- `Lock` is new.\n";
 
     #[test]
-    fn removed_path_requires_a_version_and_a_log_entry() {
+    fn removed_api_path_requires_version_and_log_entry() {
         let (before, now) = ("# page\n\nmp::take fn\nmp::Queue struct\n", "mp::Queue struct\nmp::get fn\n");
         assert!(breaks(before, now, "0.1.0", "0.2.0", LOG_SINCE).is_empty());
         let same_version = breaks(before, now, "0.1.0", "0.1.1", LOG_SINCE);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_manifest_fields_are_named() {
+    fn missing_manifest_fields_of_a_package_are_named() {
         let whole = serde_json::json!({
             "name": "mp-queue", "description": "Queues.", "license": "MIT", "readme": "README.md",
             "rust_version": "1.88", "documentation": "https://docs.rs/mp-queue",

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn prose_is_checked_without_variable_names() {
+    fn glossary_checks_prose_without_variable_names() {
         let [none, ever] = [REFUSED[0], REFUSED[4]];
         let text =
             format!("let {none} = {{ Holder::{none} }};\n// {ever} waits\nlet text = \"{none} waits\";\n");
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn item_names_are_checked() {
+    fn glossary_checks_names_of_items() {
         let line = |text: &str| found("a/tests/b.rs", text);
         let refused = [
             "fn no^body_waits() {}",

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_are_masked() {
+    fn mask_blanks_comments_of_source_text() {
         assert_eq!(code("a // b\nc /* d /* e */ f */ g"), "a\nc g");
         let lines = lines("a // b\n/* c\nd */ e");
         let comments: Vec<&str> = lines.iter().map(|line| line.comment.trim()).collect();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn literals_are_masked() {
+    fn mask_blanks_literals_of_source_text() {
         assert_eq!(code(r#"a "b // \" c" d"#), "a d");
         assert_eq!(code(r###"a r#"b " c"# d br"\" e"###), "a d e");
         assert_eq!(code(r"a 'b' '\'' '\u{1F600}' c"), "a c");
@@ -214,12 +214,12 @@ mod tests {
     }
 
     #[test]
-    fn lifetimes_and_raw_identifiers_are_kept() {
+    fn mask_keeps_lifetimes_and_raw_identifiers() {
         assert_eq!(code("fn f<'a>(x: &'a str) r#type bar b c"), "fn f<'a>(x: &'a str) r#type bar b c");
     }
 
     #[test]
-    fn test_code_is_blanked() {
+    fn mask_blanks_test_code() {
         let code = |path: &str, text: &str| {
             let lines = without_tests(path, &lines(text));
             lines.iter().map(|line| line.code.trim().to_owned()).collect::<Vec<_>>().join("|")
@@ -238,14 +238,14 @@ pub mod b;";
     }
 
     #[test]
-    fn unterminated_text_ends_with_the_file() {
+    fn unterminated_literal_ends_with_its_source_file() {
         for text in ["\"a", "/* a", "r#\"a", "'\\", "b'", "\"\\", "'", "r"] {
             assert_eq!(lines(text).len(), 1);
         }
     }
 
     #[test]
-    fn words_match_at_boundaries_only() {
+    fn masked_words_match_at_boundaries_only() {
         assert!(has_word("unsafe{", "unsafe"));
         assert!(!has_word("unsafe_code, not_unsafe", "unsafe"));
     }

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn existing_tests_are_accepted() {
+    fn parity_check_accepts_existing_tests() {
         let list =
             "parity\t1\ttests/tests/a.rs::it_holds\nparity\t1\ta::it_holds\nparity\t1\ttests/tests/a.rs\n";
         for proof in ["it_holds", "not yet", "cargo xtask bench"] {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_tests_are_reported() {
+    fn parity_check_reports_missing_tests() {
         for proof in ["it_held", "tests/tests/b.rs::it_holds", "tests/tests/a.rs::it_hold", ""] {
             let list = format!("parity\t1\tit_holds\nparity\t2\t{proof}\n");
             assert_eq!(found(PAGE, &list), (vec![], vec![3]));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn unmatched_rows_and_proofs_are_reported() {
+    fn parity_check_reports_unmatched_rows_and_proofs() {
         let list = "parity\t1\tit_holds\nparity\t3\tit_holds\nelsewhere\t2\tit_holds\n";
         assert_eq!(found(PAGE, list), (vec![5], vec![3, 4]));
         let twice = format!("{PAGE}| 1 | e | f |\n\n| # | g |\n|---|---|\n| | h |\n");
@@ -164,14 +164,14 @@ mod tests {
     }
 
     #[test]
-    fn tests_that_did_not_run_are_reported() {
+    fn parity_check_reports_tests_that_did_not_run() {
         let list = "page\trow\tproof\nparity\t1\tx.rs::ran\nparity\t2\tm::other\nparity\t2\tcargo x\n";
         let found = not_run(&Tree::of(&[(PROOFS, list)]), &HashSet::from(["ran".to_owned()]));
         assert_eq!(found, ["docs/proofs.tsv:3: the test `m::other` did not run"]);
     }
 
     #[test]
-    fn missing_list_is_accepted_but_not_missing_rows() {
+    fn missing_proof_list_is_accepted_missing_row_is_not() {
         assert!(check(&Tree::of(&[])).is_empty());
         assert_eq!(found("| a | b |\n|---|---|\n| 1 | c |\n", ""), (vec![1], vec![]));
     }

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_data_statics_are_accepted() {
+    fn statics_of_plain_data_are_accepted() {
         let plain = "static A: &[(&'static str, [u8; 3])] = &[];\nstatic B: [Option<Duration>; MOST] = C;\n";
         assert!(lines(plain).is_empty());
         assert!(lines("fn f(a: &'static str) -> &'static Mutex<u8> { g::<Static>() }\n").is_empty());
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn reason_at_the_variable_is_accepted() {
+    fn static_with_a_reason_at_the_variable_is_accepted() {
         let variable = "static A: Mutex<u8> = Mutex::new(0);";
         assert!(lines(&format!("{variable} // fork: it is only read\n")).is_empty());
         assert!(lines(&format!("// fork: it is only\n// read\n/// A.\n#[used]\n{variable}\n")).is_empty());

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn wide_lines_are_found_except_tables_and_links() {
+    fn wide_lines_are_reported_except_tables_and_links() {
         let wide = "word ".repeat(9);
         let found = |path, text: String| found(path, &text, "width");
         assert_eq!(found("a.md", format!("{wide}\n| {wide} |\nshort\n")), [1]);
@@ -160,14 +160,14 @@ mod tests {
     }
 
     #[test]
-    fn openings_of_documentation_are_found() {
+    fn wrong_openings_of_documentation_are_reported() {
         let text = "//! What it is.\n\n/// Returns it.\n/// What follows.\nfn a() {}\n    /// Whether so.\n\
                     // As ever.\n";
         assert_eq!(found("a.rs", text, "opening"), [1, 6]);
     }
 
     #[test]
-    fn long_test_names_are_found() {
+    fn long_test_names_are_reported() {
         let long = "x".repeat(NAME + 1);
         let text =
             format!("#[test]\n#[ignore]\nfn {long}() {{}}\nfn {long}() {{}}\n#[test]\nfn short() {{}}\n");
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn subject_must_name_area_and_change() {
+    fn commit_subject_must_name_area_and_change() {
         for good in ["queue: return the value", "core, tensor: check views", "cuda-sim: count events"] {
             assert_eq!(complaint(good), None);
         }

@@ -522,7 +522,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn longest_prefix_selects_the_area() {
+    fn longest_prefix_selects_the_mutation_area() {
         let first = |name: &str| runs(name).map(|runs| runs[0].to_string());
         assert_eq!(first("steps.lock.x").unwrap(), "`mp-core/lib` `steps::lock`");
         assert_eq!(first("steps.take.x").unwrap(), "`mp-core/lib` `steps::`");
