@@ -54,7 +54,7 @@ examples() {
 
 # Not those of the simulator's own doings: injected failures, counted calls, devices that fall off the bus or don't reach each other.
 scenarios() {
-    set -- "$@" --skip unorderable_copy_is_refused --skip unreachable_peers_are_an_error \
+    set -- "$@" --skip unorderable_copy_is_refused --skip memory_of_an_unreachable_peer_is_an_error \
         --skip read_of_killed_producer_returns_no_values --skip opened_events::
     if [ -n "$MP_RUNNER" ]; then
         # What they leave behind on purpose, the simulator would report.
@@ -63,7 +63,7 @@ scenarios() {
     elif [ "$(timeout 30 nvidia-smi -L 2>&1 | grep -c '^GPU ')" -lt 2 ]; then
         echo "SKIPPED: what needs two GPUs"
         set -- "$@" --skip small_tensors_of_one_slab_keep_their_values --skip event_orders_streams_of_two_devices --skip by_another_device \
-            --skip reachable_peers_read_the_memory
+            --skip reachable_peer_devices_read_foreign_memory
     fi
     # The variable is the tests' own: the simulator would start no session with it.
     limited "${LIMIT:-240}" env MP_CUDA_AS_IT_IS=1 bin/cuda_tests --test-threads 1 "$@"

@@ -89,46 +89,46 @@ fn is_found_among(only: Option<&str>, bug: &str, place: Where, as_what: &[&str])
 }
 
 #[test]
-fn unmodified_library_has_no_finding() {
+fn torture_of_the_unmodified_library_finds_nothing() {
     let (output, text) = torture("", Where::Everywhere, 4, None);
     assert!(output.status.success() && !text.contains("FOUND"), "{text}");
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn skipped_recovery_is_found() {
+fn torture_finds_a_skipped_recovery() {
     // A waiter for a dead process's resources waits forever.
     is_found("planted.skipped-recovery", Where::Everywhere, &["Leaked: ", "Hang: "]);
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn lost_wake_up_is_found() {
+fn torture_finds_a_lost_wake_up() {
     is_found("planted.lost-wake-up", Where::Workers, &["Hang: "]);
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn missing_fence_is_found() {
+fn torture_finds_a_missing_fence() {
     is_found("planted.missing-fence", Where::Workers, &[&WRONG[..], &["Leaked: ", "Hang: "]].concat());
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn future_that_forgets_a_taken_message_is_found() {
+fn torture_finds_future_forgetting_a_taken_message() {
     is_found("planted.forgotten-poll", Where::Workers, &WRONG);
 }
 
 /// With the bug, the next message in the same compartment gets a wrong file, or too few files.
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn descriptor_left_after_its_message_is_found() {
+fn torture_finds_descriptor_left_after_its_message() {
     is_found("locker.empty.descriptors-kept", Where::Workers, &["Torn: ", "Leaked: ", "Failed: "]);
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn descriptor_of_another_message_is_found() {
+fn torture_finds_descriptor_of_another_message() {
     // The process that should have received the packet may detect the error first.
     let missing = "of the locker of descriptors is missing";
     is_found("locker.look.number-not-compared", Where::Workers, &["Torn: ", missing]);
@@ -137,52 +137,52 @@ fn descriptor_of_another_message_is_found() {
 /// The bug is in the server process of the manager, which isn't a worker. So it is planted everywhere.
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn answer_to_another_caller_is_found() {
+fn torture_finds_answer_to_another_caller() {
     is_found_in("objects", "planted.answer-to-another", Where::Everywhere, &["Torn: ", "Hang: ", "Failed: "]);
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn object_freed_with_its_caller_is_found() {
+fn torture_finds_object_freed_with_its_caller() {
     is_found_in("objects", "planted.object-freed-with-its-caller", Where::Everywhere, &["Failed: "]);
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn false_deadlock_is_found() {
+fn torture_finds_a_false_deadlock() {
     is_found("lock-cycle.any-chain-closed", Where::Workers, &["Torn: "]);
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn undetected_deadlock_is_found() {
+fn torture_finds_an_undetected_deadlock() {
     is_found("deadlock.not-detected", Where::Workers, &["Hang: "]);
 }
 
 /// With the bug, a resumed trainer continues after batches that it never received.
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn loader_state_with_prefetched_batches_is_found() {
+fn torture_finds_loader_state_with_prefetched_batches() {
     is_found_in("loader", "loader.state.counts-prefetched", Where::Workers, &["Torn: ", "Lost: "]);
 }
 
 /// With the bug, a batch depends on the worker that made it.
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn random_numbers_of_a_loaders_worker_are_found() {
+fn torture_finds_batches_that_depend_on_their_worker() {
     is_found_in("loader", "loader.rng.by-worker", Where::Workers, &["Torn: "]);
 }
 
 /// With the bug, a worker continues with a reader that is at another position.
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn stream_reader_at_the_wrong_position_is_found() {
+fn torture_finds_stream_reader_at_wrong_position() {
     is_found_in("loader", "stream.open.wherever-it-is", Where::Workers, &["Torn: ", "Lost: ", "Failed: "]);
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn lane_position_of_the_wrong_reply_is_found() {
+fn torture_finds_lane_position_of_another_reply() {
     // The loader itself reports that a shard has changed.
     is_found_in("loader", "stream.place.of-another-reply", Where::Workers, &["Torn: ", "Lost: ", "Failed: "]);
 }
@@ -190,6 +190,6 @@ fn lane_position_of_the_wrong_reply_is_found() {
 /// The simulated GPU, which `cargo build -p mp-cuda-sim` builds, detects the conflicting writes.
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn gpu_memory_reused_under_a_killed_writer_is_found() {
+fn torture_finds_reused_gpu_memory_of_killed_writer() {
     is_found_in("cuda", "cuda.given.open-use-ignored", Where::Workers, &["Torn: "]);
 }

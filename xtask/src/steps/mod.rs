@@ -113,20 +113,20 @@ fn some_accesses() -> String {
 /// Exhaustive models that take the longest, together more than half of the time of all models. Only
 /// `ci --long` runs them.
 const LONG_MODELS: [&str; 14] = [
-    "chain::close_with_two_producers_strands_nothing",
-    "chain::random_schedules_find_missing_links",
-    "chain::two_producers_open_the_next_segment",
-    "deadlock::writer_waits_for_each_reader",
+    "chain::close_with_two_producers_strands_no_message",
+    "chain::random_schedules_find_missing_segment_links",
+    "chain::two_producers_opening_a_segment_lose_no_message",
+    "deadlock::writer_in_a_lock_cycle_waits_for_each_reader",
     "join::stopped_consumer_delays_only_joins_of_its_task",
     "join::task_of_a_killed_consumer_is_counted_as_lost",
     "retained::every_message_is_read_or_counted_as_missed",
-    "retained::two_readers_leave_only_retained_message",
+    "retained::ring_retains_one_message_after_two_readers",
     "lost_handles::handle_in_message_of_dead_process_is_recorded",
-    "ring::concurrent_batches_stay_ordered",
-    "ring::small_and_large_of_two_producers_are_ordered",
+    "ring::concurrent_ring_batches_stay_ordered",
+    "ring::mixed_messages_of_two_producers_stay_in_order",
     "ring::small_messages_need_no_envelope",
-    "update::three_processes_survive_one_kill",
-    "update::three_processes_continue_while_one_is_stopped",
+    "update::updates_of_three_processes_survive_one_kill",
+    "update::updates_continue_while_one_of_three_is_stopped",
 ];
 
 /// Test of leaks after a hundred thousand tensors of a device. `ci --long` runs it.

@@ -96,7 +96,7 @@ mod tests {
     use super::lies_in;
 
     #[test]
-    fn mapped_file_of_a_range_is_found() {
+    fn mapped_file_of_an_address_range_is_found() {
         let line = "7f00000000-7f00004000 rw-s 00001000 00:01 77                         /memfd:a (deleted)";
         assert_eq!(lies_in(line, 0x7f_0000_1000, 0x1000), Some((77, 0x2000)));
         assert_eq!(lies_in(line, 0x7f_0000_3000, 0x1001), None, "longer than the mapping");

@@ -40,7 +40,7 @@ fn drain(moves: &Moves) {
 /// Afterwards the piece's memory returns to its maker. If the killed process could write to the piece, the
 /// memory is freed with its slab.
 #[test]
-fn receiver_is_killed_at_each_change() {
+fn receiver_killed_at_any_change_releases_its_piece() {
     for_each_change(&setup(), 1, |session, at| {
         let moves = moves();
         let (maker, other) = (Agent::new(session, &moves), Agent::new(session, &moves));
@@ -71,7 +71,7 @@ fn receiver_is_killed_at_each_change() {
 }
 
 #[test]
-fn maker_is_killed_at_each_change() {
+fn maker_killed_at_any_change_leaks_no_device_memory() {
     for_each_change(&setup(), 1, |session, at| {
         let moves = moves();
         let maker = Agent::new(session, &moves);
@@ -92,7 +92,7 @@ fn maker_is_killed_at_each_change() {
 /// Uses a device with little memory, so that slabs are small. The test skips the writes of the 8,192 words of
 /// the slab's rows, which are most of the changes.
 #[test]
-fn slab_maker_is_killed_at_each_change() {
+fn slab_maker_killed_at_any_change_leaks_no_slab() {
     for_each_change(&setup().set("MEMORY", 2 << 20), 8190, |session, at| {
         let maker = Agent::new(session, &moves());
         let killed =
@@ -108,7 +108,7 @@ fn slab_maker_is_killed_at_each_change() {
 
 /// The receiver is stopped at each change, while other processes work. Then the receiver continues.
 #[test]
-fn stopped_receiver_delays_no_process() {
+fn stopped_receiver_of_a_piece_delays_no_process() {
     for_each_change(&setup(), 1, |session, at| {
         let moves = moves();
         let [maker, other, third] = [(); 3].map(|()| Agent::new(session, &moves));

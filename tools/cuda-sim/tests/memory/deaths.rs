@@ -67,7 +67,7 @@ fn unused_slab_is_unmapped_after_its_makers_death() {
 
 /// The memory of a killed process that could only read is reused.
 #[test]
-fn killed_reader_releases_its_pieces() {
+fn killed_reader_releases_its_device_pieces() {
     let (_alone, session, [maker, reader]) = agents();
     maker.ok(Do::Allocate(1, 4 * MIB));
     let at = maker.ok(Do::Open(1, 0));
@@ -86,7 +86,7 @@ fn killed_reader_releases_its_pieces() {
 /// The device may still execute writes of a dead process. So the slab gets no new pieces, and is freed with
 /// its last piece.
 #[test]
-fn killed_writer_loses_its_pieces() {
+fn slab_of_pieces_of_a_killed_writer_is_retired() {
     let _alone = alone();
     // The death is in the first use, or in a later use.
     for script in [&[Do::Begin(1)][..], &[Do::Begin(1), Do::End(1), Do::Begin(1)]] {
@@ -119,7 +119,7 @@ fn killed_writer_loses_its_pieces() {
 
 /// A stopped process is not dead: its memory stays allocated. Other processes do not wait for it.
 #[test]
-fn stopped_maker_delays_no_process() {
+fn stopped_maker_of_a_piece_delays_no_process() {
     let (_alone, session, [maker, other]) = agents();
     maker.frozen(1, 1000, 5);
     let parcel = maker.give(1, true);
@@ -174,7 +174,7 @@ fn killed(agent: Agent) {
 }
 
 #[test]
-fn maker_is_killed_at_each_driver_call() {
+fn maker_killed_at_any_driver_call_leaks_nothing() {
     let _alone = alone();
     let session = setup().start().unwrap();
     let before = FdSlots(Arena::current().unwrap()).compartments_in_use();
@@ -205,7 +205,7 @@ fn maker_is_killed_at_each_driver_call() {
 }
 
 #[test]
-fn process_is_killed_at_each_opening_call() {
+fn opener_killed_at_any_driver_call_leaks_nothing() {
     let _alone = alone();
     let session = setup().start().unwrap();
     let before = FdSlots(Arena::current().unwrap()).compartments_in_use();

@@ -40,7 +40,7 @@ const CALLS: [&str; 7] = [
 /// A failed call returns an error that names the call, the operation is undone, and the next attempt
 /// succeeds.
 #[test]
-fn failed_driver_calls_are_undone() {
+fn operations_of_failed_driver_calls_are_undone() {
     let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();
@@ -137,7 +137,7 @@ fn device_without_sharing_is_an_error() {
 
 /// Allocates more bytes than the range of addresses has.
 #[test]
-fn impossible_size_is_an_error() {
+fn impossible_device_memory_size_is_an_error() {
     let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();
@@ -167,7 +167,7 @@ fn forked_copy_is_refused_device_memory() {
 
 /// After descriptors are available again, the piece can be opened.
 #[test]
-fn exhausted_descriptors_are_an_error() {
+fn opening_a_piece_without_descriptors_is_an_error() {
     let (_alone, session, [maker, other]) = agents();
     maker.frozen(1, 1000, 5);
     other.ok(Do::Keep(1, maker.give(1, true)));

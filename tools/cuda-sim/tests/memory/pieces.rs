@@ -32,7 +32,7 @@ fn piece_dropped_by_its_maker_stays_valid() {
 
 /// The memory of a piece is free again after the other process has dropped the piece.
 #[test]
-fn dropped_piece_is_reused() {
+fn memory_of_a_dropped_piece_is_reused() {
     let (_alone, session, [maker, other]) = agents();
     maker.ok(Do::Allocate(1, 4 * MIB));
     let at = maker.ok(Do::Open(1, 0));
@@ -173,7 +173,7 @@ fn piece_that_differs_from_its_message_is_refused() {
 /// A piece that needs more than half of a slab gets a slab of its own. Small pieces share a slab, even if
 /// several devices use them.
 #[test]
-fn small_pieces_share_slabs() {
+fn small_device_pieces_share_slabs() {
     let _alone = alone();
     let session = setup().set("PROFILE", "two-gpus").start().unwrap();
     let moves = moves();
@@ -234,7 +234,7 @@ fn opens_a_slab(maker: &Agent, other: &Agent) {
 /// After a process has opened many slabs and dropped all pieces, only a few slabs are mapped, and no
 /// descriptor is open.
 #[test]
-fn unused_slabs_are_unmapped() {
+fn unused_device_slabs_are_unmapped() {
     let (_alone, session, [maker, other]) = agents();
     let (mut most, mut files) = (0, Vec::new());
     for _ in 0..100 {

@@ -98,7 +98,7 @@ fn captured((): ()) -> Outcome {
 }
 
 #[test]
-fn captured_work_does_not_run() {
+fn work_captured_into_a_graph_does_not_run() {
     let session = session();
     run(&session, captured, ());
     nothing_is_left(&session);

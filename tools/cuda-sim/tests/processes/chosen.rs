@@ -21,7 +21,7 @@ fn why_not((): ()) -> Outcome<String> {
 }
 
 #[test]
-fn events_are_chosen_without_registration() {
+fn event_order_is_chosen_without_host_registration() {
     let session = setup().set("PROFILE", "mig").start().unwrap();
     let rule = "fail=cuMemHostRegister_v2:1:NOT_SUPPORTED";
     let first = with_gpu(&session).env("MP_CUDA_SIM_INJECT", rule).spawn(which, ()).unwrap();
@@ -37,7 +37,7 @@ fn refused(session: &Session, words: &[&str]) {
 }
 
 #[test]
-fn missing_ability_is_named() {
+fn missing_driver_ability_is_named_in_the_error() {
     let session = setup().start().unwrap();
     assert_eq!(run(&session, which, ()), "Clocks");
     for missing in ["cuStreamWriteValue64_v2", "cuStreamWaitValue64_v2"] {
@@ -50,7 +50,7 @@ fn missing_ability_is_named() {
 }
 
 #[test]
-fn refused_registration_is_an_error() {
+fn refused_host_registration_is_an_error() {
     let session = setup().start().unwrap();
     assert_eq!(run(&session, which, ()), "Clocks");
     let rule = "fail=cuMemHostRegister_v2:1:NOT_PERMITTED;fail=cuMemHostRegister_v2:2:NOT_PERMITTED";

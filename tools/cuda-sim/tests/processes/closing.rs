@@ -49,7 +49,7 @@ fn drops_during_an_endless_kernel((under_work, from, dropped): (bool, Moved, Que
 
 /// Closing would wait for the endless kernel. Neither the drop nor the exit of the process waits for it.
 #[test]
-fn memory_is_dropped_during_an_endless_kernel() {
+fn memory_drop_does_not_wait_for_an_endless_kernel() {
     for under_work in [false, true] {
         let session = session();
         let (out, dropped, gone) =

@@ -114,7 +114,7 @@ fn reads(from: Queue<FrozenCudaTensor<f32>>) -> Outcome {
 }
 
 #[test]
-fn consumer_receives_tensors_of_each_mode() {
+fn dlpack_consumer_receives_tensors_of_each_mode() {
     let session = session();
     let out = Queue::unbounded().unwrap();
     let reader = with_gpu(&session).spawn(reads, out.clone()).unwrap();
@@ -250,7 +250,7 @@ fn imports((): ()) -> Outcome {
 }
 
 #[test]
-fn tensors_of_other_libraries_are_imported() {
+fn dlpack_tensors_of_other_libraries_are_imported() {
     let session = session();
     run(&session, imports, ());
     nothing_is_left(&session);
@@ -318,7 +318,7 @@ fn wrong((): ()) -> Outcome {
 }
 
 #[test]
-fn invalid_structure_is_refused_and_returned() {
+fn invalid_dlpack_structure_is_refused_and_returned() {
     let session = session();
     run(&session, wrong, ());
     nothing_is_left(&session);

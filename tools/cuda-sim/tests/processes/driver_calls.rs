@@ -68,7 +68,7 @@ fn receives((tensors, step): Args) -> Outcome {
 }
 
 #[test]
-fn send_and_receive_take_two_calls_each() {
+fn send_and_receive_make_two_driver_calls_each() {
     let session = session();
     let (tensors, step) = (Queue::unbounded().unwrap(), Barrier::new(3).unwrap());
     let sender = with_gpu(&session).spawn(sends, (tensors.clone(), step.clone())).unwrap();
@@ -94,7 +94,7 @@ fn send_and_receive_take_two_calls_each() {
 }
 
 #[test]
-fn status_checks_make_two_calls_at_most() {
+fn status_checks_make_at_most_two_driver_calls() {
     let session = session();
     let calls = [0, 1, 2].map(|_| stat(&session, "calls"));
     assert!(calls[2] - calls[1] <= 2, "{calls:?}");
@@ -131,7 +131,7 @@ fn reads(tensors: Queue<CudaTensor<f32>>) -> Outcome {
 
 #[test]
 #[ignore = "prints the figures of ADR 38"]
-fn orders_differ_in_calls_and_waits() {
+fn stream_orders_differ_in_driver_calls_and_waits() {
     for order in [Order::Clocks, Order::IpcEvents, Order::Host] {
         let session = under(order);
         let tensors = Queue::unbounded().unwrap();

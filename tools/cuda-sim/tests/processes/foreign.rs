@@ -73,7 +73,7 @@ fn each_kind((): ()) -> Outcome {
 }
 
 #[test]
-fn each_kind_of_memory_is_shared_or_copied() {
+fn each_kind_of_foreign_memory_is_shared_or_copied() {
     let session = session();
     run(&session, each_kind, ());
     nothing_is_left(&session);
@@ -135,7 +135,7 @@ fn refusals((): ()) -> Outcome {
 }
 
 #[test]
-fn invalid_memory_is_refused_with_its_owner() {
+fn invalid_foreign_memory_is_refused_with_its_owner() {
     let session = session();
     run(&session, refusals, ());
     nothing_is_left(&session);
@@ -189,7 +189,7 @@ fn reads((from, read, dropped): (Frozen, Queue<()>, Queue<()>)) -> Outcome {
 }
 
 #[test]
-fn owner_is_dropped_after_the_last_holder() {
+fn memory_owner_is_dropped_after_the_last_holder() {
     for by in [By::Legacy, By::Shareable] {
         let session = session();
         let (out, back): (Frozen, Frozen) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
@@ -235,7 +235,7 @@ fn reads_parts(from: Frozen) -> Outcome {
 }
 
 #[test]
-fn allocation_is_opened_once_for_all_pieces() {
+fn foreign_allocation_is_opened_once_for_all_pieces() {
     for by in [By::Legacy, By::Shareable] {
         let session = session();
         let out = Queue::unbounded().unwrap();
@@ -290,7 +290,7 @@ fn writes((from, reported, seen): (Moved, Queue<()>, Queue<()>)) -> Outcome {
 }
 
 #[test]
-fn owner_stays_until_receiver_unmaps() {
+fn memory_owner_stays_until_the_receiver_unmaps() {
     for by in [By::Legacy, By::Shareable] {
         let session = session();
         let (out, reported, seen) =
@@ -469,7 +469,7 @@ fn owners((): ()) -> Outcome {
 }
 
 #[test]
-fn owner_may_panic_and_hold_tensors() {
+fn memory_owner_may_panic_and_hold_tensors() {
     let session = session();
     run(&session, owners, ());
     nothing_is_left(&session);
@@ -516,7 +516,7 @@ fn drains(from: Moved) -> Outcome {
 }
 
 #[test]
-fn owners_are_retained_only_while_in_use() {
+fn memory_owners_are_retained_only_while_in_use() {
     for by in [By::Legacy, By::Shareable] {
         let session = session();
         let out = Queue::bounded(8).unwrap();
@@ -550,7 +550,7 @@ fn many_at_once((): ()) -> Outcome {
 }
 
 #[test]
-fn allocation_with_more_pieces_than_rows_works() {
+fn foreign_memory_with_more_pieces_than_rows_works() {
     let session = session();
     run(&session, many_at_once, ());
     nothing_is_left(&session);

@@ -124,7 +124,7 @@ fn only(session: &Session, expected: &[&str]) {
 }
 
 #[test]
-fn exporter_is_killed_at_each_driver_call() {
+fn exporter_killed_at_any_driver_call_leaks_nothing() {
     for by in [By::Legacy, By::Shareable] {
         let session = session();
         let kills = each_kill(&EXPORTS, |rule| {
@@ -148,7 +148,7 @@ fn exporter_is_killed_at_each_driver_call() {
 }
 
 #[test]
-fn opener_is_killed_at_each_driver_call() {
+fn foreign_opener_killed_at_any_call_leaks_nothing() {
     for by in [By::Legacy, By::Shareable] {
         let session = session();
         let kills = each_kill(&OPENS, |rule| {
@@ -210,7 +210,7 @@ fn reads((from, there): (Moved, Queue<()>)) -> Outcome<Vec<String>> {
 }
 
 #[test]
-fn each_failing_call_is_reported() {
+fn each_failing_driver_call_is_reported() {
     let session = session();
     for (by, call, code) in [
         (By::Legacy, "cuPointerGetAttribute", 4321),

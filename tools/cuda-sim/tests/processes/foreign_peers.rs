@@ -40,7 +40,7 @@ fn hands_one_out((by, out): (By, Frozen)) -> Outcome {
 /// The error comes from the driver's information about the devices, before the memory is opened, or from the
 /// driver call that opens the memory.
 #[test]
-fn unreachable_peers_are_an_error() {
+fn memory_of_an_unreachable_peer_is_an_error() {
     let opens = "kill=cuIpcOpenMemHandle_v2:1:before;kill=cuMemImportFromShareableHandle:1:before";
     let refuses =
         "fail=cuIpcOpenMemHandle_v2:1:PEER_ACCESS_UNSUPPORTED;fail=cuMemSetAccess:1:PEER_ACCESS_UNSUPPORTED";
@@ -70,7 +70,7 @@ fn reads_on_both(from: Frozen) -> Outcome {
 }
 
 #[test]
-fn reachable_peers_read_the_memory() {
+fn reachable_peer_devices_read_foreign_memory() {
     for by in [By::Legacy, By::Shareable] {
         let session = setup().set("PROFILE", "two-gpus").start().unwrap();
         let out = Queue::unbounded().unwrap();

@@ -104,7 +104,7 @@ fn forged((): ()) -> Outcome {
 }
 
 #[test]
-fn forged_words_are_refused() {
+fn forged_words_of_device_messages_are_refused() {
     let session = session();
     run(&session, forged, ());
     nothing_is_left(&session);

@@ -121,7 +121,7 @@ fn sender_killed_at_each_driver_call_loses_nothing(order: Order) {
 
 /// The device continues to execute work of the killed process for 20 ms, and then discards remaining work.
 #[test]
-fn sender_with_late_work_is_killed() {
+fn sender_killed_with_late_work_leaks_nothing() {
     sender_is_killed(&setup().set("LATE_MS", 20).set("SEED", 11).start().unwrap());
 }
 
@@ -211,7 +211,7 @@ fn receiver_killed_at_each_driver_call_loses_nothing(order: Order) {
 }
 
 #[test]
-fn receiver_with_late_work_is_killed() {
+fn receiver_killed_with_late_work_leaks_nothing() {
     receiver_is_killed(&setup().set("LATE_MS", 20).set("SEED", 12).start().unwrap());
 }
 

@@ -89,7 +89,7 @@ fn none_is_open(session: &Session) {
 }
 
 #[test]
-fn events_of_a_killed_maker_are_closed() {
+fn opened_events_of_a_killed_maker_are_closed() {
     let both = both();
     kill(&both.maker);
     none_is_open(&both.session);
@@ -108,7 +108,7 @@ fn killed_process_leaves_no_open_event() {
 }
 
 #[test]
-fn events_of_an_ended_maker_are_closed() {
+fn opened_events_of_an_ended_maker_are_closed() {
     let both = both();
     for _ in 0..2 {
         both.to_maker.put(()).unwrap();

@@ -106,7 +106,7 @@ fn plays((there, back): (Queue<CudaTensor<f32>>, Queue<CudaTensor<f32>>)) -> Out
 }
 
 #[test]
-fn twenty_round_trips_keep_the_contents() {
+fn twenty_round_trips_keep_a_tensors_contents() {
     for (order, seed) in orders().iter().flat_map(|order| [(*order, 1), (*order, 2)]) {
         let session = setup().set("PROFILE", profile(order)).set("SEED", seed).start().unwrap();
         let (there, back) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
@@ -196,7 +196,7 @@ fn reads_late((tensors, used): (Queue<FrozenCudaTensor<f32>>, Queue<()>)) -> Out
 }
 
 #[test]
-fn memory_is_reused_after_its_last_reader() {
+fn device_memory_is_reused_after_its_last_reader() {
     all().iter().for_each(used_again);
 }
 

@@ -29,7 +29,7 @@ fn kinds(session: &Session) -> Vec<String> {
 }
 
 #[test]
-fn kernel_outside_of_its_piece_is_found() {
+fn simulator_finds_kernel_outside_of_its_piece() {
     let session = session();
     run(&session, writes_beyond, 0);
     nothing_is_left(&session);
@@ -58,7 +58,7 @@ fn cuts_anew((): ()) -> Outcome {
 }
 
 #[test]
-fn work_is_checked_against_its_own_piece() {
+fn device_work_is_checked_against_its_own_piece() {
     let session = session();
     run(&session, cuts_anew, ());
     nothing_is_left(&session);

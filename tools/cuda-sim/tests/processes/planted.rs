@@ -46,7 +46,7 @@ const PLANTED: [Planted; 16] = [
     // The next use overwrites the last use in the row.
     Planted {
         mutation: "cuda.uses.left-without-join",
-        test: "order::memory_is_reused_after_its_last_reader",
+        test: "order::device_memory_is_reused_after_its_last_reader",
         // The values are wrong if the simulator ran both works in a bad order before it reported the race.
         says: &["\"race\"", "panicked: ["],
     },
@@ -77,7 +77,7 @@ const PLANTED: [Planted; 16] = [
     // A process opens a handle of its own memory.
     Planted {
         mutation: "cuda.slab.own-handle-opened",
-        test: "foreign::each_kind_of_memory_is_shared_or_copied",
+        test: "foreign::each_kind_of_foreign_memory_is_shared_or_copied",
         says: &["cuIpcOpenMemHandle"],
     },
     // The last use is not marked as following work of several processes.
@@ -157,86 +157,86 @@ fn is_found(mutation: &str) {
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn missing_wait_at_a_second_receipt_is_found() {
+fn cuda_tests_find_missing_wait_at_second_receipt() {
     is_found("cuda.message.second-not-waited");
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn unsigned_end_of_clocks_is_found() {
+fn cuda_tests_find_unsigned_end_of_clocks() {
     is_found("clock.end.unsigned");
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn opening_of_an_own_handle_is_found() {
+fn cuda_tests_find_opening_of_an_own_handle() {
     is_found("cuda.slab.own-handle-opened");
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn unaccepted_tick_is_found() {
+fn cuda_tests_find_publication_of_unaccepted_tick() {
     is_found("cuda.clock.published-unaccepted");
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn message_sent_before_its_tick_is_found() {
+fn cuda_tests_find_message_sent_before_its_tick() {
     is_found("cuda.uses.sent-before-its-tick");
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn last_use_without_the_previous_is_found() {
+fn cuda_tests_find_last_use_without_the_previous() {
     is_found("cuda.uses.left-without-join");
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn reuse_of_a_dead_writers_memory_is_found() {
+fn cuda_tests_find_reuse_of_a_dead_writers_memory() {
     is_found("cuda.given.open-use-ignored");
     is_found("cuda.row.use-not-begun");
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn reuse_that_ignores_a_dead_last_user_is_found() {
+fn cuda_tests_find_reuse_despite_a_dead_last_user() {
     is_found("cuda.given.dead-use-ignored");
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn descriptor_kept_after_its_import_is_found() {
+fn cuda_tests_find_descriptor_kept_after_its_import() {
     is_found("cuda.slab.descriptor-kept");
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn descriptor_removed_from_the_locker_is_found() {
+fn cuda_tests_find_descriptor_taken_from_the_locker() {
     is_found("locker.kept.taken-out");
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn unmarked_joint_last_use_is_found() {
+fn cuda_tests_find_unmarked_joint_last_use() {
     is_found("cuda.row.mixed-not-recorded");
     is_found("clock.end.not-counted");
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn unrecorded_read_is_found() {
+fn cuda_tests_find_unrecorded_read() {
     is_found("cuda.uses.read-not-reported");
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn unmapping_by_a_recovering_thread_is_found() {
+fn cuda_tests_find_unmapping_by_recovering_thread() {
     is_found("cuda.here.unmapped-by-the-recoverer");
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn user_code_under_locks_is_found() {
+fn cuda_tests_find_user_code_under_locks() {
     is_found("cuda.uses.ended-under-locks");
 }

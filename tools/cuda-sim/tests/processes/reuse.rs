@@ -408,7 +408,7 @@ fn reads_on_one_stream_by_two_threads((began, go): (Signals, Signals)) -> Outcom
 }
 
 #[test]
-fn use_begun_during_a_read_is_awaited() {
+fn tensor_use_begun_during_a_read_is_awaited() {
     let session = session();
     let [began, go] = queues();
     let process = with_gpu(&session).spawn(reads_on_one_stream_by_two_threads, (began.clone(), go.clone()));

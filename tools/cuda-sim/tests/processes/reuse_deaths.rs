@@ -124,7 +124,7 @@ fn kills_at(session: &Session, at: u64) -> bool {
 
 /// The device executes the writer's work for a while. Meanwhile no tensor is allocated in the memory.
 #[test]
-fn writer_is_killed_at_each_change_of_its_drop() {
+fn memory_of_writer_killed_in_its_drop_is_not_reused() {
     let session = setup().set("LATE_MS", 1_000).start().unwrap();
     let kills = (1..).take_while(|at| kills_at(&session, *at)).count();
     assert!((3..100).contains(&kills), "a drop makes {kills} changes");
@@ -359,7 +359,7 @@ fn events_are_reused_on_their_own_device() {
 }
 
 #[test]
-fn refused_event_destroys_the_others() {
+fn refused_event_creation_destroys_the_other_events() {
     let session = under(Order::IpcEvents);
     let one = events_after(&session, 1, "");
     for call in ["cuEventCreate", "cuIpcGetEventHandle"] {

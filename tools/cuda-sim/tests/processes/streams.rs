@@ -127,7 +127,7 @@ fn is_slow((): ()) -> Outcome {
 
 /// The device is busy for longer than the first tick usually takes.
 #[test]
-fn first_use_waits_for_a_busy_device() {
+fn first_stream_use_waits_for_a_busy_device() {
     let session = setup().set("LAZY_MS", 1500).start().unwrap();
     run(&session, is_slow, ());
     nothing_is_left(&session);

@@ -5,7 +5,7 @@ use rustix::process::Signal;
 use crate::support::{Client, UNIT, file, kinds, nothing_found, setup, stat, until};
 
 #[test]
-fn killed_process_leaves_no_resources() {
+fn killed_process_leaves_no_driver_resources() {
     let session = setup().set("LAZY_MS", 60_000).start().unwrap();
     let a = Client::new(&session);
     let (_, at) = a.memory(UNIT);

@@ -43,7 +43,7 @@ fn read_after_a_wait_for_its_write_is_no_race() {
 }
 
 #[test]
-fn missing_wait_is_found_in_either_order() {
+fn simulator_finds_missing_wait_in_either_order() {
     for (first, second) in [(0, 1), (1, 0)] {
         let session = lazy();
         let pair = pair(&session);
@@ -65,7 +65,7 @@ fn missing_wait_is_found_in_either_order() {
 }
 
 #[test]
-fn tick_after_the_send_is_found() {
+fn simulator_finds_work_that_its_tick_does_not_cover() {
     let session = lazy();
     let [(a, at, one, ours), (b, there, two, theirs)] = pair(&session);
     // The tick does not cover later work.
@@ -79,7 +79,7 @@ fn tick_after_the_send_is_found() {
 }
 
 #[test]
-fn store_of_a_host_orders_nothing() {
+fn store_of_a_host_orders_no_device_work() {
     let session = lazy();
     let [(a, at, one, _), (b, there, two, _)] = pair(&session);
     let shared = file(4096);
@@ -110,7 +110,7 @@ fn writes_of_neighboring_bytes_do_not_race() {
 }
 
 #[test]
-fn intended_races_are_ignored() {
+fn races_on_declared_shared_memory_are_ignored() {
     let session = lazy();
     let [(a, at, one, _), (b, there, two, _)] = pair(&session);
     a.ok("mp_sim_shared", &[at, UNIT]);
@@ -158,7 +158,7 @@ fn access_to_unmapped_memory_ends_the_context() {
 }
 
 #[test]
-fn kernel_outside_of_its_mapping_is_found() {
+fn simulator_finds_kernel_outside_of_its_mapping() {
     for access in [0, 1] {
         let session = lazy();
         let a = Client::new(&session);
@@ -178,7 +178,7 @@ fn kernel_outside_of_its_mapping_is_found() {
 }
 
 #[test]
-fn access_beyond_a_piece_is_found() {
+fn simulator_finds_access_beyond_a_piece() {
     let session = lazy();
     let a = Client::new(&session);
     let (_, at) = a.memory(UNIT);
@@ -200,7 +200,7 @@ fn access_beyond_a_piece_is_found() {
 }
 
 #[test]
-fn read_of_unwritten_bytes_is_found() {
+fn simulator_finds_read_of_unwritten_bytes() {
     let session = lazy();
     let a = Client::new(&session);
     let at = a.ok("cuMemAlloc", &[UNIT]);
@@ -213,7 +213,7 @@ fn read_of_unwritten_bytes_is_found() {
 }
 
 #[test]
-fn destroyed_stream_with_work_is_found_and_runs() {
+fn simulator_finds_and_runs_work_of_destroyed_stream() {
     let session = lazy();
     let a = Client::new(&session);
     let at = a.ok("cuMemAlloc", &[400]);
@@ -226,7 +226,7 @@ fn destroyed_stream_with_work_is_found_and_runs() {
 }
 
 #[test]
-fn wait_for_an_unwritten_value_is_found() {
+fn simulator_finds_wait_for_an_unwritten_value() {
     let session = setup().set("STUCK_MS", 50).start().unwrap();
     let a = Client::new(&session);
     let (_, device) = a.register(&file(4096), 4096);
@@ -260,7 +260,7 @@ fn is_refused(session: &Session, client: &Client, calls: &[(&str, &[u64])]) {
 }
 
 #[test]
-fn double_release_is_found() {
+fn simulator_finds_a_double_release() {
     let session = lazy();
     let a = Client::new(&session);
     let (handle, at) = a.memory(UNIT);
@@ -284,7 +284,7 @@ fn double_release_is_found() {
 }
 
 #[test]
-fn address_freed_while_mapped_is_found() {
+fn simulator_finds_address_freed_while_mapped() {
     let session = lazy();
     let a = Client::new(&session);
     let (_, at) = a.memory(UNIT);
@@ -296,7 +296,7 @@ fn address_freed_while_mapped_is_found() {
 /// Releasing a handle twice releases another object that has reused the handle. The release of that object is
 /// then refused.
 #[test]
-fn stale_handle_reaches_the_next_object() {
+fn stale_driver_handle_reaches_the_next_object() {
     let session = lazy();
     let a = Client::new(&session);
     let (stream, event) = (a.stream(), a.ok("cuEventCreate", &[2]));

@@ -8,7 +8,7 @@ use mp_cuda_sim::codes;
 use crate::support::{Client, UNIT, file, nothing_found, setup, stat, until};
 
 #[test]
-fn injected_failure_changes_nothing() {
+fn injected_driver_failure_changes_no_state() {
     let session = setup().start().unwrap();
     let rules = "fail=cuMemCreate:2:OUT_OF_MEMORY;fail=cuMemRelease:1:4321";
     let a = Client::with(&session, &[("MP_CUDA_SIM_INJECT", rules)]);
@@ -23,7 +23,7 @@ fn injected_failure_changes_nothing() {
 }
 
 #[test]
-fn process_is_killed_before_or_after_a_call() {
+fn injected_kill_happens_before_or_after_its_call() {
     for (when, exports) in [("before", 0), ("after", 1)] {
         let session = setup().start().unwrap();
         let rule = format!("kill=cuMemExportToShareableHandle:1:{when}");
@@ -42,7 +42,7 @@ fn process_is_killed_before_or_after_a_call() {
 }
 
 #[test]
-fn injected_delay_applies_to_its_call() {
+fn injected_delay_applies_to_its_driver_call() {
     let session = setup().start().unwrap();
     let a = Client::with(&session, &[("MP_CUDA_SIM_INJECT", "delay=cuStreamCreate:1:50")]);
     let begin = Instant::now();
@@ -72,7 +72,7 @@ fn lost_device_is_lost_for_all_processes() {
 }
 
 #[test]
-fn profiles_lack_their_devices_features() {
+fn profiles_of_the_simulator_lack_device_features() {
     let session = setup().set("PROFILE", "no-memops").start().unwrap();
     let a = Client::new(&session);
     let (_, device) = a.register(&file(4096), 4096);
@@ -87,7 +87,7 @@ fn profiles_lack_their_devices_features() {
 }
 
 #[test]
-fn seed_determines_the_schedule() {
+fn seed_determines_the_simulators_schedule() {
     // Two streams write the same word. The seed determines the last writer.
     let last = |seed: u64| {
         let session = setup().set("LAZY_MS", 60_000).set("SEED", seed).start().unwrap();

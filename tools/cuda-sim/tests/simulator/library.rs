@@ -204,7 +204,7 @@ fn streams_are_created_borrowed_and_destroyed() {
 }
 
 #[test]
-fn each_call_restores_the_current_context() {
+fn each_cuda_call_restores_the_current_context() {
     let session = setup().set("PROFILE", "two-gpus").start().unwrap();
     said(&Client::bare(Some(&session), &[]), "mp-cuda: contexts");
     nothing_found(&session);
@@ -220,7 +220,7 @@ fn full_arena_frees_the_device_memory() {
 }
 
 #[test]
-fn error_names_the_package_to_install() {
+fn missing_driver_error_names_the_package() {
     let first = |client: &Client| said(client, "mp-cuda: first device");
     let session = setup().start().unwrap();
     let with = |rule: &str| first(&Client::bare(Some(&session), &[("MP_CUDA_SIM_INJECT", rule)]));

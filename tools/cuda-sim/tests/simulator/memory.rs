@@ -41,7 +41,7 @@ fn virtual_memory_calls_follow_the_manual() {
 }
 
 #[test]
-fn memory_is_freed_with_its_last_reference() {
+fn device_memory_is_freed_with_its_last_reference() {
     let session = setup().set("MEMORY", 4 * UNIT).start().unwrap();
     let a = Client::new(&session);
     let (handle, at) = a.memory(UNIT);
@@ -93,7 +93,7 @@ fn address_of_memory_differs_per_process() {
 }
 
 #[test]
-fn peer_mapping_needs_access() {
+fn peer_mapping_requires_enabled_access() {
     let session = setup().set("PROFILE", "two-gpus").start().unwrap();
     let a = Client::new(&session);
     let (_, at) = a.memory(UNIT);
@@ -158,7 +158,7 @@ fn legacy_handle_opens_the_whole_block() {
 
 /// Opening a handle returns the address of its piece, not of the block that contains the piece.
 #[test]
-fn handle_opens_at_its_piece() {
+fn ipc_handle_opens_at_the_address_of_its_piece() {
     let session = setup().start().unwrap();
     let (a, b) = (Client::new(&session), Client::new(&session));
     let (one, two) = (a.ok("cuMemAlloc", &[1000]), a.ok("cuMemAlloc", &[1000]));
@@ -251,7 +251,7 @@ fn registered_memory_is_shared_with_the_host() {
 }
 
 #[test]
-fn long_copies_round_trip() {
+fn long_device_copies_round_trip() {
     let session = setup().set("LAZY_MS", 60_000).start().unwrap();
     let a = Client::new(&session);
     let at = a.ok("cuMemAlloc", &[150_000]);

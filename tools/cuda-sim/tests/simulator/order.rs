@@ -11,7 +11,7 @@ fn lazy() -> Session {
 }
 
 #[test]
-fn calls_require_a_context_and_its_objects() {
+fn driver_calls_require_a_context_and_its_objects() {
     let session = setup().start().unwrap();
     let a = Client::bare(Some(&session), &[]);
     assert_eq!(a.code("cuDeviceGetCount", &[]), codes::NOT_INITIALIZED);
@@ -51,7 +51,7 @@ fn forked_copy_of_a_client_is_refused() {
 }
 
 #[test]
-fn work_runs_only_when_awaited() {
+fn simulated_work_runs_only_when_awaited() {
     let session = lazy();
     let a = Client::new(&session);
     let (host, device) = a.register(&file(4096), 4096);
@@ -175,7 +175,7 @@ fn interprocess_events_follow_the_manual() {
 
 /// A driver may reuse names of events, for example if the names contain process ids.
 #[test]
-fn event_name_is_reused_after_its_maker() {
+fn ipc_event_name_is_reused_after_its_maker() {
     let session = lazy();
     let [a, b, c] = [(); 3].map(|()| Client::new(&session));
     let name = |client: &Client| {
@@ -210,7 +210,7 @@ fn event_of_another_context_is_refused() {
 /// On a GPU, a function's code is loaded when the function is first requested, which delays later work of
 /// streams.
 #[test]
-fn function_load_delays_later_work() {
+fn lazy_function_load_delays_later_device_work() {
     let session = lazy();
     let (a, b) = (Client::new(&session), Client::new(&session));
     let shared = file(4096);
@@ -234,7 +234,7 @@ fn function_load_delays_later_work() {
 
 /// On an H200, these calls wait for all work of the context, independent of their arguments.
 #[test]
-fn context_wide_calls_wait_for_all_work() {
+fn context_wide_driver_calls_wait_for_all_work() {
     let session = lazy();
     let (a, b) = (Client::new(&session), Client::new(&session));
     let shared = file(4096);
@@ -272,7 +272,7 @@ fn context_wide_calls_wait_for_all_work() {
 }
 
 #[test]
-fn value_waits_compare_cyclically() {
+fn stream_waits_for_values_compare_cyclically() {
     let session = lazy();
     let a = Client::new(&session);
     let (host, device) = a.register(&file(4096), 4096);
@@ -301,7 +301,7 @@ fn value_waits_compare_cyclically() {
 }
 
 #[test]
-fn chain_of_three_processes_runs_on_demand() {
+fn work_chain_of_three_processes_runs_on_demand() {
     let session = lazy();
     let clients = [(); 3].map(|()| Client::new(&session));
     let shared = file(4096);

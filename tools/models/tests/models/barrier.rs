@@ -269,14 +269,14 @@ fn check(world: World<Process>, waiting: usize, resets: usize, (kills, stops): (
 }
 
 #[test]
-fn all_parties_pass_each_phase() {
+fn all_parties_pass_each_barrier_phase() {
     explore(1, 2, 0, (0, 0), Bug::None);
     explore(2, 3, 0, (0, 0), Bug::None);
     explore(3, 2, 0, (0, 0), Bug::None);
 }
 
 #[test]
-fn death_breaks_the_barrier_for_all_or_none() {
+fn party_death_breaks_barrier_for_all_or_none() {
     explore(2, 2, 0, (1, 0), Bug::None);
     explore(3, 1, 0, (1, 0), Bug::None);
 }
@@ -287,41 +287,41 @@ fn barrier_survives_a_killed_breaking_party() {
 }
 
 #[test]
-fn stopped_party_is_not_treated_as_dead() {
+fn barrier_does_not_treat_a_stopped_party_as_dead() {
     explore(2, 2, 0, (0, 1), Bug::None);
     explore(3, 1, 0, (1, 1), Bug::None);
 }
 
 #[test]
-fn reset_differs_from_passing() {
+fn waiters_distinguish_barrier_reset_from_passing() {
     explore(2, 2, 1, (0, 0), Bug::None);
     explore(2, 2, 2, (0, 0), Bug::None);
     explore(2, 1, 2, (1, 0), Bug::None);
 }
 
 #[test]
-fn parties_continue_only_after_the_action() {
+fn barrier_parties_continue_only_after_its_action() {
     act(1, 1, 2, (0, 0), Bug::None);
     act(2, 2, 2, (0, 0), Bug::None);
     act(3, 3, 1, (0, 0), Bug::None);
 }
 
 #[test]
-fn death_during_the_action_breaks_the_barrier() {
+fn party_death_during_the_action_breaks_the_barrier() {
     act(2, 2, 2, (1, 0), Bug::None);
     act(2, 2, 1, (2, 0), Bug::None);
     act(3, 3, 1, (1, 1), Bug::None);
 }
 
 #[test]
-fn arrival_during_the_action_waits() {
+fn party_arriving_during_barrier_action_waits() {
     act(1, 2, 2, (0, 0), Bug::None);
     act(1, 3, 1, (1, 0), Bug::None);
     act(1, 2, 2, (1, 1), Bug::None);
 }
 
 #[test]
-fn long_random_schedules_hold() {
+fn barrier_holds_in_long_random_schedules() {
     at_random(|| {
         explore(5, 6, 0, (0, 0), Bug::None);
         explore(5, 4, 2, (2, 1), Bug::None);
@@ -338,24 +338,24 @@ fn model_finds_phase_ended_during_an_action() {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn phase_without_help_hangs_after_a_death() {
+fn model_finds_barrier_hang_without_helping_parties() {
     explore(2, 1, 0, (1, 0), Bug::NoHelp);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn skipped_recovery_is_found() {
+fn model_finds_barrier_without_death_checks() {
     explore(2, 1, 0, (1, 0), Bug::NoRecovery);
 }
 
 #[test]
 #[should_panic(expected = "for some, broken for others")]
-fn departure_without_breaking_the_barrier_is_found() {
+fn model_finds_party_leaving_an_unbroken_barrier() {
     explore(3, 1, 0, (1, 0), Bug::GoesAnyway);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn random_schedules_find_a_skipped_recovery() {
+fn random_schedules_find_barrier_without_death_checks() {
     at_random(|| explore(4, 3, 0, (1, 0), Bug::NoRecovery));
 }

@@ -211,7 +211,7 @@ const BASE: Setup =
     Setup { producers: 1, items: 3, first: 0, consumers: 1, again: 0, recoverers: 0, slots: 2, limit: 3 };
 
 #[test]
-fn one_producer_waits_for_bytes() {
+fn one_producer_stays_within_the_byte_bound() {
     BASE.explore(1, 0);
     BASE.explore(0, 1);
     Setup { limit: 4, slots: 3, ..BASE }.explore(1, 1);
@@ -220,14 +220,14 @@ fn one_producer_waits_for_bytes() {
 }
 
 #[test]
-fn two_producers_never_exceed_the_bound_together() {
+fn two_producers_together_stay_within_the_byte_bound() {
     let s = Setup { producers: 2, items: 1, ..BASE };
     s.explore(1, 1);
     Setup { limit: 4, ..s }.explore(1, 0);
 }
 
 #[test]
-fn two_consumers_free_bytes() {
+fn two_consumers_free_bytes_for_a_waiting_producer() {
     Setup { items: 2, consumers: 2, ..BASE }.explore(1, 1);
     Setup { consumers: 2, limit: 4, slots: 3, ..BASE }.explore(0, 1);
 }
@@ -235,7 +235,7 @@ fn two_consumers_free_bytes() {
 /// While a producer computes the used bytes from the envelope of the oldest message, the consumer of this
 /// message reuses the envelope for another put.
 #[test]
-fn repeated_put_frees_no_bytes() {
+fn reused_envelope_does_not_corrupt_the_byte_count() {
     let s = Setup { items: 2, first: 1, again: 1, ..BASE };
     s.explore(1, 0);
     s.explore(0, 1);
@@ -243,7 +243,7 @@ fn repeated_put_frees_no_bytes() {
 }
 
 #[test]
-fn long_random_schedules_hold() {
+fn byte_bound_holds_in_long_random_schedules() {
     at_random(|| {
         Setup { producers: 2, consumers: 2, limit: 4, slots: 3, recoverers: 1, ..BASE }.explore(2, 1);
         Setup { items: 6, consumers: 2, recoverers: 2, ..BASE }.explore(2, 1);
@@ -255,7 +255,7 @@ fn long_random_schedules_hold() {
 /// Without the words with end positions, producers compute wrong numbers of used bytes, and exceed the bound.
 #[test]
 #[should_panic(expected = "bytes in the queue")]
-fn bound_without_end_positions_is_exceeded() {
+fn model_finds_byte_bound_without_end_positions() {
     let s = Setup { items: 3, ..BASE };
     let mut world = s.world();
     world.memory.lose((0..ENVELOPES).map(|e| s.ends().of(e).plus(1)));

@@ -238,34 +238,34 @@ fn growing_queue_survives_its_killed_producer() {
 }
 
 #[test]
-fn two_producers_open_the_next_segment() {
+fn two_producers_opening_a_segment_lose_no_message() {
     Setup { producers: 2, items: 2, ..BASE }.explore(0, 0);
     Setup { producers: 2, items: 1, ..BASE }.explore(1, 1);
 }
 
 #[test]
-fn two_consumers_follow_the_link() {
+fn two_consumers_continue_at_the_linked_segment() {
     Setup { items: 2, consumers: 2, ..BASE }.explore(1, 0);
     Setup { items: 2, consumers: 2, ..BASE }.explore(0, 1);
 }
 
 #[test]
-fn close_of_a_growing_queue_strands_nothing() {
+fn close_of_growing_queue_strands_no_message() {
     Setup { items: 2, closers: 1, ..BASE }.explore(1, 1);
 }
 
 #[test]
-fn close_with_two_producers_strands_nothing() {
+fn close_with_two_producers_strands_no_message() {
     Setup { items: 1, producers: 2, closers: 1, ..BASE }.explore(1, 0);
 }
 
 #[test]
-fn double_close_strands_nothing() {
+fn double_close_of_growing_queue_strands_no_message() {
     Setup { items: 1, closers: 2, ..BASE }.explore(0, 0);
 }
 
 #[test]
-fn long_random_schedules_hold() {
+fn growing_queue_holds_in_long_random_schedules() {
     at_random(|| {
         Setup { producers: 2, closers: 1, recoverers: 1, ..BASE }.explore(2, 1);
         Setup { items: 6, consumers: 2, closers: 1, recoverers: 1, ..BASE }.explore(3, 1);
@@ -276,7 +276,7 @@ fn long_random_schedules_hold() {
 /// Without the links, consumers don't find messages in the next segment.
 #[test]
 #[should_panic(expected = "lost")]
-fn missing_links_lose_messages() {
+fn model_finds_loss_without_segment_links() {
     let mut world = BASE.world();
     world.memory.lose([chain(1, 2).link(0).expect("there are two")]);
     BASE.check(world, 0, 0);
@@ -284,7 +284,7 @@ fn missing_links_lose_messages() {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn random_schedules_find_missing_links() {
+fn random_schedules_find_missing_segment_links() {
     at_random(|| {
         let setup = Setup { items: 6, consumers: 2, ..BASE };
         let mut world = setup.world();

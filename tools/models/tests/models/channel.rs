@@ -291,7 +291,7 @@ impl Setup {
 }
 
 #[test]
-fn receiver_disconnects_after_the_last_sender() {
+fn receiver_disconnects_after_last_sender_is_dropped() {
     BASE.explore(1, 0);
     Setup { items: 2, ..BASE }.explore(1, 1);
     Setup { senders: 2, ..BASE }.explore(1, 0);
@@ -309,7 +309,7 @@ fn receiver_disconnects_despite_a_stopped_recoverer() {
 }
 
 #[test]
-fn long_random_schedules_hold() {
+fn channel_holds_in_long_random_schedules() {
     at_random(|| {
         Setup { senders: 2, items: 3, recoverers: 2, slots: 2, ..BASE }.explore(3, 0);
         Setup { senders: 2, items: 3, ..BASE }.explore(2, 1);
@@ -321,6 +321,6 @@ fn long_random_schedules_hold() {
 /// messages that were sent after its previous check.
 #[test]
 #[should_panic(expected = "before all was received")]
-fn missing_second_check_loses_a_message() {
+fn model_finds_receiver_without_second_check() {
     Setup { hasty: true, ..BASE }.explore(0, 0);
 }

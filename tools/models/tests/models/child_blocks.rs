@@ -352,7 +352,7 @@ const BESIDE: &[&[Op]] =
     &[&[Make, Give(1), Drop(WHOLE), Drop(PART)], &[Find, Drop(WHOLE), Drop(PART)], &[Drop(WHOLE)]];
 
 #[test]
-fn created_and_dropped_child_survives_kills() {
+fn created_and_dropped_child_block_survives_kills() {
     for drops in [[Drop(WHOLE), Drop(PART)], [Drop(PART), Drop(WHOLE)]] {
         let program = [&[Make][..], &drops].concat();
         explore(world(&[&program, &[]]), 2, 0);
@@ -361,13 +361,13 @@ fn created_and_dropped_child_survives_kills() {
 }
 
 #[test]
-fn sent_child_survives_kills() {
+fn sent_child_block_survives_kills() {
     explore(world(GIVEN), 2, 0);
     explore(world(GIVEN), 1, 1);
 }
 
 #[test]
-fn child_with_another_holder_survives_kills() {
+fn child_block_with_another_holder_survives_kills() {
     explore(world(BESIDE), 2, 0);
 }
 
@@ -376,19 +376,19 @@ fn child_with_another_holder_survives_kills() {
 /// parent although the second seat is in use.
 #[test]
 #[should_panic(expected = "seat 0 of block 0")]
-fn reverse_order_of_freed_seats_is_found() {
+fn model_finds_parent_seats_freed_in_reverse() {
     explore(with_bug(world(BESIDE), Bug::Downward), 2, 0);
 }
 
 #[test]
 #[should_panic(expected = "the whole leaks")]
-fn freed_child_without_released_seat_leaks_the_parent() {
+fn model_finds_freed_child_keeping_its_parent_seat() {
     explore(with_bug(world(GIVEN), Bug::Forgets), 0, 0);
 }
 
 #[test]
 #[should_panic(expected = "the whole leaks")]
-fn unrecorded_seat_of_a_killed_maker_leaks() {
+fn model_finds_unrecorded_seat_of_a_killed_maker() {
     let mut w = world(&[&[Make, Drop(WHOLE), Drop(PART)], &[]]);
     w.memory.lose([ENTRY]);
     explore(w, 1, 0);
@@ -398,13 +398,13 @@ fn unrecorded_seat_of_a_killed_maker_leaks() {
 /// parent is released while a third process scans the seats.
 #[test]
 #[should_panic(expected = "freed while held")]
-fn seat_assigned_early_does_not_retain_the_parent() {
+fn model_finds_seat_assigned_before_its_version() {
     explore(with_bug(world(BESIDE), Bug::AtOnce), 1, 0);
 }
 
 #[test]
 #[should_panic(expected = "freed while held")]
-fn unversioned_parent_is_freed_with_a_live_child() {
+fn model_finds_parent_freed_without_version_count() {
     let mut w = world(BESIDE);
     w.memory.lose_additions();
     explore(w, 0, 0);

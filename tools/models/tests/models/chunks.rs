@@ -520,7 +520,7 @@ fn explore(counts: &[usize], late: usize, acts: &[Act], (kills, stops): (u32, u3
 const ALL: [Act; 4] = [Act::Cut(CutShare::Half), Act::Journal, Act::Cut(CutShare::All), Act::Journal];
 
 #[test]
-fn each_item_has_one_outcome_while_stolen() {
+fn stolen_chunk_items_have_one_outcome_each() {
     for late in 0..3 {
         explore(&[4, 2], late, &ALL, (0, 0), Bug::None);
         explore(&[4, 2], late, &[Act::Cut(CutShare::All), Act::Cut(CutShare::Half)], (0, 0), Bug::None);
@@ -528,7 +528,7 @@ fn each_item_has_one_outcome_while_stolen() {
 }
 
 #[test]
-fn killed_worker_loses_its_current_item() {
+fn killed_worker_loses_only_its_current_chunk_item() {
     for late in 0..3 {
         explore(&[3, 2], late, &[], (1, 0), Bug::None);
         explore(&[3, 2], late, &ALL, (1, 0), Bug::None);
@@ -536,7 +536,7 @@ fn killed_worker_loses_its_current_item() {
 }
 
 #[test]
-fn stopped_worker_keeps_its_begun_item() {
+fn stopped_worker_keeps_only_its_begun_chunk_item() {
     for late in 0..3 {
         explore(&[3, 2], late, &ALL, (0, 1), Bug::None);
         explore(&[3, 2], late, &ALL, (1, 1), Bug::None);
@@ -544,7 +544,7 @@ fn stopped_worker_keeps_its_begun_item() {
 }
 
 #[test]
-fn condemned_worker_loses_its_timed_out_item() {
+fn condemned_worker_loses_only_its_timed_out_item() {
     for late in 0..3 {
         let later = &[Act::Condemn, Act::Cut(CutShare::All), Act::Condemn, Act::Journal];
         for acts in [&[Act::Condemn][..], later] {
@@ -555,7 +555,7 @@ fn condemned_worker_loses_its_timed_out_item() {
 }
 
 #[test]
-fn long_random_schedules_hold() {
+fn chunk_outcomes_hold_in_long_random_schedules() {
     at_random(|| {
         let acts = [ALL.as_slice(), &[Act::Condemn], &ALL, &[Act::Condemn]].concat();
         explore(&[9, 1, 5, 7], 2, &acts, (1, 1), Bug::None);
@@ -565,36 +565,36 @@ fn long_random_schedules_hold() {
 
 #[test]
 #[should_panic(expected = "was taken back, and runs")]
-fn unchecked_claim_is_found() {
+fn model_finds_claim_of_a_stolen_chunk_item() {
     explore(&[4], 9, &[Act::Cut(CutShare::All)], (0, 0), Bug::ClaimsWithoutLook);
 }
 
 #[test]
 #[should_panic(expected = "a death costs 2 items")]
-fn unsaved_result_is_found() {
+fn model_finds_unsaved_chunk_result() {
     explore(&[3], 9, &[], (1, 0), Bug::KeepsNothing);
 }
 
 #[test]
 #[should_panic(expected = "a death costs 2 items")]
-fn early_journal_restart_is_found() {
+fn model_finds_journal_restarted_before_sending() {
     explore(&[3], 1, &[], (1, 0), Bug::ForgetsBeforeSending);
 }
 
 #[test]
 #[should_panic(expected = "a death costs 2 items")]
-fn unread_journal_is_found() {
+fn model_finds_unread_journal_of_a_dead_worker() {
     explore(&[3], 9, &[], (1, 0), Bug::IgnoresJournal);
 }
 
 #[test]
 #[should_panic(expected = "was begun, and runs again")]
-fn item_run_twice_is_found() {
+fn model_finds_item_run_again_after_worker_death() {
     explore(&[3], 9, &[], (1, 0), Bug::RunsAgain);
 }
 
 #[test]
 #[should_panic(expected = "a death costs 2 items")]
-fn condemning_without_reading_the_journal_is_found() {
+fn model_finds_worker_condemned_for_an_ended_item() {
     explore(&[3], 9, &[Act::Condemn], (1, 0), Bug::CondemnsWithoutLook);
 }

@@ -306,7 +306,7 @@ fn explore(owners: &[Role], others: &[Role], late: bool, (kills, stops): (u32, u
 }
 
 #[test]
-fn owner_is_killed_at_every_step() {
+fn clock_survives_owner_killed_at_any_step() {
     explore(&[owner(2)], &[Role::Looker(2)], false, (1, 0), Bug::None);
 }
 
@@ -317,22 +317,22 @@ fn clock_survives_killed_and_stopped_recoverers() {
 }
 
 #[test]
-fn clock_has_successive_owners() {
+fn stream_clock_serves_successive_owners() {
     explore(&[owner(1), owner(1)], &[Role::Looker(2)], false, (1, 0), Bug::None);
 }
 
 #[test]
-fn dead_clock_gets_another_owner() {
+fn clock_of_a_dead_owner_gets_another_owner() {
     explore(&[owner(1), owner(1)], &[Role::Recoverer], false, (2, 0), Bug::None);
 }
 
 #[test]
-fn late_device_write_keeps_the_outcomes() {
+fn late_device_write_changes_no_tick_outcome() {
     explore(&[owner(2)], &[Role::Looker(2)], true, (1, 0), Bug::None);
 }
 
 #[test]
-fn random_owners_keep_the_invariants() {
+fn clock_invariants_hold_in_random_schedules() {
     at_random(|| {
         let owners = [Role::Owner { ticks: 3, tries: 4 }; 3];
         explore(&owners, &[Role::Looker(6), Role::Looker(5), Role::Recoverer], false, (3, 1), Bug::None);
@@ -341,30 +341,30 @@ fn random_owners_keep_the_invariants() {
 
 #[test]
 #[should_panic(expected = "is called forged")]
-fn tick_published_before_its_submission_is_found() {
+fn model_finds_tick_published_before_submission() {
     explore(&[owner(1)], &[Role::Looker(1)], false, (0, 0), Bug::ToldTooEarly);
 }
 
 #[test]
 #[should_panic(expected = "died, and is done")]
-fn clock_ended_under_its_device_is_found() {
+fn model_finds_clock_ended_while_its_device_writes() {
     explore(&[owner(2)], &[Role::Looker(2), Role::Recoverer], false, (1, 0), Bug::EndedUnderDevice);
 }
 
 #[test]
 #[should_panic(expected = "a device waits")]
-fn kept_late_write_is_found() {
+fn model_finds_unchecked_late_write_of_dead_clock() {
     explore(&[owner(2)], &[], true, (1, 0), Bug::LateWriteKept);
 }
 
 #[test]
 #[should_panic(expected = "is called complete")]
-fn reuse_of_a_clock_with_work_is_found() {
+fn model_finds_reused_clock_with_pending_work() {
     explore(&[owner(1)], &[Role::Looker(1)], false, (0, 0), Bug::FreeWithWork);
 }
 
 #[test]
 #[should_panic(expected = "is called complete")]
-fn reuse_of_a_dead_clock_is_found() {
+fn model_finds_freed_clock_of_a_dead_owner() {
     explore(&[owner(1)], &[Role::Looker(1)], false, (1, 0), Bug::DeadIsFree);
 }

@@ -305,23 +305,23 @@ fn explore_in(tokens: u32, kills: u32, stops: u32, ghost: Ghost, bug: Bug) {
 }
 
 #[test]
-fn token_wakes_one_without_poll_intervals() {
+fn condition_token_wakes_one_waiter_without_polling() {
     explore(1, 0, 0, false, Bug::None);
     explore(2, 0, 0, false, Bug::None);
 }
 
 #[test]
-fn token_of_a_dead_waiter_is_passed_on() {
+fn condition_token_of_a_dead_waiter_is_passed_on() {
     explore(1, 1, 0, true, Bug::None);
 }
 
 #[test]
-fn tokens_of_two_dead_waiters_are_passed_on() {
+fn condition_tokens_of_two_dead_waiters_are_passed_on() {
     explore_in(1, 2, 0, Ghost { poll_interval: true, polls: true, ..Ghost::default() }, Bug::None);
 }
 
 #[test]
-fn waiter_may_receive_a_second_token() {
+fn second_condition_token_of_a_waiter_is_not_lost() {
     explore_in(2, 1, 0, Ghost { poll_interval: true, polls: true, ..Ghost::default() }, Bug::None);
 }
 
@@ -333,12 +333,12 @@ fn concurrent_notify_all_reaches_each_waiter() {
 }
 
 #[test]
-fn stopped_waiter_keeps_its_token() {
+fn stopped_waiter_keeps_its_condition_token() {
     explore(1, 1, 1, true, Bug::None);
 }
 
 #[test]
-fn long_random_schedules_hold() {
+fn condition_holds_in_long_random_schedules() {
     at_random(|| {
         explore(4, 0, 0, false, Bug::None);
         explore(1, 3, 1, true, Bug::None);
@@ -349,18 +349,18 @@ fn long_random_schedules_hold() {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn token_left_with_a_dead_waiter_is_found() {
+fn model_finds_token_left_with_a_dead_waiter() {
     explore(1, 1, 0, true, Bug::NoTakeOver);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn second_token_kept_by_a_waiter_is_found() {
+fn model_finds_waiter_dropping_one_of_two_tokens() {
     explore_in(2, 1, 0, Ghost { poll_interval: true, polls: true, ..Ghost::default() }, Bug::KeepsBoth);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn waiter_that_sleeps_with_a_token_is_found() {
+fn model_finds_waiter_asleep_with_a_token() {
     explore(1, 0, 0, false, Bug::SleepsAnyway);
 }

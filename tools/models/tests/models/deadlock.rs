@@ -422,7 +422,7 @@ fn two(bug: Bug) -> Vec<Thread> {
 }
 
 #[test]
-fn opposite_orders_of_two_locks_are_detected() {
+fn deadlock_of_opposite_lock_orders_is_detected() {
     explore(two(Bug::None), 0, 0);
     explore(
         vec![
@@ -435,14 +435,14 @@ fn opposite_orders_of_two_locks_are_detected() {
 }
 
 #[test]
-fn deadlock_of_a_killed_or_stopped_thread_is_safe() {
+fn killed_or_stopped_thread_causes_no_false_deadlock() {
     explore(two(Bug::None), 1, 0);
     explore(two(Bug::None), 0, 1);
     explore(two(Bug::None), 1, 1);
 }
 
 #[test]
-fn locks_in_one_order_are_no_deadlock() {
+fn locks_taken_in_one_order_report_no_deadlock() {
     let thread = |wants| Thread::new(wants, 1, false, Bug::None);
     explore(
         vec![thread([Alone(0), Alone(1)]), thread([Alone(0), Alone(1)]), thread([Alone(1), Alone(2)])],
@@ -453,7 +453,7 @@ fn locks_in_one_order_are_no_deadlock() {
 }
 
 #[test]
-fn cycle_of_three_is_detected() {
+fn lock_cycle_of_three_threads_is_detected() {
     let thread = |wants| Thread::new(wants, 1, false, Bug::None);
     explore(
         vec![thread([Alone(0), Alone(1)]), thread([Alone(1), Alone(2)]), thread([Alone(2), Alone(0)])],
@@ -463,13 +463,13 @@ fn cycle_of_three_is_detected() {
 }
 
 #[test]
-fn cycle_with_a_time_out_is_no_deadlock() {
+fn lock_cycle_with_a_timed_wait_is_no_deadlock() {
     let thread = |wants, timed| Thread::new(wants, 1, timed, Bug::None);
     explore(vec![thread([Alone(0), Alone(1)], false), thread([Alone(1), Alone(0)], true)], 1, 1);
 }
 
 #[test]
-fn cycle_of_readers_and_writers_is_detected() {
+fn lock_cycle_of_readers_and_writers_is_detected() {
     let thread = |wants| Thread::new(wants, 1, false, Bug::None);
     // A writer waits for a reader, and a reader for a writer.
     explore(vec![thread([Read, Alone(0)]), thread([Alone(0), Write])], 1, 1);
@@ -479,13 +479,13 @@ fn cycle_of_readers_and_writers_is_detected() {
 }
 
 #[test]
-fn writer_waits_for_each_reader() {
+fn writer_in_a_lock_cycle_waits_for_each_reader() {
     let thread = |wants| Thread::new(wants, 1, false, Bug::None);
     explore(vec![thread([Read, Alone(0)]), thread([Alone(1), Read]), thread([Alone(0), Write])], 0, 0);
 }
 
 #[test]
-fn long_random_schedules_hold() {
+fn deadlock_detection_holds_in_long_random_schedules() {
     let thread = |wants| Thread::new(wants, 4, false, Bug::None);
     at_random(|| {
         explore(
@@ -509,31 +509,31 @@ fn long_random_schedules_hold() {
 
 #[test]
 #[should_panic(expected = "waits for no lock of")]
-fn stale_wait_record_makes_false_alarms() {
+fn model_finds_uncleared_wait_note_of_a_lock() {
     explore(two(Bug::KeepsNote), 0, 0);
 }
 
 #[test]
 #[should_panic(expected = "two threads of one deadlock get the error")]
-fn missing_victim_rule_reports_a_cycle_twice() {
+fn model_finds_deadlock_reported_twice() {
     explore(two(Bug::AllGiveUp), 0, 0);
 }
 
 #[test]
 #[should_panic(expected = "a dead thread's locks have other owners")]
-fn ignored_death_is_found() {
+fn model_finds_deadlock_reported_despite_a_death() {
     explore(two(Bug::IgnoresDeath), 1, 0);
 }
 
 #[test]
 #[should_panic(expected = "waits for no lock of")]
-fn timed_wait_reported_as_deadlock_is_found() {
+fn model_finds_timed_wait_reported_as_deadlock() {
     let thread = |wants, timed| Thread::new(wants, 1, timed, Bug::SaysTimedWaits);
     explore(vec![thread([Alone(0), Alone(1)], false), thread([Alone(1), Alone(0)], true)], 0, 0);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn threads_without_detection_wait_forever() {
+fn model_finds_undetected_deadlock() {
     explore(two(Bug::NeverLooks), 0, 0);
 }

@@ -164,26 +164,26 @@ fn explore(waiters: usize, setters: &[u32], (kills, stops): (u32, u32), poll_int
 }
 
 #[test]
-fn waiters_wake_without_poll_intervals() {
+fn event_waiters_wake_without_poll_intervals() {
     explore(2, &[1], (0, 0), false, Bug::None);
     explore(2, &[2], (0, 0), false, Bug::None);
     explore(1, &[2, 1], (0, 0), false, Bug::None);
 }
 
 #[test]
-fn setting_of_a_killed_setter_is_observed() {
+fn event_set_by_a_killed_process_is_observed() {
     explore(2, &[2], (1, 0), true, Bug::None);
     explore(1, &[1, 2], (2, 0), true, Bug::None);
 }
 
 #[test]
-fn stopped_process_delays_only_itself() {
+fn stopped_event_user_delays_only_itself() {
     explore(2, &[2], (0, 1), true, Bug::None);
     explore(1, &[1, 1], (1, 1), true, Bug::None);
 }
 
 #[test]
-fn long_random_schedules_hold() {
+fn event_holds_in_long_random_schedules() {
     at_random(|| {
         explore(4, &[4, 3], (0, 0), false, Bug::None);
         explore(4, &[4, 3, 2], (2, 2), true, Bug::None);
@@ -192,18 +192,18 @@ fn long_random_schedules_hold() {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn forgotten_setting_is_found() {
+fn model_finds_missed_set_and_cleared_event() {
     explore(1, &[2, 1], (1, 0), true, Bug::ForgetsSettings);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn missing_second_check_oversleeps() {
+fn model_finds_event_waiter_without_second_check() {
     explore(1, &[1], (0, 0), false, Bug::NoSecondLook);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn lost_wake_up_is_found() {
+fn model_finds_event_setter_without_wake_up() {
     explore(1, &[1], (0, 0), false, Bug::NoWake);
 }

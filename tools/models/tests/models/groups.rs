@@ -266,30 +266,30 @@ use Op::{Empty, Fill, Use};
 const ABSENT: GroupState = GroupState::Absent { base: BEGIN[1] + 1 };
 
 #[test]
-fn memory_returns_despite_stale_hints() {
+fn envelope_group_is_refilled_despite_stale_hints() {
     explore(GroupState::InUse, &[&[Use(1), Use(0)], &[Empty, Fill, Use(1)]], (2, 0), Bug::None);
     explore(GroupState::InUse, &[&[Use(1), Use(0)], &[Empty, Fill, Use(1)]], (1, 1), Bug::None);
 }
 
 #[test]
-fn concurrent_emptying_of_a_group_is_safe() {
+fn concurrent_emptying_of_envelope_group_is_safe() {
     explore(GroupState::InUse, &[&[Empty, Fill], &[Empty, Use(0)]], (2, 0), Bug::None);
     explore(GroupState::InUse, &[&[Empty, Fill], &[Empty, Use(0)]], (1, 1), Bug::None);
 }
 
 #[test]
-fn concurrent_filling_of_a_group_is_safe() {
+fn concurrent_filling_of_envelope_group_is_safe() {
     explore(ABSENT, &[&[Fill, Use(0)], &[Fill, Empty], &[Use(1)]], (1, 0), Bug::None);
     explore(ABSENT, &[&[Fill, Use(0)], &[Fill, Use(0)]], (1, 1), Bug::None);
 }
 
 #[test]
-fn group_is_emptied_and_filled_twice() {
+fn envelope_group_is_emptied_and_filled_twice() {
     explore(GroupState::InUse, &[&[Use(0)], &[Empty, Fill, Empty, Fill]], (2, 0), Bug::None);
 }
 
 #[test]
-fn random_programs_keep_the_invariants() {
+fn envelope_group_holds_in_random_schedules() {
     at_random(|| {
         let programs: [&[Op]; 3] =
             [&[Use(0), Empty, Use(1), Fill], &[Fill, Use(0), Empty, Fill], &[Use(1), Use(1), Empty, Use(0)]];
@@ -299,42 +299,42 @@ fn random_programs_keep_the_invariants() {
 
 #[test]
 #[should_panic(expected = "again")]
-fn missing_base_repeats_a_sequence() {
+fn model_finds_group_that_restarts_its_sequences() {
     explore(GroupState::InUse, &[&[Use(0)], &[Empty, Fill]], (0, 0), Bug::BaseLost);
 }
 
 #[test]
 #[should_panic(expected = "was taken from its owner")]
-fn unclaimed_memory_is_freed_while_owned() {
+fn model_finds_group_emptied_without_claims() {
     explore(GroupState::InUse, &[&[Use(0)], &[Empty]], (0, 0), Bug::NotClaimed);
 }
 
 #[test]
 #[should_panic(expected = "again")]
-fn zero_treated_as_a_free_envelope_is_found() {
+fn model_finds_zero_treated_as_a_free_envelope() {
     explore(GroupState::InUse, &[&[Use(0)], &[Empty]], (0, 0), Bug::ZeroClaimed);
 }
 
 #[test]
 #[should_panic(expected = "was taken from its owner")]
-fn emptying_a_partly_filled_group_is_found() {
+fn model_finds_emptying_of_a_partly_filled_group() {
     explore(GroupState::InUse, &[&[Use(0)], &[Empty, Fill]], (1, 0), Bug::HalfFilledEmptied);
 }
 
 #[test]
 #[should_panic(expected = "again")]
-fn overwriting_a_partly_filled_group_is_found() {
+fn model_finds_overwritten_partly_filled_group() {
     explore(GroupState::InUse, &[&[Use(0)], &[Empty, Fill]], (1, 0), Bug::WordsOverwritten);
 }
 
 #[test]
 #[should_panic(expected = "an envelope leaks")]
-fn unrecovered_partly_filled_group_is_found() {
+fn model_finds_unrecovered_partly_filled_group() {
     explore(GroupState::InUse, &[&[Use(0)], &[Empty, Fill]], (1, 1), Bug::FillingNotSwept);
 }
 
 #[test]
 #[should_panic(expected = "an absent group has memory")]
-fn early_absent_state_is_found() {
+fn model_finds_group_marked_absent_too_early() {
     explore(GroupState::InUse, &[&[Use(0)], &[Empty]], (0, 0), Bug::AbsentTooEarly);
 }

@@ -454,7 +454,7 @@ fn stopped_consumer_delays_only_joins_of_its_task() {
 }
 
 #[test]
-fn long_random_schedules_hold() {
+fn join_holds_in_long_random_schedules() {
     at_random(|| {
         for segments in [ONE, TWO, GROWS] {
             explore(segments, ALL, (2, 1), Bug::None);
@@ -464,18 +464,18 @@ fn long_random_schedules_hold() {
 
 #[test]
 #[should_panic(expected = "are unfinished")]
-fn join_that_checks_once_ends_too_early() {
+fn model_finds_join_that_checks_only_once() {
     explore(TWO, ALL, (0, 0), Bug::LooksOnce);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn unrecovered_dead_consumer_blocks_join() {
+fn model_finds_join_blocked_by_a_dead_consumer() {
     explore(ONE, FEW, (1, 0), Bug::NoVisit);
 }
 
 #[test]
 #[should_panic(expected = "tasks are lost")]
-fn stopped_process_taken_for_dead_is_found() {
+fn model_finds_join_treating_stopped_as_dead() {
     explore(ONE, ALL, (0, 1), Bug::TimeIsDeath);
 }

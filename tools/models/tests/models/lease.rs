@@ -390,18 +390,18 @@ const BASE: Setup = Setup {
 };
 
 #[test]
-fn leased_message_survives_its_consumer() {
+fn leased_message_survives_its_killed_consumer() {
     BASE.explore(1);
     Setup { items: 2, consumers: 1, ..BASE }.explore(1);
 }
 
 #[test]
-fn leased_message_survives_the_recoverer() {
+fn leased_message_survives_a_killed_recoverer() {
     Setup { consumers: 1, recoverers: 2, ..BASE }.explore(2);
 }
 
 #[test]
-fn consumer_stopped_with_a_message_delays_no_other() {
+fn consumer_stopped_with_a_lease_delays_no_other() {
     let s = Setup { items: 2, slots: 2, ..BASE };
     s.check(s.world(), 0, 1);
     let s = Setup { producers: 2, consumers: 1, ..BASE };
@@ -412,7 +412,7 @@ fn consumer_stopped_with_a_message_delays_no_other() {
 /// The dead consumer's message is delivered to the other consumer, even if a recovering process is stopped
 /// while it returns the message.
 #[test]
-fn stopped_recoverer_delays_no_process() {
+fn stopped_lease_recoverer_delays_no_consumer() {
     let s = Setup { recoverers: 2, ..BASE };
     let mut world = s.world();
     while world.ghost.committed.is_empty() {
@@ -445,7 +445,7 @@ fn empty_get_hides_no_returned_message() {
 }
 
 #[test]
-fn leased_small_message_survives_its_consumer() {
+fn leased_small_message_survives_its_killed_consumer() {
     let smalls = Setup { smalls: true, ..BASE };
     smalls.explore(1);
     Setup { items: 2, ..smalls }.explore(1);
@@ -454,7 +454,7 @@ fn leased_small_message_survives_its_consumer() {
 }
 
 #[test]
-fn long_random_schedules_hold() {
+fn leases_hold_in_long_random_schedules() {
     at_random(|| {
         for smalls in [false, true] {
             let s = Setup { smalls, items: 3, slots: 2, gives_back: 2, ..BASE };
@@ -473,7 +473,7 @@ fn long_random_schedules_hold() {
 /// wake up.
 #[test]
 #[should_panic(expected = "wedged")]
-fn missing_hint_hides_a_returned_message() {
+fn model_finds_return_without_incremented_hint() {
     let setup = Setup { consumers: 1, gives_back: 1, recoverers: 0, ..BASE };
     let mut world = setup.world();
     world.memory.lose([returns(0).returned]);
@@ -482,7 +482,7 @@ fn missing_hint_hides_a_returned_message() {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn random_schedules_find_a_missing_hint() {
+fn random_schedules_find_return_without_hint() {
     at_random(|| {
         let setup = Setup { items: 3, gives_back: 2, recoverers: 0, ..BASE };
         let mut world = setup.world();

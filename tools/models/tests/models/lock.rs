@@ -179,18 +179,18 @@ fn explore(processes: usize, times: u32, kills: u32, stops: u32, poll_interval: 
 }
 
 #[test]
-fn waiters_wake_without_poll_intervals() {
+fn lock_waiters_wake_without_poll_intervals() {
     explore(3, 1, 0, 0, false, Bug::None);
     explore(2, 2, 0, 0, false, Bug::None);
 }
 
 #[test]
-fn two_processes_survive_one_kill() {
+fn lock_of_two_processes_survives_one_kill() {
     explore(2, 2, 1, 0, true, Bug::None);
 }
 
 #[test]
-fn lock_survives_killed_adopters() {
+fn lock_survives_kills_during_its_takeover() {
     explore(3, 1, 2, 0, true, Bug::None);
 }
 
@@ -201,7 +201,7 @@ fn stopped_process_keeps_only_its_own_lock() {
 }
 
 #[test]
-fn long_random_schedules_hold() {
+fn lock_holds_in_long_random_schedules() {
     at_random(|| {
         explore(6, 4, 0, 0, false, Bug::None);
         explore(6, 4, 3, 0, true, Bug::None);
@@ -211,24 +211,24 @@ fn long_random_schedules_hold() {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn holder_that_forgets_sleepers_leaves_them_asleep() {
+fn model_finds_lock_holder_that_forgets_sleepers() {
     explore(3, 1, 0, 0, false, Bug::ForgetsSleepers);
 }
 
 #[test]
 #[should_panic(expected = "two inside")]
-fn stopped_holder_treated_as_dead_is_found() {
+fn model_finds_stopped_lock_holder_treated_as_dead() {
     explore(2, 1, 0, 1, true, Bug::TimeIsDeath);
 }
 
 #[test]
 #[should_panic(expected = "torn, and not marked")]
-fn ignored_poison_mark_is_found() {
+fn model_finds_ignored_poison_mark_of_a_lock() {
     explore(2, 1, 1, 0, true, Bug::IgnoresMark);
 }
 
 #[test]
 #[should_panic(expected = "two inside")]
-fn random_schedules_find_a_stopped_holder() {
+fn random_schedules_find_stopped_holder_taken_as_dead() {
     at_random(|| explore(6, 2, 0, 2, true, Bug::TimeIsDeath));
 }

@@ -370,12 +370,12 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
 }
 
 #[test]
-fn sender_and_receiver_are_killed_anywhere() {
+fn locker_survives_killed_sender_and_receiver() {
     explore(world(1, 1, 1, Bug::None), 2, 0);
 }
 
 #[test]
-fn two_senders_and_a_receiver_survive_one_kill() {
+fn locker_of_two_senders_survives_one_kill() {
     explore(world(2, 1, 1, Bug::None), 1, 0);
 }
 
@@ -391,32 +391,32 @@ fn stopped_process_keeps_its_descriptors() {
 }
 
 #[test]
-fn more_senders_than_compartments_finish() {
+fn more_senders_than_locker_compartments_finish() {
     explore(world(3, 1, 0, Bug::None), 0, 0);
 }
 
 #[test]
 #[should_panic(expected = "leaked")]
-fn late_recording_of_a_compartment_is_found() {
+fn model_finds_late_recording_of_a_compartment() {
     explore(world(1, 1, 1, Bug::NotAhead), 1, 0);
 }
 
 #[test]
 #[should_panic(expected = "torn")]
-fn emptying_another_blocks_compartment_is_found() {
+fn model_finds_emptying_of_another_compartment() {
     explore(world(2, 1, 1, Bug::NameNotCompared), 1, 0);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn freeing_before_emptying_is_found() {
+fn model_finds_compartment_freed_before_emptying() {
     // The receiver takes packets out that already belong to another message.
     explore(world(3, 1, 0, Bug::FreeFirst), 0, 0);
 }
 
 #[test]
 #[should_panic(expected = "torn")]
-fn descriptors_left_in_a_compartment_are_found() {
+fn model_finds_descriptors_left_in_a_compartment() {
     explore(world(3, 1, 0, Bug::NotEmptied), 0, 0);
 }
 
@@ -459,14 +459,14 @@ fn lookers(wanted: &[&[u64]], bug: Bug) {
 }
 
 #[test]
-fn concurrent_peeks_find_their_packets() {
+fn concurrent_locker_peeks_find_their_packets() {
     lookers(&[&[0, 1, 2, 3], &[0, 1, 2, 3]], Bug::None);
     lookers(&[&[0, 3], &[2, 1], &[1, 1]], Bug::None);
 }
 
 #[test]
 #[should_panic(expected = "torn")]
-fn taking_a_packet_of_another_number_is_found() {
+fn model_finds_packet_taken_under_another_number() {
     lookers(&[&[0, 1], &[1, 0]], Bug::NumberNotCompared);
 }
 
@@ -566,7 +566,7 @@ fn adders(times: &[u32], careless: bool, kills: u32, stops: u32) {
 }
 
 #[test]
-fn pairs_are_added_once_despite_kills() {
+fn socket_pairs_are_added_once_despite_kills() {
     adders(&[1, 1], false, 2, 0);
     adders(&[2, 1, 1], false, 2, 0);
     adders(&[2, 2], false, 1, 1);
@@ -574,12 +574,12 @@ fn pairs_are_added_once_despite_kills() {
 
 #[test]
 #[should_panic(expected = "torn")]
-fn uncounted_packet_is_found() {
+fn model_finds_uncounted_packet_of_the_locker() {
     adders(&[1, 1], true, 1, 0);
 }
 
 #[test]
-fn long_random_schedules_hold() {
+fn locker_holds_in_long_random_schedules() {
     at_random(|| {
         explore(world(3, 2, 2, Bug::None), 2, 0);
         adders(&[2, 2, 2, 2], false, 3, 0);

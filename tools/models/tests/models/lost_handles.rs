@@ -500,7 +500,7 @@ fn handle_in_queue_of_dead_process_is_recorded() {
 }
 
 #[test]
-fn long_random_schedules_hold() {
+fn lost_handle_records_hold_in_long_random_schedules() {
     at_random(|| {
         for (kills, stops) in [(1, 0), (0, 1), (1, 1), (2, 1)] {
             explore(BASE, kills, stops);
@@ -511,18 +511,18 @@ fn long_random_schedules_hold() {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn unrecorded_lost_handle_is_found() {
+fn model_finds_unrecorded_lost_handle() {
     explore(Setup { bug: Bug::Unnoted, queued: false, ..BASE }, 0, 0);
 }
 
 #[test]
 #[should_panic(expected = "a recoverer in a queue")]
-fn late_vacating_is_found() {
+fn model_finds_late_vacating_of_a_queue() {
     explore(Setup { bug: Bug::Late, ..BASE }, 0, 0);
 }
 
 #[test]
 #[should_panic(expected = "a recoverer in a queue")]
-fn missing_vacating_is_found() {
+fn model_finds_queue_that_is_never_vacated() {
     explore(Setup { bug: Bug::NotVacated, ..BASE }, 0, 0);
 }

@@ -204,13 +204,13 @@ fn explore(processes: usize, (kills, stops): (u32, u32), poll_interval: bool, bu
 }
 
 #[test]
-fn waiters_wake_without_poll_intervals() {
+fn once_waiters_wake_without_poll_intervals() {
     explore(2, (0, 0), false, Bug::None);
     explore(3, (0, 0), false, Bug::None);
 }
 
 #[test]
-fn killed_initialization_runs_again() {
+fn once_runs_again_after_a_killed_initialization() {
     explore(2, (1, 0), true, Bug::None);
     explore(3, (1, 0), true, Bug::None);
 }
@@ -221,13 +221,13 @@ fn once_survives_two_killed_initializers() {
 }
 
 #[test]
-fn stopped_process_delays_no_later_caller() {
+fn stopped_once_caller_delays_no_later_caller() {
     explore(3, (0, 1), true, Bug::None);
     explore(3, (1, 1), true, Bug::None);
 }
 
 #[test]
-fn long_random_schedules_hold() {
+fn once_holds_in_long_random_schedules() {
     at_random(|| {
         explore(6, (0, 0), false, Bug::None);
         explore(6, (3, 0), true, Bug::None);
@@ -237,24 +237,24 @@ fn long_random_schedules_hold() {
 
 #[test]
 #[should_panic(expected = "initialized again")]
-fn missing_second_check_runs_twice() {
+fn model_finds_once_that_initializes_twice() {
     explore(2, (0, 0), false, Bug::NoSecondLook);
 }
 
 #[test]
 #[should_panic(expected = "with a partial value")]
-fn early_completion_mark_is_found() {
+fn model_finds_once_marked_before_its_value() {
     explore(2, (0, 0), false, Bug::SaidTooEarly);
 }
 
 #[test]
 #[should_panic(expected = "two initialize")]
-fn stopped_process_taken_for_dead_is_found() {
+fn model_finds_stopped_once_holder_treated_as_dead() {
     explore(2, (0, 1), true, Bug::TimeIsDeath);
 }
 
 #[test]
 #[should_panic(expected = "the cell is not marked")]
-fn missing_completion_mark_is_found() {
+fn model_finds_once_that_is_never_marked() {
     explore(1, (0, 0), false, Bug::NotSaid);
 }

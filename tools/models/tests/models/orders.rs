@@ -113,20 +113,20 @@ mod order {
     }
 
     #[test]
-    fn all_members_agree_on_the_order() {
+    fn all_members_agree_on_a_devices_stream_order() {
         explore(&[1, 1, 1], (2, 0), Bug::None);
         explore(&[1, 2, 1], (1, 1), Bug::None);
     }
 
     #[test]
     #[should_panic(expected = "a device has two orders")]
-    fn stored_instead_of_swapped_order_is_found() {
+    fn model_finds_stream_order_stored_without_swap() {
         explore(&[1, 1], (0, 0), Bug::Stored);
     }
 
     #[test]
     #[should_panic(expected = "a device has two orders")]
-    fn unread_entry_of_a_lost_swap_is_found() {
+    fn model_finds_unread_order_entry_of_a_failed_swap() {
         explore(&[1, 1], (0, 0), Bug::LostNotLookedAt);
     }
 }
@@ -325,12 +325,12 @@ fn event_name_belongs_to_its_ticks_owner() {
 }
 
 #[test]
-fn invariants_hold_with_one_stopped_and_one_killed() {
+fn event_names_survive_one_kill_and_one_stop() {
     explore(&[WITH, WITH], &[Role::Reader(1)], (1, 1), Bug::None);
 }
 
 #[test]
-fn random_owners_and_readers_agree() {
+fn event_names_hold_in_random_schedules() {
     at_random(|| {
         let owners = [WITH, WITHOUT, WITH, WITH];
         explore(&owners, &[Role::Reader(6), Role::Reader(5), Role::Recoverer], (3, 1), Bug::None);
@@ -339,24 +339,24 @@ fn random_owners_and_readers_agree() {
 
 #[test]
 #[should_panic(expected = "has another event")]
-fn name_written_after_its_tick_is_found() {
+fn model_finds_event_name_written_after_its_tick() {
     explore(&[WITH, WITH], &[Role::Reader(1)], (0, 0), Bug::TickFirst);
 }
 
 #[test]
 #[should_panic(expected = "has another event")]
-fn unchecked_tick_is_found() {
+fn model_finds_event_name_read_without_tick_check() {
     explore(&[WITH, WITH], &[Role::Reader(1)], (0, 0), Bug::TickNotLookedAt);
 }
 
 #[test]
 #[should_panic(expected = "has another event")]
-fn tick_read_before_its_name_is_found() {
+fn model_finds_tick_checked_before_event_name() {
     explore(&[WITH, WITH], &[Role::Reader(1)], (0, 0), Bug::TickLookedAtFirst);
 }
 
 #[test]
 #[should_panic(expected = "has another event")]
-fn uncompared_epoch_is_found() {
+fn model_finds_event_name_of_an_earlier_owner() {
     explore(&[WITH, WITHOUT], &[Role::Reader(1)], (0, 0), Bug::EpochNotCompared);
 }

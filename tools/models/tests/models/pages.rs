@@ -256,25 +256,25 @@ fn explore(world: World<Process>, kills: u32) {
 use Op::{Drop, Grow};
 
 #[test]
-fn grown_block_is_freed_with_its_pages() {
+fn grown_block_is_freed_with_its_seat_pages() {
     explore(world(0, &[&[0]], &[&[Grow(0, 2), Grow(0, 3), Drop(0)], &[], &[]]), 2);
 }
 
 #[test]
-fn two_holders_extend_one_chain() {
+fn two_holders_extend_one_chain_of_seat_pages() {
     explore(world(0, &[&[0], &[0]], &[&[Grow(0, 2), Drop(0)], &[Grow(0, 3), Drop(0)]]), 2);
     explore(world(1, &[&[0], &[0]], &[&[Grow(0, 3), Drop(0)], &[Drop(0)]]), 1);
 }
 
 #[test]
-fn freed_page_is_used_by_another_block() {
+fn freed_seat_page_is_used_by_another_block() {
     explore(world(2, &[&[0], &[1]], &[&[Drop(0)], &[Grow(1, 3), Drop(1)], &[]]), 1);
     explore(world(2, &[&[0], &[1]], &[&[Drop(0)], &[Grow(1, 3), Drop(1)]]), 2);
 }
 
 #[test]
 #[should_panic(expected = "stolen from its maker")]
-fn freed_page_naming_its_block_is_found() {
+fn model_finds_freed_page_naming_its_block() {
     let mut w = world(2, &[&[0], &[1]], &[&[Drop(0)], &[Grow(1, 3), Drop(1)], &[]]);
     w.memory.lose([first(3)]);
     explore(w, 1);

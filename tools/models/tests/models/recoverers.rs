@@ -471,7 +471,7 @@ fn memory_survives_killed_and_stopped_recoverers() {
 }
 
 #[test]
-fn long_random_schedules_hold() {
+fn recovery_holds_in_long_random_schedules() {
     at_random(|| {
         explore(BASE.world(), 2, 1);
         explore(Setup { stale_holds: true, ..BASE }.world(), 2, 1);
@@ -483,12 +483,12 @@ fn long_random_schedules_hold() {
 /// The message is leased for a member without a seat in the queue, so its return is never found.
 #[test]
 #[should_panic(expected = "wedged")]
-fn missing_seat_request_loses_the_message() {
+fn model_finds_message_lost_without_a_seat_request() {
     explore(Setup { asks: false, ..APART }.taken(), 0, 0);
 }
 
 #[test]
 #[should_panic(expected = "reclaimed during its recovery")]
-fn recoverer_ignoring_others_frees_live_memory() {
+fn model_finds_recoverer_that_frees_live_memory() {
     explore(Setup { rash: true, ..BASE }.alone(), 0, 1);
 }

@@ -303,28 +303,28 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
 use Op::{Make, Use};
 
 #[test]
-fn slab_size_changes_during_use() {
+fn slab_changes_its_block_size_during_use() {
     explore(world(SMALL, &[&[Use(SMALL, 1)], &[Make(LARGE), Use(LARGE, 0)]]), 2, 0);
     explore(world(LARGE, &[&[Use(LARGE, 0)], &[Make(SMALL), Use(SMALL, 1)]]), 2, 0);
     explore(world(SMALL, &[&[Use(SMALL, 1)], &[Make(LARGE), Use(LARGE, 0)]]), 1, 1);
 }
 
 #[test]
-fn blocks_of_both_sizes_survive_a_size_change() {
+fn blocks_of_both_sizes_survive_a_slab_size_change() {
     let programs: [&[Op]; 3] = [&[Use(SMALL, 0)], &[Make(LARGE)], &[Use(LARGE, 0)]];
     explore(world(SMALL, &programs), 1, 0);
     explore(world(SMALL, &[&[Use(SMALL, 1)], &[Make(LARGE), Make(SMALL)], &[Use(SMALL, 0)]]), 1, 0);
 }
 
 #[test]
-fn concurrent_size_changes_are_safe() {
+fn concurrent_size_changes_of_a_slab_are_safe() {
     explore(world(SMALL, &[&[Make(LARGE), Use(LARGE, 0)], &[Make(LARGE), Use(LARGE, 0)]]), 2, 0);
     explore(world(SMALL, &[&[Make(LARGE)], &[Make(LARGE), Make(SMALL)]]), 1, 0);
 }
 
 #[test]
 #[should_panic(expected = "two sizes overlap")]
-fn missing_second_check_overlaps_two_sizes() {
+fn model_finds_overlapping_blocks_of_two_sizes() {
     let mut w = world(SMALL, &[&[Use(SMALL, 1)], &[Make(LARGE), Use(LARGE, 0)]]);
     w.actors[0].careless = true;
     explore(w, 0, 0);

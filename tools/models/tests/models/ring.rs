@@ -340,26 +340,26 @@ impl Setup {
 }
 
 #[test]
-fn killed_producer_or_consumer_loses_nothing() {
+fn killed_producer_or_consumer_loses_no_message() {
     let s = Setup { producers: 1, items: 2, consumers: 1, slots: 1, ..Setup::default() };
     s.explore(1, 0);
     Setup { recoverers: 1, ..s }.explore(1, 0);
 }
 
 #[test]
-fn killed_or_stopped_producers_lose_nothing() {
+fn killed_or_stopped_producers_lose_no_message() {
     let s = Setup { producers: 2, items: 1, consumers: 1, slots: 1, ..Setup::default() };
     s.explore(1, 1);
     Setup { slots: 2, items: 2, ..s }.explore(0, 1);
 }
 
 #[test]
-fn killed_or_stopped_consumers_lose_nothing() {
+fn killed_or_stopped_consumers_lose_no_message() {
     Setup { producers: 1, items: 2, consumers: 2, slots: 1, ..Setup::default() }.explore(1, 1);
 }
 
 #[test]
-fn recovery_runs_while_others_continue() {
+fn ring_recovery_runs_while_others_continue() {
     let s = Setup { producers: 2, items: 1, consumers: 1, recoverers: 1, slots: 1, ..Setup::default() };
     s.explore(1, 0);
     Setup { producers: 1, items: 2, consumers: 2, ..s }.explore(1, 0);
@@ -371,7 +371,7 @@ fn ring_survives_killed_recoverers() {
 }
 
 #[test]
-fn close_strands_nothing() {
+fn close_of_a_ring_strands_no_message() {
     let s = Setup { producers: 1, items: 2, consumers: 1, closers: 1, slots: 2, ..Setup::default() };
     s.explore(1, 0);
     Setup { slots: 1, ..s }.explore(1, 0);
@@ -380,7 +380,7 @@ fn close_strands_nothing() {
 }
 
 #[test]
-fn batches_survive_killed_and_stopped_processes() {
+fn ring_batches_survive_killed_and_stopped_processes() {
     let s = Setup { producers: 1, items: 3, consumers: 1, slots: 2, batches: true, ..Setup::default() };
     s.explore(1, 0);
     s.explore(0, 1);
@@ -388,7 +388,7 @@ fn batches_survive_killed_and_stopped_processes() {
 }
 
 #[test]
-fn concurrent_batches_stay_ordered() {
+fn concurrent_ring_batches_stay_ordered() {
     let s = Setup { producers: 2, items: 2, consumers: 1, slots: 2, batches: true, ..Setup::default() };
     s.explore(0, 0);
     Setup { items: 1, ..s }.explore(1, 1);
@@ -396,7 +396,7 @@ fn concurrent_batches_stay_ordered() {
 }
 
 #[test]
-fn close_strands_no_batch() {
+fn close_of_a_ring_strands_no_batch() {
     let s = Setup {
         producers: 1,
         items: 2,
@@ -428,7 +428,7 @@ fn small_messages_need_no_envelope() {
 }
 
 #[test]
-fn small_messages_and_envelopes_are_ordered() {
+fn small_messages_and_envelopes_stay_in_order() {
     let odd =
         Setup { producers: 1, items: 3, consumers: 1, slots: 1, smalls: Smalls::Odd, ..Setup::default() };
     odd.explore(1, 0);
@@ -437,13 +437,13 @@ fn small_messages_and_envelopes_are_ordered() {
 }
 
 #[test]
-fn small_and_large_of_two_producers_are_ordered() {
+fn mixed_messages_of_two_producers_stay_in_order() {
     let odd = Setup { producers: 2, items: 1, consumers: 2, smalls: Smalls::Odd, ..Setup::default() };
     Setup { slots: 1, ..odd }.explore(1, 1);
 }
 
 #[test]
-fn batches_of_small_and_large_are_ordered() {
+fn batches_of_mixed_messages_stay_in_order() {
     let odd = Setup { producers: 2, items: 2, consumers: 1, smalls: Smalls::Odd, ..Setup::default() };
     Setup { slots: 2, batches: true, ..odd }.explore(0, 0);
 }
@@ -451,7 +451,7 @@ fn batches_of_small_and_large_are_ordered() {
 /// If a small message is written as two words, one after the other, a consumer gets half a message.
 #[test]
 #[should_panic(expected = "torn")]
-fn half_written_message_is_found() {
+fn model_finds_half_written_small_message() {
     let s = Setup { producers: 1, items: 1, consumers: 1, slots: 1, smalls: Smalls::All, ..Setup::default() };
     let (mut world, ring) = (s.world(), chain(s.slots, 0).first);
     world.memory.lose([ring.slot(0).plus(1)]);
@@ -461,7 +461,7 @@ fn half_written_message_is_found() {
 /// Hints may be out of date, but an actor that finds an outdated hint must advance it.
 #[test]
 #[should_panic(expected = "wedged")]
-fn unadvanced_hints_block_processes() {
+fn model_finds_ring_hints_that_never_advance() {
     let s = Setup { producers: 1, items: 3, consumers: 1, slots: 2, batches: true, ..Setup::default() };
     let (mut world, ring) = (s.world(), chain(s.slots, 0).first);
     world.memory.lose([ring.head, ring.tail]);
@@ -477,7 +477,7 @@ fn consumer_touches_group_before_owning_envelope() {
 
 #[test]
 #[should_panic(expected = "has not touched the group")]
-fn unrecorded_touches_are_found() {
+fn model_finds_unrecorded_touch_of_a_group() {
     let s = Setup { producers: 1, items: 1, consumers: 1, slots: 1, touches: true, ..Setup::default() };
     let mut world = s.world();
     world.memory.lose((0..world.actors.len()).map(touched));
@@ -486,7 +486,7 @@ fn unrecorded_touches_are_found() {
 
 #[test]
 #[should_panic(expected = "leaks")]
-fn missing_intents_leak_an_envelope() {
+fn model_finds_envelope_leak_without_intents() {
     let s = Setup { producers: 1, items: 1, consumers: 2, recoverers: 1, slots: 1, ..Setup::default() };
     let mut world = s.world();
     world.memory.lose((0..world.actors.len()).map(intent));

@@ -323,7 +323,7 @@ const TWICE: (u32, bool) = (2, false);
 const WAITS: (u32, bool) = (1, true);
 
 #[test]
-fn waiters_wake_without_poll_intervals() {
+fn rlock_waiters_wake_without_poll_intervals() {
     explore(&[ONCE, ONCE], (0, 0), false, Bug::None);
     explore(&[TWICE, WAITS], (0, 0), false, Bug::None);
     explore(&[ONCE, ONCE, WAITS], (0, 0), false, Bug::None);
@@ -337,19 +337,19 @@ fn lock_of_a_killed_process_is_marked_and_recovered() {
 }
 
 #[test]
-fn lock_survives_a_killed_recoverer() {
+fn rlock_survives_a_killed_recoverer() {
     explore(&[ONCE, ONCE, ONCE], (2, 0), true, Bug::None);
 }
 
 #[test]
-fn stopped_thread_keeps_only_its_own_lock() {
+fn stopped_thread_keeps_only_its_own_rlock() {
     explore(&[ONCE, ONCE, ONCE], (0, 1), true, Bug::None);
     explore(&[WAITS, ONCE, ONCE], (0, 1), true, Bug::None);
     explore(&[ONCE, ONCE, ONCE], (1, 1), true, Bug::None);
 }
 
 #[test]
-fn long_random_schedules_hold() {
+fn rlock_holds_in_long_random_schedules() {
     at_random(|| {
         explore(&[TWICE, WAITS, TWICE, WAITS, TWICE], (0, 0), false, Bug::None);
         explore(&[TWICE, WAITS, TWICE, WAITS, TWICE, WAITS], (2, 0), true, Bug::None);
@@ -359,36 +359,36 @@ fn long_random_schedules_hold() {
 
 #[test]
 #[should_panic(expected = "two inside")]
-fn treating_the_process_as_the_holder_is_found() {
+fn model_finds_rlock_held_by_process_not_thread() {
     explore(&[ONCE, ONCE], (0, 0), false, Bug::ProcessOwns);
 }
 
 #[test]
 #[should_panic(expected = "and the lock's depth is")]
-fn inherited_depth_of_a_dead_holder_is_found() {
+fn model_finds_inherited_depth_of_a_dead_holder() {
     explore(&[ONCE, ONCE, ONCE], (1, 0), true, Bug::KeepsDepth);
 }
 
 #[test]
 #[should_panic(expected = "two inside")]
-fn release_at_the_inner_level_is_found() {
+fn model_finds_rlock_released_at_an_inner_level() {
     explore(&[ONCE, ONCE], (0, 0), false, Bug::ReleasesEarly);
 }
 
 #[test]
 #[should_panic(expected = "still marked")]
-fn remaining_mark_is_found() {
+fn model_finds_unrecorded_repair_of_an_rlock() {
     explore(&[ONCE, ONCE, ONCE], (1, 0), true, Bug::ForgetsRecovering);
 }
 
 #[test]
 #[should_panic(expected = "two inside")]
-fn stopped_holder_treated_as_dead_is_found() {
+fn model_finds_stopped_rlock_holder_treated_as_dead() {
     explore(&[ONCE, ONCE, ONCE], (0, 1), true, Bug::TimeIsDeath);
 }
 
 #[test]
 #[should_panic(expected = "and the lock's depth is")]
-fn relock_with_too_few_levels_is_found() {
+fn model_finds_rlock_retaken_with_one_level() {
     explore(&[WAITS, ONCE], (0, 0), false, Bug::ForgetsOthers);
 }

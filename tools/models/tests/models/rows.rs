@@ -462,46 +462,46 @@ const READ_CHAIN: [Role; 4] = [
 ];
 
 #[test]
-fn memory_is_reused_after_two_writers() {
+fn device_memory_is_reused_after_two_writers() {
     explore(&WRITERS, (1, 0), Bug::None);
 }
 
 #[test]
-fn memory_is_reused_after_two_readers() {
+fn device_memory_is_reused_after_two_readers() {
     explore(&READERS, (1, 0), Bug::None);
 }
 
 #[test]
-fn moved_piece_is_reused_after_its_uses() {
+fn moved_device_piece_is_reused_after_its_uses() {
     explore(&CHAIN, (1, 0), Bug::None);
 }
 
 /// The death of a process ends the second reader's wait, so the third reader's tick may be complete before
 /// the first reader's work has run.
 #[test]
-fn memory_is_reused_after_three_readers() {
+fn device_memory_is_reused_after_three_readers() {
     explore(&READ_CHAIN, (1, 0), Bug::None);
 }
 
 #[test]
 #[should_panic(expected = "memory is used again under work")]
-fn ignored_end_of_a_wait_is_found() {
+fn model_finds_ignored_end_of_unfinished_work() {
     explore(&READ_CHAIN, (1, 0), Bug::EndsIgnored);
 }
 
 #[test]
 #[should_panic(expected = "memory is used again under work")]
-fn end_counted_too_late_is_found() {
+fn model_finds_end_of_work_counted_too_late() {
     explore(&READ_CHAIN, (1, 0), Bug::CountedLate);
 }
 
 #[test]
-fn invariants_hold_with_one_stopped_and_one_killed() {
+fn memory_rows_survive_one_kill_and_one_stop() {
     explore(&[holder(true, 0), holder(true, 1)], (1, 1), Bug::None);
 }
 
 #[test]
-fn random_holders_keep_the_invariants() {
+fn memory_rows_hold_in_random_schedules() {
     at_random(|| {
         let holders = [holder(true, 0), holder(false, 0), holder(true, 0), holder(true, 1), holder(true, 1)];
         explore(&holders, (2, 1), Bug::None);
@@ -510,25 +510,25 @@ fn random_holders_keep_the_invariants() {
 
 #[test]
 #[should_panic(expected = "memory is used again under work")]
-fn seat_released_before_the_join_is_found() {
+fn model_finds_seat_released_before_work_is_joined() {
     explore(&WRITERS, (0, 0), Bug::SeatFirst);
 }
 
 #[test]
 #[should_panic(expected = "memory is used again under work")]
-fn use_ended_before_the_join_is_found() {
+fn model_finds_use_ended_before_work_is_joined() {
     explore(&[holder(true, 0), holder(true, 1)], (1, 0), Bug::EndedFirst);
 }
 
 #[test]
 #[should_panic(expected = "memory is used again under work")]
-fn last_use_without_its_predecessor_is_found() {
+fn model_finds_last_use_without_its_predecessor() {
     explore(&READERS, (0, 0), Bug::NotFollowed);
 }
 
 #[test]
 #[should_panic(expected = "memory is used again under work")]
-fn unrepeated_concurrent_join_is_found() {
+fn model_finds_overwritten_concurrent_join() {
     explore(&READERS, (0, 0), Bug::NotCompared);
 }
 
@@ -536,18 +536,18 @@ fn unrepeated_concurrent_join_is_found() {
 /// work of the holders may be pending.
 #[test]
 #[should_panic(expected = "memory is used again under work")]
-fn unmarked_joint_use_is_found() {
+fn model_finds_unmarked_joint_last_use() {
     explore(&READERS, (1, 0), Bug::NotMixed);
 }
 
 #[test]
 #[should_panic(expected = "memory is used again under work")]
-fn ignored_dead_writer_is_found() {
+fn model_finds_reuse_despite_a_dead_writer() {
     explore(&[holder(true, 0), holder(true, 1)], (1, 0), Bug::UsesIgnored);
 }
 
 #[test]
 #[should_panic(expected = "memory is used again under work")]
-fn missing_wait_for_the_last_use_is_found() {
+fn model_finds_reuse_without_waiting_for_last_use() {
     explore(&[holder(true, 0), holder(true, 1)], (0, 0), Bug::NotWaited);
 }

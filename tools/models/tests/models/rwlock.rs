@@ -299,32 +299,32 @@ fn readers_and_writers_exclude_each_other() {
 }
 
 #[test]
-fn process_is_killed_at_every_step() {
+fn rwlock_survives_process_killed_at_any_step() {
     explore(2, 1, (1, 0), Bug::None);
     explore(1, 2, (1, 0), Bug::None);
 }
 
 #[test]
-fn lock_survives_a_killed_recoverer() {
+fn rwlock_survives_a_killed_recoverer() {
     explore(1, 2, (2, 0), Bug::None);
     explore(2, 1, (2, 0), Bug::None);
 }
 
 #[test]
-fn process_is_stopped_at_every_step() {
+fn rwlock_survives_process_stopped_at_any_step() {
     explore(2, 1, (0, 1), Bug::None);
     explore(1, 1, (1, 1), Bug::None);
 }
 
 #[test]
-fn repeated_read_is_counted() {
+fn repeated_read_of_an_rwlock_is_counted() {
     explore_again((2, 1), 1, (0, 0), Bug::None);
     explore_again((2, 1), 1, (1, 0), Bug::None);
     explore_again((1, 1), 1, (1, 1), Bug::None);
 }
 
 #[test]
-fn long_random_schedules_hold() {
+fn rwlock_holds_in_long_random_schedules() {
     at_random(|| {
         explore(2, 4, (0, 0), Bug::None);
         explore_again((2, 2), 3, (3, 0), Bug::None);
@@ -334,42 +334,42 @@ fn long_random_schedules_hold() {
 
 #[test]
 #[should_panic(expected = "a writer and a reader hold the lock")]
-fn second_read_in_another_slot_is_found() {
+fn model_finds_second_read_in_another_slot() {
     explore_again((2, 1), 1, (0, 0), Bug::AnotherSlot);
 }
 
 #[test]
 #[should_panic(expected = "its place had another reader")]
-fn uncounted_repeated_read_is_found() {
+fn model_finds_uncounted_repeated_read() {
     explore_again((1, 1), 1, (0, 0), Bug::DoesNotCount);
 }
 
 #[test]
 #[should_panic(expected = "a writer and a reader hold the lock")]
-fn missing_second_check_of_a_reader_is_found() {
+fn model_finds_reader_without_second_check() {
     explore(1, 1, (0, 0), Bug::NoSecondLook);
 }
 
 #[test]
 #[should_panic(expected = "a writer and a reader hold the lock")]
-fn writer_that_ignores_readers_is_found() {
+fn model_finds_writer_that_ignores_readers() {
     explore(1, 1, (0, 0), Bug::IgnoresReaders);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn skipped_recovery_is_found() {
+fn model_finds_unfreed_slot_of_a_dead_reader() {
     explore(1, 1, (1, 0), Bug::NoRecovery);
 }
 
 #[test]
 #[should_panic(expected = "torn, and not reported")]
-fn removed_mark_is_found() {
+fn model_finds_cleared_mark_of_a_dead_writer() {
     explore(1, 1, (1, 0), Bug::IgnoresWriting);
 }
 
 #[test]
 #[should_panic(expected = "a mark without a dead writer")]
-fn mark_without_a_cause_is_found() {
+fn model_finds_poison_mark_without_a_write() {
     explore(2, 1, (1, 0), Bug::TakesMarksSeriously);
 }

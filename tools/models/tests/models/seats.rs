@@ -407,13 +407,13 @@ fn relayed_blocks_survive_kills() {
 }
 
 #[test]
-fn block_sent_twice_is_held_once() {
+fn block_sent_twice_is_held_once_by_its_receiver() {
     explore(world(&[&[Send, Send, Drop], &[Receive, Receive, Drop]]), 1, 0);
 }
 
 #[test]
 #[should_panic(expected = "freed while held")]
-fn missing_version_frees_a_held_block() {
+fn model_finds_held_block_freed_without_version() {
     let mut w = world(&[&[Send, Drop], &[Receive, Send, Drop], &[Receive, Drop]]);
     // The only addition of this model increments the version.
     w.memory.lose_additions();
@@ -448,7 +448,7 @@ fn relayed_seats_in_pages_survive_kills() {
 }
 
 #[test]
-fn neighboring_seats_survive_kills() {
+fn neighboring_seats_of_a_page_survive_kills() {
     for last in 0..=1 {
         explore(beside(last, &[&[Send, Drop], &[Receive, Drop]]), 2, 0);
         explore(beside(last, &[&[Send, Drop], &[Receive, Drop]]), 1, 1);
@@ -459,7 +459,7 @@ fn neighboring_seats_survive_kills() {
 
 #[test]
 #[should_panic(expected = "freed while held")]
-fn unversioned_page_seats_are_freed_while_held() {
+fn model_finds_held_page_freed_without_version() {
     // The second message's seat was taken last and is free again: the freeing actor begins its scan there.
     let mut w = paged(1, &[&[Send, Send, Drop], &[Receive, Send, Drop], &[Receive, Drop]]);
     w.memory.lose_additions();

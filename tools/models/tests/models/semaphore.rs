@@ -201,14 +201,14 @@ fn explore(
 }
 
 #[test]
-fn waiters_wake_without_poll_intervals() {
+fn semaphore_waiters_wake_without_poll_intervals() {
     explore(3, 1, 1, (0, 0), false, Bug::None);
     explore(2, 1, 2, (0, 0), false, Bug::None);
     explore(3, 2, 1, (0, 0), false, Bug::None);
 }
 
 #[test]
-fn permits_of_dead_holders_return() {
+fn permits_of_dead_holders_return_to_the_semaphore() {
     explore(2, 1, 2, (1, 0), true, Bug::None);
     explore(3, 2, 1, (1, 0), true, Bug::None);
 }
@@ -225,7 +225,7 @@ fn stopped_process_keeps_only_its_permit() {
 }
 
 #[test]
-fn long_random_schedules_hold() {
+fn semaphore_holds_in_long_random_schedules() {
     at_random(|| {
         explore(6, 2, 4, (0, 0), false, Bug::None);
         explore(6, 2, 4, (3, 0), true, Bug::None);
@@ -235,24 +235,24 @@ fn long_random_schedules_hold() {
 
 #[test]
 #[should_panic(expected = "more holders than permits")]
-fn stopped_holder_treated_as_dead_is_found() {
+fn model_finds_stopped_permit_holder_treated_as_dead() {
     explore(3, 1, 1, (0, 1), true, Bug::TimeIsDeath);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn skipped_recovery_is_found() {
+fn model_finds_semaphore_without_death_checks() {
     explore(2, 1, 1, (1, 0), true, Bug::NoRecovery);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn lost_wake_up_is_found() {
+fn model_finds_returned_permit_without_wake_up() {
     explore(2, 1, 1, (0, 0), false, Bug::NoWake);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn missing_second_check_oversleeps() {
+fn model_finds_permit_waiter_without_second_check() {
     explore(2, 1, 1, (0, 0), false, Bug::NoSecondLook);
 }

@@ -129,27 +129,27 @@ const X: Kind = Kind::Exchange;
 const BAD: Kind = Kind::Careless;
 
 #[test]
-fn two_processes_survive_one_kill() {
+fn updates_of_two_processes_survive_one_kill() {
     explore(world(&[&[T, T], &[T, T]], &[]), 1, 0);
 }
 
 #[test]
-fn three_processes_survive_one_kill() {
+fn updates_of_three_processes_survive_one_kill() {
     explore(world(&[&[T], &[T], &[T]], &[]), 1, 0);
 }
 
 #[test]
-fn three_processes_continue_while_one_is_stopped() {
+fn updates_continue_while_one_of_three_is_stopped() {
     explore(world(&[&[T], &[T], &[T]], &[]), 0, 1);
 }
 
 #[test]
-fn late_helper_changes_nothing() {
+fn late_helper_of_an_update_changes_nothing() {
     explore(world(&[&[X, X], &[X, X]], &[]), 1, 0);
 }
 
 #[test]
-fn exclusive_updates_of_three_are_atomic() {
+fn exclusive_updates_of_three_processes_are_atomic() {
     explore(world(&[&[X], &[X], &[X]], &[]), 0, 0);
 }
 
@@ -162,18 +162,18 @@ fn stopped_process_delays_only_exclusive_updates() {
 
 #[test]
 #[should_panic(expected = "torn")]
-fn unchecked_exclusive_update_is_torn() {
+fn model_finds_torn_unchecked_exclusive_update() {
     explore(world(&[&[BAD, BAD], &[BAD, BAD]], &[]), 0, 0);
 }
 
 #[test]
 #[should_panic(expected = "torn")]
-fn unmarked_update_is_torn() {
+fn model_finds_torn_unmarked_update() {
     explore(world(&[&[X, X], &[X, X]], &[AT.making(0)]), 0, 0);
 }
 
 #[test]
-fn long_random_schedules_hold() {
+fn updates_hold_in_long_random_schedules() {
     at_random(|| {
         explore(world(&[&[T, X, T, X], &[X, T, X], &[T, T, X], &[X, X, T]], &[]), 2, 0);
         explore(world(&[&[T, T, T], &[T, T], &[T, T, T], &[T, T], &[T]], &[]), 1, 2);

@@ -455,7 +455,7 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
 }
 
 #[test]
-fn leaving_a_queue_strands_no_message_with_stopped() {
+fn dropped_queue_strands_no_message_of_a_dead_holder() {
     explore(world(BASE), 0, 1);
     explore(world(BASE), 1, 0);
 }
@@ -466,7 +466,7 @@ fn late_recoverer_changes_no_reused_memory() {
 }
 
 #[test]
-fn long_random_schedules_hold() {
+fn queue_vacating_holds_in_long_random_schedules() {
     at_random(|| {
         for recoverers in 2..=3 {
             for (kills, stops) in [(1, 1), (2, 1), (0, 2)] {
@@ -482,13 +482,13 @@ fn with(bug: Bug) -> World<Process> {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn freeing_queue_seats_early_owns_messages() {
+fn model_finds_seats_left_to_the_reclaiming_actor() {
     explore(with(Bug::OldOrder), 0, 1);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn claiming_seatless_blocks_owns_messages() {
+fn model_finds_claim_of_all_unheld_blocks() {
     explore(with(Bug::Greedy), 0, 1);
 }
 
@@ -496,12 +496,12 @@ fn claiming_seatless_blocks_owns_messages() {
 /// queue.
 #[test]
 #[should_panic(expected = "wedged")]
-fn trusting_an_unchecked_release_is_found() {
+fn model_finds_trust_in_an_unchecked_release() {
     explore(with(Bug::Trusting), 0, 1);
 }
 
 #[test]
 #[should_panic(expected = "notifies a queue that it does not have")]
-fn recoverer_ignoring_others_frees_live_seats() {
+fn model_finds_vacating_that_ignores_recoverers() {
     explore(with(Bug::Rash), 0, 0);
 }

@@ -251,7 +251,7 @@ fn stopped_actors_delay_waiters_one_poll_interval() {
 }
 
 #[test]
-fn long_random_schedules_hold() {
+fn wait_for_two_holds_in_long_random_schedules() {
     at_random(|| {
         explore(3, (3, 2), (0, 0), false, Bug::None);
         explore(3, (3, 2), (3, 0), true, Bug::None);
@@ -261,13 +261,13 @@ fn long_random_schedules_hold() {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn dropped_wake_up_is_found() {
+fn model_finds_wake_up_that_is_not_passed_on() {
     explore(1, (1, 1), (0, 0), false, Bug::NotPassedOn);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn waiter_that_skips_a_source_oversleeps() {
+fn model_finds_waiter_that_skips_a_source() {
     explore(0, (0, 1), (0, 0), false, Bug::LooksAtOne);
 }
 

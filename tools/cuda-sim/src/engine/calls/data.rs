@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn image_without_functions_is_empty() {
+    fn kernel_image_without_functions_is_empty() {
         assert!(functions("").is_empty() && functions("// .entry f()").is_empty());
     }
 }

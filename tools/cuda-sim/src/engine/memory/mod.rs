@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn access_requires_a_matching_mapping() {
+    fn device_access_requires_a_matching_mapping() {
         let mut addresses = Addresses::of_process(1);
         addresses.mapped.insert(4096, mapping(4096, 4096));
         addresses.mapped.insert(8192, mapping(8192, 4096));
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn later_declaration_replaces_earlier_pieces() {
+    fn later_piece_declaration_replaces_earlier_pieces() {
         let mut addresses = Addresses::of_process(1);
         let mut both = mapping(4096, 4096);
         both.access.insert(0, 3);
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_a_size_are_reused_last_first() {
+    fn freed_addresses_of_a_size_are_reused_last_first() {
         let mut addresses = Addresses::of_process(7);
         let first = addresses.take(GRANULARITY, 0).unwrap();
         let second = addresses.take(1, 0).unwrap();

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn release_by_a_death_is_symmetric() {
+    fn release_of_an_actor_by_a_death_is_symmetric() {
         let (mut one, mut two) = (Clock::default(), Clock::default());
         let killed = by(&mut one, 1);
         assert!(!by(&mut two, 2).was_released_from(&killed));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn ordered_accesses_are_no_race() {
+    fn ordered_memory_accesses_are_no_race() {
         let (mut shadow, mut one, mut two) = (Shadow::default(), Clock::default(), Clock::default());
         shadow.access(0, 64, true, &by(&mut one, 1), &one);
         two.join(&one);

@@ -25,7 +25,7 @@ fn runner() -> TestRunner {
 }
 
 #[test]
-fn random_schedules_behave_like_a_plain_queue() {
+fn ring_equals_a_plain_queue_in_random_schedules() {
     let (received, lost) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
     let run = runner().run(&case(), |case| {
         let ghost = play(&case, world(&case));
@@ -53,7 +53,7 @@ fn finds(words: impl Fn() -> Vec<Word>) -> bool {
 }
 
 #[test]
-fn planted_bugs_are_found() {
+fn random_schedules_find_missing_intents_or_places() {
     // Without intents, an envelope whose consumer was killed has no owner.
     assert!(finds(|| (0..MAX_ACTORS).map(intent).collect()));
     // Without places, a recovery reads the wrong slot.

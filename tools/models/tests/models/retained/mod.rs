@@ -12,7 +12,7 @@ use mp_models::ring::intent;
 use self::actor::Setup;
 
 #[test]
-fn newest_value_is_read_while_replaced() {
+fn reader_gets_newest_value_during_its_replacement() {
     let s = Setup { senders: 1, items: 2, readers: 1, rounds: 2, slots: 3, keep: 1, ..Setup::default() };
     s.explore(1, 0);
     s.explore(0, 1);
@@ -30,7 +30,7 @@ fn two_senders_replace_each_others_values() {
 }
 
 #[test]
-fn two_readers_leave_only_retained_message() {
+fn ring_retains_one_message_after_two_readers() {
     let s = Setup { senders: 1, items: 2, readers: 2, rounds: 1, slots: 4, keep: 1, ..Setup::default() };
     s.explore(0, 0);
     s.explore(1, 0);
@@ -41,7 +41,7 @@ fn two_readers_leave_only_retained_message() {
 
 /// The ring wraps around, and senders skip the slot that a stopped reader has pinned.
 #[test]
-fn slot_of_a_stopped_reader_is_skipped() {
+fn senders_skip_the_slot_of_a_stopped_reader() {
     let s = Setup { senders: 1, items: 5, readers: 1, rounds: 1, slots: 3, keep: 1, ..Setup::default() };
     s.explore(0, 1);
     at_random(|| {
@@ -62,7 +62,7 @@ fn every_message_is_read_or_counted_as_missed() {
 /// Senders skip slots that a stopped reader has pinned. The skipped positions have no messages, and are not
 /// counted as missed.
 #[test]
-fn skipped_positions_are_not_counted() {
+fn skipped_ring_positions_are_not_counted_as_missed() {
     let s = Setup { senders: 1, items: 4, readers: 2, all: true, slots: 3, keep: 1, ..Setup::default() };
     at_random(|| {
         s.explore(1, 1);
@@ -71,7 +71,7 @@ fn skipped_positions_are_not_counted() {
 }
 
 #[test]
-fn small_messages_are_read_while_overwritten() {
+fn small_messages_are_read_whole_while_overwritten() {
     let s = Setup {
         senders: 1,
         items: 3,
@@ -90,7 +90,7 @@ fn small_messages_are_read_while_overwritten() {
 }
 
 #[test]
-fn small_messages_and_envelopes_share_slots() {
+fn small_messages_and_envelopes_share_ring_slots() {
     let s = Setup { senders: 1, items: 5, readers: 1, all: true, slots: 3, keep: 1, ..Setup::default() };
     for small in [0b01010, 0b00110] {
         let s = Setup { small, ..s };
@@ -110,7 +110,7 @@ fn small_messages_and_envelopes_share_slots() {
 
 #[test]
 #[should_panic(expected = "the number of")]
-fn lost_skip_counts_are_detected() {
+fn model_finds_lost_skip_counts_of_a_ring() {
     let s = Setup { senders: 1, items: 5, readers: 1, all: true, slots: 3, keep: 1, ..Setup::default() };
     let mut world = s.world();
     let at = world.actors[0].at;
@@ -121,7 +121,7 @@ fn lost_skip_counts_are_detected() {
 /// If readers do not pin messages, a sender frees a message while it is read.
 #[test]
 #[should_panic(expected = "dropped under its reader")]
-fn missing_pins_drop_a_message_during_a_read() {
+fn model_finds_message_dropped_without_reader_pins() {
     let s = Setup { senders: 1, items: 2, readers: 1, rounds: 1, slots: 3, keep: 1, ..Setup::default() };
     let mut world = s.world();
     let pins = world.actors[0].at.pins;
@@ -131,7 +131,7 @@ fn missing_pins_drop_a_message_during_a_read() {
 
 #[test]
 #[should_panic(expected = "dropped under its reader")]
-fn pin_outside_of_the_used_range_is_found() {
+fn model_finds_pin_outside_of_the_used_range() {
     let s = Setup { senders: 1, items: 2, readers: 1, rounds: 1, slots: 3, keep: 1, ..Setup::default() };
     let mut world = s.world();
     let used = world.actors[0].at.pins.used;
@@ -141,7 +141,7 @@ fn pin_outside_of_the_used_range_is_found() {
 
 #[test]
 #[should_panic(expected = "leaks")]
-fn missing_intents_leak_a_collected_message() {
+fn model_finds_collected_message_without_intent() {
     let s = Setup { senders: 1, items: 2, recoverers: 1, slots: 2, keep: 1, ..Setup::default() };
     let mut world = s.world();
     world.memory.lose((0..world.actors.len()).map(intent));
