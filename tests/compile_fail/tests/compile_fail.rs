@@ -17,7 +17,7 @@ mod skip;
 /// unrelated reason. The program is compiled into this test, because linking it as a case would compile all
 /// libraries again.
 #[test]
-fn allowed_program_runs() {
+fn allowed_program_compiles_and_runs() {
     allowed::main();
 }
 

@@ -21,7 +21,7 @@ enum Order {
 struct Named(Tensor<u8>);
 
 #[test]
-fn derived_messages_arrive() {
+fn derived_messages_of_a_renamed_dependency_arrive() {
     let weights = Tensor::full([3], 1.5).unwrap();
     let order = Order::Run(Step { number: 7, weights });
     match unpack::<Order>(pack(order).unwrap()).unwrap() {

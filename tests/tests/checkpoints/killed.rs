@@ -26,7 +26,7 @@ fn writes_at(_: usize, (queue, path, at): (Queue<Numbered>, PathBuf, u64)) -> Ou
 }
 
 #[test]
-fn writer_killed_at_every_access_changes_nothing() {
+fn checkpoint_writer_killed_anywhere_changes_nothing() {
     let scratch = Scratch::new("accesses");
     let path = scratch.0.join("queue");
     for_every_access(|at| {
@@ -47,7 +47,7 @@ fn writes_forever(_: usize, (queue, path): (Queue<Numbered>, PathBuf)) -> Outcom
 }
 
 #[test]
-fn killed_writer_leaves_a_whole_file() {
+fn killed_checkpoint_writer_leaves_a_whole_file() {
     const MESSAGES: u32 = 8;
     let scratch = Scratch::new("whole");
     let (path, partial) = (scratch.0.join("queue"), scratch.0.join("queue.mp-partial"));

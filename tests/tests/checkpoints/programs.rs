@@ -59,7 +59,7 @@ pub(crate) fn full(directory: &Path) {
 }
 
 #[test]
-fn full_file_system_keeps_the_old_file_and_queue() {
+fn full_file_system_keeps_old_checkpoint_and_queue() {
     _ = Scratch::new("full").run_mounted("size=4m", "full");
 }
 
@@ -83,6 +83,6 @@ pub(crate) fn files(directory: &Path) {
 }
 
 #[test]
-fn memory_in_files_of_a_producer_is_written() {
+fn checkpoint_contains_memory_in_files_of_a_producer() {
     Scratch::new("files").run("files");
 }

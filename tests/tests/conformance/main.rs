@@ -33,8 +33,8 @@ struct Setting {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// Message that is printed if no huge pages are mounted. The test `contract_holds_on_huge_pages` mounts huge
-/// pages itself, and runs the contract on them.
+/// Message that is printed if no huge pages are mounted. The test `memory_contract_holds_on_huge_pages` mounts
+/// huge pages itself, and runs the contract on them.
 const NO_HUGE_PAGES: &str = "no hugetlbfs with 64 free huge pages is mounted";
 
 impl Memory {
@@ -89,7 +89,7 @@ fn huge_pages() -> Option<PathBuf> {
 
 /// Runs the contract on huge pages that the test mounts, if none are mounted already.
 #[test]
-fn contract_holds_on_huge_pages() {
+fn memory_contract_holds_on_huge_pages() {
     if huge_pages().is_some() {
         // The tests of the module `huge` use the existing mount.
         return;

@@ -83,7 +83,7 @@ fn all_the_way(_: usize, (queue, at, signal): (Queue<Fd>, u64, i32)) -> Outcome 
 }
 
 #[test]
-fn killed_at_every_access_of_a_transfer() {
+fn process_killed_during_fd_transfer_leaks_nothing() {
     for_every_access(|at| {
         let queue = Queue::bounded(4).unwrap();
         let killed = killed(&one_process(all_the_way, (queue.clone(), at, KILL)));
@@ -97,7 +97,7 @@ fn killed_at_every_access_of_a_transfer() {
 
 /// A stopped process keeps its messages until it is killed. Other processes do not wait for it.
 #[test]
-fn others_continue_while_a_process_is_stopped() {
+fn others_continue_while_a_descriptor_user_is_stopped() {
     // The locker has enough compartments for all. A process that is stopped while it adds one would prevent
     // other processes from adding.
     let first = Queue::bounded(8).unwrap();
@@ -141,7 +141,7 @@ fn produce(_: usize, (queue, writers, at): (Queue<(usize, Fd)>, Vec<Fd>, u64)) -
 }
 
 #[test]
-fn producer_is_killed_at_every_access() {
+fn descriptor_producer_killed_anywhere_leaks_nothing() {
     for_every_access(|at| {
         let queue = Queue::bounded(4).unwrap();
         let (readers, writers): (Vec<_>, Vec<_>) =
@@ -173,7 +173,7 @@ fn consume(_: usize, (queue, at): (Queue<Fd>, u64)) -> Outcome {
 }
 
 #[test]
-fn consumer_is_killed_at_every_access() {
+fn descriptor_consumer_killed_anywhere_leaks_nothing() {
     for_every_access(|at| {
         let queue = Queue::bounded(4).unwrap();
         let (readers, writers): (Vec<_>, Vec<_>) = (0..MESSAGES).map(|_| pipe()).unzip();
@@ -199,7 +199,7 @@ fn fill(_: usize, (queue, at): (Queue<(bool, Fd)>, u64)) -> Outcome {
     Ok(())
 }
 
-/// Variable for the program that [`process_is_killed_at_every_access_of_making_room`] starts: the access at
+/// Variable for the program that [`process_killed_adding_locker_room_leaks_nothing`] starts: the access at
 /// which the process is killed.
 const HELPER: &str = "MP_TESTS_ROOM_AT";
 /// Exit status if the process was not killed.
@@ -228,7 +228,7 @@ fn helper() {
 }
 
 #[test]
-fn process_is_killed_at_every_access_of_making_room() {
+fn process_killed_adding_locker_room_leaks_nothing() {
     let _alone = alone();
     until_the_end(20, |at| {
         let mut program = std::process::Command::new(std::env::current_exe().unwrap());

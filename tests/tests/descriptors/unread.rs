@@ -163,7 +163,7 @@ fn results_of_several(writer: Fd) -> Outcome {
 }
 
 #[test]
-fn results_of_other_ranks_are_kept() {
+fn results_of_other_ranks_outlast_an_unread_result() {
     assert_eq!(with_few(Case::ResultsOfSeveral), ".".repeat(MANY + 6));
 }
 

@@ -230,7 +230,7 @@ fn descriptors_outlive_their_exiting_sender() {
 
 /// A refused descriptor is neither closed nor counted as in flight.
 #[test]
-fn refused_descriptor_stays_open() {
+fn descriptor_of_a_refused_message_stays_open() {
     let _alone = alone();
     let queue = Queue::bounded(1).unwrap();
     let ((first, one), (second, other)) = (pipe(), pipe());
@@ -245,7 +245,7 @@ fn refused_descriptor_stays_open() {
 /// A serde format other than the library's codec can't contain descriptors, and returns an error that states
 /// this.
 #[test]
-fn plain_bytes_have_no_descriptors() {
+fn plain_byte_messages_have_no_descriptors() {
     let _alone = alone();
     let (_reader, writer) = pipe();
     let error = mp_reduce::to_bytes(&mut Fd(writer)).unwrap_err().to_string();

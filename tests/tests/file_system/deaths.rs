@@ -99,7 +99,7 @@ fn next_start_removes_files_of_dead_processes() {
 }
 
 #[test]
-fn killed_at_every_access_of_the_first_use() {
+fn files_of_program_killed_in_first_use_are_removed() {
     let scratch = Scratch::new("killed");
     let mut left = 0;
     until_the_end(100, |at| {
@@ -167,11 +167,11 @@ fn children_at_every_access(scenario: &str, least: u64) {
 }
 
 #[test]
-fn child_is_killed_at_every_access_of_its_first_use() {
+fn files_of_child_killed_in_first_use_are_removed() {
     children_at_every_access("child-killed", 100);
 }
 
 #[test]
-fn child_stopped_at_every_access_of_file_creation() {
+fn files_of_child_stopped_in_creation_are_removed() {
     children_at_every_access("child-stopped", 40);
 }

@@ -38,7 +38,7 @@ impl Drop for Below {
 }
 
 #[test]
-fn files_are_private_and_removed_at_the_end() {
+fn arena_files_are_private_and_removed_at_the_end() {
     let _alone = alone();
     let scratch = Scratch::new("names");
     let _below = Below::new(&scratch.0);
@@ -78,7 +78,7 @@ fn files_with_foreign_names_are_not_removed() {
 }
 
 #[test]
-fn unusable_directories_are_refused() {
+fn unusable_arena_directories_are_refused() {
     let _alone = alone();
     let scratch = Scratch::new("bad");
     let before = get_sharing_directory();
@@ -119,7 +119,7 @@ fn unusable_directories_are_refused() {
 }
 
 #[test]
-fn read_only_directory_is_refused() {
+fn read_only_arena_directory_is_refused() {
     let scratch = Scratch::new("read-only");
     if let Some(said) = scratch.run_mounted("ro", "read-only") {
         assert!(said.contains("it can't be made: Read-only file system"), "{said}");
@@ -162,7 +162,7 @@ pub(crate) fn small_directory(directory: &Path) {
 }
 
 #[test]
-fn full_directory_is_an_error_until_a_drop() {
+fn full_arena_directory_is_an_error_until_a_drop() {
     let scratch = Scratch::new("small");
     scratch.run_mounted("size=1m", "small");
 }
@@ -187,7 +187,7 @@ pub(crate) fn file_size(directory: &Path) {
 }
 
 #[test]
-fn file_size_limit_is_an_error() {
+fn file_size_limit_is_an_error_of_arena_allocation() {
     Scratch::new("file-size").run("file-size");
 }
 

@@ -47,7 +47,7 @@ where
 }
 
 #[test]
-fn copy_is_killed_at_every_access_of_joining() {
+fn forked_copy_killed_while_joining_leaks_nothing() {
     // The child gets no shared arguments: it joins the arena when it allocates.
     fn script(_: usize, at: u64) -> Outcome {
         inject::arm(at, KILL);
@@ -73,7 +73,7 @@ fn copy_is_killed_at_every_access_of_joining() {
 }
 
 #[test]
-fn copy_is_killed_at_every_access_of_its_life() {
+fn forked_copy_killed_at_any_access_leaks_nothing() {
     type Args = (FrozenTensor<u64>, SharedTensor<u64>);
     type Value = Bundle<(Tensor<u64>, FrozenTensor<u64>)>;
     // The child joins to read its arguments, and its result goes back through shared memory. Accesses count
@@ -175,7 +175,7 @@ fn another_process_continues(v: &Victim) {
 }
 
 #[test]
-fn copy_putting_tensors_is_killed_at_every_access() {
+fn forked_copy_killed_while_putting_leaks_no_tensor() {
     fn original(_: usize, (): ()) -> Outcome {
         allow();
         for_every_access(|at| {
@@ -194,7 +194,7 @@ fn copy_putting_tensors_is_killed_at_every_access() {
 }
 
 #[test]
-fn copy_getting_tensors_is_killed_at_every_access() {
+fn forked_copy_killed_while_getting_leaks_no_tensor() {
     fn original(_: usize, (): ()) -> Outcome {
         allow();
         for_every_access(|at| {
@@ -222,7 +222,7 @@ fn copy_getting_tensors_is_killed_at_every_access() {
 }
 
 #[test]
-fn locking_copy_is_killed_at_every_access() {
+fn lock_survives_forked_copy_killed_at_any_access() {
     type Args = (Lock<[u64; 2]>, RawValue<u64>, u64);
     fn script(_: usize, (lock, between, at): Args) -> Outcome {
         inject::arm(at, KILL);

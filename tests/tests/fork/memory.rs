@@ -55,7 +55,7 @@ fn keep() -> Result<&'static Kept, Box<dyn std::error::Error + Send + Sync>> {
 }
 
 #[test]
-fn copy_uses_its_arguments_and_not_inherited_handles() {
+fn forked_copy_uses_arguments_not_inherited_handles() {
     let _alone = settled();
     type Args = (FrozenTensor<u8>, SharedTensor<i64>, Queue<Vec<u8>>, Queue<FrozenTensor<u8>>);
     fn copy(rank: usize, (frozen, shared, queue, tensors): Args) -> Outcome {
@@ -124,7 +124,7 @@ fn copy_uses_its_arguments_and_not_inherited_handles() {
 }
 
 #[test]
-fn exclusive_tensors_move_to_a_copy_and_back() {
+fn exclusive_tensors_move_to_a_forked_copy_and_back() {
     let _alone = settled();
     fn original(_: usize, (): ()) -> Outcome {
         allow();
@@ -202,7 +202,7 @@ fn copies_forked_under_busy_threads_leak_nothing() {
 }
 
 #[test]
-fn copy_and_killed_original_release_all() {
+fn forked_copy_and_killed_original_release_all_memory() {
     let _alone = settled();
     fn copy(_: usize, (kept, here): (FrozenTensor<u8>, Queue<u32>)) -> Outcome {
         send(&here, std::process::id())?;
@@ -291,7 +291,7 @@ fn dead_original_is_detected_while_its_copies_live() {
 }
 
 #[test]
-fn copies_made_during_exit_end_with_the_original() {
+fn copies_forked_during_exit_end_with_the_original() {
     let _alone = settled();
     // A child inherits the flag that a thread is exiting the process. Without a correction, it would wait
     // forever for that thread.
@@ -322,7 +322,7 @@ fn copies_made_during_exit_end_with_the_original() {
 }
 
 #[test]
-fn copies_use_tensors_in_files() {
+fn forked_copies_use_tensors_in_files() {
     let _alone = settled();
     fn original(_: usize, (): ()) -> Outcome {
         allow();

@@ -109,7 +109,7 @@ fn tensors_reach_forked_workers_without_a_copy() {
 }
 
 #[test]
-fn killed_copy_costs_one_task_and_is_replaced() {
+fn killed_fork_worker_costs_one_task_and_is_replaced() {
     const TASKS: u64 = 40;
     type Args = (u32, u64, bool, FrozenTensor<u64>);
     fn work((original, number, dies, tensor): Args) -> mp::AnyResult<(u32, FrozenTensor<u64>)> {
@@ -208,7 +208,7 @@ fn dropped_pool_ends_its_forked_workers() {
 }
 
 #[test]
-fn copied_results_survive_use_by_other_threads() {
+fn copied_task_results_survive_use_by_other_threads() {
     type Stream = mp::pool::Imap<std::ops::Range<u32>, u32>;
     static HELD: OnceLock<(MapResult<u32>, MapResult<u32>)> = OnceLock::new();
     static GIVEN_AWAY: Mutex<Option<(Vec<MapResult<u32>>, Stream)>> = Mutex::new(None);
@@ -290,7 +290,7 @@ fn copied_results_survive_use_by_other_threads() {
 }
 
 #[test]
-fn copied_pool_is_closed() {
+fn pool_in_a_forked_copy_is_closed() {
     static COPIED: OnceLock<Pool> = OnceLock::new();
     static STOP: AtomicBool = AtomicBool::new(false);
     fn copy(_: usize, (): ()) -> Outcome {

@@ -69,7 +69,7 @@ fn get_is_refused<T>(result: Result<T, GetError>) -> bool {
 }
 
 #[test]
-fn raw_copy_releases_nothing() {
+fn raw_forked_copy_releases_no_memory() {
     let _alone = alone();
     // Runs in a worker whose other threads are all asleep.
     fn worker(_: usize, (kept, results): (FrozenTensor<u8>, Queue<Vec<u8>>)) -> Outcome {
@@ -164,7 +164,7 @@ fn raw_copy_releases_nothing() {
 }
 
 #[test]
-fn copy_reads_shared_memory_without_crash() {
+fn raw_copy_reads_shared_memory_without_crash() {
     let _alone = alone();
     fn worker(_: usize, kept: FrozenTensor<u8>) -> Outcome {
         let queue = Queue::<u8>::bounded(4)?;
@@ -289,7 +289,7 @@ fn raw_copy_without_files_hides_no_dead_parent() {
 }
 
 #[test]
-fn locks_are_refused_in_the_copy_and_stay_held() {
+fn locks_are_refused_in_a_raw_copy_and_stay_held() {
     let _alone = alone();
     fn worker(_: usize, (): ()) -> Outcome {
         let value = Lock::new(5_u64)?;
@@ -386,7 +386,7 @@ fn raw_copy_uses_and_releases_no_lock() {
 }
 
 #[test]
-fn queues_of_every_kind_are_refused_in_the_copy() {
+fn queues_of_every_kind_are_refused_in_a_raw_copy() {
     let _alone = alone();
     fn worker(_: usize, (): ()) -> Outcome {
         let queue = QueueOptions::new().capacity(4).bytes(1000).create::<u32>()?;

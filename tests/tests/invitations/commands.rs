@@ -85,7 +85,7 @@ fn there() -> ((u64, u64, u64), usize) {
 }
 
 #[test]
-fn program_shares_queues_and_memory() {
+fn invited_program_shares_queues_and_memory() {
     let _alone = settled();
     let before = there();
     let (jobs, sums) = (Queue::bounded(2).unwrap(), Queue::<f32>::bounded(2).unwrap());
@@ -195,7 +195,7 @@ fn unaccepted_invitation_is_released() {
 }
 
 #[test]
-fn guest_is_killed_at_every_access_of_accepting() {
+fn guest_killed_while_accepting_leaks_nothing() {
     for_every_access(|at| {
         let mut command = program(&format!("dies {at}"));
         let invitation = invite(&mut command, parcel()).unwrap();

@@ -96,7 +96,7 @@ fn accept(listener: &Listener) -> Connection {
 }
 
 #[test]
-fn unrelated_program_shares_queues() {
+fn unrelated_invited_program_shares_queues() {
     let _alone = settled();
     let (name, before) = (name("joins"), in_use());
     let listener = SocketOptions::new().authkey("secret").listen(name.as_str()).unwrap();
@@ -213,7 +213,7 @@ fn unreceived_invitation_lapses() {
 }
 
 #[test]
-fn program_is_killed_at_every_access_of_accepting() {
+fn program_killed_while_accepting_leaks_nothing() {
     let name = name("killed");
     // No other test counts open files at the same time.
     let listener = OnceLock::new();

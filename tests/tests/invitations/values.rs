@@ -101,7 +101,7 @@ pub(crate) fn guest(what: &str, argument: &str) -> bool {
 }
 
 #[test]
-fn panicking_value_is_not_sent_and_leaks_nothing() {
+fn panicking_invitation_value_is_not_sent_nor_leaked() {
     let _alone = settled();
     let before = in_use();
     let mut command = program("gets-a-bomb");
@@ -124,7 +124,7 @@ fn panicking_value_is_not_sent_and_leaks_nothing() {
 /// The limit on the depth of values is the same as for any message. The stack of the caller does not
 /// overflow.
 #[test]
-fn too_deep_value_is_returned() {
+fn too_deep_invitation_value_is_returned() {
     let _alone = settled();
     let before = in_use();
     let small = std::thread::Builder::new().stack_size(256 << 10);

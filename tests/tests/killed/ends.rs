@@ -72,7 +72,7 @@ fn produce(queue: &Queue<Padded>, at: u64) -> u64 {
 }
 
 #[test]
-fn closer_killed_at_every_access_loses_no_message() {
+fn queue_closer_killed_anywhere_loses_no_message() {
     for_every_access(|at| {
         let (queue, came) = (Queue::bounded(2).unwrap(), Tensor::zeros([2]).unwrap().share());
         let consumer = one_process(consume, (queue.clone(), came.clone()));
@@ -90,7 +90,7 @@ fn closer_killed_at_every_access_loses_no_message() {
 }
 
 #[test]
-fn closer_of_a_full_queue_killed_at_every_access() {
+fn killed_closer_of_a_full_queue_loses_no_message() {
     let bounded: fn() -> _ = || Queue::bounded(2);
     // The first segment is full, and is the only one.
     let growing: fn() -> _ = || Queue::growing(1000);
@@ -127,7 +127,7 @@ fn consume_growing(_: usize, (queue, got, at): (Queue<Padded>, SharedTensor<u64>
 }
 
 #[test]
-fn killed_growing_consumer_loses_at_most_one() {
+fn killed_consumer_of_growing_queue_loses_at_most_one() {
     // Without padding, messages are in the slots. With padding, they are in envelopes.
     for padding in [0, 100] {
         for_every_access(|at| {
@@ -188,7 +188,7 @@ fn take_dead_letters(_: usize, (queue, got, at): (Queue<Numbered>, SharedTensor<
 }
 
 #[test]
-fn dead_letter_taker_is_killed_at_every_access() {
+fn killed_dead_letter_taker_loses_at_most_one() {
     for_every_access(|at| {
         let queue = few(1);
         (0..FEW).for_each(|_| drop(queue.try_get_lease().unwrap()));
@@ -216,7 +216,7 @@ fn give_up_twice(_: usize, (queue, at): (Queue<Numbered>, u64)) -> Outcome {
 }
 
 #[test]
-fn consumer_killed_in_its_last_nack_loses_nothing() {
+fn consumer_killed_in_its_last_nack_loses_no_message() {
     for_every_access(|at| {
         let queue = few(2);
         let context = one_process(give_up_twice, (queue.clone(), at));

@@ -39,7 +39,7 @@ fn worker_without_tensors_is_not_a_member() {
 }
 
 #[test]
-fn late_joiners_tensors_arrive() {
+fn tensors_of_a_process_that_joined_late_arrive() {
     let _alone = alone();
     let before = there();
     let worker = |(rows, value): (usize, f32)| -> mp::AnyResult<FrozenTensor<f32>> {
@@ -63,7 +63,7 @@ fn join_and_die(_: usize, at: u64) -> Outcome {
 }
 
 #[test]
-fn late_joiner_is_killed_at_every_access() {
+fn late_joiner_killed_at_any_access_leaks_nothing() {
     // The child is killed before its parent knows its member, so that only its locks show its death.
     for_every_access(|at| killed(&one_process(join_and_die, at)));
 }

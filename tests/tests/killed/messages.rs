@@ -165,7 +165,7 @@ fn drain(queue: &Queue<Parcel>) -> Vec<u64> {
 }
 
 #[test]
-fn producer_is_killed_at_every_access() {
+fn tensor_producer_killed_at_any_access_leaks_nothing() {
     for_every_access(|at| {
         let v = Victim::new(at, Signal::KILL).unwrap();
         let killed = killed(&start(produce, &v));
@@ -178,7 +178,7 @@ fn producer_is_killed_at_every_access() {
 }
 
 #[test]
-fn consumer_is_killed_at_every_access() {
+fn tensor_consumer_killed_at_any_access_leaks_nothing() {
     for_every_access(|at| {
         let v = Victim::new(at, Signal::KILL).unwrap();
         for number in 0..MESSAGES {
@@ -198,7 +198,7 @@ fn consumer_is_killed_at_every_access() {
 }
 
 #[test]
-fn process_is_killed_at_every_access_of_allocating() {
+fn process_killed_while_allocating_leaks_nothing() {
     for_every_access(|at| {
         let v = Victim::new(at, Signal::KILL).unwrap();
         let killed = killed(&start(allocate, &v));
@@ -208,7 +208,7 @@ fn process_is_killed_at_every_access_of_allocating() {
 }
 
 #[test]
-fn killed_at_every_access_of_returning_envelopes() {
+fn process_killed_returning_envelopes_leaks_nothing() {
     for_every_access(|at| {
         let v = Victim::new(at, Signal::KILL).unwrap();
         killed(&start(give_envelopes_back, &v))
@@ -216,7 +216,7 @@ fn killed_at_every_access_of_returning_envelopes() {
 }
 
 #[test]
-fn killed_at_every_access_of_many_holders() {
+fn one_of_many_holders_killed_anywhere_leaks_nothing() {
     for_every_access(|at| {
         let v = Victim::new(at, Signal::KILL).unwrap();
         killed(&start(many_holders, &v))
@@ -224,7 +224,7 @@ fn killed_at_every_access_of_many_holders() {
 }
 
 #[test]
-fn killed_at_every_access_of_packing_for_several() {
+fn process_killed_packing_for_several_leaks_nothing() {
     for_every_access(|at| {
         let v = Victim::new(at, Signal::KILL).unwrap();
         let killed = killed(&start(repeat, &v));
@@ -241,7 +241,7 @@ fn drop_full(_: usize, (outer, at): (Queue<Queue<FrozenTensor<u64>>>, u64)) -> m
 }
 
 #[test]
-fn killed_at_every_access_of_dropping_a_full_queue() {
+fn process_killed_dropping_full_queue_leaks_nothing() {
     for_every_access(|at| {
         let (outer, inner) = (Queue::bounded(1).unwrap(), Queue::bounded(4).unwrap());
         for size in [10, 1000, 70_000] {
@@ -253,7 +253,7 @@ fn killed_at_every_access_of_dropping_a_full_queue() {
 }
 
 #[test]
-fn recoverer_is_killed_at_every_access() {
+fn recoverer_killed_at_any_access_leaks_nothing() {
     // These victims die in the middle of their scripts.
     for victim in [40, 151] {
         for_every_access(|at| {
@@ -276,7 +276,7 @@ fn consume_many(_: usize, (queue, at): (Queue<Vec<FrozenTensor<u64>>>, u64)) -> 
 }
 
 #[test]
-fn consumer_of_many_tensors_killed_at_every_access() {
+fn killed_consumer_of_many_tensors_leaks_nothing() {
     for_every_access(|at| {
         let queue = Queue::bounded(1).unwrap();
         let tensor = |i| Ok(Tensor::full([1], i as u64)?.freeze());
@@ -343,12 +343,12 @@ where
 }
 
 #[test]
-fn producer_is_stopped_at_every_access() {
+fn tensor_producer_stopped_anywhere_delays_no_other() {
     stop_at_every_access(produce, false);
 }
 
 #[test]
-fn consumer_is_stopped_at_every_access() {
+fn tensor_consumer_stopped_anywhere_delays_no_other() {
     stop_at_every_access(consume, true);
 }
 
@@ -365,7 +365,7 @@ fn produce_growing(_: usize, (queue, at): (Queue<u64>, u64)) -> mp::AnyResult<()
 }
 
 #[test]
-fn growing_producer_is_killed_at_every_access() {
+fn killed_producer_of_a_growing_queue_leaks_nothing() {
     for_every_access(|at| {
         let queue = Queue::unbounded().unwrap();
         let context = one_process(produce_growing, (queue.clone(), at));
@@ -400,7 +400,7 @@ fn consume_with_acknowledgement(_: usize, (queue, v): (Queue<Job>, Victim)) -> m
 }
 
 #[test]
-fn leasing_consumer_killed_at_every_access() {
+fn killed_leaseholder_of_tensors_leaks_nothing() {
     for_every_access(|at| {
         let v = Victim::new(at, Signal::KILL).unwrap();
         let queue = Queue::bounded(4).unwrap();

@@ -85,7 +85,7 @@ fn pass_messages(queue: &Queue<Numbered>, at: u64) -> Vec<u64> {
 }
 
 #[test]
-fn producer_is_killed_at_every_access_of_a_batch() {
+fn producer_killed_in_a_batch_keeps_message_order() {
     for_every_access(|at| {
         let script = script(Queue::bounded(8).unwrap(), at, KILL);
         let queue = script.0.clone();
@@ -145,12 +145,12 @@ fn stop_in_a_batch<F: Fn(usize, Script) -> Outcome + Copy + Send + 'static>(work
 }
 
 #[test]
-fn producer_is_stopped_at_every_access_of_a_batch() {
+fn producer_stopped_in_a_batch_delays_no_other() {
     stop_in_a_batch(put_batches, true);
 }
 
 #[test]
-fn consumer_is_stopped_at_every_access_of_a_batch() {
+fn consumer_stopped_in_a_batch_delays_no_other() {
     stop_in_a_batch(get_batches, false);
 }
 

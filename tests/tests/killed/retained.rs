@@ -42,7 +42,7 @@ fn replace_and_read(_: usize, ((sender, receiver), at, signal): (Watched, u64, i
 }
 
 #[test]
-fn watch_user_is_killed_at_every_access() {
+fn killed_watch_user_leaves_a_whole_value() {
     for_every_access(|at| {
         let (sender, receiver) = watch::channel(numbered(0)).unwrap();
         let there = (sender.clone(), receiver.clone());
@@ -153,7 +153,7 @@ fn received(receiver: &broadcast::Receiver<MixedMessage>) -> Vec<u64> {
 }
 
 #[test]
-fn broadcast_user_is_killed_at_every_access() {
+fn killed_broadcast_user_leaves_messages_in_order() {
     for_every_access(|at| {
         let (sender, receiver) = broadcast::channel(8).unwrap();
         let there = (sender.clone(), receiver.resubscribe().unwrap());

@@ -84,7 +84,7 @@ fn leases(_: usize, (queue, got, at, signal): Script) -> Outcome {
 }
 
 #[test]
-fn producer_is_killed_at_every_access() {
+fn killed_producer_of_small_messages_keeps_order() {
     for_every_access(|at| {
         let script = script(at, KILL);
         let queue = script.0.clone();
@@ -97,7 +97,7 @@ fn producer_is_killed_at_every_access() {
 }
 
 #[test]
-fn consumer_is_killed_at_every_access() {
+fn killed_consumer_of_small_messages_leaks_nothing() {
     for_every_access(|at| {
         let script = script(at, KILL);
         let (queue, got) = (script.0.clone(), script.1.clone());
@@ -116,7 +116,7 @@ fn consumer_is_killed_at_every_access() {
 
 /// A leased message survives the death of its consumer, even if it was put as a small message.
 #[test]
-fn leasing_consumer_is_killed_at_every_access() {
+fn small_leased_message_survives_a_killed_consumer() {
     for_every_access(|at| {
         let script = script(at, KILL);
         let (queue, got) = (script.0.clone(), script.1.clone());
@@ -163,12 +163,12 @@ fn stop_at_every_access<F: Fn(usize, Script) -> Outcome + Copy + Send + 'static>
 }
 
 #[test]
-fn producer_is_stopped_at_every_access() {
+fn stopped_producer_of_small_messages_delays_no_other() {
     stop_at_every_access(puts, true);
 }
 
 #[test]
-fn consumer_is_stopped_at_every_access() {
+fn stopped_consumer_of_small_messages_delays_no_other() {
     stop_at_every_access(takes, false);
 }
 
@@ -198,7 +198,7 @@ fn small_messages_move_to_envelopes_for_leases() {
 }
 
 #[test]
-fn only_small_messages_need_no_envelope() {
+fn only_small_messages_are_sent_without_envelope() {
     fn there_and_back<T: mp::Message + Clone + PartialEq + std::fmt::Debug>(value: T, small: bool) {
         let queued = || Arena::current().unwrap().memory_stats().queued;
         let queue = Queue::bounded(2).unwrap();

@@ -61,7 +61,7 @@ fn both(n: u64, m: u64) -> (bool, bool) {
 }
 
 #[test]
-fn stopped_process_delays_only_its_own_message() {
+fn stopped_producer_delays_only_its_own_message() {
     let _alone = alone();
     let arena = Arena::current().unwrap();
     let before = in_use();

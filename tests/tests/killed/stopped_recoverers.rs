@@ -228,7 +228,7 @@ fn recovers_leases(_: usize, (things, at): ((Queue<u64>, Queue<u64>), u64)) -> O
 /// A stopped recovering process has read words that it will change when it continues. Until then, the words
 /// must not be reused.
 #[test]
-fn stopped_recoverer_delays_reuse_of_its_words() {
+fn stopped_recoverer_delays_reuse_of_words_it_read() {
     let _alone = alone();
     Arena::current().unwrap();
     let before = in_use();

@@ -41,7 +41,7 @@ fn change_rlock(_: usize, (rlock, _, between, event, at): Locks) -> Outcome {
 }
 
 #[test]
-fn killed_at_every_access_of_a_lock_held_twice() {
+fn rlock_held_twice_by_a_killed_process_is_recovered() {
     for_every_access(|at| {
         let args = locks(at);
         let killed = killed(&one_process(change_rlock, args.clone()));
@@ -76,7 +76,7 @@ fn change_rwlock(_: usize, (_, rwlock, between, event, at): Locks) -> Outcome {
 }
 
 #[test]
-fn killed_at_every_access_of_reading_and_writing() {
+fn death_of_an_rwlock_user_is_reported_or_harmless() {
     for_every_access(|at| {
         let args = locks(at);
         let rwlock = &args.1;
@@ -120,7 +120,7 @@ fn use_permits(_: usize, (semaphore, at): (Semaphore, u64)) -> Outcome {
 }
 
 #[test]
-fn killed_at_every_access_of_using_permits() {
+fn permits_of_a_user_killed_at_any_access_return() {
     for_every_access(|at| {
         let semaphore = Semaphore::with_limit(2, 2).unwrap();
         let killed = killed(&one_process(use_permits, (semaphore.clone(), at)));
@@ -141,7 +141,7 @@ fn add_permits(_: usize, (semaphore, at): (Semaphore, u64)) -> Outcome {
 }
 
 #[test]
-fn killed_at_every_access_of_adding_permits() {
+fn permits_can_be_added_after_a_kill_while_adding() {
     for_every_access(|at| {
         let semaphore = Semaphore::with_limit(0, 3).unwrap();
         let killed = killed(&one_process(add_permits, (semaphore.clone(), at)));
@@ -166,7 +166,7 @@ fn set_event(_: usize, (event, at): (Event, u64)) -> Outcome {
 }
 
 #[test]
-fn killed_at_every_access_of_setting_an_event() {
+fn event_wakes_waiters_despite_a_killed_setter() {
     for_every_access(|at| {
         let event = Event::new().unwrap();
         let copy = event.clone();
@@ -200,7 +200,7 @@ fn locked(lock: &Lock<u64>) -> mp::sync::LockGuard<'_, u64> {
 }
 
 #[test]
-fn killed_at_every_access_of_a_condition_wait() {
+fn condition_wakes_others_despite_a_killed_waiter() {
     for_every_access(|at| {
         let args: Shop = (Lock::new(0).unwrap(), Condition::new().unwrap(), at);
         let (jobs, changed, _) = &args;
@@ -249,7 +249,7 @@ fn notify(_: usize, (jobs, changed, at): Shop) -> Outcome {
 }
 
 #[test]
-fn process_is_killed_at_every_access_of_notifying() {
+fn condition_wakes_waiter_despite_a_killed_notifier() {
     for_every_access(|at| {
         let args: Shop = (Lock::new(0).unwrap(), Condition::new().unwrap(), at);
         let (theirs, notified) = (args.0.clone(), args.1.clone());
@@ -281,7 +281,7 @@ fn pass_twice(_: usize, (barrier, at): (Barrier, u64)) -> Outcome {
 }
 
 #[test]
-fn process_is_killed_at_every_access_of_a_barrier() {
+fn barrier_reports_party_killed_at_any_access() {
     for_every_access(|at| {
         let barrier = Barrier::new(2).unwrap();
         let context = one_process(pass_twice, (barrier.clone(), at));
@@ -338,7 +338,7 @@ fn run_once(_: usize, (once, times, at): (Once, RawValue<u64>, u64)) -> Outcome 
 }
 
 #[test]
-fn once_is_killed_at_every_access() {
+fn once_completes_after_a_caller_killed_anywhere() {
     for_every_access(|at| {
         let (once, times) = (Once::new().unwrap(), RawValue::new(0).unwrap());
         let args = (once.clone(), times.clone(), at);
@@ -361,7 +361,7 @@ fn stop_in_all(_: usize, (semaphore, event, barrier, at): (Semaphore, Event, Bar
 }
 
 #[test]
-fn process_stopped_at_any_access_delays_no_other() {
+fn sync_user_stopped_at_any_access_delays_no_other() {
     for_every_access(|at| {
         let args = (Semaphore::new(2).unwrap(), Event::new().unwrap(), Barrier::new(1).unwrap(), at);
         let context = one_process(stop_in_all, args.clone());

@@ -56,7 +56,7 @@ fn check_pair(pair: &Lock<Pair>, done: u64, at: u64) {
 }
 
 #[test]
-fn process_is_killed_at_every_access_of_locking() {
+fn lock_recovers_after_holder_killed_at_any_access() {
     for_every_access(|at| {
         let pair = Lock::new(Pair { a: 0, b: 0 }).unwrap();
         let (list, done) = (ShareableList::new([1.into()]).unwrap(), RawValue::new(0).unwrap());
@@ -71,7 +71,7 @@ fn process_is_killed_at_every_access_of_locking() {
 }
 
 #[test]
-fn killed_at_every_access_under_contention() {
+fn contended_lock_survives_a_kill_at_any_access() {
     for_every_access(|at| {
         let pair = Lock::new(Pair { a: 0, b: 0 }).unwrap();
         let (list, done) = (ShareableList::new([1.into()]).unwrap(), RawValue::new(0).unwrap());
@@ -103,7 +103,7 @@ fn stop_in_pair(rank: usize, (pair, between, done, at): Locked) -> Outcome {
 }
 
 #[test]
-fn process_is_stopped_at_every_access_of_locking() {
+fn lock_of_a_process_stopped_anywhere_is_not_taken() {
     for_every_access(|at| {
         let pair = Lock::new(Pair { a: 0, b: 0 }).unwrap();
         let (list, done) = (ShareableList::new([1.into()]).unwrap(), RawValue::new(0).unwrap());
@@ -176,7 +176,7 @@ fn lock_twice(_: usize, (array, at): (Array<u64>, u64)) -> Outcome {
 /// Each process of a chain adopts the lock, and is killed at the next access. The last one finds a consistent
 /// state.
 #[test]
-fn adopters_are_killed_in_turn() {
+fn lock_survives_a_chain_of_killed_adopters() {
     let _alone = alone();
     let array = Array::<u64>::zeros(3).unwrap();
     let mut at = 1;

@@ -154,19 +154,19 @@ fn is_killed(when: When, at: u64) -> bool {
 }
 
 #[test]
-fn worker_is_killed_at_every_access_of_a_batch() {
+fn loader_worker_killed_in_a_batch_changes_no_batch() {
     for_every_access(|at| is_killed(When::Fetch(1), at));
 }
 
 #[test]
-fn worker_killed_at_every_access_from_init_on() {
+fn loader_worker_killed_from_init_on_changes_no_batch() {
     for when in [When::Reading, When::Init] {
         for_every_access(|at| is_killed(when, at) && at <= 60);
     }
 }
 
 #[test]
-fn worker_is_killed_before_and_after_each_row() {
+fn loader_worker_killed_around_a_row_changes_no_batch() {
     let _alone = alone();
     for sample in 3..9 {
         for after in [false, true] {
@@ -178,7 +178,7 @@ fn worker_is_killed_before_and_after_each_row() {
 }
 
 #[test]
-fn batch_of_a_stopped_worker_is_made_by_another() {
+fn batch_of_stopped_worker_is_made_by_another_worker() {
     let _alone = alone();
     for (when, most) in [(When::Fetch(1), 300), (When::Init, 40), (When::Reading, 40)] {
         for at in each(19, most) {
@@ -225,6 +225,6 @@ where
 }
 
 #[test]
-fn killed_trainer_leaves_no_resources() {
+fn killed_trainer_of_a_loader_leaves_no_resources() {
     kill_at_every_fifth_access(trainer);
 }

@@ -96,7 +96,7 @@ fn each_call_ends_when_its_server_is_killed() {
 
 /// A caller dies with the only proxy. The server drops the object, at whatever access the caller was killed.
 #[test]
-fn object_owner_is_killed_at_every_access() {
+fn object_is_dropped_after_its_owner_is_killed() {
     for_every_access(|at| {
         let manager = Manager::start().unwrap();
         let dropped: Queue<u64> = Queue::unbounded().unwrap();

@@ -54,7 +54,7 @@ fn round(at: u64, signal: Sent) -> (Pool, u32, MapResult<(u64, FrozenTensor<u64>
 }
 
 #[test]
-fn worker_is_killed_at_every_access_of_a_task() {
+fn pool_worker_killed_in_a_task_loses_only_that_task() {
     for_every_access(|at| {
         let (pool, pid, results) = round(at, Sent::KILL);
         assert!(results.wait_timeout(DEADLINE), "{at}: {results:?}");
@@ -80,7 +80,7 @@ fn worker_is_killed_at_every_access_of_a_task() {
 }
 
 #[test]
-fn stopped_worker_delays_no_other() {
+fn stopped_pool_worker_delays_no_other_worker() {
     let _alone = alone();
     for at in each(7, 300) {
         let (pool, pid, results) = round(at, Sent::STOP);

@@ -147,7 +147,7 @@ fn is_killed(when: When, at: u64, (window, expected): &(u64, Vec<Bytes>)) -> boo
 }
 
 #[test]
-fn stream_worker_killed_at_every_access_of_a_batch() {
+fn stream_worker_killed_in_a_batch_changes_no_batch() {
     // Without a window, from the open of a shard in the middle of a lane on. With a window, from a read in
     // the second half of a window on.
     for (when, window) in [(When::Open(2, false), 0), (When::Read(0, 3, false), 4)] {
@@ -157,7 +157,7 @@ fn stream_worker_killed_at_every_access_of_a_batch() {
 }
 
 #[test]
-fn stream_worker_killed_at_accesses_from_init_on() {
+fn stream_worker_killed_from_init_on_changes_no_batch() {
     let all = (0, expected(0));
     for when in [When::Reading, When::Init] {
         for_every_access(|at| is_killed(when, at, &all) && at <= 60);
@@ -165,7 +165,7 @@ fn stream_worker_killed_at_accesses_from_init_on() {
 }
 
 #[test]
-fn stream_worker_killed_around_each_row() {
+fn stream_worker_killed_around_a_row_changes_no_batch() {
     let _alone = alone();
     let all = [0, 4].map(|window| (window, expected(window)));
     for after in [false, true] {

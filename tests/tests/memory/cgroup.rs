@@ -92,13 +92,13 @@ fn within(name: &str, start: impl FnOnce((PathBuf, String)) -> Result<ProcessCon
 }
 
 #[test]
-fn group_limit_is_an_error_before_the_kernel_kills() {
+fn cgroup_limit_is_an_error_before_the_kernel_kills() {
     let _alone = mp_tests::alone();
     within("asks", |group| start_processes(worker, group, SpawnOptions::nprocs(1)));
 }
 
 #[test]
-fn out_of_memory_kill_is_distinguished() {
+fn out_of_memory_kill_differs_from_other_kills() {
     let _alone = mp_tests::alone();
     within("eats", |group| start_processes(parent, group, SpawnOptions::nprocs(1)));
 }

@@ -116,7 +116,7 @@ fn write_sealed_file_is_mapped_as_a_slice() {
 }
 
 #[test]
-fn unsealed_file_is_refused_by_safe_code() {
+fn unsealed_foreign_file_is_refused_by_safe_code() {
     let _alone = mp_tests::alone();
     let memory = SharedMemory::new(16).unwrap().unlink_on_drop();
     let error = MappedFile::<u64>::from_fd(&memory, 0, 2).unwrap_err();
@@ -219,7 +219,7 @@ fn under_a_file_limit(_: usize, name: String) -> Outcome {
 }
 
 #[test]
-fn exceeded_file_limit_is_an_error() {
+fn exceeded_file_size_limit_is_an_out_of_memory_error() {
     let _alone = mp_tests::alone();
     let name = format!("mp-limited-{}", std::process::id());
     join(&one_process(under_a_file_limit, name)).unwrap();
@@ -257,7 +257,7 @@ fn with_a_small_dev_shm(_: usize, (): ()) -> Outcome {
 }
 
 #[test]
-fn full_dev_shm_is_an_error() {
+fn full_dev_shm_is_an_out_of_memory_error() {
     let _alone = mp_tests::alone();
     join(&one_process(with_a_small_dev_shm, ())).unwrap();
 }

@@ -23,7 +23,7 @@ fn accesses(work: impl FnOnce()) -> u64 {
 }
 
 #[test]
-fn message_costs_the_same_with_thousands_in_flight() {
+fn message_cost_is_the_same_with_thousands_in_flight() {
     const MOST: usize = 6000;
     let _alone = alone();
     let before = in_use().0;
@@ -80,7 +80,7 @@ fn release(rank: usize, (queue, many): (Queue<FrozenTensor<u64>>, usize)) -> Out
 }
 
 #[test]
-fn holders_release_in_any_order_from_any_process() {
+fn block_holders_release_in_any_order_and_process() {
     const EACH: usize = 500;
     const PROCESSES: usize = 3;
     let _alone = alone();
@@ -195,7 +195,7 @@ fn storage_id_is_equal_in_each_process() {
 }
 
 #[test]
-fn weak_references_race_with_the_last_drop() {
+fn weak_reference_upgrade_races_with_last_drop_safely() {
     const ROUNDS: u64 = 20_000;
     let _alone = alone();
     let before = in_use().0;

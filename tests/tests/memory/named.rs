@@ -63,7 +63,7 @@ fn processes_share_memory_by_name() {
 }
 
 #[test]
-fn names_are_private_and_kept_until_unlinked() {
+fn names_of_memory_are_private_and_kept_until_unlink() {
     let _alone = mp_tests::alone();
     let name = Name::new();
     let memory = SharedMemory::create(&name.0, 10).unwrap();
@@ -92,7 +92,7 @@ fn names_are_private_and_kept_until_unlinked() {
 }
 
 #[test]
-fn memory_of_other_programs_is_refused() {
+fn named_memory_of_other_programs_is_refused() {
     let _alone = mp_tests::alone();
     for bad in ["", "..", "a/b", "a\0b"] {
         assert!(matches!(SharedMemory::create(bad, 1), Err(Error::InvalidArgument(_))), "{bad:?}");
@@ -166,7 +166,7 @@ fn killed_writer_of_a_named_list_delays_no_reader() {
 }
 
 #[test]
-fn threads_and_handles_take_turns() {
+fn writers_of_a_named_list_take_turns() {
     let _alone = mp_tests::alone();
     let name = Name::new();
     let list = ShareableList::create(&name.0, ["aaaaaaa".into()]).unwrap();
@@ -185,7 +185,7 @@ fn threads_and_handles_take_turns() {
 }
 
 #[test]
-fn memory_without_a_list_is_refused() {
+fn named_memory_without_a_list_is_refused() {
     let _alone = mp_tests::alone();
     let memory = SharedMemory::new(100).unwrap().unlink_on_drop();
     for words in [[u64::MAX, 0, 8], [2, 0, 8], [1, 0, 0], [1, 8, 16], [1, 0, 1 << 40], [1, 0, 9]] {
@@ -220,7 +220,7 @@ def untrack(shm):
 ";
 
 #[test]
-fn python_opens_our_memory() {
+fn python_opens_named_memory_of_rust() {
     let _alone = mp_tests::alone();
     if !python::has("multiprocessing.shared_memory") {
         return;
@@ -245,7 +245,7 @@ say('done')
 }
 
 #[test]
-fn pythons_memory_is_opened() {
+fn rust_opens_named_memory_of_python() {
     let _alone = mp_tests::alone();
     if !python::has("multiprocessing.shared_memory") {
         return;
@@ -285,7 +285,7 @@ fn mixed() -> Vec<ListItem> {
 }
 
 #[test]
-fn python_opens_our_list() {
+fn python_opens_shareable_list_of_rust() {
     let _alone = mp_tests::alone();
     if !python::has("multiprocessing.shared_memory") {
         return;
@@ -317,7 +317,7 @@ fn list_format() -> &'static str {
 }
 
 #[test]
-fn pythons_list_is_opened() {
+fn rust_opens_shareable_list_of_python() {
     let _alone = mp_tests::alone();
     if !python::has("multiprocessing.shared_memory") {
         return;

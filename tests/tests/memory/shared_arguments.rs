@@ -48,7 +48,7 @@ fn arguments_are_encoded_once_for_all_ranks() {
 }
 
 #[test]
-fn bytes_for_several_ranks_are_stored_once() {
+fn argument_bytes_for_several_ranks_are_stored_once() {
     const SIZE: usize = 8 << 20;
     let _alone = alone();
     let arena = Arena::current().unwrap();

@@ -53,7 +53,7 @@ fn check(all: &[FrozenTensor<u64>]) {
 }
 
 #[test]
-fn addresses_are_reused_for_other_sizes() {
+fn arena_addresses_are_reused_for_other_sizes() {
     let _alone = alone();
     arena();
     let before = in_use();
@@ -131,7 +131,7 @@ fn change_sizes(rank: usize, rounds: usize) -> Outcome {
 }
 
 #[test]
-fn concurrent_size_changes_release_all_memory() {
+fn concurrent_slab_size_changes_release_all_memory() {
     let _alone = alone();
     arena();
     let before = in_use();
@@ -155,7 +155,7 @@ fn change_size_and_die(_: usize, at: u64) -> Outcome {
 }
 
 #[test]
-fn process_is_killed_while_it_changes_sizes() {
+fn process_killed_while_changing_sizes_leaks_nothing() {
     const MOST: u64 = 200_000;
     let _alone = alone();
     arena();
@@ -194,7 +194,7 @@ fn process_is_killed_while_it_changes_sizes() {
 /// A structure names its children in seats. The seats of the first children are in its header, and further
 /// seats are in pages, which need memory.
 #[test]
-fn structure_gets_a_parent_after_memory_is_freed() {
+fn structure_gets_parent_after_arena_memory_is_freed() {
     let _alone = alone();
     let arena = arena();
     let before = in_use();

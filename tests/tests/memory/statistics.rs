@@ -19,7 +19,7 @@ fn tensors(many: usize, bytes: usize) -> Vec<FrozenTensor<u8>> {
 }
 
 #[test]
-fn allocations_are_counted() {
+fn statistics_count_allocations() {
     let _alone = alone();
     let before = stats();
     let held = tensors(100, 1000);
@@ -39,7 +39,7 @@ fn allocations_are_counted() {
 }
 
 #[test]
-fn peaks_stay_when_memory_is_freed() {
+fn statistics_keep_peaks_when_memory_is_freed() {
     let _alone = alone();
     let before = stats();
     let held = tensors(3, 32 * MIB);
@@ -102,7 +102,7 @@ fn many_tensors_share_few_files_and_mappings() {
 }
 
 #[test]
-fn each_members_memory_is_counted() {
+fn statistics_count_the_memory_of_each_member() {
     let _alone = alone();
     let before = stats();
     let mine = |s: &MemoryStats| s.by_member.iter().find(|m| m.pid == std::process::id()).copied().unwrap();
@@ -154,7 +154,7 @@ fn free_here(_: usize, (tensors, limit): (Vec<FrozenTensor<u8>>, u64)) -> Outcom
 }
 
 #[test]
-fn cache_beyond_the_limit_is_returned() {
+fn memory_cache_beyond_the_limit_is_returned() {
     let _alone = alone();
     let arena = Arena::current().unwrap();
     arena.empty_cache().unwrap();
@@ -204,7 +204,7 @@ fn price_of_a_death(held: &[FrozenTensor<u8>]) -> u64 {
 }
 
 #[test]
-fn recovery_cost_ignores_live_tensors() {
+fn recovery_cost_is_independent_of_live_tensors() {
     let _alone = alone();
     let few = price_of_a_death(&tensors(10, 64));
     let live = tensors(200_000, 64);
@@ -298,7 +298,7 @@ fn wait_for_the_end(_: usize, end: Queue<()>) -> Outcome {
 }
 
 #[test]
-fn memory_of_a_burst_is_returned_while_waiting() {
+fn message_burst_memory_is_returned_while_waiting() {
     let _alone = alone();
     let arena = Arena::current().unwrap();
     arena.empty_cache().unwrap();
@@ -326,7 +326,7 @@ fn burst_that_frees_nothing(_: usize, (): ()) -> Outcome {
 }
 
 #[test]
-fn unreturned_memory_is_reused_by_messages() {
+fn message_memory_that_is_not_returned_is_reused() {
     let _alone = alone();
     join(&one_process(burst_that_frees_nothing, ())).unwrap();
 }

@@ -50,7 +50,7 @@ fn gives_back(_: usize, (to, back): (Queue<Reading>, Queue<Reading>)) -> Outcome
 }
 
 #[test]
-fn plain_data_round_trips_bit_by_bit() {
+fn plain_data_as_bytes_round_trips_bit_by_bit() {
     let (to, back) = (Queue::bounded(8).unwrap(), Queue::bounded(8).unwrap());
     let process = one_process(gives_back, (to.clone(), back.clone()));
     for number in 0..100 {
@@ -88,7 +88,7 @@ fn byte_arrays_of_any_length_round_trip() {
 
 /// The bytes are between other parts of a message, and not aligned.
 #[test]
-fn byte_fields_round_trip_among_other_fields() {
+fn as_bytes_fields_round_trip_among_other_fields() {
     #[derive(Serialize, Deserialize)]
     struct Frame {
         name: String,
@@ -134,7 +134,7 @@ where
 }
 
 #[test]
-fn wrong_length_error_names_both_lengths() {
+fn wrong_as_bytes_length_error_names_both_lengths() {
     let text = refused::<_, AsBytes<[u8; 16]>>(&AsBytes([0_u8; 8]));
     assert!(text.contains("invalid length 8, expected the 16 bytes of a [u8; 16]"), "{text}");
     let text = refused::<_, AsBytes<u32>>(&"a text".to_string());
@@ -152,7 +152,7 @@ fn wrong_length_error_names_both_lengths() {
 
 proptest! {
     #[test]
-    fn arbitrary_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+    fn arbitrary_as_bytes_data_is_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
         if let Ok(AsBytes(value)) = from_part::<AsBytes<[u16; 4]>>(&bytes) {
             prop_assert!(bytes.len() >= size_of_val(&value));
         }

@@ -52,7 +52,7 @@ enum Untagged {
 }
 
 #[test]
-fn buffers_round_trip_in_any_container() {
+fn message_buffers_round_trip_in_any_container() {
     let sizes = [0, 300, 16 << 10, 100_000, 3 << 20];
     let frames: Vec<Frame> = sizes.into_iter().map(frame).collect();
     same(&frames);
@@ -77,13 +77,13 @@ fn returns(_: usize, frame: Frame) -> Frame {
 }
 
 #[test]
-fn buffers_pass_as_arguments_and_results() {
+fn message_buffers_pass_as_arguments_and_results() {
     let sent = frame(200_000);
     assert_eq!(spawn(returns, sent.clone(), 2).unwrap(), [sent.clone(), sent]);
 }
 
 #[test]
-fn buffers_pass_through_a_pool() {
+fn message_buffers_pass_through_a_pool() {
     let pool = Pool::new(2).unwrap();
     let frames: Vec<Frame> = [100, 20_000, 200_000, 5].into_iter().cycle().take(40).map(frame).collect();
     assert_eq!(pool.map(|frame: Frame| frame, frames.clone()).unwrap(), frames);
@@ -91,7 +91,7 @@ fn buffers_pass_through_a_pool() {
 
 /// Buffers stay with the message while it is leased, so it can be delivered again.
 #[test]
-fn leased_buffers_are_redelivered() {
+fn buffers_of_leased_messages_are_redelivered() {
     let queue: Queue<Frame> = Queue::bounded(2).unwrap();
     let sent = frame(50_000);
     give(&queue, sent.clone());
@@ -152,7 +152,7 @@ fn sender(_: usize, queue: Queue<Vec<u32>>) -> Outcome {
 
 /// The memory of a buffer belongs to its message.
 #[test]
-fn buffers_outlive_their_sender() {
+fn message_buffers_outlive_their_sender() {
     let queue = Queue::bounded(20).unwrap();
     join(&one_process(sender, queue.clone())).unwrap();
     for i in 0..20 {
@@ -169,7 +169,7 @@ fn echo_one(_: usize, (there, back): (Queue<Vec<u8>>, Queue<u64>)) -> Outcome {
 
 /// The buffers need more memory than all messages in flight may have: each buffer is freed after it was read.
 #[test]
-fn buffer_memory_is_reused() {
+fn memory_of_a_message_buffer_is_reused() {
     let (there, back) = (Queue::bounded(4).unwrap(), Queue::bounded(4).unwrap());
     let context = one_process(echo_one, (there.clone(), back.clone()));
     for i in 0..200_u64 {
@@ -183,7 +183,7 @@ fn buffer_memory_is_reused() {
 /// An attachment stores its own length, which the bytes of the message repeat. Both lengths are compared with
 /// each other, and with the size of the elements.
 #[test]
-fn forged_buffer_length_is_refused() {
+fn forged_length_of_a_message_buffer_is_refused() {
     let read = |len: u64| {
         let (mut row, mut out) = (vec![3_u32; 5000], Outgoing::default());
         row.encode::<MessagePack>(&mut out).unwrap();

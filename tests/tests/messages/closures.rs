@@ -18,7 +18,7 @@ fn closure_with_tensor_and_queue_runs_elsewhere() {
 }
 
 #[test]
-fn closures_pass_through_queues() {
+fn closures_pass_through_queues_and_run() {
     let tasks = Queue::<Closure<u64, u64>>::bounded(4).unwrap();
     let server = |tasks: Queue<Closure<u64, u64>>| -> mp::AnyResult<(Vec<u64>, Closure<(), u64>)> {
         let mut results = Vec::new();
@@ -46,7 +46,7 @@ fn captured_tensor_shares_its_memory() {
 }
 
 #[test]
-fn failures_of_closures_arrive() {
+fn failures_of_closures_arrive_at_the_caller() {
     let what = "this".to_string();
     let fails = closure!([what] |rank: usize, _args: ()| -> Result<(), String> { Err(format!("{what}, rank \
     {rank}")) });

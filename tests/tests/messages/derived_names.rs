@@ -84,7 +84,7 @@ with_fields! {
 }
 
 #[test]
-fn fields_of_any_name_round_trip() {
+fn derived_fields_of_any_name_round_trip() {
     let _alone = mp_tests::alone();
     let counted = |first: u32| (first + 1..).take(FIELDS).collect::<Vec<u32>>();
     let (fields, variant) = numbered(10);
@@ -95,7 +95,7 @@ fn fields_of_any_name_round_trip() {
 }
 
 #[test]
-fn columns_of_any_name_are_loaded() {
+fn derived_columns_of_any_name_are_loaded() {
     let _alone = mp_tests::alone();
     let loader = DataLoader::builder(Samples).batch_size(2).num_workers(1).build().unwrap();
     let columns = loader.epoch(0).next().unwrap().unwrap().into_inner();
@@ -104,7 +104,7 @@ fn columns_of_any_name_are_loaded() {
 
 /// A message that is not sent is returned complete.
 #[test]
-fn refused_fields_of_any_name_are_returned() {
+fn refused_derived_fields_of_any_name_are_returned() {
     let _alone = mp_tests::alone();
     let queue = Queue::bounded(1).unwrap();
     queue.put(numbered(1).0).unwrap_or_else(|error| panic!("{error}"));
@@ -114,7 +114,7 @@ fn refused_fields_of_any_name_are_returned() {
 
 /// The type parameters have the names that generated code gives to its own parameters.
 #[test]
-fn parameters_of_any_name_round_trip() {
+fn type_parameters_of_any_name_round_trip() {
     let _alone = mp_tests::alone();
     #[derive(Message)]
     struct Typed<C, __C, __MpCodec, M>(C, __C, __MpCodec, M, Tensor<u8>);
@@ -202,7 +202,7 @@ fn types_with_shadowed_names_round_trip() {
 
 /// Errors print names without `r#`.
 #[test]
-fn raw_names_are_plain_in_errors() {
+fn raw_identifiers_are_plain_in_error_texts() {
     let _alone = mp_tests::alone();
     #[derive(Debug, serde::Serialize)]
     struct Refused;

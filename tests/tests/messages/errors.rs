@@ -99,7 +99,7 @@ fn of_memory() -> Vec<Error> {
 }
 
 #[test]
-fn memory_errors_round_trip() {
+fn memory_errors_round_trip_in_messages() {
     arrive(of_memory);
     // Methods of the received error work, too.
     let full = Error::ArenaFull { what: "messages in flight", asked: 1, limit: 2 };
@@ -123,7 +123,7 @@ fn foreign_error_source_arrives_as_text() {
 }
 
 #[test]
-fn message_and_queue_errors_round_trip() {
+fn message_and_queue_errors_round_trip_in_messages() {
     arrive(|| {
         let of_another = mp_reduce::from_bytes::<String>(vec![1, 2], 0).map(drop).unwrap_err();
         vec![MessageError::Memory(Error::NonLeaf), of_another]
@@ -165,7 +165,7 @@ fn message_and_queue_errors_round_trip() {
 }
 
 #[test]
-fn lock_errors_round_trip() {
+fn lock_errors_round_trip_in_messages() {
     arrive(|| {
         vec![AcquireError::TooMany { limit: 3 }, AcquireError::NotKept, AcquireError::Failed(Error::Forked)]
     });
@@ -216,7 +216,7 @@ fn deadlock() -> Box<Deadlock> {
 }
 
 #[test]
-fn broadcast_errors_round_trip() {
+fn broadcast_errors_round_trip_in_messages() {
     arrive(|| {
         vec![
             RecvError::Lagged(u64::MAX),
@@ -229,7 +229,7 @@ fn broadcast_errors_round_trip() {
 }
 
 #[test]
-fn manager_errors_round_trip() {
+fn manager_errors_round_trip_in_messages() {
     let manager = Manager::start().unwrap();
     let proxy = manager.create(|| 1_u8).unwrap();
     // Each call is on a separate line, because errors contain the line.
@@ -282,7 +282,7 @@ fn manager_errors_round_trip() {
 
 /// A process sends the failure of another process, of any kind, to a third process.
 #[test]
-fn process_errors_round_trip() {
+fn process_errors_round_trip_in_messages() {
     let errors = || {
         let raised = failure(&one_process(|_: usize, (): ()| Err::<(), _>("no such file"), ()));
         let exited =
@@ -314,7 +314,7 @@ fn process_errors_round_trip() {
 }
 
 #[test]
-fn task_errors_round_trip() {
+fn task_errors_round_trip_in_messages() {
     let pool = Pool::builder().processes(1).name("named").build().unwrap();
     let once = vec![
         pool.apply(|x: String| x.parse::<u8>(), "x".to_string()).map(drop).unwrap_err(),

@@ -74,7 +74,7 @@ fn frozen_tensors_in_structs_and_enums_round_trip() {
 }
 
 #[test]
-fn empty_and_scalar_tensors_round_trip() {
+fn empty_and_scalar_tensors_round_trip_in_messages() {
     let shapes: [&[usize]; 5] = [&[], &[0], &[3, 0, 2], &[1, 1, 1, 1, 1, 1, 1, 1], &[0, 0]];
     travels(
         || shapes.iter().map(|s| counting(s)).collect(),
@@ -258,7 +258,7 @@ fn misread<A: Serialize + 'static, B: DeserializeOwned + 'static>(a: A) -> Strin
 }
 
 #[test]
-fn type_mismatch_names_both_types() {
+fn message_type_mismatch_error_names_both_types() {
     let error = misread::<_, Queue<Vec<f32>>>(Queue::<i16>::bounded(1).unwrap());
     assert!(error.contains("a queue of i16") && error.contains("one of alloc::vec::Vec<f32>"), "{error}");
     let frozen = || counting(&[8]).freeze();

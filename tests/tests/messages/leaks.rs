@@ -83,7 +83,7 @@ fn parcel(mood: Mood) -> Parcel {
 }
 
 #[test]
-fn failing_serialize_returns_the_value() {
+fn failing_serialize_of_a_message_returns_the_value() {
     leaves_nothing(|| {
         let queue = Queue::bounded(1).unwrap();
         let error = queue.put(parcel(Mood::FailsToLeave)).unwrap_err();
@@ -137,7 +137,7 @@ fn panicking_deserialize_leaks_nothing() {
 }
 
 #[test]
-fn refused_put_returns_the_value() {
+fn put_refused_by_a_queue_returns_the_value() {
     leaves_nothing(|| {
         let queue = Queue::bounded(1).unwrap();
         give(&queue, parcel(Mood::Fine));

@@ -138,7 +138,7 @@ fn block_of(attach: impl Fn(&mut Outgoing)) -> u64 {
 }
 
 #[test]
-fn views_beyond_their_storage_are_refused() {
+fn tensor_views_beyond_their_storage_are_refused() {
     let frozen = tensor().freeze();
     let attach = |out: &mut Outgoing| frozen.clone().encode::<MessagePack>(out).unwrap();
     let read = |offset: u64, shape: &[u64], strides: &[i64]| {
@@ -178,7 +178,7 @@ fn empty_view_with_huge_dimensions_does_not_panic() {
 }
 
 #[test]
-fn attachment_is_not_read_as_another_kind() {
+fn message_attachment_is_not_read_as_another_kind() {
     let handle = || handle(DType::F32, 0, &[1], &[1]);
     let refused = |error: mp_core::Error| {
         let text = error.to_string();
@@ -200,7 +200,7 @@ fn attachment_is_not_read_as_another_kind() {
 }
 
 #[test]
-fn element_type_mismatch_names_both_types() {
+fn element_type_mismatch_error_names_both_types() {
     let frozen = |out: &mut Outgoing| tensor().freeze().encode::<MessagePack>(out).unwrap();
     let shared = |out: &mut Outgoing| tensor().share().encode::<MessagePack>(out).unwrap();
     let exclusive = |out: &mut Outgoing| tensor().encode::<MessagePack>(out).unwrap();

@@ -123,7 +123,7 @@ fn registered_types_share_one_queue() {
 }
 
 #[test]
-fn value_of_another_type_is_returned() {
+fn registered_value_of_another_type_is_returned() {
     let value = AnyValue::new(pattern("a"));
     assert!(value.is::<Pattern>() && !value.is::<String>());
     assert!(
@@ -292,7 +292,7 @@ fn second_registration_with_other_functions_fails() {
 }
 
 #[test]
-fn failing_functions_are_errors_with_the_type() {
+fn failing_registered_function_error_names_the_type() {
     let queue = Queue::bounded(1).unwrap();
     for (how, says) in [(0, "it refuses to be reduced"), (1, "a panic: while it is reduced")] {
         let error = queue.put((1_u8, AnyValue::new(Faulty(how)))).unwrap_err();
@@ -318,7 +318,7 @@ fn failing_functions_are_errors_with_the_type() {
 /// The first conversion returns a value of its own type, and the second one sends its own value. Both would
 /// never end.
 #[test]
-fn endless_reduction_is_an_error() {
+fn endless_reduction_of_a_value_is_an_error() {
     #[derive(Clone)]
     struct Endless;
     register(|_: &Endless| Ok(AnyValue::new(Endless)), |_: AnyValue| Ok(Endless)).unwrap();
@@ -344,7 +344,7 @@ thread_local! {
 /// The registered conversions of a type put messages into the queue through which a value of the type is
 /// sent.
 #[test]
-fn functions_may_use_the_queue_of_their_value() {
+fn registered_functions_may_use_the_values_queue() {
     struct Chatty(u8);
     let reduce = |Chatty(n): &Chatty| {
         let queue = QUEUE.take().ok_or("no queue")?;
@@ -402,7 +402,7 @@ impl<'de> Deserialize<'de> for Liar {
 /// The length of a sequence is the number of received elements, whatever was announced. So the values after
 /// it are read correctly.
 #[test]
-fn wrong_length_keeps_later_values_intact() {
+fn registered_value_of_wrong_length_keeps_later_ones() {
     register_serde::<Liar>().unwrap();
     let queue = Queue::bounded(1).unwrap();
     give(&queue, (AnyValue::new(Liar), 77_u8));

@@ -75,7 +75,7 @@ fn duration() -> impl Strategy<Value = Duration> {
 }
 
 #[test]
-fn numbers_round_trip() {
+fn numbers_round_trip_in_messages() {
     returns(any::<(bool, char, u8, u16, u32, u64, usize)>());
     returns(any::<(i8, i16, i32, i64, isize)>());
     returns(any::<(u128, i128, Option<u128>)>());
@@ -94,7 +94,7 @@ fn numbers_round_trip() {
 
 /// All bits arrive, also of NaN, and also in tuples, options and long vectors.
 #[test]
-fn floats_round_trip() {
+fn floats_round_trip_in_messages() {
     let odd = || prop_oneof![Just(f32::NAN.to_bits()), Just(0x7f80_0001), Just(0xffc0_1234), any::<u32>()];
     returns_as(odd(), f32::from_bits, |x| x.to_bits());
     returns_as(odd(), |bits| Some(f32::from_bits(bits)), |x| x.unwrap().to_bits());
@@ -114,7 +114,7 @@ fn floats_round_trip() {
 }
 
 #[test]
-fn texts_and_names_round_trip() {
+fn texts_and_names_round_trip_in_messages() {
     returns(".{0,300}");
     returns(".{0,40}".prop_map(String::into_boxed_str));
     returns_as(".{0,40}", Cow::<'static, str>::Owned, |text| text.clone().into_owned());
@@ -135,7 +135,7 @@ fn texts_and_names_round_trip() {
 }
 
 #[test]
-fn times_round_trip() {
+fn times_round_trip_in_messages() {
     returns(duration());
     let by =
         || (0..1_u64 << 40, 0..1_000_000_000_u32).prop_map(|(seconds, nanos)| Duration::new(seconds, nanos));
@@ -149,7 +149,7 @@ fn times_round_trip() {
 }
 
 #[test]
-fn collections_round_trip() {
+fn collections_round_trip_in_messages() {
     returns(vec(any::<(u8, String)>(), 0..20));
     returns(vec(any::<Option<u16>>(), 0..20).prop_map(VecDeque::from));
     returns(vec(any::<i32>(), 0..5000).prop_map(VecDeque::from));
@@ -188,7 +188,7 @@ fn collections_round_trip() {
 }
 
 #[test]
-fn ranges_and_addresses_round_trip() {
+fn ranges_and_addresses_round_trip_in_messages() {
     returns(any::<(u32, u32)>().prop_map(|(a, b)| Range { start: a, end: b }));
     returns(any::<(i8, i8)>().prop_map(|(a, b)| RangeInclusive::new(a, b)));
     returns(any::<(u128, char)>().prop_map(|(a, b)| (RangeFrom { start: a }, RangeTo { end: b })));
@@ -210,7 +210,7 @@ fn ranges_and_addresses_round_trip() {
 }
 
 #[test]
-fn cells_locks_and_boxes_round_trip() {
+fn cells_locks_and_boxes_round_trip_in_messages() {
     returns(any::<i64>().prop_map(Cell::new));
     returns(".{0,20}".prop_map(RefCell::new));
     returns_as(".{0,20}", Mutex::new, |lock| lock.lock().unwrap().clone());
@@ -234,7 +234,7 @@ struct Pointers {
 }
 
 #[test]
-fn shared_pointers_round_trip() {
+fn shared_pointers_round_trip_in_messages() {
     let values =
         (".{0,40}", vec(any::<bool>(), 0..6), vec(any::<u128>(), 0..6)).prop_map(|(text, same, wide)| {
             let one = Arc::new(text);
@@ -305,7 +305,7 @@ struct Flat {
 }
 
 #[test]
-fn nested_enums_round_trip() {
+fn nested_enums_round_trip_in_messages() {
     returns(tree());
     let tagged = || {
         prop_oneof![
@@ -334,7 +334,7 @@ fn shown(error: &(dyn Error + 'static)) -> Vec<String> {
 }
 
 #[test]
-fn errors_and_bounds_round_trip() {
+fn errors_and_bounds_round_trip_in_messages() {
     returns(any::<i32>().prop_map(|raw| Reduced(ExitStatus::from_raw(raw))));
     returns_as(
         0..134_i32,

@@ -21,7 +21,7 @@ struct Record {
 }
 
 #[test]
-fn plain_values_round_trip() {
+fn plain_serde_values_round_trip_in_messages() {
     same(&[0_u64, 1, 127, 128, 255, 256, 65_535, 65_536, u64::MAX]);
     same(&[i64::MIN, -129, -128, -33, -32, -1, i64::MAX]);
     same(&[f64::MIN_POSITIVE, -0.0, f64::INFINITY, f64::EPSILON]);
@@ -118,13 +118,13 @@ fn flattened_and_renamed_fields_round_trip() {
 }
 
 #[test]
-fn options_round_trip() {
+fn options_round_trip_in_messages() {
     same(&[None, Some(0_u8), Some(255)]);
     same(&[None, Some(vec![None, Some(1_u8)])]);
 }
 
 #[test]
-fn units_in_options_round_trip() {
+fn units_in_options_round_trip_in_messages() {
     same(&[Some(None::<u8>), None, Some(Some(0))]);
     same(&[Some(()), None]);
 }
@@ -161,7 +161,7 @@ fn units_in_options_pass_pools_and_closures() {
 /// Each level of nested closures counts towards the limit of nesting, although each level has a separate
 /// serializer. So closures that can be put can be called.
 #[test]
-fn nested_closures_round_trip() {
+fn nested_closures_round_trip_in_messages() {
     let deep = |levels: u32| {
         let first = mp::Closure::new(|x: u32| x);
         (0..levels).fold(first, |inner, _| mp::closure!([inner] |x: u32| inner.call(x) + 1))

@@ -30,7 +30,7 @@ struct Job {
 }
 
 #[test]
-fn hundred_fields_share_one_pointer() {
+fn hundred_message_fields_share_one_pointer() {
     let jobs = || {
         let one = settings();
         let job = |number| Job { number, settings: if number == 50 { settings() } else { one.clone() } };
@@ -187,7 +187,7 @@ struct Exclusive {
 /// All fields of a type that derives `Message` belong to one message. The same holds for the captures of a
 /// closure, for arguments, and for results.
 #[test]
-fn pointers_are_shared_across_all_values() {
+fn pointers_are_shared_across_all_values_of_a_message() {
     let make = || {
         let job = Job { number: 1, settings: settings() };
         let right = Bundle(vec![job.clone(), Job { number: 2, settings: settings() }, job.clone()]);
@@ -251,7 +251,7 @@ struct Cyclic {
 struct Cycle(Box<Cyclic>);
 
 #[test]
-fn cyclic_value_is_refused_and_returned() {
+fn cyclic_message_value_is_refused_and_returned() {
     let next = Rc::new(RefCell::new(None));
     let cyclic = || Cyclic { next: next.clone() };
     *next.borrow_mut() = Some(Cycle(Box::new(cyclic())));
@@ -271,7 +271,7 @@ fn cyclic_value_is_refused_and_returned() {
 
 /// A chain isn't a cycle. A chain is refused only if it is nested too deeply.
 #[test]
-fn only_too_long_chain_is_refused() {
+fn only_too_long_chain_of_pointers_is_refused() {
     let chain = |n| {
         (0..n).fold(Holds { all: vec![], number: 0, tensor: None }, |next, number| Holds {
             all: vec![Arc::new(next)],
@@ -297,7 +297,7 @@ fn only_too_long_chain_is_refused() {
 
 /// The parent pointers of a tree are left out, and the receiver makes them again.
 #[test]
-fn weak_pointers_are_skipped() {
+fn weak_pointers_in_messages_are_skipped() {
     #[derive(Serialize, Deserialize)]
     struct Child {
         number: u8,
@@ -354,7 +354,7 @@ impl<'de> Deserialize<'de> for Nests {
 }
 
 #[test]
-fn nested_messages_have_separate_parts() {
+fn nested_messages_have_separate_shared_parts() {
     let inner = Queue::bounded(1).unwrap();
     let outer = Queue::bounded(1).unwrap();
     let (one, other) = (settings(), Arc::new(Settings { name: "inner".into(), wide: 1 }));
@@ -370,7 +370,7 @@ fn nested_messages_have_separate_parts() {
 
 /// Random patterns of pointers: received pointers are equal exactly if the sent pointers were equal.
 #[test]
-fn random_pointer_patterns_round_trip() {
+fn random_shared_pointer_patterns_round_trip() {
     proptest!(|(mentions in prop::collection::vec((0..8_usize, any::<bool>()), 0..60))| {
         let parts: Vec<_> = (0..8).map(|number| {
             Arc::new(Settings { name: "x".repeat(number * 40), wide: number as i128 })
@@ -391,7 +391,7 @@ fn random_pointer_patterns_round_trip() {
 
 /// Tensors need no `shared` attribute: a tensor that occurs several times in a message stays one storage.
 #[test]
-fn repeated_tensors_and_storages_stay_one() {
+fn repeated_tensors_in_a_message_stay_one_storage() {
     let make = || {
         let frozen = Tensor::from_slice(&[1_u8, 2, 3, 4], [2, 2]).unwrap().freeze();
         let shared = Tensor::<f32>::zeros([3]).unwrap().share();

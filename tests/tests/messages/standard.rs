@@ -70,7 +70,7 @@ fn echo<T: Serialize + serde::de::DeserializeOwned + 'static>(
 }
 
 #[test]
-fn standard_types_round_trip() {
+fn standard_types_round_trip_in_messages() {
     let (there, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
     let context = one_process(echo::<Fields>, (there.clone(), back.clone()));
     proptest!(|(fields in any_fields())| {
@@ -94,7 +94,7 @@ fn reduced_values_round_trip_as_messages() {
 
 /// All processes of a machine have the same clock, so times can be measured between processes.
 #[test]
-fn instant_is_equal_in_another_process() {
+fn instant_in_a_message_is_equal_in_another_process() {
     let worker = |_: usize, Reduced(begun): Reduced<Instant>| {
         Ok::<_, String>((begun.elapsed(), Reduced(Instant::now())))
     };
@@ -105,7 +105,7 @@ fn instant_is_equal_in_another_process() {
 }
 
 #[test]
-fn io_errors_round_trip() {
+fn io_errors_round_trip_in_messages() {
     let make = || {
         let missing = std::fs::File::open("/no/such/file").unwrap_err();
         let utf8 = String::from_utf8(vec![0xff]).unwrap_err();
@@ -173,7 +173,7 @@ fn boxed_errors_keep_their_sources() {
 }
 
 #[test]
-fn library_values_round_trip() {
+fn values_of_this_library_round_trip_in_messages() {
     same(get_all_start_methods());
     same(get_all_sharing_strategies());
     same(DType::ALL);
@@ -192,7 +192,7 @@ fn library_values_round_trip() {
 
 /// A process sends the failure of another process to a third process.
 #[test]
-fn process_failures_round_trip() {
+fn process_failures_round_trip_in_messages() {
     let failing = |_: usize, (): ()| Err::<(), _>("no such file");
     let SpawnError::ProcessRaised(raised) = failure(&one_process(failing, ())) else {
         panic!("another error")

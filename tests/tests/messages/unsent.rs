@@ -120,7 +120,7 @@ fn failed_batch_returns_exclusive_tensors() {
 }
 
 #[test]
-fn too_large_value_is_returned() {
+fn too_large_message_value_is_returned() {
     let queue = QueueOptions::new().capacity(4).bytes(8).create().unwrap();
     let (value, at) = owned();
     let error = queue.put(value).unwrap_err();
@@ -266,7 +266,7 @@ fn far_down(top: usize, room: usize, work: &mut dyn FnMut()) {
 /// A tensor that is nested too deeply for the thread's stack is not returned, and no other tensor takes its
 /// place.
 #[test]
-fn tensors_return_in_place_on_a_short_stack() {
+fn unsent_tensors_return_in_place_on_a_short_stack() {
     const LEVELS: u64 = 25;
     // Larger than the stacks of other tests' threads, so that none of those is reused.
     const STACK: usize = 8 << 20;
@@ -325,7 +325,7 @@ fn with_weak_reference_threads(work: impl FnOnce(&dyn Fn(WeakStorage))) {
 }
 
 #[test]
-fn weak_references_take_no_tensor_away() {
+fn weak_references_take_no_unsent_tensor_away() {
     const MANY: u64 = 20_000;
     with_weak_reference_threads(|show| {
         let queue = Queue::<Tensor<u64>>::bounded(1).unwrap();

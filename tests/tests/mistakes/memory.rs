@@ -6,14 +6,14 @@ use mp::{AnyTensor, Arena, DType, ShareableList, SharedMemory, Tensor};
 use crate::says;
 
 #[test]
-fn invalid_name_error_names_the_rule() {
+fn invalid_memory_name_error_names_the_rule() {
     says(SharedMemory::create("runs/seven", 8).map(drop).unwrap_err(), &["runs/seven", "a / in it", "name"]);
     says(SharedMemory::open(&"x".repeat(300)).map(drop).unwrap_err(), &["longer than 255 bytes", "name"]);
     says(ShareableList::open("a/b").map(drop).unwrap_err(), &["a/b", "a / in it", "name"]);
 }
 
 #[test]
-fn taken_or_unknown_name_error_suggests_the_other() {
+fn taken_or_unknown_name_error_says_open_or_create() {
     let name = format!("mp-mistakes-{}", std::process::id());
     says(SharedMemory::open(&name).map(drop).unwrap_err(), &[&name, "create"]);
     let memory = SharedMemory::create(&name, 8).unwrap().unlink_on_drop();
@@ -52,19 +52,19 @@ fn strided_slice_error_suggests_contiguous() {
 }
 
 #[test]
-fn index_error_names_the_shape() {
+fn tensor_index_error_names_the_shape() {
     let matrix = Tensor::<f32>::zeros([2, 3]).unwrap();
     says(matrix.get(&[0, 3]).unwrap_err(), &["[0, 3]", "outside of shape [2, 3]"]);
     says(matrix.get(&[0]).unwrap_err(), &["1 numbers", "2 dimensions"]);
 }
 
 #[test]
-fn dimension_error_names_the_limit() {
+fn tensor_dimension_error_names_the_limit() {
     says(Tensor::<u8>::zeros([1; 9]).map(drop).unwrap_err(), &["9 dimensions", "at most 8"]);
 }
 
 #[test]
-fn late_configure_error_says_before() {
+fn late_configure_error_says_call_it_before_use() {
     let _first = Tensor::<u8>::zeros([1]).unwrap();
     says(
         Arena::configure(ArenaOptions::new().size(1 << 30)).unwrap_err(),
@@ -81,6 +81,6 @@ fn unknown_strategy_error_lists_the_strategies() {
 }
 
 #[test]
-fn integer_gradient_error_says_float() {
+fn integer_gradient_error_says_float_is_needed() {
     says(Tensor::<i32>::zeros([1]).unwrap().set_requires_grad(true).unwrap_err(), &["float"]);
 }

@@ -84,7 +84,7 @@ fn exhausted_restarts_error_lists_failures() {
 }
 
 #[test]
-fn fork_error_names_allow_fork() {
+fn fork_without_permission_error_names_allow_fork() {
     let options = SpawnOptions::nprocs(1).start_method(StartMethod::Fork);
     says(start_processes(|_: usize, (): ()| {}, (), options).map(drop).unwrap_err(), &["allow_fork"]);
 }
@@ -102,7 +102,7 @@ fn handle_as_bytes_error_names_put() {
 
 /// Workers start this test program again, but run none of its tests.
 #[test]
-fn processes_start_in_a_test() {
+fn processes_start_in_a_libtest_test() {
     fn worker(rank: usize, base: usize) -> Result<usize, String> {
         Ok(base + rank)
     }

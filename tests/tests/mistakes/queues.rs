@@ -45,7 +45,7 @@ fn empty_queue_error_suggests_waiting() {
 }
 
 #[test]
-fn second_receive_error_says_disconnected() {
+fn receive_after_disconnect_error_says_disconnected() {
     let (sender, receiver) = bounded_channel(1).unwrap();
     sender.send(7).unwrap();
     drop(sender);
@@ -71,7 +71,7 @@ fn received_type_error_names_both_types() {
 }
 
 #[test]
-fn receiving_end_error_names_the_sending_end() {
+fn wrong_pipe_end_error_names_the_other_end() {
     let (receiver, sender) = one_way_pipe().unwrap();
     says(receiver.send(1).unwrap_err(), &["one-way", "can't send", "other end"]);
     says(sender.recv::<u8>().unwrap_err(), &["one-way", "can't receive", "other end"]);

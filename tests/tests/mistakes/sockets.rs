@@ -98,7 +98,7 @@ fn long_address_error_names_the_limit() {
 }
 
 #[test]
-fn key_mismatch_error_names_the_side() {
+fn socket_key_mismatch_error_names_the_side() {
     let key = |key: &str| SocketOptions::new().authkey(key).handshake_timeout(DEADLINE);
     let meet = |options: SocketOptions, what: &str| {
         let listener = key("mine").listen(name(what)).unwrap();
@@ -117,7 +117,7 @@ fn key_mismatch_error_names_the_side() {
 }
 
 #[test]
-fn long_message_error_names_max_message() {
+fn long_socket_message_error_names_max_message() {
     let listener = Listener::bind(name("long")).unwrap();
     let client = SocketOptions::new().max_message(10).connect(name("long")).unwrap();
     says(client.send(vec![1_u8; 100]).unwrap_err(), &["bytes", "10 is the limit", "max_message"]);

@@ -107,7 +107,7 @@ fn locks_of_zeros_are_refused_or_unlocked() {
 }
 
 #[test]
-fn signals_of_zeros_are_refused_or_unset() {
+fn signaling_objects_of_zeros_are_refused_or_unset() {
     with_deadline(|| {
         let used = use_zeros("mp_sync::Semaphore", |permits: &Semaphore| {
             assert!(permits.try_acquire().is_err());

@@ -129,7 +129,7 @@ fn lease_is_returned_if_its_value_panics_in_drop() {
 }
 
 #[test]
-fn panic_unlocks_each_lock() {
+fn panic_with_a_guard_unlocks_each_kind_of_lock() {
     let once = Once::new().unwrap();
     assert!(panics(|| once.call_once(|_| resume_unwind(Box::new(bomb(2))))));
     let mut done = 0;

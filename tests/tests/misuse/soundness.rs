@@ -168,7 +168,7 @@ fn deeply_nested_queues_are_freed() {
 /// Each process holds both locks that show that it is alive. Parent and child check this, also after another
 /// child was started.
 #[test]
-fn both_liveness_locks_are_held() {
+fn process_holds_both_of_its_liveness_locks() {
     fn locks() -> (bool, bool) {
         let pid = std::process::id().to_string();
         let all = std::fs::read_to_string("/proc/locks").unwrap();

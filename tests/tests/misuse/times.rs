@@ -194,7 +194,7 @@ fn handed_over<R: Debug + Send>(
 }
 
 #[test]
-fn lock_waits_end_in_time() {
+fn lock_waits_with_extreme_timeouts_end_in_time() {
     lock!(Lock::new(1).unwrap(), lock, lock_timeout, lock_deadline);
     lock!(RLock::new(1).unwrap(), lock, lock_timeout, lock_deadline);
     lock!(Lock::new(1).unwrap(), lock, lock_timeout, lock_deadline);
@@ -213,7 +213,7 @@ fn lock_waits_end_in_time() {
 }
 
 #[test]
-fn permit_and_event_waits_end_in_time() {
+fn permit_and_event_waits_of_any_length_end_in_time() {
     let permits = Semaphore::new(1).unwrap();
     let (timeout, deadline) =
         (|time| permits.acquire_timeout(time).map(drop), |until| permits.acquire_deadline(until).map(drop));
@@ -242,7 +242,7 @@ fn permit_and_event_waits_end_in_time() {
 }
 
 #[test]
-fn condition_waits_end_in_time() {
+fn condition_waits_of_any_length_end_in_time() {
     let (lock, changed) = (Lock::new(0_u32).unwrap(), Condition::new().unwrap());
     for time in SHORT {
         let (guard, notified) = changed.wait_timeout(lock.lock().unwrap(), time).unwrap();
@@ -273,7 +273,7 @@ fn condition_waits_end_in_time() {
 }
 
 #[test]
-fn barrier_waits_end_in_time() {
+fn barrier_waits_of_any_length_end_in_time() {
     let barrier = Barrier::new(2).unwrap();
     // A party whose time has expired breaks the barrier.
     let timed_out = |got: Result<usize, BarrierError>| {
@@ -295,7 +295,7 @@ fn barrier_waits_end_in_time() {
 }
 
 #[test]
-fn once_waits_end_in_time() {
+fn once_waits_of_any_length_end_in_time() {
     let done = Once::new().unwrap();
     done.call_once(|_| ()).unwrap();
     let again = |_: &mp::sync::OnceState| panic!("the call was already done");
@@ -330,7 +330,7 @@ fn once_waits_end_in_time() {
 }
 
 #[test]
-fn message_waits_end_in_time() {
+fn message_waits_of_any_length_end_in_time() {
     let queue = Queue::bounded(1).unwrap();
     let empty = |got: &Result<Option<u32>, GetError>| matches!(got, Err(GetError::Empty));
     let (get, get_until) = (|time| queue.get_timeout(time), |until| queue.get_deadline(until));
@@ -354,7 +354,7 @@ fn message_waits_end_in_time() {
 }
 
 #[test]
-fn task_waits_end_in_time() {
+fn task_waits_of_any_length_end_in_time() {
     let tasks = JoinableQueue::bounded(1).unwrap();
     let (join, join_until) = (|time| tasks.join_timeout(time), |until| tasks.join_deadline(until));
     had(Result::is_ok, join, join_until);
@@ -383,7 +383,7 @@ fn task_waits_end_in_time() {
 }
 
 #[test]
-fn pipe_waits_end_in_time() {
+fn pipe_waits_of_any_length_end_in_time() {
     let (here, there) = pipe().unwrap();
     ends_of_a_connection(&here, &there);
     let name = format!("@mp-test-times-{}", std::process::id());

@@ -219,7 +219,7 @@ fn library_in_a_c_program_supports_all_features() {
 }
 
 #[test]
-fn library_with_a_relative_path_is_found_elsewhere() {
+fn worker_finds_library_that_has_a_relative_path() {
     let folder = Folder::new("relative");
     let host = folder.host("host.c", &["-ldl"]);
     folder.library();
@@ -328,7 +328,7 @@ fn program_without_hook_becomes_a_worker_by_init() {
 }
 
 #[test]
-fn functions_of_a_late_library_are_found() {
+fn worker_finds_functions_of_a_late_loaded_library() {
     let shared = Shared::new("plugin");
     let host = shared.compile("bin", "rust_host.rs", "host");
     let plugin = shared.compile("cdylib", "plugin.rs", "libplugin.so");
@@ -338,7 +338,7 @@ fn functions_of_a_late_library_are_found() {
 }
 
 #[test]
-fn hosts_become_workers_by_command() {
+fn host_programs_become_workers_by_command() {
     let folder = Folder::new("command");
     let host = folder.host("host.c", &["-ldl"]);
     let mut command = Command::new(&host);

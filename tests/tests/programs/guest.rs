@@ -41,7 +41,7 @@ fn batch(value: f32) -> Batch {
 }
 
 #[test]
-fn guest_shares_queues_and_tensors() {
+fn guest_program_shares_queues_and_tensors() {
     let (job, batches, answers) = job("return");
     let guest = start("in_a_guest", job).unwrap();
     for value in [1.0, 2.0] {

@@ -53,7 +53,7 @@ fn through(capacity: usize, missed: u64) -> Vec<Vec<u64>> {
 }
 
 #[test]
-fn each_receiver_gets_all_messages_in_one_order() {
+fn each_broadcast_receiver_gets_messages_in_one_order() {
     let _alone = alone();
     let all = through(2 * EACH as usize, 0);
     assert!(all.iter().all(|one| *one == all[0]), "{all:?}");
@@ -63,7 +63,7 @@ fn each_receiver_gets_all_messages_in_one_order() {
 }
 
 #[test]
-fn missed_messages_are_counted() {
+fn missed_broadcast_messages_are_counted() {
     let _alone = alone();
     for one in through(4, 2 * EACH) {
         for rank in 0..2 {
@@ -74,7 +74,7 @@ fn missed_messages_are_counted() {
 }
 
 #[test]
-fn lagging_receiver_continues_with_the_oldest() {
+fn lagging_receiver_continues_with_oldest_message() {
     let _alone = alone();
     let (sender, receiver) = broadcast::channel(4).unwrap();
     for round in 0..200_u32 {
@@ -115,7 +115,7 @@ fn count(_: usize, receiver: Receiver<u64>) -> mp::AnyResult<(u64, u64)> {
 }
 
 #[test]
-fn received_and_lagged_add_up_to_the_sent_messages() {
+fn received_and_lagged_counts_add_up_to_sent_messages() {
     let _alone = alone();
     // There are more processes than processors, so readers are preempted while they copy, and their slots are
     // skipped.
@@ -138,7 +138,7 @@ fn stay(_: usize, receiver: Receiver<u32>) -> Outcome {
 }
 
 #[test]
-fn send_without_receivers_returns_the_message() {
+fn broadcast_without_receivers_returns_the_message() {
     let _alone = alone();
     let (sender, receiver) = broadcast::channel(2).unwrap();
     let context = one_process(stay, receiver);
@@ -150,7 +150,7 @@ fn send_without_receivers_returns_the_message() {
 }
 
 #[tokio::test]
-async fn message_completes_a_future() {
+async fn broadcast_message_completes_a_future() {
     let (sender, receiver) = broadcast::channel(64).unwrap();
     let task = tokio::spawn(async move {
         let mut sum = 0;
@@ -171,7 +171,7 @@ async fn message_completes_a_future() {
 }
 
 #[test]
-fn clone_keeps_the_position_and_new_starts_at_the_end() {
+fn broadcast_clone_keeps_position_new_starts_at_end() {
     let _alone = alone();
     let (sender, receiver) = broadcast::channel(3).unwrap();
     assert_eq!(sender.capacity(), 3);
@@ -193,7 +193,7 @@ fn clone_keeps_the_position_and_new_starts_at_the_end() {
 }
 
 #[test]
-fn kept_and_missed_messages_add_up() {
+fn kept_and_missed_broadcast_messages_add_up() {
     let _alone = alone();
     for capacity in [1, 2, 3, 5, 100] {
         let (sender, receiver) = broadcast::channel(capacity as usize).unwrap();
@@ -230,7 +230,7 @@ impl<'de> Deserialize<'de> for Picky {
 }
 
 #[test]
-fn undecodable_message_is_skipped() {
+fn undecodable_broadcast_message_is_skipped() {
     let _alone = alone();
     let (sender, receiver) = broadcast::channel(8).unwrap();
     (0..3).for_each(|n| sender.send(Picky(n)).unwrap());
@@ -244,7 +244,7 @@ fn undecodable_message_is_skipped() {
 }
 
 #[test]
-fn future_ends_when_the_senders_are_dropped() {
+fn broadcast_future_ends_when_senders_are_dropped() {
     let _alone = alone();
     let (sender, receiver) = broadcast::channel::<u32>(1).unwrap();
     assert_eq!(woken_by(receiver.recv_async(), || sender.send(1).unwrap()).unwrap(), 1);

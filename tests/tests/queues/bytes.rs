@@ -18,7 +18,7 @@ fn tensor(number: u64, bytes: usize) -> FrozenTensor<u64> {
 }
 
 #[test]
-fn bytes_are_accepted_up_to_the_bound() {
+fn queue_accepts_bytes_up_to_its_bound() {
     let _alone = alone();
     // Larger than free blocks of other tests, because a somewhat larger free block would be used whole.
     const LARGE: usize = 512 * KIB;
@@ -96,7 +96,7 @@ fn produce(rank: usize, (queue, count): (Sized, u64)) -> Outcome {
 }
 
 #[test]
-fn producers_of_all_sizes_wait_for_room() {
+fn producers_of_all_sizes_wait_for_room_in_bytes() {
     let _alone = alone();
     const EACH: u64 = 300;
     let queue: Sized = bounded(64 * KIB as u64);
@@ -118,7 +118,7 @@ fn put_three(_: usize, (queue, at): (Sized, u64)) -> Outcome {
 }
 
 #[test]
-fn killed_producer_returns_its_bytes() {
+fn killed_producer_returns_its_bytes_to_the_bound() {
     for_every_access(|at| {
         let queue: Sized = bounded(8 * KIB as u64);
         let killed = killed(&one_process(put_three, (queue.clone(), at)));
@@ -142,7 +142,7 @@ fn take_two(_: usize, (queue, at): (Sized, u64)) -> Outcome {
 }
 
 #[test]
-fn killed_consumer_returns_its_bytes() {
+fn killed_consumer_returns_its_bytes_to_the_bound() {
     for_every_access(|at| {
         let queue: Sized = bounded(8 * KIB as u64);
         (0..3).for_each(|n| queue.try_put((n, tensor(n, 2 * KIB))).unwrap());

@@ -131,7 +131,7 @@ fn late_joiner_is_dead_despite_a_copys_files() {
 }
 
 #[test]
-fn wait_for_an_ended_process_ends() {
+fn get_that_waits_for_an_ended_process_ends() {
     let _alone = alone();
     fn worker(_: usize, queue: Queue<u32>) -> Outcome {
         send(&queue, 7)

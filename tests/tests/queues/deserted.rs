@@ -223,7 +223,7 @@ fn deserted_when_counts_only_other_processes() {
 }
 
 #[test]
-fn shared_handle_can_be_never_deserted() {
+fn shared_handle_of_a_queue_can_be_never_deserted() {
     let _alone = alone();
     let queue = left(DesertedWhen::Never);
     assert_empty(&queue);
@@ -234,7 +234,7 @@ fn shared_handle_can_be_never_deserted() {
 }
 
 #[test]
-fn handle_overrides_the_condition_of_its_queue() {
+fn handle_overrides_the_desertion_rule_of_its_queue() {
     let _alone = alone();
     let queue = left(DesertedWhen::Never);
     deserted(&queue.clone().deserted_when(DesertedWhen::NoOtherProcess));
@@ -383,17 +383,17 @@ fn detects_a_drop_that_is_stopped(begins: Begins, waits: Waits) {
 }
 
 #[test]
-fn get_begun_during_the_last_drop_ends() {
+fn get_begun_during_the_last_handle_drop_ends() {
     detects_a_drop_that_is_stopped(Begins::Meanwhile, GETS);
 }
 
 #[test]
-fn wait_begun_during_the_last_drop_ends() {
+fn wait_begun_during_the_last_handle_drop_ends() {
     detects_a_drop_that_is_stopped(Begins::Meanwhile, WAITS_FOR_SEVERAL);
 }
 
 #[test]
-fn task_begun_during_the_last_drop_ends() {
+fn task_begun_during_the_last_handle_drop_ends() {
     detects_a_drop_that_is_stopped(Begins::Meanwhile, WAITS_AS_A_TASK);
 }
 

@@ -197,7 +197,7 @@ fn message_of_another_wire_version_is_refused() {
 }
 
 #[test]
-fn refused_wire_version_is_released() {
+fn message_of_a_refused_wire_version_is_released() {
     let _alone = alone();
     let arena = arena();
     let before = in_use();

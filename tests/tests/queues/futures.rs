@@ -269,7 +269,7 @@ fn relays(_: usize, (from, to, at): (Queue<u64>, Queue<u64>, u64)) -> Outcome {
 }
 
 #[test]
-fn futures_are_killed_at_every_access() {
+fn process_killed_in_a_future_leaks_nothing() {
     mp_tests::kill::for_every_access(|at| {
         let (from, to) = (Queue::bounded(4).unwrap(), Queue::bounded(1).unwrap());
         let context = one_process(relays, (from.clone(), to.clone(), at));

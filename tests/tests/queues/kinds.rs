@@ -92,7 +92,7 @@ fn growing_queue_is_full_at_its_limit() {
 }
 
 #[test]
-fn rest_of_a_partial_batch_is_returned() {
+fn rest_of_a_partly_put_batch_is_returned() {
     let _alone = alone();
     let queue = Queue::bounded(100).unwrap();
     let error = queue.try_put_many((0..150).map(|i| i.to_string())).unwrap_err();
@@ -313,7 +313,7 @@ fn connection_transfers_values_and_bytes_both_ways() {
 }
 
 #[test]
-fn one_way_pipe_has_one_direction() {
+fn one_way_pipe_transfers_in_one_direction() {
     let _alone = alone();
     let (into, out) = one_way_pipe().unwrap();
     assert!(into.readable() && !into.writable() && out.writable() && !out.readable());

@@ -103,7 +103,7 @@ fn unbounded_queue_of_small_messages_has_a_limit() {
 }
 
 #[test]
-fn limit_error_names_the_processes_and_counts() {
+fn message_limit_error_names_processes_and_counts() {
     in_a_thread(|| {
         arena();
         let other = Queue::unbounded().unwrap();
@@ -269,7 +269,7 @@ fn longest(queue: &Queue<String>) -> usize {
 }
 
 #[test]
-fn longest_inline_message_fits_an_envelope() {
+fn longest_inline_message_fits_one_envelope() {
     in_a_thread(|| {
         arena();
         // A text of that length has three bytes before it.
@@ -285,7 +285,7 @@ fn puts(_: usize, (queue, at): (Queue<Vec<usize>>, u64)) -> Outcome {
 
 /// A killed process had reserved envelopes from the share. Other processes can use these envelopes again.
 #[test]
-fn producer_is_killed_at_every_access_of_its_share() {
+fn envelope_share_of_a_killed_producer_is_reused() {
     let test = || {
         arena();
         for_every_access(a_process_is_killed);
@@ -341,7 +341,7 @@ fn helper_with_an_environment() {
 }
 
 #[test]
-fn environment_sets_the_arena_size() {
+fn environment_variable_sets_the_arena_size() {
     let program = |asked: &str, variables: &[(&str, &str)]| {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "helper_with_an_environment", "--nocapture"]).env("HOW_MUCH_FITS", asked);

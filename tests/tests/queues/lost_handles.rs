@@ -55,7 +55,7 @@ fn recovered_here(has: ProcessContext, waits: &ProcessContext, ended: &Queue<boo
 }
 
 #[test]
-fn message_queued_by_a_killed_process_is_recorded() {
+fn handle_queued_by_a_killed_process_is_recorded_lost() {
     let _alone = alone();
     let (post, sent) = (Post::bounded(1).unwrap(), Queue::bounded(1).unwrap());
     let (go, ended) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
@@ -66,7 +66,7 @@ fn message_queued_by_a_killed_process_is_recorded() {
 }
 
 #[test]
-fn message_taken_by_a_killed_process_is_recorded() {
+fn handle_taken_by_a_killed_process_is_recorded_lost() {
     let _alone = alone();
     let (post, sent) = (Post::bounded(1).unwrap(), Queue::bounded(1).unwrap());
     let (go, ended) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
@@ -84,7 +84,7 @@ fn is_deserted(queue: &Queue<u32>) {
 }
 
 #[test]
-fn discarded_messages_end_gets() {
+fn discarded_messages_with_handles_end_gets() {
     let _alone = alone();
     let queue = || Queue::<u32>::bounded(1).unwrap();
 

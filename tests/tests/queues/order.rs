@@ -58,7 +58,7 @@ fn queue_of_capacity_one_passes_all_messages() {
 }
 
 #[test]
-fn try_and_timeout_forms_end_in_time() {
+fn try_and_timeout_forms_of_put_and_get_end_in_time() {
     let _alone = alone();
     let queue = Queue::bounded(2).unwrap();
     assert!(matches!(queue.try_get(), Err(GetError::Empty)));
@@ -78,7 +78,7 @@ fn try_and_timeout_forms_end_in_time() {
 }
 
 #[test]
-fn impossible_capacities_are_errors() {
+fn impossible_queue_capacities_are_errors() {
     let _alone = alone();
     for capacity in [0, (1 << 24) + 1, usize::MAX] {
         let error = Queue::<u8>::bounded(capacity).map(drop).unwrap_err().to_string();
@@ -108,7 +108,7 @@ fn get_in_another_process_wakes_a_blocked_put() {
 }
 
 #[test]
-fn close_wakes_waiting_consumers() {
+fn close_of_a_queue_wakes_waiting_consumers() {
     let _alone = alone();
     fn worker(_: usize, (queue, results): (Queue<u32>, Queue<Option<u32>>)) -> Outcome {
         // The get has no time-out, so that only the close ends it.
@@ -130,7 +130,7 @@ fn close_wakes_waiting_consumers() {
 }
 
 #[test]
-fn close_returns_values_of_waiting_producers() {
+fn close_of_queue_returns_values_of_waiting_producers() {
     let _alone = alone();
     fn worker(rank: usize, (queue, back): (Queue<Tensor<u8>>, Queue<Tensor<u8>>)) -> Outcome {
         let value = Tensor::full([100], rank as u8)?;

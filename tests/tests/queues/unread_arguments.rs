@@ -85,7 +85,7 @@ fn get_names(end: End, queue: Queue<u32>, who: &str) {
 }
 
 #[test]
-fn process_ending_in_its_arguments_ends_gets() {
+fn process_that_ends_reading_arguments_ends_gets() {
     let _alone = alone();
     for end in End::ALL {
         for method in [StartMethod::Spawn, StartMethod::ForkServer] {
@@ -103,7 +103,7 @@ fn process_ending_in_its_arguments_ends_gets() {
 }
 
 #[test]
-fn rank_ending_in_its_arguments_ends_gets() {
+fn rank_that_ends_reading_arguments_ends_gets() {
     let _alone = alone();
     for end in End::ALL {
         let at = queue();

@@ -49,7 +49,7 @@ fn get_ends_when_the_only_peer_fails_to_start() {
 }
 
 #[test]
-fn failed_start_wakes_a_sleeping_get() {
+fn failed_process_start_wakes_a_sleeping_get() {
     let _alone = alone();
     let (a, b) = (Queue::<u32>::bounded(1).unwrap(), Queue::<u32>::bounded(1).unwrap());
     let scratch = Scratch::new("unreceived");
@@ -67,7 +67,7 @@ fn failed_start_wakes_a_sleeping_get() {
 }
 
 #[test]
-fn failed_start_disconnects_channels() {
+fn failed_process_start_disconnects_channels() {
     let _alone = alone();
     let (sender, receiver) = channel::<u32>().unwrap();
     let function = |_: usize, _: mp::Sender<u32>| {};
@@ -80,7 +80,7 @@ fn failed_start_disconnects_channels() {
 type Senders = (broadcast::Sender<u32>, watch::Sender<u32>, Connection);
 
 #[test]
-fn failed_start_ends_other_receivers() {
+fn failed_process_start_ends_other_receivers() {
     let _alone = alone();
     let (sends, hears) = broadcast::channel::<u32>(4).unwrap();
     let (shows, sees) = watch::channel(1_u32).unwrap();

@@ -164,7 +164,7 @@ fn takes_all(_: usize, (queue, until): (Queue<FrozenTensor<u64>>, Queue<()>)) ->
 }
 
 #[test]
-fn dropped_future_returns_its_value() {
+fn dropped_put_future_returns_its_value() {
     let _alone = alone();
     let before = in_use();
     let (queue, until) = (Queue::bounded(2).unwrap(), Queue::bounded(1).unwrap());

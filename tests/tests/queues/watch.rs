@@ -38,7 +38,7 @@ fn look(_: usize, receiver: Receiver<Weights>) -> mp::AnyResult<u64> {
 }
 
 #[test]
-fn readers_get_whole_values_and_the_last_one() {
+fn watch_readers_get_whole_values_and_the_last_one() {
     let _alone = alone();
     let (sender, receiver) = watch::channel(weights(0)).unwrap();
     let context = start_processes(look, receiver, SpawnOptions::nprocs(3)).unwrap();
@@ -58,7 +58,7 @@ fn count(_: usize, sender: Sender<Vec<u32>>) -> Outcome {
 }
 
 #[test]
-fn concurrent_modifications_are_atomic() {
+fn concurrent_modifications_of_a_watch_are_atomic() {
     let _alone = alone();
     let (sender, receiver) = watch::channel(vec![0_u32]).unwrap();
     let context = start_processes(count, sender, SpawnOptions::nprocs(3)).unwrap();
@@ -75,7 +75,7 @@ fn send_and_stay(_: usize, sender: Sender<String>) -> Outcome {
 }
 
 #[test]
-fn killed_sender_leaves_the_last_value() {
+fn killed_watch_sender_leaves_the_last_value() {
     let _alone = alone();
     let (sender, receiver) = watch::channel("first".to_string()).unwrap();
     let context = one_process(send_and_stay, sender);
@@ -95,7 +95,7 @@ fn read_and_stay(_: usize, receiver: Receiver<String>) -> Outcome {
 }
 
 #[test]
-fn sender_is_closed_when_the_last_reader_is_killed() {
+fn watch_sender_is_closed_when_last_reader_is_killed() {
     let _alone = alone();
     let (sender, receiver) = watch::channel("for you".to_string()).unwrap();
     let context = one_process(read_and_stay, receiver);
@@ -111,7 +111,7 @@ fn sender_is_closed_when_the_last_reader_is_killed() {
 }
 
 #[test]
-fn borrowed_value_stays_and_is_decoded_once() {
+fn borrowed_watch_value_stays_and_is_decoded_once() {
     let _alone = alone();
     let (sender, receiver) = watch::channel(weights(0)).unwrap();
     let other = receiver.clone();
@@ -129,7 +129,7 @@ fn borrowed_value_stays_and_is_decoded_once() {
 }
 
 #[tokio::test]
-async fn change_completes_a_future() {
+async fn change_of_a_watch_completes_a_future() {
     let (sender, receiver) = watch::channel(0_u32).unwrap();
     let task = tokio::spawn(async move {
         while *receiver.borrow_and_update().unwrap() < 50 {
@@ -146,7 +146,7 @@ async fn change_completes_a_future() {
 
 /// Each receiver stores the version that it has seen, and a message with the receiver contains that version.
 #[test]
-fn receivers_track_versions_independently() {
+fn watch_receivers_track_versions_independently() {
     let _alone = alone();
     let (sender, receiver) = watch::channel(0_u32).unwrap();
     let copy = receiver.clone();
@@ -176,7 +176,7 @@ fn receivers_track_versions_independently() {
 }
 
 #[test]
-fn panicking_change_or_predicate_changes_nothing() {
+fn panic_in_watch_change_or_predicate_changes_nothing() {
     let _alone = alone();
     let (sender, receiver) = watch::channel(vec![1]).unwrap();
     let change = || {
@@ -195,7 +195,7 @@ fn panicking_change_or_predicate_changes_nothing() {
 }
 
 #[test]
-fn future_and_wait_end_when_the_peer_is_dropped() {
+fn watch_future_and_wait_end_when_peer_is_dropped() {
     let _alone = alone();
     let (sender, receiver) = watch::channel(0_u32).unwrap();
     woken_by(receiver.changed(), || sender.send(1).unwrap()).unwrap();
@@ -234,7 +234,7 @@ impl Serialize for Meanwhile {
 /// Another sender replaces the value after this sender has read the newest value, and before this sender
 /// replaces it.
 #[test]
-fn replace_returns_the_newest_unmodified_value() {
+fn watch_replace_returns_newest_unmodified_value() {
     let _alone = alone();
     let (sender, receiver) = watch::channel(Meanwhile(1)).unwrap();
     let before = |number| {

@@ -89,7 +89,7 @@ fn backlog_limits_queued_connections() {
 }
 
 #[test]
-fn one_sided_key_fails_the_first_receive() {
+fn one_sided_connection_key_fails_the_first_receive() {
     let _alone = alone();
     let listener = SocketOptions::new().authkey("secret").listen(name("key")).unwrap();
     let meets = || {

@@ -51,7 +51,7 @@ fn answer(_: usize, at: String) -> Outcome {
 }
 
 #[test]
-fn one_process_awaits_futures_of_three() {
+fn one_process_awaits_connections_of_three_processes() {
     let _alone = alone();
     let listener = SocketOptions::new().listen(name("answer")).unwrap();
     let context = start_processes(answer, name("answer"), SpawnOptions::nprocs(3)).unwrap();
@@ -99,7 +99,7 @@ fn receive_future_dropped_at_any_poll_takes_nothing() {
 }
 
 #[test]
-fn dropped_future_sends_all_or_nothing() {
+fn dropped_send_future_sends_all_or_nothing() {
     let _alone = alone();
     let files = open_files();
     let (here, there) = pair("begun");
@@ -116,7 +116,7 @@ fn dropped_future_sends_all_or_nothing() {
 }
 
 #[test]
-fn blocking_threads_and_futures_share_one_end() {
+fn threads_and_futures_share_one_connection_end() {
     let _alone = alone();
     let (here, there) = pair("share");
     // The future of a begun message is dropped. Then a blocking thread sends the next message, and a future
@@ -137,7 +137,7 @@ fn blocking_threads_and_futures_share_one_end() {
 }
 
 #[test]
-fn silent_program_blocks_no_future() {
+fn silent_program_blocks_no_connection_future() {
     let _alone = alone();
     let options = SocketOptions::new().handshake_timeout(MOMENT);
     let listener = options.listen(name("silent")).unwrap();
@@ -173,7 +173,7 @@ fn connect_and_ask(rank: usize, at: String) -> Outcome {
 }
 
 #[test]
-fn three_processes_connect_as_futures() {
+fn three_processes_connect_by_futures() {
     let _alone = alone();
     let listener = SocketOptions::new().listen(name("connects")).unwrap();
     let context = start_processes(connect_and_ask, name("connects"), SpawnOptions::nprocs(3)).unwrap();
@@ -234,7 +234,7 @@ fn connect_future_reports_a_missing_listener() {
 }
 
 #[test]
-fn descriptors_work_as_futures() {
+fn readable_descriptors_work_as_futures() {
     let _alone = alone();
     let (mut a, b) = UnixStream::pair().unwrap();
     let b = std::sync::Arc::new(b);

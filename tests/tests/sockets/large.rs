@@ -86,7 +86,7 @@ fn echoed(here: &Connection, len: usize) {
 }
 
 #[test]
-fn bytes_of_all_lengths_arrive_whole() {
+fn socket_bytes_of_all_lengths_arrive_whole() {
     let _alone = alone();
     let (listener, name) = listener("lengths");
     let child = one_process(echo, name);
@@ -114,7 +114,7 @@ fn receives_uniform(_: usize, (name, count): (String, usize)) -> Outcome {
 }
 
 #[test]
-fn threads_sending_long_bytes_take_turns() {
+fn threads_sending_long_socket_bytes_take_turns() {
     let _alone = alone();
     let (listener, name) = listener("turns");
     let child = one_process(receives_uniform, (name, 4 * 40));

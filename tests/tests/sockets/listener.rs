@@ -133,7 +133,7 @@ fn handles_are_refused_over_a_socket() {
 }
 
 #[test]
-fn messages_beyond_the_limit_are_refused() {
+fn socket_messages_beyond_the_limit_are_refused() {
     let _alone = alone();
     let options = SocketOptions::new().max_message(20 << 20);
     let (here, there) = pair(&options, &name("long"));
@@ -224,7 +224,7 @@ fn client_is_accepted_before_another_user_is_refused() {
 }
 
 #[test]
-fn other_user_is_refused() {
+fn connection_of_another_user_is_refused() {
     let _alone = alone();
     let name = name("user");
     let listener = Listener::bind(name.as_str()).unwrap();
@@ -293,7 +293,7 @@ fn clients_beyond_the_handshake_limit_wait() {
 }
 
 #[test]
-fn hostile_bytes_are_errors() {
+fn hostile_bytes_on_a_socket_are_errors() {
     let _alone = alone();
     let name = name("hostile");
     let listener = Listener::bind(name.as_str()).unwrap();
@@ -432,7 +432,7 @@ fn message_in_pieces_is_received_piecewise() {
 }
 
 #[test]
-fn process_that_locks_the_directory_is_named() {
+fn process_that_locks_socket_directory_is_named() {
     let _alone = alone();
     let (at, other) = (path("locked"), path("locked").with_file_name("other"));
     let listener = Listener::bind(at.clone()).unwrap();
@@ -450,7 +450,7 @@ fn process_that_locks_the_directory_is_named() {
 }
 
 #[test]
-fn path_is_replaced_only_without_a_listener() {
+fn socket_path_is_replaced_only_without_a_listener() {
     let _alone = alone();
     fn listens(_: usize, (path, ready): (PathBuf, Queue<()>)) -> Outcome {
         let _listener = Listener::bind(path)?;
@@ -515,7 +515,7 @@ fn peer_death_disconnects_a_connection() {
 }
 
 #[test]
-fn handshake_without_a_time_limit_succeeds() {
+fn socket_handshake_without_a_time_limit_succeeds() {
     let options = SocketOptions::new().handshake_timeout(Duration::MAX);
     let (here, there) = pair(&options, &name("patient"));
     here.send(1_u8).unwrap();

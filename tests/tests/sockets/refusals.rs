@@ -101,7 +101,7 @@ fn send_reads_a_refusal_only_after_disconnection() {
 
 /// A server that uses `incoming` with `?` survives peers that are not programs of this library.
 #[test]
-fn incoming_skips_refused_peers() {
+fn listener_incoming_skips_refused_peers() {
     let _alone = alone();
     let name = format!("@mp-test-incoming-{}", std::process::id());
     let listener = Listener::bind(name.as_str()).unwrap();

@@ -178,7 +178,7 @@ fn address_beyond_loopback_requires_a_key() {
 }
 
 #[test]
-fn addresses_are_tried_in_order() {
+fn tcp_addresses_are_tried_in_order() {
     let (listener, at) = port(&keyed());
     let options = keyed();
     let (_refuses, refusing) = refusing_port();
@@ -218,7 +218,7 @@ fn full_listener_times_connections_out() {
 }
 
 #[test]
-fn wrong_and_missing_keys_are_refused() {
+fn wrong_and_missing_tcp_keys_are_refused() {
     let (listener, at) = port(&keyed());
     let tries = |options: SocketOptions| {
         let client = std::thread::spawn(move || options.connect(at).map(drop));
@@ -236,7 +236,7 @@ fn wrong_and_missing_keys_are_refused() {
 }
 
 #[test]
-fn bytes_before_the_proof_take_no_memory() {
+fn tcp_bytes_before_the_key_proof_take_no_memory() {
     let (listener, at) = port(&keyed());
     let before = resident();
     for said in [b"GET / HTTP/1.1\r\n\r\n".repeat(4), vec![0xff; 8 << 20], hello(true).repeat(1 << 16)] {
@@ -259,7 +259,7 @@ fn bytes_before_the_proof_take_no_memory() {
 }
 
 #[test]
-fn slow_and_silent_peers_time_out() {
+fn slow_and_silent_tcp_peers_time_out() {
     let (listener, at) = port(&keyed().handshake_timeout(SHORT));
     let (silent, mut slow) = (stranger(at), stranger(at));
     let mut refused = Vec::new();
@@ -282,7 +282,7 @@ fn slow_and_silent_peers_time_out() {
 }
 
 #[test]
-fn hostile_lengths_end_the_connection() {
+fn hostile_message_lengths_end_the_tcp_connection() {
     let (listener, at) = port(&SocketOptions::new().max_message(1 << 20));
     let meets = || {
         let mut stream = stranger(at);
@@ -309,7 +309,7 @@ fn hostile_lengths_end_the_connection() {
 }
 
 #[test]
-fn killed_client_is_disconnected() {
+fn killed_tcp_client_is_disconnected() {
     let _alone = alone();
     let (listener, at) = port(&keyed());
     let other = other("connects", at);
@@ -324,7 +324,7 @@ fn killed_client_is_disconnected() {
 }
 
 #[test]
-fn killed_listener_is_disconnected() {
+fn killed_tcp_listener_is_disconnected() {
     let _alone = alone();
     let mut other = other("listens", ANY_PORT.into());
     let port = said_port(&mut other);
@@ -375,7 +375,7 @@ fn handles_are_refused_and_returned_over_tcp() {
 }
 
 #[test]
-fn socket_options_are_set_at_both_ends() {
+fn tcp_socket_options_are_set_at_both_ends() {
     let (here, there) = pair(&keyed());
     for end in [&here, &there] {
         let fd = end.as_fd().unwrap();
@@ -408,7 +408,7 @@ fn sender_that_closes_unread_loses_nothing() {
 }
 
 #[test]
-fn futures_connect_over_tcp() {
+fn connect_and_accept_futures_work_over_tcp() {
     let (listener, at) = port(&keyed());
     let (_refuses, refusing) = refusing_port();
     let client = std::thread::spawn(move || {
@@ -456,7 +456,7 @@ fn loses_its_host() {
 }
 
 #[test]
-fn lost_host_is_disconnected() {
+fn lost_tcp_host_is_disconnected() {
     let _alone = alone();
     let alone =
         |command: &[&str]| Command::new("unshare").arg("-rn").args(command).stdout(Stdio::null()).status();

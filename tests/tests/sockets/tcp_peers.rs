@@ -80,7 +80,7 @@ fn answered(said: &[u8]) -> (Vec<u8>, ConnectError) {
 }
 
 #[test]
-fn proof_is_sent_only_to_a_proven_peer() {
+fn key_proof_is_sent_only_to_a_proven_peer() {
     let (answer, error) = answered(&hello(true));
     assert!(matches!(error, ConnectError::Gone), "{error:?}");
     assert_eq!(answer.len(), HELLO, "the listener sends only its hello to an unproven peer");
@@ -90,7 +90,7 @@ fn proof_is_sent_only_to_a_proven_peer() {
 }
 
 #[test]
-fn proof_sent_back_to_the_connecter_is_refused() {
+fn key_proof_sent_back_to_the_connecter_is_refused() {
     for sends_hello_back in [false, true] {
         let forger = TcpListener::bind(ANY_PORT).unwrap();
         let at = forger.local_addr().unwrap();

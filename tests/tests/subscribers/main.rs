@@ -95,7 +95,7 @@ fn waits_for(name: &str) -> Vec<Entry> {
 }
 
 #[test]
-fn wait_that_slept_is_an_event() {
+fn wait_that_slept_is_a_tracing_event() {
     install(None);
     let queue = Queue::<u8>::bounded(4).unwrap().named("waited");
     queue.put(1).unwrap();
@@ -124,7 +124,7 @@ fn wait_that_slept_is_an_event() {
 }
 
 #[test]
-fn wait_for_a_lock_is_an_event() {
+fn wait_for_a_lock_is_a_tracing_event() {
     install(None);
     let lock = Lock::new(0_u8).unwrap().named("guarded");
     let guard = lock.lock().unwrap();
@@ -192,7 +192,7 @@ fn use_mp_and_panic(target: &str) {
 }
 
 #[test]
-fn subscriber_may_use_mp_and_panic() {
+fn tracing_subscriber_may_use_mp_and_panic() {
     fn program((): ()) -> Outcome {
         install(Some(use_mp_and_panic));
         let queue = Queue::<u8>::bounded(4)?;

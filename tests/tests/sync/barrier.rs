@@ -27,7 +27,7 @@ fn pass(_: usize, (barrier, phases, order): (Barrier, u64, Lock<[u64; 2]>)) -> O
 }
 
 #[test]
-fn parties_pass_only_after_all_have_arrived() {
+fn barrier_parties_pass_only_after_all_have_arrived() {
     let _alone = alone();
     let args = (Barrier::new(4).unwrap(), 50, Lock::new([0; 2]).unwrap());
     let context = start_processes(pass, args.clone(), SpawnOptions::nprocs(4)).unwrap();
@@ -84,7 +84,7 @@ fn barrier_breaks_when_a_party_is_killed() {
 }
 
 #[test]
-fn stopped_party_is_awaited_until_the_time_out() {
+fn stopped_barrier_party_is_awaited_until_a_time_out() {
     let _alone = alone();
     let barrier = Barrier::new(3).unwrap();
     let (context, pid) = party(&barrier, true);
@@ -145,7 +145,7 @@ fn pass_and_count(_: usize, (barrier, phases, done): (Barrier, u64, RawValue<u64
 }
 
 #[test]
-fn last_arrival_acts_before_the_others_continue() {
+fn last_barrier_party_acts_before_the_others_continue() {
     let _alone = alone();
     let args = (Barrier::new(3).unwrap(), 100, RawValue::new(0).unwrap());
     let context = start_processes(pass_and_count, args.clone(), SpawnOptions::nprocs(2)).unwrap();
@@ -163,7 +163,7 @@ fn act_for_long(_: usize, (barrier, ready): (Barrier, Queue<u32>)) -> Outcome {
 }
 
 #[test]
-fn killed_leader_breaks_and_stopped_leader_delays() {
+fn killed_barrier_leader_breaks_stopped_one_delays() {
     let _alone = alone();
     let (barrier, ready) = (Barrier::new(2).unwrap(), Queue::bounded(1).unwrap());
     for killed in [true, false] {

@@ -126,7 +126,7 @@ fn opposite_lock_orders_are_an_error_of_one_process() {
 }
 
 #[test]
-fn cycle_of_four_is_detected() {
+fn lock_cycle_of_four_is_detected() {
     let _alone = alone();
     let text = reported_deadlock_of(&[
         (Which::Lock, Which::RLock),
@@ -138,7 +138,7 @@ fn cycle_of_four_is_detected() {
 }
 
 #[test]
-fn cycle_of_readers_and_writers_is_detected() {
+fn rwlock_cycle_of_readers_and_writers_is_detected() {
     let _alone = alone();
     // In the first cycle a writer waits for a reader.
     let text = reported_deadlock_of(&[(Which::Read, Which::Lock), (Which::Lock, Which::Write)]);
@@ -163,7 +163,7 @@ fn read_and(_: usize, (locks, second, ready): (Locks, Which, Queue<u32>)) -> Out
 /// The first thread that requests the write lock takes the lock of writers, and then waits for its own read
 /// lock.
 #[test]
-fn upgrading_readers_are_reported() {
+fn upgrading_readers_are_reported_as_a_deadlock() {
     let _alone = alone();
     let (locks, ready) = (locks(), Queue::bounded(8).unwrap());
     let reading = locks.3.read().unwrap();
@@ -178,7 +178,7 @@ fn upgrading_readers_are_reported() {
 
 /// A waiting writer holds the lock of writers, and also waits for the reader that wants to write.
 #[test]
-fn upgrading_reader_with_a_writer_is_reported() {
+fn upgrading_reader_with_a_writer_is_a_deadlock() {
     let _alone = alone();
     let lock = RwLock::new(0_u64).unwrap();
     let ((reads, reading), (go, gone)) = (mpsc::channel(), mpsc::channel());
@@ -224,7 +224,7 @@ fn holds_and_waits<T: Send + 'static>(
 }
 
 #[test]
-fn cycle_within_a_process_names_its_threads() {
+fn lock_cycle_within_a_process_names_its_threads() {
     let _alone = alone();
     let (go, gone) = mpsc::channel();
     let (a, b, thread) = holds_and_waits(move |a, b| {
@@ -249,7 +249,7 @@ fn cycle_within_a_process_names_its_threads() {
 
 /// Three threads each hold a lock and wait for the next thread's lock. The last holder does not wait.
 #[test]
-fn chain_of_waits_is_no_deadlock() {
+fn chain_of_lock_waits_is_no_deadlock() {
     let _alone = alone();
     let (go, gone) = mpsc::channel::<()>();
     let locks: Vec<_> = (0..4).map(|_| Lock::new(0_u64).unwrap()).collect();
@@ -319,7 +319,7 @@ fn holder_that_waits(a: &Lock<u64>, b: &Lock<u64>) -> (ProcessContext, u32) {
 }
 
 #[test]
-fn cycle_with_a_dead_process_is_no_deadlock() {
+fn lock_cycle_with_a_dead_process_is_no_deadlock() {
     let _alone = alone();
     let (a, b) = (Lock::new(0).unwrap(), Lock::new(0).unwrap());
     let held = b.lock().unwrap();
@@ -335,7 +335,7 @@ fn cycle_with_a_dead_process_is_no_deadlock() {
 /// A cycle of waits leads through a lock of a dead process. The process that waits for this lock is stopped.
 /// When it continues, it adopts the lock, which ends the cycle.
 #[test]
-fn cycle_through_a_dead_process_is_no_deadlock() {
+fn lock_cycle_through_a_dead_process_is_no_deadlock() {
     let _alone = alone();
     let (a, b, c) = (Lock::new(0).unwrap(), Lock::new(0).unwrap(), Lock::new(0).unwrap());
     let ((go, gone), (done, ended)) = (mpsc::channel(), mpsc::channel());
@@ -390,7 +390,7 @@ fn hold_until_set(_: usize, (lock, ready, end): (Lock<u64>, Queue<u32>, Event)) 
 }
 
 #[test]
-fn stopped_holder_is_no_deadlock() {
+fn wait_for_a_stopped_lock_holder_is_no_deadlock() {
     let _alone = alone();
     let (lock, ready, end) = (Lock::new(0).unwrap(), Queue::bounded(1).unwrap(), Event::new().unwrap());
     let context = one_process(hold_until_set, (lock.clone(), ready.clone(), end.clone()));
@@ -409,7 +409,7 @@ fn stopped_holder_is_no_deadlock() {
 
 /// A wait with a time-out ends by itself. So a wait for a lock that the waiting thread holds ends, too.
 #[test]
-fn timed_waits_are_no_deadlock() {
+fn timed_lock_waits_are_no_deadlock() {
     let _alone = alone();
     let (a, b, thread) = holds_and_waits(|a, b| {
         let _a = a.lock().unwrap();
@@ -422,7 +422,7 @@ fn timed_waits_are_no_deadlock() {
 }
 
 #[test]
-fn detection_can_be_disabled_and_enabled() {
+fn deadlock_detection_can_be_disabled_and_enabled() {
     let _alone = alone();
     let arena = Arena::current().unwrap();
     arena.set_deadlock_detection(false);
@@ -445,7 +445,7 @@ fn detection_can_be_disabled_and_enabled() {
 }
 
 #[test]
-fn environment_disables_detection_for_a_process() {
+fn environment_disables_deadlock_detection() {
     let _alone = alone();
     let (a, b, ready) = (Lock::new(0).unwrap(), Lock::new(0).unwrap(), Queue::bounded(1).unwrap());
     let (go, gone) = mpsc::channel();

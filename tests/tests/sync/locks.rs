@@ -43,7 +43,7 @@ fn add(_: usize, ((lock, rlock, rwlock), times): (Locks, u64)) -> Outcome {
 }
 
 #[test]
-fn additions_under_each_lock_are_not_lost() {
+fn additions_under_each_kind_of_lock_are_not_lost() {
     let _alone = alone();
     let locks = locks();
     let context = start_processes(add, (locks.clone(), 1000), SpawnOptions::nprocs(3)).unwrap();
@@ -105,7 +105,7 @@ fn died<T>(result: Result<T, LockError>, pid: u32) {
 const SHORT: Duration = Duration::from_millis(20);
 
 #[test]
-fn killed_holder_poisons_until_recovery() {
+fn killed_holder_poisons_lock_until_recovery() {
     let _alone = alone();
     let locks = locks();
     let (context, pid) = holder(&locks, Held::Lock);
@@ -125,7 +125,7 @@ fn killed_holder_poisons_until_recovery() {
 }
 
 #[test]
-fn killed_holder_of_two_levels_is_reported() {
+fn killed_rlock_holder_of_two_levels_is_reported() {
     let _alone = alone();
     let locks = locks();
     let (context, pid) = holder(&locks, Held::RLock);
@@ -175,7 +175,7 @@ fn lock_stays_locked_while_its_process_lives() {
 }
 
 #[test]
-fn only_the_holding_thread_relocks() {
+fn only_the_holding_thread_relocks_an_rlock() {
     let _alone = alone();
     let rlock = RLock::new(1_u8).unwrap();
     let (one, two) = (rlock.lock().unwrap(), rlock.lock().unwrap());
@@ -191,7 +191,7 @@ fn only_the_holding_thread_relocks() {
 }
 
 #[test]
-fn dead_reader_delays_no_writer() {
+fn dead_reader_of_an_rwlock_delays_no_writer() {
     let _alone = alone();
     let locks = locks();
     let (context, pid) = holder(&locks, Held::Read);
@@ -236,7 +236,7 @@ fn dead_writer_is_reported_to_readers_and_writers() {
 }
 
 #[test]
-fn stopped_holder_is_awaited_and_named() {
+fn stopped_lock_holder_is_awaited_and_named() {
     let _alone = alone();
     for held in [Held::Lock, Held::RLock, Held::Read, Held::Write] {
         let locks = locks();
@@ -258,7 +258,7 @@ fn stopped_holder_is_awaited_and_named() {
 
 /// The stopped reader is named, whatever its position among the readers is.
 #[test]
-fn only_the_stopped_reader_is_named() {
+fn only_stopped_reader_is_named_to_a_waiting_writer() {
     let _alone = alone();
     let locks = locks();
     let readers = [holder(&locks, Held::Read), holder(&locks, Held::Read), holder(&locks, Held::Read)];
@@ -281,7 +281,7 @@ fn only_the_stopped_reader_is_named() {
 }
 
 #[test]
-fn relock_by_its_thread_is_an_error() {
+fn relock_of_a_lock_by_its_thread_is_an_error() {
     let _alone = alone();
     let (lock, _, rwlock) = locks();
     let guard = lock.lock().unwrap();
@@ -298,7 +298,7 @@ fn relock_by_its_thread_is_an_error() {
 }
 
 #[test]
-fn reader_relocks_while_a_writer_waits() {
+fn reader_relocks_an_rwlock_while_a_writer_waits() {
     let _alone = alone();
     let rwlock = RwLock::with_readers([0_u64; 2], 2).unwrap();
     let reading = rwlock.read().unwrap();
@@ -319,7 +319,7 @@ fn reader_relocks_while_a_writer_waits() {
 }
 
 #[test]
-fn repeated_read_uses_one_slot() {
+fn repeated_read_of_an_rwlock_uses_one_slot() {
     let _alone = alone();
     let rwlock = RwLock::with_readers(5_u64, 1).unwrap();
     let reading = rwlock.read().unwrap();
@@ -349,7 +349,7 @@ fn once(rank: usize, (once, times, gate): (Once, RawValue<u64>, Semaphore)) -> O
 }
 
 #[test]
-fn once_runs_exactly_once() {
+fn once_runs_its_function_exactly_once() {
     let _alone = alone();
     let (run, times, gate) = (Once::new().unwrap(), RawValue::new(0).unwrap(), Semaphore::new(0).unwrap());
     let args = (run.clone(), times.clone(), gate);

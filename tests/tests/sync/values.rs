@@ -57,7 +57,7 @@ fn hold(_: usize, (pair, ready): (Lock<Pair>, Queue<u32>)) -> Outcome {
 }
 
 #[test]
-fn killed_holder_poisons_until_recovery() {
+fn killed_holder_poisons_value_until_recovery() {
     let _alone = alone();
     let pair = Lock::new(Pair { a: 1, b: 1 }).unwrap();
     let ready = Queue::bounded(1).unwrap();
@@ -82,7 +82,7 @@ fn killed_holder_poisons_until_recovery() {
 }
 
 #[test]
-fn panic_during_recovery_keeps_the_mark() {
+fn panic_during_lock_recovery_keeps_the_poison_mark() {
     let _alone = alone();
     let pair = Lock::new(Pair { a: 1, b: 1 }).unwrap();
     let ready = Queue::bounded(1).unwrap();
@@ -101,7 +101,7 @@ fn panic_during_recovery_keeps_the_mark() {
 }
 
 #[test]
-fn stopped_holder_is_awaited() {
+fn stopped_holder_of_a_value_lock_is_awaited() {
     let _alone = alone();
     let pair = Lock::new(Pair { a: 1, b: 1 }).unwrap();
     let ready = Queue::bounded(1).unwrap();
@@ -121,7 +121,7 @@ fn stopped_holder_is_awaited() {
 }
 
 #[test]
-fn relock_by_its_thread_is_an_error() {
+fn relock_of_a_value_by_its_thread_is_an_error() {
     let _alone = alone();
     let value = Lock::new(1_u8).unwrap();
     let held = value.lock().unwrap();
@@ -166,7 +166,7 @@ fn waits(_: usize, (value, order): (Lock<u64>, Queue<u64>)) -> Outcome {
 }
 
 #[test]
-fn sleeping_waiters_acquire_in_turn() {
+fn sleeping_waiters_acquire_a_value_lock_in_turn() {
     let _alone = alone();
     let value = Lock::new(0_u64).unwrap();
     let order = Queue::bounded(8).unwrap();
@@ -180,7 +180,7 @@ fn sleeping_waiters_acquire_in_turn() {
 }
 
 #[test]
-fn handles_of_another_type_are_refused() {
+fn value_handles_of_another_type_are_refused() {
     let _alone = alone();
     fn confuse<A: mp::Message, B: mp::Message>(mut a: A, what: &str) {
         use mp::message::{Incoming, Outgoing};

@@ -33,7 +33,7 @@ fn take_permits(_: usize, (semaphore, inside, most): (Semaphore, Lock<u64>, u64)
 }
 
 #[test]
-fn permits_bound_concurrent_holders() {
+fn semaphore_permits_bound_concurrent_holders() {
     let _alone = alone();
     let args = (Semaphore::new(2).unwrap(), Lock::new(0).unwrap(), 2);
     let context = start_processes(take_permits, args.clone(), SpawnOptions::nprocs(3)).unwrap();
@@ -222,7 +222,7 @@ fn token_of_a_killed_process_frees_its_slot() {
 }
 
 #[test]
-fn notifications_are_counted_and_distributed() {
+fn condition_notifications_are_counted_and_given_out() {
     let _alone = alone();
     let (shop, reported) = (shop(), Queue::bounded(4).unwrap());
     let context =
@@ -424,7 +424,7 @@ fn sent(mut a: impl mp::Message) -> mp::message::Incoming {
 }
 
 #[test]
-fn equally_named_types_of_other_sizes_are_refused() {
+fn value_types_of_equal_name_other_size_are_refused() {
     let _alone = alone();
     let (name, mut rwlock, mut rlock) = {
         #[derive(Clone, Copy, Pod, Zeroable)]
@@ -448,7 +448,7 @@ fn equally_named_types_of_other_sizes_are_refused() {
 }
 
 #[test]
-fn handles_of_another_kind_are_refused() {
+fn sync_handles_of_another_kind_are_refused() {
     let _alone = alone();
     fn confuse<A: mp::Message, B: mp::Message>(a: A, what: &str) {
         let Err(error) = B::decode::<mp_reduce::MessagePack>(&mut sent(a)) else {

@@ -61,7 +61,7 @@ fn tensors_of_every_element_type_round_trip() {
 }
 
 #[test]
-fn storage_and_its_views_stay_one_storage() {
+fn sent_storage_and_its_views_stay_one_storage() {
     type Frozens =
         (FrozenStorage, FrozenTensor<f32>, FrozenTensor<f32>, FrozenTensor<f32>, TypedStorage<f32>);
     let make = || {

@@ -179,7 +179,7 @@ fn inputs() -> impl Strategy<Value = (Vec<usize>, Vec<Op>)> {
 }
 
 #[test]
-fn random_views_match_ndarray() {
+fn random_tensor_views_match_ndarray() {
     let worked = RefCell::new(HashSet::new());
     let run = runner(3000).run(&inputs(), |(shape, ops)| {
         let mut t = Tensor::from_fn(&shape, |i| i as i32).unwrap().freeze();
@@ -237,7 +237,7 @@ fn apply_mut<'a>(t: TensorViewMut<'a, i32>, op: &Op) -> Option<Result<TensorView
 }
 
 #[test]
-fn writes_through_random_views_match_ndarray() {
+fn writes_through_random_tensor_views_match_ndarray() {
     let run = runner(2000).run(&inputs(), |(shape, ops)| {
         let n = shape.iter().product::<usize>();
         let mut t = Tensor::from_fn(&shape, |i| i as i32).unwrap();

@@ -129,7 +129,7 @@ fn check(t: &FrozenTensor<i32>, model: &Model) -> Result<(), TestCaseError> {
 }
 
 #[test]
-fn random_views_match_a_list_of_coordinates() {
+fn random_tensor_views_match_a_list_of_coordinates() {
     let config = Config { cases: 2000, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
     let inputs = (proptest::collection::vec(0..6_usize, 0..4), proptest::collection::vec(op(), 0..12));

@@ -70,7 +70,7 @@ fn storage_sent_in_two_messages_stays_one() {
 }
 
 #[test]
-fn shared_tensors_are_shared() {
+fn shared_tensor_writes_are_visible_in_both_processes() {
     type Args = (SharedTensor<f32>, Queue<SharedTensor<f32>>, Queue<()>);
     fn worker(rank: usize, (whole, rows, done): Args) -> Outcome {
         let row = next(&rows)?.ok_or("no row")?;

@@ -42,7 +42,7 @@ fn sparse_tensors_round_trip_as_their_parts() {
 }
 
 #[test]
-fn receivers_writes_to_parts_are_visible() {
+fn receivers_writes_to_sparse_parts_are_visible() {
     let queue = Queue::bounded(1).unwrap();
     let parts = || [[1_i64, 0]].share_memory().unwrap().share();
     let (indices, values) = (parts(), [1_i32, 2].share_memory().unwrap().share());
@@ -61,7 +61,7 @@ fn reread<T: Message>(mut value: impl Message) -> String {
 }
 
 #[test]
-fn mismatched_parts_are_refused_by_the_receiver() {
+fn mismatched_sparse_parts_are_refused_by_receiver() {
     let values = || ints(&[1, 2]);
     let indices = |all: &[i64]| ints(all).reshape([1, 2]).unwrap();
     let error = reread::<SparseCoo<i64>>((indices(&[0, 3]), values(), vec![3_usize]));

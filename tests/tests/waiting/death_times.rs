@@ -247,7 +247,7 @@ fn waiter_gets_the_permit_of_a_killed_process() {
 }
 
 #[test]
-fn wait_gets_the_permit_of_a_killed_process() {
+fn wait_on_semaphore_gets_permit_of_a_killed_process() {
     measure("wait(&[&semaphore])");
 }
 

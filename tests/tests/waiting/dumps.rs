@@ -15,7 +15,7 @@ fn dumps(_: usize, (lock, jobs): (Lock<u32>, Queue<u32>)) -> Outcome {
 }
 
 #[test]
-fn dump_shows_held_locks_and_leases() {
+fn dump_of_waits_shows_held_locks_and_leases() {
     let lock = Lock::new(7).unwrap().named("weights");
     let jobs = Queue::bounded(4).unwrap().named("jobs");
     jobs.put(1).unwrap();

@@ -135,7 +135,7 @@ fn forgets_to_close((): ()) -> Outcome {
 }
 
 #[test]
-fn unclosed_queue_is_reported() {
+fn unclosed_queue_is_reported_as_a_hang() {
     let text = said(forgets_to_close, &[], HANG);
     has(&text, &["in join of rank-0, rank-1", "in Queue::get of queue", "close()"]);
 }
@@ -192,7 +192,7 @@ fn waits_for_another_thread((): ()) -> Outcome {
 }
 
 #[test]
-fn wait_for_a_working_thread_is_not_a_hang() {
+fn wait_for_a_working_thread_is_not_reported_as_hang() {
     let text = may_end(waits_for_another_thread);
     has(&text, &["in Queue::get::<u32> of queue", "0 of 1 message"]);
 }
@@ -344,7 +344,7 @@ fn reports_include_names_of_objects() {
 }
 
 #[test]
-fn debug_shows_names() {
+fn debug_output_shows_names_of_objects() {
     let (here, there) = pipe().unwrap();
     let (here, there) = (here.named("control"), format!("{there:?}"));
     assert_eq!(here.given_name().as_deref(), Some("control"));

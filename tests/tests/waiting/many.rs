@@ -110,7 +110,7 @@ fn each_kind_is_found(more: &[&dyn Waitable]) {
 }
 
 #[test]
-fn source_made_ready_by_another_process_is_found() {
+fn wait_finds_source_made_ready_by_another_process() {
     let _alone = alone();
     each_kind_is_found(&[]);
 }
@@ -141,7 +141,7 @@ fn answers(_: usize, (there, back, empty): (Queue<u64>, Queue<u64>, Queue<u64>))
 }
 
 #[test]
-fn sleeper_is_woken_before_its_poll_interval() {
+fn waiter_is_woken_before_its_poll_interval() {
     let _alone = alone();
     let queue = || Queue::bounded(1).unwrap();
     let (there, back, empty) = (queue(), queue(), queue());
@@ -204,7 +204,7 @@ fn wait_works_beyond_the_kernels_limit_of_sources() {
 /// A wait for an empty list lasts for its whole time-out, as in Python. So a loop over a list that has become
 /// empty does not spin.
 #[test]
-fn wait_for_nothing_lasts_its_whole_time() {
+fn wait_for_no_sources_lasts_its_whole_time() {
     let time = Duration::from_millis(20);
     let begun = Instant::now();
     assert!(wait(&[], Some(time)).unwrap().is_empty());
@@ -240,7 +240,7 @@ fn timer_and_queue_are_awaited_together() {
 }
 
 #[test]
-fn always_ready_sources_are_served_fairly() {
+fn wait_serves_always_ready_sources_fairly() {
     let _alone = alone();
     let queues: Vec<Queue<u8>> = (0..5).map(|_| Queue::bounded(1).unwrap()).collect();
     // The last queue is never ready.
@@ -259,7 +259,7 @@ fn always_ready_sources_are_served_fairly() {
 }
 
 #[test]
-fn wait_ends_when_a_side_is_killed() {
+fn wait_for_several_ends_when_a_side_is_killed() {
     let _alone = alone();
     fn holds(_: usize, (sender, permits, ready): (Sender<u8>, BoundedSemaphore, Queue<()>)) -> Outcome {
         permits.acquire()?.keep();
@@ -340,7 +340,7 @@ fn waits_and_takes(_: usize, (a, b, at): (Queue<u64>, Receiver<u64>, u64)) -> Ou
 }
 
 #[test]
-fn wait_for_two_is_killed_at_every_access() {
+fn process_killed_in_wait_for_two_leaks_nothing() {
     mp_tests::kill::for_every_access(|at| {
         let a = Queue::bounded(4).unwrap();
         let (sender, receiver) = channel().unwrap();

@@ -55,14 +55,14 @@ fn woken_by_the_drop_of<T>(name: &str, take: impl Fn() -> T, wait: impl Fn() + S
 }
 
 #[test]
-fn event_wakes_in_time() {
+fn event_wakes_its_waiter_in_time() {
     let event = Event::new().unwrap();
     let wait = || event.wait().unwrap();
     woken_in_time("event", wait, || assert!(event.set().unwrap()), || _ = event.clear().unwrap());
 }
 
 #[test]
-fn notification_wakes_in_time() {
+fn notification_wakes_its_waiter_in_time() {
     let (condition, lock) = (Condition::new().unwrap(), Lock::new(0_u64).unwrap());
     let wait = || drop(condition.wait(lock.lock().unwrap()).unwrap());
     woken_in_time("notify_one", wait, || assert!(condition.notify_one().unwrap()), || {});
@@ -70,7 +70,7 @@ fn notification_wakes_in_time() {
 }
 
 #[test]
-fn permit_wakes_in_time() {
+fn permit_wakes_its_waiter_in_time() {
     let semaphore = Semaphore::new(0).unwrap();
     let wait = || semaphore.acquire().unwrap().forget();
     woken_in_time("add_permits", wait, || semaphore.add_permits(1).unwrap(), || {});
@@ -79,20 +79,20 @@ fn permit_wakes_in_time() {
 }
 
 #[test]
-fn lock_wakes_in_time() {
+fn lock_wakes_its_waiter_in_time() {
     let lock = Lock::new(0_u64).unwrap();
     woken_by_the_drop_of("lock", || lock.lock().unwrap(), || drop(lock.lock().unwrap()));
 }
 
 #[test]
-fn last_reader_wakes_a_writer() {
+fn last_reader_wakes_a_writer_of_an_rwlock() {
     let lock = RwLock::new(0_u64).unwrap();
     woken_by_the_drop_of("reader", || lock.read().unwrap(), || drop(lock.write().unwrap()));
     woken_by_the_drop_of("writer", || lock.write().unwrap(), || drop(lock.read().unwrap()));
 }
 
 #[test]
-fn last_arrival_wakes_the_others() {
+fn last_arrival_wakes_the_others_at_a_barrier() {
     let barrier = Barrier::new(2).unwrap();
     let wait = || _ = barrier.wait().unwrap();
     woken_in_time("barrier", wait, || _ = barrier.wait().unwrap(), || {});
@@ -113,7 +113,7 @@ fn put_and_get_wake_waiters_in_time() {
 }
 
 #[test]
-fn value_and_broadcast_wake_in_time() {
+fn watch_value_and_broadcast_wake_in_time() {
     let (sender, receiver) = watch::channel(0_u8).unwrap();
     woken_in_time("watch", || receiver.wait_changed().unwrap(), || sender.send(7).unwrap(), || {});
     let (sender, receiver) = broadcast::channel(2).unwrap();
@@ -122,7 +122,7 @@ fn value_and_broadcast_wake_in_time() {
 }
 
 #[test]
-fn dropped_side_wakes_the_other() {
+fn dropped_channel_side_wakes_the_other() {
     let (senders, receivers) = (Mutex::new(None), Mutex::new(None));
     let prepare = || {
         let (sender, receiver) = watch::channel(0_u8).unwrap();
@@ -167,7 +167,7 @@ fn last_lost_task_wakes_a_join() {
 }
 
 #[test]
-fn returned_message_is_ready_at_once() {
+fn returned_leased_message_is_ready_at_once() {
     let queue = Queue::bounded(1).unwrap();
     queue.put(7_u8).unwrap();
     drop(queue.get_lease().unwrap());
@@ -177,7 +177,7 @@ fn returned_message_is_ready_at_once() {
 /// Producers of large messages sleep first, and then the producer of a small message. A get makes room for
 /// the small message only. So a wake-up of the first sleeper alone would not suffice.
 #[test]
-fn room_in_bytes_wakes_every_producer() {
+fn room_in_bytes_wakes_every_waiting_producer() {
     const SMALL: usize = 1000;
     const ALL: usize = 10 * SMALL;
     const LARGE: usize = 9 * SMALL;

@@ -53,7 +53,7 @@ const OF_STRUCTURES: &[Area] = &[
         &[
             ("mp-models/models", "groups::"),
             ("mp-tests/memory", "statistics::memory_of_a_message_burst"),
-            ("mp-tests/killed", "messages::killed_at_every_access_of_returning_envelopes"),
+            ("mp-tests/killed", "messages::process_killed_returning_envelopes_leaks_nothing"),
         ],
     ),
     (
@@ -306,7 +306,7 @@ const OF_STRUCTURES: &[Area] = &[
     (
         "rwlock.",
         &[
-            ("mp-tests/waiting", "wake_ups::last_reader_wakes_a_writer"),
+            ("mp-tests/waiting", "wake_ups::last_reader_wakes_a_writer_of_an_rwlock"),
             ("mp-models/models", "rwlock::"),
             ("mp-sync/loom_sync", ""),
             ("mp-sync/lib", ""),
@@ -455,7 +455,7 @@ const OF_STRUCTURES: &[Area] = &[
     ("member.", DEATHS),
     ("recover.", DEATHS),
     ("reclaim.", DEATHS),
-    ("reclaim.group", &[("mp-tests/killed", "messages::killed_at_every_access_of_returning_envelopes")]),
+    ("reclaim.group", &[("mp-tests/killed", "messages::process_killed_returning_envelopes_leaks_nothing")]),
     (
         "queue.",
         &[
