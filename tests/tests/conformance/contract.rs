@@ -13,7 +13,7 @@ use mp_tests::{
 
 const MIB: usize = 1 << 20;
 
-pub(crate) fn writes_are_visible_to_the_other_process() {
+pub(crate) fn shared_tensor_writes_are_visible_to_other_process() {
     fn worker(rank: usize, (shared, done): (SharedTensor<u64>, Queue<usize>)) -> Outcome {
         shared.store(rank, 100 + rank as u64);
         send(&done, rank)
@@ -28,7 +28,7 @@ pub(crate) fn writes_are_visible_to_the_other_process() {
     join(&context).unwrap();
 }
 
-pub(crate) fn views_are_views_of_one_storage() {
+pub(crate) fn received_views_are_views_of_one_storage() {
     type Views = Vec<FrozenTensor<i32>>;
     fn worker(_: usize, (there, back): (Queue<Views>, Queue<Views>)) -> Outcome {
         while let Some(views) = next(&there)? {
@@ -52,7 +52,7 @@ pub(crate) fn views_are_views_of_one_storage() {
     join(&context).unwrap();
 }
 
-pub(crate) fn exclusive_tensor_moves() {
+pub(crate) fn exclusive_tensor_moves_to_the_other_process() {
     fn worker(_: usize, (there, back): (Queue<Tensor<u64>>, Queue<Tensor<u64>>)) -> Outcome {
         while let Some(mut t) = next(&there)? {
             t.as_mut_slice()?.iter_mut().for_each(|v| *v += 1);
@@ -143,7 +143,7 @@ pub(crate) fn thousand_tensors_need_few_files() {
     join(&context).unwrap();
 }
 
-pub(crate) fn freed_memory_is_used_again() {
+pub(crate) fn freed_tensor_memory_is_used_again() {
     let arena = Arena::current().unwrap();
     let t = Tensor::<u8>::full([8 * MIB], 7).unwrap();
     let at = t.storage().as_ptr();
@@ -203,7 +203,7 @@ struct Both {
 /// Index of a strategy in the list of all strategies.
 type Kind = usize;
 
-pub(crate) fn both_kinds_travel_in_one_message() {
+pub(crate) fn tensors_of_all_strategies_travel_in_one_message() {
     fn worker(_: usize, (there, back): (Queue<Both>, Queue<Both>)) -> Outcome {
         while let Some(mut both) = next(&there)? {
             for (kind, t) in &both.all {
@@ -245,7 +245,7 @@ pub(crate) fn both_kinds_travel_in_one_message() {
     join(&context).unwrap();
 }
 
-pub(crate) fn children_begin_with_their_parents_setting() {
+pub(crate) fn children_inherit_sharing_strategy_and_directory() {
     fn setting() -> (String, String) {
         (get_sharing_strategy().name().into(), get_sharing_directory().to_string_lossy().into())
     }
@@ -262,7 +262,7 @@ pub(crate) fn children_begin_with_their_parents_setting() {
     join(&context).unwrap();
 }
 
-pub(crate) fn any_size_is_aligned_and_whole() {
+pub(crate) fn tensor_memory_of_any_size_is_aligned_and_whole() {
     let sizes = (0..24).map(|i| (1_usize << i) + i / 2).chain([0, 4095, 4097, 65_537, 5 * MIB]);
     let mut all: Vec<Tensor<u8>> =
         sizes.enumerate().map(|(i, size)| Tensor::full([size], i as u8).unwrap()).collect();

@@ -127,15 +127,15 @@ macro_rules! on_every_memory {
 }
 
 on_every_memory! {
-    writes_are_visible_to_the_other_process
-    views_are_views_of_one_storage
-    exclusive_tensor_moves
+    shared_tensor_writes_are_visible_to_other_process
+    received_views_are_views_of_one_storage
+    exclusive_tensor_moves_to_the_other_process
     message_outlives_its_sender
     killed_holder_releases_its_memory
     thousand_tensors_need_few_files
-    freed_memory_is_used_again
+    freed_tensor_memory_is_used_again
     memory_within_the_budget_is_usable_after_drops
-    both_kinds_travel_in_one_message
-    children_begin_with_their_parents_setting
-    any_size_is_aligned_and_whole
+    tensors_of_all_strategies_travel_in_one_message
+    children_inherit_sharing_strategy_and_directory
+    tensor_memory_of_any_size_is_aligned_and_whole
 }
