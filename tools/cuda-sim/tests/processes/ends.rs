@@ -168,7 +168,7 @@ fn writes_anew_after_a_death((tensors, killed): (Shared, Queue<()>)) -> Outcome 
 
 on_the_device! {
 /// The first use of a shared tensor after the death of a writer returns an error. Later uses succeed.
-fn death_of_a_sharer_is_reported_once(order: Order) {
+fn death_of_a_tensor_sharer_is_reported_once(order: Order) {
     let session = under(order);
     let (tensors, killed) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let producer = with_gpu(&session).spawn(shares_what_never_comes, tensors.clone()).unwrap();

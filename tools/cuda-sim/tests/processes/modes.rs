@@ -51,7 +51,7 @@ fn copies((): ()) -> Outcome {
 }
 
 under_each_order! {
-fn views_and_copies_keep_the_elements(order: Order) {
+fn views_and_copies_of_device_tensors_keep_elements(order: Order) {
     let session = under(order);
     run(&session, copies, ());
     nothing_is_left(&session);
@@ -184,7 +184,7 @@ fn weakly((): ()) -> Outcome {
 }
 
 under_each_order! {
-fn weak_reference_keeps_no_memory(order: Order) {
+fn weak_reference_keeps_no_device_memory(order: Order) {
     let session = under(order);
     run(&session, weakly, ());
     nothing_is_left(&session);
@@ -226,7 +226,7 @@ fn crafted((): ()) -> Outcome {
 }
 
 on_the_device! {
-fn forged_bytes_never_exceed_their_memory(order: Order) {
+fn forged_device_tensor_bytes_stay_in_their_memory(order: Order) {
     let session = under(order);
     run(&session, crafted, ());
     nothing_is_left(&session);

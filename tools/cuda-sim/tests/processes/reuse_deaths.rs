@@ -71,7 +71,7 @@ fn stops_at(session: &Session, at: u64) -> bool {
 on_the_device! {
 /// A drop records the last use before it releases the seat, so the maker never sees the release without the
 /// last use.
-fn reader_is_stopped_at_each_change_of_its_drop(order: Order) {
+fn reader_stopped_in_its_drop_delays_no_other_process(order: Order) {
     let session = under(order);
     let stops = (1..).take_while(|at| stops_at(&session, *at)).count();
     assert!((3..100).contains(&stops), "a drop makes {stops} changes");

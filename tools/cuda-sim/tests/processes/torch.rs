@@ -274,7 +274,7 @@ fn reads_chunks(chunks: Vec<FrozenCudaTensor<bf16>>) -> Outcome {
 
 under_each_order! {
 /// Scenario of `test_rebuild_cuda_tensor` of PyTorch.
-fn chunks_arrive_as_views(order: Order) {
+fn chunks_of_a_device_tensor_arrive_as_views(order: Order) {
     let session = under(order);
     let chunks = run(&session, chunks, ());
     let ids: Vec<Option<CudaStorageId>> = chunks.iter().map(FrozenCudaTensor::storage).collect();
