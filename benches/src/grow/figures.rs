@@ -35,7 +35,7 @@ pub(super) struct CurveFigures {
     pub(super) lines: Vec<LineFigures>,
 }
 
-/// One line of a plot: the results of a contender at several sizes.
+/// Line of a plot: the results of a contender at several sizes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct LineFigures {
     pub(super) name: String,

@@ -33,8 +33,8 @@ struct Setting {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// Message that is printed if no huge pages are mounted. The test `memory_contract_holds_on_huge_pages` mounts
-/// huge pages itself, and runs the contract on them.
+/// Message that is printed if no huge pages are mounted. The test `memory_contract_holds_on_huge_pages`
+/// mounts huge pages itself, and runs the contract on them.
 const NO_HUGE_PAGES: &str = "no hugetlbfs with 64 free huge pages is mounted";
 
 impl Memory {

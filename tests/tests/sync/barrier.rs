@@ -163,7 +163,7 @@ fn act_for_long(_: usize, (barrier, ready): (Barrier, Queue<u32>)) -> Outcome {
 }
 
 #[test]
-fn killed_barrier_leader_breaks_stopped_one_delays() {
+fn barrier_breaks_on_leader_death_and_on_time_out() {
     let _alone = alone();
     let (barrier, ready) = (Barrier::new(2).unwrap(), Queue::bounded(1).unwrap());
     for killed in [true, false] {
