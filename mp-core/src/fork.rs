@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn forbid_called_twice_keeps_the_first_reason() {
+    fn fork_forbidden_twice_keeps_the_first_reason() {
         assert_eq!(forbidden(), None);
         forbid("a test says so");
         forbid("another one");

@@ -497,7 +497,7 @@ mod tests {
     use crate::sys::locks;
 
     #[test]
-    fn check_size_out_of_range_is_refused() {
+    fn arena_size_out_of_range_is_refused() {
         for size in [0, ArenaLayout::MIN - 1, configure::MOST_SIZE + 1, i64::MAX as u64] {
             let checked = check_size(size);
             assert!(matches!(checked, Err(Error::NotAnArena(_))), "{size}: {checked:?}");

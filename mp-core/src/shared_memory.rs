@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn invalid_names_are_refused() {
+    fn invalid_shared_memory_names_are_refused() {
         for bad in ["", "/", ".", "..", "a/b", "//a", "a\0b", &"x".repeat(256)] {
             let error = checked(bad).unwrap_err();
             assert!(matches!(error, Error::InvalidArgument(_)), "{error}");

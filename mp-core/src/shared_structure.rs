@@ -414,7 +414,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "takes long")]
-    fn block_with_another_header_is_rejected() {
+    fn structure_block_with_another_header_is_refused() {
         let one = Structure::new("test::One", 3).unwrap();
         let open = |name: &str| Structure::open(one.hold.clone(), name);
         assert_eq!(open("test::One").unwrap().len(), 3);

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn percentile_is_within_a_factor_of_two() {
+    fn wait_time_percentile_is_within_a_factor_of_two() {
         let m = HeapMem::new(64);
         for us in 0..1000 {
             WaitTimes::record(&m, at(), Duration::from_micros(us));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn longest_and_shortest_waits_have_a_bucket() {
+    fn longest_and_shortest_wait_times_have_a_bucket() {
         let m = HeapMem::new(64);
         for waited in [Duration::ZERO, Duration::from_secs(67), Duration::from_secs(1 << 20)] {
             WaitTimes::record(&m, at(), waited);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn record_in_full_bucket_keeps_its_neighbour() {
+    fn full_wait_time_bucket_keeps_its_neighbour_bucket() {
         let m = HeapMem::new(64);
         let first = at().plus(1);
         m.store(first, FULL | 7 << 32);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn since_returns_only_later_waits() {
+    fn wait_times_since_a_snapshot_omit_earlier_waits() {
         let m = HeapMem::new(64);
         WaitTimes::record(&m, at(), Duration::from_micros(3));
         let earlier = WaitTimes::read(&m, at());

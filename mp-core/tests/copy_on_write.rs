@@ -38,12 +38,12 @@ fn check_writes(storage: &Storage, mapped: bool) {
 }
 
 #[test]
-fn writes_of_views_are_private() {
+fn writes_to_copy_on_write_views_are_private() {
     check_writes(&filled(30_000, 7), true);
 }
 
 #[test]
-fn view_of_a_named_file_is_private() {
+fn copy_on_write_view_of_a_named_file_is_private() {
     let before = mp_core::get_sharing_strategy();
     set_sharing_strategy(SharingStrategy::FileSystem).unwrap();
     let storage = filled(30_000, 7);
@@ -52,7 +52,7 @@ fn view_of_a_named_file_is_private() {
 }
 
 #[test]
-fn view_keeps_the_block() {
+fn copy_on_write_view_keeps_block_of_dropped_storage() {
     let storage = filled(5000, 9);
     let hold = storage.hold().clone();
     let mut view = storage.copy_on_write(0, 5000).unwrap();
@@ -64,14 +64,14 @@ fn view_keeps_the_block() {
 }
 
 #[test]
-fn empty_view_is_not_mapped() {
+fn empty_copy_on_write_view_is_not_mapped() {
     let mut view = filled(100, 7).copy_on_write(100, 0).unwrap();
     assert!(view.is_empty() && !view.is_mapped() && bytes(&mut view).is_empty());
 }
 
 #[test]
 #[should_panic(expected = "2 bytes from 99")]
-fn view_beyond_the_storage_panics() {
+fn copy_on_write_view_beyond_the_storage_panics() {
     _ = filled(100, 7).copy_on_write(99, 2);
 }
 
@@ -86,7 +86,7 @@ fn is_in_use(address: *mut u8) -> bool {
 /// A forked copy has no access to the bytes of a view. The view's addresses stay reserved, so that no other
 /// memory gets them.
 #[test]
-fn addresses_of_a_view_stay_reserved_in_a_fork() {
+fn copy_on_write_addresses_stay_reserved_in_a_fork() {
     let mut view = filled(4096, 7).copy_on_write(0, 4096).unwrap();
     let address = view.as_mut_ptr().map_addr(|address| address & !4095);
     assert!(view.is_mapped());

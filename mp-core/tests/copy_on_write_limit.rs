@@ -6,7 +6,7 @@
 use mp_core::{Arena, CopyOnWrite, Storage};
 
 #[test]
-fn view_beyond_the_limit_is_copied() {
+fn copy_on_write_view_beyond_the_view_limit_is_copied() {
     let storage = Storage::new(Arena::current().unwrap(), 30_000, 1).unwrap();
     let byte = storage.as_ptr().wrapping_add(5);
     // SAFETY: within the storage, which no thread writes.

@@ -31,7 +31,7 @@ fn lent() -> (Storage, Outgoing) {
 /// A handle that was moved into a message has no memory. Functions that get such a handle access no address
 /// beyond the table of blocks.
 #[test]
-fn empty_handle_has_no_memory() {
+fn handle_moved_into_a_message_has_no_memory() {
     let (left, _message) = lent();
     let hold = left.hold();
     assert!(hold.is_nowhere() && left.is_empty());
@@ -48,7 +48,7 @@ fn empty_handle_has_no_memory() {
 /// A structure can't be made frozen or shared like a tensor. (For a queue's memory, see the unit tests of
 /// `mp-queue`.)
 #[test]
-fn shared_structure_stays_a_structure() {
+fn structure_shared_like_a_tensor_stays_a_structure() {
     for kind in [BlockKind::Frozen, BlockKind::Shared] {
         let structure = Structure::new("test", 2).unwrap();
         Storage::from_hold(structure.hold().clone(), 16).share_as(kind);
@@ -57,7 +57,7 @@ fn shared_structure_stays_a_structure() {
 }
 
 #[test]
-fn shared_memory_has_no_exclusive_owner() {
+fn shared_memory_sent_as_exclusive_is_refused() {
     for kinds in [[BlockKind::Frozen, BlockKind::Shared], [BlockKind::Shared, BlockKind::Frozen]] {
         let (mut storage, mut out) = (Storage::new(arena(), 8, 8).unwrap(), Outgoing::default());
         kinds.iter().for_each(|kind| storage.share_as(*kind));
@@ -71,7 +71,7 @@ fn shared_memory_has_no_exclusive_owner() {
 /// While the message is in flight, a weak handle makes the memory of an exclusive attachment frozen. The
 /// receiver refuses the attachment. (A weak handle does not count as a handle of the tensor.)
 #[test]
-fn memory_shared_in_transit_is_not_exclusive() {
+fn exclusive_memory_shared_in_transit_is_refused() {
     let (mut storage, mut out) = (Storage::new(arena(), 8, 8).unwrap(), Outgoing::default());
     let weak = storage.downgrade();
     // SAFETY: it is the only handle, and nothing reaches its memory.
@@ -107,7 +107,7 @@ fn handle_in_a_raw_fork_has_no_memory() {
 
 /// A forked copy with its own arena does not hold the blocks of its parent, which may have been reused.
 #[test]
-fn handles_in_a_fork_have_no_parents() {
+fn parents_of_blocks_in_a_fork_cannot_be_set_or_read() {
     let new = || Structure::new("test", 1).unwrap();
     let (whole, mut part) = (new(), new());
     part.set_parent(&whole).unwrap();
@@ -137,7 +137,7 @@ fn handles_in_a_fork_have_no_parents() {
 
 /// A second holder could still access a moved object.
 #[test]
-fn object_with_another_holder_is_not_moved() {
+fn move_of_an_object_with_another_holder_is_refused() {
     let mut object = Structure::new("test", 1).unwrap();
     let refused = |object: &mut Structure| {
         let refused = object.attach_to(Outgoing::default().attached());

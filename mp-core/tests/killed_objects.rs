@@ -469,7 +469,7 @@ fn set_parent_stopped_at_every_access_succeeds() {
 }
 
 #[test]
-fn child_freed_by_a_killed_holder_leaks_nothing() {
+fn child_block_freed_by_killed_holder_leaks_nothing() {
     let _alone = alone();
     let arena = Arena::current().unwrap();
     let before = in_use();
@@ -492,7 +492,7 @@ fn child_freed_by_a_killed_holder_leaks_nothing() {
 
 /// The hook for deaths runs once after a process has died, and does not run if no process has died.
 #[test]
-fn hook_runs_once_after_each_death() {
+fn on_deaths_hook_runs_once_after_each_death() {
     static CALLS: AtomicU32 = AtomicU32::new(0);
     let _alone = alone();
     let arena = Arena::current().unwrap();

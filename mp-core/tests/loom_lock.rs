@@ -79,7 +79,7 @@ fn loom_lock_is_adopted_once() {
 
 /// If a waiter misses a release and falls asleep, the release wakes it.
 #[test]
-fn loom_sleeper_is_woken_by_a_release() {
+fn loom_lock_release_wakes_a_late_sleeper() {
     loom::model(|| {
         let m = Arc::new(HeapMem::new(8));
         assert!(matches!(acquire(&m, 0, None), LockAttempt::Acquired(_)));

@@ -48,7 +48,7 @@ fn held() -> Arc<HeapMem> {
 /// A creator that finds no holder reads all uses of the previous holders. The read of the seats is the only
 /// synchronization.
 #[test]
-fn loom_creator_reads_uses_of_released_holders() {
+fn loom_creator_reads_memory_uses_of_past_holders() {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(|| {
@@ -69,7 +69,7 @@ fn loom_creator_reads_uses_of_released_holders() {
 
 /// Uses that end at the same time are both counted.
 #[test]
-fn loom_concurrent_uses_are_both_counted() {
+fn loom_concurrent_device_memory_uses_are_counted() {
     loom::model(|| {
         let m = held();
         let ends = |m: &HeapMem| {

@@ -244,7 +244,7 @@ fn loom_one_of_two_sleepers_is_woken() {
 /// A process frees an envelope of a group. Meanwhile another process, which has found no hint in the group,
 /// clears the group's bit.
 #[test]
-fn loom_group_with_hints_is_marked() {
+fn loom_group_of_a_freed_envelope_stays_marked() {
     const AT: HintsAt = HintsAt { hints: Word::at(0), map: Word::at(8), bit: 1 << 5 };
     loom::model(|| {
         let m = Arc::new(HeapMem::new(2));
@@ -325,7 +325,7 @@ fn loom_late_waiter_detects_a_released_queue() {
 
 /// Two processes release the queue at once, and a waiter begins to wait at any time during the releases.
 #[test]
-fn loom_waiter_detects_two_concurrent_releases() {
+fn loom_queue_waiter_detects_concurrent_releases() {
     loom_giving_up(true);
 }
 

@@ -53,7 +53,7 @@ fn is_readable(fd: &ReadyFd) -> bool {
 }
 
 #[test]
-fn set_all_sets_the_descriptors_of_ready_objects() {
+fn ready_fd_set_all_sets_fds_of_ready_objects() {
     let flags = [Flag::new(), Flag::new(), Flag::new()];
     let fds = flags.clone().map(|flag| ReadyFd::new(flag).unwrap());
     flags[0].set();
@@ -68,7 +68,7 @@ fn set_all_sets_the_descriptors_of_ready_objects() {
 }
 
 #[test]
-fn set_all_skips_dropped_descriptors() {
+fn ready_fd_set_all_skips_dropped_descriptors() {
     let flags = [Flag::new(), Flag::new()];
     let [gone, fd] = flags.clone().map(|flag| ReadyFd::new(flag).unwrap());
     drop(gone);
@@ -79,7 +79,7 @@ fn set_all_skips_dropped_descriptors() {
 }
 
 #[test]
-fn set_if_ready_sets_only_its_own_descriptor() {
+fn ready_fd_set_if_ready_sets_only_its_own_fd() {
     let flags = [Flag::new(), Flag::new()];
     let [one, other] = flags.clone().map(|flag| ReadyFd::new(flag).unwrap());
     one.set_if_ready();
@@ -91,7 +91,7 @@ fn set_if_ready_sets_only_its_own_descriptor() {
 }
 
 #[test]
-fn set_if_ready_after_others_sets_others_first() {
+fn ready_fd_after_others_sets_the_others_first() {
     let (flag, end) = (Flag::new(), Flag::new());
     let fd = ReadyFd::new(flag.clone()).unwrap();
     let last = ReadyFd::new_after_others(end.clone()).unwrap();
@@ -109,7 +109,7 @@ fn set_if_ready_after_others_sets_others_first() {
 }
 
 #[test]
-fn wake_after_others_makes_others_readable_first() {
+fn wake_of_a_ready_fd_after_others_sets_others_first() {
     let (flag, end) = (Flag::new(), Flag::new());
     let fd = ReadyFd::new(flag.clone()).unwrap();
     let last = ReadyFd::new_after_others(end.clone()).unwrap();
@@ -122,7 +122,7 @@ fn wake_after_others_makes_others_readable_first() {
 }
 
 #[test]
-fn new_after_others_of_a_ready_object_is_readable() {
+fn ready_fd_after_others_is_created_set_if_ready() {
     let (flag, end) = (Flag::new(), Flag::new());
     let fd = ReadyFd::new(flag.clone()).unwrap();
     flag.set();

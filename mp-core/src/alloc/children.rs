@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn parent_lives_until_its_last_child_is_dropped() {
+    fn parent_block_lives_until_last_child_is_dropped() {
         let (parent, mut children) = (new(), [new(), new(), new()]);
         let (arena, mark) = (parent.arena(), parent.mark());
         for child in &mut children {
@@ -164,7 +164,7 @@ mod tests {
 
     /// 600 children need more seats than the parent's header and one page of seats contain.
     #[test]
-    fn parent_with_600_children_is_freed_with_the_last() {
+    fn parent_block_of_600_is_freed_with_its_last_child() {
         let parent = new();
         let (arena, mark) = (parent.arena(), parent.mark());
         let mut children: Vec<Structure> = (0..600).map(|_| new()).collect();

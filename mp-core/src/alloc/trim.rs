@@ -151,7 +151,7 @@ mod tests {
     /// this process drops its mapping of the block.
     #[test]
     #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]
-    fn trimmed_block_is_hinted_and_unmapped() {
+    fn trimmed_block_gets_a_hint_and_loses_its_mapping() {
         let arena = Arena::current().unwrap();
         let block = Allocator(arena).alloc(23 << 20).unwrap().block();
         let (hints, bit) = (Blocks(arena).slab_word(block / SLAB_BLOCKS, 1), 1 << (block % SLAB_BLOCKS));

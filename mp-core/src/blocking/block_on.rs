@@ -304,13 +304,13 @@ mod tests {
     }
 
     #[test]
-    fn change_before_announcement_is_found_before_sleep() {
+    fn waiter_finds_a_last_moment_change_without_sleep() {
         let (found, calls) = run(Noted::finding(2), Wait::Forever);
         assert_eq!((found, calls), (Some(2), vec!["look", "peers", "announce", "last look"]));
     }
 
     #[test]
-    fn peers_are_checked_after_a_sleep_without_wake_up() {
+    fn waiter_not_woken_from_sleep_checks_peers_again() {
         let (found, calls) = run(Noted { wakes: true, ..Noted::finding(3) }, Wait::Forever);
         assert_eq!((found, calls.last()), (Some(3), Some(&"woken")));
         let (found, calls) = run(Noted::finding(4), Wait::Forever);
@@ -319,14 +319,14 @@ mod tests {
     }
 
     #[test]
-    fn peers_are_checked_before_a_timeout() {
+    fn waiter_checks_its_peers_before_timing_out() {
         assert_eq!(run(Noted::finding(9), Wait::Never), (None, vec!["peers, at the end"]));
         let over = Wait::Until(Instant::now());
         assert_eq!(run(Noted::finding(9), over), (None, vec!["look", "peers, at the end"]));
     }
 
     #[test]
-    fn failed_announcement_polls_again_without_sleep() {
+    fn waiter_polls_again_if_its_announcement_fails() {
         let (found, calls) = run(Noted { announces: false, ..Noted::finding(2) }, Wait::Forever);
         assert_eq!((found, calls), (Some(2), vec!["look", "peers", "announce", "look"]));
     }

@@ -282,7 +282,7 @@ mod tests {
 
     /// Notes of a slot's previous member, in any state, don't belong to the next member.
     #[test]
-    fn wait_notes_are_freed_for_the_next_member() {
+    fn wait_notes_of_an_old_member_are_freed_for_the_next() {
         let arena = Arena::current().unwrap();
         let (notes, map) = (arena.layout().wait_notes(), arena.map());
         // A slot that has no member here.

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn concurrent_choices_agree_on_one_order() {
+    fn concurrent_choices_agree_on_one_stream_order() {
         let clocks = Clocks(Arena::current().unwrap());
         let (one, other) = (0x51 << 60 | 7, 0x51 << 60 | 8);
         let chosen = std::thread::scope(|threads| {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn event_returns_the_event_of_a_pending_tick() {
+    fn clock_returns_the_event_of_a_pending_tick() {
         let arena = Arena::current().unwrap();
         let (clocks, mut clock) = (Clocks(arena), Clock::claim(arena).unwrap());
         let names: [EventHandle; Clocks::EVENTS] = std::array::from_fn(|i| [i as u8 + 1; 64]);

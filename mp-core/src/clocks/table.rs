@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn owner_is_matched_by_pid_and_start_time() {
+    fn clock_owner_with_a_reused_pid_is_not_recognized() {
         assert!(is_the_owner(7, Some(7)));
         assert!(!is_the_owner(7, Some(8)), "the ID was reused");
         assert!(!is_the_owner(0, Some(8)), "the owner's start time is unknown");

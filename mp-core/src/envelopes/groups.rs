@@ -408,7 +408,7 @@ mod tests {
 
     /// Groups that were free for a second are surplus. Groups in use in one of the counts are not.
     #[test]
-    fn groups_idle_for_a_second_are_surplus() {
+    fn envelope_groups_idle_for_a_second_are_surplus() {
         let surplus_after = |free: &[u32]| {
             free.iter()
                 .fold(IdleGroups::default(), |idle, &free| IdleGroups::unpack(idle.observe(free).pack()))

@@ -327,8 +327,8 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "starts a process")]
-    fn lost_hint_is_found_before_an_error() {
-        exhausted("lost_hint_is_found_before_an_error", |envelopes, all| {
+    fn full_search_finds_free_envelopes_with_lost_hints() {
+        exhausted("full_search_finds_free_envelopes_with_lost_hints", |envelopes, all| {
             let free = |e: &EmptyEnvelope| envelopes.free_envelope(e.id, Owner::unpack(e.owner));
             assert_eq!(std::iter::from_fn(|| take(envelopes, QUEUE)).count(), 4096);
             // The freeing process was killed before it set the bit of the group.
@@ -346,9 +346,9 @@ mod tests {
 
     #[test]
     #[cfg(feature = "inject")]
-    fn envelope_of_the_share_needs_no_full_search() {
+    fn reserved_envelope_is_taken_without_a_full_search() {
         use crate::inject::seen;
-        exhausted("envelope_of_the_share_needs_no_full_search", |envelopes, _| {
+        exhausted("reserved_envelope_is_taken_without_a_full_search", |envelopes, _| {
             for share in [QUEUE, Share::Any] {
                 // The first envelope of the share fills a group of 64.
                 take(envelopes, share).unwrap();

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn denied_syscall_is_named_with_a_remedy() {
+    fn error_of_a_denied_syscall_names_call_and_remedy() {
         let said = |what, error| denied_syscall(what, &io::Error::from_raw_os_error(error));
         let memory = said("memfd_create", ENOSYS).unwrap();
         assert!(

@@ -348,7 +348,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interned_texts_are_stored_once_up_to_the_limit() {
+    fn interned_error_texts_are_stored_once_up_to_a_limit() {
         let first = interned("doing this".to_string());
         assert!(std::ptr::eq(first, interned("doing this".to_string())));
         assert_eq!(interned("x".repeat(LONGEST + 1)), OTHER);

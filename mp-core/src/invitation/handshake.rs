@@ -326,7 +326,7 @@ mod tests {
     /// Tests stream sockets, which this library uses, and sockets that preserve packets.
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no such sockets")]
-    fn invalid_packets_are_refused() {
+    fn invalid_invitation_packets_are_refused() {
         let whole = packet_of(EnvelopeTicket::from_bytes(&[5; EnvelopeTicket::BYTES]).unwrap());
         let other = [&MAGIC[..], &[9, 0, 0, 0], &[0; 100]].concat();
         let (stream, packet) = (true, false);
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn address_variable_round_trips_or_is_refused() {
+    fn invitation_fd_address_round_trips_or_is_refused() {
         let place = FdAddress { fd: 7, maker: 4711 };
         assert_eq!(FdAddress::read(place.to_string().as_ref()).unwrap(), place);
         for nonsense in

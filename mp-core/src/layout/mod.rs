@@ -457,7 +457,7 @@ mod tests {
 
     /// Tests headers that are not from this library, from another build, or from another user.
     #[test]
-    fn header_of_another_build_or_user_is_refused() {
+    fn arena_header_of_another_build_or_user_is_refused() {
         let layout = ArenaLayout::new(ArenaLayout::MIN, 8, ArenaLayout::envelopes_for(ArenaLayout::MIN));
         let user = crate::sys::memory::user();
         let said = |word: u64, change: u64| {
@@ -484,7 +484,7 @@ mod tests {
     /// A scan of all members reads one page for 128 members. A joining process reserves each page with the
     /// page's first head.
     #[test]
-    fn heads_of_members_fill_whole_pages() {
+    fn heads_of_128_members_share_one_page() {
         let layout = ArenaLayout::new(ArenaLayout::MIN, 8, ArenaLayout::envelopes_for(ArenaLayout::MIN));
         let pages: Vec<_> = (0..layout.members).filter_map(|slot| layout.heads_from(slot)).collect();
         assert_eq!(pages.len() as u64, u64::from(layout.members) * HEAD / PAGE);
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn envelopes_in_other_version_is_refused() {
+    fn envelopes_in_refuses_a_header_of_another_version() {
         let mut header = [u64::MAX; ArenaLayout::HEADER_WORDS];
         (header[0], header[8]) = (MAGIC, VERSION + 1);
         let refused = ArenaLayout::envelopes_in(&header);

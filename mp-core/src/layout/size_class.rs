@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_size_has_the_smallest_sufficient_class() {
+    fn block_size_has_the_smallest_sufficient_class() {
         for class in 0..SEAT_PAGES {
             let size = size_of(class);
             assert_eq!(class_of(size), Some(class), "size {size}");
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(size_of(class_of(64 << 20).unwrap()), 64 << 20);
     }
     #[test]
-    fn near_returns_up_to_a_quarter_larger_blocks() {
+    fn near_size_classes_are_up_to_a_quarter_larger() {
         assert_eq!(near(SEAT_PAGES).collect::<Vec<_>>(), [SEAT_PAGES]);
         for class in (0..CLASSES).filter(|&c| c != SEAT_PAGES) {
             assert!((0..CLASSES).all(|c| is_near(class, c) == near(class).any(|n| n == c)), "{class}");

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn memo_lasts_for_one_message() {
+    fn message_memo_lasts_for_one_message() {
         with_message(|_| assert_eq!((push(1), push(2)), (vec![1], vec![1, 2])));
         assert!(!exists(), "the memo outlived its message");
         let level = Level::enter().unwrap();

@@ -50,7 +50,7 @@
 //! | a leaving process, at any point | the same as after any death: the death is noticed, and the processes that recover the member note it in its queues |
 //! | a waiter that has asked | a number that no process depends on: at most one additional increment of *noticed* |
 //!
-//! Checked by `loom_waiter_detects_two_concurrent_releases`, and by
+//! Checked by `loom_queue_waiter_detects_concurrent_releases`, and by
 //! `tests/tests/queues/deserted.rs` at each access.
 
 use crate::layout::control;
@@ -178,7 +178,7 @@ mod tests {
     use crate::mem::HeapMem;
 
     #[test]
-    fn lost_handle_note_keeps_an_earlier_holder() {
+    fn detach_note_remembers_an_earlier_live_holder() {
         let (m, last) = (HeapMem::new(8), LastDetached(Word::at(0)));
         let (first, second) = (Member::new(0, 0), Member::new(4095, 4095));
         assert_eq!(last.read(&m), None);

@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn sleeper_measures_only_its_wake_up() {
+    fn sleeper_measures_only_wake_ups_during_its_sleep() {
         let (parking, _hold) = parking();
         let took = |announced, asleep| parking.took(announced, asleep);
         let asleep = parking.arena.map().ticks();
@@ -380,7 +380,7 @@ mod tests {
     /// A wake-up is lost if the waking process is killed. The sleeper then wakes by itself after a poll
     /// interval.
     #[test]
-    fn sleeper_rechecks_without_a_wake_up() {
+    fn sleep_without_a_wake_up_ends_after_a_poll_interval() {
         let (send, woken) = mpsc::channel();
         std::thread::spawn(move || {
             let (parking, _hold) = parking();

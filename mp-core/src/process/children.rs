@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_are_found_by_process_id() {
+    fn failure_of_a_child_is_found_by_its_process_id() {
         for pid in [1 << 30, (1 << 30) + 1] {
             record_start(pid);
             assert_eq!(failure_of(pid), None);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn waiter_for_a_running_child_waits_once() {
+    fn second_wait_for_a_childs_failure_returns_at_once() {
         let pid = (1 << 30) + 2;
         record_start(pid);
         wait_for_failure(pid, None);

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn unlocked_releases_the_mutex_during_the_call() {
+    fn mutex_is_free_during_a_call_of_unlocked() {
         let lock = Mutex::new(1);
         let mut guard = lock.lock();
         MutexGuard::unlocked(&mut guard, || *lock.lock() += 1);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_end_on_notification_or_time_out() {
+    fn condvar_wait_ends_on_notification_or_timeout() {
         let (lock, changed) = (Mutex::new(false), Condvar::new());
         assert!(changed.wait_until(&mut lock.lock(), Instant::now()).timed_out());
         thread::scope(|s| {

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sleep_that_ends_late_counts_as_a_pause() {
+    fn late_end_of_a_sleep_counts_as_a_process_pause() {
         let (mut pauses, now) = (PauseDetector::default(), Instant::now());
         let (second, minute) = (Duration::from_secs(1), Duration::from_secs(60));
         assert_eq!(pauses.pause(now), Duration::ZERO, "no sleep");

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn concurrent_sets_keep_the_first_value() {
+    fn set_once_keeps_the_first_of_concurrent_values() {
         static SET: SetOnce<u32> = SetOnce::new();
         let all = std::thread::scope(|threads| {
             let set = (1..=8).map(|n| threads.spawn(move || *SET.set(n))).collect::<Vec<_>>();
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn set_static_keeps_an_earlier_value() {
+    fn set_once_keeps_the_first_of_two_static_values() {
         static VALUES: [u32; 2] = [7, 8];
         static SET: SetOnce<u32> = SetOnce::new();
         SET.set_static(&VALUES[0]);

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn panics_in_drop_are_caught() {
+    fn panics_in_drop_of_user_values_are_caught() {
         drop(UserValue::new(Bomb(3)));
         drop(UserValues::from(VecDeque::from([Bomb(3), Bomb(1), Bomb(2)])));
         assert!(catch_panic::<()>(|| resume_unwind(Box::new(Bomb(2)))).is_none());
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn panics_in_drop_are_caught_during_unwinding() {
+    fn user_value_drop_panics_are_caught_during_unwinding() {
         let both = catch_panic::<()>(|| {
             let _values = UserValues::from(VecDeque::from([Bomb(1), Bomb(1)]));
             resume_unwind(Box::new(Bomb(1)));

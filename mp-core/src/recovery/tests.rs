@@ -269,7 +269,7 @@ fn reclaim_waits_for_all_recovering_processes() {
 
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
-fn ended_process_is_reclaimed_by_its_id() {
+fn reclaim_by_process_id_spares_live_members() {
     const ID: u32 = u32::MAX;
     let (_one, arena) = one();
     let (ended, other) = (living(arena), living(arena));

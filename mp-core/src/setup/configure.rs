@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_with_units_are_parsed() {
+    fn arena_size_variable_with_a_unit_is_parsed() {
         assert_eq!(parse("4096"), Some(4096));
         assert_eq!(parse(" 64M "), Some(64 << 20));
         assert_eq!(parse("1t"), Some(1 << 40));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_options_are_refused() {
+    fn impossible_arena_options_are_refused() {
         let size = |bytes| ArenaOptions::new().size(bytes).checked();
         let messages = |n| ArenaOptions::new().messages(n).checked();
         assert_eq!(size(ArenaLayout::MIN + 1).unwrap().size, Some(ArenaLayout::MIN + GRAIN));

@@ -404,7 +404,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn extent_states_round_trip() {
+    fn extent_states_round_trip_through_words() {
         let m = Member::new(4095, 4095);
         for state in [Extent::Free, Extent::Making(m), Extent::Named(m), Extent::Open] {
             assert_eq!(Extent::unpack(state.pack()), state);
@@ -413,7 +413,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "asks for the parent process")]
-    fn file_header_lists_its_owners() {
+    fn arena_file_header_shows_whether_owners_live() {
         let mut head = vec![0_u8; 4096];
         let parent = memory::parent_pid();
         let start = memory::start_time_of(parent).expect("the parent lives");

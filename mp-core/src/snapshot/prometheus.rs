@@ -187,14 +187,14 @@ mod tests {
     use crate::mem::{HeapMem, Word};
 
     #[test]
-    fn label_values_are_escaped() {
+    fn prometheus_label_values_are_escaped() {
         let mut metrics = Metrics(String::new());
         metrics.sample("a", &[("b", "c\\\"\n"), ("d", "")], 7);
         assert_eq!(metrics.0, "a{b=\"c\\\\\\\"\\n\",d=\"\"} 7\n");
     }
 
     #[test]
-    fn histogram_has_cumulative_buckets() {
+    fn prometheus_histogram_has_cumulative_buckets() {
         let (words, at) = (HeapMem::new(WaitTimes::WORDS as usize), Word::at(0));
         [0, 3, 3].iter().for_each(|us| WaitTimes::record(&words, at, Duration::from_micros(*us)));
         let times = WaitTimes::read(&words, at);

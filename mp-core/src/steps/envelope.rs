@@ -48,7 +48,7 @@
 //! | a freeing process, between the hint and the bit | free envelopes that are not found until another envelope of the group is freed, or a put has searched all groups |
 //! | a taker, between the bit and its second check | if a hint was set meanwhile: free envelopes that are not found until another envelope of the group is freed, or a put has searched all groups |
 //!
-//! Checked by `loom_group_with_hints_is_marked`.
+//! Checked by `loom_group_of_a_freed_envelope_stays_marked`.
 
 use crate::mem::{Column, Mem, Steps, Word};
 use crate::words::{EnvelopeId, GroupState, Holder, Member, Owner};

@@ -87,7 +87,7 @@ fn steps<S: Steps>(s: &mut S, m: &HeapMem, n: usize) {
 
 /// A seat is recorded before it is taken. Taking it increments the block's version.
 #[test]
-fn taken_seat_is_recorded_and_counted() {
+fn taken_seat_is_recorded_and_increments_version() {
     let m = memory();
     let before = BlockState::unpack(m.load(BLOCK.state)).version;
     let at = SeatAt::inline(1);
@@ -126,7 +126,7 @@ fn seat_in_another_blocks_page_is_not_taken() {
 
 /// No old contents are read as a seat or as a link.
 #[test]
-fn linked_page_is_empty_and_names_its_block() {
+fn linked_seat_page_is_empty_and_names_its_block() {
     let m = memory();
     link(&m, 0);
     let (at, first) = PAGES[0];
@@ -143,7 +143,7 @@ fn free_pages() -> FreePages<impl Fn(BlockId) -> Option<Word> + Clone, impl Fn(B
 /// Freed pages don't name the block, because another process can prepare a freed page for another block at
 /// once.
 #[test]
-fn block_is_freed_with_its_pages() {
+fn freed_block_also_frees_its_seat_pages() {
     let m = memory();
     (0..2).for_each(|i| link(&m, i));
     // The creator of the last page died before it handed the page over.
@@ -157,7 +157,7 @@ fn block_is_freed_with_its_pages() {
 
 /// A chain that is being freed may lead to a page that now belongs to another process.
 #[test]
-fn page_of_another_block_is_not_freed() {
+fn freed_block_leaves_seat_pages_of_other_blocks() {
     let m = memory();
     link(&m, 0);
     m.store(PAGES[0].0.seat(0), Seat::Member(other()).pack());
@@ -169,7 +169,7 @@ fn page_of_another_block_is_not_freed() {
 /// The page's creator died before it handed the page over. The process that reclaims the creator hands the
 /// page over while the block's pages are being freed.
 #[test]
-fn page_handed_over_during_a_free_is_freed() {
+fn seat_page_handed_over_during_a_free_is_freed_too() {
     let m = memory();
     link(&m, 0);
     let seat = PAGES[0].0.seat(0);
@@ -201,7 +201,7 @@ fn last_holder_frees_the_block() {
 
 /// A seat was taken and released during a check: the check is repeated.
 #[test]
-fn modified_block_is_checked_again() {
+fn free_check_repeats_if_the_block_was_modified() {
     let m = memory();
     m.store(BLOCK.seat(0), 0);
     let mut check = FreeCheck::new(BLOCK, pages, me());
@@ -240,7 +240,7 @@ fn mine(acquired: LockAttempt) -> LockWord {
 
 /// A process that was woken can't know if other processes still sleep, so its own release wakes the next one.
 #[test]
-fn parked_bit_remains_until_a_sleeper_is_woken() {
+fn lock_parked_bit_remains_until_a_sleeper_is_woken() {
     let m = memory();
     assert!(mine(acquire(&m, true)).is_parked());
     assert!(run(ReleaseLock::new(LOCK, true), &m), "a sleeper has to be woken");
@@ -265,7 +265,7 @@ fn lock_belongs_to_the_acquiring_thread() {
 
 /// The mark remains until a holder declares the data sound.
 #[test]
-fn poison_mark_of_a_death_remains() {
+fn lock_poison_mark_remains_until_data_is_sound() {
     const MARKED: u64 = 4;
     let m = memory();
     for (sound, stays) in [(false, true), (true, false)] {
@@ -284,7 +284,7 @@ fn tenancy(m: &HeapMem) -> Presence {
 
 /// Two processes recover the same dead member, and neither ends the recovery of the other.
 #[test]
-fn concurrent_recovery_does_not_end_the_phase() {
+fn recovery_phase_lasts_until_its_last_recoverer_ends() {
     let m = memory();
     m.store(TENANCY, Tenancy { presence: Presence::Dead(0), epoch: 3 }.pack());
     assert_eq!(run(BeginRecovery::new(TENANCY, 2), &m), None, "the slot has a later tenant");
@@ -297,7 +297,7 @@ fn concurrent_recovery_does_not_end_the_phase() {
 }
 
 #[test]
-fn only_live_recoverer_is_awaited() {
+fn reclaim_waits_only_for_live_recoverers_of_its_slot() {
     let m = memory();
     m.store(RECOVERING_WORD, RecoveringSlots { first: 3, last: 5 }.pack());
     for (slot, is_dead, alone) in [(4, false, false), (4, true, true), (6, false, true)] {

@@ -366,7 +366,7 @@ mod tests {
     /// into its own block, and died before it claimed the compartment.
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no such sockets")]
-    fn batch_frees_only_compartments_of_its_block() {
+    fn descriptor_batch_frees_only_its_own_compartments() {
         let arena = Arena::current().unwrap();
         let (file, _writer) = std::io::pipe().unwrap();
         let mut parking = FdBatch::new().unwrap();

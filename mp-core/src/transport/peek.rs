@@ -134,7 +134,7 @@ mod tests {
     use crate::sys::memory;
 
     #[test]
-    fn copying_free_memory_allocates_nothing() {
+    fn copy_of_free_arena_memory_allocates_no_pages() {
         let arena = Arena::current().unwrap();
         let (file, at) = (arena.file().unwrap(), arena.size() - (1 << 20));
         let mut copy = vec![7; 1 << 16];

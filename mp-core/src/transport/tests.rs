@@ -172,7 +172,7 @@ fn envelope_in_use_is_not_allocated() {
 /// A lease of a message with exclusive memory is refused, because no other process could receive the message
 /// after the death of the leasing process.
 #[test]
-fn lease_cannot_read_exclusive_memory() {
+fn lease_of_message_with_exclusive_memory_is_refused() {
     let (arena, _) = arena();
     for (access, is_read) in [(Access::Frozen, true), (Access::Exclusive, false)] {
         let envelope = with_attachment(arena, 100, access);

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tenancies_round_trip() {
+    fn member_tenancies_round_trip_through_words() {
         let by = Member::new(4095, 17);
         let most = (1 << 29) - 1;
         let dead = [Presence::Dead(0), Presence::Dead(most), Presence::Vacating(0), Presence::Vacating(most)];
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn current_update_keeps_its_fields() {
+    fn current_update_round_trips_through_its_word() {
         let last = u64::MAX >> 28;
         for making in [None, Some((Member::new(4095, 4095), 7)), Some((Member::new(0, 0), 1))] {
             for number in [0, 1, last] {

@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn room_returns_the_first_sufficient_run() {
+    fn slab_reuse_picks_the_first_sufficient_idle_run() {
         let slabs = |spans: &[(u64, bool)], need, align| {
             room(&extents(spans), need, align).map(|run| run.iter().map(|e| e.slab).collect::<Vec<_>>())
         };
@@ -431,7 +431,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]
-    fn reused_room_excludes_missed_slabs() {
+    fn slab_reuse_fails_if_a_slab_between_was_missed() {
         let arena = Arena::current().unwrap();
         let me = arena.me().unwrap();
         // Sizes that no other test here uses. The second one needs a gap before it.

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocking_calls_round_trip_through_numbers() {
+    fn blocking_call_kinds_round_trip_through_numbers() {
         for (i, (call, text)) in ALL.iter().enumerate() {
             assert_eq!((call.number() as usize, BlockingCall::of(call.number())), (i + 1, Some(*call)));
             assert_eq!(call.text().name, text.name);

@@ -78,7 +78,7 @@ mod tests {
 
     /// Checks the rows of this arena. No other test records a failure.
     #[test]
-    fn last_failures_are_read_in_order() {
+    fn arena_returns_the_last_recorded_failures_in_order() {
         let arena = Arena::current().unwrap();
         for i in 0..ROWS + 3 {
             record_in(arena, &format!("test-{i} failed: {}\nits output", "é".repeat(100)));

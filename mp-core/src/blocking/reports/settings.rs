@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parse_accepts_only_seconds_and_off() {
+    fn hang_report_variable_accepts_only_seconds_and_off() {
         assert_eq!(parse("off"), Some((None, None)));
         let after = Some(Duration::from_millis(2500));
         assert_eq!(parse("2.5"), Some((after, after)));

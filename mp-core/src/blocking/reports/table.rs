@@ -344,7 +344,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn name_is_truncated_at_a_character_boundary() {
+    fn long_process_name_is_cut_at_a_character_boundary() {
         let name = "e".repeat(NAME_BYTES - 1) + "é";
         assert_eq!(cut(&name, NAME_BYTES).len(), NAME_BYTES - 1);
         assert_eq!(cut("short", NAME_BYTES), "short");

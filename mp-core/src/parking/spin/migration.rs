@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn record_wait_limits_the_rate_of_moves() {
+    fn spinning_thread_changes_processors_at_limited_rate() {
         assert_eq!(moves(WAITS_BEFORE_MOVE), 0);
         let mostly_shared = moves(WAITS_BEFORE_MOVE + 1);
         assert!((1_000..=2_000).contains(&mostly_shared), "{mostly_shared} moves");

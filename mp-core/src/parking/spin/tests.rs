@@ -2,7 +2,7 @@ use super::*;
 use crate::process::mutex::Mutex;
 
 #[test]
-fn wake_up_cost_follows_measurements() {
+fn wake_up_cost_estimate_follows_measured_costs() {
     let cost = Cost::new();
     (0..200).for_each(|_| cost.measured(90_000));
     assert!((80_000..=90_000).contains(&cost.now()), "{}", cost.now());
@@ -60,7 +60,7 @@ fn sleeps_of_two_sides(cost: u32, work: u32) -> usize {
 }
 
 #[test]
-fn two_sleeping_processes_return_to_spinning() {
+fn two_sleeping_peers_spin_again_if_work_is_short() {
     for cost in [5_000, 25_000, 50_000, 200_000] {
         for work in [300, 1_000, cost / 4, cost / 2, cost * 3 / 4] {
             let sleeps = sleeps_of_two_sides(cost, work);
@@ -87,7 +87,7 @@ fn settles(cost: u32, wait: u32) -> u32 {
 }
 
 #[test]
-fn spin_time_follows_hits_and_misses() {
+fn spin_time_covers_waits_of_up_to_two_wake_up_costs() {
     let cost = 20_000;
     for wait in [1_000, cost, cost * 3 / 2, cost * 19 / 10] {
         assert!(settles(cost, wait) >= wait, "waits of {wait} ns are found");
@@ -144,7 +144,7 @@ fn fixed_spin_time_stays_constant() {
 
 /// Simulates threads of another process that spin on all processors.
 #[test]
-fn taken_seat_prevents_spinning_until_reclaim() {
+fn taken_spin_seats_prevent_spinning_until_reclaim() {
     let _alone = SEATS_OF_TESTS.lock();
     let arena = Arena::current().unwrap();
     let me = arena.me().unwrap();

@@ -289,7 +289,7 @@ mod tests {
     /// The seats are released in two orders: the lower half upwards and then the upper half downwards, and a
     /// mixed order.
     #[test]
-    fn seats_are_released_fast_in_any_order() {
+    fn many_seats_are_released_in_few_steps_in_any_order() {
         let seats = (PAGES - 1) * PER_PAGE;
         let middle: Vec<u32> = (0..seats / 2).chain((seats / 2..seats).rev()).collect();
         // 1021 is a prime number that doesn't divide the number of seats.

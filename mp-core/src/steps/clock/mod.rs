@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_of_earlier_epochs_keep_their_status() {
+    fn clock_ticks_of_earlier_epochs_keep_their_status() {
         let m = HeapMem::new(8);
         let [well, died] = [false, true];
         let ends = [(2, well), (1, died), (2, well), (2, died), (1, died), (2, well)];
@@ -177,7 +177,7 @@ mod tests {
     /// A member began to claim a dead clock, wrote the first value of the next epoch to **done**, and died.
     /// Ending the clock again keeps this value, which is above all ticks of the ended epoch.
     #[test]
-    fn dead_clock_keeps_the_value_of_a_dead_claimer() {
+    fn clock_end_keeps_a_value_above_its_ended_ticks() {
         let m = HeapMem::new(8);
         epoch(&m, 1, true);
         m.store(CLOCK.done(), Tick::base(2));

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn cycle_is_found_only_by_its_threads() {
+    fn lock_cycle_is_found_only_by_threads_in_it() {
         let (m, all, _) = cycle();
         let steps =
             |me| find(&m, me).map(|cycle| cycle.steps.iter().map(|step| step.thread).collect::<Vec<_>>());
@@ -327,7 +327,7 @@ mod tests {
 
     /// Each change happens between the two passes.
     #[test]
-    fn changing_cycle_is_not_reported() {
+    fn lock_cycle_that_changes_during_search_is_ignored() {
         let all_steps = {
             let (m, all, _) = cycle();
             let mut steps = FindCycle::new(NOTES, all[0]);
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn writer_waits_for_each_reader() {
+    fn writer_and_awaited_reader_form_a_lock_cycle() {
         let (writer, idle, reader) = (thread(0, 5), thread(1, 5), thread(2, 5));
         let first = USED.plus(1);
         for left in [false, true] {
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn victim_is_the_last_thread_to_wait() {
+    fn deadlock_victim_is_the_last_thread_to_wait() {
         let (m, all, notes) = cycle();
         let gives_up = |m: &HeapMem| [all[0], all[2]].map(|me| find(m, me).expect("a cycle").victim());
         assert_eq!(gives_up(&m), [Some(all[0]); 2]);

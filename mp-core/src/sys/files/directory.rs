@@ -379,7 +379,7 @@ mod tests {
     /// An access to a mapping of the truncated file would raise SIGBUS.
     #[test]
     #[cfg_attr(miri, ignore = "makes files")]
-    fn truncated_file_is_refused() {
+    fn truncated_extent_file_is_refused() {
         let parent = std::env::temp_dir().join(format!("mp-cut-off-{}", std::process::id()));
         fs::create_dir(&parent).unwrap();
         let directory = Directory::create_in(&parent).unwrap();

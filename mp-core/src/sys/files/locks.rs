@@ -107,7 +107,7 @@ mod tests {
     /// can drop one of them.
     #[test]
     #[cfg_attr(miri, ignore = "needs a file with locks")]
-    fn either_lock_proves_a_live_member() {
+    fn either_of_two_file_locks_proves_a_live_member() {
         const SLOT: u32 = 3;
         let file = rustix::fs::memfd_create("locks", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         // Another open file description, as another process has it.

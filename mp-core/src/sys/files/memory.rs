@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "makes files")]
-    fn unsealed_file_is_refused() {
+    fn unsealed_arena_file_is_refused() {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let open = rustix::fs::memfd_create("mp-open", flags).unwrap();
         rustix::fs::ftruncate(&open, 4096).unwrap();

@@ -40,7 +40,7 @@ mod tests {
 
     /// The test uses a thread of its own, because it pins that thread, and a pinned thread does not move.
     #[test]
-    fn thread_leaves_its_processor_and_keeps_its_affinity() {
+    fn leave_processor_moves_a_thread_and_keeps_affinity() {
         std::thread::spawn(|| {
             let before = sched_getaffinity(None).unwrap();
             if !may_run_everywhere(&before) {

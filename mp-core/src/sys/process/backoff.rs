@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_with_consecutive_losses() {
+    fn back_off_pauses_grow_with_consecutive_lost_races() {
         let mut hold = next(None);
         assert_eq!(hold, FIRST);
         for _ in 0..20 {

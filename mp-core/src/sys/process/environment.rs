@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processor_lists_are_parsed() {
+    fn lists_of_several_processors_are_recognized() {
         assert!(["0-1\n", "0,2", "0-3,5-7\n"].into_iter().all(is_several));
         assert!(!["0\n", "12", ""].into_iter().any(is_several));
     }

@@ -492,7 +492,7 @@ mod tests {
 
     /// A message with two kinds of access to one block would be unreadable for the receiver.
     #[test]
-    fn block_is_attached_with_one_access_only() {
+    fn message_refuses_a_block_with_two_kinds_of_access() {
         let arena = Arena::current().unwrap();
         let [object, shared] = [Grant::new(Access::Object, 0), Grant::new(Access::Shared, 3)];
         for (first, second) in [(object, FROZEN), (FROZEN, object), (shared, Grant::new(Access::Shared, 4))] {
@@ -508,7 +508,7 @@ mod tests {
 
     /// The same message is reused for short and long lists, like the buffers of a thread.
     #[test]
-    fn repeated_block_is_attached_once() {
+    fn block_repeated_in_a_message_is_attached_once() {
         let arena = Arena::current().unwrap();
         let holds: Vec<Hold> = (0..700).map(|_| Allocator(arena).alloc(64).unwrap()).collect();
         let mut out = Outgoing::default();
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_arrive_and_are_freed() {
+    fn received_buffer_is_freed_after_its_last_handle() {
         let arena = Arena::current().unwrap();
         let mut out = Outgoing::default();
         let bytes: Vec<u8> = (0..100_000).map(|i| i as u8).collect();
@@ -553,7 +553,7 @@ mod tests {
 
     /// Half of the list is reserved for attachments that can't stay among the bytes.
     #[test]
-    fn buffers_beyond_the_list_stay_in_band() {
+    fn buffers_beyond_the_attachment_list_stay_in_band() {
         let arena = Arena::current().unwrap();
         assert_eq!(Outgoing::in_band().attached().attach_buffer(&[7; 100]), None);
         let holds: Vec<Hold> = (0..MOST_BUFFERS).map(|_| Allocator(arena).alloc(64).unwrap()).collect();

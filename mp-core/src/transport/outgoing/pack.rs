@@ -333,7 +333,7 @@ mod tests {
 
     /// While this process has another handle to the block, its seat is not moved to the envelope.
     #[test]
-    fn seat_of_a_cloned_handle_is_not_taken() {
+    fn seat_of_a_cloned_handle_is_not_moved_to_a_message() {
         let arena = Arena::current().unwrap();
         let mut hold = Allocator(arena).alloc(64).unwrap();
         let (other, block) = (hold.clone(), hold.block());

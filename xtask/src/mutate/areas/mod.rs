@@ -438,7 +438,7 @@ const OF_STRUCTURES: &[Area] = &[
     ("list.", &[("mp-sync/lib", "shareable_list::")]),
     ("name.", &[("mp-core/lib", "fuzz::"), ("mp-tests/memory", "named::")]),
     ("queue.deserted.", &[("mp-tests/queues", "deserted::")]),
-    ("gone.", &[("mp-core/loom_seats", "loom_waiter_arrives"), ("mp-tests/queues", "deserted::")]),
+    ("gone.", &[("mp-core/loom_seats", "waiter_detects"), ("mp-tests/queues", "deserted::")]),
     (
         "queue.connection.",
         &[
