@@ -62,12 +62,12 @@ fn seeds() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn mutated_handles_parse_or_fail() {
+fn mutated_tensor_handles_parse_or_fail() {
     mp_harness::hostile::short(TARGETS);
 }
 
 #[test]
-fn handle_bytes_match_golden_file() {
+fn tensor_handle_bytes_match_golden_file() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/handles.txt");
     mp_harness::hostile::golden(file, "tensors' handles, wire version 6", &samples());
 }

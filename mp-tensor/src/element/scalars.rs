@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_is_a_valid_bool() {
+    fn tensor_bool_reads_any_nonzero_byte_as_true() {
         for byte in 0..=u8::MAX {
             let b: Bool = bytemuck::cast(byte);
             assert_eq!((b.get(), b == Bool::TRUE, b == (byte != 0)), (byte != 0, byte != 0, true));

@@ -12,7 +12,7 @@ fn table(all: &[i64], rows: usize) -> FrozenTensor<i64> {
 }
 
 #[test]
-fn invalid_coordinates_are_refused() {
+fn sparse_coo_tensor_refuses_invalid_coordinates() {
     let values = ints(&[10, 20, 30]);
     let coo = |indices: FrozenTensor<i64>, shape: &[usize]| SparseCoo::new(indices, values.clone(), shape);
     let s = coo(table(&[0, 1, 0, 2, 2, 2], 2), &[2, 3]).unwrap();
@@ -48,7 +48,7 @@ fn invalid_coordinates_are_refused() {
 }
 
 #[test]
-fn invalid_compressed_parts_are_refused() {
+fn compressed_sparse_tensor_refuses_invalid_parts() {
     let csr = |rows: &[i64], columns: &[i64], values: usize, shape| {
         let values = Tensor::from_fn(&[values], |i| i as i32 + 1).unwrap().freeze();
         SparseCompressed::new(Layout::Csr, ints(rows), ints(columns), values, shape)
@@ -90,7 +90,7 @@ fn invalid_compressed_parts_are_refused() {
 }
 
 #[test]
-fn invalid_writes_to_shared_parts_are_errors() {
+fn reading_overwritten_sparse_or_nested_parts_fails() {
     let shared = |all: &[i64]| all.share_memory().unwrap().share();
     let indices = shared(&[0, 1]).reshape([1, 2]).unwrap();
     let coo = SparseCoo::<i64, Shared>::new(indices.clone(), shared(&[5, 6]), [3]).unwrap();
@@ -111,7 +111,7 @@ fn invalid_writes_to_shared_parts_are_errors() {
 }
 
 #[test]
-fn invalid_nested_parts_are_refused() {
+fn nested_tensor_refuses_invalid_parts() {
     let buffer = ints(&[0, 1, 2, 3, 4, 5]);
     let nested = |sizes: &[i64], strides: &[i64], offsets: &[i64]| {
         let n = offsets.len().max(1);

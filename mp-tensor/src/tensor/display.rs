@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_prints_one_line() {
+    fn debug_output_of_any_tensor_is_one_line() {
         assert_eq!(format!("{:?}", counting(&[2, 3])), "Tensor<i32>[2, 3] [[0, 1, 2], [3, 4, 5]]");
         let long = counting(&[2, 40]).freeze().t().unwrap();
         let edges = "[[0, 40], [1, 41], [2, 42], …, [37, 77], [38, 78], [39, 79]]";
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn display_prints_rows() {
+    fn display_of_a_tensor_prints_its_rows_on_lines() {
         let t = Tensor::from_slice(&[1.5_f32, -10.0, 2.0, 0.25], [2, 2]).unwrap();
         assert_eq!(t.to_string(), "[[  1.5, -10.0],\n [  2.0,  0.25]]\nTensor<f32>[2, 2]");
         assert_eq!(counting(&[2, 1, 2]).to_string(), "[[[0, 1]],\n\n [[2, 3]]]\nTensor<i32>[2, 1, 2]");

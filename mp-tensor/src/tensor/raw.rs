@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn loan_with_overlapping_or_long_view_is_refused() {
+    fn tensor_loan_by_overlapping_or_long_view_is_refused() {
         let view =
             |shape: &[usize], strides: &[isize]| View::from_parts(0, shape, strides, usize::MAX).unwrap();
         assert_eq!(lent_with(4, view(&[2, 2], &[1, 2])).view.len(), 4);
@@ -220,7 +220,7 @@ mod tests {
 
     /// The bytes of a message can describe any view of an attached tensor.
     #[test]
-    fn view_beyond_attachment_is_refused() {
+    fn received_tensor_view_beyond_its_memory_is_refused() {
         let received = |elements: usize| {
             let t = Tensor::full([6], 1.5_f32).unwrap().freeze();
             let mut out = Outgoing::default();

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wrong_size_hint_is_an_error() {
+    fn tensor_from_iterator_with_wrong_hint_is_an_error() {
         struct WrongHint(u8, usize);
         impl Iterator for WrongHint {
             type Item = u8;

@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn concurrent_additions_are_not_lost() {
+    fn concurrent_additions_to_a_shared_tensor_all_count() {
         added::<u8>(1, 128, 0);
         added::<i8>(-1, -128, 0);
         added::<u16>(500, 64000, 0);
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_are_compared_and_combined() {
+    fn shared_tensor_integer_atomics_return_old_values() {
         combined::<u8>(0);
         combined::<u16>(0);
         combined::<i16>(-1);
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn bulk_operations_store_each_element() {
+    fn shared_tensor_bulk_operations_store_each_element() {
         in_bulk(|i| (i % 251) as u8, 255);
         in_bulk(|i| i as u16, u16::MAX);
         in_bulk(|i| i as f32, -1.0);
@@ -407,7 +407,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "element 3 of 3")]
-    fn load_beyond_the_end_panics() {
+    fn load_beyond_a_shared_tensors_view_panics() {
         // The element after the last one exists in the storage.
         Tensor::<u8>::zeros([9]).unwrap().share().narrow(0, 0, 3).unwrap().load(3);
     }

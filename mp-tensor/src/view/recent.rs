@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_equal_views_are_shared() {
+    fn equal_row_major_views_share_one_allocation() {
         let first = row_major(0, &[2, 3]).unwrap();
         assert!(Arc::ptr_eq(&first, &row_major(0, &[2, 3]).unwrap()));
         for (offset, shape) in [(1, &[2, 3][..]), (0, &[3, 2]), (0, &[2, 3, 1]), (0, &[2]), (0, &[])] {

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn handle_bytes_round_trip() {
+    fn tensor_handle_bytes_round_trip() {
         let of = |offset, shape: &[usize], strides: &[isize]| {
             View::from_parts(offset, shape, strides, usize::MAX).unwrap()
         };
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_handle_bytes_are_errors() {
+    fn invalid_tensor_handle_bytes_are_errors() {
         let good = [1, DType::F32.code(), 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0];
         assert!(TensorHandle::read(&good).is_ok());
         for cut in 0..good.len() {

@@ -15,7 +15,7 @@ fn matrix() -> View {
 }
 
 #[test]
-fn matrix_views_show_their_elements() {
+fn views_of_a_matrix_list_the_selected_elements() {
     let v = matrix();
     assert_eq!(v.strides(), [4, 1]);
     assert_eq!(of(&v), (0..12).collect::<Vec<_>>());
@@ -36,7 +36,7 @@ fn matrix_views_show_their_elements() {
 }
 
 #[test]
-fn out_of_range_arguments_are_refused() {
+fn tensor_view_refuses_out_of_range_arguments() {
     let v = matrix();
     for (refused, why) in [
         (v.position(&[3, 0]).err(), "outside of shape"),
@@ -74,7 +74,7 @@ fn out_of_range_arguments_are_refused() {
 }
 
 #[test]
-fn reshape_without_copy_follows_strides() {
+fn reshape_of_a_tensor_view_follows_its_strides() {
     let v = View::contiguous(&[4, 6, 5]).unwrap();
     let half = v.with(|v| v.slice(2, 1..4, 1)).unwrap();
     let two = half.with(|v| v.reshape(&[2, 12, 3])).unwrap();
@@ -90,7 +90,7 @@ fn reshape_without_copy_follows_strides() {
 }
 
 #[test]
-fn split_pieces_are_disjoint_and_complete() {
+fn split_tensor_views_are_disjoint_and_complete() {
     let v = matrix();
     let all = |pieces: Vec<View>| pieces.iter().map(of).collect::<Vec<_>>();
     assert_eq!(all(v.chunk(2, 0).unwrap()), [(0..8).collect::<Vec<_>>(), (8..12).collect()]);
@@ -104,7 +104,7 @@ fn split_pieces_are_disjoint_and_complete() {
 }
 
 #[test]
-fn empty_and_scalar_views_have_valid_shapes() {
+fn empty_and_scalar_tensor_views_have_valid_shapes() {
     let scalar = View::contiguous(&[]).unwrap();
     assert_eq!((of(&scalar), scalar.is_contiguous()), (vec![0], true));
     assert_eq!(scalar.with(|v| v.unsqueeze(0)).unwrap().shape(), [1]);
@@ -127,7 +127,7 @@ fn empty_and_scalar_views_have_valid_shapes() {
 }
 
 #[test]
-fn hostile_views_are_refused() {
+fn received_hostile_tensor_views_are_refused() {
     let wire = |offset, shape: &[usize], strides: &[isize]| View::from_parts(offset, shape, strides, 4);
     assert!(wire(0, &[4], &[1]).is_ok());
     for (view, why) in [
@@ -147,7 +147,7 @@ fn hostile_views_are_refused() {
 }
 
 #[test]
-fn overlapping_views_are_not_injective() {
+fn tensor_view_with_overlap_is_not_injective() {
     let v = matrix();
     for injective in [
         v,
