@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_path_shows_both_ends() {
+    fn long_path_of_a_codec_error_shows_both_ends() {
         let levels =
             |n: usize| (0..n).rev().fold(CodecError::message("why"), |bad, i| bad.in_field(&format!("f{i}")));
         assert_eq!(levels(3).path(), "f0.f1.f2");

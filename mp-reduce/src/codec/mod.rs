@@ -380,7 +380,7 @@ mod tests {
     /// Values whose lengths take one and five bytes, each written after a short and after a long value.
     /// Truncated messages, and lengths beyond the end of the message, are errors.
     #[test]
-    fn lengths_around_one_byte_round_trip() {
+    fn messages_with_lengths_around_one_byte_round_trip() {
         let type_of = TypeFingerprint::<String>::new().get();
         let lengths = [0, 1, 100, 251, 252, 253, 254, 255, 256, 257, 70_000];
         for (before, now) in lengths.iter().flat_map(|&before| lengths.map(|now| (before, now))) {

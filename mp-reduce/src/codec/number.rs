@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn options_encode_as_number_or_nil() {
+    fn options_of_numbers_encode_as_number_or_nil() {
         same(PlainNumber::None, None::<u8>);
         same(PlainNumber::Unsigned(300), Some(300_u16));
         same(PlainNumber::F64(0.5), Some(0.5));
@@ -157,7 +157,7 @@ mod tests {
 
     /// The numbers are near the powers of two, with both signs.
     #[test]
-    fn encoding_matches_rmp_serde() {
+    fn number_encoding_matches_rmp_serde() {
         for near in (0..64).map(|bit| 1_u64 << bit) {
             for n in [near.wrapping_sub(1), near, near + 1] {
                 same(PlainNumber::Unsigned(n), n);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_decode_like_in_the_generic_reader() {
+    fn fast_integer_decoding_matches_the_generic_reader() {
         let near = (0..64).map(|bit| 1_u64 << bit).flat_map(|n| [n - 1, n, n + 1]);
         for n in near.chain([u64::MAX]) {
             let mut bytes = Vec::new();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_decode_like_in_the_generic_reader() {
+    fn fast_float_decoding_matches_the_generic_reader() {
         for n in [0.0, -0.0, 0.5, f64::MAX, f64::NEG_INFINITY] {
             let (mut double, mut single) = (Vec::new(), Vec::new());
             append(&mut double, PlainNumber::F64(n));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn fixed_width_numbers_of_a_type_have_one_length() {
+    fn fixed_width_numbers_encode_to_one_length_per_type() {
         wide(&[0, 1, 127, 128, u8::MAX]);
         wide(&[0, 255, 256, u16::MAX]);
         wide(&[0, 1 << 16, u32::MAX]);

@@ -148,7 +148,7 @@ fn record(part: usize, bytes: usize) -> Record {
 const PARTS: usize = 18;
 
 #[test]
-fn all_kinds_round_trip_around_each_threshold() {
+fn all_buffer_kinds_round_trip_around_each_threshold() {
     for part in 0..PARTS {
         for edge in [0, 16, ROW, LONG, LONG + (LONG >> 1)] {
             for bytes in edge.saturating_sub(9)..edge + 10 {
@@ -200,7 +200,7 @@ fn only_long_buffers_are_attached() {
 }
 
 #[test]
-fn wide_numbers_round_trip_as_rows() {
+fn vectors_of_128_bit_numbers_round_trip() {
     for len in [15, 16, 17, LONG / 16, LONG / 16 + 1] {
         super::same(vec![u128::MAX; len]);
         super::same(vec![Some(vec![i128::MIN; len])]);
@@ -476,7 +476,7 @@ fn thousands_of_buffers_fit_a_message() {
 
 /// For a changed byte at any position, decoding returns a value or an error.
 #[test]
-fn mutated_bytes_are_errors_or_values() {
+fn mutated_message_with_buffers_decodes_or_fails() {
     let value = (vec![1_u8; LONG], vec![0.5_f64; 40], "x".repeat(LONG), Blob(vec![7; LONG]));
     let read = |change: &dyn Fn(&mut Vec<u8>)| {
         let (mut value, mut out) = (value.clone(), Outgoing::default());
@@ -511,7 +511,7 @@ fn forged(kind: u8, len: u64, attachment: u32) -> Result<Vec<u32>, String> {
 }
 
 #[test]
-fn forged_row_is_an_error_with_its_cause() {
+fn forged_row_of_numbers_is_an_error_with_its_cause() {
     let long = LONG as u64;
     assert_eq!(forged(0x12, long, 0).unwrap(), vec![3; LONG / 4]);
     assert_eq!(forged(0x12, 8, 0).unwrap(), [3, 3], "fewer numbers than attached");
@@ -550,7 +550,7 @@ fn writable_memory_is_not_read_as_a_buffer() {
 
 /// A row counts as one level of nesting, like any other sequence.
 #[test]
-fn rows_count_as_a_nesting_level() {
+fn row_of_numbers_counts_as_a_nesting_level() {
     #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
     enum Chain {
         End(Vec<u64>),
@@ -568,7 +568,7 @@ fn rows_count_as_a_nesting_level() {
 
 /// The bytes refer to an attachment, but are decoded without attachments.
 #[test]
-fn missing_buffer_is_an_error() {
+fn missing_attached_buffer_is_an_error() {
     let (mut value, mut out) = ("x".repeat(LONG), Outgoing::default());
     value.encode::<MessagePack>(&mut out).unwrap();
     let bytes = out.bytes().clone();

@@ -217,6 +217,6 @@ fn seeds() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn mutated_bytes_decode_or_fail() {
+fn mutated_message_bytes_decode_or_fail() {
     mp_harness::hostile::short(TARGETS);
 }

@@ -62,7 +62,7 @@ impl Book {
 }
 
 #[test]
-fn encoding_matches_the_golden_file() {
+fn message_encoding_matches_the_golden_file() {
     let mut book = Book::default();
     book.add("u64 small", 7_u64);
     book.add("u64 large", u64::MAX);

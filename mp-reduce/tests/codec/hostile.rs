@@ -137,7 +137,7 @@ proptest! {
 
     /// The message has attachments, to which the changed bytes may refer.
     #[test]
-    fn mutated_message_decodes_or_fails(
+    fn mutated_message_with_attachments_decodes_or_fails(
         children in 0..2_usize,
         changes in prop::collection::vec(change(), 1..4),
     ) {
@@ -151,7 +151,7 @@ proptest! {
 
     /// The bytes may come from another program, or from another version of this library.
     #[test]
-    fn arbitrary_bytes_decode_or_fail(bytes in prop::collection::vec(byte(), 0..300)) {
+    fn arbitrary_message_bytes_decode_or_fail(bytes in prop::collection::vec(byte(), 0..300)) {
         fn read<T: Message>(bytes: &[u8]) {
             // The bytes have the right type, or the error reports another one.
             drop(from_bytes::<T>(bytes.to_vec(), TypeFingerprint::<T>::new().get()));

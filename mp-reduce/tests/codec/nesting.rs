@@ -156,7 +156,7 @@ fn depth(tree: &Tree) -> usize {
 }
 
 #[test]
-fn deep_variants_arrive_or_are_returned() {
+fn deep_enum_variants_arrive_or_are_returned() {
     let steps: [fn(Tree) -> Tree; 5] = [
         |of| Tree::Newtype(Box::new(of)),
         |of| Tree::Tuple(1, Box::new(of)),
@@ -177,7 +177,7 @@ fn deep_variants_arrive_or_are_returned() {
 }
 
 #[test]
-fn deep_enums_arrive_or_are_returned() {
+fn deep_tagged_enums_arrive_or_are_returned() {
     fn internally(v: &Internally) -> usize {
         if let Internally::Inner { of } = v { 1 + internally(of) } else { 0 }
     }
@@ -305,7 +305,7 @@ fn of_message(value: Vec<u8>) -> Vec<u8> {
 
 /// The bytes are those of a sender that does not use this library.
 #[test]
-fn hundred_thousand_levels_are_not_read() {
+fn message_of_100_000_nesting_levels_is_refused() {
     #[derive(Serialize, Deserialize, Debug)]
     struct Known {
         #[serde(default)]
@@ -339,7 +339,7 @@ fn hundred_thousand_levels_are_not_read() {
 /// Each level needs much stack, so the reader's stack limits the depth before the number of levels does. The
 /// error contains the bytes of the message, so the value is not lost.
 #[test]
-fn small_stack_limits_the_nesting() {
+fn small_stack_limits_the_nesting_of_messages() {
     #[derive(Serialize, Deserialize, Debug)]
     struct Wide {
         #[serde(with = "wide")]
@@ -385,7 +385,7 @@ fn small_stack_limits_the_nesting() {
 /// Each level is encoded by a separate serializer, like the captures of a closure. `to_part` and `from_part`
 /// must add its levels to the depth of the message.
 #[test]
-fn deep_parts_arrive_or_are_returned() {
+fn deep_separately_encoded_values_arrive_or_return() {
     #[derive(Debug)]
     struct Part(Option<Box<Part>>);
     impl Serialize for Part {

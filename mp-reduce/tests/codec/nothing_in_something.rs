@@ -113,7 +113,7 @@ fn units_in_options_round_trip() {
 }
 
 #[test]
-fn units_in_variants_round_trip() {
+fn units_in_enum_variants_round_trip() {
     let variants = [
         Variants::Unit,
         Variants::OfNothing(()),
@@ -133,7 +133,7 @@ fn units_in_variants_round_trip() {
 }
 
 #[test]
-fn buffered_units_and_options_round_trip() {
+fn units_and_options_buffered_by_serde_round_trip() {
     for maybe in [None, Some(None), Some(Some(3))] {
         for unit in [None, Some(Unit)] {
             same(Untagged::Fields { maybe, unit });
@@ -156,7 +156,7 @@ fn buffered_units_and_options_round_trip() {
 
 /// The unit structs are in untagged enums and flattened fields.
 #[test]
-fn unit_structs_round_trip_as_any_type() {
+fn unit_structs_in_untagged_enums_round_trip() {
     #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
     #[serde(untagged)]
     enum Either {

@@ -31,7 +31,7 @@ const ONE_PART: &[u8] = &[0xc1, 0x20, 1, 0, 0, 0];
 const FIRST: &[u8] = &[0xc4, 5, 0xff, 0, 0, 0, 0];
 
 #[test]
-fn part_is_encoded_before_its_first_reference() {
+fn shared_part_is_encoded_before_its_references() {
     let five = Arc::new(5_u8);
     let mut value = Mentions(vec![five.clone(), five]);
     let bytes = to_bytes(&mut value).unwrap();
@@ -43,7 +43,7 @@ fn part_is_encoded_before_its_first_reference() {
 }
 
 #[test]
-fn cyclic_part_is_an_error_when_read() {
+fn cyclic_shared_part_is_a_decode_error() {
     let inner = [&[0x81, 0xa3][..], b"all", &[0x91], FIRST].concat();
     let forged = message(&[ONE_PART, &[inner.len() as u8], &inner, &inner]);
     let error = read::<Node>(&forged).unwrap_err().to_string();
@@ -51,7 +51,7 @@ fn cyclic_part_is_an_error_when_read() {
 }
 
 #[test]
-fn forged_parts_are_errors() {
+fn forged_shared_parts_are_decode_errors() {
     let cases: [(&[&[u8]], &str); 6] = [
         (&[ONE_PART, &[1, 5, 0x91, 0xc4, 5, 0xff, 7, 0, 0, 0]], "the message has no part 7"),
         (&[&[0xc1, 0x20, 0xff, 0xff, 0xff, 0xff], &[1, 5, 0x90]], "the bytes end within a value"),
@@ -79,7 +79,7 @@ fn forged_parts_are_errors() {
 
 /// A part has a long buffer, which is attached to the message.
 #[test]
-fn undecodable_error_contains_the_bytes_of_parts() {
+fn undecodable_error_contains_bytes_of_shared_parts() {
     #[derive(Serialize)]
     struct Unreadable;
     impl<'de> Deserialize<'de> for Unreadable {
@@ -98,7 +98,7 @@ fn undecodable_error_contains_the_bytes_of_parts() {
 /// A part has a number of 128 bits in an untagged enum, where serde can't read it. The sender must detect
 /// this.
 #[test]
-fn unreadable_parts_are_refused_when_sent() {
+fn unreadable_shared_parts_are_refused_when_sent() {
     #[derive(Serialize, Deserialize, PartialEq, Debug, Clone)]
     #[serde(untagged)]
     enum Either {

@@ -62,7 +62,7 @@ proptest! {
     })]
 
     #[test]
-    fn random_values_round_trip(shape in shapes(), seed in any::<u64>()) {
+    fn values_of_random_types_round_trip(shape in shapes(), seed in any::<u64>()) {
         let value = shape.typed(seed);
         let bytes = postcard::to_allocvec(&value).unwrap();
         let reference: Typed = postcard::from_bytes(&bytes).unwrap();

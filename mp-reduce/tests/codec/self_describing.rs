@@ -100,7 +100,7 @@ fn human_readable_types_round_trip() {
 }
 
 #[test]
-fn wide_numbers_round_trip_where_serde_reads_them() {
+fn numbers_of_128_bits_round_trip_where_serde_can() {
     same([u128::MAX, 0, 1 << 64]);
     same([i128::MIN, -1, 0, i128::MAX]);
     same(Adjacently::Wide(u128::MAX, i128::MIN));
@@ -116,7 +116,7 @@ fn wide_numbers_round_trip_where_serde_reads_them() {
 
 /// serde can't buffer 128-bit numbers, in any format. The sender must refuse and return such a value.
 #[test]
-fn wide_numbers_are_refused_where_serde_cannot_read() {
+fn numbers_of_128_bits_are_refused_where_serde_cannot() {
     #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
     #[serde(tag = "kind")]
     enum Tagged {

@@ -61,7 +61,7 @@ fn batch(job: Job) -> Batch {
 }
 
 #[test]
-fn decode_error_names_the_position() {
+fn decode_error_names_the_path_of_the_failed_value() {
     let run = || Job::Run { by: BTreeMap::from([(3, None), (700, Some((1, WriteOnly(2))))]) };
     let (path, text, _) = undecodable(batch(run()));
     assert_eq!(path, "jobs[1].Run.by.700[1]");
@@ -75,7 +75,7 @@ fn decode_error_names_the_position() {
 
 /// The message has more bytes than an envelope.
 #[test]
-fn decode_error_contains_all_bytes() {
+fn decode_error_contains_all_bytes_of_the_message() {
     let bytes = undecodable(("x".repeat(100_000), WriteOnly(1))).2;
     assert!(bytes.len() > 100_000);
     #[derive(Deserialize)]
@@ -111,7 +111,7 @@ fn decode_error_contains_attached_bytes() {
 }
 
 #[test]
-fn type_mismatch_error_contains_the_bytes() {
+fn type_mismatch_error_contains_the_message_bytes() {
     let bytes = to_bytes(&mut 7_u64).unwrap();
     let there = TypeFingerprint::<u64>::new().get();
     match from_bytes::<String>(bytes.clone(), there) {
@@ -133,7 +133,7 @@ fn type_mismatch_error_contains_the_bytes() {
 
 /// The error of a value that can't be written contains the position and the value.
 #[test]
-fn encode_error_names_the_position() {
+fn encode_error_names_the_path_of_the_failed_value() {
     #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
     struct Unwritable {
         #[serde(serialize_with = "refuse")]

@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_types_are_cast_despite_lifetimes() {
+    fn serializer_casts_equal_types_despite_lifetimes() {
         let row = vec![1_u16, 2];
         assert_eq!(slice::<_, u16>(&row.as_slice()), Some(&[1, 2][..]));
         assert_eq!(cast_referent::<_, Vec<u16>>(&&row), Some(&row));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn other_types_are_not_cast() {
+    fn serializer_does_not_cast_values_of_other_types() {
         let row = vec![1_u16, 2];
         assert_eq!(slice::<_, i16>(&row.as_slice()), None);
         assert_eq!(slice::<_, u16>(&row), None);

@@ -324,7 +324,7 @@ mod tests {
 
     /// The list is longer than a recursive drop could handle.
     #[test]
-    fn many_buffers_are_dropped_without_recursion() {
+    fn long_list_of_buffers_is_dropped_without_recursion() {
         let mut out = Outgoing::default();
         let number = out.attached().attach_buffer(b"bytes").unwrap();
         let buffer = out.into_incoming().arrived().buffer(number, 5).unwrap();

@@ -74,7 +74,7 @@ fn arrives<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: T) {
 }
 
 #[test]
-fn numbers_round_trip() {
+fn numbers_near_powers_of_two_round_trip() {
     for at in 0..64 {
         let edge = 1_u64 << at;
         for n in [edge - 1, edge, edge + 1, !edge] {
@@ -178,7 +178,7 @@ fn plain() -> Plain {
 }
 
 #[test]
-fn structs_round_trip() {
+fn nested_and_flattened_structs_round_trip() {
     arrives(plain());
     arrives(Wrapped(vec![plain(), Plain::default()]));
     arrives((Unit, Some(Unit), vec![Unit; 3]));
@@ -209,7 +209,7 @@ fn struct_fields_decode_in_any_order() {
 }
 
 #[test]
-fn enums_round_trip() {
+fn enums_of_each_serde_representation_round_trip() {
     use Variants::*;
     let deep = Struct { x: 1.5, y: Some(Box::new(Deep(Box::new(Newtype(700))))) };
     for v in [Unit, Newtype(300), Option(None), Option(Some(1)), Empty(()), Tuple(-1, "t".into()), deep] {
@@ -276,7 +276,7 @@ fn byte_strings_and_extensions_round_trip() {
 
 /// Garbage in lengths causes no allocation, and garbage in nesting causes no deep recursion.
 #[test]
-fn hostile_bytes_are_errors() {
+fn hostile_messagepack_bytes_decode_to_errors() {
     for first in [0xdb, 0xc6, 0xdd, 0xdf] {
         let bytes = [first, 255, 255, 255, 255, 1, 2, 3];
         assert!(from_slice::<Vec<u64>>(&bytes).is_err());

@@ -23,7 +23,7 @@ pub(super) fn text(bytes: &[u8]) -> Result<&str, Utf8Error> {
 mod tests {
     /// For a non-ASCII byte at each position, the result is that of the standard library.
     #[test]
-    fn validation_matches_the_standard_library() {
+    fn utf8_validation_matches_the_standard_library() {
         for len in 0..40 {
             let plain = vec![b'a'; len];
             assert_eq!(super::text(&plain), std::str::from_utf8(&plain));

@@ -29,7 +29,7 @@ fn pieces(bytes: usize) -> Vec<(String, u32, f64)> {
 
 /// For each start position, the free space of the buffer ends within another part of the value.
 #[test]
-fn output_grows_at_any_position() {
+fn encoder_output_grows_at_any_position() {
     let value = pieces(1500);
     let wanted = theirs(&value);
     for start in 0..300 {
@@ -49,7 +49,7 @@ fn output_grows_at_any_position() {
 /// A buffer of at most 64 KiB is reused for the thread's next message. Reserving capacity must not enlarge
 /// the buffer beyond 64 KiB.
 #[test]
-fn buffer_of_a_short_message_is_reused() {
+fn encode_buffer_of_a_short_message_is_reused() {
     for kib in [1, 8, 30, 31, 32, 33, 48, 60, 63] {
         let (value, mut bytes) = (pieces(kib << 10), vec![255]);
         appended(&mut bytes, &value).unwrap();
@@ -83,7 +83,7 @@ impl Serialize for Message {
 }
 
 #[test]
-fn wrong_announced_length_is_corrected() {
+fn wrong_announced_collection_length_is_corrected() {
     let lengths = [0, 1, 15, 16, 17, 65_535, 65_536];
     for map in [false, true] {
         for has in lengths {
@@ -156,7 +156,7 @@ impl Serialize for GoesOn {
 
 /// The parts after the failed part are complete, and the failed part is omitted.
 #[test]
-fn writer_continues_after_a_failed_element() {
+fn encoder_omits_a_failed_element_and_continues() {
     let maps: &[u8] = &[0x82, 1, 1, 3, 3];
     for (value, wanted) in [
         (GoesOn::Sequence, &[0x92, 1, 3][..]),
@@ -171,7 +171,7 @@ fn writer_continues_after_a_failed_element() {
 }
 
 #[test]
-fn failed_value_leaves_the_output_unchanged() {
+fn failed_encoding_leaves_the_output_unchanged() {
     let mut bytes = vec![1, 2, 3];
     assert!(appended(&mut bytes, &("some", pieces(500), No)).is_err());
     assert_eq!(bytes, [1, 2, 3]);
