@@ -90,12 +90,12 @@ fn slot_seeds() -> Vec<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn mutated_bytes_are_messages_or_errors() {
+    fn mutated_frames_slots_and_checkpoints_parse_or_fail() {
         mp_harness::hostile::short(super::TARGETS);
     }
 
     #[test]
-    fn sockets_and_slots_match_the_golden_file() {
+    fn socket_frames_and_ring_slots_match_the_golden_file() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/golden.txt");
         mp_harness::hostile::golden(file, "mp-sock version 8, wire version 6", &super::samples());
     }

@@ -105,7 +105,7 @@ fn steps<S: Steps>(s: &mut S, m: &HeapMem, until: impl Fn(&HeapMem) -> bool) {
 /// Each operation advances the hint past its own slot, so that the next operation begins at the following
 /// slot.
 #[test]
-fn lagging_hints_are_advanced_by_each_operation() {
+fn lagging_ring_hints_are_advanced_by_each_operation() {
     let m = memory();
     assert_eq!(run(to_put(ring(), 0), &m), PutOutcome::Done(position(0)));
     assert_eq!(hint(&m, ring().tail), position(1));
@@ -126,7 +126,7 @@ fn lagging_hints_are_advanced_by_each_operation() {
 }
 
 #[test]
-fn every_operation_ends_with_cyclic_laps() {
+fn ring_operations_end_although_laps_form_a_cycle() {
     const THIRD: u64 = (1 << 38) / 3;
     let m = memory();
     for i in 0..3 {
@@ -170,7 +170,7 @@ fn small_message_stays_whole_until_leased() {
 }
 
 #[test]
-fn taken_small_message_clears_both_words() {
+fn taken_small_message_clears_both_words_of_its_slot() {
     let m = memory();
     put_small(&m, b"nine ones");
     assert_ne!(m.load(ring().slot(0).plus(1)), 0);
@@ -194,7 +194,7 @@ fn put_into_closed_full_ring_returns_closed() {
 
 /// The tail hint lags. The close continues to the position of the next message.
 #[test]
-fn close_keeps_earlier_messages() {
+fn close_with_a_lagging_hint_keeps_earlier_messages() {
     let m = memory();
     for i in 0..2 {
         set(&m, i, SlotState::Full(Content::of(i)));
@@ -307,7 +307,7 @@ fn returned_messages_are_found_in_any_envelope() {
 
 /// Another consumer takes the first message. The scan continues with the next message.
 #[test]
-fn reclaim_continues_after_a_lost_race() {
+fn returned_message_scan_continues_after_a_lost_race() {
     let m = memory();
     returned(&m, 0, ring().block);
     returned(&m, 1, ring().block);
@@ -319,7 +319,7 @@ fn reclaim_continues_after_a_lost_race() {
 }
 
 #[test]
-fn return_at_the_delivery_limit_is_undeliverable() {
+fn lease_returned_at_delivery_limit_is_undeliverable() {
     let m = memory();
     let leased = owner(Holder::Leased(me()));
     for (delivered, to) in [(1, Holder::Returned), (2, Holder::Undeliverable)] {
@@ -369,7 +369,7 @@ fn settled(m: &HeapMem, context: TestContext) -> (SettleOutcome, Holder) {
 }
 
 #[test]
-fn settle_gives_queued_envelope_to_dead_member() {
+fn settle_gives_dead_member_envelope_its_intent_names() {
     let m = memory();
     let (dead, held) = (Member::new(2, 1), ring().block);
     for (redelivers, end, now) in [
@@ -401,7 +401,7 @@ fn settle_leaves_envelopes_of_other_holders() {
 }
 
 #[test]
-fn intent_beyond_the_envelopes_is_cleared() {
+fn intent_with_an_out_of_range_envelope_is_cleared() {
     let m = memory();
     // Words of a missing envelope, after the last one.
     m.store(OWNERS.of(ENVELOPES), owner(Holder::Queued).pack());
@@ -419,7 +419,7 @@ fn to_put_byte_bounded(e: EnvelopeId, bytes: u64) -> PutByteBounded {
 }
 
 #[test]
-fn byte_bound_is_reached_and_not_exceeded() {
+fn queue_byte_bound_is_reached_and_not_exceeded() {
     let m = memory();
     assert!(matches!(run(to_put_byte_bounded(0, 6), &m), PutOutcome::Done(_)));
     assert!(matches!(run(to_put_byte_bounded(1, 5), &m), PutOutcome::Full(_)));

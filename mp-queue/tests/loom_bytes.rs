@@ -114,7 +114,7 @@ fn loom_byte_bound_admits_one_of_two_puts() {
 /// A thread puts the oldest message's envelope again, while a producer reads the envelope's words. The
 /// producer may use the new begin only if it also reads that the old message was taken.
 #[test]
-fn loom_reused_oldest_envelope_makes_no_room() {
+fn loom_reused_oldest_envelope_adds_no_room_for_bytes() {
     check(|| {
         let m = memory();
         assert!(matches!(put(&m, 0, 0, 1), PutOutcome::Done(_)));
@@ -129,7 +129,7 @@ fn loom_reused_oldest_envelope_makes_no_room() {
 /// A thread puts the newest message's envelope again, while a producer reads the envelope's words. There is
 /// always room, so the put of the producer succeeds.
 #[test]
-fn loom_reused_newest_envelope_takes_no_room() {
+fn loom_reused_newest_envelope_uses_no_room_for_bytes() {
     check(|| {
         let m = memory();
         // The bytes of envelope 0 end at 3. When it is put again, they end at 1.
@@ -147,7 +147,7 @@ fn loom_reused_newest_envelope_takes_no_room() {
 /// publishes at the producer's position and at the next one. The words don't apply to these positions. There
 /// is always room, so the put of the producer succeeds.
 #[test]
-fn loom_republished_position_is_rechecked() {
+fn loom_byte_bound_put_rechecks_republished_position() {
     check(|| {
         let m = memory();
         // The bytes of the one message in the queue end at 3.

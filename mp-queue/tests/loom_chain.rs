@@ -122,7 +122,7 @@ fn loom_close_during_growth_loses_no_message() {
 
 /// A consumer follows the link while the next segment is opened, and takes both messages in their order.
 #[test]
-fn loom_consumer_follows_a_growing_queue() {
+fn loom_consumer_follows_the_link_of_a_growing_queue() {
     loom::model(|| {
         let m = memory();
         assert!(send(&m, 0, 0));

@@ -141,7 +141,7 @@ fn reclaim(m: &HeapMem, me: u32) -> Option<(u32, Owner)> {
 
 /// A consumer takes two small messages while a producer puts them. Each message arrives complete and once.
 #[test]
-fn loom_small_messages_arrive_once() {
+fn loom_concurrent_small_messages_arrive_once() {
     loom::model(|| {
         let m = memory(1);
         let numbers = |n: u64| SmallMessage::new(&[n as u8 + 1; SmallMessage::MOST]).unwrap();
@@ -267,7 +267,7 @@ fn loom_stale_intent_takes_no_envelope_of_a_put() {
 /// Two producers find the segment full and open the next segment. Both find the link open, and the first
 /// message can still be taken.
 #[test]
-fn loom_segment_is_extended_once() {
+fn loom_full_queue_segment_is_extended_once() {
     loom::model(|| {
         let m = memory(1);
         let link = Word::at(24);
@@ -319,7 +319,7 @@ fn loom_empty_scan_hides_no_returned_message() {
 /// Two messages are put as a batch while another thread takes them in order, the second one as part of a
 /// batch.
 #[test]
-fn loom_batch_arrives_in_order() {
+fn loom_batch_of_messages_arrives_in_order() {
     check_bounded(|| {
         let m = memory(2);
         let producer = spawn(&m, move |m| {

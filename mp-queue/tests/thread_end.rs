@@ -24,7 +24,7 @@ fn kept() -> Kept {
 }
 
 #[test]
-fn queues_in_thread_local_variables_are_freed() {
+fn queues_in_thread_locals_are_freed_at_thread_end() {
     // Initializes what the arena creates once per process.
     drop(kept());
     let before = Arena::current().unwrap().memory_stats().live_blocks;

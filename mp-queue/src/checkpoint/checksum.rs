@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn checksum_changes_with_each_bit_and_length() {
+    fn checkpoint_checksum_depends_on_each_bit_and_length() {
         for len in 0..100 {
             let bytes: Vec<u8> = (0..len).collect();
             let sum = of(&bytes);

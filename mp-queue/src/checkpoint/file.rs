@@ -356,7 +356,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reserved_header_room_is_valid_in_the_trailer() {
+    fn checkpoint_header_room_is_valid_in_its_trailer() {
         for needed in [1000, MAX_ROOM / 2 + 1, MAX_ROOM] {
             let data_at = room_for(needed).next_multiple_of(ALIGN);
             assert!(data_at >= needed);

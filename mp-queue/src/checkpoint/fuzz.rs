@@ -105,7 +105,7 @@ mod tests {
     /// The file has valid checksums. Two entries of its table name the same range of the file: together they
     /// request more memory than the file has bytes.
     #[test]
-    fn table_with_overlapping_ranges_is_refused() {
+    fn checkpoint_with_overlapping_ranges_is_refused() {
         let bytes = seeds().swap_remove(0);
         let (rest, last) = bytes.split_last_chunk::<TRAILER>().unwrap();
         let trailer = Trailer::unpack(last, bytes.len() as u64).unwrap();

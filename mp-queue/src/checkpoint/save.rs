@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn overtaken_pass_discards_copies_and_times_out() {
+    fn overtaken_checkpoint_discards_copies_and_times_out() {
         let queue = Queue::bounded(8).unwrap();
         let mut saver = saver(&queue, "overtaken");
         queue.put_many((0..4).map(|n| format!("{n}").repeat(100))).unwrap();
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn copy_of_leased_message_updates_its_deliveries() {
+    fn saved_leased_message_has_its_latest_delivery_count() {
         let queue = with_clean_memory(|| Queue::bounded(1).unwrap());
         queue.put("text".repeat(100)).unwrap();
         queue.raw().memory().enable_redelivery();

@@ -69,7 +69,7 @@ fn parts(file: &[u8]) -> HashMap<String, (String, Vec<u8>)> {
 }
 
 #[test]
-fn tensors_are_readable_as_safetensors() {
+fn checkpointed_tensors_are_readable_as_safetensors() {
     let path = TestPath::new("parts");
     let queue = Queue::<Tensor<f32>>::bounded(4).unwrap();
     queue.put(Tensor::full([100], 0.5).unwrap()).unwrap();
@@ -85,7 +85,7 @@ fn tensors_are_readable_as_safetensors() {
 }
 
 #[test]
-fn messages_of_all_sizes_keep_their_order() {
+fn restored_messages_of_all_sizes_keep_their_order() {
     let path = TestPath::new("sizes");
     for queue in [Queue::bounded(300), Queue::growing(100_000), Queue::unbounded()] {
         let queue = queue.unwrap();
@@ -108,7 +108,7 @@ fn messages_of_all_sizes_keep_their_order() {
 }
 
 #[test]
-fn small_messages_and_closed_state_are_restored() {
+fn restored_queue_has_small_messages_and_is_closed() {
     let path = TestPath::new("small");
     let queue = Queue::bounded(3).unwrap();
     (0..3_u64).for_each(|n| queue.put(n).unwrap());
@@ -155,7 +155,7 @@ fn leased(queue: &Queue<String>) -> Vec<(String, u32)> {
 }
 
 #[test]
-fn held_messages_keep_their_delivery_counts() {
+fn restored_leased_messages_keep_delivery_counts() {
     let path = TestPath::new("held");
     let queue = with_clean_memory(|| QueueOptions::new().capacity(3).deliveries(3).create().unwrap());
     (0..3).for_each(|n| queue.put(long(n)).unwrap());
@@ -179,7 +179,7 @@ fn held_messages_keep_their_delivery_counts() {
 }
 
 #[test]
-fn message_in_its_last_lease_becomes_a_dead_letter() {
+fn message_saved_in_its_last_lease_is_a_dead_letter() {
     let path = TestPath::new("last");
     let queue = with_clean_memory(|| QueueOptions::new().deliveries(1).create().unwrap());
     queue.put(long(0)).unwrap();
@@ -189,7 +189,7 @@ fn message_in_its_last_lease_becomes_a_dead_letter() {
 }
 
 #[test]
-fn byte_bound_and_options_are_restored() {
+fn restored_queue_keeps_its_byte_bound_and_options() {
     let path = TestPath::new("options");
     let options = QueueOptions::new().capacity(5).bytes(1 << 20).deliveries(3);
     let queue = options.create::<Tensor<u8>>().unwrap();
@@ -207,7 +207,7 @@ fn byte_bound_and_options_are_restored() {
 }
 
 #[test]
-fn header_room_grows_with_the_number_of_tensors() {
+fn checkpoint_header_grows_with_the_number_of_tensors() {
     let path = TestPath::new("header");
     let queue = Queue::<FrozenTensor<u8>>::unbounded().unwrap();
     for n in 0..2000 {
@@ -221,7 +221,7 @@ fn header_room_grows_with_the_number_of_tensors() {
 }
 
 #[test]
-fn unsendable_message_is_named_and_file_unchanged() {
+fn checkpoint_with_unsendable_message_keeps_old_file() {
     let path = TestPath::new("stays");
     let queue = Queue::<Option<SharedTensor<u8>>>::bounded(4).unwrap();
     queue.put(None).unwrap();
@@ -239,7 +239,7 @@ fn unsendable_message_is_named_and_file_unchanged() {
 }
 
 #[test]
-fn second_writer_of_a_path_is_refused() {
+fn second_checkpoint_writer_of_a_path_is_refused() {
     let path = TestPath::new("second");
     let queue = Queue::<u64>::bounded(4).unwrap();
     let first = super::CheckpointWriter::create(&path.0).unwrap();
@@ -254,7 +254,7 @@ fn second_writer_of_a_path_is_refused() {
 }
 
 #[test]
-fn partial_file_with_a_hard_link_is_replaced() {
+fn partial_checkpoint_with_a_hard_link_is_replaced() {
     let (path, victim) = (TestPath::new("link"), TestPath::new("victim"));
     fs::write(&victim.0, "text").unwrap();
     fs::hard_link(&victim.0, path.partial()).unwrap();
@@ -263,7 +263,7 @@ fn partial_file_with_a_hard_link_is_replaced() {
 }
 
 #[test]
-fn partial_file_of_another_mode_becomes_private() {
+fn partial_checkpoint_of_another_mode_becomes_private() {
     let path = TestPath::new("mode");
     fs::write(path.partial(), "text").unwrap();
     fs::set_permissions(path.partial(), fs::Permissions::from_mode(0o644)).unwrap();
@@ -273,7 +273,7 @@ fn partial_file_of_another_mode_becomes_private() {
 
 /// A producer that waits for room puts a small message after a consumer has leased another message.
 #[test]
-fn small_message_after_a_lease_is_restored() {
+fn checkpoint_includes_small_message_put_after_lease() {
     let path = TestPath::new("later");
     let queue = with_clean_memory(|| Queue::bounded(1).unwrap());
     queue.put(1_u64).unwrap();
@@ -288,7 +288,7 @@ fn small_message_after_a_lease_is_restored() {
 
 /// Consumers race for small messages, and a producer waits for room.
 #[test]
-fn small_messages_are_saved_once_despite_races() {
+fn small_messages_are_checkpointed_once_despite_races() {
     let path = TestPath::new("race");
     for round in 0..50 {
         let queue = with_clean_memory(|| Queue::bounded(4).unwrap());
@@ -319,7 +319,7 @@ fn small_messages_are_saved_once_despite_races() {
 }
 
 #[test]
-fn invalid_files_are_refused_with_distinct_errors() {
+fn invalid_checkpoints_are_refused_by_distinct_errors() {
     let path = TestPath::new("other");
     let error = Queue::<u64>::restore(&path.0).unwrap_err();
     assert!(matches!(&error, CheckpointError::File { source, .. } if source.raw_os_error() == Some(2)));

@@ -126,7 +126,7 @@ mod tests {
 
     /// The message has the fingerprint of the expected type and the name of another type.
     #[test]
-    fn value_with_equal_fingerprint_is_checked_by_name() {
+    fn value_of_equal_fingerprint_is_checked_by_type_name() {
         let received = |name: &str| {
             let bytes = [&(name.len() as u16).to_le_bytes(), name.as_bytes(), &[1, 5]].concat();
             let decoded = NamedValue::<u8>::decode::<MessagePack>(&mut Incoming::from_plain(bytes.clone()));

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn returned_messages_count_in_the_length() {
+    fn messages_put_back_count_in_the_queue_length() {
         let queue = Queue::<u64>::bounded(2).unwrap();
         queue.allow_put_back();
         let state = || (queue.len(), queue.is_empty(), queue.raw().memory().describe().len, queue.is_full());

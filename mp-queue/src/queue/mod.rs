@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn named_message_is_read_by_its_schema() {
+    fn types_of_equal_schema_read_each_others_messages() {
         use named::{here, there};
         let queue = Queue::<here::Point>::bounded(4).unwrap();
         assert_eq!(queue.type_name(), "point/1(x:f64,tags:list<str>)");
@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_of_another_schema_names_both_schemas() {
+    fn queue_of_another_schema_is_refused_with_both_names() {
         use named::there;
         let schema =
             "point/2(at:point/1(x:f64,tags:list<str>),next:option<queue<point/1(x:f64,tags:list<str>)>>)";

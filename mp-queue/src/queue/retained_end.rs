@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn replaced_message_is_not_read() {
+    fn replaced_retained_message_is_not_read() {
         let (sender, receiver) = ends(1);
         let newest = || {
             let (slot, position) = receiver.retained().unwrap().newest().unwrap();
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn skipped_position_has_no_message() {
+    fn skipped_position_of_a_ring_has_no_message() {
         let (sender, receiver) = ends(1);
         send(&sender, 0);
         let ring = receiver.retained().unwrap();
@@ -384,7 +384,7 @@ mod tests {
 
     /// The last sender sends a value and is dropped between the check for messages and the check for senders.
     #[test]
-    fn last_sent_message_precedes_disconnection() {
+    fn retained_receiver_gets_last_message_before_the_end() {
         let (sender, receiver) = ends(4);
         let sender = RefCell::new(Some(sender));
         let attempt = || match sender.take() {

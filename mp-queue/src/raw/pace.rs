@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn back_off_is_short_for_request_and_response() {
+    fn queue_back_off_is_short_for_request_and_response() {
         assert_eq!(settles(u32::MAX, 1), 0, "one request at a time");
         assert!(settles(u32::MAX, 2) <= 8, "two at a time");
         assert!(settles(u32::MAX, 4) <= 16, "four at a time");
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn back_off_is_longest_for_a_one_way_stream() {
+    fn queue_back_off_is_longest_for_a_one_way_stream() {
         assert_eq!(settles(2, 2), MOST);
         assert_eq!(settles(1, 3), MOST);
     }

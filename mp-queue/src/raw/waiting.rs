@@ -371,7 +371,7 @@ mod tests {
 
     /// The last sender puts a value and is dropped between the check for messages and the check for senders.
     #[test]
-    fn message_of_the_last_sender_precedes_its_end() {
+    fn channel_receiver_gets_last_message_before_the_end() {
         let (sender, receiver) = channel::<u32>().unwrap();
         let raw = receiver.end().raw();
         let end =

@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn segment_addresses_are_contiguous() {
+    fn segments_of_a_growing_queue_are_contiguous() {
         let first = RingAt {
             block: 7,
             slots: 192,

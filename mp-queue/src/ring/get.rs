@@ -248,7 +248,7 @@ mod tests {
     /// A recovery reads only groups that the dead process has touched. In this test, the consumer loses the
     /// message that it has found first, and takes a message of another group.
     #[test]
-    fn group_is_touched_before_its_message_is_taken() {
+    fn envelope_group_is_touched_before_message_is_taken() {
         let (m, me, others) = (memory(), Member::new(1, 1), [0, 64]);
         let ring = RingAt { envelopes: 65, ..ring() };
         for (i, e) in others.into_iter().enumerate() {
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn consumer_that_loses_a_race_clears_its_intent() {
+    fn consumer_losing_race_for_a_message_clears_intent() {
         let m = memory();
         m.store(ring().slot(0), Slot { lap: 1, state: SlotState::Full(Content::of(0)) }.pack());
         m.store(OWNERS.of(0), Owner { holder: Holder::Queued, seq: 1 }.pack());

@@ -367,7 +367,7 @@ mod tests {
 
     /// A consumer died in `Enclose` and left the mark in the place word.
     #[test]
-    fn next_leaseholder_removes_the_mark() {
+    fn next_leaseholder_removes_mark_of_a_dead_consumer() {
         let m = HeapMem::new(16);
         m.store(COUNT, 1);
         m.store(GROUPS.of(0), GroupState::InUse.pack());
@@ -381,7 +381,7 @@ mod tests {
 
     /// A recovery reads only groups that the dead process has touched.
     #[test]
-    fn group_is_touched_before_its_message_is_leased() {
+    fn envelope_group_is_touched_before_message_is_leased() {
         let m = HeapMem::new(16);
         m.store(COUNT, 1);
         m.store(GROUPS.of(0), GroupState::InUse.pack());
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn message_before_the_start_of_a_scan_is_found() {
+    fn returned_message_before_start_of_a_scan_is_found() {
         let m = HeapMem::new(16);
         m.store(COUNT, 2);
         m.store(GROUPS.of(0), GroupState::InUse.pack());
@@ -415,7 +415,7 @@ mod tests {
 
     /// The memory of an absent group may not be mapped, so the scan must not read it.
     #[test]
-    fn scan_from_within_a_group_reads_no_absent_group() {
+    fn envelope_scan_within_a_group_reads_no_absent_group() {
         let (owners, places) =
             (Column { base: Word::at(256), stride: 8 }, Column { base: Word::at(2048), stride: 8 });
         let m = HeapMem::new(512);

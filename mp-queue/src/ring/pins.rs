@@ -513,7 +513,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distance_is_none_beyond_half_of_all_laps() {
+    fn position_distance_is_none_beyond_half_of_all_laps() {
         let (first, far) = (Position { lap: 1, index: 0 }, Position { lap: 1 << 36, index: 3 });
         assert_eq!(distance(far, first, 265), Some(((1 << 36) - 1) * 265 + 3));
         assert_eq!(distance(first, far, 265), None);

@@ -408,7 +408,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slot_words_round_trip_and_laps_wrap() {
+    fn ring_slot_words_round_trip_and_laps_wrap() {
         let last = SlotState::Last(Content::of(5));
         for state in [SlotState::Empty, SlotState::Full(Content(0xff_ffff)), SlotState::Closed, last] {
             let s = Slot { lap: LAP_MASK, state };

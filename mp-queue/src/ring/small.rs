@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_message_bytes_round_trip() {
+    fn small_message_bytes_round_trip_through_a_slot() {
         for len in 0..=SmallMessage::MOST {
             let bytes: Vec<u8> = (0..len as u8).map(|i| 255 - i).collect();
             let small = SmallMessage::new(&bytes).unwrap();

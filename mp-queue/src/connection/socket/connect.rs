@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn handshake_has_the_deadline_of_its_attempt() {
+    fn handshake_has_the_deadline_of_its_connect_attempt() {
         let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = silent.local_addr().unwrap().into();
         let options = SocketOptions::new().authkey("secret").handshake_timeout(Duration::from_secs(60));

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn proof_is_bound_to_key_role_and_nonces() {
+    fn authkey_proof_is_bound_to_key_role_and_nonces() {
         let (a, b, c) = (nonce().unwrap(), nonce().unwrap(), nonce().unwrap());
         let key = Key::new(b"secret");
         let input = |listener, provers, others| ProofInput { listener, provers, others };
@@ -125,7 +125,7 @@ mod tests {
 
     /// RFC 4231, test case 2, with the same crate. A proof is the HMAC-SHA256 of the concatenated parts.
     #[test]
-    fn proof_is_the_hmac_of_the_joined_parts() {
+    fn authkey_proof_is_the_hmac_of_the_joined_parts() {
         use hmac::{Hmac, KeyInit, Mac};
         let mut mac = <Hmac<sha2::Sha256> as KeyInit>::new_from_slice(b"Jefe").unwrap();
         mac.update(b"what do ya want for nothing?");

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn self_connected_socket_is_refused() {
+    fn socket_connected_to_itself_is_refused() {
         let socket = new_socket((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
         let own = SocketAddr::try_from(getsockname(&socket).unwrap()).unwrap();
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn network_errors_end_a_connection() {
+    fn network_errors_end_a_socket_connection() {
         use Errno as E;
         let reset = [E::PIPE, E::CONNRESET, E::NOTCONN, E::TIMEDOUT, E::CONNREFUSED, E::CONNABORTED];
         let network = [E::HOSTUNREACH, E::NETUNREACH, E::NETDOWN, E::HOSTDOWN, E::NONET];
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_is_recognized_in_each_form() {
+    fn loopback_address_is_recognized_in_each_form() {
         let is_loopback = |address: &str| is_loopback(&address.parse().unwrap());
         for here in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
             assert!(is_loopback(here), "{here}");

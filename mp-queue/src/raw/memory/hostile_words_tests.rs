@@ -111,7 +111,7 @@ fn arbitrary_ring_words_never_block_or_panic() {
 /// The slot names an envelope that is in no queue or in another queue. A get returns one error, and no
 /// message is lost.
 #[test]
-fn slot_naming_a_missing_message_is_an_error() {
+fn get_from_slot_naming_a_missing_message_is_an_error() {
     let queue = Queue::<String>::bounded(1).unwrap();
     let memory = queue.raw().memory();
     let (arena, ring) = (memory.arena, memory.chain.first);

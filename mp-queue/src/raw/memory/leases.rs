@@ -289,7 +289,7 @@ mod tests {
 
     /// A consumer leases a copy of a small message while another consumer takes the message.
     #[test]
-    fn lost_copy_of_a_small_message_is_not_held() {
+    fn small_message_taken_during_a_lease_is_not_leased() {
         let queue = with_clean_memory(|| Queue::bounded(1).unwrap());
         queue.put(7_u64).unwrap();
         let memory = *queue.raw().memory();
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn message_being_leased_counts_as_leased() {
+    fn message_counts_as_leased_while_its_lease_begins() {
         let queue = unburdened();
         // Too long for a slot, so it has an envelope, which is leased.
         let text = "a message in an envelope".to_owned();

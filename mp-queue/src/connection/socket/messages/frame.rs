@@ -133,7 +133,7 @@ mod tests {
 
     /// The message has the fingerprint of the expected type and the name of another type.
     #[test]
-    fn frame_with_equal_fingerprint_is_checked_by_name() {
+    fn frame_of_equal_fingerprint_is_checked_by_type_name() {
         let received = |name: &str| {
             let fingerprint = TypeFingerprint::<u8>::new().get();
             value_of::<u8>(ReceivedFrame { bytes: vec![1, 5], fingerprint, name: name.into() })
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn too_long_message_is_refused_with_the_limit() {
+    fn too_long_socket_message_is_refused_with_the_limit() {
         for (len, limit) in [(0, 0), (10, 10), (u32::MAX as usize, usize::MAX)] {
             assert_eq!(length(len, limit).unwrap() as usize, len);
         }
