@@ -72,7 +72,7 @@ fn rlock_with_overwritten_depth_is_malformed() {
 }
 
 #[test]
-fn locks_survive_arbitrary_words() {
+fn locks_survive_arbitrary_words_in_shared_memory() {
     within_a_minute(|| {
         let using = |lock: &RLock<u64>| {
             let first = lock.try_lock();
@@ -95,7 +95,7 @@ fn locks_survive_arbitrary_words() {
 }
 
 #[test]
-fn waits_survive_arbitrary_words() {
+fn semaphore_to_barrier_survive_arbitrary_words() {
     within_a_minute(|| {
         let using = |permits: &Semaphore| {
             let permit = permits.try_acquire();
@@ -137,7 +137,7 @@ fn waits_survive_arbitrary_words() {
 /// A foreign process overwrote a recursion count. The count saturates instead of wrapping to zero, which
 /// would admit a writer during a read.
 #[test]
-fn read_count_saturates_while_reading() {
+fn overwritten_rwlock_read_count_saturates() {
     let m = HeapMem::new(8);
     let readers = Readers {
         slots: Slots { used: Word::at(0), first: Word::at(8), limit: 2 },

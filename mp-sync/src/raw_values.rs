@@ -237,12 +237,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn atomic_widths_divide_element_sizes() {
+    fn raw_value_atomic_width_divides_the_element_size() {
         assert_eq!([0, 1, 2, 3, 4, 6, 8, 12, 16, 24].map(width), [1, 1, 2, 1, 4, 2, 8, 4, 8, 8]);
     }
 
     #[test]
-    fn elements_of_any_size_round_trip() {
+    fn raw_array_elements_of_any_size_round_trip() {
         let odd = [[1_u8, 2, 3], [4, 5, 6], [7, 8, 9]];
         let a = RawArray::from_slice(&odd).unwrap();
         a.set(1, [0; 3]).unwrap();

@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn permit_is_kept_by_its_thread() {
+    fn kept_semaphore_permit_belongs_to_its_thread() {
         let one = BoundedSemaphore::new(1).unwrap();
         assert!(one.acquire_kept(Duration::ZERO).unwrap());
         assert!(one.is_kept_here() && !one.acquire_kept(Duration::from_millis(1)).unwrap());

@@ -25,7 +25,7 @@ fn are_reading(m: &HeapMem) -> bool {
 }
 
 #[test]
-fn depth_overflow_is_refused() {
+fn rlock_depth_overflow_is_refused() {
     let m = HeapMem::new(16);
     for (levels, end, now) in
         [(1, AddLevelOutcome::Added, 2), (u32::MAX.into(), AddLevelOutcome::Overflow, u32::MAX.into())]
@@ -39,7 +39,7 @@ fn depth_overflow_is_refused() {
 
 /// The count in a slot belongs to one thread.
 #[test]
-fn recursive_read_uses_own_slot() {
+fn recursive_rwlock_read_uses_the_threads_own_slot() {
     let m = HeapMem::new(16);
     let seen = run(ClaimReader::new(READERS, me(), 7), &m).unwrap();
     assert_eq!(run(AddRead::new(READERS, me(), 8), &m), None);
@@ -50,7 +50,7 @@ fn recursive_read_uses_own_slot() {
 /// A writer acquired the lock between the reader's load of the lock and its claim of a slot. The writer may
 /// have found the slot taken, and sleep.
 #[test]
-fn reader_reports_that_it_stepped_back() {
+fn rwlock_reader_reports_stepping_back_for_a_writer() {
     let m = HeapMem::new(16);
     let mut enter = Enter::new(WORD, READERS, me(), 7);
     while !are_reading(&m) {
@@ -64,7 +64,7 @@ fn reader_reports_that_it_stepped_back() {
 
 /// The holder died while it wrote, and its lock is free: the data may be torn until a caller recovers it.
 #[test]
-fn marked_lock_blocks_readers() {
+fn poisoned_rwlock_blocks_new_readers() {
     const MARKED: LockWord = LockWord(4);
     assert!(MARKED.is_poisoned() && MARKED.holder().is_none());
     let m = HeapMem::new(16);
@@ -77,7 +77,7 @@ fn marked_lock_blocks_readers() {
 
 /// The last party died before it ended the phase: the next arrival ends it, and has to wake the waiters.
 #[test]
-fn arrival_ends_earlier_phase_and_reports_it() {
+fn barrier_arrival_ends_phase_of_a_dead_last_party() {
     let m = HeapMem::new(16);
     let at = BarrierAt { phase: WORD, arrivals: Word::at(8), parties: 2 };
     for (i, party) in [(0, 2), (1, 3)] {

@@ -172,7 +172,7 @@ fn ok<T>(done: Result<T, Killed>) -> T {
 /// After two concurrent arrivals, the phase has ended. A party that passes reads what the other party wrote
 /// before its arrival.
 #[test]
-fn loom_last_arrival_ends_the_phase() {
+fn loom_last_arrival_ends_the_barrier_phase() {
     loom::model(|| {
         let m = memory();
         let arrive = |m: &HeapMem, me: u32| {
@@ -193,7 +193,7 @@ fn loom_last_arrival_ends_the_phase() {
 
 /// The last party wakes a party that sleeps at the barrier.
 #[test]
-fn loom_last_party_wakes_sleeper() {
+fn loom_last_barrier_party_wakes_sleeper() {
     loom::model(|| {
         let m = memory();
         let waits = |m: &HeapMem, me: u32| {
@@ -215,7 +215,7 @@ fn loom_last_party_wakes_sleeper() {
 /// A late party does not replace an arrival of a later phase in the word that it loads. Three waits at a
 /// barrier for one party each end their own phase.
 #[test]
-fn loom_late_party_keeps_later_arrivals() {
+fn loom_late_barrier_party_keeps_later_arrivals() {
     loom::model(|| {
         let m = memory();
         let wait = |m: &HeapMem, me: u32| {
@@ -235,7 +235,7 @@ fn loom_late_party_keeps_later_arrivals() {
 /// The last party runs its action before the other parties continue, even if another party checks meanwhile.
 /// The other parties read the effects of the action.
 #[test]
-fn loom_last_party_acts_before_others_continue() {
+fn loom_barrier_action_runs_before_others_continue() {
     loom::model(|| {
         let m = memory();
         let arrive = |m: &HeapMem, me: u32| {
@@ -257,7 +257,7 @@ fn loom_last_party_acts_before_others_continue() {
 
 /// A process aborts while the last party arrives: the outcome is the same for both, and a sleeper is woken.
 #[test]
-fn loom_abort_or_last_arrival_decides() {
+fn loom_abort_during_last_arrival_has_one_outcome() {
     explore(|| {
         let m = memory();
         let (phase, _) = ok(Process::new(0, 2).arrive(&m)).expect("no party breaks the barrier");
@@ -391,7 +391,7 @@ fn loom_death_while_ending_a_phase_has_one_outcome() {
 /// The last of three parties is dead. Another party detects that, and is killed at each step while it ends or
 /// breaks the phase. The remaining party completes the repair.
 #[test]
-fn loom_repair_of_a_killed_repairer_is_completed() {
+fn loom_barrier_repair_of_a_killed_repairer_completes() {
     // The last party is killed during its arrival, or at one of two points after it.
     for (left_at, steps, acts) in
         [3, 6, 8].into_iter().flat_map(|at| STEPS.flat_map(move |s| [(at, s, false), (at, s, true)]))

@@ -48,7 +48,7 @@ fn one_permit() -> Arc<HeapMem> {
 
 /// A thread that reads `done` as set also reads the writes of the closure, without the lock.
 #[test]
-fn loom_done_flag_orders_writes() {
+fn loom_once_done_flag_publishes_the_closures_writes() {
     loom::model(|| {
         let m = memory();
         let done = Word::at(24);
@@ -69,7 +69,7 @@ fn loom_done_flag_orders_writes() {
 
 /// The next holder of a permit reads what the previous holder wrote while it had the permit.
 #[test]
-fn loom_permit_orders_writes_of_holders() {
+fn loom_semaphore_permit_orders_writes_of_holders() {
     loom::model(|| {
         let m = one_permit();
         let add = |m: &HeapMem, me: u32| {
@@ -90,7 +90,7 @@ fn loom_permit_orders_writes_of_holders() {
 
 /// If a thread misses the release of a permit and falls asleep, the release wakes it.
 #[test]
-fn loom_sleeper_is_woken_by_a_permit() {
+fn loom_release_of_a_permit_wakes_a_late_sleeper() {
     loom::model(|| {
         let m = one_permit();
         let seen = claim(&m, 0).expect("the permit is free");
@@ -110,7 +110,7 @@ fn loom_sleeper_is_woken_by_a_permit() {
 
 /// A thread that waits for an event is woken, or finds the event set and reads the writes before it.
 #[test]
-fn loom_event_wakes_a_sleeper() {
+fn loom_event_set_during_a_wait_wakes_the_sleeper() {
     loom::model(|| {
         let (m, event) = (memory(), SLOTS.first);
         let wait = move |m: &HeapMem| {
@@ -179,7 +179,7 @@ fn loom_reader_and_writer_exclude_each_other() {
 /// A notifier notifies a thread that is falling asleep: the token arrives, and the thread is woken or does
 /// not sleep.
 #[test]
-fn loom_notified_thread_does_not_sleep() {
+fn loom_thread_notified_while_falling_asleep_wakes() {
     loom::model(|| {
         let m = memory();
         let seen =

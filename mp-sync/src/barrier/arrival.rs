@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn last_party_completes_after_its_action() {
+    fn last_barrier_party_completes_after_its_action() {
         let barrier = Barrier::new(2).unwrap();
         let (mut first, mut last) = (arrive(&barrier, true), arrive(&barrier, true));
         assert!(last.is_last() && !first.is_last());

@@ -504,7 +504,7 @@ mod tests {
     /// A waiter that has taken over a dead waiter's token, and then gets a token of its own, passes one token
     /// to exactly one waiter.
     #[test]
-    fn spare_token_goes_to_another_waiter() {
+    fn condition_waiter_with_two_tokens_passes_one_on() {
         let condition = Condition::with_waiters(8).unwrap();
         let me = condition.shared.me().unwrap();
         // This member never existed, so it counts as dead.
@@ -528,7 +528,7 @@ mod tests {
 
     /// A waiter that leaves with a token passes it on, and an enlisted waiter waits in several attempts.
     #[test]
-    fn enlisted_waiter_keeps_or_passes_on_its_token() {
+    fn condition_waiter_that_leaves_passes_on_its_token() {
         let condition = Condition::with_waiters(4).unwrap();
         let short = Duration::from_millis(1);
         let (mut one, two) = (condition.enlist().unwrap(), condition.enlist().unwrap());
@@ -545,7 +545,7 @@ mod tests {
 
     /// The slot of a dead waiter is released. A token of a dead waiter goes to a live one.
     #[test]
-    fn dead_waiters_lose_slots_but_not_tokens() {
+    fn tokens_of_dead_condition_waiters_go_to_live_ones() {
         let condition = Condition::with_waiters(2).unwrap();
         let me = condition.shared.me().unwrap();
         let dead = Member::new(4000, 7);

@@ -405,7 +405,7 @@ mod tests {
     use crate::steps::slot::OPEN;
 
     #[test]
-    fn held_error_names_only_readers() {
+    fn rwlock_held_error_names_the_process_of_a_reader() {
         let lock = RwLock::with_readers(5_u64, 2).unwrap();
         let reading = lock.read().unwrap();
         let me = lock.shared.me().unwrap();
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn slot_without_holder_is_malformed() {
+    fn rwlock_slot_in_an_unknown_state_is_malformed() {
         let lock = RwLock::with_readers(5_u64, 1).unwrap();
         drop(lock.read().unwrap());
         // A foreign process wrote a slot that is neither free nor held.

@@ -74,12 +74,12 @@ fn seeds() -> Vec<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn mutated_lists_parse_or_fail() {
+    fn mutated_shareable_lists_parse_or_fail() {
         mp_harness::hostile::short(super::TARGETS);
     }
 
     #[test]
-    fn list_bytes_match_golden_file() {
+    fn shareable_list_bytes_match_golden_file() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/shareable_list/golden.txt");
         mp_harness::hostile::golden(file, "ShareableList, as CPython 3.11 has it", &super::samples());
     }

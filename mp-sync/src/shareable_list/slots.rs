@@ -222,7 +222,7 @@ mod tests {
 
     /// Any process of the user can create a named list with a slot that is larger than a format can express.
     #[test]
-    fn slot_room_is_limited_by_its_format() {
+    fn shareable_list_slot_room_is_limited_by_its_format() {
         let rooms = [MOST_ROOM + 8, 16];
         let (bytes, base) = (size(&rooms), Word::at(0));
         let mem = HeapMem::new(bytes.div_ceil(8) as usize);

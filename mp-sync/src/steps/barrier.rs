@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn outcome_depends_on_the_later_phase_word() {
+    fn barrier_outcome_depends_on_the_later_phase_word() {
         let mine = Phase::unpack(0);
         let broken = Phase { broken: Some(BreakCause::Died), ..mine };
         assert_eq!(mine.outcome(mine), PhaseOutcome::Open);

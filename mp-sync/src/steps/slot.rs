@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_claimed_once_and_grow_to_the_limit() {
+    fn holder_slots_are_claimed_once_and_grow_up_to_limit() {
         let m = mp_core::mem::HeapMem::new(8);
         let slots = Slots { used: Word::at(0), first: Word::at(8), limit: 3 };
         let me = Member::new(1, 1);
