@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn written_file_replaces_the_target_of_a_link() {
+    fn file_written_through_a_link_replaces_its_target() {
         let folder = std::env::temp_dir().join(format!("mp-whole-file-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let (file, symlink) = (folder.join("file"), folder.join("link"));

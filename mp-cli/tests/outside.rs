@@ -244,7 +244,7 @@ fn check_record(target: &Target) -> bool {
 }
 
 #[test]
-fn killed_command_leaves_no_files() {
+fn killed_mp_command_leaves_no_files_open() {
     let target = Target::start("killed");
     let before = target.open_files();
     let polls = (0..12).map(|power| Moment::Polls((1 << power) - 1));
@@ -265,7 +265,7 @@ fn killed_command_leaves_no_files() {
 }
 
 #[test]
-fn file_of_a_killed_record_is_whole_or_missing() {
+fn file_of_a_killed_mp_record_is_whole_or_missing() {
     let target = Target::start("record");
     let record =
         || target.commands().into_iter().find(|c| c.get_args().any(|word| word == "record")).unwrap();
@@ -277,7 +277,7 @@ fn file_of_a_killed_record_is_whole_or_missing() {
 }
 
 #[test]
-fn commands_change_nothing_of_a_stopped_program() {
+fn mp_commands_change_nothing_of_a_stopped_program() {
     let target = Target::start("stopped");
     target.pids.iter().for_each(|pid| signal(*pid, Signal::STOP));
     eventually("all threads are stopped", || {
@@ -313,7 +313,7 @@ fn commands_change_nothing_of_a_stopped_program() {
 /// The arena of another build is simulated by the first page of a real arena, with another version and other
 /// fields after it.
 #[test]
-fn program_of_another_version_is_an_error() {
+fn mp_command_refuses_a_program_of_another_version() {
     const VERSION: usize = 64;
     let target = Target::start("version");
     let real = arena_of(target.pids[0]).unwrap();

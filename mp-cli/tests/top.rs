@@ -77,7 +77,7 @@ const REDRAWN: Duration = Duration::from_millis(200);
 const RESTORED: &str = "\x1b[?1049l";
 
 #[test]
-fn top_shows_a_hang_until_q() {
+fn top_shows_a_hang_until_q_is_pressed() {
     let program = hangs();
     let Some(mut top) = Top::start(&program) else { return };
     top.expect("Queue::put");
@@ -88,7 +88,7 @@ fn top_shows_a_hang_until_q() {
 }
 
 #[test]
-fn top_keeps_the_last_state_of_a_program() {
+fn top_keeps_the_last_state_of_an_ended_program() {
     let program = hangs();
     let Some(mut top) = Top::start(&program) else { return };
     top.expect("Queue::put");
@@ -99,7 +99,7 @@ fn top_keeps_the_last_state_of_a_program() {
 }
 
 #[test]
-fn terminal_is_restored_after_sigterm() {
+fn top_restores_the_terminal_after_sigterm() {
     let program = hangs();
     let Some(mut top) = Top::start(&program) else { return };
     top.expect("Queue::put");
@@ -110,7 +110,7 @@ fn terminal_is_restored_after_sigterm() {
 }
 
 #[test]
-fn ctrl_z_restores_the_terminal() {
+fn top_restores_the_terminal_on_ctrl_z() {
     let program = hangs();
     let Some(mut top) = Top::start(&program) else { return };
     top.expect("Queue::put");

@@ -80,7 +80,7 @@ fn ends(name: &str, part: &str) {
 }
 
 #[test]
-fn join_before_results_are_taken_is_explained() {
+fn why_explains_a_join_before_results_are_taken() {
     why(
         "join",
         &[
@@ -93,13 +93,13 @@ fn join_before_results_are_taken_is_explained() {
 }
 
 #[test]
-fn queue_that_is_never_closed_is_explained() {
+fn why_explains_a_queue_that_is_never_closed() {
     // There are more workers than a wait in shared memory can name.
     why("close", &["rank-8: Queue::get of queue \"jobs\" (#0, 0/8)", "close()", CANT_END]);
 }
 
 #[test]
-fn wait_for_a_killed_producer_is_explained() {
+fn why_explains_a_wait_for_a_killed_producer() {
     why(
         "killed",
         &[
@@ -118,7 +118,7 @@ fn get_from_a_dead_producer_returns_an_error() {
 }
 
 #[test]
-fn killed_owner_of_a_lock_is_an_error() {
+fn lock_of_a_killed_owner_returns_an_error() {
     ends("owner", "OwnerDied: ");
 }
 
@@ -133,7 +133,7 @@ fn killed_workers_of_a_loader_cost_no_batch() {
 }
 
 #[test]
-fn endless_worker_of_a_loader_is_named() {
+fn why_names_the_endless_worker_of_a_loader() {
     let parts = [
         "thread main: a wait for tasks",
         "[mp-cli/examples/hangs.rs:",
@@ -148,12 +148,12 @@ fn deleter_that_takes_a_held_lock_gets_an_error() {
 }
 
 #[test]
-fn lock_held_over_starmap_is_named() {
+fn why_names_a_lock_held_over_starmap() {
     why("starmap", &["thread main: a wait for tasks", "pool-worker-1: lock of lock \"limbo\"", "holds it: "]);
 }
 
 #[test]
-fn permits_of_waiting_workers_are_explained() {
+fn why_explains_permits_kept_by_waiting_workers() {
     why(
         "memory",
         &[
@@ -171,17 +171,17 @@ fn allocation_without_memory_returns_an_error() {
 }
 
 #[test]
-fn parts_of_a_tensor_arrive_and_are_counted() {
+fn split_tensor_sent_to_workers_arrives_whole() {
     ends("split", "40000 elements");
 }
 
 #[test]
-fn cycle_of_locks_is_explained() {
+fn why_explains_a_cycle_of_locks() {
     why("locks", &["lock of lock \"weights\"", "lock of lock \"stats\"", CANT_END]);
 }
 
 #[test]
-fn stopped_owner_of_a_lock_is_named() {
+fn why_names_the_stopped_owner_of_a_lock() {
     why(
         "stopped",
         &["thread main: lock of lock \"weights\"", "rank-0: is stopped by a signal or a debugger"],
@@ -189,17 +189,17 @@ fn stopped_owner_of_a_lock_is_named() {
 }
 
 #[test]
-fn barrier_with_too_many_parties_is_explained() {
+fn why_explains_a_barrier_with_too_many_parties() {
     why("barrier", &["rank-1: Barrier::wait of barrier \"epoch\"", "more parties", CANT_END]);
 }
 
 #[test]
-fn permit_that_is_kept_is_explained() {
+fn why_explains_a_permit_that_is_kept() {
     why("permit", &["rank-0: Semaphore::acquire of semaphore \"slots\"", "Was a permit kept?", CANT_END]);
 }
 
 #[test]
-fn computing_worker_is_not_a_hang() {
+fn why_reports_no_hang_for_a_computing_worker() {
     why("computes", &["thread main: join of", ": is in no call of multiproc that waits"]);
 }
 
@@ -215,7 +215,7 @@ fn ls_and_show_list_a_program() {
 }
 
 #[test]
-fn file_of_record_is_shown_after_the_end() {
+fn record_file_is_shown_after_the_program_has_ended() {
     let folder = std::env::temp_dir().join(format!("mp-record-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let file = folder.join("hang.json");
@@ -254,7 +254,7 @@ fn gc_removes_files_of_killed_programs() {
 
 /// The next program removes the files of the killed program, so no other clean-up is needed.
 #[test]
-fn files_of_a_killed_program_block_no_other() {
+fn files_of_a_killed_program_block_no_next_program() {
     let folder = std::env::temp_dir().join(format!("mp-next-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let start = || Program::start("files", &[("MP_SHARING_DIRECTORY", folder.to_str().unwrap())]);
@@ -278,7 +278,7 @@ fn files_of_a_killed_program_block_no_other() {
 }
 
 #[test]
-fn unknown_targets_are_errors_with_advice() {
+fn unknown_targets_of_why_are_errors_with_advice() {
     for (target, part) in [("4194304", "there is no process"), ("1", "`mp ls`"), ("no-such", "`mp ls`")] {
         let (text, code) = mp(&["why", target]);
         assert!(code == Some(1) && text.starts_with("mp: ") && text.contains(part), "{target}: {text}");

@@ -125,7 +125,7 @@ fn shown(view: &mut TopView, sample: &TopSample) -> Vec<String> {
 }
 
 #[test]
-fn screen_of_80_by_24_shows_the_processes() {
+fn top_on_80_by_24_screen_shows_the_processes() {
     let expected = [
         "10 · 65 s old · train --epochs 3                                       every 1 s",
         "4 processes · 276 KiB of memory · 2.0 KiB held · 65 queued · 3 deaths",
@@ -145,7 +145,7 @@ fn screen_of_80_by_24_shows_the_processes() {
 }
 
 #[test]
-fn tab_shows_the_other_tables() {
+fn tab_key_in_top_shows_the_other_tables() {
     let (mut view, sample) = (view(), sample());
     press(&mut view, &sample, &[KeyCode::Tab]);
     let queues = lines(&drawn(&mut view, &sample, (80, 24), true));
@@ -175,7 +175,7 @@ fn tab_shows_the_other_tables() {
 }
 
 #[test]
-fn screen_of_200_by_50_shows_all_tables() {
+fn top_on_200_by_50_screen_shows_all_tables() {
     let lines = lines(&drawn(&mut view(), &sample(), (200, 50), true));
     let all = lines.join("\n");
     for part in [
@@ -192,7 +192,7 @@ fn screen_of_200_by_50_shows_all_tables() {
 }
 
 #[test]
-fn any_size_of_the_terminal_is_drawn() {
+fn top_draws_terminals_of_any_size() {
     let sample = sample();
     let explanation = TopScreen::Explanation(u16::MAX);
     for screen in [TopScreen::Tables, TopScreen::Help, explanation, TopScreen::Filter("x".into())] {
@@ -208,7 +208,7 @@ fn any_size_of_the_terminal_is_drawn() {
 }
 
 #[test]
-fn colours_are_used_only_if_enabled() {
+fn top_uses_colours_only_if_enabled() {
     for (colors, expected) in [(true, vec![Color::Cyan, Color::Magenta, Color::Red]), (false, vec![])] {
         let buffer = drawn(&mut view(), &sample(), (200, 50), colors);
         let mut found: Vec<Color> = Vec::new();
@@ -222,7 +222,7 @@ fn colours_are_used_only_if_enabled() {
 }
 
 #[test]
-fn sort_and_reverse_change_the_order() {
+fn sort_and_reverse_keys_change_the_order_in_top() {
     let (mut view, sample) = (view(), sample());
     let cpu = [KeyCode::Char('s'), KeyCode::Char('s')];
     press(&mut view, &sample, &cpu);
@@ -232,7 +232,7 @@ fn sort_and_reverse_change_the_order() {
 }
 
 #[test]
-fn selected_row_stays_selected_in_another_order() {
+fn selected_row_of_top_stays_selected_in_new_order() {
     let (mut view, sample) = (view(), sample());
     press(&mut view, &sample, &[KeyCode::Down, KeyCode::Down, KeyCode::Char('r')]);
     let rows = view.rows(&sample, TopTable::Processes);
@@ -243,7 +243,7 @@ fn selected_row_stays_selected_in_another_order() {
 }
 
 #[test]
-fn filter_keeps_rows_with_its_text() {
+fn filter_in_top_keeps_rows_that_contain_its_text() {
     let (mut view, sample) = (view(), sample());
     let letters = "/RESULTS".chars().map(KeyCode::Char).collect::<Vec<_>>();
     press(&mut view, &sample, &letters);
@@ -255,7 +255,7 @@ fn filter_keeps_rows_with_its_text() {
 }
 
 #[test]
-fn why_explains_the_selected_row_and_the_hang() {
+fn why_in_top_explains_the_selected_row_and_the_hang() {
     let (mut view, sample) = (view(), sample());
     press(&mut view, &sample, &[KeyCode::Down, KeyCode::Down, KeyCode::Char('w')]);
     let text = lines(&drawn(&mut view, &sample, (80, 24), true)).join("\n");
@@ -272,7 +272,7 @@ fn why_explains_the_selected_row_and_the_hang() {
 }
 
 #[test]
-fn rows_scroll_to_show_the_selected_row() {
+fn rows_of_top_scroll_to_show_the_selected_row() {
     let (mut view, sample) = (view(), sample());
     press(&mut view, &sample, &[KeyCode::End]);
     let lines = lines(&drawn(&mut view, &sample, (80, 9), true));
@@ -280,13 +280,13 @@ fn rows_scroll_to_show_the_selected_row() {
 }
 
 #[test]
-fn queue_in_a_reused_block_has_no_rate() {
+fn top_shows_no_rate_of_a_queue_in_a_reused_block() {
     assert_eq!(sample_after(1300, 100).rates[0], None);
     assert_eq!(sample_after(100, 350).rates[0], Some((250.0, 250.0)));
 }
 
 #[test]
-fn end_of_the_program_replaces_the_alarm() {
+fn end_of_the_program_replaces_the_alarm_in_top() {
     let (mut view, sample) = (view(), sample());
     view.end = Some(super::ENDED.into());
     let lines = lines(&drawn(&mut view, &sample, (80, 24), true));
@@ -295,7 +295,7 @@ fn end_of_the_program_replaces_the_alarm() {
 }
 
 #[test]
-fn costly_program_is_read_less_often() {
+fn top_reads_a_costly_program_less_often() {
     let (mut view, sample) = (view(), sample());
     view.record_cost(Duration::from_millis(3));
     assert_eq!(view.pace(), Duration::from_secs(1));
@@ -310,7 +310,7 @@ fn costly_program_is_read_less_often() {
 }
 
 #[test]
-fn plus_and_minus_choose_the_interval() {
+fn plus_and_minus_keys_choose_the_interval_of_top() {
     let (mut view, sample) = (view(), sample());
     press(&mut view, &sample, &[KeyCode::Char('+'), KeyCode::Char('+')]);
     assert_eq!(view.interval, Duration::from_secs(5));

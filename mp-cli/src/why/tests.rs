@@ -49,7 +49,7 @@ fn is_proved(first: &Snapshot, mut second: Snapshot) -> bool {
 }
 
 #[test]
-fn cycle_is_proved_by_two_checks_of_each_thread() {
+fn lock_cycle_is_proved_by_two_checks_of_each_thread() {
     let first = cycle([5, 9]);
     let found = explain(&first, &[10]);
     assert!(found.hangs && found.to_string().contains("holds it: 10 (in lock)"), "{found}");
@@ -58,7 +58,7 @@ fn cycle_is_proved_by_two_checks_of_each_thread() {
 }
 
 #[test]
-fn advice_covers_the_cycle_only() {
+fn advice_of_why_excludes_waits_outside_the_cycle() {
     let mut snapshot = cycle([5, 9]);
     snapshot.processes[0].waits[0].advice = "Was a guard kept?".into();
     let mut join = wait(5, 0, 7, 5);
@@ -84,7 +84,7 @@ fn wait_that_no_process_can_end_is_not_a_cycle() {
 }
 
 #[test]
-fn processes_with_the_same_wait_are_one_line() {
+fn why_shows_processes_with_the_same_wait_on_one_line() {
     let mut snapshot = cycle([5, 9]);
     let mut join = wait(5, 0, 7, 5);
     let ranks = [30, 31, 32, 33];
@@ -104,7 +104,7 @@ fn processes_with_the_same_wait_are_one_line() {
 }
 
 #[test]
-fn hang_of_many_processes_is_explained_in_time() {
+fn why_explains_a_hang_of_many_processes_in_time() {
     let mut snapshot = cycle([5, 9]);
     let pids: Vec<u32> = (100..700).collect();
     let all = pids.iter().map(|pid| process(*pid, &wait(*pid, 1, 7, 5)));
@@ -117,7 +117,7 @@ fn hang_of_many_processes_is_explained_in_time() {
 }
 
 #[test]
-fn changed_cycle_is_not_proved() {
+fn lock_cycle_changed_between_checks_is_not_proved() {
     let first = cycle([5, 9]);
     let changed = |change: fn(&mut Snapshot)| {
         let mut second = cycle([7, 11]);
