@@ -234,14 +234,14 @@ fn function_seeds() -> Vec<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn mutated_inputs_are_read_or_refused() {
+    fn mutated_frames_and_tokens_are_read_or_refused() {
         mp_harness::hostile::short(super::TARGETS);
     }
 
     /// Needs the feature `authkey`, because the key is part of the start message.
     #[test]
     #[cfg(feature = "authkey")]
-    fn frames_match_the_golden_file() {
+    fn spawn_frames_and_tokens_match_the_golden_file() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/protocol/golden.txt");
         let head = "frames between parent and child, and tokens of v1: both sides are one build";
         mp_harness::hostile::golden(file, head, &super::samples());

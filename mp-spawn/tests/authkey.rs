@@ -28,7 +28,7 @@ fn everywhere() -> Vec<u8> {
 
 #[test]
 #[allow(unsafe_code)]
-fn family_key_is_shared_and_not_readable() {
+fn family_authkey_is_shared_and_not_readable() {
     let ours = key().unwrap();
     assert_eq!(ours.len(), 32);
     // SAFETY: code in the copy starts a process, and uses no state of this one.
@@ -47,7 +47,7 @@ fn family_key_is_shared_and_not_readable() {
 }
 
 #[test]
-fn key_of_an_option_is_inherited_by_descendants() {
+fn authkey_option_is_inherited_by_descendants() {
     let child = Process::builder().authkey("given").spawn(of_two_generations, ()).unwrap();
     assert_eq!(child.join().unwrap(), [b"given".to_vec(), b"given".to_vec()]);
     let ranks = SpawnOptions::nprocs(2).authkey(b"to all");
@@ -63,7 +63,7 @@ fn key_of_an_option_is_inherited_by_descendants() {
 }
 
 #[test]
-fn debug_hides_the_key() {
+fn debug_output_hides_the_authkey() {
     let key = current_process().authkey().unwrap();
     let options = SpawnOptions::nprocs(1).authkey("do not print");
     let builder = Process::builder().authkey("do not print");
@@ -74,10 +74,10 @@ fn debug_hides_the_key() {
 }
 
 #[test]
-fn unrelated_programs_have_different_keys() {
+fn unrelated_programs_have_different_authkeys() {
     let program = || {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "helper_prints_its_key", "--ignored", "--nocapture", "--test-threads=1"]);
+        command.args(["--exact", "helper_prints_its_authkey", "--ignored", "--nocapture", "--test-threads=1"]);
         let output = command.stdin(Stdio::null()).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         text.lines().find_map(|line| line.strip_prefix("key: ").map(str::to_owned)).unwrap()
@@ -88,6 +88,6 @@ fn unrelated_programs_have_different_keys() {
 
 #[test]
 #[ignore = "part of another test"]
-fn helper_prints_its_key() {
+fn helper_prints_its_authkey() {
     println!("\nkey: {:?}", key().unwrap());
 }

@@ -76,7 +76,7 @@ fn without_proc_later(method: &str) -> String {
 }
 
 #[test]
-fn error_names_an_unmounted_proc() {
+fn start_error_names_an_unmounted_proc() {
     let said = each(without_proc_later);
     if said[0] == "SKIPPED" {
         return mp_harness::skip("/proc can't be hidden here");
@@ -88,7 +88,7 @@ fn error_names_an_unmounted_proc() {
 }
 
 #[test]
-fn error_names_a_missing_proc() {
+fn start_error_names_a_missing_proc() {
     let said = each(without_proc);
     if said[0] == "SKIPPED" {
         return mp_harness::skip("/proc can't be hidden here");
@@ -104,7 +104,7 @@ fn without_clone3(method: &str) -> String {
 }
 
 #[test]
-fn filter_that_refuses_clone3_is_named() {
+fn start_error_names_filter_that_refuses_clone3() {
     let said = each(without_clone3);
     // The version of the C library determines whether it tries an older call after EPERM.
     for text in &said {
@@ -124,7 +124,7 @@ fn without_any_clone(method: &str) -> String {
 
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn filter_that_refuses_all_process_calls_is_named() {
+fn start_error_names_filter_of_all_process_calls() {
     let said = each(without_any_clone);
     for (method, text) in METHODS.into_iter().zip(&said) {
         // A fork server that was started earlier has no such filter.
@@ -139,7 +139,7 @@ fn without_prctl(method: &str) -> String {
 }
 
 #[test]
-fn filter_that_refuses_prctl_is_named() {
+fn start_error_names_filter_that_refuses_prctl() {
     for (method, text) in METHODS.into_iter().zip(each(without_prctl)) {
         assert!(text.contains("PR_SET_PDEATHSIG") && text.contains("seccomp"), "{method}: {text:?}");
     }
@@ -172,7 +172,7 @@ impl Drop for Group {
 }
 
 #[test]
-fn full_control_group_is_named_with_its_limit() {
+fn start_error_names_a_full_control_group_and_limit() {
     fn crowd((method, group): (String, PathBuf)) -> Result<String, String> {
         let joins = std::fs::write(group.join("cgroup.procs"), std::process::id().to_string());
         joins.map_err(|error| error.to_string())?;

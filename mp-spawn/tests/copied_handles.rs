@@ -35,7 +35,7 @@ fn in_the_copy((): ()) -> Outcome {
 }
 
 #[test]
-fn copied_handles_are_refused_and_end_no_process() {
+fn copied_process_handles_are_refused_and_end_nothing() {
     alone(|()| {
         // SAFETY: code in the copy needs no state of other threads.
         unsafe { allow_fork() };
@@ -105,7 +105,7 @@ fn asks_for_everything((pid, ranks): (u32, Vec<u32>)) -> Outcome {
 /// Copies are made while threads hold the locks of the handles nearly all the time, because the threads
 /// describe processes with long names.
 #[test]
-fn calls_in_a_copy_never_wait_for_missing_threads() {
+fn calls_in_a_forked_copy_never_wait_for_lost_threads() {
     alone(|()| {
         // SAFETY: code in the copy needs no state of other threads.
         unsafe { allow_fork() };
@@ -167,7 +167,7 @@ fn drops_a_supervised_process((): ()) -> Outcome {
 }
 
 #[test]
-fn drop_in_a_copy_does_not_end_a_supervised_process() {
+fn drop_in_a_forked_copy_keeps_a_supervised_process() {
     alone(|()| {
         // SAFETY: code in the copies needs no state of other threads.
         unsafe { allow_fork() };

@@ -35,7 +35,7 @@ fn limit_core(bytes: u64) -> io::Result<()> {
 }
 
 #[test]
-fn death_by_signal_names_the_signal() {
+fn error_of_a_death_by_signal_names_the_signal() {
     let raise = |_: usize, number: i32| {
         limit_core(0).unwrap();
         // SAFETY: no memory is involved.
@@ -112,7 +112,7 @@ fn faulting_instruction_address_is_reported() {
 }
 
 #[test]
-fn core_file_is_reported() {
+fn core_file_of_a_crash_is_reported() {
     let abort = |_: usize, bytes: u64| {
         limit_core(bytes).unwrap();
         std::process::abort();

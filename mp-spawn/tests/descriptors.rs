@@ -119,7 +119,7 @@ fn nothing_leaks() {
 }
 
 #[test]
-fn worker_inherits_no_files() {
+fn worker_inherits_no_files_by_default() {
     with_and_without_clone3(nothing_leaks);
 }
 
@@ -171,7 +171,7 @@ fn looks_at(numbers: Vec<i32>) -> Result<Vec<(String, bool)>, String> {
 
 /// Checks each start method.
 #[test]
-fn inherited_number_refers_to_the_file_when_named() {
+fn inherited_fd_is_the_file_at_the_time_of_naming() {
     use std::os::fd::{AsRawFd, OwnedFd};
 
     fn expect(method: StartMethod, case: &str, named: &[&OwnedFd], change: impl FnOnce(), expected: &[&str]) {
@@ -215,7 +215,7 @@ fn inherited_number_refers_to_the_file_when_named() {
 
 /// With each start method, the file that was named last is used.
 #[test]
-fn number_named_twice_means_the_later_file() {
+fn fd_number_named_twice_inherits_the_later_file() {
     use std::os::fd::AsRawFd;
 
     alone(|()| {
@@ -271,6 +271,6 @@ fn numbers_may_be_in_the_way() {
 }
 
 #[test]
-fn inherited_numbers_may_be_in_use() {
+fn files_are_inherited_at_numbers_already_in_use() {
     with_and_without_clone3(numbers_may_be_in_the_way);
 }

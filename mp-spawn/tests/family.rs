@@ -89,7 +89,7 @@ fn killed_parent_ends_its_descendants() {
 }
 
 #[test]
-fn processes_end_when_the_parent_executes_another() {
+fn processes_end_when_parent_executes_another_program() {
     /// Executes another program on the main thread or on another thread, both of which can start processes.
     fn executes(rank: usize, meeting: String) -> Outcome {
         let go = format!("{meeting}-{rank}");
@@ -196,7 +196,7 @@ fn killed_ancestor_ends_the_whole_chain() {
 }
 
 #[test]
-fn errors_pass_through_generations() {
+fn errors_of_grandchildren_reach_the_first_parent() {
     fn leaf(rank: usize, (): ()) {
         assert!(rank == 0, "the leaf of rank {rank} broke");
     }

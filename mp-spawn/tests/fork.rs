@@ -77,7 +77,7 @@ fn fork_refusal_names_its_reason() {
 }
 
 #[test]
-fn copy_inherits_state_and_is_a_separate_worker() {
+fn forked_copy_inherits_state_and_is_its_own_worker() {
     static TABLE: OnceLock<Vec<usize>> = OnceLock::new();
     thread_local!(static LOCAL: std::cell::Cell<u32> = const { std::cell::Cell::new(0) });
     alone(|()| {
@@ -110,7 +110,7 @@ fn copy_inherits_state_and_is_a_separate_worker() {
 }
 
 #[test]
-fn fork_reports_each_kind_of_end() {
+fn each_kind_of_end_of_a_forked_worker_is_reported() {
     fn fail(how: usize, (): ()) -> Result<(), String> {
         match how {
             0 => Err("an error".to_string()),
@@ -159,7 +159,7 @@ fn fork_reports_each_kind_of_end() {
 }
 
 #[test]
-fn copy_runs_no_exit_function_of_its_original() {
+fn forked_copy_runs_no_exit_function_of_the_original() {
     static FOLDER: OnceLock<String> = OnceLock::new();
     extern "C" fn note() {
         let name = format!("{}/original-{}", FOLDER.get().unwrap(), std::process::id());
@@ -217,7 +217,7 @@ fn copy_runs_no_exit_function_of_its_original() {
 }
 
 #[test]
-fn buffered_output_is_printed_once() {
+fn output_buffered_before_a_fork_is_printed_once() {
     let test = |(): ()| {
         allow();
         // Without a newline, so it stays in the buffer.
@@ -238,7 +238,7 @@ fn buffered_output_is_printed_once() {
 }
 
 #[test]
-fn signal_handlers_stay_with_the_original() {
+fn forked_copy_has_no_signal_handlers_of_its_original() {
     static CAUGHT: AtomicBool = AtomicBool::new(false);
     extern "C" fn catch(_: i32) {
         CAUGHT.store(true, Ordering::Relaxed);
@@ -257,7 +257,7 @@ fn signal_handlers_stay_with_the_original() {
 }
 
 #[test]
-fn copy_survives_its_starting_thread() {
+fn forked_copy_survives_its_starting_thread() {
     alone(|()| {
         let start = || start_processes(|_: usize, (): ()| wait_for_the_end(), (), forked(2));
         let copies = std::thread::spawn(start).join().unwrap().unwrap();
@@ -277,7 +277,7 @@ fn copy_survives_its_starting_thread() {
 }
 
 #[test]
-fn copies_can_start_processes_by_every_method() {
+fn forked_copies_start_processes_by_every_method() {
     alone(|()| {
         let nested = |_: usize, (): ()| {
             assert!(rank() == Some(0) && active_children().is_empty());
@@ -314,7 +314,7 @@ fn copies_can_start_processes_by_every_method() {
 }
 
 #[test]
-fn copies_nest_up_to_the_limit() {
+fn forked_copies_nest_up_to_the_limit() {
     alone(|()| {
         fn deeper(_: usize, depth: usize) -> Result<usize, SpawnError> {
             match start_processes(deeper, depth + 1, forked(1)) {
@@ -327,7 +327,7 @@ fn copies_nest_up_to_the_limit() {
 }
 
 #[test]
-fn copies_end_with_the_original() {
+fn forked_copies_end_with_the_original() {
     for how in [libc::SIGKILL, libc::SIGTERM] {
         let meeting = Meeting::new(&format!("fork-outlives-{how}"));
         let original = |meeting: String| -> Outcome {
@@ -360,7 +360,7 @@ fn copies_end_with_the_original() {
 }
 
 #[test]
-fn killed_original_leaves_no_copies() {
+fn killed_original_leaves_no_forked_copies() {
     let folder = Folder::new("fork-kill");
     for round in 0..8_u64 {
         let work = |path: String| -> Outcome {
@@ -395,7 +395,7 @@ fn killed_original_leaves_no_copies() {
 }
 
 #[test]
-fn copy_closes_the_library_files_of_its_original() {
+fn forked_copy_closes_library_files_of_its_original() {
     alone(|()| {
         // Siblings, with sockets and pipes, and a file of the program.
         let captured = forked(3).stdout(Stdio::Capture);
@@ -424,7 +424,7 @@ fn copy_closes_the_library_files_of_its_original() {
 }
 
 #[test]
-fn copy_hanging_before_its_function_times_out() {
+fn forked_copy_hanging_before_its_function_times_out() {
     static HANG: AtomicBool = AtomicBool::new(false);
     extern "C" fn hang() {
         if HANG.load(Ordering::Relaxed) {
@@ -445,7 +445,7 @@ fn copy_hanging_before_its_function_times_out() {
 }
 
 #[test]
-fn copies_are_made_while_threads_are_busy() {
+fn forked_copies_are_made_while_threads_are_busy() {
     alone(|()| {
         static STOP: AtomicBool = AtomicBool::new(false);
         let threads: Vec<_> = (0..3)
@@ -485,7 +485,7 @@ fn copies_are_made_while_threads_are_busy() {
 }
 
 #[test]
-fn stopped_or_killed_copies_end_with_the_group() {
+fn stopped_or_killed_forks_end_with_their_group() {
     alone(|()| {
         let wait = |rank: usize, (): ()| if rank < 2 { wait_for_the_end() } else { Ok(()) };
         let copies = start_processes(wait, (), forked(4)).unwrap();

@@ -23,7 +23,7 @@ fn served(nprocs: usize) -> SpawnOptions {
 }
 
 #[test]
-fn served_processes_are_children_of_the_caller() {
+fn fork_server_processes_are_children_of_the_caller() {
     alone(|()| {
         let who = |rank: usize, base: usize| Ok::<_, String>((base + rank, std::process::id(), parent_id()));
         let context = start_processes(who, 10, served(5)).unwrap();
@@ -38,7 +38,7 @@ fn served_processes_are_children_of_the_caller() {
 }
 
 #[test]
-fn fork_server_reports_each_kind_of_end() {
+fn each_end_of_a_fork_server_process_is_reported() {
     alone(|()| {
         fn fail(how: usize, (): ()) -> Result<(), String> {
             match how {
@@ -71,7 +71,7 @@ fn fork_server_reports_each_kind_of_end() {
 }
 
 #[test]
-fn each_rank_has_its_own_environment() {
+fn each_fork_server_rank_has_its_own_environment() {
     alone(|()| {
         let folder = Folder::new("forkserver-surroundings");
         fn look(
@@ -110,7 +110,7 @@ fn each_rank_has_its_own_environment() {
 }
 
 #[test]
-fn dead_idle_server_is_replaced() {
+fn dead_idle_fork_server_is_replaced() {
     alone(|()| {
         let waiting = start_processes(|_: usize, (): ()| wait_for_the_end(), (), served(1)).unwrap();
         let old = server();
@@ -129,7 +129,7 @@ fn dead_idle_server_is_replaced() {
 }
 
 #[test]
-fn server_kills_lose_no_start_and_leak_no_process() {
+fn killed_fork_server_loses_no_start_leaks_no_process() {
     alone(|()| {
         for round in 0..150 {
             start_processes(|_: usize, (): ()| {}, (), served(1)).unwrap().join().unwrap();
@@ -155,7 +155,7 @@ fn server_kills_lose_no_start_and_leak_no_process() {
 }
 
 #[test]
-fn stopped_server_times_out() {
+fn start_by_a_stopped_fork_server_times_out() {
     alone(|()| {
         join(&start_processes(|_: usize, (): ()| {}, (), served(1)).unwrap()).unwrap();
         let old = server();
@@ -173,7 +173,7 @@ fn stopped_server_times_out() {
 }
 
 #[test]
-fn dead_prepared_process_is_replaced() {
+fn dead_prepared_process_of_fork_server_is_replaced() {
     alone(|()| {
         let (mut before, mut killed) = (None, 0);
         for round in 0..20 {
@@ -204,7 +204,7 @@ fn dead_prepared_process_is_replaced() {
 }
 
 #[test]
-fn processes_end_with_their_parent() {
+fn fork_server_and_processes_end_with_their_parent() {
     let meeting = Meeting::new("forkserver-orphans");
     let parent = |name: String| -> Outcome {
         let workers = start_processes(|_: usize, (): ()| wait_for_the_end(), (), served(3))?;
@@ -223,7 +223,7 @@ fn processes_end_with_their_parent() {
 }
 
 #[test]
-fn server_survives_its_starting_thread() {
+fn fork_server_survives_its_starting_thread() {
     alone(|()| {
         let start = || start_processes(|_: usize, (): ()| wait_for_the_end(), (), served(1)).unwrap();
         let first = std::thread::spawn(start).join().unwrap();

@@ -72,7 +72,7 @@ fn fork_server_and_its_next_process_survive_ctrl_c() {
 }
 
 #[test]
-fn forkserver_worker_handles_interrupts() {
+fn ctrl_c_ends_workers_of_a_parent_with_a_handler() {
     alone(|()| {
         handle_interrupts();
         for method in [StartMethod::Spawn, StartMethod::ForkServer] {
@@ -107,7 +107,7 @@ fn workers_inherit_ignored_ctrl_c() {
 }
 
 #[test]
-fn preloading_server_survives_ctrl_c() {
+fn preloading_fork_server_survives_ctrl_c() {
     alone(|()| {
         handle_interrupts();
         // The signal is sent to the whole group, the server's parent included.
@@ -122,7 +122,7 @@ fn preloading_server_survives_ctrl_c() {
 }
 
 #[test]
-fn killed_server_is_replaced_for_any_number_of_starts() {
+fn repeatedly_killed_fork_server_is_always_replaced() {
     alone(|()| {
         for round in 0..4 {
             let single = Process::builder().start_method(StartMethod::ForkServer).spawn(|(): ()| {}, ());

@@ -27,7 +27,7 @@ fn script(folder: &Folder, words: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn kill_before_the_hello_is_reported_as_its_signal() {
+fn kill_before_a_workers_hello_is_reported_as_signal() {
     for (name, number) in [("KILL", libc::SIGKILL), ("TERM", libc::SIGTERM), ("SEGV", libc::SIGSEGV)] {
         let folder = Folder::new(&format!("killed-early-{name}"));
         let program = script(&folder, &format!("ulimit -c 0; kill -{name} $$"));
@@ -46,7 +46,7 @@ fn kill_before_the_hello_is_reported_as_its_signal() {
 }
 
 #[test]
-fn immediate_kill_is_reported_as_requested() {
+fn kill_just_after_a_start_is_reported_as_requested() {
     // Some of the processes have begun when the signal arrives, others have not.
     let mut not_begun = 0;
     for _ in 0..20 {
@@ -60,7 +60,7 @@ fn immediate_kill_is_reported_as_requested() {
 }
 
 #[test]
-fn exit_before_the_hello_returns_never_reported() {
+fn exit_before_a_workers_hello_returns_never_reported() {
     let context =
         start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(1).executable("/bin/true")).unwrap();
     let error = failure(&context);
@@ -75,7 +75,7 @@ fn exit_before_the_hello_returns_never_reported() {
 }
 
 #[test]
-fn kill_of_a_prepared_process_is_reported() {
+fn kill_of_a_fork_servers_next_process_is_reported() {
     alone(|()| {
         let served = || SpawnOptions::nprocs(1).start_method(StartMethod::ForkServer);
         start_processes(|_: usize, (): ()| {}, (), served()).unwrap().join().unwrap();

@@ -99,7 +99,7 @@ fn other_build_of_the_program_is_refused() {
 }
 
 #[test]
-fn program_that_ends_never_reports() {
+fn executable_that_ends_without_init_never_reports() {
     let context = start_processes(no_op, (), SpawnOptions::nprocs(1).executable("/bin/true")).unwrap();
     let error = failure(&context);
     assert!(matches!(&error, SpawnError::NeverReported { who, .. } if who.rank == Some(0)), "{error:?}");
@@ -111,7 +111,7 @@ fn program_that_ends_never_reports() {
 }
 
 #[test]
-fn program_without_init_times_out() {
+fn executable_that_runs_without_init_times_out() {
     let folder = Folder::new("stays");
     let program = folder.0.join("stays");
     write_program(&program, b"#!/bin/sh\nexec sleep 120\n");
@@ -165,7 +165,7 @@ fn stopped_process_gets_its_handshake_time_again() {
 }
 
 #[test]
-fn program_with_an_invalid_hello_is_ended() {
+fn executable_with_an_invalid_hello_is_ended() {
     // An invalid frame, a frame of excessive length, half a hello, and a hello of another process.
     let hello = r"\011\0\0\0\004\001\001\001\001\001\001\001\001\0";
     for (words, expected) in [
@@ -187,7 +187,7 @@ fn program_with_an_invalid_hello_is_ended() {
 }
 
 #[test]
-fn missing_program_is_an_error() {
+fn missing_executable_is_a_start_error() {
     let error =
         start_processes(no_op, (), SpawnOptions::nprocs(3).executable("/no/such/program")).unwrap_err();
     let SpawnError::Launch(launch) = &error else { panic!("unexpected: {error:?}") };
@@ -260,7 +260,7 @@ fn command_executes_the_program_indirectly() {
 /// No command executes the program before all commands run. So a start that waited for its own process would
 /// wait forever.
 #[test]
-fn starts_of_all_ranks_overlap() {
+fn starts_of_all_ranks_of_a_group_overlap() {
     const RANKS: usize = 4;
     let folder = Folder::new("overlap");
     let script = "touch \"$1/$$\"; while [ $(ls \"$1\" | wc -l) -lt 4 ]; do sleep 0.01; done; exec \"$0\"";
@@ -293,7 +293,7 @@ fn workers_run_through_the_parents_dynamic_loader() {
     {
         let mut command = Command::new(loader);
         command.args(options).arg(path).current_dir(program.parent().unwrap());
-        command.args(["--exact", "helper_under_the_loader", "--ignored", "--nocapture", "--test-threads=1"]);
+        command.args(["--exact", "helper_starts_workers_under_the_loader", "--ignored", "--nocapture", "--test-threads=1"]);
         command.env("LOADERS_OPTIONS", options.len().to_string());
         let mut running = Running(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
         wait_for(&mut running, "helper: under the loader, and named");
@@ -303,7 +303,7 @@ fn workers_run_through_the_parents_dynamic_loader() {
 
 #[test]
 #[ignore = "part of another test"]
-fn helper_under_the_loader() {
+fn helper_starts_workers_under_the_loader() {
     /// Returns the number of words of this process's command line, and the program that the kernel has
     /// executed.
     fn how(_: usize, (): ()) -> std::io::Result<(usize, std::path::PathBuf)> {
@@ -334,7 +334,7 @@ fn helper_under_the_loader() {
 }
 
 #[test]
-fn missing_command_is_an_error() {
+fn missing_command_is_a_start_error() {
     let options = || SpawnOptions::nprocs(2);
     let error = start_processes(no_op, (), options().command(["mp-no-such-program", "x"])).unwrap_err();
     let SpawnError::Launch(launch) = &error else { panic!("unexpected: {error:?}") };
@@ -349,7 +349,7 @@ fn missing_command_is_an_error() {
 
 #[test]
 fn uninitialized_worker_starts_no_process() {
-    let mut running = Running::helper(&std::env::current_exe().unwrap(), "helper_with_a_token");
+    let mut running = Running::helper(&std::env::current_exe().unwrap(), "helper_with_a_token_starts_no_process");
     wait_for(&mut running, "helper: refused");
     running.succeeds();
 }
@@ -357,7 +357,7 @@ fn uninitialized_worker_starts_no_process() {
 #[test]
 #[ignore = "part of another test"]
 #[allow(unsafe_code)]
-fn helper_with_a_token() {
+fn helper_with_a_token_starts_no_process() {
     // SAFETY: the harness waits for its one test and reads no variables meanwhile.
     unsafe { std::env::set_var("MP_CHILD", "v1:3:1:0") };
     let error = start_processes(no_op, (), SpawnOptions::nprocs(1)).unwrap_err();
@@ -367,7 +367,7 @@ fn helper_with_a_token() {
 }
 
 #[test]
-fn forged_token_makes_no_worker() {
+fn program_with_a_forged_token_becomes_no_worker() {
     for token in ["nonsense", "v1:999:1:0", "v1:0:1:0"] {
         let output = Command::new(std::env::current_exe().unwrap())
             .arg("--list")
@@ -382,7 +382,7 @@ fn forged_token_makes_no_worker() {
 }
 
 #[test]
-fn token_of_another_parent_makes_no_worker() {
+fn program_with_a_foreign_token_becomes_no_worker() {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     let output = Command::new(std::env::current_exe().unwrap())
         .arg("--list")
@@ -397,7 +397,7 @@ fn token_of_another_parent_makes_no_worker() {
 }
 
 #[test]
-fn output_without_a_newline_is_kept() {
+fn worker_output_without_a_newline_is_kept() {
     let mut running = Running::helper(&std::env::current_exe().unwrap(), "helper_prints_half_a_line");
     wait_for(&mut running, "half a line, and the rest");
     running.succeeds();

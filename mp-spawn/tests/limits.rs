@@ -21,7 +21,7 @@ fn children() -> String {
 }
 
 #[test]
-fn two_hundred_rounds_leave_no_resources() {
+fn two_hundred_spawns_leave_no_resources() {
     fn test(_: usize, (): ()) -> Outcome {
         let round = || mp_spawn::spawn(|_: usize, (): ()| {}, (), 1).map(drop);
         round()?;
@@ -65,7 +65,7 @@ fn limit(resource: libc::__rlimit_resource_t, value: u64) {
 }
 
 #[test]
-fn too_many_files_are_an_error_with_the_limit() {
+fn start_with_too_many_files_names_the_limit() {
     fn test(_: usize, (): ()) -> Outcome {
         limit(libc::RLIMIT_NOFILE, 64);
         let sleeper = |_: usize, (): ()| wait_for_the_end();
@@ -81,7 +81,7 @@ fn too_many_files_are_an_error_with_the_limit() {
 }
 
 #[test]
-fn exhausted_files_are_an_error_with_the_limit() {
+fn start_without_free_descriptors_names_the_limit() {
     fn test(_: usize, (): ()) -> Outcome {
         // The supervisor can't be started.
         limit(libc::RLIMIT_NOFILE, open_files() as u64);
@@ -93,7 +93,7 @@ fn exhausted_files_are_an_error_with_the_limit() {
 }
 
 #[test]
-fn reports_arrive_while_sigchld_is_ignored() {
+fn failure_reports_arrive_while_sigchld_is_ignored() {
     fn test(_: usize, (): ()) -> Outcome {
         // SAFETY: this installs no handler. The kernel then reaps children by itself.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
@@ -204,7 +204,7 @@ fn processes_work_without_pidfds() {
 }
 
 #[test]
-fn refused_signal_is_an_error_of_the_call() {
+fn refused_signal_is_an_error_of_kill_or_terminate() {
     fn test(_: usize, word: String) -> Outcome {
         let worker = |word: String| -> Outcome {
             wait_for_word(&word)?;

@@ -30,7 +30,7 @@ fn work(rank: usize, (): ()) -> Result<u32, String> {
 
 #[test]
 #[allow(unsafe_code)]
-fn events_are_logged_with_the_process_name() {
+fn process_events_are_logged_with_the_process_name() {
     let text = printed(|()| {
         log_to_stderr(LevelFilter::Debug).unwrap();
         // SAFETY: code in copies prints, and no other thread does meanwhile except mp's own.

@@ -27,7 +27,7 @@ fn exit_code(error: &SpawnError) -> Option<i32> {
 }
 
 #[test]
-fn exit_in_a_destructor_is_reported() {
+fn worker_exit_in_a_destructor_is_reported() {
     // After success, during a panic, and instead of a result.
     let well = start_processes(|_: usize, (): ()| drop(Exits(3)), (), SpawnOptions::nprocs(1)).unwrap();
     assert_eq!(exit_code(&failure(&well)), Some(3));
@@ -48,7 +48,7 @@ fn exit_in_a_destructor_is_reported() {
 }
 
 #[test]
-fn worker_without_environment_starts_others() {
+fn worker_without_environment_starts_processes() {
     fn inner(rank: usize, (): ()) -> Result<usize, String> {
         Ok(rank)
     }
@@ -119,7 +119,7 @@ fn process_limit_is_named_in_the_error() {
 }
 
 #[test]
-fn user_change_before_attaching_is_an_error() {
+fn user_change_before_joining_the_arena_is_an_error() {
     fn late((): ()) -> Result<Option<String>, String> {
         if !give_up_privileges()? {
             return Ok(None);

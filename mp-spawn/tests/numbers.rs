@@ -166,7 +166,7 @@ fn silent_program_is_awaited_for_the_handshake_time() {
 }
 
 #[test]
-fn process_counts_are_started_or_refused() {
+fn extreme_process_counts_are_started_or_refused() {
     alone(|()| {
         for count in [usize::MAX, usize::MAX - 1, isize::MAX as usize, 1 << 40, 1 << 20, 1025, 1024] {
             for method in [StartMethod::Spawn, StartMethod::ForkServer] {
@@ -187,7 +187,7 @@ fn process_counts_are_started_or_refused() {
 }
 
 #[test]
-fn any_wait_time_is_accepted() {
+fn waits_for_processes_accept_any_duration() {
     alone(|()| {
         for time in DURATIONS {
             let options = SpawnOptions::nprocs(2).grace_period(time).handshake_timeout(Duration::MAX);

@@ -90,7 +90,7 @@ impl Error for Unreadable {
 }
 
 #[test]
-fn error_arrives_with_its_sources() {
+fn worker_error_arrives_with_its_sources() {
     fn worker(_: usize, text: String) -> Result<(), Unreadable> {
         text.parse::<i32>().map(drop).map_err(Unreadable)
     }
@@ -110,7 +110,7 @@ fn error_arrives_with_its_sources() {
 }
 
 #[test]
-fn panic_arrives_with_its_location() {
+fn worker_panic_arrives_with_its_location() {
     let line = line!() + 1;
     let worker = |rank: usize, (): ()| panic!("no data for rank {rank}");
     let error = failure(&start_processes(worker, (), SpawnOptions::nprocs(1)).unwrap());
@@ -141,7 +141,7 @@ fn panic_of_another_thread_does_not_end_the_worker() {
 }
 
 #[test]
-fn panic_during_a_panic_is_an_abort_with_a_reason() {
+fn worker_panic_in_a_panic_is_an_abort_with_a_reason() {
     struct Bad;
     impl Drop for Bad {
         fn drop(&mut self) {
@@ -222,7 +222,7 @@ fn unhandled_abort_is_not_blamed_on_a_panic() {
 }
 
 #[test]
-fn exit_code_is_reported() {
+fn exit_code_of_a_worker_is_reported() {
     let exited = exited(failure(
         &start_processes(|_: usize, (): ()| std::process::exit(3), (), SpawnOptions::nprocs(1)).unwrap(),
     ));
@@ -231,7 +231,7 @@ fn exit_code_is_reported() {
 }
 
 #[test]
-fn exit_with_code_zero_is_success() {
+fn worker_exit_with_code_zero_is_success() {
     spawn(|_: usize, (): ()| std::process::exit(0), (), 2).unwrap();
 }
 
@@ -254,7 +254,7 @@ fn deeper(depth: u64) -> u64 {
 }
 
 #[test]
-fn stack_overflow_is_named() {
+fn worker_stack_overflow_is_named_in_the_error() {
     let worker = |_: usize, depth: u64| {
         std::hint::black_box(deeper(depth));
     };
@@ -265,7 +265,7 @@ fn stack_overflow_is_named() {
 }
 
 #[test]
-fn overflow_in_another_thread_is_a_likely_overflow() {
+fn overflow_of_another_threads_stack_is_named_likely() {
     fn overflows(_: usize, (): ()) {
         let thread = std::thread::spawn(|| deeper(u64::MAX));
         std::hint::black_box(thread.join().ok());
@@ -287,7 +287,7 @@ fn overflow_in_another_thread_is_a_likely_overflow() {
 }
 
 #[test]
-fn abort_is_reported_as_sigabrt() {
+fn worker_abort_is_reported_as_sigabrt() {
     let exited = exited(failure(
         &start_processes(|_: usize, (): ()| std::process::abort(), (), SpawnOptions::nprocs(1)).unwrap(),
     ));

@@ -49,7 +49,7 @@ fn output_goes_to_a_file_per_rank_or_nowhere() {
 }
 
 #[test]
-fn only_the_file_name_of_a_path_is_expanded() {
+fn only_the_file_name_of_an_output_path_is_expanded() {
     let folder = Folder::new("odd");
     let directory = folder.0.join(OsStr::from_bytes(b"{rank}-\xff"));
     std::fs::create_dir(&directory).unwrap();
@@ -63,7 +63,7 @@ fn only_the_file_name_of_a_path_is_expanded() {
 }
 
 #[test]
-fn file_with_an_unknown_pattern_is_an_error() {
+fn output_file_with_an_unknown_pattern_is_an_error() {
     let folder = Folder::new("unknown");
     let options = SpawnOptions::nprocs(1).stdout(Stdio::file(folder.0.join("{ranks}.txt")));
     let error = start_processes(talk, 1, options).unwrap_err().to_string();
@@ -150,7 +150,7 @@ fn join_ends_after_all_output_was_read() {
 }
 
 #[test]
-fn processes_with_separate_handles_are_numbered() {
+fn output_of_processes_without_ranks_is_numbered() {
     let folder = Folder::new("numbered");
     let path = folder.0.join("{rank}.log");
     // The process's own standard output receives the lines of its workers.
@@ -187,7 +187,7 @@ fn processes_with_separate_handles_are_numbered() {
 }
 
 #[test]
-fn crash_includes_the_last_output() {
+fn crash_error_includes_the_last_output() {
     let worker = |_: usize, (): ()| {
         for line in 0..100 {
             eprintln!("about to fail {line}");
@@ -203,7 +203,7 @@ fn crash_includes_the_last_output() {
 }
 
 #[test]
-fn captured_output_is_bounded() {
+fn captured_output_of_a_worker_is_bounded() {
     let worker = |_: usize, (): ()| -> Outcome {
         let block = [b'x'; 1 << 16];
         for _ in 0..1024 {
@@ -219,7 +219,7 @@ fn captured_output_is_bounded() {
 }
 
 #[test]
-fn grandchild_holding_the_pipe_delays_no_process() {
+fn grandchild_with_the_output_pipe_delays_no_process() {
     fn middle(meeting: String) -> Outcome {
         let sleeper = std::process::Command::new("/bin/sleep").arg("60").spawn()?;
         say(&meeting, &sleeper.id().to_string())?;
@@ -278,7 +278,7 @@ fn on_a_terminal(nprocs: usize) -> Result<Option<String>, Box<dyn std::error::Er
 }
 
 #[test]
-fn ranks_have_colours_on_a_terminal() {
+fn teed_lines_of_ranks_have_colours_on_a_terminal() {
     for (no_color, begin, end) in [("", "\x1b[", "\x1b[0m"), ("1", "", "")] {
         let builder = Process::builder().env("NO_COLOR", no_color);
         let process = builder.spawn(on_a_terminal, 7).unwrap();

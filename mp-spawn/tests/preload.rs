@@ -31,7 +31,7 @@ fn preloaded_data_is_shared_by_all_copies() {
 }
 
 #[test]
-fn preload_may_exceed_the_handshake_time() {
+fn fork_server_preload_may_exceed_the_handshake_time() {
     alone(|()| {
         let slow = || {
             std::thread::sleep(Duration::from_secs(3)); // sleep: simulates slow work
@@ -54,7 +54,7 @@ fn preloads(parent: u32) -> PathBuf {
 }
 
 #[test]
-fn failed_or_stopped_preload_is_an_error() {
+fn failed_or_stopped_fork_server_preload_is_an_error() {
     fn say_who(pid: u32) {
         let path = preloads(parent_id());
         let draft = path.with_extension("draft");
@@ -123,7 +123,7 @@ fn at_exit() {
 
 #[test]
 #[cfg(target_env = "gnu")]
-fn copies_run_no_exit_function_of_the_preload() {
+fn workers_run_no_exit_function_of_the_preload() {
     alone(|()| {
         let folder = std::env::temp_dir().join(format!("mp-exits-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();

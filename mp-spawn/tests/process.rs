@@ -14,7 +14,7 @@ use mp_spawn::{
 use mp_tensor::{FrozenTensor, Tensor};
 
 #[test]
-fn values_are_returned_by_rank() {
+fn spawn_returns_the_values_of_workers_by_rank() {
     let worker = |rank: usize, text: String| text.parse::<usize>().map(|number| (rank, number + rank));
     assert_eq!(mp_spawn::spawn(worker, "7".to_string(), 3).unwrap(), [(0, 7), (1, 8), (2, 9)]);
     assert_eq!(mp_spawn::spawn(|_: usize, (): ()| {}, (), 2).unwrap(), [(), ()]);
@@ -68,7 +68,7 @@ fn each_rank_has_its_own_result() {
 }
 
 #[test]
-fn process_runs_from_start_to_end() {
+fn process_handle_shows_whether_its_process_runs() {
     let meeting = Meeting::new("whole");
     let go = format!("{}-go", meeting.name);
     let worker = |(meeting, go): (String, String)| -> Outcome {
@@ -100,7 +100,7 @@ fn process_runs_from_start_to_end() {
 }
 
 #[test]
-fn terminated_process_reports_the_request() {
+fn error_of_a_terminated_process_names_the_request() {
     let child = Process::spawn(|(): ()| wait_for_the_end(), ()).unwrap();
     child.terminate().unwrap();
     let error = child.join().unwrap_err();
@@ -386,7 +386,7 @@ fn exit_status_is_known_after_the_sentinel_fires() {
 }
 
 #[test]
-fn sentinels_report_ends_and_terminate_all_works() {
+fn context_sentinels_report_the_end_of_each_rank() {
     let meeting = Meeting::new("sentinels");
     let worker = |rank: usize, meeting: String| -> Outcome {
         if rank == 2 {

@@ -69,7 +69,7 @@ fn kill_of_a_running_process_prevents_its_restart() {
 }
 
 #[test]
-fn stopped_process_is_not_replaced() {
+fn supervised_process_that_is_stopped_is_not_replaced() {
     let meeting = Meeting::new("stopped");
     let worker = |name: String| say(&name, "here").and_then(|()| wait_for_the_end());
     let (builder, events) = supervised(at_most(5));
@@ -84,7 +84,7 @@ fn stopped_process_is_not_replaced() {
 }
 
 #[test]
-fn dropped_handle_does_not_end_the_supervision() {
+fn dropped_process_handle_keeps_the_supervision() {
     let (builder, events) = supervised(at_most(2));
     let empty = Tensor::<u64>::zeros([1]).unwrap().freeze();
     drop(builder.spawn(flaky, empty).unwrap());
@@ -210,7 +210,7 @@ fn process_ended_by_sigint_is_not_restarted() {
 }
 
 #[test]
-fn end_wakes_callbacks_and_all_waits_once() {
+fn end_after_restarts_wakes_callbacks_and_waits_once() {
     let (report, reported) = channel();
     let (builder, _events) = supervised(at_most(2));
     let child = builder.spawn(flaky, Tensor::<u64>::zeros([1]).unwrap().freeze()).unwrap();

@@ -24,7 +24,7 @@ fn fails(delay: Duration) -> mp_spawn::ProcessBuilder<mp_spawn::Supervised> {
 }
 
 #[test]
-fn first_of_many_failures_is_reported_with_its_cause() {
+fn first_of_many_failures_is_printed_with_its_cause() {
     let text = stderr_of(|_, ()| {
         let error = fails(Duration::from_millis(1)).spawn(|(): ()| Err::<(), _>("no such file"), ()).unwrap();
         assert!(matches!(error.join(), Err(SpawnError::GaveUp(_))));
@@ -35,7 +35,7 @@ fn first_of_many_failures_is_reported_with_its_cause() {
 }
 
 #[test]
-fn failures_with_a_listener_are_not_printed() {
+fn failures_with_an_event_listener_are_not_printed() {
     let text = stderr_of(|_, ()| {
         let builder = fails(Duration::from_millis(1)).on_event(drop);
         assert!(builder.spawn(|(): ()| Err::<(), _>("no such file"), ()).unwrap().join().is_err());
@@ -44,7 +44,7 @@ fn failures_with_a_listener_are_not_printed() {
 }
 
 #[test]
-fn dump_lists_processes_in_back_off() {
+fn dump_of_waits_lists_processes_in_restart_back_off() {
     let text = stderr_of(|_, ()| {
         let loader = fails(Duration::from_secs(3600)).on_event(drop);
         let loader = loader.spawn(|(): ()| Err::<(), _>("no such file"), ()).unwrap();
@@ -59,7 +59,7 @@ fn dump_lists_processes_in_back_off() {
 
 /// The reader of stderr may end before the program does. A write then fails with EPIPE.
 #[test]
-fn failures_without_a_reader_of_stderr_end_no_thread() {
+fn failure_report_to_a_closed_stderr_ends_no_thread() {
     let text = stderr_of(|_, ()| {
         let (reader, writer) = std::io::pipe().unwrap();
         let kept = rustix::io::dup(std::io::stderr()).unwrap();

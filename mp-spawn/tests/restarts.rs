@@ -102,7 +102,7 @@ fn exhausted_restarts_return_all_failures() {
 }
 
 #[test]
-fn restart_never_starts_once() {
+fn process_without_restarts_starts_only_once() {
     let (builder, events) = supervised(Restart::Never);
     let child = builder.spawn(|(): ()| Err::<(), _>("no"), ()).unwrap();
     ended(&child);
@@ -112,7 +112,7 @@ fn restart_never_starts_once() {
 }
 
 #[test]
-fn always_restarts_after_a_success() {
+fn restart_always_restarts_after_a_success() {
     let (builder, events) = supervised(Restart::Always { backoff: Duration::ZERO.into() });
     let child = builder.spawn(|(): ()| Ok::<_, String>(current_process().attempt), ()).unwrap();
     let mut seen = Vec::new();
@@ -159,7 +159,7 @@ fn process_killed_by_another_program_is_restarted() {
 }
 
 #[test]
-fn healthy_run_resets_the_count_of_failures() {
+fn healthy_run_resets_the_count_of_restart_failures() {
     fn often((): ()) -> Result<u32, String> {
         let attempt = current_process().attempt;
         if attempt < 6 { Err(format!("{attempt}")) } else { Ok(attempt) }
@@ -203,7 +203,7 @@ fn script(folder: &Folder, words: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn start_without_a_report_is_a_failure() {
+fn supervised_start_without_a_report_is_a_failure() {
     let folder = Folder::new("never-reports");
     let (builder, events) = supervised(at_most(1));
     let time = Duration::from_millis(100);
@@ -270,7 +270,7 @@ fn killed_fork_server_is_replaced_for_a_restart() {
 }
 
 #[test]
-fn output_file_collects_all_attempts() {
+fn output_file_of_restarts_collects_all_attempts() {
     let folder = Folder::new("restarted-output");
     let path = folder.0.join("{name}.txt");
     let worker = |(): ()| {
@@ -287,7 +287,7 @@ fn output_file_collects_all_attempts() {
 }
 
 #[test]
-fn closure_keeps_its_captures_for_each_attempt() {
+fn closure_keeps_its_captures_for_each_restart() {
     let word = "captured".to_string();
     let body = closure!([word] |last: u32| {
         let attempt = current_process().attempt;
@@ -300,7 +300,7 @@ fn closure_keeps_its_captures_for_each_attempt() {
 }
 
 #[test]
-fn callbacks_may_panic_and_start_processes() {
+fn restart_callbacks_may_panic_and_start_processes() {
     let (report, reported) = channel();
     let child = Process::builder()
         .restart(at_most(2))

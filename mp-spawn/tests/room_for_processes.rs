@@ -7,7 +7,7 @@ use common::{DEADLINE, wait_for_the_end};
 use mp_spawn::{OnFailure, SpawnOptions, start_processes};
 
 #[test]
-fn running_processes_count_against_the_limit() {
+fn running_processes_count_against_the_member_limit() {
     let few = || SpawnOptions::nprocs(3).on_failure(OnFailure::Continue);
     let runs = start_processes(|_: usize, (): ()| wait_for_the_end(), (), few()).unwrap();
     // Only this process and these three processes are members, or will be.

@@ -9,7 +9,7 @@ use common::{failure, join};
 use mp_spawn::{Process, SpawnOptions, StartMethod, Stdio, start_processes};
 
 #[test]
-fn test_starts_processes() {
+fn test_in_any_runner_starts_processes() {
     for method in [StartMethod::Spawn, StartMethod::ForkServer] {
         let options = SpawnOptions::nprocs(3).start_method(method).stdout(Stdio::Capture);
         let context = start_processes(|rank: usize, (): ()| println!("rank {rank}"), (), options).unwrap();
@@ -19,7 +19,7 @@ fn test_starts_processes() {
 }
 
 #[test]
-fn test_receives_failures_of_its_processes() {
+fn test_in_any_runner_receives_process_failures() {
     let panics = |rank: usize, (): ()| panic!("rank {rank} fails");
     let context = start_processes(panics, (), SpawnOptions::nprocs(1).stderr(Stdio::Null)).unwrap();
     assert!(failure(&context).to_string().contains("rank 0 fails"));
@@ -28,8 +28,8 @@ fn test_receives_failures_of_its_processes() {
 }
 
 #[test]
-fn each_test_runs_in_a_separate_process() {
-    for name in ["test_starts_processes", "test_receives_failures_of_its_processes"] {
+fn tests_with_workers_pass_in_separate_processes() {
+    for name in ["test_in_any_runner_starts_processes", "test_in_any_runner_receives_process_failures"] {
         // Same options as nextest.
         let mut test = Command::new(std::env::current_exe().unwrap());
         test.args(["--exact", name, "--nocapture"]).env("NEXTEST", "1").stdin(process::Stdio::null());

@@ -38,7 +38,7 @@ fn use_everything() -> Result<(), Box<dyn Error>> {
 }
 
 #[test]
-fn refused_call_is_named_with_cause_and_remedy() {
+fn refused_system_call_is_named_with_cause_and_remedy() {
     if let Ok(lacks) = std::env::var(LACKS) {
         let (name, error) = lacks.split_once(' ').unwrap();
         let (_, call) = CALLS.into_iter().find(|(known, _)| *known == name).unwrap();
@@ -50,7 +50,7 @@ fn refused_call_is_named_with_cause_and_remedy() {
     for (name, _) in CALLS {
         for error in ERRORS {
             let mut again = Command::new(std::env::current_exe().unwrap());
-            again.args(["--exact", "refused_call_is_named_with_cause_and_remedy", "--nocapture"]);
+            again.args(["--exact", "refused_system_call_is_named_with_cause_and_remedy", "--nocapture"]);
             let output = again.env(LACKS, format!("{name} {error}")).output().unwrap();
             let text = String::from_utf8_lossy(&output.stdout);
             let said = text.lines().find_map(|line| line.strip_prefix("RESULT "));

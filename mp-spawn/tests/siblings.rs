@@ -85,7 +85,7 @@ fn siblings_continue_with_on_failure_continue() {
 }
 
 #[test]
-fn first_failure_is_the_earliest_in_time() {
+fn first_failure_of_ranks_is_the_earliest_in_time() {
     fn worker(rank: usize, word: String) -> Outcome {
         if rank == 0 {
             wait_for_word(&word)?;
@@ -214,7 +214,7 @@ fn grandchild_with_the_socket_does_not_delay_the_end() {
 }
 
 #[test]
-fn many_caught_panics_are_not_a_failure() {
+fn many_caught_panics_of_a_worker_are_not_a_failure() {
     let worker = |_: usize, (): ()| {
         std::panic::set_hook(Box::new(|_| {}));
         for _ in 0..1000 {

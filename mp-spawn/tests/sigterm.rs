@@ -72,7 +72,7 @@ fn graceful_processes_return_after_sigterm() {
 
 /// Models a service that decides when its workers end, although the workers get the signal too.
 #[test]
-fn ignoring_process_is_ended_by_its_parent_only() {
+fn process_ignoring_sigterm_is_ended_by_its_parent() {
     alone(|()| {
         lead_a_group();
         // Installs the handler of this process.
@@ -120,7 +120,7 @@ fn terminate_ends_a_graceful_process() {
 }
 
 #[test]
-fn excluded_signals_keep_their_default_effect() {
+fn sigterm_ends_a_process_that_ignores_only_sigint() {
     alone(|()| {
         for method in METHODS {
             let meeting = Meeting::new(&format!("left-out-{method}"));

@@ -30,7 +30,7 @@ fn is_root() -> bool {
 }
 
 #[test]
-fn resources_are_limited_in_each_start_method() {
+fn worker_resources_are_limited_in_each_start_method() {
     let limits = |(): ()| -> Result<Vec<u64>, String> {
         let text = std::fs::read_to_string("/proc/self/limits").map_err(|error| error.to_string())?;
         let of = |name| text.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next());
@@ -60,7 +60,7 @@ fn allocate((): ()) -> Vec<Option<String>> {
 }
 
 #[test]
-fn tensors_are_limited_in_each_start_method() {
+fn tensor_memory_is_limited_in_each_start_method() {
     for method in METHODS {
         let child = limited(method, Limits::new().shared_memory(8 << 20)).spawn(allocate, ()).unwrap();
         let errors = child.join().unwrap();
@@ -76,7 +76,7 @@ fn tensors_are_limited_in_each_start_method() {
 }
 
 #[test]
-fn child_limit_is_at_most_the_parents() {
+fn child_memory_limit_is_at_most_the_parents() {
     let start = |limit: Option<u64>| -> Result<Vec<bool>, SpawnError> {
         let own = Tensor::<u8>::zeros([7 * MIB]).is_ok();
         let limits = limit.map_or_else(Limits::new, |limit| Limits::new().shared_memory(limit));
@@ -124,7 +124,7 @@ fn process_group_option_makes_the_worker_its_leader() {
 
 /// The worker shares memory with its parent, and ends with it, like any worker.
 #[test]
-fn user_and_group_are_changed() {
+fn worker_runs_under_the_requested_user_and_group() {
     if !is_root() {
         return;
     }
@@ -150,7 +150,7 @@ fn user_and_group_are_changed() {
 }
 
 #[test]
-fn refused_limits_are_named() {
+fn refused_resource_limits_are_named_in_errors() {
     let folder = common::Folder::new("no-cgroup");
     let said = |limits: Limits| {
         let child = limited(StartMethod::Spawn, limits).spawn(|(): ()| {}, ()).unwrap();

@@ -68,7 +68,7 @@ mod tests {
     use crate::closure;
 
     #[test]
-    fn lent_state_returns_to_its_slot_after_a_panic() {
+    fn closure_state_returns_to_its_slot_after_a_panic() {
         let home: StateSlot<Vec<u8>> = Rc::new(Cell::new(Some(Box::default())));
         let push = closure!([] |kept: &mut Vec<u8>, x: u8| {
             kept.push(x);

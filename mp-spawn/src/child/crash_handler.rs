@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fault_at_the_stack_pointer_is_an_overflow() {
+    fn fault_at_the_stack_pointer_is_a_stack_overflow() {
         let guard = 0x1000..0x2000;
         let fault = |address, stack| FaultAccess { address, stack }.is_overflow(&guard);
         // An access in the guard area of the worker's stack is an overflow, wherever the stack pointer is, as

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn function_in_the_program_preloads_no_library() {
+    fn start_of_the_programs_function_loads_no_library() {
         for command in [false, true] {
             assert_eq!(taker(command, &FunctionRef::example()).unwrap(), (TokenTarget::Program, None));
         }
@@ -148,7 +148,7 @@ mod tests {
 
     /// Uses libraries of glibc that few programs load.
     #[test]
-    fn library_is_loaded_if_its_build_matches() {
+    fn shared_library_is_loaded_if_its_build_matches() {
         let folders = ["/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/usr/lib"];
         let all = folders.iter().flat_map(|folder| {
             ["libBrokenLocale.so.1", "libanl.so.1"].map(|name| Path::new(folder).join(name))
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn preloaded_library_is_removed_from_the_variable() {
+    fn preloaded_library_is_removed_from_ld_preload() {
         let library = Path::new("/x/lib.so");
         let empty = Environment::default();
         let more = empty.with(OsStr::new(PRELOAD), Some(&"/y/a.so:/z/b.so".into())).unwrap();

@@ -93,14 +93,14 @@ mod tests {
     }
 
     #[test]
-    fn backtraces_contain_the_mark() {
+    fn real_backtrace_contains_the_short_backtrace_mark() {
         #[inline(never)]
         fn inner() -> String {
             std::backtrace::Backtrace::force_capture().to_string()
         }
         let whole = __rust_begin_short_backtrace(inner);
         let short = Short(&whole).to_string();
-        let caller = |text: &str| text.lines().any(|line| line.ends_with("backtraces_contain_the_mark"));
+        let caller = |text: &str| text.lines().any(|line| line.ends_with("real_backtrace_contains_the_short_backtrace_mark"));
         assert!(short.contains("::inner") && !caller(&short) && caller(&whole), "{whole}");
     }
 }

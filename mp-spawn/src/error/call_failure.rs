@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_texts_are_truncated_between_characters() {
+    fn long_failure_text_is_truncated_between_characters() {
         let text = cut("ä".repeat(TEXT));
         assert!(text.len() < TEXT + 20 && text.ends_with("(cut)"));
     }

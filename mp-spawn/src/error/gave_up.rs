@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn display_shortens_earlier_failures_to_one_line() {
+    fn gave_up_error_shortens_earlier_failures_to_a_line() {
         let error =
             |message: &str| SpawnError::Arguments { who: None, message: message.to_string(), unread: None };
         let earlier = |attempt, message| FailedAttempt {

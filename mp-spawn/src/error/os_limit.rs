@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn full_parent_control_group_is_named() {
+    fn error_names_a_full_parent_control_group() {
         let root = std::env::temp_dir().join(format!("mp-spawn-groups-{}", std::process::id()));
         fs::create_dir_all(root.join("a/b")).unwrap();
         for (group, most, now) in [("a", "7\n", "7\n"), ("a/b", "max\n", "3\n"), ("", "9\n", "8\n")] {
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn only_refused_calls_have_a_cause() {
+    fn error_names_a_cause_only_for_refused_syscalls() {
         let said = of("posix_spawn", None, Some(Errno::PERM)).unwrap();
         assert!(said.contains("seccomp") && said.contains("clone3"), "{said}");
         assert_eq!(of("execve", Some(Path::new("/etc/passwd")), Some(Errno::ACCESS)), None);

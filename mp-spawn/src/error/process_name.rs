@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn process_is_named_by_rank_name_and_pid_once() {
+    fn errors_name_a_process_by_rank_name_and_pid_once() {
         let text = |rank, name: &str| ProcessName::new(rank, name.to_string(), 7).to_string();
         assert_eq!(text(Some(3), "rank-3"), "rank 3 (pid 7)");
         assert_eq!(text(Some(3), "rank-4"), "rank 3 (rank-4, pid 7)");

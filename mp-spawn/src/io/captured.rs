@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn captured_output_is_bounded() {
+    fn captured_output_beyond_its_bound_keeps_the_end() {
         let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
         rustix::io::ioctl_fionbio(&ours, true).unwrap();
         let mut state = PipeState { fd: Some(ours), tail: VecDeque::new(), lost: 0, tee: None, ended: None };
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn last_lines_are_few_and_skip_blank_output() {
+    fn last_output_lines_are_limited_and_none_if_blank() {
         let last = |text: &str| CapturedOutput { bytes: text.into(), lost: 0 }.last_lines();
         assert_eq!((last(""), last("\n \n")), (None, None));
         assert_eq!(last("one\r\n\ntwo\n\n").as_deref(), Some("one\n\ntwo"));

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_expand_rank_and_name() {
+    fn output_path_patterns_expand_rank_and_name() {
         for (path, file) in [
             (&b"logs/{rank}-{name}.txt"[..], &b"logs/3-reader-3.txt"[..]),
             (b"{rank}", b"3"),
@@ -212,17 +212,17 @@ mod tests {
     }
 
     #[test]
-    fn patterns_in_directories_are_not_expanded() {
+    fn output_path_patterns_in_directories_stay_as_given() {
         assert_eq!(expanded(b"/a{b}/{rank}/{/{rank}.txt").unwrap(), b"/a{b}/{rank}/{/3.txt");
     }
 
     #[test]
-    fn paths_may_be_invalid_utf8() {
+    fn output_path_of_invalid_utf8_is_accepted() {
         assert_eq!(expanded(b"\xff\xfe/{rank}-\xff.txt").unwrap(), b"\xff\xfe/3-\xff.txt");
     }
 
     #[test]
-    fn unknown_patterns_are_errors() {
+    fn unknown_patterns_in_output_paths_are_errors() {
         for (path, part) in [
             (&b"{ranks}.txt"[..], "`{ranks}`"),
             (b"{}.txt", "`{}`"),

@@ -126,7 +126,7 @@ mod tests {
     use crate::protocol::fields::{from_bytes, to_bytes};
 
     #[test]
-    fn programs_without_a_slash_are_found_in_path() {
+    fn commands_without_a_slash_are_found_in_path() {
         let find = |words: &[&str]| CommandLine::command(words.iter().copied()).unwrap().find();
         assert!(find(&["sh", "-c"]).unwrap().is_absolute());
         assert_eq!(find(&["./sh"]).unwrap(), Path::new("./sh"));

@@ -180,14 +180,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_round_trip() {
+    fn spawn_message_fields_round_trip() {
         let value = (7_usize, ("ä".to_string(), (Some(8_u64), (None::<u64>, vec![-1_i64]))));
         assert_eq!(from_bytes(&to_bytes(&value)), Some(value));
         assert_eq!(from_bytes::<u64>(&[0; 9]), None);
     }
 
     #[test]
-    fn payloads_of_wrong_length_are_refused() {
+    fn spawn_messages_of_wrong_length_are_refused() {
         let mut out = to_bytes(&"abc".to_string());
         for end in 0..out.len() {
             assert_eq!(from_bytes::<String>(&out[..end]), None);

@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_survive_any_cut() {
+    fn frames_received_in_pieces_are_read_whole() {
         let mut bytes = Vec::new();
         append(&mut bytes, FrameKind::Start, b"abc").unwrap();
         append(&mut bytes, FrameKind::Hello, b"").unwrap();
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_headers_are_errors() {
+    fn hostile_frame_headers_are_errors() {
         let mut inbox = Inbox::default();
         inbox.push(&[1, 0, 0, 0, 99]);
         assert_eq!(inbox.next(), Err(WireError::UnknownKind(99)));

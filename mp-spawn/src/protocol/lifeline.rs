@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn children_get_separate_descriptions_of_one_pipe() {
+    fn children_get_separate_ends_of_one_lifeline_pipe() {
         let new_end = new_end().unwrap().unwrap();
         let id = |fd: std::os::fd::BorrowedFd<'_>| rustix::fs::fstat(fd).unwrap().st_ino;
         let other = super::new_end().unwrap().unwrap();

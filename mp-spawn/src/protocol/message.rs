@@ -218,14 +218,14 @@ mod tests {
     use crate::protocol::fields::to_bytes;
 
     #[test]
-    fn crash_round_trips() {
+    fn crash_record_round_trips_through_bytes() {
         let crash = Crash { at: 5, address: 0xdead, signal: 11, cause: CrashCause::StackOverflow };
         assert_eq!(Crash::from_bytes(&crash.to_bytes()), Some(crash));
         assert_eq!(Crash::from_bytes(&[0; 10]), None);
     }
 
     #[test]
-    fn start_and_hello_round_trip() {
+    fn start_and_hello_messages_round_trip() {
         let start = StartMessage {
             rank: 3,
             ranked: true,

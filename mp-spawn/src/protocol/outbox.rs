@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn unannounced_files_are_refused() {
+    fn unannounced_received_files_are_refused() {
         let some = |count: usize| (0..count).map(|_| file("f")).collect::<Vec<_>>();
         for (which, count) in [
             (&[3_u8][..], 1),

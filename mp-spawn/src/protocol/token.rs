@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_round_trip_or_are_refused() {
+    fn process_tokens_round_trip_or_are_refused() {
         let load = TokenTarget::Load(u64::MAX - 5);
         for taker in [TokenTarget::Program, TokenTarget::Call, load, TokenTarget::Guest] {
             let token = Token { fd: 7, parent: 4711, nonce: 0x12ab, taker };

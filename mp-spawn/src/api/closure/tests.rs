@@ -23,7 +23,7 @@ fn each_form_of_closure_round_trips() {
 }
 
 #[test]
-fn closure_takes_patterns() {
+fn closure_macro_accepts_patterns_as_parameters() {
     struct Point {
         x: u8,
         y: u8,
@@ -56,7 +56,7 @@ fn closure_takes_patterns() {
 }
 
 #[test]
-fn state_closures_return_their_state() {
+fn closure_with_state_returns_the_changed_state() {
     let step = 2u64;
     let add = closure!([step] |sum: &mut u64, x: u64, y: u64| -> u64 {
         *sum += step * x;
@@ -120,7 +120,7 @@ fn closure_captures_more_values_than_a_tuple() {
 }
 
 #[test]
-fn functions_are_sent_as_closures() {
+fn functions_sent_as_closures_round_trip() {
     fn triple(x: u8) -> u8 {
         3 * x
     }

@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn process_in_the_pid_cell_ends_with_its_server() {
+    fn process_in_the_pid_cell_ends_with_its_fork_server() {
         let (pid_cell, _) = PidCell::new().unwrap();
         let (_child, unknown) = sleeper();
         pid_cell.write(unknown);
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn ended_process_is_reaped_with_its_server() {
+    fn ended_process_is_reaped_with_its_fork_server() {
         let (pid_cell, _) = PidCell::new().unwrap();
         let (mut child, unknown) = sleeper();
         pid_cell.write(unknown);
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn process_taken_by_a_start_survives_its_server() {
+    fn process_taken_by_a_start_survives_its_fork_server() {
         let (pid_cell, _) = PidCell::new().unwrap();
         let (mut child, known) = sleeper();
         pid_cell.write(known);

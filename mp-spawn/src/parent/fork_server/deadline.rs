@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn only_stopped_server_exceeds_its_preload_time() {
+    fn only_a_stopped_fork_server_exceeds_preload_time() {
         let (mut child, stopped) = stopped();
         let running = ProcessActivity::read(std::process::id()).unwrap();
         let mut limit = ServerDeadline::preloading("f".to_string(), Duration::from_millis(1));

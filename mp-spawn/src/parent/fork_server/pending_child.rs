@@ -79,7 +79,7 @@ mod tests {
     use crate::parent::launch::socket_pair;
 
     #[test]
-    fn signal_during_the_poll_reports_no_end() {
+    fn interrupted_poll_of_a_pending_child_reports_no_end() {
         let mut child = std::process::Command::new("sleep").arg("120").stdin(Stdio::null()).spawn().unwrap();
         let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
         let (socket, _theirs) = socket_pair().unwrap();

@@ -356,7 +356,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_failure_is_the_earliest_in_time() {
+    fn group_returns_the_earliest_failure_in_any_order() {
         let failure = |rank| SpawnError::NoSuchRank { rank, nprocs: 0 };
         for recorded in [[0, 1], [1, 0]] {
             let group = ChildGroup::new(["a".to_string(), "b".to_string()].into_iter(), true);

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn signal_during_a_start_is_delivered_afterwards() {
+    fn signal_sent_during_a_start_is_delivered_afterwards() {
         let group = starting();
         group.send_signal(0, Signal::KILL).unwrap();
         assert!(!group.all_over(), "the start is still in progress");
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_start_after_a_kill_is_not_retried() {
+    fn failed_start_of_a_killed_process_is_not_retried() {
         let group = starting();
         group.send_signal(0, Signal::TERM).unwrap();
         group.apply(0, |rank| rank.start_failed(SpawnError::NotInitialised));

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn loader_options_end_before_the_program() {
+    fn dynamic_loader_options_end_before_the_program() {
         let said = b"ld.so\0--argv0\0me\0./program\0a\0b\0";
         assert_eq!(loader_args(said, &words(&["me", "a", "b"])), words(&["ld.so", "--argv0", "me"]));
         assert_eq!(loader_args(b"ld.so\0./program\0", &words(&["./program"])), words(&["ld.so"]));
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn file_at_an_address_is_found() {
+    fn mapped_file_is_found_by_an_address_within_it() {
         let own = std::env::current_exe().unwrap();
         let maps = std::fs::read("/proc/self/maps").unwrap();
         let address = loaded_objects::program().unwrap().start().unwrap();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn program_without_a_loader_is_proc_self_exe() {
+    fn program_run_without_a_loader_is_proc_self_exe() {
         assert_eq!(own_command().path, Path::new(SELF));
         assert_eq!(loader_command(), None);
     }

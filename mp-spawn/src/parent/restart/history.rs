@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn consecutive_failures_give_up_and_health_resets() {
+    fn restart_gives_up_after_consecutive_failures_only() {
         let backoff = Backoff::new(ms(10)).jitter(0.0).max(ms(30));
         let mut all = history(Restart::OnFailure { max: 3, backoff });
         let mut verdicts = Vec::new();
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn never_policy_stops_and_always_policy_has_no_limit() {
+    fn restart_never_and_always_ignore_the_outcome() {
         assert_eq!(history(Restart::Never).decide(true, SHORT), RestartDecision::Stop);
         assert_eq!(history(Restart::Never).decide(false, SHORT), RestartDecision::Stop);
         assert_eq!(history(Restart::on_failure(0)).decide(true, SHORT), RestartDecision::GiveUp);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn history_keeps_the_last_failures() {
+    fn restart_history_keeps_only_the_last_failures() {
         let mut all = history(Restart::always());
         for _ in 0..100 {
             all.decide(true, SHORT);

@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn backoff_grows_to_the_maximum_and_subtracts_jitter() {
+    fn restart_backoff_grows_to_a_maximum_less_jitter() {
         let ms = Duration::from_millis;
         let backoff = Backoff::new(ms(100)).factor(3.0).max(ms(1000)).jitter(0.5);
         let longest: Vec<_> = (2..7).map(|attempt| backoff.delay(attempt, 0.0)).collect();

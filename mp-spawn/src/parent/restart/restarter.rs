@@ -222,7 +222,7 @@ mod tests {
 
     /// Models a copy that was made while another thread held the lock, which the copy can't unlock.
     #[test]
-    fn handle_of_another_process_is_not_released() {
+    fn restarter_handle_dropped_in_a_copy_changes_nothing() {
         let queue = Mutex::new(PendingWork { processes: 1, ..PendingWork::default() });
         let process = std::process::id() + 1;
         let original = Arc::new(Restarter { process, queue, changed: Condvar::default() });

@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn intervals_between_reports_grow() {
+    fn intervals_between_restart_failure_reports_grow() {
         let (mut reports, begin) = (FailureReports::default(), Instant::now());
         let at = |seconds| begin + Duration::from_secs(seconds);
         let reported: Vec<_> =

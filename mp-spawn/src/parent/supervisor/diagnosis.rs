@@ -176,18 +176,18 @@ mod tests {
     }
 
     #[test]
-    fn exit_with_code_zero_after_a_report_is_success() {
+    fn child_exit_with_code_zero_after_report_is_success() {
         assert_eq!(text(running(), ExitStatus::Code(0), None), "fine");
         assert_eq!(text(Evidence { done: true, ..running() }, ExitStatus::Unknown, None), "fine");
     }
 
     #[test]
-    fn exit_without_a_report_is_a_failure() {
+    fn child_exit_without_a_report_is_a_failure() {
         assert!(text(Evidence::default(), ExitStatus::Code(0), None).contains("before it reported"));
     }
 
     #[test]
-    fn silent_fork_is_not_blamed_on_another_program() {
+    fn silent_forked_child_is_not_taken_for_other_program() {
         let copy = StartProperties { method: StartMethod::Fork, ..properties() };
         let killed = ExitStatus::Signal { signal: Signal::KILL, core_dumped: false };
         for exit in [killed, ExitStatus::Code(0), ExitStatus::Code(120)] {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn signal_before_the_hello_is_reported_as_early() {
+    fn signal_before_a_childs_hello_is_reported_as_early() {
         let killed = ExitStatus::Signal { signal: Signal::KILL, core_dumped: false };
         let ended = |evidence, asked| match exit_failure(&who(), &properties(), evidence, killed, asked, 100)
         {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn child_ended_by_the_program_gets_no_hint() {
+    fn child_signaled_by_the_program_gets_no_init_hint() {
         for exit in [ExitStatus::Code(143), ExitStatus::Code(0), ExitStatus::Unknown] {
             let text_of = text(Evidence::default(), exit, Some(Signal::TERM));
             assert!(
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_child_is_explained_by_its_start_method() {
+    fn error_of_a_silent_child_depends_on_start_method() {
         let text_of = |method| {
             let subject = StartProperties { method, ..properties() };
             exit_failure(&who(), &subject, Evidence::default(), ExitStatus::Code(3), None, 1)
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn crash_note_applies_only_to_its_signal() {
+    fn crash_record_explains_only_an_end_by_its_signal() {
         let crash =
             Some(Crash { at: 50, address: 16, signal: libc::SIGSEGV, cause: CrashCause::StackOverflow });
         let evidence = || Evidence { crash, ..running() };
@@ -267,14 +267,14 @@ mod tests {
     }
 
     #[test]
-    fn sigkill_sender_is_named() {
+    fn error_says_whether_mp_has_sent_the_sigkill() {
         let killed = ExitStatus::Signal { signal: Signal::KILL, core_dumped: false };
         assert!(text(running(), killed, Some(Signal::KILL)).contains("this program sent the signal"));
         assert!(text(running(), killed, None).contains("which mp did not send"));
     }
 
     #[test]
-    fn exit_without_an_expected_value_is_a_failure() {
+    fn child_exit_without_its_return_value_is_a_failure() {
         let subject = StartProperties { returns: true, ..properties() };
         let ended = |evidence| exit_failure(&who(), &subject, evidence, ExitStatus::Code(0), None, 100);
         assert!(ended(Evidence { returned: true, ..running() }).is_none());
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn child_times_in_the_future_are_clamped() {
+    fn failure_time_of_child_in_the_future_is_set_to_now() {
         let report = Report::Raised { at: u64::MAX, failure: CallFailure::error(&io::Error::other("why")) };
         assert_eq!(report_failure(&who(), "f", report, 9).map(|(at, _)| at), Some(9));
     }

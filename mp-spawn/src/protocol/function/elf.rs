@@ -118,13 +118,13 @@ mod tests {
     use crate::protocol::function::loaded_objects;
 
     #[test]
-    fn file_of_the_program_has_its_build_id() {
+    fn program_file_has_the_build_id_of_the_process() {
         let here = loaded_objects::program().unwrap();
         assert!(here.is(&build(Path::new("/proc/self/exe")).unwrap()));
     }
 
     #[test]
-    fn notes_with_wrong_sizes_are_skipped() {
+    fn elf_notes_with_wrong_sizes_are_skipped() {
         let entry = |name: u32, id: u32, rest: &[u8]| {
             [&name.to_ne_bytes(), &id.to_ne_bytes(), &NT_GNU_BUILD_ID.to_ne_bytes(), rest].concat()
         };

@@ -318,8 +318,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn program_is_first_and_has_an_identity() {
-        let address = program_is_first_and_has_an_identity as fn() as usize;
+    fn program_is_first_loaded_object_with_an_identity() {
+        let address = program_is_first_loaded_object_with_an_identity as fn() as usize;
         let here = program().unwrap();
         assert!(here.is_program && here.offset_of(address).is_some());
         assert!(here.identity().is_some());
@@ -328,16 +328,16 @@ mod tests {
     }
 
     #[test]
-    fn identity_without_a_build_id_is_the_file() {
+    fn identity_of_an_object_without_build_id_is_its_file() {
         let mut here = walk(usize::MAX).into_iter().next().unwrap();
         here.build_id = None;
         assert!(matches!(here.identity(), Some(BuildIdentity::File { size: 1.., .. })));
     }
 
     #[test]
-    fn initializers_match_the_dynamic_section() {
+    fn initializers_of_object_match_its_dynamic_section() {
         let here = walk(usize::MAX).into_iter().next().unwrap();
-        assert!(here.initialisers_after(program_is_first_and_has_an_identity as fn() as usize).is_empty());
+        assert!(here.initialisers_after(program_is_first_loaded_object_with_an_identity as fn() as usize).is_empty());
         let find = |tag| here.dynamic_entries().iter().find(|entry| entry[0] == tag).map(|entry| entry[1]);
         let (Some(array), Some(size)) = (find(DT_INIT_ARRAY), find(DT_INIT_ARRAYSZ)) else { return };
         let (first, end) = (here.base + array, here.base + array + size);
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn own_crate_is_in_the_program() {
+    fn loaded_object_of_this_crate_is_the_program() {
         assert!(own().unwrap().is_program);
         let here = (&raw const MARKER).addr();
         assert_eq!(file_at(here).unwrap(), std::env::current_exe().unwrap());
@@ -354,13 +354,13 @@ mod tests {
     }
 
     #[test]
-    fn loading_a_missing_library_is_an_error() {
+    fn loading_a_missing_shared_library_is_an_error() {
         let error = load(Path::new("/no/such/library.so")).unwrap_err();
         assert!(error.to_string().contains("/no/such/library.so"), "{error}");
     }
 
     #[test]
-    fn offsets_outside_the_object_are_refused() {
+    fn offsets_outside_a_loaded_object_are_refused() {
         let here = walk(usize::MAX).into_iter().next().unwrap();
         assert_eq!(here.address_of(usize::MAX - 8, 16), None);
         assert_eq!(here.address_of(usize::MAX / 2, 16), None);

@@ -331,7 +331,7 @@ mod tests {
     fn other(_rank: usize, _args: u32) {}
 
     #[test]
-    fn references_resolve_to_their_function() {
+    fn function_references_resolve_to_their_function() {
         let one = reference(one).unwrap();
         assert_eq!((resolve(&one).unwrap().head.name)(), "mp_spawn::protocol::function::tests::one");
         let closure = reference(|_: usize, (): ()| {}).unwrap();
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn tampered_references_are_refused() {
+    fn tampered_function_references_are_refused() {
         let good = reference(one).unwrap();
         let with = |offset| FunctionRef { offset, ..good.clone() };
         assert_eq!(resolve(&with(usize::MAX)).unwrap_err(), FunctionError::OutOfBounds);
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_with_another_name_is_refused() {
+    fn function_reference_with_another_name_is_refused() {
         let reference = FunctionRef { name: "there::worker".to_string(), ..reference(one).unwrap() };
         let refusal = resolve(&reference).unwrap_err();
         assert!(
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_with_another_fingerprint_is_refused() {
+    fn function_reference_of_other_fingerprint_is_refused() {
         let good = reference(one).unwrap();
         let reference = FunctionRef { fingerprint: good.fingerprint ^ 1, ..good };
         let refusal = resolve(&reference).unwrap_err();

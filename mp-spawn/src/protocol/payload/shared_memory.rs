@@ -98,7 +98,7 @@ mod tests {
 
     /// The child's claim succeeds before the parent has dropped the promise, and fails afterwards.
     #[test]
-    fn unclaimed_envelope_is_taken_back() {
+    fn argument_envelope_that_no_child_claims_is_freed() {
         let arena = Arena::current().unwrap();
         let promise = || Promise::new(Messages(arena).pack(&mut Outgoing::default(), 0).unwrap());
         let ticket = |promise: &Promise| EnvelopeTicket::from_bytes(&promise.ticket().to_bytes()).unwrap();

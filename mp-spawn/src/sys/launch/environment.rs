@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_added_changed_and_removed() {
+    fn environment_variables_are_set_changed_and_removed() {
         let mut all = Environment::default();
         for (name, value) in [("A", "1"), ("AB", ""), ("=C:", "x=y")] {
             all.add(name.as_bytes(), value.as_bytes());
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_variables_are_refused() {
+    fn invalid_environment_variables_are_refused() {
         let all = Environment::default();
         for (name, value) in [("", "x"), ("a=b", "x"), ("a\0", "x"), ("a", "\0")] {
             assert!(all.with(OsStr::new(name), Some(&value.into())).is_err(), "{name:?}={value:?}");
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn current_environment_is_copied_without_a_name() {
+    fn current_environment_is_copied_without_one_variable() {
         let (path, all) = (std::env::var("PATH").unwrap(), Environment::without("MP_CHILD"));
         assert!(texts(&all).contains(&format!("PATH|{path}")));
         assert!(!texts(&Environment::without("PATH")).iter().any(|entry| entry.starts_with("PATH|")));

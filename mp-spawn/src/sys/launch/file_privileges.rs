@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unprivileged_programs_have_no_privileges() {
+    fn program_files_without_set_id_have_no_privileges() {
         assert_eq!(privileges(Path::new("/proc/self/exe")), None);
         assert_eq!(privileges(Path::new("/bin/sh")), None);
         assert_eq!(privileges(Path::new("/no/such/program")), None);

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn oom_log_is_parsed() {
+    fn oom_kills_are_counted_in_cgroup_memory_events() {
         assert_eq!(of_events("low 0\nhigh 0\nmax 71\noom 3\noom_kill 2\noom_group_kill 0\n"), Some(2));
         assert_eq!(of_events("oom_kill_disable 0\nunder_oom 0\noom_kill 7\n"), Some(7));
         assert_eq!(of_events("low 0\n"), None);

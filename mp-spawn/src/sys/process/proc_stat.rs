@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn proc_stat_is_parsed() {
+    fn proc_stat_line_is_parsed_despite_odd_names() {
         let stat = "4242 (a) b (c) D 1 4242 4242 0 -1 4194304 99 0 3 0 17 25 0 0 20 0 1 0 13407 8396800 900";
         assert_eq!(state_and_ticks(stat), Some(('D', 42)));
         assert_eq!(state_and_ticks("4242 (a"), None);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn process_that_could_not_report_is_excused() {
+    fn stopped_or_starved_process_gets_more_time() {
         let activity = |state, ran| ProcessActivity { state, ran: Duration::from_millis(ran), place: None };
         let waited = Duration::from_secs(10);
         for state in ['T', 't', 'D'] {

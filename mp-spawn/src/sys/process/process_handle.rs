@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn exit_is_reported_and_reaped_once() {
+    fn process_exit_is_reported_and_reaped_once() {
         for handle in both("exit 3") {
             wait(&handle);
             // Permanently, and not only for the first check.
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn signal_ends_the_process() {
+    fn sigkill_by_a_process_handle_ends_its_process() {
         for handle in both("kill -STOP $$; exec sleep 100") {
             assert!(!handle.has_ended() && handle.reap().is_none());
             handle.signal(Signal::KILL).unwrap();
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn end_kills_the_process() {
+    fn end_of_a_process_handle_kills_its_process() {
         for handle in both("exec sleep 100") {
             assert!(matches!(handle.end(None), Some(ExitStatus::Signal { .. })));
             assert!(handle.has_ended());
