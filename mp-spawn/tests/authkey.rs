@@ -77,7 +77,13 @@ fn debug_output_hides_the_authkey() {
 fn unrelated_programs_have_different_authkeys() {
     let program = || {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "helper_prints_its_authkey", "--ignored", "--nocapture", "--test-threads=1"]);
+        command.args([
+            "--exact",
+            "helper_prints_its_authkey",
+            "--ignored",
+            "--nocapture",
+            "--test-threads=1",
+        ]);
         let output = command.stdin(Stdio::null()).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         text.lines().find_map(|line| line.strip_prefix("key: ").map(str::to_owned)).unwrap()

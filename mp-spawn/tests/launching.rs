@@ -293,7 +293,13 @@ fn workers_run_through_the_parents_dynamic_loader() {
     {
         let mut command = Command::new(loader);
         command.args(options).arg(path).current_dir(program.parent().unwrap());
-        command.args(["--exact", "helper_starts_workers_under_the_loader", "--ignored", "--nocapture", "--test-threads=1"]);
+        command.args([
+            "--exact",
+            "helper_starts_workers_under_the_loader",
+            "--ignored",
+            "--nocapture",
+            "--test-threads=1",
+        ]);
         command.env("LOADERS_OPTIONS", options.len().to_string());
         let mut running = Running(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
         wait_for(&mut running, "helper: under the loader, and named");
@@ -349,7 +355,8 @@ fn missing_command_is_a_start_error() {
 
 #[test]
 fn uninitialized_worker_starts_no_process() {
-    let mut running = Running::helper(&std::env::current_exe().unwrap(), "helper_with_a_token_starts_no_process");
+    let mut running =
+        Running::helper(&std::env::current_exe().unwrap(), "helper_with_a_token_starts_no_process");
     wait_for(&mut running, "helper: refused");
     running.succeeds();
 }

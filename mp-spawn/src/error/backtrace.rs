@@ -100,7 +100,9 @@ mod tests {
         }
         let whole = __rust_begin_short_backtrace(inner);
         let short = Short(&whole).to_string();
-        let caller = |text: &str| text.lines().any(|line| line.ends_with("real_backtrace_contains_the_short_backtrace_mark"));
+        let caller = |text: &str| {
+            text.lines().any(|line| line.ends_with("real_backtrace_contains_the_short_backtrace_mark"))
+        };
         assert!(short.contains("::inner") && !caller(&short) && caller(&whole), "{whole}");
     }
 }

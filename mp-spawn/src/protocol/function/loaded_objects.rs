@@ -337,7 +337,10 @@ mod tests {
     #[test]
     fn initializers_of_object_match_its_dynamic_section() {
         let here = walk(usize::MAX).into_iter().next().unwrap();
-        assert!(here.initialisers_after(program_is_first_loaded_object_with_an_identity as fn() as usize).is_empty());
+        assert!(
+            here.initialisers_after(program_is_first_loaded_object_with_an_identity as fn() as usize)
+                .is_empty()
+        );
         let find = |tag| here.dynamic_entries().iter().find(|entry| entry[0] == tag).map(|entry| entry[1]);
         let (Some(array), Some(size)) = (find(DT_INIT_ARRAY), find(DT_INIT_ARRAYSZ)) else { return };
         let (first, end) = (here.base + array, here.base + array + size);
