@@ -149,7 +149,7 @@ fn inode(file: impl AsFd) -> u64 {
 
 /// Not a test: the program of the child processes.
 #[test]
-fn helper() {
+fn helper_process_accesses_shared_objects() {
     let Ok(what) = std::env::var(WHAT) else { return };
     let [what, at, signal, ticket] = what.split(' ').collect::<Vec<_>>().try_into().unwrap();
     let parcel: OwnedFd = rustix::io::dup(std::io::stdin()).unwrap();
@@ -194,7 +194,7 @@ fn start_with(what: &str, at: u64, signal: Signal, ticket: &str) -> Process {
     // SAFETY: the file is passed to a child that attaches it.
     let parcel = unsafe { Arena::current().unwrap().fd() }.unwrap().try_clone_to_owned().unwrap();
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["helper", "--exact", "--nocapture"])
+        .args(["helper_process_accesses_shared_objects", "--exact", "--nocapture"])
         .env(WHAT, format!("{what} {at} {} {ticket}", signal.as_raw()))
         .stdin(parcel)
         .stdout(Stdio::piped())
