@@ -9,8 +9,13 @@ use std::process::{Command, Stdio};
 const RUNS: &str = "MP_TEST_RUNS";
 /// Variable with the behaviour of the tests, as `NAME=WORD` separated by commas. A test with `always` fails
 /// at each run, and with `once` at its first run. A test with `leaves` leaves a file at each run. With
-/// `once and leaves`, it fails and leaves a file at its first run. With `killed`, it kills the program.
+/// `once and leaves`, it fails and leaves a file at its first run. With `once then foreign`, it fails at its
+/// first run, and at other runs leaves a file in `/dev/shm`, as another program may do meanwhile. With
+/// `killed`, it kills the program.
 const FAIL: &str = "MP_TEST_FAIL";
+
+/// File that could belong to any program.
+const FOREIGN: &str = "/dev/shm/test-of-another-program";
 
 /// Body of a test: fails as the environment specifies.
 fn subject(name: &str) {
@@ -20,6 +25,9 @@ fn subject(name: &str) {
         let once = first && when.starts_with("once");
         if subject == name && (when == "leaves" || once && when.ends_with("leaves")) {
             std::fs::write(std::env::temp_dir().join(format!("left-by-{name}")), "").unwrap();
+        }
+        if subject == name && !first && when == "once then foreign" {
+            std::fs::write(FOREIGN, "").unwrap();
         }
         let fails = subject == name && (when == "always" || once);
         assert!(!fails, "{name} had bad luck");
@@ -89,6 +97,13 @@ fn leak_of_an_excused_test_fails_the_run() {
     let (green, text) = run(true, "subject_b=once and leaves");
     assert!(text.contains(&format!("{PASSED}subject_b\n")), "{text}");
     assert!(!green, "{text}");
+}
+
+#[test]
+fn file_of_another_program_is_no_leak_of_a_rerun() {
+    let (green, text) = run(true, "subject_c=once then foreign");
+    std::fs::remove_file(FOREIGN).unwrap();
+    assert!(green && text.contains(&format!("{PASSED}subject_c\n")), "{text}");
 }
 
 #[test]
