@@ -68,8 +68,8 @@ fn shared_memory_sent_as_exclusive_is_refused() {
     }
 }
 
-/// While the message is in flight, a weak handle makes the memory of an exclusive attachment frozen. The
-/// receiver refuses the attachment. (A weak handle does not count as a handle of the tensor.)
+/// A weak handle doesn't prevent the sending of exclusive memory. While the message is in flight, the handle
+/// is upgraded, and makes the memory frozen. The receiver refuses the attachment.
 #[test]
 fn exclusive_memory_shared_in_transit_is_refused() {
     let (mut storage, mut out) = (Storage::new(arena(), 8, 8).unwrap(), Outgoing::default());

@@ -143,7 +143,7 @@ pub(crate) enum ResultPlacement {
 
 /// Closure with its captures, for one call or for all.
 enum CallClosure<'a, A: 'static, R: 'static> {
-    /// Closure that the task stores and uses for all calls.
+    /// Closure that is stored with its code, and used for all calls.
     Cached(&'a Closure<A, R>),
     /// Closure that is used by one call, and then dropped.
     Owned(UserValue<Closure<A, R>>),

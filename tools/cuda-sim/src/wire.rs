@@ -65,7 +65,7 @@ pub(crate) enum Call {
     },
     /// Normal exit of a process.
     Bye,
-    /// Request for statistics, which the process of the test makes.
+    /// Asks for statistics. Only the process of the test sends this request.
     Stats,
     /// Simulates the loss of this device, as if it fell off the bus. The process of the test makes this
     /// request.

@@ -44,7 +44,8 @@ impl OomCounter {
     }
 }
 
-/// Reads the counter, before any process is started.
+/// Records the number of processes that the kernel has killed so far in this control group. Called before the
+/// first process is started.
 pub(crate) fn begin() {
     COUNTER.lock().last = count();
 }
