@@ -77,7 +77,7 @@ fn loom_lock_is_adopted_once() {
     });
 }
 
-/// If a waiter misses a release and falls asleep, the release wakes it.
+/// A waiter that has checked the lock just before a release, and then falls asleep, is woken by the release.
 #[test]
 fn loom_lock_release_wakes_a_late_sleeper() {
     loom::model(|| {

@@ -91,7 +91,7 @@ fn all_messages_beside(pool: &Pool) -> [Vec<Queue<String>>; 2] {
 
 /// Tasks that wait for room can be cancelled. Other tasks survive the death of the worker.
 #[test]
-fn tasks_without_room_are_cancelled_or_moved() {
+fn tasks_waiting_for_room_survive_worker_death() {
     let _alone = few_messages();
     let pool = Pool::new(1).unwrap();
     let (pid, task) = (pool.apply(|_: u64| std::process::id(), 0).unwrap(), pool.task(|x: u64| x + 1));

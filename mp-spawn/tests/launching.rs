@@ -99,7 +99,7 @@ fn other_build_of_the_program_is_refused() {
 }
 
 #[test]
-fn executable_that_ends_without_init_never_reports() {
+fn executable_that_ends_without_init_is_an_error() {
     let context = start_processes(no_op, (), SpawnOptions::nprocs(1).executable("/bin/true")).unwrap();
     let error = failure(&context);
     assert!(matches!(&error, SpawnError::NeverReported { who, .. } if who.rank == Some(0)), "{error:?}");

@@ -23,7 +23,7 @@ const KEY: u64 = u64::MAX >> 8;
 const HANDLE_WORDS: u64 = 8;
 const PAGE: u64 = 4096;
 
-/// Returns the row of a clock's events.
+/// Returns the place of the names of a clock's events.
 fn names(clock: u32) -> EventNamesAt {
     let row = Word::at(control::EVENTS + EVENTS * u64::from(clock % Clocks::COUNT));
     EventNamesAt { row, words: HANDLE_WORDS }

@@ -115,10 +115,10 @@ impl ArrivingValue {
         Ok(self.is_whole())
     }
 
-    /// Returns the value after all its data has arrived.
+    /// Returns the value. The caller has checked that all data has arrived.
     ///
     /// # Errors
-    /// [`ArrivalError`].
+    /// Returns an [`ArrivalError`] if there was too little memory for the data.
     pub(crate) fn finish(self) -> Result<Outgoing, ArrivalError> {
         let mut out = Outgoing::default();
         *out.bytes() = self.bytes;

@@ -53,7 +53,8 @@ pub(crate) fn name_words(name: &str) -> impl Iterator<Item = (u64, u64)> {
 }
 /// Bit in the word at 240: small messages may be stored in slots.
 pub(crate) const SMALL_SLOTS: u64 = 1;
-/// Bit in the word at 240: a put returns an error instead of waiting for room.
+/// Bit in the word at 240: the queue has no bound, so a put never waits. It returns an error if memory is
+/// exhausted.
 pub(crate) const UNBOUNDED: u64 = 2;
 const HEAD: u64 = 256;
 const TAIL: u64 = 384;

@@ -166,7 +166,7 @@ fn tensors_and_queues_need_few_descriptors() {
 }
 
 #[test]
-fn file_size_limit_set_later_kills_no_process() {
+fn file_size_limit_of_a_worker_does_not_kill_it() {
     let _alone = alone();
     fn worker(_: usize, (): ()) -> Outcome {
         limit(Resource::Fsize, 4096);

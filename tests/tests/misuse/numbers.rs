@@ -139,7 +139,7 @@ fn tensors_of_arbitrary_shapes_never_panic() {
 }
 
 #[test]
-fn arbitrary_sparse_and_nested_parts_never_panic() {
+fn sparse_and_nested_tensors_never_panic_on_bad_parts() {
     let strategy = (numbers(3), numbers(3), prop::collection::vec(stride(), 0..4), number(), number());
     cases(1000, strategy, |(shape, values, indices, a, b)| {
         let line: Vec<i64> = indices.iter().map(|i| *i as i64).collect();

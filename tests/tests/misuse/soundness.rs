@@ -92,7 +92,7 @@ fn tensor_taken_back_from_another_message_is_whole() {
 }
 
 #[test]
-fn object_is_lent_to_a_message_once() {
+fn moved_object_is_returned_by_its_message_once() {
     let mut object = mp_core::Structure::new("mp_tests::Object", 1).unwrap();
     let mut out = Outgoing::default();
     let number = object.attach_to(out.attached()).unwrap();

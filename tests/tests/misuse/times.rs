@@ -295,7 +295,7 @@ fn barrier_waits_of_any_length_end_in_time() {
 }
 
 #[test]
-fn once_waits_of_any_length_end_in_time() {
+fn waits_for_a_once_obey_timeouts_of_any_length() {
     let done = Once::new().unwrap();
     done.call_once(|_| ()).unwrap();
     let again = |_: &mp::sync::OnceState| panic!("the call was already done");

@@ -52,8 +52,8 @@ impl Page {
         Ok(page)
     }
 
-    /// Returns the tests that found mutations with similar names. Tests of longer common prefixes and of more
-    /// mutations come first.
+    /// Returns the tests that found mutations whose names begin like `name`. Tests of mutations that have a
+    /// longer prefix in common come first, and then tests that found more mutations.
     pub(super) fn found_others_like(&self, name: &str) -> Vec<Run> {
         let words = |name: &str| name.split(['.', '-']).map(str::to_owned).collect::<Vec<_>>();
         let own = words(name);

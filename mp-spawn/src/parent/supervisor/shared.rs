@@ -224,8 +224,8 @@ impl WatchedChildren {
     }
 }
 
-/// Begins to watch a process: sends the data that its socket accepts, and adds it to the epoll set. A new
-/// process is added only if some data is unsent.
+/// Begins to watch a process: sends the data that the process's socket accepts, and adds the socket to the
+/// epoll set. If all data of a process that is starting was sent, its socket is added later.
 pub(super) fn add(poll: &OwnedFd, id: u64, child: &mut WatchedChild) -> Result<()> {
     if child.send() && child.unwatched_deadline.is_some() { Ok(()) } else { listen(poll, id, child) }
 }

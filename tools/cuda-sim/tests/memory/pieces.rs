@@ -147,7 +147,7 @@ fn refused_put_returns_the_moved_tensor() {
 
 /// A message whose mode differs from the mode of its piece is refused.
 #[test]
-fn piece_that_differs_from_its_message_is_refused() {
+fn piece_and_message_of_different_modes_are_refused() {
     let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();

@@ -48,7 +48,7 @@ fn exports((by, out, back, gone): (By, Moved, Moved, Queue<()>)) -> Outcome {
     Ok(())
 }
 
-/// Reads the tensor, writes to it, and returns it.
+/// Reads the tensor, writes to it, and sends it back.
 fn opens((by, from, back): (By, Moved, Moved)) -> Outcome {
     let stream = stream();
     let Ok(Some(mut t)) = from.try_get() else { return Ok(()) };

@@ -122,7 +122,8 @@ fn kills_at(session: &Session, at: u64) -> bool {
     dropped.is_empty()
 }
 
-/// The device executes the writer's work for a while. Meanwhile no tensor is allocated in the memory.
+/// The device continues the killed writer's work for a while. Until the end of this work, no tensor is
+/// allocated in the memory of the writer's tensor.
 #[test]
 fn memory_of_writer_killed_in_its_drop_is_not_reused() {
     let session = setup().set("LATE_MS", 1_000).start().unwrap();

@@ -258,7 +258,7 @@ fn synchronize_releases_its_stream_from_a_death() {
 
 #[test]
 #[ignore = "run by the next test, in a family of its own"]
-fn alone_exit_recovers_deaths() {
+fn last_process_exit_recovers_killed_processes() {
     let (session, go) = (session(), sign("ends"));
     let (event, both) = one_dies(&session, go.clone(), false);
     eventually("the killed process has ended", || stat(&session, "processes") == 1);
@@ -272,5 +272,5 @@ fn alone_exit_recovers_deaths() {
 
 #[test]
 fn process_exit_recovers_awaited_deaths() {
-    alone("streams::alone_exit_recovers_deaths");
+    alone("streams::last_process_exit_recovers_killed_processes");
 }

@@ -27,7 +27,7 @@ pub(super) struct Ghost {
 /// Next action after an attempt to collect (free) a message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Then {
-    /// A sender searches for room, and skips the slot if its message can't be collected.
+    /// A sender that needs a free slot examines a slot, and skips it if the slot's message can't be freed.
     Room(Option<(Position, Slot)>),
     /// A sender retires more messages, after it has published or found an old message.
     Retire(Position, bool),
