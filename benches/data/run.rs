@@ -107,7 +107,9 @@ pub(crate) fn row(row: &'static Row, setup: &Setup<'_>, rounds: usize) -> Result
             // All trials of a setting may fail.
             let has_failed = several && figures.is_empty();
             let median = if has_failed { row.better.worst() } else { stats::median(&figures) };
-            if several {
+            if has_failed {
+                eprintln!("{}: {name}, {setting}: all trials failed", row.id);
+            } else if several {
                 eprintln!("{}: {name}, {setting}: {}", row.id, rows::human(median, row.unit));
                 tried.push((setting, median));
             }

@@ -97,7 +97,7 @@ fn batches_of_a_plan_without_shuffle_are_sequential() {
 }
 
 #[test]
-fn test_len_counts_batches_of_an_epoch() {
+fn test_len() {
     let of = |b: PlanBuilder| b.build().unwrap().epoch(0).batches();
     assert_eq!(of(Plan::builder(100).batch_size(3)), Some(34));
     assert_eq!(of(Plan::builder(100).batch_size(3).drop_last(true)), Some(33));

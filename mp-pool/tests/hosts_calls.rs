@@ -95,6 +95,38 @@ fn task_with_a_large_result_runs_once() -> Outcome {
     Ok(())
 }
 
+/// The first reply has room for the result alone. The error is too large for a reply, but its task has ended.
+#[test]
+fn task_with_a_too_large_error_runs_once() -> Outcome {
+    let cluster = Cluster::join(&config(0, "127.0.0.1:0").largest_message(100_000))?;
+    let second = Cluster::join(&config(1, cluster.address()))?;
+    let there = Pool::new(1)?;
+    let served = there.serve(&second)?;
+    let pool = Pool::builder().processes(1).cluster(&cluster).build()?;
+    ready(&pool, 2);
+    let log = Log::new("large-error");
+    let to_log = log.clone();
+    let fails = closure!([to_log] |x: u64| {
+        to_log.write();
+        slow_rank(x);
+        match x % 2 {
+            0 => Ok("x".repeat(35_000)),
+            _ => Err("y".repeat(60_000)),
+        }
+    });
+    let results = pool.task_closure(fails).chunksize(2).map_async(0..40).results();
+    assert_eq!(log.len(), 40, "each task runs once");
+    assert!(results.iter().enumerate().all(|(x, result)| result.is_ok() == x.is_multiple_of(2)));
+    let too_large = |result: &Result<String, TaskError>| match result {
+        Err(TaskError::Value { why, .. }) => why.contains("largest_message"),
+        _ => false,
+    };
+    assert!(results.iter().any(too_large), "{:?}", results.iter().find(|result| result.is_err()));
+    log.remove();
+    drop(served);
+    Ok(())
+}
+
 /// A forwarder that is stopped for longer than the lease gets a new session. The served pool stores the
 /// outcomes of its chunk, also outcomes that do not fit into one reply.
 #[test]

@@ -98,10 +98,13 @@ def pytest_sessionfinish(session, exitstatus):
 
 
 def _wait_for_none(find):
+    """Returns what stays found for 5 seconds. Another run may have files that it does not use at the moment."""
     gc.collect()
     end = time.monotonic() + 5
-    while (found := find()) and time.monotonic() < end:
+    found = set(find())
+    while found and time.monotonic() < end:
         time.sleep(0.05)
+        found &= set(find())
     return found
 
 

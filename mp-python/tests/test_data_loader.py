@@ -139,7 +139,7 @@ class TestTorchDataLoader:
         theirs = [b.tolist() for b in torch.utils.data.DataLoader(range(9), 7, sampler=sampler)]
         assert ours == theirs
 
-    def test_len_counts_batches_of_an_epoch(self):
+    def test_len(self):
         assert len(mp.DataLoader(range(20))) == 20
         assert len(mp.DataLoader(range(20), 3)) == 7
         assert len(mp.DataLoader(range(20), 3, drop_last=True)) == 6

@@ -14,6 +14,9 @@ use crate::libtest::{Counter, Tally};
 /// counts as leaked.
 const DRAIN: Duration = Duration::from_secs(10);
 
+/// Error of a command with such a process.
+const HELD: &str = "it ended, but a process that it left behind still holds its output";
+
 /// Outcome of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -157,9 +160,14 @@ impl Session {
             let mut child = command.stdin(Stdio::null()).stdout(both.try_clone()?).stderr(both).spawn()?;
             // The command also holds the writing ends of the pipe. They are closed here.
             *command = Command::new(command.get_program());
-            let mut printed = Vec::new();
-            output.read_to_end(&mut printed)?;
-            Ok::<_, io::Error>((child.wait()?, printed))
+            let (report, printed) = mpsc::channel();
+            thread::spawn(move || {
+                let mut printed = Vec::new();
+                report.send(output.read_to_end(&mut printed).map(|_| printed))
+            });
+            let status = child.wait()?;
+            let printed = printed.recv_timeout(DRAIN).map_err(|_| io::Error::other(HELD))??;
+            Ok::<_, io::Error>((status, printed))
         };
         let printed = thread::scope(|scope| {
             let printed = scope.spawn(move || {
@@ -229,7 +237,7 @@ impl Session {
         let tally = counter.finish();
         self.tally.add(tally.clone());
         if drained.is_err() {
-            return Err("it ended, but a process that it left behind still holds its output".to_owned());
+            return Err(HELD.to_owned());
         }
         if !status.success() && status.code().is_none() {
             return Err(format!("{status}"));

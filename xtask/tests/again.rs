@@ -14,8 +14,8 @@ const RUNS: &str = "MP_TEST_RUNS";
 /// `killed`, it kills the program.
 const FAIL: &str = "MP_TEST_FAIL";
 
-/// File that could belong to any program.
-const FOREIGN: &str = "/dev/shm/test-of-another-program";
+/// Variable with the path of a file that could belong to any program.
+const FOREIGN: &str = "MP_TEST_FOREIGN";
 
 /// Body of a test: fails as the environment specifies.
 fn subject(name: &str) {
@@ -27,7 +27,7 @@ fn subject(name: &str) {
             std::fs::write(std::env::temp_dir().join(format!("left-by-{name}")), "").unwrap();
         }
         if subject == name && !first && when == "once then foreign" {
-            std::fs::write(FOREIGN, "").unwrap();
+            std::fs::write(std::env::var(FOREIGN).unwrap(), "").unwrap();
         }
         let fails = subject == name && (when == "always" || once);
         assert!(!fails, "{name} had bad luck");
@@ -47,6 +47,10 @@ macro_rules! subjects {
 }
 subjects!(subject_a subject_b subject_c subject_d);
 
+fn foreign() -> String {
+    format!("/dev/shm/test-of-another-program-of-{}", std::process::id())
+}
+
 /// Runs the tests of this program by `xtask leaks`. Returns `true` if the run passed, and its output.
 fn run(again: bool, fail: &str) -> (bool, String) {
     let folder = std::env::temp_dir().join(format!("runs-{again}-{fail}"));
@@ -54,6 +58,7 @@ fn run(again: bool, fail: &str) -> (bool, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
     command.arg("leaks").arg(std::env::current_exe().unwrap()).arg("subject_");
     command.env(RUNS, &folder).env(FAIL, fail).env_remove("MP_RUN_AGAIN").stdin(Stdio::null());
+    command.env(FOREIGN, foreign());
     if again {
         command.env("MP_RUN_AGAIN", "1");
     }
@@ -102,7 +107,7 @@ fn leak_of_an_excused_test_fails_the_run() {
 #[test]
 fn file_of_another_program_is_no_leak_of_a_rerun() {
     let (green, text) = run(true, "subject_c=once then foreign");
-    std::fs::remove_file(FOREIGN).unwrap();
+    std::fs::remove_file(foreign()).unwrap();
     assert!(green && text.contains(&format!("{PASSED}subject_c\n")), "{text}");
 }
 

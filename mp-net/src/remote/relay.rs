@@ -133,6 +133,9 @@ impl Subscription {
         match (reply, messages.pop()) {
             (reply, Some(message)) if reply.outcome() == CallOutcome::Done => Ok(message),
             (reply, _) if reply.outcome() == CallOutcome::End => Err(RemoteRecvError::Closed),
+            (reply, _) if reply.outcome() == CallOutcome::ReplyTooLarge => {
+                Err(NetError::TooLarge { bytes: reply.size, limit: reply.number }.into())
+            }
             (reply, _) => Err(failed(&self.object.link.peer(), reply).into()),
         }
     }

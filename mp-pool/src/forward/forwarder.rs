@@ -383,16 +383,19 @@ impl Forwarder {
                 Some(_) => return None,
             }
             let since = Instant::now();
-            match self.call(ForwardRequest::Rest { from, chunk, item, most }).map_err(|failed| failed.error) {
+            let unserved = match self.call(ForwardRequest::Rest { from, chunk, item, most }) {
                 Ok(ForwardReply::UnknownChunk) => return None,
                 Ok(reply) => return Some(reply),
+                Err(unserved) => *unserved,
+            };
+            match unserved {
                 // The tasks have ended, but this process can't receive their outcomes.
-                Err(error @ (NetError::TooLarge { .. } | NetError::Value(_))) => {
+                UnservedRequest { is_served: true, error, .. } => {
                     let failed = || ForwardedOutcome::Failed(Box::new(TaskError::value(error.to_string())));
                     let outcomes = (item..count).map(|item| (item, failed())).collect();
                     return Some(ForwardReply::Outcomes { outcomes, single: None, more: false });
                 }
-                Err(other) => error = Some(other),
+                UnservedRequest { error: other, .. } => error = Some(other),
             }
             lost = if since.elapsed() < SHORT_SESSION { lost + 1 } else { 0 };
         }

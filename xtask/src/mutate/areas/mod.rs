@@ -357,7 +357,7 @@ const OF_STRUCTURES: &[Area] = &[
             ("mp-core/lib", "alloc::children"),
             ("mp-core/killed_objects", "child"),
             ("mp-core/handles", ""),
-            ("mp-tests/small_arena", "part"),
+            ("mp-tests/small_arena", "gets_parent"),
         ],
     ),
     ("locker.parcel.", &[("mp-core/lib", "fuzz::")]),
