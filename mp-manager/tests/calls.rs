@@ -129,9 +129,12 @@ fn late_object_answer_after_a_timeout_is_dropped() {
     };
     assert_eq!((timeout, server), (Duration::from_millis(20), manager.server_pid()));
     assert_eq!((call.location.line, &*call.object), (line, "u32"));
-    assert!(call.location.file.ends_with("calls.rs") && call.closure.contains("late_answer_after"), "{call}");
+    assert!(
+        call.location.file.ends_with("calls.rs") && call.closure.contains("late_object_answer"),
+        "{call}"
+    );
     let said = CallError::TimedOut { call, timeout, server, address, sent }.to_string();
-    assert!(said.contains("late_answer_after") && said.contains(&format!("calls.rs:{line}")), "{said}");
+    assert!(said.contains("late_object_answer") && said.contains(&format!("calls.rs:{line}")), "{said}");
     gate.arrived();
     gate.open(1);
     for _ in 0..3 {
