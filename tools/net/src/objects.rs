@@ -21,7 +21,7 @@ pub(crate) fn serve(options: &Options) -> RoleResult {
     cluster.publish("event", &event)?;
     cluster.publish("permits", &permits)?;
     cluster.publish("step", &step)?;
-    let ((_newest, values), (_news, messages)) = (watch::channel(7)?, broadcast::channel::<u32>(4)?);
+    let ((_newest, values), (_news, messages)) = (watch::channel(7_u32)?, broadcast::channel::<u32>(4)?);
     cluster.publish("newest", &values)?;
     cluster.publish("news", &messages)?;
     let queue = Queue::<u32>::bounded(1)?;
