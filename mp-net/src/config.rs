@@ -185,7 +185,7 @@ impl ClusterConfig {
     /// Limits the unanswered puts that this process accepts from one other process: their number (4,096 by
     /// default) and their bytes (64 MiB by default). A message with more bytes is sent alone.
     ///
-    /// One process can have at most 65,536 unanswered calls of all kinds, including waits for events and
+    /// A process can have at most 65,536 unanswered calls of all kinds, including waits for events and
     /// permits. An additional call returns [`NetError::Home`](crate::NetError::Home). Calls that acknowledge
     /// or give back messages and permits are not limited.
     #[must_use]

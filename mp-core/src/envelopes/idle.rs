@@ -12,8 +12,8 @@
 //! exception: no thread keeps it as an idle envelope. The process that owns the envelope frees it when it is
 //! empty. If that process is killed, the reclaim frees the envelope.
 //!
-//! There is no count of each queue's envelopes of the share. A process that needs one scans all envelopes of
-//! the share that were ever in use. Their place words name their queues.
+//! The number of envelopes of the share that a queue has is not stored. A process that needs the number scans
+//! all envelopes of the share that were ever in use, whose place words name their queues.
 
 use std::cell::RefCell;
 

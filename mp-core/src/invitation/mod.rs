@@ -224,7 +224,8 @@ impl Waitable for Invitation {
     }
 }
 
-/// Descriptor that becomes readable when the invitation is no longer open, unless it was withdrawn.
+/// Descriptor that becomes readable when the invitation is accepted, or lapses without a call of
+/// [`withdraw`](Invitation::withdraw).
 impl AsFd for Invitation {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.socket.as_fd()

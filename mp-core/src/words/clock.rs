@@ -133,7 +133,7 @@ pub struct ClockState {
     pub phase: ClockPhase,
     /// Number of the current or last owner, counted from 1. 0: the clock never had an owner.
     pub epoch: u16,
-    /// First epoch that ended with its owner's death, or 0 if there is none.
+    /// First epoch that ended with its owner's death, or 0 if each owner has ended normally.
     pub first_died: u16,
 }
 

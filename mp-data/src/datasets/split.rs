@@ -65,8 +65,8 @@ impl SplitLength for f64 {
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
-/// As in torch, each part of a split into fractions has `floor(len * fraction)` samples, and each of the
-/// first parts gets one of the remaining samples. Each part has a clone of the dataset: paths and tensors
+/// Each part of a split into fractions has `floor(len * fraction)` samples, and each of the first parts gets
+/// one of the remaining samples, as in torch. Each part has a clone of the dataset: paths and tensors
 /// that lie in shared memory ([`FrozenStrings`](crate::FrozenStrings),
 /// [`FrozenTensor`](mp_tensor::FrozenTensor)) are not copied.
 ///

@@ -268,7 +268,7 @@ impl<T: Message> RemoteQueue<T> {
     /// Takes up to `most` of the oldest messages and appends them to `into`. Blocks until the queue has one.
     /// Returns the number of messages taken; 0 if the queue is closed and drained.
     ///
-    /// One call takes at most 256 messages, and no further message after a total of 16 KiB.
+    /// Each call takes at most 256 messages, and no further message after a total of 16 KiB.
     ///
     /// # Errors
     /// [`RemoteGetError`]: [`Empty`](RemoteGetError::Empty) if `most` is 0. If a message can't be decoded,

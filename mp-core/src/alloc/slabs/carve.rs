@@ -32,8 +32,8 @@ struct NewSlab {
     class: u32,
     slab: u32,
     limit: u64,
-    /// Words read: the frontier, the number of slabs, and the slab word and span word of two rows. One row is
-    /// for the new slab, the other one for the gap before it, if any.
+    /// Words read: the frontier, the number of slabs, and the slab word and span word of two rows: the row
+    /// of the new slab, and the row of the gap before the slab, if there is a gap.
     reads: [Word; 6],
 }
 

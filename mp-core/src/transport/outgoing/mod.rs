@@ -276,8 +276,8 @@ impl Attached {
         Ok(mark)
     }
 
-    /// Returns the number of the attachment that contains this block. If there is none, returns the free
-    /// position for the block in the index.
+    /// Returns the number of the attachment that contains this block. If no attachment contains the block,
+    /// returns the free position for the block in the index.
     pub(crate) fn place(&self, hold: &Hold, grant: Grant) -> Result<std::result::Result<u32, usize>> {
         if hold.is_nowhere() {
             let why = "this tensor was sent already: what is left of it in the value that it was in is empty";

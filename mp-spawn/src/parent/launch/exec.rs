@@ -14,7 +14,7 @@
 //! |---|---|
 //! | while it is suspended | the child executes the program, which detects that its parent has ended: see `lifeline` |
 //!
-//! One call (`close_range(2)`) marks all files of the child close-on-exec, except the standard streams. So
+//! A call of `close_range(2)` marks all files of the child close-on-exec, except the standard streams. So
 //! the program inherits only the standard streams, its socket, and the files that were named for it.
 //!
 //! [`posix_spawn`](crate::sys::posix_spawn) is used with kernels before 5.5 (before 5.11, for `close_range`),
