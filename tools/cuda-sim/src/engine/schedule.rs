@@ -418,22 +418,14 @@ impl Engine {
         }
     }
 
-    /// Marks a context as failed, and discards the work of its streams.
+    /// Marks a context as failed, and discards the work of its streams. Streams of other contexts that wait for
+    /// an event of this work never continue.
     pub(super) fn lose_context(&mut self, process: u64, context: u64, code: u32) {
         if let Some(context) = self.processes.get_mut(&process).and_then(|p| p.contexts.get_mut(&context)) {
             context.lost.get_or_insert(code);
         }
         for stream in self.streams.values_mut().filter(|s| s.process == process && s.context == context) {
-            drop_queue(stream);
-        }
-    }
-}
-
-/// Discards the pending work of a stream. Its recordings of events never complete.
-pub(super) fn drop_queue(stream: &mut crate::engine::streams::Stream) {
-    for operation in stream.queue.drain(..) {
-        if let Step::Record(record) = operation.step {
-            record.lost.set(true);
+            stream.queue.clear();
         }
     }
 }

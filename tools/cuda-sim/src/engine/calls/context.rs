@@ -10,7 +10,6 @@ use crate::engine::goal::Goal;
 use crate::engine::memory::{Kind, Target};
 use crate::engine::process::Context;
 use crate::engine::races::clock::Clock;
-use crate::engine::schedule::drop_queue;
 use crate::engine::streams::Stream;
 use crate::wire::{Call, Value};
 
@@ -136,7 +135,6 @@ impl Engine {
             let ends = stream.process == process && stream.context == context;
             if ends {
                 owner.streams.retain(|_, of| of != number);
-                drop_queue(stream);
             }
             !ends
         });
@@ -220,12 +218,7 @@ impl Engine {
         let now = Instant::now();
         let over = self.processes.iter().filter(|(_, p)| p.gone_at.is_some_and(|at| at <= now));
         for number in over.map(|(number, _)| *number).collect::<Vec<_>>() {
-            self.streams.retain(|_, stream| {
-                if stream.process == number {
-                    drop_queue(stream);
-                }
-                stream.process != number
-            });
+            self.streams.retain(|_, stream| stream.process != number);
             let Some(owner) = self.processes.remove(&number) else { continue };
             for event in owner.events.values().filter(|event| !event.imported) {
                 event.core.is_over.set(true);

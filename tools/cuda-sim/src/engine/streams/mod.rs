@@ -18,8 +18,6 @@ pub(crate) struct Record {
     pub(crate) done: RefCell<Option<(Clock, Instant)>>,
     /// Number of the stream that executes the recording, and number of the operation in the stream.
     pub(crate) by: Cell<(u64, u64)>,
-    /// `true` if the work of the stream was discarded, so that the recording never completes.
-    pub(crate) lost: Cell<bool>,
 }
 
 /// Event, which may have handles in several processes.
