@@ -67,6 +67,13 @@ pub enum PutError<T> {
     },
 }
 
+impl PutError<()> {
+    /// Returns the same error with this value.
+    pub(crate) fn with<T>(self, value: T) -> PutError<T> {
+        self.map(|()| value)
+    }
+}
+
 impl<T> PutError<T> {
     /// Returns the value that was not put, including fields that are not encoded.
     pub fn into_value(self) -> T {

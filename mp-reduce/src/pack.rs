@@ -326,8 +326,23 @@ pub fn unpack_into<T: Message>(
     open: impl FnOnce(&mut Incoming) -> mp_core::Result<()>,
     slot: &mut Option<T>,
 ) -> Result<()> {
+    unpack_opened(fingerprint, opened(open)?, slot)
+}
+
+/// Returns buffers with a message, which `open` stores in them.
+#[inline]
+fn opened(open: impl FnOnce(&mut Incoming) -> mp_core::Result<()>) -> mp_core::Result<Box<Incoming>> {
     let mut inc = take_buffers(&INCOMING);
     open(&mut inc)?;
+    Ok(inc)
+}
+
+#[inline]
+fn unpack_opened<T: Message>(
+    fingerprint: TypeFingerprint<T>,
+    mut inc: Box<Incoming>,
+    slot: &mut Option<T>,
+) -> Result<()> {
     if inc.fingerprint() != fingerprint.get() {
         return Err(mismatch::<T>(all_bytes(&mut inc)));
     }

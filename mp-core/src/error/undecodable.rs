@@ -24,31 +24,42 @@ pub struct Undecodable {
 const SHOWN: usize = 32;
 
 impl Undecodable {
-    /// Creates the error for a value of type `T` whose part at `path` could not be read.
-    fn new<T>(path: String, why: String) -> Self {
-        Self { type_name: std::any::type_name::<T>().into(), path, why, bytes: Vec::new(), source: None }
+    /// Creates the error for a value of this type whose part at `path` could not be read.
+    fn new(type_name: &'static str, path: String, why: String) -> Self {
+        Self { type_name: type_name.into(), path, why, bytes: Vec::new(), source: None }
     }
 
     /// Creates the error for a value of type `T` whose part at `path` could not be read, in a message with
     /// these bytes.
     #[cold]
     pub fn of_value<T>(path: String, why: String, bytes: &[u8]) -> Error {
-        Error::Undecodable(Box::new(Self { bytes: bytes.to_vec(), ..Self::new::<T>(path, why) }))
+        Self::of_named_value(std::any::type_name::<T>(), path, why, bytes)
+    }
+
+    fn of_named_value(type_name: &'static str, path: String, why: String, bytes: &[u8]) -> Error {
+        let mut all = Self::new(type_name, path, why);
+        all.bytes = bytes.to_vec();
+        Error::Undecodable(Box::new(all))
     }
 
     /// Converts any error that occurred while decoding a message of type `T` with these bytes.
     #[cold]
     pub fn of_message<T>(error: Error, bytes: &[u8]) -> Error {
+        Self::of_named_message(std::any::type_name::<T>(), error, bytes)
+    }
+
+    fn of_named_message(type_name: &'static str, error: Error, bytes: &[u8]) -> Error {
         let mut all = match error {
             Error::Undecodable(part) => *part,
             other => match other.into_reason() {
-                Ok(why) => Self::new::<T>(String::new(), why),
+                Ok(why) => Self::new(type_name, String::new(), why),
                 Err(other) => {
-                    Self { source: Some(Box::new(other)), ..Self::new::<T>(String::new(), String::new()) }
+                    let source = Some(Box::new(other));
+                    Self { source, ..Self::new(type_name, String::new(), String::new()) }
                 }
             },
         };
-        all.type_name = std::any::type_name::<T>().into();
+        all.type_name = type_name.into();
         all.bytes = bytes.to_vec();
         Error::Undecodable(Box::new(all))
     }
@@ -128,14 +139,18 @@ impl std::error::Error for Undecodable {
 #[doc(hidden)]
 #[cold]
 pub fn in_field<T>(error: Error, field: &str) -> Error {
+    in_field_of(std::any::type_name::<T>(), error, field)
+}
+
+fn in_field_of(type_name: &'static str, error: Error, field: &str) -> Error {
     let mut undecodable = match error {
         Error::Undecodable(undecodable) => undecodable,
         other => match other.into_reason() {
-            Ok(why) => Box::new(Undecodable::new::<T>(String::new(), why)),
+            Ok(why) => Box::new(Undecodable::new(type_name, String::new(), why)),
             Err(other) => return other,
         },
     };
-    undecodable.type_name = std::any::type_name::<T>().into();
+    undecodable.type_name = type_name.into();
     undecodable.within(field);
     Error::Undecodable(undecodable)
 }

@@ -162,8 +162,11 @@ impl<T: Serialize + DeserializeOwned + 'static> Message for T {
 
     #[inline]
     fn decode_plain<C: Codec>(bytes: &[u8]) -> Result<Self> {
-        // The condition is a constant for each type.
-        if PlainNumber::has::<Self>() { C::read_plain_number(bytes) } else { C::read_plain(bytes) }
+        if const { PlainNumber::is_possible::<Self>() } && PlainNumber::has::<Self>() {
+            C::read_plain_number(bytes)
+        } else {
+            C::read_plain(bytes)
+        }
     }
 
     #[inline(always)]
@@ -196,7 +199,11 @@ pub fn encode_wide<T: Message, C: Codec>(value: &mut T, out: &mut Outgoing) -> R
 #[doc(hidden)]
 #[inline(always)]
 pub fn decode_number<T: 'static, C: Codec>(bytes: &[u8]) -> Option<T> {
-    if PlainNumber::has::<T>() { C::read_quickly(bytes) } else { None }
+    if const { PlainNumber::is_possible::<T>() } && PlainNumber::has::<T>() {
+        C::read_quickly(bytes)
+    } else {
+        None
+    }
 }
 
 /// Value that is a number, an option of a number, or `()`. It can't have attachments, so it is written
@@ -221,12 +228,19 @@ macro_rules! numbers {
             /// Returns the number in a value.
             #[inline(always)]
             fn of<T: 'static>(value: &T) -> Option<Self> {
+                if const { !Self::is_possible::<T>() } {
+                    return None;
+                }
                 let value: &dyn Any = value;
                 $($(
-                    if let Some(n) = value.downcast_ref::<$t>() {
+                    if const { size_of::<T>() == size_of::<$t>() }
+                        && let Some(n) = value.downcast_ref::<$t>()
+                    {
                         return Some(Self::$variant(*n as $number));
                     }
-                    if let Some(n) = value.downcast_ref::<Option<$t>>() {
+                    if const { size_of::<T>() == size_of::<Option<$t>>() }
+                        && let Some(n) = value.downcast_ref::<Option<$t>>()
+                    {
                         return Some(n.map_or(Self::None, |n| Self::$variant(n as $number)));
                     }
                 )*)*
@@ -244,6 +258,9 @@ macro_rules! numbers {
             /// Returns the size in bytes of the numbers of a type, or 0 if its values are not numbers.
             #[inline(always)]
             fn size<T: 'static>() -> usize {
+                if const { !Self::is_possible::<T>() } {
+                    return 0;
+                }
                 let this = TypeId::of::<T>();
                 $($(
                     if this == TypeId::of::<$t>() || this == TypeId::of::<Option<$t>>() {
@@ -270,11 +287,15 @@ macro_rules! integers {
                 // The downcasts are resolved at compile time for each type.
                 let slot: &mut dyn Any = &mut value;
                 $(
-                    if let Some(slot) = slot.downcast_mut::<Option<$t>>() {
+                    if const { size_of::<T>() == size_of::<$t>() }
+                        && let Some(slot) = slot.downcast_mut::<Option<$t>>()
+                    {
                         *slot = <$t>::try_from(n).ok();
                         return value;
                     }
-                    if let Some(slot) = slot.downcast_mut::<Option<Option<$t>>>() {
+                    if const { size_of::<T>() == size_of::<Option<$t>>() }
+                        && let Some(slot) = slot.downcast_mut::<Option<Option<$t>>>()
+                    {
                         *slot = <$t>::try_from(n).ok().map(Some);
                         return value;
                     }
@@ -288,6 +309,12 @@ macro_rules! integers {
 integers! { u8 u16 u32 u64 usize i8 i16 i32 i64 isize }
 
 impl PlainNumber {
+    /// Returns `false` if a type has no numbers, which can be known from its size and from its drop. Code for
+    /// numbers in `if const { … }` is not compiled for such types, even without optimisation.
+    pub(super) const fn is_possible<T>() -> bool {
+        size_of::<T>() <= size_of::<Option<u64>>() && !std::mem::needs_drop::<T>()
+    }
+
     /// Returns `float` as a value of type `T`, if `T` is `F` or `Option<F>`.
     #[inline(always)]
     pub fn float_as<T: 'static, F: Copy + 'static>(float: F) -> Option<T> {

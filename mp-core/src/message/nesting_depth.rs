@@ -197,12 +197,24 @@ pub fn with_message<R>(f: impl FnOnce(&Cell<u16>) -> R) -> R {
     with_depth(f)
 }
 
+/// State of the outer message, which is restored when the value is dropped.
+struct NestedMessage {
+    _before: Restore,
+    _memo: memo::HiddenMemo,
+}
+
+impl NestedMessage {
+    #[inline]
+    fn begin() -> Self {
+        Self { _before: Restore(LEFT.replace(MAX_NESTING)), _memo: memo::HiddenMemo::new() }
+    }
+}
+
 /// Calls `f` for an independent message, with its own levels and its own memo. For values that send or
 /// receive messages while they are written or read themselves.
 #[inline]
 pub fn with_nested_message<R>(f: impl FnOnce() -> R) -> R {
-    let _before = Restore(LEFT.replace(MAX_NESTING));
-    let _memo = memo::HiddenMemo::new();
+    let _guard = NestedMessage::begin();
     f()
 }
 
@@ -210,8 +222,11 @@ pub fn with_nested_message<R>(f: impl FnOnce() -> R) -> R {
 /// [`PlainNumber`], which has neither levels nor a memo.
 #[inline(always)]
 pub fn as_separate_message<T: 'static, R>(f: impl FnOnce() -> R) -> R {
-    // A constant for each type.
-    if PlainNumber::has::<T>() { f() } else { with_nested_message(f) }
+    if const { PlainNumber::is_possible::<T>() } && PlainNumber::has::<T>() {
+        f()
+    } else {
+        with_nested_message(f)
+    }
 }
 
 #[cfg(test)]

@@ -178,7 +178,7 @@ impl<T: Message> Queue<T> {
             };
             let mut unsent = match written {
                 Ok(unsent) => unsent,
-                Err(e) => return Err(PutManyError { put, error: e.map(|()| value), rest: values }),
+                Err(e) => return Err(PutManyError { put, error: e.with(value), rest: values }),
             };
             let end = match run.put(&mut unsent.payload) {
                 Ok(true) => Ok(()),
@@ -191,7 +191,7 @@ impl<T: Message> Queue<T> {
                 Err(error) => Err(PutError::Failed { value: (), error }),
             };
             if let Err(e) = end {
-                let error = e.map(|()| unsent.into_value(value));
+                let error = e.with(unsent.into_value(value));
                 return Err(PutManyError { put, error, rest: values });
             }
             unsent.commit(value);

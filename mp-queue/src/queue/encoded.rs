@@ -173,7 +173,7 @@ impl<T: Message> Queue<T> {
     /// # Errors
     /// Returns the same errors as [`try_put`](Self::try_put). The error contains the message.
     pub fn try_put_packed(&self, mut packed: EncodedMessage<T>) -> Result<(), PutError<EncodedMessage<T>>> {
-        self.put_encoded(&mut packed).map_err(|e| e.map(|()| packed))
+        self.put_encoded(&mut packed).map_err(|e| e.with(packed))
     }
 
     fn put_encoded(&self, packed: &mut EncodedMessage<T>) -> Result<(), PutError<()>> {

@@ -102,7 +102,7 @@ fn poll_write<T: Message>(
             Err(e) => Some(e),
         };
         Ok(match end {
-            Some(e) => Some(Err(e.map(|()| unwritten))),
+            Some(e) => Some(Err(e.with(unwritten))),
             None => {
                 *value = Some(unwritten);
                 None

@@ -439,12 +439,12 @@ pub(crate) fn put_as<T: Message>(
                 drop_caught(value);
                 Ok(())
             }
-            Err(e) => Err(e.map(|()| value)),
+            Err(e) => Err(e.with(value)),
         };
     }
     let mut unsent = match PendingMessage::encode(raw, fingerprint, &mut value, wait) {
         Ok(unsent) => unsent,
-        Err(e) => return Err(e.map(|()| value)),
+        Err(e) => return Err(e.with(value)),
     };
     let put = raw.put(&mut unsent.payload, wait);
     unsent.end(value, put)

@@ -188,7 +188,7 @@ impl<Q: Endpoint> Sink<Q::Message> for QueueSink<Q> {
         }
         match PendingMessage::try_encode((this.raw)(&this.of), this.fingerprint, &mut value) {
             Ok(unsent) => this.waiting = Some((value, unsent)),
-            Err(e) => return Err(e.map(|()| value)),
+            Err(e) => return Err(e.with(value)),
         }
         Ok(())
     }

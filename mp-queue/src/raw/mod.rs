@@ -26,6 +26,7 @@ use crate::raw::memory::{LAYER, RingMemory};
 use crate::raw::options::{DesertedWhen, QueueOptions};
 use crate::raw::pace::Pace;
 use crate::raw::payload::Payload;
+use crate::raw::pending::PendingMessage;
 use crate::raw::waiting::WaitSite;
 use crate::ring::{Content, GetOutcome, Link, PutOutcome, RingAt};
 
@@ -404,11 +405,11 @@ impl RawQueue {
     /// The waiter detects such an envelope within [`POLL_INTERVAL`](mp_core::POLL_INTERVAL).
     #[cold]
     #[track_caller]
-    pub(crate) fn wait_for_envelope<R>(
+    pub(crate) fn wait_for_envelope(
         &self,
         wait: Wait,
-        attempt: impl FnMut() -> Option<Result<R, PutError<()>>>,
-    ) -> Result<R, PutError<()>> {
+        attempt: &mut dyn FnMut() -> Option<Result<PendingMessage, PutError<()>>>,
+    ) -> Result<PendingMessage, PutError<()>> {
         let at = WaitSite::for_room(self, BlockingCall::Envelope);
         self.attempt_until(wait, (&self.local.put.spin, None), at, attempt)
     }

@@ -95,11 +95,11 @@ impl PendingMessage {
         if !refusal.is_full() {
             return Err(refusal);
         }
-        let attempt = || match Self::try_encode(raw, fingerprint, value) {
+        let mut attempt = || match Self::try_encode(raw, fingerprint, value) {
             Err(PutError::Full(())) => None,
             end => Some(end),
         };
-        raw.wait_for_envelope(wait, attempt)
+        raw.wait_for_envelope(wait, &mut attempt)
     }
 
     /// Ends a put with the result `put`: drops the value if its message was put, and otherwise returns the
@@ -111,7 +111,7 @@ impl PendingMessage {
                 self.commit(value);
                 Ok(())
             }
-            Err(e) => Err(e.map(|()| self.into_value(value))),
+            Err(e) => Err(e.with(self.into_value(value))),
         }
     }
 

@@ -214,15 +214,7 @@ fn append<T: Serialize + ?Sized>(
     last: u16,
     verify_readable: impl FnOnce(&[u8], ValueProperties) -> Result<()>,
 ) -> std::result::Result<(), Box<Error>> {
-    let start = bytes.len();
-    let was_long = LAST_WAS_LONG.get();
-    let head = if was_long {
-        bytes.extend_from_slice(&[MORE, 0, 0, 0, 0]);
-        LONG
-    } else {
-        bytes.push(MORE);
-        1
-    };
+    let (start, head) = begin(bytes);
     nesting_depth::with_message(|left| {
         let written = write::append(bytes, (left, last), value).map_err(|e| Box::new(unencodable(&e)))?;
         if written.wide || written.deep {
@@ -230,9 +222,29 @@ fn append<T: Serialize + ?Sized>(
         }
         shared_parts::insert_parts(bytes, start + head)
     })?;
+    end(bytes, start, head)
+}
+
+/// Appends room for the length of a value. Returns the offset and the size of the room.
+#[inline]
+fn begin(bytes: &mut Vec<u8>) -> (usize, usize) {
+    let start = bytes.len();
+    let head = if LAST_WAS_LONG.get() {
+        bytes.extend_from_slice(&[MORE, 0, 0, 0, 0]);
+        LONG
+    } else {
+        bytes.push(MORE);
+        1
+    };
+    (start, head)
+}
+
+/// Writes the length of the value that was appended after [`begin`].
+#[inline]
+fn end(bytes: &mut Vec<u8>, start: usize, head: usize) -> std::result::Result<(), Box<Error>> {
     let len = u32::try_from(bytes.len() - start - head).map_err(|_| too_long())?;
-    if was_long != (len >= MORE.into()) {
-        LAST_WAS_LONG.set(!was_long);
+    if (head == LONG) != (len >= MORE.into()) {
+        LAST_WAS_LONG.set(head != LONG);
     }
     match u8::try_from(len) {
         _ if head == LONG => bytes[start + 1..start + LONG].copy_from_slice(&len.to_le_bytes()),
@@ -252,7 +264,14 @@ fn too_long() -> Box<Error> {
 /// may need more stack than a reader has, depending on its types. Neither can be seen in the bytes.
 #[cold]
 fn verify_readable<T: DeserializeOwned>(bytes: &[u8], written: ValueProperties) -> Result<()> {
-    let read = || nesting_depth::with_depth(|left| read::from_slice::<T>(bytes, left).map(drop));
+    verify(std::any::type_name::<T>(), written, &|left| read::from_slice::<T>(bytes, left).map(drop))
+}
+
+/// Reader of an encoded value, which drops the value. Has the number of nesting levels that are left.
+type Trial<'a> = &'a dyn Fn(&Cell<u16>) -> std::result::Result<(), CodecError>;
+
+fn verify(name: &str, written: ValueProperties, read: Trial<'_>) -> Result<()> {
+    let read = || nesting_depth::with_depth(read);
     let tried = shared_parts::with_written(|| {
         scope::with_written(|| {
             if written.deep {
@@ -270,7 +289,7 @@ fn verify_readable<T: DeserializeOwned>(bytes: &[u8], written: ValueProperties) 
         if !written.wide {
             return Ok(());
         }
-        let (name, why) = (std::any::type_name::<T>(), e.located());
+        let why = e.located();
         Err(Error::Unsendable(format!(
             "a value of type {name} contains a number of 128 bits and can't be decoded: {why}; serde does \
              not support such numbers in untagged and internally tagged enums and in flattened fields: use \

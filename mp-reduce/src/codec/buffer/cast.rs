@@ -15,6 +15,8 @@ use std::mem::transmute;
 use std::mem::{ManuallyDrop, transmute_copy};
 use std::ptr::NonNull;
 
+use bytemuck::NoUninit;
+
 /// A type without lifetimes.
 ///
 /// # Safety
@@ -65,15 +67,41 @@ pub(in crate::codec) fn id<T: ?Sized>() -> TypeId {
     this.id()
 }
 
-/// Returns `value` if it is a `B`.
-#[inline]
-pub(super) fn cast_ref<A: ?Sized, B: StaticType>(value: &A) -> Option<&B> {
-    if id::<A>() != TypeId::of::<B>() {
-        return None;
+/// Type of a number, or of a reference to a number.
+#[derive(Clone, Copy)]
+pub(super) struct NumberType {
+    id: TypeId,
+    /// Size of the number in bytes.
+    size: usize,
+    is_reference: bool,
+}
+
+impl NumberType {
+    /// Returns the type with this id if it is `P`, or a reference to a `P`.
+    #[inline]
+    pub(super) fn of<P: StaticType + NoUninit>(id: TypeId) -> Option<Self> {
+        let is_reference = id == TypeId::of::<&'static P>();
+        let is_either = is_reference || id == TypeId::of::<P>();
+        is_either.then_some(Self { id, size: size_of::<P>(), is_reference })
     }
-    // SAFETY: `A` has the same id as `B`, which has no lifetimes, so `A` is `B`. This reference is therefore
-    // one to a `B`, for the same lifetime.
-    Some(unsafe { &*(&raw const *value).cast::<B>() })
+
+    /// Returns the bytes of the number if `value` has this type.
+    #[inline]
+    pub(super) fn bytes<A: ?Sized>(self, value: &A) -> Option<&[u8]> {
+        if id::<A>() != self.id {
+            return None;
+        }
+        let value = (&raw const *value).cast::<u8>();
+        let number = if self.is_reference {
+            // SAFETY: `A` has the same id as a reference to a number, so it is such a reference.
+            unsafe { value.cast::<*const u8>().read() }
+        } else {
+            value
+        };
+        // SAFETY: the number has `size` bytes, which are all initialised. It lives as long as the borrow of
+        // `value`: it is `value`, or `value` is a reference to it.
+        Some(unsafe { std::slice::from_raw_parts(number, self.size) })
+    }
 }
 
 /// Returns the referent of `value` if it is a reference to a `B`.
@@ -154,7 +182,12 @@ mod tests {
         let row = vec![1_u16, 2];
         assert_eq!(slice::<_, u16>(&row.as_slice()), Some(&[1, 2][..]));
         assert_eq!(cast_referent::<_, Vec<u16>>(&&row), Some(&row));
-        assert_eq!(cast_ref::<_, u16>(&row[1]), Some(&2));
+        for value in [
+            NumberType::of::<u16>(id::<u16>()).unwrap().bytes(&row[1]),
+            NumberType::of::<u16>(id::<&u16>()).unwrap().bytes(&&row[1]),
+        ] {
+            assert_eq!(value, Some(&2_u16.to_ne_bytes()[..]));
+        }
         let mut there = None;
         CastSlot::new::<Vec<u16>>(&mut there).put(row.clone());
         assert_eq!(there, Some(row.clone()));
@@ -167,7 +200,8 @@ mod tests {
         assert_eq!(slice::<_, i16>(&row.as_slice()), None);
         assert_eq!(slice::<_, u16>(&row), None);
         assert_eq!(cast_referent::<_, Vec<u16>>(&row), None);
-        assert_eq!(cast_ref::<[u16], u16>(&row), None);
+        assert!(NumberType::of::<u16>(id::<[u16]>()).is_none());
+        assert_eq!(NumberType::of::<u16>(id::<u16>()).unwrap().bytes(&row[..]), None);
         let mut there = None;
         CastSlot::new::<Vec<i16>>(&mut there).put(row.clone());
         assert_eq!(there, None);

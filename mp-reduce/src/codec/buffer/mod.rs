@@ -33,7 +33,7 @@ use super::error::CodecError;
 #[cfg(feature = "bytes")]
 pub(super) use cast::cast_value;
 pub(super) use cast::id;
-use cast::{CastSlot, StaticType};
+use cast::{CastSlot, NumberType, StaticType};
 pub(super) use element::{NumberRow, RowNumber, visitor_of};
 
 /// Smallest number of bytes of a row. Shorter sequences are written element by element, since small numbers
@@ -118,13 +118,21 @@ macro_rules! plain {
         /// is known at compile time.
         #[inline(always)]
         pub(super) fn number_of<T: ?Sized>(value: &T) -> Option<(NumberKind, &[u8])> {
+            let (kind, number) = number_type(id::<T>())?;
+            Some((kind, number.bytes(value)?))
+        }
+
+        /// Returns the type with this id if it is that of a number or a reference to one. Not generic, so
+        /// that unoptimised programs don't have an instance for each type of an element.
+        #[cfg_attr(not(debug_assertions), inline(always))]
+        fn number_type(id: TypeId) -> Option<(NumberKind, NumberType)> {
             $(
-                if let Some(n) = number::<T, $first>(value) {
-                    return Some((NumberKind::$kind, bytemuck::bytes_of(n)));
+                if let Some(number) = NumberType::of::<$first>(id) {
+                    return Some((NumberKind::$kind, number));
                 }
                 $(
-                    if let Some(n) = number::<T, $also>(value) {
-                        return Some((NumberKind::$kind, bytemuck::bytes_of(n)));
+                    if let Some(number) = NumberType::of::<$also>(id) {
+                        return Some((NumberKind::$kind, number));
                     }
                 )?
             )*
@@ -190,12 +198,6 @@ impl NumberKind {
     pub(super) fn numbers(self, row: &[u8]) -> impl Iterator<Item = RowNumber> {
         row.chunks_exact(self.size()).filter_map(move |bytes| self.number(bytes))
     }
-}
-
-/// Returns the number if `value` is a `P` or a reference to a `P`.
-#[inline(always)]
-fn number<T: ?Sized, P: StaticType>(value: &T) -> Option<&P> {
-    cast::cast_ref::<T, P>(value).or_else(|| cast::cast_referent::<T, P>(value))
 }
 
 /// Returns the elements if `value` is a reference to a `Vec` or slice of `P`.

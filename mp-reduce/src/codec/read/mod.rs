@@ -102,6 +102,40 @@ struct ReadBuffer<'de> {
     memory: Option<&'de Buffer>,
 }
 
+/// Value without others, or the first byte of a value that may contain others.
+enum ScalarOrFirst<'de> {
+    U8(u8),
+    U16(u16),
+    U32(u32),
+    U64(u64),
+    I8(i8),
+    I16(i16),
+    I32(i32),
+    I64(i64),
+    F32(f32),
+    F64(f64),
+    Unit,
+    Bool(bool),
+    /// Text that is not checked for UTF-8 yet.
+    Text(&'de [u8]),
+    Bytes(&'de [u8]),
+    /// Type number and contents.
+    Extension(i8, &'de [u8]),
+    First(u8),
+}
+
+/// First part of a value that is read as a sequence.
+enum SequenceHead<'de> {
+    /// Number of elements, which follow.
+    Length(usize),
+    /// Byte string, whose bytes are the elements.
+    Bytes(&'de [u8]),
+    /// Buffer, which was not read yet.
+    Buffer,
+    /// Value of another kind, which was not read yet.
+    Other,
+}
+
 impl<'de> ValueReader<'de, '_> {
     /// Calls `read` with a copy of this reader. This reader then continues at the position of the copy.
     #[inline(always)]
@@ -313,60 +347,82 @@ impl<'de> ValueReader<'de, '_> {
     /// Reads a value of any kind, as its first byte determines.
     fn any<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, CodecError> {
         use first::*;
+        match self.scalar()? {
+            ScalarOrFirst::U8(n) => visitor.visit_u8(n),
+            ScalarOrFirst::U16(n) => visitor.visit_u16(n),
+            ScalarOrFirst::U32(n) => visitor.visit_u32(n),
+            ScalarOrFirst::U64(n) => visitor.visit_u64(n),
+            ScalarOrFirst::I8(n) => visitor.visit_i8(n),
+            ScalarOrFirst::I16(n) => visitor.visit_i16(n),
+            ScalarOrFirst::I32(n) => visitor.visit_i32(n),
+            ScalarOrFirst::I64(n) => visitor.visit_i64(n),
+            ScalarOrFirst::F32(n) => visitor.visit_f32(n),
+            ScalarOrFirst::F64(n) => visitor.visit_f64(n),
+            ScalarOrFirst::Unit => visitor.visit_unit(),
+            ScalarOrFirst::Bool(value) => visitor.visit_bool(value),
+            ScalarOrFirst::Text(bytes) => self.text(bytes, visitor),
+            ScalarOrFirst::Bytes(bytes) => visitor.visit_borrowed_bytes(bytes),
+            ScalarOrFirst::Extension(number, bytes) => {
+                visitor.visit_newtype_struct(ExtensionReader::new(number, bytes))
+            }
+            ScalarOrFirst::First(JUST) if self.at_buffer() => self.any_buffer(visitor),
+            ScalarOrFirst::First(first) => {
+                self.check_shallow()?;
+                match first {
+                    SHORT_MAP..SHORT_ARRAY | MAP_16 | MAP_32 => self.any_map(&[], visitor),
+                    JUST => {
+                        self.skip_byte();
+                        self.wrapped(|reader| visitor.visit_some(reader))
+                    }
+                    _ => self.any_sequence(visitor),
+                }
+            }
+        }
+    }
+
+    /// Reads a value that contains no others. If the value is of another kind, returns its first byte and
+    /// reads nothing. Not generic, since a program has an instance of [`any`](Self::any) for each visitor.
+    fn scalar(&mut self) -> Result<ScalarOrFirst<'de>, CodecError> {
+        use first::*;
         let first = self.first()?;
-        match first {
+        Ok(match first {
             SMALL..SHORT_MAP => {
                 self.skip_byte();
-                visitor.visit_u8(first)
+                ScalarOrFirst::U8(first)
             }
             SMALL_NEGATIVE.. => {
                 self.skip_byte();
-                visitor.visit_i8(first as i8)
+                ScalarOrFirst::I8(first as i8)
             }
-            U8 => visitor.visit_u8(self.after_first::<1>()?[0]),
-            U16 => visitor.visit_u16(u16::from_be_bytes(self.after_first()?)),
-            U32 => visitor.visit_u32(u32::from_be_bytes(self.after_first()?)),
-            U64 => visitor.visit_u64(u64::from_be_bytes(self.after_first()?)),
-            I8 => visitor.visit_i8(i8::from_be_bytes(self.after_first()?)),
-            I16 => visitor.visit_i16(i16::from_be_bytes(self.after_first()?)),
-            I32 => visitor.visit_i32(i32::from_be_bytes(self.after_first()?)),
-            I64 => visitor.visit_i64(i64::from_be_bytes(self.after_first()?)),
-            F32 => visitor.visit_f32(f32::from_be_bytes(self.after_first()?)),
-            F64 => visitor.visit_f64(f64::from_be_bytes(self.after_first()?)),
+            U8 => ScalarOrFirst::U8(self.after_first::<1>()?[0]),
+            U16 => ScalarOrFirst::U16(u16::from_be_bytes(self.after_first()?)),
+            U32 => ScalarOrFirst::U32(u32::from_be_bytes(self.after_first()?)),
+            U64 => ScalarOrFirst::U64(u64::from_be_bytes(self.after_first()?)),
+            I8 => ScalarOrFirst::I8(i8::from_be_bytes(self.after_first()?)),
+            I16 => ScalarOrFirst::I16(i16::from_be_bytes(self.after_first()?)),
+            I32 => ScalarOrFirst::I32(i32::from_be_bytes(self.after_first()?)),
+            I64 => ScalarOrFirst::I64(i64::from_be_bytes(self.after_first()?)),
+            F32 => ScalarOrFirst::F32(f32::from_be_bytes(self.after_first()?)),
+            F64 => ScalarOrFirst::F64(f64::from_be_bytes(self.after_first()?)),
             NIL => {
                 self.skip_byte();
-                visitor.visit_unit()
+                ScalarOrFirst::Unit
             }
             FALSE | TRUE => {
                 self.skip_byte();
-                visitor.visit_bool(first == TRUE)
+                ScalarOrFirst::Bool(first == TRUE)
             }
             SHORT_STR..NIL => {
                 self.skip_byte();
-                let bytes = self.bytes((first - SHORT_STR).into())?;
-                self.text(bytes, visitor)
+                ScalarOrFirst::Text(self.bytes((first - SHORT_STR).into())?)
             }
-            STR_8..=STR_32 => {
-                let bytes = self.long(first - STR_8)?;
-                self.text(bytes, visitor)
+            STR_8..=STR_32 => ScalarOrFirst::Text(self.long(first - STR_8)?),
+            BIN_8..=BIN_32 => ScalarOrFirst::Bytes(self.long(first - BIN_8)?),
+            EXT_8..=EXT_32 | FIXED_EXT_1..=FIXED_EXT_16 => self.extension(first)?,
+            SHORT_MAP..SHORT_STR | ARRAY_16 | ARRAY_32 | MAP_16 | MAP_32 | JUST => {
+                ScalarOrFirst::First(first)
             }
-            BIN_8..=BIN_32 => visitor.visit_borrowed_bytes(self.long(first - BIN_8)?),
-            SHORT_ARRAY..SHORT_STR | ARRAY_16 | ARRAY_32 => {
-                self.check_shallow()?;
-                self.any_sequence(visitor)
-            }
-            SHORT_MAP..SHORT_ARRAY | MAP_16 | MAP_32 => {
-                self.check_shallow()?;
-                self.any_map(&[], visitor)
-            }
-            EXT_8..=EXT_32 | FIXED_EXT_1..=FIXED_EXT_16 => self.extension(first, visitor),
-            JUST if self.at_buffer() => self.any_buffer(visitor),
-            JUST => {
-                self.skip_byte();
-                self.check_shallow()?;
-                self.wrapped(|reader| visitor.visit_some(reader))
-            }
-        }
+        })
     }
 
     /// Returns an error if [`SHALLOW`] nesting levels are already in use. Called before a sequence, map or
@@ -382,21 +438,31 @@ impl<'de> ValueReader<'de, '_> {
     /// [`fallback`](Self::fallback).
     #[inline]
     fn any_sequence<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, CodecError> {
+        match self.sequence_head()? {
+            SequenceHead::Length(len) => self.sequence(len, visitor),
+            SequenceHead::Bytes(bytes) => visitor.visit_seq(SeqDeserializer::new(bytes.iter().copied())),
+            SequenceHead::Buffer => self.with_copy(|reader| reader.buffer_sequence(visitor)),
+            SequenceHead::Other => self.fallback(visitor),
+        }
+    }
+
+    #[inline]
+    fn sequence_head(&mut self) -> Result<SequenceHead<'de>, CodecError> {
         use first::*;
-        let len = match self.first()? {
+        Ok(match self.first()? {
             first @ SHORT_ARRAY..SHORT_STR => {
                 self.skip_byte();
-                (first - SHORT_ARRAY).into()
+                SequenceHead::Length((first - SHORT_ARRAY).into())
             }
-            first @ ARRAY_16..=ARRAY_32 => self.with_copy(|reader| reader.length(first - ARRAY_16 + 1))?,
+            first @ ARRAY_16..=ARRAY_32 => {
+                SequenceHead::Length(self.with_copy(|reader| reader.length(first - ARRAY_16 + 1))?)
+            }
             first @ BIN_8..=BIN_32 => {
-                let bytes = self.with_copy(|reader| reader.long(first - BIN_8))?;
-                return visitor.visit_seq(SeqDeserializer::new(bytes.iter().copied()));
+                SequenceHead::Bytes(self.with_copy(|reader| reader.long(first - BIN_8))?)
             }
-            JUST if self.at_buffer() => return self.with_copy(|reader| reader.buffer_sequence(visitor)),
-            _ => return self.fallback(visitor),
-        };
-        self.sequence(len, visitor)
+            JUST if self.at_buffer() => SequenceHead::Buffer,
+            _ => SequenceHead::Other,
+        })
     }
 
     /// Reads a map, whose keys are probably `names` in this order. Reads a value of another kind by
@@ -407,22 +473,30 @@ impl<'de> ValueReader<'de, '_> {
         names: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, CodecError> {
+        match self.map_length()? {
+            Some(len) => self.map(len, names, visitor),
+            None => self.fallback(visitor),
+        }
+    }
+
+    /// Reads the number of entries of a map. If the value is not a map, returns `None` and reads nothing.
+    #[inline]
+    fn map_length(&mut self) -> Result<Option<usize>, CodecError> {
         use first::*;
-        let len = match self.first()? {
+        Ok(match self.first()? {
             first @ SHORT_MAP..SHORT_ARRAY => {
                 self.skip_byte();
-                (first - SHORT_MAP).into()
+                Some((first - SHORT_MAP).into())
             }
-            first @ MAP_16..=MAP_32 => self.with_copy(|reader| reader.length(first - MAP_16 + 1))?,
-            _ => return self.fallback(visitor),
-        };
-        self.map(len, names, visitor)
+            first @ MAP_16..=MAP_32 => Some(self.with_copy(|reader| reader.length(first - MAP_16 + 1))?),
+            _ => None,
+        })
     }
 
     /// Reads an extension value, whose first byte is `first`. Only types that request an extension by its
     /// name contain extension values.
     #[cold]
-    fn extension<V: Visitor<'de>>(&mut self, first: u8, visitor: V) -> Result<V::Value, CodecError> {
+    fn extension(&mut self, first: u8) -> Result<ScalarOrFirst<'de>, CodecError> {
         let len = match first {
             first::EXT_8..=first::EXT_32 => self.length(first - first::EXT_8)?,
             _ => {
@@ -431,7 +505,7 @@ impl<'de> ValueReader<'de, '_> {
             }
         };
         let [number] = self.array()?;
-        visitor.visit_newtype_struct(ExtensionReader::new(number as i8, self.bytes(len)?))
+        Ok(ScalarOrFirst::Extension(number as i8, self.bytes(len)?))
     }
 
     /// Reads an unsigned number. Reads a value of another kind by [`fallback`](Self::fallback).
