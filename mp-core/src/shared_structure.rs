@@ -245,8 +245,7 @@ impl Structure {
     /// [`Error::OutsideMessage`](crate::Error::OutsideMessage) outside of a message, as the serializer's
     /// error.
     pub fn send<S: Serializer>(&self, what: &'static str, s: S) -> Result<S::Ok, S::Error> {
-        let attachment =
-            scope::outgoing(what, |out| out.attach_object(&self.hold)).map_err(S::Error::custom)?;
+        let attachment = scope::attach_object(what, &self.hold).map_err(S::Error::custom)?;
         s.serialize_u32(attachment)
     }
 
@@ -260,7 +259,7 @@ impl Structure {
         d: D,
     ) -> Result<Self, D::Error> {
         let attachment = u32::deserialize(d)?;
-        let hold = scope::incoming(what, |inc| inc.take_object(attachment)).map_err(D::Error::custom)?;
+        let hold = scope::take_object(what, attachment).map_err(D::Error::custom)?;
         Self::open(hold, name).map_err(D::Error::custom)
     }
 

@@ -230,21 +230,30 @@ pub fn pack_unless<T: Message, M>(
         let error = out.refusal().unwrap_or(e);
         return Err(restore_after_error(value, &mut out, error));
     }
+    match sealed(out, plain, seal) {
+        Ok(sealed) => Ok(sealed),
+        Err((mut out, e)) => Err(restore_after_error(value, &mut out, e)),
+    }
+}
+
+/// Completes an encoded message like [`pack_unless`]. Returns the buffers with an error.
+#[cfg_attr(not(debug_assertions), inline(always))]
+fn sealed<M>(
+    mut out: Box<Outgoing>,
+    plain: impl FnOnce(&[u8]) -> Option<M>,
+    seal: impl FnOnce(&mut Outgoing) -> mp_core::Result<M>,
+) -> std::result::Result<(M, LoanedParts), (Box<Outgoing>, mp_core::Error)> {
     if let Some(taken) = out.plain().and_then(plain) {
         recycle(out);
         return Ok((taken, LoanedParts(None)));
     }
     match seal(&mut out) {
+        Ok(sealed) if out.lends() => Ok((sealed, LoanedParts(Some(out)))),
         Ok(sealed) => {
-            let lent = if out.lends() {
-                LoanedParts(Some(out))
-            } else {
-                recycle(out);
-                LoanedParts(None)
-            };
-            Ok((sealed, lent))
+            recycle(out);
+            Ok((sealed, LoanedParts(None)))
         }
-        Err(e) => Err(restore_after_error(value, &mut out, e)),
+        Err(e) => Err((out, e)),
     }
 }
 
@@ -330,14 +339,14 @@ pub fn unpack_into<T: Message>(
 }
 
 /// Returns buffers with a message, which `open` stores in them.
-#[inline]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn opened(open: impl FnOnce(&mut Incoming) -> mp_core::Result<()>) -> mp_core::Result<Box<Incoming>> {
     let mut inc = take_buffers(&INCOMING);
     open(&mut inc)?;
     Ok(inc)
 }
 
-#[inline]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn unpack_opened<T: Message>(
     fingerprint: TypeFingerprint<T>,
     mut inc: Box<Incoming>,

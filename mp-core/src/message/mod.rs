@@ -309,8 +309,9 @@ macro_rules! integers {
 integers! { u8 u16 u32 u64 usize i8 i16 i32 i64 isize }
 
 impl PlainNumber {
-    /// Returns `false` if a type has no numbers, which can be known from its size and from its drop. Code for
-    /// numbers in `if const { … }` is not compiled for such types, even without optimisation.
+    /// Returns `false` if the size or the destructor of a type shows that its values are not numbers. If
+    /// `if const { … }` checks this first, the code for numbers is not compiled for such a type, even without
+    /// optimisation.
     pub(super) const fn is_possible<T>() -> bool {
         size_of::<T>() <= size_of::<Option<u64>>() && !std::mem::needs_drop::<T>()
     }

@@ -204,7 +204,7 @@ struct NestedMessage {
 }
 
 impl NestedMessage {
-    #[inline]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn begin() -> Self {
         Self { _before: Restore(LEFT.replace(MAX_NESTING)), _memo: memo::HiddenMemo::new() }
     }

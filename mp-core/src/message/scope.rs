@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::thread::LocalKey;
 
 use super::{Attached, Error, Incoming, Outgoing, ReceivedAttachments, Result, nesting_depth};
+use crate::Hold;
 
 thread_local! {
     static ATTACHED: Cell<Option<Box<Attached>>> = const { Cell::new(None) };
@@ -132,6 +133,23 @@ fn within<T, R>(
     };
     // A thread that is ending has no messages.
     variable.try_with(inside).unwrap_or_else(|_| outside())
+}
+
+/// Attaches a handle of a block to the message that is being written, and returns the number of the
+/// attachment. `what` names the value in the error.
+///
+/// # Errors
+/// [`Error::OutsideMessage`] if there is no message, or an error of [`Attached::attach_object`].
+pub fn attach_object(what: &'static str, hold: &Hold) -> Result<u32> {
+    outgoing(what, |out| out.attach_object(hold))
+}
+
+/// Takes a handle of a block out of the message that is being read. `what` names the value in the error.
+///
+/// # Errors
+/// [`Error::OutsideMessage`] if there is no message, or an error of [`ReceivedAttachments::take_object`].
+pub fn take_object(what: &'static str, attachment: u32) -> Result<Hold> {
+    incoming(what, |inc| inc.take_object(attachment))
 }
 
 /// Calls `f` with the attachments of the message that the caller's value is being written into. `what` names

@@ -92,7 +92,7 @@ fn read<T: Message>(
     {
         return Ok(Payload::Small(small));
     }
-    let envelope = pack_envelope(raw, &mut out, fingerprint).map_err(Error::from)?;
+    let envelope = pack_envelope(raw, &mut out, fingerprint.get()).map_err(Error::from)?;
     envelope.set_deliveries(message.deliveries.into());
     Ok(Payload::Envelope(envelope))
 }

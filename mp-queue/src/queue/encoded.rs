@@ -107,7 +107,7 @@ impl<T: Message> Queue<T> {
     #[doc(hidden)]
     pub fn pack_relayed(&self, out: &mut Outgoing) -> Result<EncodedMessage<T>, PutError<()>> {
         let fingerprint = self.fingerprint();
-        match pack_envelope(self.raw(), out, fingerprint) {
+        match pack_envelope(self.raw(), out, fingerprint.get()) {
             Ok(envelope) => Ok(EncodedMessage { payload: Payload::Envelope(envelope), fingerprint }),
             Err(error) => Err(put_error(self.raw(), error.into())),
         }
@@ -143,7 +143,7 @@ impl<T: Message> Queue<T> {
     /// memory. The error contains the value.
     pub fn pack(&self, mut value: T) -> Result<EncodedMessage<T>, PackError<T>> {
         let fingerprint = self.fingerprint();
-        match pack_as(&mut value, |out| pack_envelope(self.raw(), out, fingerprint)) {
+        match pack_as(&mut value, |out| pack_envelope(self.raw(), out, fingerprint.get())) {
             Ok((envelope, lent)) => {
                 // The encoded message has replaced the value.
                 lent.commit();
@@ -177,7 +177,7 @@ impl<T: Message> Queue<T> {
     }
 
     fn put_encoded(&self, packed: &mut EncodedMessage<T>) -> Result<(), PutError<()>> {
-        packed.payload.fit_into(self.raw(), packed.fingerprint)?;
+        packed.payload.fit_into(self.raw(), packed.fingerprint.get())?;
         self.raw().put(&mut packed.payload, Wait::Never)
     }
 
@@ -190,7 +190,7 @@ impl<T: Message> Queue<T> {
         let mut run = BatchOperation::new(self.raw(), true);
         let mut put = 0;
         while let Some(mut packed) = from.pop_front() {
-            let at_once = match packed.payload.fit_into(self.raw(), packed.fingerprint) {
+            let at_once = match packed.payload.fit_into(self.raw(), packed.fingerprint.get()) {
                 Ok(()) => run.put(&mut packed.payload),
                 Err(PutError::Failed { error, .. }) => Err(error),
                 Err(_) => Ok(false),

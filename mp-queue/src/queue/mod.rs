@@ -478,16 +478,14 @@ pub(crate) fn get_as<T: Message>(
 
 impl<T: Message> Serialize for Queue<T> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        scope::outgoing("a Queue", |out| out.attach_object(self.raw.hold()))
-            .map_err(S::Error::custom)?
-            .serialize(s)
+        scope::attach_object("a Queue", self.raw.hold()).map_err(S::Error::custom)?.serialize(s)
     }
 }
 
 impl<'de, T: Message> Deserialize<'de> for Queue<T> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let attachment = u32::deserialize(d)?;
-        let hold = scope::incoming("a Queue", |inc| inc.take_object(attachment)).map_err(D::Error::custom)?;
+        let hold = scope::take_object("a Queue", attachment).map_err(D::Error::custom)?;
         let raw = RawQueue::open(hold, Some(Capabilities::BOTH)).map_err(D::Error::custom)?;
         if T::DYNAMIC {
             let fingerprint = TypeFingerprint::stored(raw.memory().fingerprint());

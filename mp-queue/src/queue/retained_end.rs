@@ -177,7 +177,7 @@ impl RetainedEnd {
     ) -> Result<(), PutError<()>> {
         self.retained().map_err(|error| PutError::Failed { value: (), error })?;
         let failed = |error: mp_core::Error| PutError::Failed { value: (), error: error.into() };
-        let mut payload = match pack_envelope(self.raw(), out, fingerprint) {
+        let mut payload = match pack_envelope(self.raw(), out, fingerprint.get()) {
             Ok(envelope) => Payload::Envelope(envelope),
             Err(error) if error.is_out_of_envelopes() => return Err(PutError::Full(())),
             Err(error) => return Err(failed(error)),

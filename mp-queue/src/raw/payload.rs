@@ -80,11 +80,7 @@ impl Payload {
     ///
     /// # Errors
     /// Returns an error if there is no envelope. The message is then unchanged.
-    pub(crate) fn fit_into<T>(
-        &mut self,
-        raw: &RawQueue,
-        fingerprint: TypeFingerprint<T>,
-    ) -> Result<(), PutError<()>> {
+    pub(crate) fn fit_into(&mut self, raw: &RawQueue, fingerprint: u64) -> Result<(), PutError<()>> {
         if let Payload::Small(small) = self
             && !raw.memory().accepts_small()
         {
@@ -147,13 +143,29 @@ pub(crate) fn put_error(raw: &RawQueue, error: Error) -> PutError<()> {
     }
 }
 
+/// Returns a function that converts the bytes of a message without attachments, if they are few and the queue
+/// stores small messages at present.
+#[inline]
+pub(crate) fn small_payload(raw: &RawQueue) -> impl FnOnce(&[u8]) -> Option<Payload> {
+    |bytes| if raw.memory().accepts_small() { SmallMessage::new(bytes).map(Payload::Small) } else { None }
+}
+
+/// Returns a function that packs an encoded message like [`pack_envelope`].
+#[inline]
+pub(crate) fn enveloped(
+    raw: &RawQueue,
+    fingerprint: u64,
+) -> impl FnOnce(&mut Outgoing) -> mp_core::Result<Payload> {
+    move |out| pack_envelope(raw, out, fingerprint).map(Payload::Envelope)
+}
+
 /// Packs an encoded message into an envelope. If no other envelope is free, uses one of the envelopes that
 /// are reserved for queues with few messages.
 #[inline]
-pub(crate) fn pack_envelope<T>(
+pub(crate) fn pack_envelope(
     raw: &RawQueue,
     out: &mut Outgoing,
-    fingerprint: TypeFingerprint<T>,
+    fingerprint: u64,
 ) -> mp_core::Result<Envelope> {
-    Messages(raw.arena()).pack_for_queue(out, fingerprint.get(), Some(raw.hold().block()))
+    Messages(raw.arena()).pack_for_queue(out, fingerprint, Some(raw.hold().block()))
 }

@@ -6,8 +6,7 @@ use mp_reduce::{Error, LoanedParts, TypeFingerprint, pack_unless};
 
 use crate::error::PutError;
 use crate::raw::RawQueue;
-use crate::raw::payload::{Payload, pack_envelope, put_error};
-use crate::ring::SmallMessage;
+use crate::raw::payload::{Payload, enveloped, put_error, small_payload};
 
 /// Encoded message of a value, not put yet. The message owns the exclusive parts of the value until it is
 /// [committed](Self::commit) or the parts are moved [back](Self::into_value). The caller keeps the rest of
@@ -55,11 +54,7 @@ impl PendingMessage {
         fingerprint: TypeFingerprint<T>,
         value: &mut T,
     ) -> Result<Self, Error> {
-        let small = |bytes: &[u8]| {
-            if raw.memory().accepts_small() { SmallMessage::new(bytes).map(Payload::Small) } else { None }
-        };
-        let (payload, lent) =
-            pack_unless(value, small, |out| pack_envelope(raw, out, fingerprint).map(Payload::Envelope))?;
+        let (payload, lent) = pack_unless(value, small_payload(raw), enveloped(raw, fingerprint.get()))?;
         Ok(Self { payload, lent })
     }
 

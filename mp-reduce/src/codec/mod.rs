@@ -226,7 +226,7 @@ fn append<T: Serialize + ?Sized>(
 }
 
 /// Appends room for the length of a value. Returns the offset and the size of the room.
-#[inline]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn begin(bytes: &mut Vec<u8>) -> (usize, usize) {
     let start = bytes.len();
     let head = if LAST_WAS_LONG.get() {
@@ -240,7 +240,7 @@ fn begin(bytes: &mut Vec<u8>) -> (usize, usize) {
 }
 
 /// Writes the length of the value that was appended after [`begin`].
-#[inline]
+#[cfg_attr(not(debug_assertions), inline(always))]
 fn end(bytes: &mut Vec<u8>, start: usize, head: usize) -> std::result::Result<(), Box<Error>> {
     let len = u32::try_from(bytes.len() - start - head).map_err(|_| too_long())?;
     if (head == LONG) != (len >= MORE.into()) {

@@ -112,8 +112,7 @@ impl Serialize for ShareableList {
         match &self.place {
             ListMemory::Arena { shared, .. } => {
                 let hold = shared.structure().hold();
-                let attachment =
-                    scope::outgoing(WHAT, |out| out.attach_object(hold)).map_err(S::Error::custom)?;
+                let attachment = scope::attach_object(WHAT, hold).map_err(S::Error::custom)?;
                 s.serialize_newtype_variant("EncodedPlace", 0, "Arena", &attachment)
             }
             ListMemory::Named { memory, .. } => {
@@ -127,8 +126,7 @@ impl<'de> Deserialize<'de> for ShareableList {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let (place, ends) = match EncodedPlace::deserialize(d)? {
             EncodedPlace::Arena(attachment) => {
-                let hold =
-                    scope::incoming(WHAT, |inc| inc.take_object(attachment)).map_err(D::Error::custom)?;
+                let hold = scope::take_object(WHAT, attachment).map_err(D::Error::custom)?;
                 let structure = Structure::open(hold, NAME).map_err(D::Error::custom)?;
                 let shared = Shared::of(structure, LIST + 1, WHAT).map_err(D::Error::custom)?;
                 let ends = find(shared.words(), shared.at(LIST), (shared.len() - LIST) * 8);

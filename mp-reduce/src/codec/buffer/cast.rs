@@ -5,6 +5,7 @@
 //!   only in lifetimes.
 //! - The requested type has no lifetimes ([`StaticType`]), so the other type is the same type.
 //! - A returned reference lives no longer than the borrow through which it was obtained.
+//! - A [`NumberType`] is created only by [`NumberType::of`], for the type with its id.
 //! - A [`CastSlot`] is created only from the borrowed option that it fills.
 #![allow(unsafe_code)]
 

@@ -446,7 +446,7 @@ impl<'de> ValueReader<'de, '_> {
         }
     }
 
-    #[inline]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn sequence_head(&mut self) -> Result<SequenceHead<'de>, CodecError> {
         use first::*;
         Ok(match self.first()? {
@@ -480,7 +480,7 @@ impl<'de> ValueReader<'de, '_> {
     }
 
     /// Reads the number of entries of a map. If the value is not a map, returns `None` and reads nothing.
-    #[inline]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn map_length(&mut self) -> Result<Option<usize>, CodecError> {
         use first::*;
         Ok(match self.first()? {
