@@ -9,7 +9,7 @@ use crate::args::Args;
 use crate::leaks::RAN;
 use crate::libtest::Tally;
 use crate::reruns;
-use crate::session::{Outcome, Session};
+use crate::session::{Outcome, Session, own_path};
 use crate::steps::{self, Step};
 use crate::text_table;
 use crate::tidy::{Tree, parity};
@@ -127,11 +127,10 @@ impl Drop for Records {
 
 /// Returns the command that runs `PARALLEL_STEP` in another process of this program.
 fn parallel_command(strict: bool, ran: &Path) -> Result<Command, String> {
-    let this = std::env::current_exe().map_err(|e| format!("the path of this program: {e}"))?;
     let mut command = Command::new("nice");
     command
         .args(["-n", "10"])
-        .arg(this)
+        .arg(own_path()?)
         .args(["ci", "--only", PARALLEL_STEP])
         .args(strict.then_some("--strict"));
     command.env(RAN, ran);

@@ -54,6 +54,14 @@ pub(crate) struct CommandResult {
 /// the programs directly.
 const RUNNER: &str = r#"target.'cfg(target_os = "linux")'.runner="xtask/run-program""#;
 
+/// Returns the path of this program, also if cargo has replaced the file since the program started. The kernel
+/// then appends ` (deleted)` to the path.
+pub(crate) fn own_path() -> Result<PathBuf, String> {
+    let path = std::env::current_exe().map_err(|e| format!("the path of this program: {e}"))?;
+    let path = path.to_string_lossy();
+    Ok(path.strip_suffix(" (deleted)").unwrap_or(&path).into())
+}
+
 impl Session {
     pub(crate) fn new() -> Self {
         let wanted = std::env::var_os("CI").is_none() && std::env::var_os("NO_COLOR").is_none();
@@ -102,10 +110,8 @@ impl Session {
         }
         command.env("CARGO_TERM_COLOR", if self.colours { "always" } else { "never" });
         // If cargo has another target folder, the script can't find this program.
-        if let Ok(xtask) = std::env::current_exe() {
-            // If cargo has replaced this program meanwhile, the kernel appends ` (deleted)` to its path.
-            let xtask = xtask.to_string_lossy();
-            command.env("MP_XTASK", xtask.strip_suffix(" (deleted)").unwrap_or(&xtask));
+        if let Ok(xtask) = own_path() {
+            command.env("MP_XTASK", xtask);
         }
         if self.builds_once {
             command.env("CARGO_INCREMENTAL", "0");

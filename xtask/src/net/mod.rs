@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::args::Args;
-use crate::session::{Outcome, Session};
+use crate::session::{Outcome, Session, own_path};
 use crate::text_table;
 use faults::{FAULTS, Fault};
 use hosts::Hosts;
@@ -80,7 +80,7 @@ fn start(session: &mut Session, options: &[String]) -> Outcome {
         return session.outcome();
     }
     let inside = || {
-        let own = std::env::current_exe()?;
+        let own = own_path().map_err(std::io::Error::other)?;
         // If this process ends for any reason, its child reads the end of its input, and ends, too.
         let mut child = Command::new("unshare")
             .args(UNSHARE)
