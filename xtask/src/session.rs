@@ -54,8 +54,8 @@ pub(crate) struct CommandResult {
 /// the programs directly.
 const RUNNER: &str = r#"target.'cfg(target_os = "linux")'.runner="xtask/run-program""#;
 
-/// Returns the path of this program, also if cargo has replaced the file since the program started. The kernel
-/// then appends ` (deleted)` to the path.
+/// Returns the path of this program, also if cargo has replaced the file since the program started. (In this
+/// case the kernel appends ` (deleted)` to the path.)
 pub(crate) fn own_path() -> Result<PathBuf, String> {
     let path = std::env::current_exe().map_err(|e| format!("the path of this program: {e}"))?;
     let path = path.to_string_lossy();

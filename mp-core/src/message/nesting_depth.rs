@@ -197,24 +197,12 @@ pub fn with_message<R>(f: impl FnOnce(&Cell<u16>) -> R) -> R {
     with_depth(f)
 }
 
-/// State of the outer message, which is restored when the value is dropped.
-struct NestedMessage {
-    _before: Restore,
-    _memo: memo::HiddenMemo,
-}
-
-impl NestedMessage {
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn begin() -> Self {
-        Self { _before: Restore(LEFT.replace(MAX_NESTING)), _memo: memo::HiddenMemo::new() }
-    }
-}
-
 /// Calls `f` for an independent message, with its own levels and its own memo. For values that send or
 /// receive messages while they are written or read themselves.
 #[inline]
 pub fn with_nested_message<R>(f: impl FnOnce() -> R) -> R {
-    let _guard = NestedMessage::begin();
+    let _before = Restore(LEFT.replace(MAX_NESTING));
+    let _memo = memo::HiddenMemo::new();
     f()
 }
 

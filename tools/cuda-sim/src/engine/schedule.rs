@@ -418,8 +418,8 @@ impl Engine {
         }
     }
 
-    /// Marks a context as failed, and discards the work of its streams. Streams of other contexts that wait for
-    /// an event of this work never continue.
+    /// Marks a context as failed, and discards the work of its streams. Streams of other contexts that wait
+    /// for an event of this work never continue.
     pub(super) fn lose_context(&mut self, process: u64, context: u64, code: u32) {
         if let Some(context) = self.processes.get_mut(&process).and_then(|p| p.contexts.get_mut(&context)) {
             context.lost.get_or_insert(code);
