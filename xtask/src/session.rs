@@ -1,6 +1,8 @@
 //! Commands of the steps. A session runs them, prints their output and counts the tests in it.
 
+use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
@@ -58,8 +60,8 @@ const RUNNER: &str = r#"target.'cfg(target_os = "linux")'.runner="xtask/run-prog
 /// case the kernel appends ` (deleted)` to the path.)
 pub(crate) fn own_path() -> Result<PathBuf, String> {
     let path = std::env::current_exe().map_err(|e| format!("the path of this program: {e}"))?;
-    let path = path.to_string_lossy();
-    Ok(path.strip_suffix(" (deleted)").unwrap_or(&path).into())
+    let bytes = path.as_os_str().as_bytes();
+    Ok(OsStr::from_bytes(bytes.strip_suffix(b" (deleted)").unwrap_or(bytes)).into())
 }
 
 impl Session {

@@ -37,6 +37,7 @@ const CASES: &[Case] = &[
     ("pack_and_unpack", pack_and_unpack),
     ("struct_200b", |n| there_and_back(n, Record::new(7))),
     ("plain_200b", |n| there_and_back(n, Reading { id: 7, time: 0.007, values: [0.5; 23] })),
+    ("pairs_16", |n| there_and_back(n, [(-7_i32, 0.5_f32); 16])),
     ("tensor", |n| there_and_back(n, Tensor::<f32>::full([8], 1.5)?)),
     ("frozen_tensor", |n| there_and_back(n, Tensor::<f32>::full([8], 1.5)?.freeze())),
     #[cfg(feature = "cuda")]

@@ -140,6 +140,7 @@ fn within<T, R>(
 ///
 /// # Errors
 /// [`Error::OutsideMessage`] if there is no message, or an error of [`Attached::attach_object`].
+#[doc(hidden)]
 pub fn attach_object(what: &'static str, hold: &Hold) -> Result<u32> {
     outgoing(what, |out| out.attach_object(hold))
 }
@@ -148,6 +149,7 @@ pub fn attach_object(what: &'static str, hold: &Hold) -> Result<u32> {
 ///
 /// # Errors
 /// [`Error::OutsideMessage`] if there is no message, or an error of [`ReceivedAttachments::take_object`].
+#[doc(hidden)]
 pub fn take_object(what: &'static str, attachment: u32) -> Result<Hold> {
     incoming(what, |inc| inc.take_object(attachment))
 }

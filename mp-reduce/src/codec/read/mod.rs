@@ -13,6 +13,7 @@
 mod deserializer;
 mod extension;
 mod parts;
+mod scalar;
 mod utf8;
 
 use std::cell::Cell;
@@ -27,6 +28,7 @@ use super::error::{CodecError, too_deep, too_short};
 use super::first;
 use extension::ExtensionReader;
 use parts::{MapReader, SequenceReader};
+use scalar::ScalarOrFirst;
 
 /// Reads a value from the beginning of `bytes`.
 #[inline]
@@ -100,28 +102,6 @@ struct ReadBuffer<'de> {
     /// Memory of an attached buffer, or `None` if the bytes are in the message.
     #[cfg_attr(not(feature = "bytes"), expect(dead_code, reason = "read where memory can be kept"))]
     memory: Option<&'de Buffer>,
-}
-
-/// Value without others, or the first byte of a value that may contain others.
-enum ScalarOrFirst<'de> {
-    U8(u8),
-    U16(u16),
-    U32(u32),
-    U64(u64),
-    I8(i8),
-    I16(i16),
-    I32(i32),
-    I64(i64),
-    F32(f32),
-    F64(f64),
-    Unit,
-    Bool(bool),
-    /// Text that is not checked for UTF-8 yet.
-    Text(&'de [u8]),
-    Bytes(&'de [u8]),
-    /// Type number and contents.
-    Extension(i8, &'de [u8]),
-    First(u8),
 }
 
 /// First part of a value that is read as a sequence.
@@ -366,63 +346,19 @@ impl<'de> ValueReader<'de, '_> {
                 visitor.visit_newtype_struct(ExtensionReader::new(number, bytes))
             }
             ScalarOrFirst::First(JUST) if self.at_buffer() => self.any_buffer(visitor),
+            ScalarOrFirst::First(JUST) => {
+                self.skip_byte();
+                self.check_shallow()?;
+                self.wrapped(|reader| visitor.visit_some(reader))
+            }
             ScalarOrFirst::First(first) => {
                 self.check_shallow()?;
                 match first {
                     SHORT_MAP..SHORT_ARRAY | MAP_16 | MAP_32 => self.any_map(&[], visitor),
-                    JUST => {
-                        self.skip_byte();
-                        self.wrapped(|reader| visitor.visit_some(reader))
-                    }
                     _ => self.any_sequence(visitor),
                 }
             }
         }
-    }
-
-    /// Reads a value that contains no others. If the value is of another kind, returns its first byte and
-    /// reads nothing. Not generic, since a program has an instance of [`any`](Self::any) for each visitor.
-    fn scalar(&mut self) -> Result<ScalarOrFirst<'de>, CodecError> {
-        use first::*;
-        let first = self.first()?;
-        Ok(match first {
-            SMALL..SHORT_MAP => {
-                self.skip_byte();
-                ScalarOrFirst::U8(first)
-            }
-            SMALL_NEGATIVE.. => {
-                self.skip_byte();
-                ScalarOrFirst::I8(first as i8)
-            }
-            U8 => ScalarOrFirst::U8(self.after_first::<1>()?[0]),
-            U16 => ScalarOrFirst::U16(u16::from_be_bytes(self.after_first()?)),
-            U32 => ScalarOrFirst::U32(u32::from_be_bytes(self.after_first()?)),
-            U64 => ScalarOrFirst::U64(u64::from_be_bytes(self.after_first()?)),
-            I8 => ScalarOrFirst::I8(i8::from_be_bytes(self.after_first()?)),
-            I16 => ScalarOrFirst::I16(i16::from_be_bytes(self.after_first()?)),
-            I32 => ScalarOrFirst::I32(i32::from_be_bytes(self.after_first()?)),
-            I64 => ScalarOrFirst::I64(i64::from_be_bytes(self.after_first()?)),
-            F32 => ScalarOrFirst::F32(f32::from_be_bytes(self.after_first()?)),
-            F64 => ScalarOrFirst::F64(f64::from_be_bytes(self.after_first()?)),
-            NIL => {
-                self.skip_byte();
-                ScalarOrFirst::Unit
-            }
-            FALSE | TRUE => {
-                self.skip_byte();
-                ScalarOrFirst::Bool(first == TRUE)
-            }
-            SHORT_STR..NIL => {
-                self.skip_byte();
-                ScalarOrFirst::Text(self.bytes((first - SHORT_STR).into())?)
-            }
-            STR_8..=STR_32 => ScalarOrFirst::Text(self.long(first - STR_8)?),
-            BIN_8..=BIN_32 => ScalarOrFirst::Bytes(self.long(first - BIN_8)?),
-            EXT_8..=EXT_32 | FIXED_EXT_1..=FIXED_EXT_16 => self.extension(first)?,
-            SHORT_MAP..SHORT_STR | ARRAY_16 | ARRAY_32 | MAP_16 | MAP_32 | JUST => {
-                ScalarOrFirst::First(first)
-            }
-        })
     }
 
     /// Returns an error if [`SHALLOW`] nesting levels are already in use. Called before a sequence, map or
@@ -491,21 +427,6 @@ impl<'de> ValueReader<'de, '_> {
             first @ MAP_16..=MAP_32 => Some(self.with_copy(|reader| reader.length(first - MAP_16 + 1))?),
             _ => None,
         })
-    }
-
-    /// Reads an extension value, whose first byte is `first`. Only types that request an extension by its
-    /// name contain extension values.
-    #[cold]
-    fn extension(&mut self, first: u8) -> Result<ScalarOrFirst<'de>, CodecError> {
-        let len = match first {
-            first::EXT_8..=first::EXT_32 => self.length(first - first::EXT_8)?,
-            _ => {
-                self.skip_byte();
-                1 << (first - first::FIXED_EXT_1)
-            }
-        };
-        let [number] = self.array()?;
-        Ok(ScalarOrFirst::Extension(number as i8, self.bytes(len)?))
     }
 
     /// Reads an unsigned number. Reads a value of another kind by [`fallback`](Self::fallback).
