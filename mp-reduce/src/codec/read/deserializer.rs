@@ -19,8 +19,8 @@ impl<'de> Deserializer<'de> for &mut ValueReader<'de, '_> {
     type Error = CodecError;
 
     read_as! {
-        any: deserialize_any deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_f32
-            deserialize_unit deserialize_ignored_any;
+        any: deserialize_any deserialize_unit deserialize_ignored_any;
+        signed: deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64;
         unsigned: deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64;
         any_text: deserialize_char deserialize_str deserialize_string deserialize_identifier;
         any_sequence: deserialize_seq;
@@ -38,8 +38,20 @@ impl<'de> Deserializer<'de> for &mut ValueReader<'de, '_> {
     }
 
     #[inline]
+    fn deserialize_f32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, CodecError> {
+        // A single check of the remaining length for all five bytes.
+        match self.rest.split_first_chunk::<5>() {
+            Some(([first::F32, number @ ..], rest)) => {
+                self.rest = rest;
+                visitor.visit_f32(f32::from_be_bytes(*number))
+            }
+            _ => self.fallback(visitor),
+        }
+    }
+
+    #[inline]
     fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, CodecError> {
-        // A single check of the remaining length for all nine bytes.
+        // As for `f32`, for nine bytes.
         match self.rest.split_first_chunk::<9>() {
             Some(([first::F64, number @ ..], rest)) => {
                 self.rest = rest;

@@ -429,6 +429,25 @@ impl<'de> ValueReader<'de, '_> {
         })
     }
 
+    /// Reads a signed number. Reads a value of another kind by [`fallback`](Self::fallback).
+    #[inline]
+    fn signed<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, CodecError> {
+        use first::*;
+        let value = match self.first()? {
+            first @ SMALL_NEGATIVE.. => {
+                self.skip_byte();
+                (first as i8).into()
+            }
+            I8 => i8::from_be_bytes(self.after_first()?).into(),
+            I16 => i16::from_be_bytes(self.after_first()?).into(),
+            I32 => i32::from_be_bytes(self.after_first()?).into(),
+            I64 => i64::from_be_bytes(self.after_first()?),
+            // Numbers that are not negative are written as unsigned numbers.
+            _ => return self.unsigned(visitor),
+        };
+        visitor.visit_i64(value)
+    }
+
     /// Reads an unsigned number. Reads a value of another kind by [`fallback`](Self::fallback).
     #[inline]
     fn unsigned<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, CodecError> {
