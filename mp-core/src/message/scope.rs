@@ -139,7 +139,8 @@ fn within<T, R>(
 /// attachment. `what` names the value in the error.
 ///
 /// # Errors
-/// [`Error::OutsideMessage`] if there is no message, or an error of [`Attached::attach_object`].
+/// Returns [`Error::OutsideMessage`] if the thread is writing no message. Also returns the errors of
+/// [`Attached::attach_object`].
 #[doc(hidden)]
 pub fn attach_object(what: &'static str, hold: &Hold) -> Result<u32> {
     outgoing(what, |out| out.attach_object(hold))
@@ -148,7 +149,8 @@ pub fn attach_object(what: &'static str, hold: &Hold) -> Result<u32> {
 /// Takes a handle of a block out of the message that is being read. `what` names the value in the error.
 ///
 /// # Errors
-/// [`Error::OutsideMessage`] if there is no message, or an error of [`ReceivedAttachments::take_object`].
+/// Returns [`Error::OutsideMessage`] if the thread is reading no message. Also returns the errors of
+/// [`ReceivedAttachments::take_object`].
 #[doc(hidden)]
 pub fn take_object(what: &'static str, attachment: u32) -> Result<Hold> {
     incoming(what, |inc| inc.take_object(attachment))

@@ -15,6 +15,23 @@ macro_rules! read_as {
     )*)*};
 }
 
+/// Implements methods of `Deserializer` for floating-point numbers.
+macro_rules! read_float {
+    ($($method:ident: $first:ident $float:ident $visit:ident;)*) => {$(
+        #[inline]
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, CodecError> {
+            // A single check of the remaining length for all bytes.
+            match self.rest.split_first_chunk::<{ 1 + size_of::<$float>() }>() {
+                Some(([first::$first, number @ ..], rest)) => {
+                    self.rest = rest;
+                    visitor.$visit($float::from_be_bytes(*number))
+                }
+                _ => self.fallback(visitor),
+            }
+        }
+    )*};
+}
+
 impl<'de> Deserializer<'de> for &mut ValueReader<'de, '_> {
     type Error = CodecError;
 
@@ -37,28 +54,9 @@ impl<'de> Deserializer<'de> for &mut ValueReader<'de, '_> {
         }
     }
 
-    #[inline]
-    fn deserialize_f32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, CodecError> {
-        // A single check of the remaining length for all five bytes.
-        match self.rest.split_first_chunk::<5>() {
-            Some(([first::F32, number @ ..], rest)) => {
-                self.rest = rest;
-                visitor.visit_f32(f32::from_be_bytes(*number))
-            }
-            _ => self.fallback(visitor),
-        }
-    }
-
-    #[inline]
-    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, CodecError> {
-        // As for `f32`, for nine bytes.
-        match self.rest.split_first_chunk::<9>() {
-            Some(([first::F64, number @ ..], rest)) => {
-                self.rest = rest;
-                visitor.visit_f64(f64::from_be_bytes(*number))
-            }
-            _ => self.fallback(visitor),
-        }
+    read_float! {
+        deserialize_f32: F32 f32 visit_f32;
+        deserialize_f64: F64 f64 visit_f64;
     }
 
     #[inline]
