@@ -68,7 +68,7 @@ pub enum PutError<T> {
 }
 
 impl PutError<()> {
-    /// Returns the same error with this value.
+    /// Adds the value that was not put to the error.
     pub(crate) fn with<T>(self, value: T) -> PutError<T> {
         self.map(|()| value)
     }

@@ -236,7 +236,7 @@ pub fn pack_unless<T: Message, M>(
     }
 }
 
-/// Completes an encoded message like [`pack_unless`]. Returns the buffers with an error.
+/// Completes an encoded message, like [`pack_unless`]. After an error, also returns the buffers.
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn sealed<M>(
     mut out: Box<Outgoing>,
@@ -338,7 +338,7 @@ pub fn unpack_into<T: Message>(
     unpack_opened(fingerprint, opened(open)?, slot)
 }
 
-/// Returns buffers with a message, which `open` stores in them.
+/// Calls `open`, which stores a message in this thread's buffers, and returns the buffers.
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn opened(open: impl FnOnce(&mut Incoming) -> mp_core::Result<()>) -> mp_core::Result<Box<Incoming>> {
     let mut inc = take_buffers(&INCOMING);

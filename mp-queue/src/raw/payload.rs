@@ -143,8 +143,8 @@ pub(crate) fn put_error(raw: &RawQueue, error: Error) -> PutError<()> {
     }
 }
 
-/// Returns a function that converts the bytes of a message without attachments, if they are few and the queue
-/// stores small messages at present.
+/// Returns a function that makes a small message of the bytes of a message without attachments. It returns
+/// `None` for too many bytes, or if the queue stores no small messages at present.
 #[inline]
 pub(crate) fn small_payload(raw: &RawQueue) -> impl FnOnce(&[u8]) -> Option<Payload> {
     |bytes| if raw.memory().accepts_small() { SmallMessage::new(bytes).map(Payload::Small) } else { None }

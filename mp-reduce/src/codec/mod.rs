@@ -267,7 +267,7 @@ fn verify_readable<T: DeserializeOwned>(bytes: &[u8], written: ValueProperties) 
     verify(std::any::type_name::<T>(), written, &|left| read::from_slice::<T>(bytes, left).map(drop))
 }
 
-/// Reader of an encoded value, which drops the value. Has the number of nesting levels that are left.
+/// Function that decodes a value and drops it. Its argument is the number of nesting levels that are left.
 type Trial<'a> = &'a dyn Fn(&Cell<u16>) -> std::result::Result<(), CodecError>;
 
 fn verify(name: &str, written: ValueProperties, read: Trial<'_>) -> Result<()> {

@@ -68,7 +68,7 @@ pub(in crate::codec) fn id<T: ?Sized>() -> TypeId {
     this.id()
 }
 
-/// Type of a number, or of a reference to a number.
+/// Number type, or reference to a number type.
 #[derive(Clone, Copy)]
 pub(super) struct NumberType {
     id: TypeId,

@@ -104,7 +104,7 @@ struct ReadBuffer<'de> {
     memory: Option<&'de Buffer>,
 }
 
-/// First part of a value that is read as a sequence.
+/// Beginning of a value that is to be read as a sequence.
 enum SequenceHead<'de> {
     /// Number of elements, which follow.
     Length(usize),

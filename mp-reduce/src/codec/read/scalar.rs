@@ -5,7 +5,7 @@ use super::ValueReader;
 use crate::codec::error::CodecError;
 use crate::codec::first::*;
 
-/// Value without others, or the first byte of a value that may contain others.
+/// Value that contains no other values, or the first byte of a value that may contain some.
 pub(super) enum ScalarOrFirst<'de> {
     U8(u8),
     U16(u16),
